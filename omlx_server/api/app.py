@@ -11,6 +11,8 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from omlx_server.api.access.guard import AccessGuard
+from omlx_server.api.admin import activity as admin_activity
+from omlx_server.api.admin import cache as admin_cache
 from omlx_server.api.admin import models as admin_models
 from omlx_server.api.anthropic import routes as messages
 from omlx_server.api.cache import routes as cache
@@ -25,6 +27,7 @@ from omlx_server.api.metrics import metrics
 from omlx_server.api.openai import chat, completions, embeddings, models
 from omlx_server.api.own import health, rerank, tokenize
 from omlx_server.api.responses import routes as responses
+from omlx_server.api.web import routes as web
 
 _PARTS = (
     health,
@@ -40,7 +43,7 @@ _PARTS = (
     tokenize,
     cache,
 )
-_ADMIN_PARTS = (admin_models,)
+_ADMIN_PARTS = (admin_models, admin_activity, admin_cache)
 
 
 class App(FastAPI):
@@ -65,7 +68,8 @@ class App(FastAPI):
         sends for an unexpected error has a request id and is counted, too."""
         context = self.state.context
         stack, count = super().build_middleware_stack(), context.metrics.answered
-        return Exchanges(stack, context.tracer, _routes(context), count)
+        recent = context.activity.recent
+        return Exchanges(stack, context.tracer, _routes(context), count, recent)
 
 
 class Entrance:
@@ -107,9 +111,11 @@ def create_app(context: ApiContext) -> App:
 
 
 def _parts(context: ApiContext) -> Iterator[ModuleType]:
-    """The modules whose routes the server has; /metrics and the admin routes are left out where the
-    settings switch them off."""
+    """The modules whose routes the server has; /metrics, the page and the admin routes are left out
+    where the settings switch them off."""
     yield from (part for part in _PARTS if part is not metrics or context.shows_metrics)
+    if context.web is not None:
+        yield web
     if context.admin.enabled:
         yield from _ADMIN_PARTS
 

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 
 from fastapi import Request
 
+from omlx_server.api.activity.activity import Activity
 from omlx_server.api.http.admin_access import AdminAccess
 from omlx_server.api.http.exchange import Tracer
 from omlx_server.api.http.own_names import OwnNames
@@ -11,6 +12,7 @@ from omlx_server.api.metrics.metrics import Metrics
 from omlx_server.api.models.served import ServedModels
 from omlx_server.api.response_store.store import NoStore, Store
 from omlx_server.api.text_threads import TextThreads
+from omlx_server.api.web.files import WebFiles
 
 CONTEXT = "omlx.context"
 """The key of a request's ASGI scope under which its ApiContext is kept."""
@@ -28,11 +30,14 @@ class ConfigState:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ApiContext:
+    """`web` has the files of the page; None where the server has none."""
+
     models: ServedModels
     max_body_bytes: int
     keepalive_seconds: float
     request_timeout_seconds: float
     metrics: Metrics
+    activity: Activity
     api_keys: tuple[str, ...] = ()
     per_key_salt: bool = True
     allowed_hosts: tuple[str, ...] = ()
@@ -42,6 +47,7 @@ class ApiContext:
     tracer: Tracer | None = None
     admin: AdminAccess = field(default_factory=AdminAccess)
     shows_metrics: bool = True
+    web: WebFiles | None = None
     config: ConfigState = field(default_factory=ConfigState)
     threads: TextThreads = field(default_factory=TextThreads)
 

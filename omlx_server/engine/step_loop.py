@@ -146,6 +146,7 @@ class StepLoop:
         """Renew `status`, which tells other threads that the loop lives and what it is doing."""
         instance, now = self.instance, self._clock()
         self._look_again.begin(now)
+        instance.cache.index.order.note_time(now)
         self.status = Status(
             State.READY,
             instance.scheduler.load,

@@ -8,9 +8,11 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import AsyncExitStack
+from functools import partial
 
 import uvloop
 
+from omlx_server.api.activity.activity import Activity
 from omlx_server.api.app import create_app
 from omlx_server.api.context import ApiContext
 from omlx_server.api.http.own_names import for_others
@@ -88,7 +90,9 @@ async def _serve(
         context = make_context(models, settings, tracer)
         app = create_app(context)
         grace = settings.server.shutdown_grace_seconds
-        server = HttpServer(app, grace, connection_limits(settings.server), notifier.stopping)
+        activity, limits = context.activity, connection_limits(settings.server)
+        ending = partial(_stopping, notifier, activity)
+        server = HttpServer(app, grace, limits, ending)
         failure.ends(server)
         url = url_of(sock)  # asked for now: a signal may close it before all is there
         starting = asyncio.create_task(_start(models, known, failure, url, ready, notifier))
@@ -99,11 +103,19 @@ async def _serve(
         beating = asyncio.create_task(
             keep_alive(notifier, lambda: models.vitals.alive(time.monotonic()))
         )
-        freeing = asyncio.create_task(Freed(lambda: server.is_idle).watch())
+        # Who only listens to what the server is doing gives it no work.
+        freed = Freed(lambda: server.under_way <= activity.live.listeners)
+        looking = [asyncio.create_task(one.watch()) for one in (freed, activity.memory)]
         await server.run_on(sock)
-        for task in (starting, watching, beating, freeing):
+        for task in (starting, watching, beating, *looking):
             task.cancel()
     return server.exit_code
+
+
+def _stopping(notifier: Notifier, activity: Activity) -> None:
+    """The shutdown begins."""
+    notifier.stopping()
+    activity.live.close()
 
 
 async def _tell_names(context: ApiContext, url: str, host: str) -> None:

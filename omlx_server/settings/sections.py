@@ -248,6 +248,12 @@ class Admin(Section, frozen=True):
     enabled: bool = True
 
 
+class Web(Section, frozen=True):
+    """The page that a browser gets."""
+
+    enabled: bool = True
+
+
 class Settings(Section, frozen=True):
     """All sections. `Settings()` has the defaults, without any file or environment variable."""
 
@@ -267,6 +273,7 @@ class Settings(Section, frozen=True):
     tracing: Tracing = field(default_factory=Tracing)
     metrics: Metrics = field(default_factory=Metrics)
     admin: Admin = field(default_factory=Admin)
+    web: Web = field(default_factory=Web)
 
     def overrides_of(self, names: Iterable[str]) -> ModelOverrides:
         """The overrides of a model, merged from those under its `names` and under aliases of them.

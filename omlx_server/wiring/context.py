@@ -4,6 +4,7 @@ import logging
 from dataclasses import replace
 from typing import Any
 
+from omlx_server.api.activity.activity import Activity
 from omlx_server.api.context import ApiContext
 from omlx_server.api.http.admin_access import AdminAccess
 from omlx_server.api.http.exchange import Tracer
@@ -13,6 +14,7 @@ from omlx_server.api.metrics.metrics import Metrics
 from omlx_server.api.models.served import ServedModels
 from omlx_server.api.response_store.disk import DiskStore
 from omlx_server.api.response_store.store import MemoryStore, NoStore, Store
+from omlx_server.api.web.files import WebFiles
 from omlx_server.settings import Settings
 from omlx_server.settings.admin_token import TokenFileError, admin_token, read_admin_token
 
@@ -28,6 +30,7 @@ def make_context(
     return ApiContext(
         models=models,
         metrics=Metrics(models, shared, responses),
+        activity=Activity(models),
         responses=responses,
         per_key_salt=settings.cache.salt == "per-key",
         # A server on a Unix socket or a loopback address is reached from this machine only, so the
@@ -36,6 +39,7 @@ def make_context(
         tracer=tracer,
         admin=make_admin_access(settings),
         shows_metrics=settings.metrics.enabled,
+        web=WebFiles() if settings.web.enabled else None,
         **_changeable(settings),
     )
 

@@ -12,7 +12,7 @@ import pytest
 from fastapi import APIRouter, Depends
 
 from omlx_server.api import app as whole
-from omlx_server.api.admin.models import require_admin
+from omlx_server.api.admin.guard import require_admin
 from omlx_server.api.http.json import JsonResponse
 from omlx_server.api.models.served import ServedModels
 from omlx_server.errors import ConfigError

@@ -1,5 +1,5 @@
-"""Who may talk to the server, checked before any route runs. The health routes need no API key;
-Host and Origin are checked there as well.
+"""Who may talk to the server, checked before any route runs. The health routes and the files of the
+page need no API key; Host and Origin are checked there as well.
 
 It is plain ASGI: starlette's BaseHTTPMiddleware would hide a client's disconnect from the routes.
 """
@@ -34,7 +34,8 @@ _FOREIGN_HOST = (
     "this Host is not allowed: server.allowed_hosts must have the name by which clients call this "
     "server, as in --set server.allowed_hosts=localhost,127.0.0.1,NAME"
 )
-_OPEN_PATHS = ("/health/live", "/health/ready", "/health")
+_OPEN_PATHS = ("/health/live", "/health/ready", "/health", "/")
+_OPEN_BELOW = "/web/"
 
 
 class AccessGuard:
@@ -72,7 +73,7 @@ class AccessGuard:
             return Forbidden(_FOREIGN_HOST)
         if not await self._is_welcome(headers.get("origin", "")):
             return Forbidden("this Origin is not allowed; see server.cors_origins")
-        if scope["path"] not in _OPEN_PATHS and not is_authorized(self._context, headers):
+        if not (_is_open(scope["path"]) or is_authorized(self._context, headers)):
             return NotAuthorized("a valid API key is needed: Authorization: Bearer KEY")
         if scope["method"] == "POST":
             kind, wanted = _media_type(headers), _BODIES.get(scope["path"], _JSON)
@@ -101,6 +102,11 @@ class AccessGuard:
         if host in self._hosts:
             return True
         return self._own_names is not None and await self._own_names.has(host)
+
+
+def _is_open(path: str) -> bool:
+    """Whether no API key is needed: for health, the page, and the page's own files."""
+    return path in _OPEN_PATHS or path.startswith(_OPEN_BELOW)
 
 
 def is_authorized(context: ApiContext, headers: Headers) -> bool:

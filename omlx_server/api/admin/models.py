@@ -6,49 +6,17 @@ from fastapi import APIRouter, Depends, Request
 from starlette.responses import Response
 
 from omlx_server.api.admin.answers import AdminModel, AdminModels
+from omlx_server.api.admin.guard import ADMIN, require_admin
 from omlx_server.api.context import context_of
 from omlx_server.api.description.operation import MODEL, WORK, Operation
 from omlx_server.api.http import json_body
-from omlx_server.api.http.admin_access import TOKEN_HEADER
 from omlx_server.api.http.json import JsonResponse
 from omlx_server.api.models.served import ModelListing, Served, ServedModel, ServedModels
 from omlx_server.engine.pool.entry import Entry, Phase
-from omlx_server.errors import Forbidden, NotAuthorized
-
-
-class AdminOnly(NotAuthorized):
-    code = "admin_token_needed"
-
-
-class AdminClosed(Forbidden):
-    code = "admin_unavailable"
-
-
-def require_admin(request: Request) -> None:
-    """Refuse a request that has no admin rights; runs before every route of this module.
-
-    Raises:
-        AdminOnly: 401, the request has no admin token, or a wrong one.
-        AdminClosed: 403, the server itself has no admin token.
-    """
-    access = context_of(request).admin
-    if not access.needs_token or access.admits(request.headers):
-        return
-    if not access.find():
-        raise AdminClosed(
-            f"this server has no admin token: {access.problem}. Give it one as OMLX_ADMIN_TOKEN, "
-            'or set auth.admin = "key" in its config.'
-        )
-    raise AdminOnly(
-        f"only the server's owner may do that: send {TOKEN_HEADER} with the token that is on its "
-        "machine in ~/.config/omlx_server/admin-token, or was given to it as OMLX_ADMIN_TOKEN"
-    )
-
 
 router = APIRouter(dependencies=[Depends(require_admin)])
 
 _CONFLICT = (409,)
-_ADMIN = (401,)
 
 
 class ModelName(json_body.StrictModel):
@@ -59,12 +27,12 @@ class ModelPin(ModelName):
     pinned: bool = True
 
 
-_LIST = Operation("Admin", AdminModels, may_fail=_ADMIN).extra
-_LOAD = Operation("Admin", AdminModel, body=ModelName, may_fail=_ADMIN + MODEL + WORK).extra
+_LIST = Operation("Admin", AdminModels, may_fail=ADMIN).extra
+_LOAD = Operation("Admin", AdminModel, body=ModelName, may_fail=ADMIN + MODEL + WORK).extra
 _UNLOAD = Operation(
-    "Admin", AdminModel, body=ModelName, may_fail=_ADMIN + MODEL + _CONFLICT + WORK
+    "Admin", AdminModel, body=ModelName, may_fail=ADMIN + MODEL + _CONFLICT + WORK
 ).extra
-_PIN = Operation("Admin", AdminModel, body=ModelPin, may_fail=_ADMIN + MODEL).extra
+_PIN = Operation("Admin", AdminModel, body=ModelPin, may_fail=ADMIN + MODEL).extra
 
 
 @router.get("/admin/models", openapi_extra=_LIST)

@@ -5,13 +5,11 @@ neither tier evicts: each API key sees and ends its own pins; keys that share ca
 their pins. An archive holds the cached blocks of one prompt as a file, for another server.
 """
 
-from dataclasses import dataclass
-
 from fastapi import APIRouter, Request
 from starlette.responses import Response, StreamingResponse
 
 from omlx_server.api.access.tenant import SALT, salt_of, salt_to_reset
-from omlx_server.api.chat import prompt
+from omlx_server.api.cache.prefix import prefix_of
 from omlx_server.api.chat.request import ChatRequest
 from omlx_server.api.context import context_of
 from omlx_server.api.description.operation import MODEL, STATE, Bytes, Header, Operation, Query
@@ -49,30 +47,10 @@ _PINS = Operation("Cache", answers.PinList, query=(SALT,), may_fail=STATE).extra
 _UNPIN = Operation("Cache", answers.DeletedPin, query=(SALT,), may_fail=MODEL + STATE).extra
 
 
-@dataclass(frozen=True, slots=True)
-class _Prefix:
-    """The prompt that a request is about, as token ids. `name` is the model's name in it."""
-
-    name: str
-    model: ServedModel
-    tokens: tuple[int, ...]
-    salt: bytes
-
-
-async def _prefix(request: Request) -> _Prefix:
-    """The prompt in the body of `request`. Raises the errors that a chat completion with that body
-    would raise while its prompt is made."""
-    context = context_of(request)
-    chat = await json_body.read(request, ChatRequest, context.max_body_bytes)
-    model = await context.models.find(chat.model)
-    encoded = await context.threads.run(prompt.encode, chat, model)
-    return _Prefix(chat.model, model, tuple(encoded.tokens), salt_of(request, chat.cache_salt))
-
-
 @router.post("/v1/cache/probe", openapi_extra=_PROBE)
 async def probe(request: Request) -> Response:
     """Which blocks of a conversation's prompt are there. Takes the body of a chat completion."""
-    asked = await _prefix(request)
+    asked = await prefix_of(request)
     tokens, salt = asked.tokens, asked.salt
     found = await asked.model.engine.ask(lambda instance: instance.cache.probe(tokens, salt))
     hot = [answers.CachedBlock(start=start, stop=stop, tier="hot") for start, stop in found.blocks]
@@ -112,7 +90,7 @@ async def reset(request: Request, cache_salt: str | None = None) -> Response:
 async def export(request: Request) -> Response:
     """The cached blocks of a conversation's prompt as an archive, for another server with the same
     model. Takes the body of a chat completion."""
-    asked = await _prefix(request)
+    asked = await prefix_of(request)
     exported = await asked.model.archives.export(asked.tokens, asked.salt)
     return StreamingResponse(
         (bytes(part) for part in exported.parts),
@@ -154,7 +132,7 @@ async def _model(request: Request, name: str | None) -> ServedModel:
 async def pin(request: Request) -> Response:
     """Keep the blocks of a conversation's prompt, from now on or from when they are computed. Takes
     the body of a chat completion."""
-    asked = await _prefix(request)
+    asked = await prefix_of(request)
     tokens, salt, name = asked.tokens, asked.salt, asked.model.names[0]
     made = await asked.model.engine.ask(lambda instance: instance.pin(tokens, salt, name))
     if made is None:

@@ -105,7 +105,7 @@ class _Item:
             name, kind = problems.shared(status, path)
             self.failures[name] = problems.response(status, self._content(kind))
             responses[str(status)] = {"$ref": _RESPONSES + name}
-        if operation.answer is not None:
+        if operation.answer is not None or operation.events is not None:
             responses["200"] = self._answer()
         if operation.sick is not None:
             responses["503"] = problems.response(503, self._content(operation.sick))
@@ -121,7 +121,9 @@ class _Item:
             shape["headers"] = _headers(operation.headers)
         if self.method == "HEAD":
             return shape
-        shape["content"] = self._content(operation.answer)
+        shape["content"] = self._content(operation.answer) if operation.answer is not None else {}
+        if operation.page is not None:
+            shape["content"] |= self._content(operation.page)
         if operation.events is not None:
             shape["content"]["text/event-stream"] = {"itemSchema": self._event(operation.events)}
         return shape

@@ -60,9 +60,10 @@ class Operation:
     """What one route takes and answers; a route has it as `openapi_extra=Operation(...).extra`.
     `body`, `answer` and `sick` are types of which pydantic can make a schema, or Bytes.
 
-    `tag`: the route's group in the document. `answer` None: the route answers with errors only.
-    `may_fail`: error statuses besides those of every route. `sick`: the body of a 503 that is no
-    error envelope. `is_open`: the route needs no API key.
+    `tag`: the route's group in the document. `answer` None: the route answers with `events` or
+    errors only. `may_fail`: error statuses besides those of every route. `sick`: the body of a 503
+    that is no error envelope. `is_open`: the route needs no API key. `page`: what a browser gets
+    instead.
     """
 
     tag: str
@@ -70,6 +71,7 @@ class Operation:
     _: KW_ONLY
     body: type[BaseModel] | Bytes | None = None
     events: Events | None = None
+    page: Bytes | None = None
     query: tuple[Query, ...] = ()
     headers: tuple[Header, ...] = ()
     may_fail: tuple[int, ...] = ()

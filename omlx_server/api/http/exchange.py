@@ -88,6 +88,13 @@ class Exchange:
     body: int = 0
 
 
+class ExchangeLog(Protocol):
+    """Is told when an exchange begins, and when it has ended."""
+
+    def begins(self, exchange: Exchange) -> None: ...
+    def ends(self, exchange: Exchange) -> None: ...
+
+
 class Tracer(Protocol):
     """Gets every exchange that has ended, to make traces of it."""
 
@@ -131,6 +138,11 @@ def known_as(engine_id: str) -> None:
     _BY_ENGINE_ID[engine_id] = current()
 
 
+def of_engine_id(engine_id: str) -> Exchange | None:
+    """The exchange under way whose engine request `engine_id` is; None if it has ended."""
+    return _BY_ENGINE_ID.get(engine_id)
+
+
 def name_of(record: logging.LogRecord) -> str:
     """The id of the exchange to which a log line belongs; empty if it belongs to none."""
     exchange = _CURRENT.get()
@@ -150,12 +162,14 @@ def id_for(headers: Headers) -> str:
 class Exchanges:
     """ASGI middleware that makes an exchange of each HTTP request. It is around the whole app, so
     that error responses have an id, too. `routes`: all of the app's. `count` is called with the
-    method, route and status of each exchange; the status is 0 where no response began."""
+    method, route and status of each exchange; the status is 0 where no response began. `log` is
+    told of each."""
 
     app: ASGIApp
     tracer: Tracer | None
     routes: Sequence[Route]
     count: Callable[[str, str, int], None]
+    log: ExchangeLog
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -166,6 +180,7 @@ class Exchanges:
         exchange = Exchange(id_for(given), scope["method"], parent)
         # It is not reset: each request runs in a task of its own, in which uvicorn may still log.
         _CURRENT.set(exchange)
+        self.log.begins(exchange)
 
         async def named(message: Message) -> None:
             if message["type"] == "http.response.start":
@@ -187,6 +202,7 @@ class Exchanges:
             call()
         exchange.route = self._route_of(scope)
         self.count(exchange.method, exchange.route, exchange.status)
+        self.log.ends(exchange)
         _tell(exchange, scope)
         if self.tracer is not None:
             self.tracer.record(exchange)
@@ -204,7 +220,7 @@ def _tell(exchange: Exchange, scope: Scope) -> None:
     """Write the last log line of a request: at DEBUG for a GET, HEAD or OPTIONS without a 4xx
     status, else at INFO."""
     seconds = exchange.ended - exchange.started
-    more = _work(exchange.phases, exchange.started)
+    more = work_of(exchange.phases, exchange.started)
     if exchange.model:
         more["model"] = exchange.model
     if exchange.problem:
@@ -227,7 +243,7 @@ def _tell(exchange: Exchange, scope: Scope) -> None:
     )
 
 
-def _work(phases: Sequence[Phases], started: float) -> Fields:
+def work_of(phases: Sequence[Phases], started: float) -> Fields:
     """Token counts and times over all prompts of a request that began at `started`; empty where it
     had none. `tokens_per_second` counts all choices together, from the first token to the last."""
     if not phases:

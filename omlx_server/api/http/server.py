@@ -59,9 +59,9 @@ class HttpServer(uvicorn.Server):
         await self.serve(sockets=[sock])
 
     @property
-    def is_idle(self) -> bool:
-        """Whether no request is under way."""
-        return not self.server_state.tasks
+    def under_way(self) -> int:
+        """How many requests are under way."""
+        return len(self.server_state.tasks)
 
     def change_grace(self, seconds: float) -> None:
         """Let running answers take so many seconds at a shutdown; rounded, and at least 1."""

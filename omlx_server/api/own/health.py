@@ -9,6 +9,7 @@ Every client gets the status. The loaded models and the load are shown only to a
 key or the admin token, or to all where the server has no API keys.
 """
 
+import asyncio
 import time
 from dataclasses import asdict
 from typing import cast
@@ -19,18 +20,22 @@ from starlette.responses import Response
 from omlx_server import __version__
 from omlx_server.api.access.guard import is_authorized
 from omlx_server.api.context import context_of
-from omlx_server.api.description.operation import Operation
+from omlx_server.api.description.operation import Bytes, Operation
 from omlx_server.api.http.host import is_from_here
 from omlx_server.api.http.json import JsonResponse
 from omlx_server.api.metrics.engine import account_of
 from omlx_server.api.own import answers
 from omlx_server.api.own.degraded import FOR_OTHERS
+from omlx_server.api.web.files import INDEX, WebFiles
+from omlx_server.api.web.responses import sent, wants_page
 from omlx_server.core.memory.ledger import MemoryReport
 from omlx_server.engine.messages import State, Status
 
 router = APIRouter()
 
 _HEALTH = Operation("Server", answers.Health, sick=answers.Health, is_open=True).extra
+_PAGE = Bytes(("text/html",), "The page.") if WebFiles().find(INDEX) else None
+_INDEX = Operation("Server", answers.Index, page=_PAGE, is_open=True).extra
 
 
 @router.get("/health/live", openapi_extra=_HEALTH)
@@ -55,12 +60,16 @@ async def version() -> Response:
     return JsonResponse(answers.Version(version=__version__))
 
 
-@router.api_route(
-    "/", methods=["GET", "HEAD"], openapi_extra=Operation("Server", answers.Index).extra
-)
-async def index() -> Response:
-    """Something kind for whoever opens the address in a browser."""
-    return JsonResponse(answers.Index(server="omlx_server", version=__version__, api="/v1"))
+@router.api_route("/", methods=["GET", "HEAD"], openapi_extra=_INDEX)
+async def index(request: Request) -> Response:
+    """The page, for whoever opens the address in a browser; JSON for others."""
+    web = context_of(request).web
+    if web is not None and wants_page(request.headers):
+        page = await asyncio.to_thread(web.find, INDEX)
+        if page is not None:
+            return sent(page, request.headers)
+    answer = answers.Index(server="omlx_server", version=__version__, api="/v1")
+    return JsonResponse(answer, headers={"Vary": "Accept"})
 
 
 def _report(request: Request, *, ok: bool) -> Response:

@@ -13,6 +13,7 @@ import heapq
 from collections.abc import Callable, Mapping
 from typing import Generic, Protocol, TypeVar
 
+from omlx_server.core.blocks.ages import Ages
 from omlx_server.core.blocks.block import Block, Checkpoint, Held, PayloadId, Worth
 
 _MOST_OUTDATED = 1024  # entries in the heap beyond two per block: a touch leaves an outdated one
@@ -98,6 +99,16 @@ class HotOrder(EvictionOrder[PayloadId, Block]):
     ) -> None:
         super().__init__(blocks, lambda block: block.evictable)
         self._checkpoints = checkpoints
+        self._ages = Ages()
+
+    def note_time(self, now: float) -> None:
+        """Note how late it is, in seconds of any clock, for `idle_seconds`."""
+        self._ages.note(self._clock, now)
+
+    def idle_seconds(self, block: Block, now: float) -> float:
+        """The seconds since the last use of a block itself, to within those between two calls of
+        `note_time`."""
+        return self._ages.age(block.used, now)
 
     def next(self) -> Held | None:
         """The block or checkpoint to evict next, which the caller must take out of the index; None

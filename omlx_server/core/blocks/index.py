@@ -70,6 +70,11 @@ class BlockIndex:
             node = child
         return Match(())
 
+    def root(self, key: BlockKey) -> Block | None:
+        """What the chains of a root begin with, a block without tokens; None where there is no
+        such chain."""
+        return self._roots.get(key)
+
     def find(self, root: BlockKey, tokens: Sequence[int]) -> Block | None:
         """The block at the end of exactly these tokens, or None. Does not modify."""
         match = self.match(root, tokens)
@@ -87,6 +92,10 @@ class BlockIndex:
         block = held if isinstance(held, Block) else held.block
         self.order.touch(block.id)
         held.used = block.used
+
+    def blocks(self) -> Iterator[Block]:
+        """All blocks, in no order."""
+        return iter(self._blocks.values())
 
     # -- come and go ---------------------------------------------------------------------
 
@@ -336,9 +345,6 @@ class BlockIndex:
     def _count(self, size: Size, sign: int) -> None:
         self.nbytes += sign * size.nbytes
         self.buffers += sign * size.buffers
-
-    def blocks(self) -> Iterator[Block]:
-        return iter(self._blocks.values())
 
 
 def _longest_shared(node: Block, tokens: Sequence[int], start: int) -> tuple[Block | None, int]:

@@ -49,7 +49,7 @@ class PrefixCache:
         """`pin_share` is the part of the first `budget` that all pins together may hold."""
         self.layout = layout
         self.pins = Pins() if pins is None else pins
-        self._cold = cold
+        self.cold = cold
         self.rates = Rates()
         self.stats = CacheReport(
             misses={miss.value: 0 for miss in Miss}, checkpointed=layout.checkpointed
@@ -79,7 +79,7 @@ class PrefixCache:
 
     def leave_cold(self) -> None:
         """Stop using the cold tier. Prompts that wait for it go on without it."""
-        self._cold = None
+        self.cold = None
         self.eviction.stop_demoting()
         self.cold_waits.end()
 
@@ -234,7 +234,7 @@ class PrefixCache:
         early = [handle for handle in waiting if id is None and comes_early(record, handle)]
         self.cold_waits.again(record, early)
         # Where sizes are known beforehand, no more is asked for than there is room.
-        nbytes = 0 if self._cold is None or self._cold.listed else size.nbytes
+        nbytes = 0 if self.cold is None or self.cold.listed else size.nbytes
         # Without an id it may have been computed meanwhile, and is held just so.
         held = self.index.held(id) if id is not None else self.index.block(record.key)
         for handle in waiting:
@@ -357,10 +357,10 @@ class PrefixCache:
 
     def _ask(self, handle: PrefixHandle, found: Found) -> bool:
         """Where the cold tier can't be listed, ask it first. False when there is nothing to ask."""
-        if self._cold is None or self._cold.listed:
+        if self.cold is None or self.cold.listed:
             return False
         prompt = Prompt.of(handle, found)
-        records = candidates(prompt, self._cold, self.layout, self.namespace, handle.checkpoints_at)
+        records = candidates(prompt, self.cold, self.layout, self.namespace, handle.checkpoints_at)
         if records:
             self.cold_waits.ask(handle, records)
         return bool(records)
@@ -370,9 +370,9 @@ class PrefixCache:
         self.cold_waits.want(handle, self._recall(Prompt.of(handle, found)))
 
     def _recall(self, prompt: Prompt) -> list[Record]:
-        if self._cold is None:
+        if self.cold is None:
             return []
-        return recall(prompt, self._cold, self.layout, self.namespace, self.rates, self._room)
+        return recall(prompt, self.cold, self.layout, self.namespace, self.rates, self._room)
 
     def _find(self, handle: PrefixHandle) -> Found:
         match = self.index.match(handle.root, handle.tokens)

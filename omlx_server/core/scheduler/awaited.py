@@ -1,6 +1,7 @@
-"""What each request waits for, as lines for the log when no request moves on. Pure; mlx thread."""
+"""Where each request stands and what it waits for, for who looks at a server, and for the log when
+no request moves on. Pure; mlx thread."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -10,6 +11,8 @@ from omlx_server.core.scheduler.admission import Admission, AtWork
 from omlx_server.core.scheduler.limits import Limits
 from omlx_server.core.scheduler.queues import SequenceQueues
 from omlx_server.core.scheduler.sequence import Prefill, Sequence
+
+_GLANCED = 500
 
 
 class Awaited(StrEnum):
@@ -27,7 +30,8 @@ class Awaited(StrEnum):
 class Standing:
     """In which place (queue) `choices` of one request are, and what they wait for. `prompt` is the
     number of tokens to prefill, of a row that of its request's; `computed` of them are in caches,
-    of a row with those of its output. `output` counts generated tokens."""
+    of a row with those of its output. `output` counts generated tokens. `restored` tokens of a
+    prompt that is being prefilled came from the prefix cache; 0 in all other places."""
 
     request: RequestId
     place: str
@@ -37,6 +41,7 @@ class Standing:
     output: int
     awaited: Awaited
     arrived: float
+    restored: int = 0
 
     def line(self, now: float) -> str:
         """One line for the log at time `now`, without any text of the prompt."""
@@ -61,9 +66,20 @@ class Standings:
 
     def all(self, now: float) -> Iterator[Standing]:
         """One of each prefill and each row: waiting, active, running, finishing, preempted."""
+        return self._each(self._queues.waiting, lambda prefill: self._awaited(prefill, now))
+
+    def glance(self) -> Iterator[Standing]:
+        """As `all`, of at most the first 500 waiting prefills, but admission is not asked, and
+        nothing changes: who waits for memory waits for its turn here."""
+        first = self._queues.waiting[:_GLANCED]
+        return self._each(first, lambda prefill: self._before_admission(prefill) or Awaited.TURN)
+
+    def _each(
+        self, waiting: Iterable[Prefill], awaited: Callable[[Prefill], Awaited]
+    ) -> Iterator[Standing]:
         queues = self._queues
-        for prefill in queues.waiting:
-            yield _of_prefill(prefill, "waiting", self._awaited(prefill, now))
+        for prefill in waiting:
+            yield _of_prefill(prefill, "waiting", awaited(prefill))
         for prefill in queues.active:
             yield _of_prefill(prefill, "active", Awaited.STEP)
         for place, rows in (
@@ -74,14 +90,21 @@ class Standings:
             for row in rows.values():
                 yield _of_row(row, place)
 
-    def _awaited(self, prefill: Prefill, now: float) -> Awaited:
+    def _before_admission(self, prefill: Prefill) -> Awaited | None:
+        """What a prompt waits for before admission is asked; None where nothing."""
         if prefill.handle.awaits_cold:
             return Awaited.COLD
         if self._cache.must_wait(prefill.handle):
             return Awaited.BLOCK
-        queues = self._queues
-        if not queues.has_rows_for(prefill, self._limits.max_batch_size):
+        if not self._queues.has_rows_for(prefill, self._limits.max_batch_size):
             return Awaited.ROWS
+        return None
+
+    def _awaited(self, prefill: Prefill, now: float) -> Awaited:
+        before = self._before_admission(prefill)
+        if before is not None:
+            return before
+        queues = self._queues
         others = [other.handle for other in queues.waiting if other is not prefill]
         work = AtWork(queues.running.values(), queues.active, others)
         fits = self._admission.lets_in(prefill, work, now)
@@ -99,6 +122,7 @@ def _of_prefill(prefill: Prefill, place: str, awaited: Awaited) -> Standing:
         len(prefill.sequences[0].output),
         awaited,
         request.arrived,
+        prefill.restored,
     )
 
 

@@ -1,0 +1,103 @@
+"""What the server is doing, in one place: requests, memory, models and caches. Runs on the asyncio
+thread."""
+
+import time
+from collections.abc import Iterable
+
+from omlx_server.api.activity.answers import (
+    CacheCounters,
+    LiveModel,
+    LiveState,
+    ModelCache,
+    RequestAtWork,
+    Requests,
+)
+from omlx_server.api.activity.lanes import lanes
+from omlx_server.api.activity.live import Broadcast
+from omlx_server.api.activity.memory import MemoryHistory
+from omlx_server.api.activity.recent import RecentExchanges
+from omlx_server.api.activity.standings import StandingsAsked
+from omlx_server.api.http.sse import named
+from omlx_server.api.metric_helpers import label_of
+from omlx_server.api.models.served import ModelListing, ServedModels
+from omlx_server.core.prefix_cache.report import CacheReport
+from omlx_server.core.request import Miss
+from omlx_server.engine.pool.entry import Phase
+
+# Requests that ended just before somebody began to listen are told once more.
+_AGAIN = 20
+_MOST_MODELS = 200
+
+
+class Activity:
+    """Looks at the requests and at `models` when somebody asks. `recent` is told of all exchanges,
+    and `memory` takes samples; `live` sends the state to those who listen."""
+
+    def __init__(self, models: ServedModels) -> None:
+        self._models = models
+        self.recent = RecentExchanges()
+        self.memory = MemoryHistory(models)
+        self._standings = StandingsAsked(models)
+        self._told = 0
+        self.live = Broadcast(self._event)
+
+    async def requests(self) -> Requests:
+        """The requests at work and the last ones done."""
+        return {"at_work": await self._at_work(), "done": self.recent.done()}
+
+    async def _at_work(self) -> list[RequestAtWork]:
+        standings = await self._standings.of(self.recent.under_way())
+        loaded = [label_of(model.names[0]) for model in self._models.pool.loaded()]
+        return lanes(self.recent.under_way(), standings, loaded, time.monotonic())
+
+    async def _event(self, first: bool) -> bytes:
+        at_work = await self._at_work()
+        since = max(0, self.recent.ended - _AGAIN) if first else self._told
+        self._told = self.recent.ended
+        state: LiveState = {
+            "type": "state",
+            "memory": self.memory.now(),
+            "requests": {"at_work": at_work},
+            "done": self.recent.done(since),
+            "models": [_model(self._models, known) for known in self._known()],
+            "cache": counters_of(self._models),
+        }
+        return named(state)
+
+    def _known(self) -> Iterable[ModelListing]:
+        return self._models.known()[:_MOST_MODELS]
+
+
+def counters_of(models: ServedModels) -> list[ModelCache]:
+    """The counters of each chat model that was ever loaded."""
+    counted = models.vitals.counted
+    return [{"model": name, "counters": counters(one.cache)} for name, one in counted.items()]
+
+
+def counters(cache: CacheReport) -> CacheCounters:
+    misses = {why: count for why, count in cache.misses.items() if why != Miss.NONE.value}
+    return {
+        "hits": cache.misses.get(Miss.NONE.value, 0),
+        "misses": misses,
+        "looked_up_tokens": cache.queried_tokens,
+        "found_tokens": cache.hit_tokens,
+        "cold_tokens": cache.cold_hit_tokens,
+        "evicted_blocks": cache.evicted_blocks,
+        "evicted_checkpoints": cache.evicted_checkpoints,
+        "blocks": cache.blocks,
+        "checkpoints": cache.checkpoints,
+        "bytes": cache.nbytes,
+        "in_use_bytes": cache.in_use,
+        "budget_bytes": cache.budget,
+    }
+
+
+def _model(models: ServedModels, known: ModelListing) -> LiveModel:
+    entry = models.pool.entry(known.wanted.key)
+    return {
+        "name": known.names[0],
+        "kind": known.role.kind,
+        "state": entry.phase.value if entry else Phase.ABSENT.value,
+        "pinned": entry.is_pinned if entry else known.wanted.pinned,
+        "in_use": entry.users if entry else 0,
+    }

@@ -1,0 +1,127 @@
+"""What is told of the server's activity. Bytes, tokens and seconds; no text of any prompt."""
+
+from typing import Literal, NotRequired
+
+from typing_extensions import TypedDict
+
+Place = Literal["queued", "restoring", "prefilling", "decoding", "paused"]
+
+
+class MemorySample(TypedDict):
+    """The account of the memory at one moment, in bytes; `at` in seconds since 1970. `live`: what
+    sequences at work hold for themselves, and `shared` the blocks of the prefix cache that they
+    refer to. `blocks` and `checkpoints` are those that no sequence uses. `free`: what the limit
+    leaves. `pool`: freed buffers, which wait for their next use and count as free."""
+
+    at: float
+    limit: int
+    weights: int
+    live: int
+    shared: int
+    blocks: int
+    checkpoints: int
+    pending: int
+    step: int
+    free: int
+    pool: NotRequired[int]
+
+
+class MemoryTold(TypedDict):
+    """Samples of the last ten minutes, the oldest first."""
+
+    every_seconds: int
+    history: list[MemorySample]
+
+
+class RequestAtWork(TypedDict):
+    """A request that is being answered. `place`: restoring waits for the cold tier; paused was
+    decoding, and made room for others. `computed_tokens` of the prompt are in its caches, of which
+    `cached_tokens` came from the prefix cache. `waits_for` is null where it waits for nothing but
+    the next step. `tokens_per_second` is null before there are two tokens."""
+
+    id: str
+    model: str
+    place: Place
+    choices: int
+    prompt_tokens: int
+    cached_tokens: int
+    computed_tokens: int
+    output_tokens: int
+    tokens_per_second: float | None
+    waits_for: str | None
+    seconds: float
+
+
+class RequestDone(TypedDict):
+    """A request that has ended; it began at `at`, in seconds since 1970. `status` is 0 where no
+    response began. `error` is the code of the error that it ended with. What it had not, such as
+    tokens, is null."""
+
+    id: str
+    at: float
+    route: str
+    model: str | None
+    status: int
+    prompt_tokens: int | None
+    cached_tokens: int | None
+    completion_tokens: int | None
+    ttft_seconds: float | None
+    tokens_per_second: float | None
+    finish_reason: str | None
+    error: str | None
+    seconds: float
+
+
+class RequestsAtWork(TypedDict):
+    at_work: list[RequestAtWork]
+
+
+class Requests(RequestsAtWork):
+    """`at_work` has the oldest first, at most 500; `done` the last 200, the newest first."""
+
+    done: list[RequestDone]
+
+
+class CacheCounters(TypedDict):
+    """What a model's prefix cache has counted since the server's start, and holds now. `hits`:
+    prompts of which all was there; `misses`: the others, by why there was no more. `found_tokens`
+    of `looked_up_tokens` were there, `cold_tokens` of them in the cold tier. `bytes`, of which
+    sequences at work use `in_use_bytes`, may be `budget_bytes` beside those in use."""
+
+    hits: int
+    misses: dict[str, int]
+    looked_up_tokens: int
+    found_tokens: int
+    cold_tokens: int
+    evicted_blocks: int
+    evicted_checkpoints: int
+    blocks: int
+    checkpoints: int
+    bytes: int
+    in_use_bytes: int
+    budget_bytes: int
+
+
+class ModelCache(TypedDict):
+    model: str
+    counters: CacheCounters
+
+
+class LiveModel(TypedDict):
+    name: str
+    kind: Literal["chat", "embedding", "rerank"]
+    state: Literal["absent", "loading", "loaded", "unloading", "failed"]
+    pinned: bool
+    in_use: int
+
+
+class LiveState(TypedDict):
+    """The server at one moment. `memory` is null while nothing is known of it. `done` are requests
+    that have ended since the event before."""
+
+    type: Literal["state"]
+    memory: MemorySample | None
+    requests: RequestsAtWork
+    done: list[RequestDone]
+    models: list[LiveModel]
+    cache: list[ModelCache]

@@ -1,0 +1,101 @@
+"""What is told of each request at work: what its exchange knows, and where its sequences stand in
+the scheduler. Pure."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
+
+from omlx_server.api.activity.answers import Place, RequestAtWork
+from omlx_server.api.http.exchange import Exchange, Phases, work_of
+from omlx_server.core.scheduler.awaited import Awaited, Standing
+
+MOST_LANES = 500
+_ROWS = ("running", "finishing")
+_FURTHEST: Final[tuple[Place, ...]] = (
+    "decoding",
+    "prefilling",
+    "restoring",
+    "paused",
+    "queued",
+)
+"""Of several sequences of one request, the place of the one that is furthest is told."""
+
+
+def lanes(
+    under_way: Iterable[Exchange],
+    standings: Mapping[Exchange, Sequence[Standing]],
+    loaded: Iterable[str],
+    now: float,
+) -> list[RequestAtWork]:
+    """One lane for each request whose prompt is in the engine, or whose model is not among the
+    `loaded` ones yet. `now` is time.monotonic()."""
+    here = frozenset(loaded)
+    found = []
+    for exchange in under_way:
+        if exchange.phases or (exchange.model and exchange.model not in here):
+            found.append(_lane(exchange, standings.get(exchange, ()), now))
+        if len(found) == MOST_LANES:
+            break
+    return found
+
+
+def _lane(exchange: Exchange, standings: Sequence[Standing], now: float) -> RequestAtWork:
+    phases, speed = exchange.phases, work_of(exchange.phases, exchange.started)
+    places = {_place(standing, phases) for standing in standings} or {_unasked(phases)}
+    place = next(place for place in _FURTHEST if place in places)
+    rate = speed.get("tokens_per_second")
+    return {
+        "id": exchange.id,
+        "model": exchange.model,
+        "place": place,
+        "choices": max(1, sum(standing.choices for standing in standings)),
+        "prompt_tokens": sum(one.prompt_tokens for one in phases),
+        "cached_tokens": _cached(phases, standings),
+        "computed_tokens": _computed(phases, standings),
+        "output_tokens": sum(one.generated for one in phases),
+        "tokens_per_second": None if rate is None else float(rate),
+        "waits_for": _awaited(place, phases, standings),
+        "seconds": round(now - exchange.started, 3),
+    }
+
+
+def _place(standing: Standing, phases: Sequence[Phases]) -> Place:
+    if standing.place in _ROWS:
+        return "decoding"
+    if standing.place == "active":
+        return "prefilling"
+    if standing.place == "preempted" or standing.output:
+        return "paused"
+    return "restoring" if standing.awaited is Awaited.COLD else "queued"
+
+
+def _unasked(phases: Sequence[Phases]) -> Place:
+    """The place of a request that the scheduler was not asked about since it came."""
+    return "decoding" if any(one.first is not None for one in phases) else "queued"
+
+
+def _cached(phases: Sequence[Phases], standings: Sequence[Standing]) -> int:
+    """What came from the prefix cache: until the first token only the scheduler knows."""
+    by_request: dict[str, int] = {}
+    for standing in standings:
+        known = by_request.get(standing.request, 0)
+        by_request[standing.request] = max(known, standing.restored)
+    return max(sum(by_request.values()), sum(one.cached_tokens for one in phases))
+
+
+def _computed(phases: Sequence[Phases], standings: Sequence[Standing]) -> int:
+    """How many tokens of the prompts are in caches. Choices of one request share its prompt."""
+    by_request: dict[str, int] = {}
+    for standing in standings:
+        computed = min(standing.computed, standing.prompt)
+        by_request[standing.request] = max(computed, by_request.get(standing.request, 0))
+    if by_request:
+        return sum(by_request.values())
+    return sum(one.prompt_tokens for one in phases if one.first is not None)
+
+
+def _awaited(place: Place, phases: Sequence[Phases], standings: Sequence[Standing]) -> str | None:
+    if not phases:
+        return "its model"
+    if place in ("decoding", "prefilling"):
+        return None
+    return next((one.awaited.value for one in standings if one.awaited is not Awaited.STEP), None)

@@ -1,0 +1,73 @@
+"""Sends what the server is doing to all who listen, once a second. It is found out once for all of
+them, and not at all while nobody listens. Runs on the asyncio thread."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable
+
+from omlx_server.errors import QueueFull, Unavailable
+
+EVERY_SECONDS = 1.0
+MOST_LISTENERS = 64
+# Events that a listener may be behind; of more the oldest are lost to it.
+_MOST_BEHIND = 16
+
+
+class Broadcast:
+    """Events for any number of listeners. `make` makes the next event, and is told whether it is
+    the first one after a time without listeners."""
+
+    def __init__(self, make: Callable[[bool], Awaitable[bytes]]) -> None:
+        self._make = make
+        self._listeners: set[asyncio.Queue[bytes | None]] = set()
+        self._task: asyncio.Task[None] | None = None
+        self._closed = False
+
+    @property
+    def listeners(self) -> int:
+        return len(self._listeners)
+
+    async def events(self, most: int | None = None) -> AsyncGenerator[bytes, None]:
+        """The events from now on, until the server ends; with `most` so many.
+
+        Raises:
+            QueueFull: there are too many listeners.
+            Unavailable: the server is shutting down.
+        """
+        if self._closed:
+            raise Unavailable("the server is shutting down")
+        if self.listeners >= MOST_LISTENERS:
+            raise QueueFull(f"{MOST_LISTENERS} clients listen already", retry_after=5)
+        queue = asyncio.Queue[bytes | None]()
+        self._listeners.add(queue)
+        if self._task is None:
+            self._task = asyncio.create_task(self._run())
+        try:
+            while most is None or most > 0:
+                event = await queue.get()
+                if event is None:
+                    return
+                most = None if most is None else most - 1
+                yield event
+        finally:
+            self._listeners.discard(queue)
+            if not self._listeners and self._task is not None:
+                self._task.cancel()
+                self._task = None
+
+    def close(self) -> None:
+        """End all streams, because the server shuts down: they would hold it up."""
+        self._closed = True
+        self._send(None)
+
+    async def _run(self) -> None:
+        first = True
+        while True:
+            self._send(await self._make(first))
+            first = False
+            await asyncio.sleep(EVERY_SECONDS)
+
+    def _send(self, event: bytes | None) -> None:
+        for queue in self._listeners:
+            if queue.qsize() >= _MOST_BEHIND:
+                queue.get_nowait()
+            queue.put_nowait(event)

@@ -1,0 +1,63 @@
+"""Asks the schedulers where requests stand: at most once a second for all who want to know, and
+only models that have requests. Runs on the asyncio thread."""
+
+import asyncio
+import time
+from collections.abc import Iterable, Mapping, Sequence
+
+from omlx_server.api.http.exchange import Exchange, of_engine_id
+from omlx_server.api.metric_helpers import label_of
+from omlx_server.api.models.served import ServedModel, ServedModels
+from omlx_server.core.scheduler.awaited import Standing
+from omlx_server.errors import OmlxError
+
+EVERY_SECONDS = 1.0
+# The mlx thread answers between two steps, and a step with a large chunk may take seconds.
+_PATIENCE_SECONDS = 0.5
+
+ByExchange = Mapping[Exchange, Sequence[Standing]]
+
+
+class StandingsAsked:
+    """The last answer of the schedulers."""
+
+    def __init__(self, models: ServedModels) -> None:
+        self._models = models
+        self._known: ByExchange = {}
+        self._asked = -EVERY_SECONDS
+        self._asking: asyncio.Task[None] | None = None
+
+    async def of(self, under_way: Iterable[Exchange]) -> ByExchange:
+        """Where the sequences of these requests stand. What is told may be a second old, or older
+        while the mlx thread is in a long step: it is waited for half a second."""
+        now = time.monotonic()
+        wanted = {exchange.model for exchange in under_way if exchange.phases}
+        models = [m for m in self._models.loaded() if label_of(m.names[0]) in wanted]
+        if self._asking is None and now - self._asked >= EVERY_SECONDS:
+            self._asked = now
+            if not models:
+                self._known = {}
+                return self._known
+            self._asking = asyncio.create_task(self._ask(models))
+        if self._asking is not None:
+            await asyncio.wait({self._asking}, timeout=_PATIENCE_SECONDS)
+        return self._known
+
+    async def _ask(self, models: Sequence[ServedModel]) -> None:
+        found: dict[Exchange, list[Standing]] = {}
+        try:
+            for model in models:
+                for standing in await _standings_of(model):
+                    exchange = of_engine_id(standing.request)
+                    if exchange is not None:
+                        found.setdefault(exchange, []).append(standing)
+            self._known = found
+        finally:
+            self._asking = None
+
+
+async def _standings_of(model: ServedModel) -> Sequence[Standing]:
+    try:
+        return await model.engine.ask(lambda instance: instance.standings())
+    except OmlxError:  # it was unloaded meanwhile
+        return ()

@@ -1,0 +1,46 @@
+"""The admin routes that tell what the server is doing."""
+
+from fastapi import APIRouter, Depends, Request
+from starlette.responses import Response
+
+from omlx_server.api.activity.answers import LiveState, MemoryTold, Requests
+from omlx_server.api.admin.guard import ADMIN, require_admin
+from omlx_server.api.context import context_of
+from omlx_server.api.description.operation import Events, Operation, Query
+from omlx_server.api.http.json import JsonResponse
+from omlx_server.api.http.sse import EventStream
+from omlx_server.errors import BadRequest
+
+router = APIRouter(dependencies=[Depends(require_admin)])
+
+_MEMORY = Operation("Admin", MemoryTold, may_fail=ADMIN).extra
+_REQUESTS = Operation("Admin", Requests, may_fail=ADMIN).extra
+_LIVE = Operation(
+    "Admin",
+    None,
+    events=Events(LiveState, named=True),
+    query=(Query("events", int, "End after so many events. Without it the stream does not end."),),
+    may_fail=(*ADMIN, 429, 503),
+).extra
+
+
+@router.get("/admin/memory", openapi_extra=_MEMORY)
+async def memory(request: Request) -> Response:
+    """What the memory was used for in the last ten minutes."""
+    return JsonResponse(context_of(request).activity.memory.told())
+
+
+@router.get("/admin/requests", openapi_extra=_REQUESTS)
+async def requests(request: Request) -> Response:
+    """The requests at work and the last ones done, without their texts."""
+    return JsonResponse(await context_of(request).activity.requests())
+
+
+@router.get("/admin/live", openapi_extra=_LIVE)
+async def live(request: Request, events: str | None = None) -> Response:
+    """What the server is doing, once a second, as a stream of server-sent events."""
+    if events is not None and not (events.isascii() and events.isdigit() and len(events) < 10):
+        raise BadRequest("events must be a number", param="events")
+    context = context_of(request)
+    most = None if events is None else int(events)
+    return EventStream(context.activity.live.events(most), context.keepalive_seconds)

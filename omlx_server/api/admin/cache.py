@@ -1,0 +1,148 @@
+"""The admin routes that show a prefix cache: its blocks, and where a prompt leaves them."""
+
+import time
+from collections.abc import Sequence
+from functools import partial
+
+from fastapi import APIRouter, Depends, Request
+from starlette.responses import Response
+
+from omlx_server.api.activity.activity import counters
+from omlx_server.api.admin.answers import (
+    CacheComparison,
+    CacheMap,
+    CacheStretch,
+    MapBlock,
+)
+from omlx_server.api.admin.guard import ADMIN, require_admin
+from omlx_server.api.cache.prefix import prefix_of
+from omlx_server.api.chat.request import ChatRequest
+from omlx_server.api.context import context_of
+from omlx_server.api.description.operation import MODEL, STATE, WORK, Operation, Query
+from omlx_server.api.http.json import JsonResponse
+from omlx_server.api.models.served import ServedModel, ServedModels
+from omlx_server.core.blocks.keys import BlockKey
+from omlx_server.core.prefix_cache.block_map import MappedBlock, mapped
+from omlx_server.core.prefix_cache.divergence import Divergence, divergence
+from omlx_server.errors import BadRequest, Conflict
+
+router = APIRouter(dependencies=[Depends(require_admin)])
+
+MOST_BLOCKS = 4000
+MOST_PIECES = 20_000
+MOST_STORED = 64
+_NAME = Query("model", str, "Which model; it may be left out where one is loaded.")
+_MAP = Operation("Admin", CacheMap, query=(_NAME,), may_fail=(*ADMIN, *MODEL, 409, *WORK)).extra
+_COMPARE = Operation(
+    "Admin", CacheComparison, body=ChatRequest, may_fail=ADMIN + MODEL + STATE
+).extra
+
+
+@router.get("/admin/cache", openapi_extra=_MAP)
+async def cache(request: Request, model: str | None = None) -> Response:
+    """The blocks of a loaded model's prefix cache, those used last."""
+    served = await _loaded(context_of(request).models, model)
+    found = await served.engine.work(
+        lambda instance: mapped(instance.cache, time.monotonic(), MOST_BLOCKS)
+    )
+    answer: CacheMap = {
+        "model": served.names[0],
+        "block_tokens": found.block_tokens,
+        "counters": counters(found.report),
+        "blocks": [_block(block) for block in found.blocks],
+        "left_out": found.left_out,
+    }
+    return JsonResponse(answer)
+
+
+@router.post("/admin/cache/compare", openapi_extra=_COMPARE)
+async def compare(request: Request) -> Response:
+    """Where a prompt leaves what is cached, token for token. Takes the body of a chat
+    completion."""
+    asked = await prefix_of(request)
+    tokens, salt = asked.tokens, asked.salt
+    found = await asked.model.engine.ask(
+        lambda instance: divergence(instance.cache, tokens, salt, MOST_STORED)
+    )
+    start = _first_piece(len(tokens), found.diverges_at)
+    shown = tokens[start : start + MOST_PIECES]
+    run = context_of(request).threads.run
+    pieces = await run(_pieces, asked.model, shown)
+    stored = await run(_pieces, asked.model, found.stored)
+    answer: CacheComparison = {
+        "model": asked.name,
+        "prompt_tokens": len(tokens),
+        "cached_tokens": found.cached,
+        "block_tokens": found.block_tokens,
+        "blocks": _stretches(found),
+        "pieces": pieces,
+        "pieces_start": start,
+        "diverges_at": found.diverges_at,
+        "stored": stored,
+    }
+    return JsonResponse(answer)
+
+
+async def _loaded(models: ServedModels, name: str | None) -> ServedModel:
+    """The loaded chat model of that name, or the only one.
+
+    Raises:
+        ModelNotFound: there is no such model.
+        Conflict: it is not loaded, or does not chat.
+        BadRequest: none was named, and several are loaded.
+    """
+    loaded = models.loaded()
+    if name is None:
+        if len(loaded) > 1:
+            raise BadRequest("several models are loaded: say which, as ?model=NAME", param="model")
+        if not loaded:
+            raise Conflict("no model that chats is loaded, so nothing is cached", param="model")
+        return loaded[0]
+    known = await models.known_as(name)
+    found = next((model for model in loaded if model.names[0] in known.names), None)
+    if found is None:
+        raise Conflict(f"{known.names[0]} is not loaded, or does not chat", param="model")
+    return found
+
+
+def _block(block: MappedBlock) -> MapBlock:
+    return {
+        "id": _short(block.key),
+        "parent": None if block.parent is None else _short(block.parent),
+        "start": block.start,
+        "stop": block.stop,
+        "bytes": block.nbytes,
+        "tier": "cold" if block.is_cold else "hot",
+        "pinned": block.pinned,
+        "in_use": block.in_use,
+        "idle_seconds": None if block.idle is None else round(block.idle, 1),
+        "checkpoint": block.has_checkpoint,
+    }
+
+
+def _short(key: BlockKey) -> str:
+    return key.hex()[:16]
+
+
+def _stretches(found: Divergence) -> list[CacheStretch]:
+    return [
+        {"start": one.start, "stop": one.stop, "tier": one.tier and one.tier.value}
+        for one in found.stretches
+    ]
+
+
+def _first_piece(tokens: int, diverges_at: int | None) -> int:
+    """The first token of those that are shown: of a prompt that is too long those around the place
+    where it diverges."""
+    middle = (diverges_at or 0) - MOST_PIECES // 2
+    return max(0, min(middle, tokens - MOST_PIECES))
+
+
+def _pieces(model: ServedModel, tokens: Sequence[int]) -> list[str]:
+    """The text of each token; that of an image's has none."""
+    text = partial(_text, model)
+    return [text(token) for token in tokens]
+
+
+def _text(model: ServedModel, token: int) -> str:
+    return model.tokenizer.token_text(token) if token < model.vocab else ""

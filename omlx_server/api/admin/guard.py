@@ -1,0 +1,39 @@
+"""Refuses requests that have no admin rights."""
+
+from fastapi import Request
+
+from omlx_server.api.context import context_of
+from omlx_server.api.http.admin_access import TOKEN_HEADER
+from omlx_server.errors import Forbidden, NotAuthorized
+
+ADMIN = (401,)
+"""The statuses with which `require_admin` refuses, besides those of every route."""
+
+
+class AdminOnly(NotAuthorized):
+    code = "admin_token_needed"
+
+
+class AdminClosed(Forbidden):
+    code = "admin_unavailable"
+
+
+def require_admin(request: Request) -> None:
+    """Refuse a request that has no admin rights; runs before every admin route.
+
+    Raises:
+        AdminOnly: 401, the request has no admin token, or a wrong one.
+        AdminClosed: 403, the server itself has no admin token.
+    """
+    access = context_of(request).admin
+    if not access.needs_token or access.admits(request.headers):
+        return
+    if not access.find():
+        raise AdminClosed(
+            f"this server has no admin token: {access.problem}. Give it one as OMLX_ADMIN_TOKEN, "
+            'or set auth.admin = "key" in its config.'
+        )
+    raise AdminOnly(
+        f"only the server's owner may do that: send {TOKEN_HEADER} with the token that is on its "
+        "machine in ~/.config/omlx_server/admin-token, or was given to it as OMLX_ADMIN_TOKEN"
+    )

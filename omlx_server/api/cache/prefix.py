@@ -1,0 +1,32 @@
+"""The prompt that a request about the prefix cache is about."""
+
+from dataclasses import dataclass
+
+from fastapi import Request
+
+from omlx_server.api.access.tenant import salt_of
+from omlx_server.api.chat import prompt
+from omlx_server.api.chat.request import ChatRequest
+from omlx_server.api.context import context_of
+from omlx_server.api.http import json_body
+from omlx_server.api.models.served import ServedModel
+
+
+@dataclass(frozen=True, slots=True)
+class Prefix:
+    """The prompt that a request is about, as token ids. `name` is the model's name in it."""
+
+    name: str
+    model: ServedModel
+    tokens: tuple[int, ...]
+    salt: bytes
+
+
+async def prefix_of(request: Request) -> Prefix:
+    """The prompt in the body of `request`. Raises the errors that a chat completion with that body
+    would raise while its prompt is made."""
+    context = context_of(request)
+    chat = await json_body.read(request, ChatRequest, context.max_body_bytes)
+    model = await context.models.find(chat.model)
+    encoded = await context.threads.run(prompt.encode, chat, model)
+    return Prefix(chat.model, model, tuple(encoded.tokens), salt_of(request, chat.cache_salt))

@@ -1,0 +1,137 @@
+"""Where a prompt leaves what is cached, token for token. Pure; for the mlx thread."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from omlx_server.core.blocks.block import Block, Match
+from omlx_server.core.blocks.keys import BlockKey, chain, shared
+from omlx_server.core.blocks.record import Part, Record
+from omlx_server.core.cold.index import ColdIndex
+from omlx_server.core.prefix_cache.prefix_cache import PrefixCache
+
+
+class Tier(StrEnum):
+    HOT = "hot"
+    COLD = "cold"
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """Tokens [start, stop) of a prompt, of one block, and the tier that has them; None where no
+    tier does."""
+
+    start: int
+    stop: int
+    tier: Tier | None
+
+
+@dataclass(frozen=True, slots=True)
+class Divergence:
+    """What there is of a prompt. The first `cached` tokens would not be computed again. The tokens
+    from `diverges_at` on are in no tier; None where all are, but for the last one, which is always
+    computed. `stored` are the tokens that the nearest branch has in that place."""
+
+    cached: int
+    stretches: tuple[Stretch, ...]
+    diverges_at: int | None
+    stored: tuple[int, ...]
+    block_tokens: int
+
+
+def divergence(cache: PrefixCache, tokens: tuple[int, ...], salt: bytes, most: int) -> Divergence:
+    """Compare a prompt with what is cached for its `salt`. `stored` has at most `most` tokens. It
+    changes nothing."""
+    root, size = cache.root(salt), cache.layout.block_size
+    match = cache.index.match(root, tokens)
+    stretches = [Stretch(b.start, min(b.stop, match.depth), Tier.HOT) for b in match.path]
+    depth, after = match.depth, _after_match(cache, root, match)
+    if cache.cold is not None:
+        cold, follows = _in_cold(cache.cold, root, tokens, match, size)
+        stretches += cold
+        if cold:
+            depth, after = cold[-1].stop, follows
+    stretches += _missing(depth, len(tokens), size)
+    ends = depth >= len(tokens) - 1
+    stored = () if ends else tuple(token for token, _ in zip(after, range(most), strict=False))
+    cached = cache.probe(tokens, salt).cached if tokens else 0
+    return Divergence(cached, tuple(stretches), None if ends else depth, stored, size)
+
+
+def _missing(start: int, stop: int, size: int) -> Iterator[Stretch]:
+    while start < stop:
+        end = min((start // size + 1) * size, stop)
+        yield Stretch(start, end, None)
+        start = end
+
+
+# --- In memory -----------------------------------------------------------------------------------
+
+
+def _after_match(cache: PrefixCache, root: BlockKey, match: Match) -> Iterator[int]:
+    """The tokens that follow a match in the branch that was used last."""
+    node = match.deepest() or cache.index.root(root)
+    if node is None:
+        return
+    if node is match.partial:
+        yield from node.tokens[match.shared :]
+    while node.children:
+        node = max(node.children.values(), key=_used)
+        yield from node.tokens
+
+
+def _used(block: Block) -> int:
+    return block.used
+
+
+# --- In the cold tier ----------------------------------------------------------------------------
+
+
+def _in_cold(
+    cold: ColdIndex, root: BlockKey, tokens: tuple[int, ...], match: Match, size: int
+) -> tuple[list[Stretch], Iterator[int]]:
+    """What the cold tier has of a prompt beyond a match in memory, and the tokens that follow it
+    there."""
+    keys = chain(root, tokens, size)
+    at = match.blocks[-1].stop if match.blocks else 0
+    above, depth, found = keys[at // size - 1] if at else root, match.depth, list[Stretch]()
+    while at // size < len(keys) and keys[at // size] in cold:
+        above = keys[at // size]
+        found += _beyond(depth, at, at + size)
+        at += size
+    depth = max(depth, at)
+    partial, length = _longest(cold, above, tokens[at : at + size])
+    if partial is None or at + length <= depth:
+        return found, _below(cold, above)
+    return found + _beyond(depth, at, at + length), _rest(cold, partial, length)
+
+
+def _beyond(depth: int, start: int, stop: int) -> list[Stretch]:
+    """The part of [start, stop) that is not in memory as well."""
+    return [Stretch(max(depth, start), stop, Tier.COLD)] if stop > depth else []
+
+
+def _longest(cold: ColdIndex, above: BlockKey, own: Sequence[int]) -> tuple[Record | None, int]:
+    """The record after `above` that begins with the most of the tokens `own`, and with how many."""
+    best, most = None, 0
+    for record in _blocks(cold, above):
+        length = shared(record.tokens, own)
+        if length > most:
+            best, most = record, length
+    return best, most
+
+
+def _rest(cold: ColdIndex, record: Record, length: int) -> Iterator[int]:
+    yield from record.tokens[length:]
+    yield from _below(cold, record.key)
+
+
+def _below(cold: ColdIndex, above: BlockKey) -> Iterator[int]:
+    """The tokens of the branch that came last after `above`."""
+    while records := list(_blocks(cold, above)):
+        yield from records[-1].tokens
+        above = records[-1].key
+
+
+def _blocks(cold: ColdIndex, above: BlockKey) -> Iterator[Record]:
+    return (record for record in cold.children(above) if record.part is Part.BLOCK)

@@ -1,0 +1,138 @@
+"""What it costs to tell what a server is doing: counted in questions to the mlx thread."""
+
+import asyncio
+from itertools import count
+from typing import Any
+
+import pytest
+
+from omlx_server.api.activity import live
+from omlx_server.api.activity.activity import Activity
+from omlx_server.api.activity.live import MOST_LISTENERS, Broadcast
+from omlx_server.engine.model_instance import ModelInstance
+from omlx_server.errors import QueueFull, Unavailable
+from tests.api.moments import Open, Place, opened, play
+
+__all__ = ["opened"]
+
+
+class Asked:
+    """Counts how often a model's scheduler is asked where its requests stand."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.times = 0
+        standings = ModelInstance.standings
+
+        def counted(instance: ModelInstance) -> Any:
+            self.times += 1
+            return standings(instance)
+
+        monkeypatch.setattr(ModelInstance, "standings", counted)
+
+
+def activity_of(place: Place) -> Activity:
+    found: Activity = place.app.state.context.activity
+    return found
+
+
+async def listen(activity: Activity, events: int) -> list[bytes]:
+    return [event async for event in activity.live.events(events)]
+
+
+def test_nothing_is_asked_while_nobody_listens(
+    opened: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = Asked(monkeypatch)
+
+    async def scene() -> None:
+        async with opened() as place:
+            await place.ready()
+            answer = await place.ask(max_tokens=400)
+            assert answer.status_code == 200 and asked.times == 0
+            assert activity_of(place).live.listeners == 0
+
+    play(scene())
+
+
+def test_all_who_listen_and_ask_make_one_question_a_second(
+    opened: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = Asked(monkeypatch)
+
+    async def scene() -> None:
+        async with opened() as place:
+            await place.ready()
+            activity = activity_of(place)
+            busy = asyncio.create_task(place.ask(max_tokens=3000))
+            while not (await activity.requests())["at_work"]:
+                await asyncio.sleep(0.01)
+            loop, before = asyncio.get_running_loop(), asked.times
+            began = loop.time()
+            listeners = [asyncio.create_task(listen(activity, 3)) for _ in range(10)]
+            for _ in range(40):
+                await activity.requests()
+                await asyncio.sleep(0.02)
+            told = await asyncio.gather(*listeners)
+            seconds = loop.time() - began
+            assert all(events == told[0] for events in told)
+            assert 2 <= asked.times - before <= seconds + 2
+            before = asked.times
+            await asyncio.sleep(1.2)
+            assert asked.times == before and activity.live.listeners == 0
+            await busy
+
+    play(scene())
+
+
+def test_an_idle_server_is_not_asked_though_somebody_listens(
+    opened: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = Asked(monkeypatch)
+
+    async def scene() -> None:
+        async with opened() as place:
+            await place.ready()
+            assert len(await listen(activity_of(place), 2)) == 2
+            assert asked.times == 0
+
+    play(scene())
+
+
+def test_a_slow_listener_loses_the_oldest_events_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(live, "EVERY_SECONDS", 0.001)
+    made = count()
+
+    async def make(first: bool) -> bytes:
+        return b"%d" % next(made)
+
+    async def scene() -> None:
+        broadcast = Broadcast(make)
+        events = broadcast.events()
+        assert await anext(events) == b"0"
+        await asyncio.sleep(0.2)
+        late = [int(await anext(events)) for _ in range(10)]
+        assert late == list(range(late[0], late[0] + 10)) and late[0] > 1
+        await events.aclose()
+        assert broadcast.listeners == 0
+
+    asyncio.run(scene())
+
+
+def test_listeners_are_bounded_and_end_with_the_server() -> None:
+    async def make(first: bool) -> bytes:
+        return b"x"
+
+    async def scene() -> None:
+        broadcast = Broadcast(make)
+        all_of_them = [broadcast.events() for _ in range(MOST_LISTENERS)]
+        for events in all_of_them:
+            assert await anext(events) == b"x"
+        with pytest.raises(QueueFull):
+            await anext(broadcast.events())
+        broadcast.close()
+        for events in all_of_them:
+            assert [event async for event in events] in ([], [b"x"])
+        with pytest.raises(Unavailable):
+            await anext(broadcast.events())
+
+    asyncio.run(scene())
