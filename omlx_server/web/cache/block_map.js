@@ -59,7 +59,7 @@ function Drawing({ tree, chosen, choose }) {
   }, []);
   const step = Math.max(LEAST, Math.min(MOST, Math.floor(width / tree.columns)));
   const cells = [...tree.cells.values()];
-  const point = ({ target }) => target.dataset?.id && choose(Number(target.dataset.id));
+  const point = ({ target }) => target.dataset?.id && choose(target.dataset.id);
   const keys = (event) => {
     if (!event.key.startsWith("Arrow")) return;
     event.preventDefault();
@@ -103,6 +103,7 @@ function opacity(idle) {
 }
 
 function describe(block, blockTokens) {
+  const idle = block.idle_seconds;
   const words = [
     `Tokens ${number(block.start)} to ${number(block.stop - 1)}`,
     bytes(block.bytes),
@@ -111,7 +112,7 @@ function describe(block, blockTokens) {
     block.pinned && "pinned",
     block.checkpoint && "with a checkpoint",
     block.stop - block.start < blockTokens && "not full",
-    !block.in_use && `used ${seconds(block.idle_seconds)} ago`,
+    idle !== null && !block.in_use && `used ${seconds(idle)} ago`,
   ];
   return words.filter(Boolean).join(" · ");
 }

@@ -66,11 +66,10 @@ async function promptOf(id) {
 
 function Result({ result }) {
   const { prompt_tokens: prompt, cached_tokens: cached, diverges_at: at } = result;
-  const leaves = at !== null && at !== undefined;
   return html`<div class="result" role="region" aria-label="Comparison">
     <p><strong>${number(cached)}</strong> of ${number(prompt)} tokens would come from the cache
       (${share(cached, prompt)}).${" "}
-      ${leaves
+      ${at !== null
         ? html`It leaves what is cached at token <strong class="at">${number(at)}</strong>.`
         : cached > 0
           ? "It does not leave what is cached."

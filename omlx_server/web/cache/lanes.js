@@ -28,7 +28,7 @@ function Request({ one }) {
     <div class="prompt" role="img"
       aria-label=${`${prompt}: ${share(one.cached_tokens, total)} cached`}>
       <span class="was-cached" style=${width(one.cached_tokens)}></span>
-      <span class="computed" style=${width(one.computed_tokens)}></span>
+      <span class="computed" style=${width(one.computed_tokens - one.cached_tokens)}></span>
     </div>
     <p class="figures">
       <span>${number(one.prompt_tokens)} in</span>

@@ -5,43 +5,47 @@ import { html, useState } from "../parts/ui.js";
 const AROUND = 24; // tokens on either side of the divergence that are drawn one by one
 const BEFORE = 2000; // tokens before it that are shown at first
 
+/** `result.pieces` are the texts of the tokens from `pieces_start` on: of a very long prompt those
+ * around the divergence. */
 export function Tokens({ result }) {
   const [all, showAll] = useState(false);
-  const { pieces, cached_tokens: cached, diverges_at: at, stored } = result;
-  const leaves = at !== null && at !== undefined;
-  const split = leaves ? at : cached;
-  const first = all ? 0 : Math.max(0, split - BEFORE);
-  const near = leaves ? Math.max(first, split - AROUND) : split;
-  const after = leaves ? split + AROUND : split;
+  const { pieces, pieces_start: start, cached_tokens: cached, diverges_at: at, stored } = result;
+  const stop = start + pieces.length;
+  const split = at ?? stop;
+  const first = all ? start : Math.max(start, split - BEFORE);
+  const near = Math.max(first, split - AROUND);
+  const after = Math.min(stop, split + AROUND);
+  const text = (from, to) => pieces.slice(from - start, to - start);
+  const single = { text, cached };
   return html`<div class="tokens" tabindex="0" role="group" aria-label="Tokens of the prompt">
-    ${first > 0 && html`<button class="quiet" onClick=${() => showAll(true)}>
-      Show ${number(first)} tokens before these</button>`}
+    ${first > start && html`<button class="quiet" onClick=${() => showAll(true)}>
+      Show ${number(first - start)} tokens before these</button>`}
     <div class="text" dir="auto">
-      <${Known} pieces=${pieces} from=${first} to=${near} cached=${cached} />
-      <${Single} pieces=${pieces} from=${near} to=${split} cached=${cached} />
-      ${leaves && html`<mark class="leaves" title=${`Token ${at}`}>token ${number(at)}</mark>`}
-      <${Single} pieces=${pieces} from=${split} to=${after} cached=${cached} />
-      <span class="new">${pieces.slice(after).join("")}</span>
+      <${Known} text=${text} from=${first} to=${near} cached=${cached} />
+      <${Single} ...${single} from=${near} to=${split} />
+      ${at !== null && html`<mark class="leaves">token ${number(at)}</mark>`}
+      <${Single} ...${single} from=${split} to=${after} />
+      <span>${text(after, stop).join("")}</span>
     </div>
-    ${stored?.length > 0 && html`<div class="instead">
+    ${stored.length > 0 && html`<div class="instead">
       <h3>What is cached goes on from there with</h3>
       <div class="text" dir="auto">
-        <${Single} pieces=${stored} from=${0} to=${stored.length} kept=${true} /></div>
+        <${Single} text=${() => stored} from=${split} cached=${Infinity} /></div>
     </div>`}
   </div>`;
 }
 
 /** Tokens before the divergence: what would be restored, and what would be computed again. */
-function Known({ pieces, from, to, cached }) {
+function Known({ text, from, to, cached }) {
   const middle = Math.min(Math.max(cached, from), to);
-  return html`<span class="cached-text">${pieces.slice(from, middle).join("")}</span>
-    <span class="known">${pieces.slice(middle, to).join("")}</span>`;
+  return html`<span class="cached-text">${text(from, middle).join("")}</span>
+    <span class="known">${text(middle, to).join("")}</span>`;
 }
 
-function Single({ pieces, from, to, cached, kept }) {
-  return pieces.slice(from, to).map((piece, index) => {
+function Single({ text, from, to, cached }) {
+  return text(from, to).map((piece, index) => {
     const place = from + index;
-    const name = kept || place < cached ? "token cached-text" : "token";
+    const name = place < cached ? "token cached-text" : "token";
     return html`<span key=${place} class=${name} data-token=${place}>${piece}</span>`;
   });
 }

@@ -39,7 +39,7 @@ export function SecretForm({ kind, leave }) {
     enter(kind, new FormData(event.target).get("secret").trim());
   };
   return html`<form class="secret" onSubmit=${submit}>
-      <h2 id="secret-title">${title}</h2>
+      <h1 id="secret-title">${title}</h1>
       ${was && html`<p class="problem" role="alert">The server does not know what was entered.</p>`}
       <p>${why}</p>
       <label>

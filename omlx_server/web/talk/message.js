@@ -74,7 +74,7 @@ export function Answer({ message, talk, last }) {
   const streaming = talk.answering === message;
   useGrowth(talk, streaming);
   const waits = last && message.calls?.length > 0 && !streaming && !talk.answering;
-  return html`<article class="message answer" aria-label="Answer" aria-busy=${streaming}>
+  return html`<article class="message answer" aria-label="Answer" aria-busy=${String(streaming)}>
     ${message.thoughts &&
     html`<${Thoughts} text=${message.thoughts} thinking=${streaming && !message.content} />`}
     <${Body} text=${message.content} streaming=${streaming} />

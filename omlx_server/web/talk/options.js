@@ -49,7 +49,7 @@ function Extra({ text, set }) {
     More fields of the request, as JSON: tools, response_format, stop
     <textarea rows="2" class="mono" spellcheck="false" value=${text}
       placeholder='{"response_format": {"type": "json_object"}}'
-      aria-invalid=${!!problem} onChange=${(event) => set(event.target.value)}></textarea>
+      aria-invalid=${String(!!problem)} onChange=${(event) => set(event.target.value)}></textarea>
     ${problem && html`<span class="problem">${problem}</span>`}
   </label>`;
 }

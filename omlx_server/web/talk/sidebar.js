@@ -10,7 +10,7 @@ import { remove } from "./talk.js";
 export function Sidebar({ shown, hide, current }) {
   const heads = useSignal(stored.heads);
   const [problem, setProblem] = useState("");
-  return html`<aside class=${shown ? "sidebar shown" : "sidebar"} aria-label="Conversations"
+  return html`<section class=${shown ? "sidebar shown" : "sidebar"} aria-label="Conversations"
     onKeyDown=${(event) => event.key === "Escape" && hide()}>
     <header class="bar">
       <a class="button wide" href="#talk/new">
@@ -24,7 +24,7 @@ export function Sidebar({ shown, hide, current }) {
     ${!heads.length && html`<p class="hint none">No conversations yet.</p>`}
     ${problem && html`<p class="problem" role="alert">${problem}</p>`}
     <${Files} heads=${heads} tell=${setProblem} />
-  </aside>`;
+  </section>`;
 }
 
 function Item({ head, current }) {

@@ -24,6 +24,7 @@ export function TalkView({ id }) {
   useEffect(() => list(false), [id]);
   useEffect(() => void stored.refresh(), []);
   return html`<div class="talk">
+    <h1 class="unseen">Talk</h1>
     <${Sidebar} shown=${listed} hide=${() => list(false)} current=${talk?.conversation.id} />
     ${talk
       ? html`<${Open} key=${talk.conversation.id} talk=${talk} models=${models} problem=${problem}
@@ -88,7 +89,7 @@ function Open({ talk, models, problem, again, list }) {
       <button class="icon-only list-button" aria-label="Conversations" onClick=${list}>
         <${Icon} name="list" /></button>
       <${ModelChoice} models=${models} chosen=${conversation.model} choose=${choose} />
-      <button class="quiet" aria-expanded=${optionsShown} aria-controls="talk-options"
+      <button class="quiet" aria-expanded=${String(optionsShown)} aria-controls="talk-options"
         onClick=${() => showOptions(!optionsShown)}><${Icon} name="options" />Options</button>
     </header>
     ${optionsShown && html`<${Options} talk=${talk} />`}
@@ -131,8 +132,13 @@ function useFollowing(box, talk) {
   useLayoutEffect(() => {
     const element = box.current;
     let follows = true;
+    let last = 0;
     const look = () => {
-      follows = element.scrollHeight - element.scrollTop - element.clientHeight < NEAR;
+      // The end may have moved away since the last scroll; only a scroll up leaves it.
+      const { scrollTop } = element;
+      if (element.scrollHeight - scrollTop - element.clientHeight < NEAR) follows = true;
+      else if (scrollTop < last) follows = false;
+      last = scrollTop;
     };
     const follow = () => {
       if (follows) element.scrollTop = element.scrollHeight;
@@ -155,13 +161,13 @@ function useFollowing(box, talk) {
 function Empty({ models, hasModel }) {
   if (models && !models.length) {
     return html`<div class="empty">
-      <h1>No model here yet</h1>
+      <h2>No model here yet</h2>
       <p>Get one in <a href="#models">Models</a>, or with
         <code>omlx-server models pull NAME</code>.</p>
     </div>`;
   }
   return html`<div class="empty">
-    <h1>${hasModel ? "What shall we talk about?" : " "}</h1>
+    <h2>${hasModel ? "What shall we talk about?" : " "}</h2>
     <p>Conversations stay in this browser.</p>
   </div>`;
 }

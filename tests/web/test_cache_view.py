@@ -1,0 +1,92 @@
+"""Memory and cache: what is there, where a prompt leaves it, and who is at work."""
+
+import re
+from threading import Thread
+
+from playwright.sync_api import expect
+
+from tests.api.harness import ADMIN_TOKEN, CHAT, ServerProcess
+from tests.web.visits import Visits, shown
+
+SYSTEM = "You are a helpful assistant of the quick brown fox. " * 6
+
+
+def ask(server: ServerProcess, text: str, **fields: object) -> None:
+    messages = [{"role": "system", "content": SYSTEM}, {"role": "user", "content": text}]
+    body = {"model": "org/tiny", "messages": messages, "max_tokens": 4, **fields}
+    answer = server.http.post(f"{server.url}{CHAT}", json=body, headers=OWNER)
+    assert answer.status_code == 200, answer.text
+
+
+OWNER = {"x-admin-token": ADMIN_TOKEN}
+
+
+def tokens(server: ServerProcess, text: str) -> list[int]:
+    """The tokens of the prompt of `ask`."""
+    messages = [{"role": "system", "content": SYSTEM}, {"role": "user", "content": text}]
+    body = {"model": "org/tiny", "messages": messages}
+    answer = server.http.post(f"{server.url}/tokenize", json=body, headers=OWNER)
+    return [int(token) for token in answer.json()["tokens"]]
+
+
+def test_a_prompt_shows_its_hit_and_the_token_where_it_leaves(
+    visits: Visits, server: ServerProcess
+) -> None:
+    asked, other = "Where is the lazy dog today?", "Where is the lazy cat today?"
+    ask(server, asked)
+    pairs = zip(tokens(server, asked), tokens(server, other), strict=False)
+    leaves = next(place for place, (one, two) in enumerate(pairs) if one != two)
+    with visits.open("cache") as page:
+        shown(page, "cache")
+        page.get_by_label("System prompt").fill(SYSTEM)
+        page.get_by_label("Message").fill(other)
+        page.get_by_role("button", name="Compare").click()
+        result = page.get_by_role("region", name="Comparison")
+        expect(result.locator(".at")).to_have_text(str(leaves))
+        expect(result.locator(".strip .hot")).to_have_count(leaves // 16 + bool(leaves % 16))
+        assert result.locator(".strip .none").count() > 0
+        first = result.locator(f'.text >> nth=0 >> [data-token="{leaves}"]')
+        assert "c" in first.inner_text()
+        expect(result.get_by_text("What is cached goes on from there with")).to_be_visible()
+        ask(server, other)
+        page.get_by_role("button", name="Compare").click()
+        expect(result).to_contain_text("It does not leave what is cached.")
+        expect(result.locator(".strip .none")).to_have_count(0)
+
+
+def test_the_map_has_a_square_for_each_block_and_arrow_keys_walk_it(
+    visits: Visits, server: ServerProcess
+) -> None:
+    ask(server, "One branch of the tree, quick as a fox and long enough for blocks")
+    ask(server, "Another branch of the tree, lazy as a dog and long enough for blocks")
+    told = server.http.get(f"{server.url}/admin/cache?model=org/tiny", headers=OWNER).json()
+    with visits.open("cache") as page:
+        expect(page.locator(".map rect.block")).to_have_count(len(told["blocks"]))
+        assert page.locator(".map .branch").count() > 0
+        detail = page.locator(".detail")
+        expect(detail).to_contain_text("Tokens 0 to 15")
+        page.locator(".map").focus()
+        page.keyboard.press("ArrowRight")
+        expect(detail).to_contain_text("Tokens 16 to 31")
+        expect(page.get_by_role("row", name=re.compile("^diverged"))).to_be_visible()
+        expect(page.get_by_role("img", name=re.compile("^Of .*weights"))).to_be_visible()
+
+
+def test_a_request_is_seen_in_its_lane_and_then_in_the_log(
+    visits: Visits, server: ServerProcess
+) -> None:
+    fields = {"max_tokens": 3600, "ignore_eos": True}
+    with visits.open("cache") as page:
+        lane = page.get_by_role("region", name="decoding")
+        expect(lane).to_contain_text("0")
+        at_work = Thread(target=ask, args=(server, "Work long"), kwargs=fields)
+        at_work.start()
+        expect(lane.locator(".request .name")).to_have_text("org/tiny")
+        expect(lane).to_contain_text("tok/s")
+        at_work.join()
+        expect(lane.locator(".request")).to_have_count(0)
+        page.goto(f"{visits.url}/#log")
+        row = page.get_by_role("row").nth(1)
+        expect(row).to_contain_text("/v1/chat/completions")
+        expect(row).to_contain_text("3,600")
+        expect(row).to_contain_text("length")

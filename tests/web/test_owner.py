@@ -1,0 +1,39 @@
+"""What only the owner does: models that come and go, and settings."""
+
+from playwright.sync_api import expect
+
+from tests.api.harness import ServerProcess
+from tests.web.visits import Visits, shown
+
+
+def test_a_model_is_loaded_pinned_and_unloaded(visits: Visits) -> None:
+    with visits.open("models") as page:
+        model = page.get_by_role("listitem").filter(has_text="org/other")
+        model.get_by_role("button", name="Load org/other").click()
+        expect(model.locator(".badge").first).to_have_text("loaded")
+        model.get_by_role("button", name="Pin org/other").click()
+        expect(model.get_by_text("pinned")).to_be_visible()
+        model.get_by_role("button", name="Unpin org/other").click()
+        model.get_by_role("button", name="Unload org/other").click()
+        expect(model.locator(".badge").first).to_have_text("absent")
+
+
+def test_a_live_setting_is_changed_and_a_bad_value_refused(
+    visits: Visits, server: ServerProcess
+) -> None:
+    with visits.open("settings") as page:
+        shown(page, "settings")
+        page.get_by_label("Search").fill("sse_ping")
+        field = page.get_by_label("sse_ping_seconds")
+        expect(field).to_have_value("5")
+        field.fill("0")
+        field.press("Enter")
+        setting = page.locator(".setting").filter(has_text="sse_ping_seconds")
+        expect(setting.locator(".problem")).to_be_visible()
+        field.fill("7")
+        field.press("Enter")
+        expect(setting.locator(".good")).to_have_text("In force.")
+        assert "sse_ping_seconds = 7" in server.config.read_text()
+        page.reload()
+        page.get_by_label("Search").fill("sse_ping")
+        expect(page.get_by_label("sse_ping_seconds")).to_have_value("7")
