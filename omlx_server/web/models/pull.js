@@ -1,10 +1,17 @@
 // What a name would be, and fetching it.
 import { get, request } from "../api/client.js";
 import { events } from "../api/sse.js";
-import { bytes, plain, share } from "../parts/format.js";
+import { bytes, number, plain, share } from "../parts/format.js";
 import { html, useEffect, useRef, useState } from "../parts/ui.js";
 
 const TYPING_MS = 300;
+const TENSORS = 100_000;
+const KINDS = {
+  directory: "A directory with a model.",
+  hub: "A name of the hub; it is not on this machine yet.",
+  catalogue: "In the catalogue; it is not on this machine yet.",
+  unknown: "No model of this name is known.",
+};
 
 export function Pull({ pulled }) {
   const [name, set] = useState("");
@@ -63,14 +70,13 @@ function usePull(pulled) {
     stopping.current = new AbortController();
     const { signal } = stopping.current;
     fail("");
-    tell({ done: 0, total: 0, file: "" });
+    tell({ stage: "look", done: 0, total: 0 });
     try {
       const options = { method: "POST", body: { model }, signal };
       for await (const { data } of events(await request("admin/models/pull", options))) {
-        if (data === "[DONE]") break;
         const told = JSON.parse(data);
         if (told.error) throw new Error(told.error.message);
-        tell((before) => ({ ...before, ...told }));
+        if (told.type === "progress") tell(told);
       }
       pulled();
     } catch (error) {
@@ -81,24 +87,23 @@ function usePull(pulled) {
   return { progress, problem, start, cancel: () => stopping.current?.abort() };
 }
 
-function Bar({ progress: { done, total, file } }) {
+function Bar({ progress: { stage, done, total } }) {
   const known = total > 0;
+  // Small totals are of tensors, not of bytes.
+  const count = (value) => (total > TENSORS ? bytes(value) : number(value));
   return html`<div class="progress">
     <progress aria-label="Pull" ...${known ? { max: total, value: done } : {}}></progress>
     <p class="hint">
-      ${known ? `${bytes(done)} of ${bytes(total)} (${share(done, total)})` : "Looking for it"}
-      ${file && html` <bdi class="mono">${plain(file)}</bdi>`}
+      ${plain(stage)}${known && `: ${count(done)} of ${count(total)} (${share(done, total)})`}
     </p>
   </div>`;
 }
 
 function Resolved({ found }) {
-  return html`<p class="hint">${words(found)}</p>
-    ${found.suggestions?.length > 0 &&
-    html`<p class="hint">Near it: ${found.suggestions.map(plain).join(", ")}</p>`}`;
-}
-
-function words(found) {
-  const place = found.path ?? found.target ?? found.model ?? "";
-  return plain([found.kind ?? found.what, place].filter(Boolean).join(": "));
+  const alias = found.alias_of && html`An alias of <bdi>${plain(found.alias_of)}</bdi>. `;
+  const near = found.suggestions.map(plain).join(", ");
+  return html`<p class="hint">${alias}${found.here
+      ? html`It is here, in <bdi class="mono">${plain(found.path)}</bdi>.`
+      : KINDS[found.kind]}${near && ` Near it: ${near}.`}</p>
+    ${found.problem && html`<p class="problem">${plain(found.problem)}</p>`}`;
 }

@@ -13,18 +13,19 @@ export function Control({ id, setting, change }) {
       disabled=${locked} onChange=${(event) => change(event.target.checked)} />`;
   }
   if (type === "choice") {
-    return html`<select id=${id} value=${text} disabled=${locked}
-      onChange=${(event) => change(event.target.value)}>
+    const choose = (event) => change(setting.choices[event.target.selectedIndex]);
+    return html`<select id=${id} value=${text} disabled=${locked} onChange=${choose}>
       ${setting.choices.map((one) => html`<option key=${one} value=${one}>${String(one)}</option>`)}
     </select>`;
   }
+  const long = type === "list" || type === "table";
   const commit = async () => {
     if (text === asText(value)) return;
-    await change(fromText(text, type));
+    await change(fromText(text, setting));
   };
   const keys = (event) => {
     if (event.key === "Escape") set(asText(value));
-    if (event.key === "Enter" && type !== "list") event.target.blur();
+    if (event.key === "Enter" && !long) event.target.blur();
   };
   const shared = {
     id,
@@ -34,9 +35,9 @@ export function Control({ id, setting, change }) {
     onBlur: commit,
     onKeyDown: keys,
   };
-  if (type === "list") {
+  if (long) {
     return html`<textarea ...${shared} class="mono" rows=${text.split("\n").length}
-      spellcheck="false" placeholder="one a line"></textarea>`;
+      spellcheck="false" placeholder=${type === "list" ? "one a line" : "JSON"}></textarea>`;
   }
   const number = type === "int" || type === "float";
   return html`<input ...${shared} class="mono" type="text" inputmode=${number ? "decimal" : "text"}
@@ -46,16 +47,29 @@ export function Control({ id, setting, change }) {
 function asText(value) {
   if (value === null || value === undefined) return "";
   if (Array.isArray(value)) return value.join("\n");
-  return typeof value === "object" ? JSON.stringify(value) : String(value);
+  return typeof value === "object" ? JSON.stringify(value, null, 1) : String(value);
 }
 
-/** What the server is given. A number that is none stays text: the server says what is wrong. */
-function fromText(text, type) {
-  if (type === "list") return text.split("\n").map((line) => line.trim()).filter(Boolean);
-  if ((type === "int" || type === "float") && text.trim() !== "" && !Number.isNaN(Number(text))) {
-    return Number(text);
+/** What the server is given. What can't be read as its type stays text: the server says what is
+ * wrong with it. */
+function fromText(text, { type, value }) {
+  if (type === "int" || type === "float") return asNumber(text);
+  if (type === "table") return asTable(text);
+  if (type !== "list") return text;
+  const lines = text.split("\n").map((line) => line.trim()).filter(Boolean);
+  return typeof value?.[0] === "number" ? lines.map(asNumber) : lines;
+}
+
+function asNumber(text) {
+  return text.trim() === "" || Number.isNaN(Number(text)) ? text : Number(text);
+}
+
+function asTable(text) {
+  try {
+    return JSON.parse(text || "{}");
+  } catch {
+    return text;
   }
-  return text;
 }
 
 function bounds({ least, most }) {

@@ -125,6 +125,7 @@ function checked(given) {
     id: id(),
     title: String(given?.title ?? "").slice(0, TITLE),
     changed: Number.isFinite(given?.changed) ? given.changed : Date.now(),
+    answering: 0,
     model: String(given?.model ?? ""),
     options: given?.options && typeof given.options === "object" ? given.options : {},
     messages: sound.map((one) => ({ ...one, id: id(), images: images(one), calls: calls(one) })),

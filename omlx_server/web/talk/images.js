@@ -40,6 +40,5 @@ function read(file) {
 
 /** Whether a model of /v1/models takes images. */
 export function takesImages(model) {
-  const modalities = model?.architecture?.input_modalities ?? model?.input_modalities ?? [];
-  return modalities.includes("image") || !!model?.capabilities?.image_input?.supported;
+  return !!model?.architecture?.input_modalities?.includes("image");
 }

@@ -25,7 +25,7 @@ export function UserMessage({ message, talk }) {
     ${!editing &&
     html`<div class="actions">
       <${CopyButton} text=${message.content} />
-      <button class="quiet" disabled=${!!talk.answering} onClick=${() => edit(true)}>
+      <button class="quiet" disabled=${talk.busy} onClick=${() => edit(true)}>
         <${Icon} name="edit" />Edit
       </button>
     </div>`}
@@ -73,7 +73,7 @@ export function ToolMessage({ message }) {
 export function Answer({ message, talk, last }) {
   const streaming = talk.answering === message;
   useGrowth(talk, streaming);
-  const waits = last && message.calls?.length > 0 && !streaming && !talk.answering;
+  const waits = last && message.calls?.length > 0 && !streaming && !talk.busy;
   return html`<article class="message answer" aria-label="Answer" aria-busy=${String(streaming)}>
     ${message.thoughts &&
     html`<${Thoughts} text=${message.thoughts} thinking=${streaming && !message.content} />`}
@@ -137,7 +137,7 @@ function Footer({ message, talk }) {
       <${CopyButton} text=${message.content} />
       <button
         class="quiet"
-        disabled=${!!talk.answering}
+        disabled=${talk.busy}
         onClick=${() => talk.regenerate(message)}
       >
         <${Icon} name="again" />Regenerate

@@ -7,6 +7,8 @@ import { bodyOf, id, titleOf, userMessage } from "./conversation.js";
 import * as stored from "./stored.js";
 
 const SAVE_MS = 1000;
+/** So long after its last save a tab that was getting an answer counts as gone. */
+export const GONE_MS = 4000;
 
 export class Talk {
   /** Goes up when messages come or go, or an answer begins or ends. */
@@ -24,6 +26,16 @@ export class Talk {
 
   get messages() {
     return this.conversation.messages;
+  }
+
+  /** Whether another tab is getting an answer here: both would save the conversation. */
+  get busyElsewhere() {
+    return !this.answering && Date.now() - (this.conversation.answering ?? 0) < GONE_MS;
+  }
+
+  /** Whether nothing can be sent now. */
+  get busy() {
+    return !!this.answering || this.busyElsewhere;
   }
 
   /** Take in what another tab has saved. */
@@ -74,6 +86,7 @@ export class Talk {
   save() {
     this.#saved = performance.now();
     this.conversation.changed = Date.now();
+    this.conversation.answering = this.answering ? Date.now() : 0;
     this.conversation.title ||= titleOf(this.conversation);
     return stored.save(this.conversation);
   }

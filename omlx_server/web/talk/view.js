@@ -40,11 +40,16 @@ function useModels() {
   const [tries, retry] = useState(0);
   useEffect(() => {
     get("v1/models").then(
-      ({ data }) => set({ models: data, problem: "" }),
+      ({ data }) => set({ models: data.filter(talks), problem: "" }),
       (error) => set((before) => ({ ...before, problem: error.message })),
     );
   }, [count, tries]);
   return { ...told, again: () => retry(tries + 1) };
+}
+
+/** Whether a model makes text: embedding models do not. */
+function talks({ architecture }) {
+  return architecture?.output_modalities?.includes("text") ?? true;
 }
 
 /** The open conversation of the address; a new one where the address names none. */
