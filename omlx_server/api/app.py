@@ -13,7 +13,9 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from omlx_server.api.access.guard import AccessGuard
 from omlx_server.api.admin import activity as admin_activity
 from omlx_server.api.admin import cache as admin_cache
+from omlx_server.api.admin import fetch as admin_fetch
 from omlx_server.api.admin import models as admin_models
+from omlx_server.api.admin import settings as admin_settings
 from omlx_server.api.anthropic import routes as messages
 from omlx_server.api.cache import routes as cache
 from omlx_server.api.chat.choices import CACHE_HEADERS
@@ -43,7 +45,7 @@ _PARTS = (
     tokenize,
     cache,
 )
-_ADMIN_PARTS = (admin_models, admin_activity, admin_cache)
+_ADMIN_PARTS = (admin_models, admin_activity, admin_cache, admin_settings, admin_fetch)
 
 
 class App(FastAPI):

@@ -9,8 +9,10 @@ from omlx_server.api.http.admin_access import AdminAccess
 from omlx_server.api.http.exchange import Tracer
 from omlx_server.api.http.own_names import OwnNames
 from omlx_server.api.metrics.metrics import Metrics
+from omlx_server.api.models.fetcher import ModelFetcher
 from omlx_server.api.models.served import ServedModels
 from omlx_server.api.response_store.store import NoStore, Store
+from omlx_server.api.settings_editor import SettingsEditor
 from omlx_server.api.text_threads import TextThreads
 from omlx_server.api.web.files import WebFiles
 
@@ -30,7 +32,8 @@ class ConfigState:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ApiContext:
-    """`web` has the files of the page; None where the server has none."""
+    """`web` has the files of the page; None where the server has none. `settings` shows and changes
+    the settings, and `fetcher` fetches models; None where nothing does that."""
 
     models: ServedModels
     max_body_bytes: int
@@ -49,6 +52,8 @@ class ApiContext:
     shows_metrics: bool = True
     web: WebFiles | None = None
     config: ConfigState = field(default_factory=ConfigState)
+    settings: SettingsEditor | None = None
+    fetcher: ModelFetcher | None = None
     threads: TextThreads = field(default_factory=TextThreads)
 
 

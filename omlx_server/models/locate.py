@@ -182,14 +182,20 @@ def _is_file(path: Path) -> bool:
         return False
 
 
-def unknown(name: str, places: Places) -> ModelUnavailable:
-    """The error for a name that no model has."""
+def near_names(name: str, places: Places) -> list[str]:
+    """At most three names of models that are near `name`, the nearest first."""
     known = [row.name for row in CATALOGUE]
     known += [n for model in installed(places) for n in model.names]
     by_lower = {n.lower(): n for n in known}
     close = difflib.get_close_matches(name.lower(), by_lower, n=SUGGESTIONS, cutoff=0.5)
+    return [by_lower[n] for n in close]
+
+
+def unknown(name: str, places: Places) -> ModelUnavailable:
+    """The error for a name that no model has."""
+    close = near_names(name, places)
     if close:
-        hint = f"Did you mean {' or '.join(by_lower[n] for n in close)}?"
+        hint = f"Did you mean {' or '.join(close)}?"
     else:
         hint = "Give a directory, a name from `omlx-server list`, or org/name on Hugging Face."
     return ModelUnavailable(f"There is no model {name!r}", hint=hint)

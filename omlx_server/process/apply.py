@@ -9,10 +9,12 @@ from omlx_server.api.app import App
 from omlx_server.api.context import ConfigState
 from omlx_server.api.http.server import HttpServer
 from omlx_server.api.models.served import ServedModels
+from omlx_server.api.settings_editor import SettingsEditor
 from omlx_server.process.apply_models import change_instances
 from omlx_server.process.config_file import ConfigFile
 from omlx_server.process.logs import change_logging
 from omlx_server.process.reload import Applier, Reloader, watch
+from omlx_server.process.settings_editor import ConfigEditor
 from omlx_server.settings import Loaded, find_config
 from omlx_server.settings.changes import Changes
 from omlx_server.wiring.context import changed_context
@@ -27,10 +29,13 @@ OnMlx = Callable[[Callable[[], None]], Awaitable[None]]
 
 
 async def watch_config(loaded: Loaded, http: "HttpSide", apply_to_models: Applier) -> None:
-    """Reload the config when it changes and on SIGHUP, and apply it, until cancelled."""
+    """Reload the config when it changes and on SIGHUP, and apply it, until cancelled. The admin
+    routes can show and change it meanwhile."""
     appliers = apply_to_models, http.apply, apply_to_log
+    reloader = Reloader(loaded, check_overrides, appliers, http.tell)
+    http.offer(ConfigEditor(loaded, reloader))
     file = ConfigFile(lambda: find_config(loaded.named))
-    await watch(Reloader(loaded, check_overrides, appliers, http.tell), file, http.end)
+    await watch(reloader, file, http.end)
 
 
 async def apply_to_log(changed: Changes) -> None:
@@ -58,6 +63,10 @@ class HttpSide:
         context = self._app.state.context
         if context.config != state:
             self._app.change(replace(context, config=state))
+
+    def offer(self, editor: SettingsEditor) -> None:
+        """Let the admin routes show and change the settings."""
+        self._app.change(replace(self._app.state.context, settings=editor))
 
     def end(self) -> None:
         """Stop the server as SIGTERM does: running answers finish, the exit code is 0."""

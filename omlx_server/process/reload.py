@@ -47,19 +47,33 @@ class Reloader:
         self._tell = tell
         self._problem = ""
         self._waiting: tuple[Change, ...] = ()
+        self._reloading = asyncio.Lock()
         self.tries_again = False
 
-    async def reload(self, *, quiet: bool = False) -> None:
-        """Load the config and apply it. A wrong config is logged and told, never raised. If
-        `quiet`, nothing is logged when nothing is new."""
-        try:
-            changed = await self._changes()
-            for apply in self._appliers:
-                await apply(changed)
-        except OmlxError as error:
-            self._refuse(error)
-        else:
+    @property
+    def problem(self) -> str:
+        """Why the last reload was refused; empty if it was not."""
+        return self._problem
+
+    @property
+    def needs_restart(self) -> tuple[str, ...]:
+        """The keys whose new values come into force only after a restart."""
+        return tuple(change.key for change in self._waiting)
+
+    async def reload(self, *, quiet: bool = False) -> Changes | None:
+        """Load the config and apply it; one call waits for another. Returns what has changed. A
+        wrong config is logged and told, never raised; then it returns None. If `quiet`, nothing is
+        logged when nothing is new."""
+        async with self._reloading:
+            try:
+                changed = await self._changes()
+                for apply in self._appliers:
+                    await apply(changed)
+            except OmlxError as error:
+                self._refuse(error)
+                return None
             self._accept(changed, quiet=quiet)
+            return changed
 
     async def _changes(self) -> Changes:
         new = await asyncio.to_thread(self._again)
@@ -84,7 +98,7 @@ class Reloader:
         is_known = self._waiting == before
         is_new = bool(changed.applied or self._problem or not is_known)
         self.settings, self._problem, self.tries_again = changed.in_force, "", False
-        self._tell(ConfigState("", tuple(change.key for change in self._waiting)))
+        self._tell(ConfigState("", self.needs_restart))
         if is_new or not quiet:
             level = logging.WARNING if self._waiting and not is_known else logging.INFO
             _log.log(level, "settings: %s", changed)

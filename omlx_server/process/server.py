@@ -30,6 +30,7 @@ from omlx_server.service.notify import Notifier, keep_alive
 from omlx_server.settings import Loaded, Settings, warnings
 from omlx_server.wiring.context import make_context
 from omlx_server.wiring.encoders import find_encoders, refuse_to_chat
+from omlx_server.wiring.fetcher import DiskFetcher
 from omlx_server.wiring.freed import Freed
 from omlx_server.wiring.known import KnownModels
 from omlx_server.wiring.model_directory import find_model
@@ -87,7 +88,7 @@ async def _serve(
         models = opened.models
         if tracer is not None:
             stack.push_async_callback(asyncio.to_thread, tracer.shutdown)
-        context = make_context(models, settings, tracer)
+        context = make_context(models, settings, tracer, DiskFetcher(known))
         app = create_app(context)
         grace = settings.server.shutdown_grace_seconds
         activity, limits = context.activity, connection_limits(settings.server)

@@ -5,7 +5,7 @@ The file is written whole or not at all; `set_key` and `set_alias` write only a 
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -50,21 +50,23 @@ def set_key(path: Path, dotted: str, text: str) -> Written:
         ConfigError: there is no such key, or the file would not be valid with this value.
         PlaceUnusable: the file can't be read or written.
     """
-    origin = f"file {path}"
-    names: tuple[str, ...]
-    if is_override(dotted):
-        key = find_override(dotted)
-        names, value = key.path, key.checked(text, origin)
-        written = value
-    else:
-        check_key(dotted, "")
-        value = checked(dotted, Entry(text, origin, is_text=True))
-        names, written = tuple(dotted.split(".")), _as_written(dotted, text)
-    after = _changed(path, names, written)
-    is_secret = dotted in SECRETS and bool(value)
+    meant = _meant(dotted, text, f"file {path}")
+    after = _changed(path, [meant])
+    is_secret = dotted in SECRETS and bool(meant.value)
     was_open = is_secret and path.exists() and bool(path.stat().st_mode & OTHERS)
     write_config(path, after, is_private=is_secret)
-    return Written(value if is_override(dotted) else plain(value), was_open)
+    return Written(meant.value if is_override(dotted) else plain(meant.value), was_open)
+
+
+def set_keys(path: Path, texts: Mapping[str, str]) -> None:
+    """Set several keys that are no secrets at once, all of them or none. Raises as `set_key`."""
+    meant = [_meant(dotted, text, f"file {path}") for dotted, text in texts.items()]
+    write_config(path, _changed(path, meant))
+
+
+def check_value(dotted: str, text: str) -> None:
+    """Raises ConfigError if there is no such key, or it does not allow what `text` means."""
+    _meant(dotted, text, "")
 
 
 def set_alias(path: Path, name: str, target: str | None) -> None:
@@ -74,20 +76,43 @@ def set_alias(path: Path, name: str, target: str | None) -> None:
         ConfigError: the file would not be valid after this.
         PlaceUnusable: the file can't be read or written.
     """
-    write_config(path, _changed(path, ("models", "aliases", name), target))
+    write_config(path, _changed(path, [_Meant(("models", "aliases", name), target, target)]))
 
 
-def _changed(path: Path, names: tuple[str, ...], value: object) -> str:
-    """The text of the file with one value changed. Raises ConfigError if that is not valid."""
-    before = read_config(path) if path.exists() else ""
-    try:
-        after = with_value(before, names, value)
-    except ValueError:  # also of tomllib
-        check_text(before, path)  # says where its TOML is wrong
-        raise ConfigError(
-            f"{'.'.join(names)} can't be changed in {path} without harm to the rest of it",
-            hint="`omlx-server config edit` opens it in an editor",
-        ) from None
+@dataclass(frozen=True, slots=True)
+class _Meant:
+    """A new value: the tables and the key where it stands, how the file will have it, and what it
+    is as a setting."""
+
+    names: tuple[str, ...]
+    written: object
+    value: object
+
+
+def _meant(dotted: str, text: str, origin: str) -> _Meant:
+    """What a text means as the value of a key. Raises ConfigError for a wrong key or value."""
+    if is_override(dotted):
+        key = find_override(dotted)
+        value = key.checked(text, origin)
+        return _Meant(key.path, value, value)
+    check_key(dotted, "")
+    value = checked(dotted, Entry(text, origin, is_text=True))
+    return _Meant(tuple(dotted.split(".")), _as_written(dotted, text), value)
+
+
+def _changed(path: Path, values: Iterable[_Meant]) -> str:
+    """The text of the file with these values. Raises ConfigError if that is not valid."""
+    before = after = read_config(path) if path.exists() else ""
+    for meant in values:
+        try:
+            after = with_value(after, meant.names, meant.written)
+        except ValueError:  # also of tomllib
+            check_text(before, path)  # says where its TOML is wrong
+            raise ConfigError(
+                f"{'.'.join(meant.names)} can't be changed in {path} without harm to the rest of "
+                "it",
+                hint="`omlx-server config edit` opens it in an editor",
+            ) from None
     check_text(after, path)
     return after
 

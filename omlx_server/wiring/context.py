@@ -11,6 +11,7 @@ from omlx_server.api.http.exchange import Tracer
 from omlx_server.api.http.own_names import OwnNames, is_loopback
 from omlx_server.api.metric_helpers import OWN, VLLM
 from omlx_server.api.metrics.metrics import Metrics
+from omlx_server.api.models.fetcher import ModelFetcher
 from omlx_server.api.models.served import ServedModels
 from omlx_server.api.response_store.disk import DiskStore
 from omlx_server.api.response_store.store import MemoryStore, NoStore, Store
@@ -22,7 +23,10 @@ _log = logging.getLogger(__name__)
 
 
 def make_context(
-    models: ServedModels, settings: Settings, tracer: Tracer | None = None
+    models: ServedModels,
+    settings: Settings,
+    tracer: Tracer | None = None,
+    fetcher: ModelFetcher | None = None,
 ) -> ApiContext:
     server = settings.server
     responses = make_response_store(settings)
@@ -37,6 +41,7 @@ def make_context(
         # names by which others call it do not matter.
         own_names=None if server.uds or is_loopback(server.host) else OwnNames(),
         tracer=tracer,
+        fetcher=fetcher,
         admin=make_admin_access(settings),
         shows_metrics=settings.metrics.enabled,
         web=WebFiles() if settings.web.enabled else None,

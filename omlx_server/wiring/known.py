@@ -73,6 +73,11 @@ class KnownModels:
         self._looked_at = 0.0
         self._list()
 
+    @property
+    def settings(self) -> Settings:
+        """The settings in use."""
+        return self._settings
+
     # -- the catalogue -------------------------------------------------------------------
 
     @property

@@ -21,7 +21,9 @@ from tests.api.fixed import fixed_models
 Node = dict[str, Any]
 
 # What stands for a path's parameter.
-_PARAMETERS = {"{name:path}": "tiny", "{id}": "no-such-pin"}
+_PARAMETERS = {"{name:path}": "tiny", "{id}": "no-such-pin", "{path:path}": "index.html"}
+ENDLESS = ("GET", "/admin/live")
+"""Answers with a stream that does not end by itself."""
 # Values that mean something, where the first one of the right type would not.
 _KNOWN = {"model": "tiny", "role": "user", "content": "Hi", "max_tokens": 1, "type": "text"}
 _DEEP = 6

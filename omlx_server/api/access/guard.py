@@ -29,6 +29,7 @@ _log = logging.getLogger(__name__)
 # Media types of a JSON body; "" is a request without Content-Type. Before a web page's script sends
 # JSON to another site, the browser asks that site (a CORS preflight).
 _JSON = ("application/json", "")
+_BODIED = ("POST", "PATCH")
 _BODIES = {"/v1/cache/import": ("application/x-tar", "application/octet-stream", "")}
 _FOREIGN_HOST = (
     "this Host is not allowed: server.allowed_hosts must have the name by which clients call this "
@@ -75,7 +76,7 @@ class AccessGuard:
             return Forbidden("this Origin is not allowed; see server.cors_origins")
         if not (_is_open(scope["path"]) or is_authorized(self._context, headers)):
             return NotAuthorized("a valid API key is needed: Authorization: Bearer KEY")
-        if scope["method"] == "POST":
+        if scope["method"] in _BODIED:
             kind, wanted = _media_type(headers), _BODIES.get(scope["path"], _JSON)
             if kind not in wanted:
                 return UnsupportedMedia(f"send the body as {wanted[0]}")

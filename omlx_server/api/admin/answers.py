@@ -5,6 +5,7 @@ from typing import Literal
 from typing_extensions import TypedDict
 
 from omlx_server.api.activity.answers import CacheCounters
+from omlx_server.api.http.errors import ErrorDetails
 
 
 class AdminModel(TypedDict):
@@ -94,3 +95,51 @@ class CacheComparison(TypedDict):
     pieces_start: int
     diverges_at: int | None
     stored: list[str]
+
+
+class ModelResolved(TypedDict):
+    """What a name stands for. `alias_of` is the name for which it is an alias. `kind`: a model
+    below models.dirs, one of the hub, one of the catalogue, or nothing that is known. `here`: it is
+    on the disk, at `path`, with all `names` that requests may use. `problem`: why it can't be used.
+    `suggestions`: names that are near an unknown one."""
+
+    name: str
+    kind: Literal["directory", "hub", "catalogue", "unknown"]
+    alias_of: str | None
+    here: bool
+    names: list[str]
+    path: str | None
+    problem: str | None
+    suggestions: list[str]
+
+
+class FetchProgress(TypedDict):
+    """`done` of `total` in bytes, or in tensors, of one `stage`: look, download, verify and the
+    like. The stages come one after another. `total` is 0 while it is not known."""
+
+    type: Literal["progress"]
+    stage: str
+    done: int
+    total: int
+
+
+class ModelFetched(TypedDict):
+    """The last event: the model is here. `fetched_bytes` came over the network. `checked` is false
+    where the hub could not be asked, and what was here was taken."""
+
+    type: Literal["done"]
+    model: str
+    names: list[str]
+    path: str
+    fetched_bytes: int
+    checked: bool
+
+
+class FetchError(TypedDict):
+    """The last event of a fetch that failed."""
+
+    type: Literal["error"]
+    error: ErrorDetails
+
+
+FetchEvent = FetchProgress | ModelFetched | FetchError

@@ -64,7 +64,7 @@ async def compare(request: Request) -> Response:
     found = await asked.model.engine.ask(
         lambda instance: divergence(instance.cache, tokens, salt, MOST_STORED)
     )
-    start = _first_piece(len(tokens), found.diverges_at)
+    start = first_piece(len(tokens), found.diverges_at)
     shown = tokens[start : start + MOST_PIECES]
     run = context_of(request).threads.run
     pieces = await run(_pieces, asked.model, shown)
@@ -131,7 +131,7 @@ def _stretches(found: Divergence) -> list[CacheStretch]:
     ]
 
 
-def _first_piece(tokens: int, diverges_at: int | None) -> int:
+def first_piece(tokens: int, diverges_at: int | None) -> int:
     """The first token of those that are shown: of a prompt that is too long those around the place
     where it diverges."""
     middle = (diverges_at or 0) - MOST_PIECES // 2

@@ -45,7 +45,7 @@ def statuses(operation: Operation, method: str, path: str) -> list[int]:
     """The error statuses that `operation` can answer with, in order."""
     found = {*_ALWAYS, *operation.may_fail}
     found |= set() if operation.is_open else {401}
-    if method == "POST":
+    if method in ("POST", "PATCH"):
         found |= {415} if operation.body is None else {413, 415}
     if operation.sick is not None:
         found.discard(503)

@@ -27,6 +27,9 @@ OnceOption = Annotated[
 DemoOption = Annotated[
     bool, typer.Option("--demo", help="Ask it two questions, show the speed, and go on serving.")
 ]
+NoBrowserOption = Annotated[
+    bool, typer.Option("--no-browser", help="Open no browser with the server's page.")
+]
 HostOption = Annotated[
     str | None, typer.Option(metavar="HOST", help="Where to listen [default: 127.0.0.1].")
 ]
@@ -78,6 +81,7 @@ def up(
     model: UpModel = "",
     once: OnceOption = False,
     demo: DemoOption = False,
+    no_browser: NoBrowserOption = False,
     port: PortOption = None,
     config_file: ConfigOption = None,
     sets: SetOption = None,
@@ -92,12 +96,19 @@ def up(
 
     \b
     A server that runs already at the configured address is used as it is. Where another program
-    has the port, the next free one is taken.
+    has the port, the next free one is taken. On a terminal of a desktop its page is opened.
     Serves until Ctrl-C. With --once the exit code says whether the answers came.
     """
     from omlx_server.cli.serve.up import Wish, run
 
-    wish = Wish(model=model, once=once, demo=demo, config=config_file, sets=sets or [])
+    wish = Wish(
+        model=model,
+        once=once,
+        demo=demo,
+        config=config_file,
+        sets=sets or [],
+        browser=not no_browser,
+    )
     return run(wish, port=port)
 
 

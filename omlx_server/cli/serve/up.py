@@ -16,6 +16,7 @@ from omlx_server.cli.models.choice import choose
 from omlx_server.cli.serve import address_in_use, child
 from omlx_server.cli.serve.address_in_use import ListenAddress, Listener
 from omlx_server.cli.serve.first_chat import ask_twice
+from omlx_server.cli.serve.page import open_page, page_of
 from omlx_server.cli.server_client.address import local_url
 from omlx_server.cli.server_client.http import ServerClient, socket_of
 from omlx_server.cli.shell.options import load_settings
@@ -35,7 +36,7 @@ _CURL = (
 @dataclass(frozen=True, slots=True)
 class Wish:
     """The options of the command line. `program` is the command that serves; tests give a smaller
-    one."""
+    one. `browser`: the page may be opened."""
 
     model: str
     once: bool
@@ -43,6 +44,7 @@ class Wish:
     config: Path | None
     sets: Sequence[str]
     program: Sequence[str] = child.PROGRAM
+    browser: bool = True
 
 
 def run(wish: Wish, *, port: str | None) -> int:
@@ -72,7 +74,7 @@ def _use(server: ServerClient, model: str, wish: Wish) -> int:
     with ChatClient(server) as client:
         if wish.once or wish.demo:
             ask_twice(client, model)
-    _say_where_to_go(server, model)
+    _say_where_to_go(server, model, wish)
     return 0
 
 
@@ -94,7 +96,7 @@ def _start(loaded: Loaded, at: ListenAddress, wish: Wish) -> int:
         model = _name_among(client.models(), wanted)
         if wish.once or wish.demo:
             ask_twice(client, model)
-        _say_where_to_go(at.server, model)
+        _say_where_to_go(at.server, model, wish)
         if wish.once:
             print(f"\nThe server ends now. One that stays: {_program()} up", flush=True)
         else:
@@ -136,17 +138,20 @@ def _wait(server: child.Server) -> None:
 # --- How to connect ------------------------------------------------------------------------------
 
 
-def _say_where_to_go(server: ServerClient, model: str) -> None:
-    lines = list(_connections(server, model))
+def _say_where_to_go(server: ServerClient, model: str, wish: Wish) -> None:
+    page = page_of(server)
+    lines = list(_connections(server, model, page))
     print("\n" + "\n".join(f"{what + ':':<9} {how}" for what, how in lines), flush=True)
+    if page and wish.browser and not wish.once:
+        open_page(page)
 
 
-def _connections(server: ServerClient, model: str) -> Iterator[tuple[str, str]]:
+def _connections(server: ServerClient, model: str, page: str) -> Iterator[tuple[str, str]]:
     url = server.url
     elsewhere = "" if _is_usual(url) else f" --url {url}"
     key = ' -H "Authorization: Bearer $OMLX_API_KEY"' if server.key else ""
-    if server.get("/").body.lstrip().startswith(b"<"):
-        yield "Page", f"{url}/"
+    if page:
+        yield "Page", page
     path = socket_of(url)
     base = "http://localhost" if path else url
     yield "API", f"{url if path else f'{url}/v1'}  (any OpenAI client; model {model})"

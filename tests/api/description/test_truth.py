@@ -9,6 +9,7 @@ import httpx
 import pytest
 from jsonschema import ValidationError
 
+from omlx_server.api.web.files import FOLDER
 from tests.api.description.judge import Judge
 from tests.api.description.server import CHAT, EMBEDDING, RANKING
 from tests.api.harness import ADMIN_TOKEN, ServerProcess
@@ -122,7 +123,7 @@ def ask(all_kinds: ServerProcess, judge: Judge) -> Iterator[Ask]:
 
 
 @pytest.fixture(scope="module")
-def asked(ask: Ask) -> Ask:
+def asked(ask: Ask, all_kinds: ServerProcess) -> Ask:
     """All that there is has been asked for once."""
     _plain(ask)
     _written(ask)
@@ -132,6 +133,7 @@ def asked(ask: Ask) -> Ask:
     _cached(ask)
     _kept(ask)
     _refused(ask)
+    _at_work(ask, all_kinds)
     return ask
 
 
@@ -139,10 +141,23 @@ def _plain(ask: Ask) -> None:
     for path in ("/", "/health", "/health/live", "/health/ready", "/version", "/metrics"):
         ask("GET", path)
     ask("HEAD", "/")
+    ask("GET", "/", headers={"accept": "text/html"})
+    ask("GET", "/web/about.json")
+    ask("GET", "/web/no-such-file.js", 404)
+    for path in one_of_each_type():
+        ask("GET", f"/web/{path}")
+        ask("HEAD", f"/web/{path}")
     ask("GET", "/openapi.json")
     ask("GET", "/v1/models")
     ask("GET", f"/v1/models/{CHAT}")
     ask("GET", "/v1/models/a%2Fb", 404)
+
+
+def one_of_each_type() -> list[str]:
+    """Paths of the page's files."""
+    files = sorted(path for path in FOLDER.rglob("*") if path.is_file())
+    found = {path.suffix: path.relative_to(FOLDER).as_posix() for path in files}
+    return list(found.values())
 
 
 def _written(ask: Ask) -> None:
@@ -186,6 +201,33 @@ def _administered(ask: Ask) -> None:
     for order, body in orders:
         ask("POST", f"/admin/models/{order}", json=body, **told)
         ask("POST", f"/admin/models/{order}", 404, json={"model": "nobody"}, **told)
+    _looked_at(ask, told)
+
+
+def _looked_at(ask: Ask, told: Json) -> None:
+    """By its owner, who changes a setting and fetches what is there."""
+    body = {"model": CHAT, "messages": TALK, "max_tokens": 1}
+    ask("POST", "/v1/chat/completions", json=body)
+    for path in ("memory", "requests", "live?events=1", "cache", f"cache?model={CHAT}", "settings"):
+        ask("GET", f"/admin/{path}", **told)
+    for path, status in (("live?events=x", 400), ("cache?model=nobody", 404)):
+        ask("GET", f"/admin/{path}", status, **told)
+    ask("GET", f"/admin/cache?model={RANKING}", 409, **told)
+    ask("POST", "/admin/cache/compare", json=body, **told)
+    ask("PATCH", "/admin/settings", json={"logging.level": "info"}, **told)
+    ask("PATCH", "/admin/settings", 400, json={"logging.level": "loud"}, **told)
+    ask("GET", f"/admin/models/resolve?name={CHAT}", **told)
+    ask("POST", "/admin/models/pull", json={"model": EMBEDDING}, **told)
+    ask("POST", "/admin/models/pull", 404, json={"model": "nobody"}, **told)
+
+
+def _at_work(ask: Ask, server: ServerProcess) -> None:
+    """While an answer is being written."""
+    body = {"model": CHAT, "messages": TALK, "max_tokens": 900, "ignore_eos": True, "stream": True}
+    url, told = f"{server.url}/v1/chat/completions", {"headers": {"x-admin-token": ADMIN_TOKEN}}
+    with server.http.stream("POST", url, json=body) as answer:
+        next(answer.iter_lines())
+        assert ask("GET", "/admin/requests", **told).json()["at_work"]
 
 
 def _too_long(ask: Ask) -> None:
@@ -271,6 +313,7 @@ RARE = {
     *("ResponseErrorEvent.sequence_number", "ResponseErrorEvent.error"),
     *(f"ErrorPayload.{name}" for name in ("type", "code", "message", "param")),
     *("ResponseFailure.code", "ResponseFailure.message"),
+    *("FetchError.type", "FetchError.error"),
 }
 
 

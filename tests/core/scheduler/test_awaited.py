@@ -8,7 +8,7 @@ from omlx_server.core.blocks.cache_layout import CacheLayout
 from omlx_server.core.blocks.record import Record
 from omlx_server.core.prefix_cache.prefix_cache import PrefixCache
 from omlx_server.core.request import RequestId
-from omlx_server.core.scheduler.awaited import Awaited, Standing
+from omlx_server.core.scheduler.awaited import Awaited, Standing, Standings
 from omlx_server.core.scheduler.limits import Limits
 from omlx_server.core.scheduler.scheduler import Scheduler
 from omlx_server.core.scheduler.sequence import Prefill
@@ -85,6 +85,20 @@ def test_who_does_not_fit_beside_others_waits_for_memory() -> None:
     assert run.scheduler.add(make_request("b", 300, 3), run.now) is None
     run.step()
     assert awaited(run)["b"] == ("waiting", Awaited.MEMORY)
+
+
+def test_a_glance_asks_no_admission_and_evicts_nothing() -> None:
+    run = Run(LIMITS, memory=10_000)
+    assert run.scheduler.add(make_request("a", 300, 100), 0) is None
+    run.step()
+    assert run.scheduler.add(make_request("b", 300, 3), run.now) is None
+    run.step()
+    scheduler, before = run.scheduler, run.cache.report()
+    looked = Standings(scheduler.queues, run.cache, scheduler.admission, LIMITS)
+    found = {standing.request: standing for standing in looked.glance()}
+    assert (found["b"].place, found["b"].awaited) == ("waiting", Awaited.TURN)
+    assert found["a"].place in ("active", "running")
+    assert run.cache.report() == before
 
 
 def test_a_line_has_nothing_of_the_prompt_or_of_the_answer() -> None:

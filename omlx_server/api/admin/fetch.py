@@ -1,0 +1,163 @@
+"""The admin routes that tell what a model's name stands for, and fetch models."""
+
+import asyncio
+import threading
+from collections.abc import AsyncGenerator
+
+from fastapi import APIRouter, Depends, Request
+from starlette.responses import Response
+
+from omlx_server.api.admin.answers import FetchEvent, FetchProgress, ModelFetched, ModelResolved
+from omlx_server.api.admin.guard import ADMIN, require_admin
+from omlx_server.api.admin.models import ModelName
+from omlx_server.api.context import context_of
+from omlx_server.api.description.operation import MODEL, Events, Operation, Query
+from omlx_server.api.http import json_body
+from omlx_server.api.http.errors import envelope
+from omlx_server.api.http.json import JsonResponse
+from omlx_server.api.http.sse import EventStream, named
+from omlx_server.api.models.fetcher import Fetched, ModelFetcher
+from omlx_server.errors import (
+    BadRequest,
+    ModelNotFound,
+    ModelUnavailable,
+    OmlxError,
+    QueueFull,
+    Unavailable,
+)
+
+router = APIRouter(dependencies=[Depends(require_admin)])
+
+MOST_AT_ONCE = 2
+_LONGEST_NAME = 500
+_TOLD_SECONDS = 0.25
+_NAME = Query("name", str, "As a request or `omlx-server pull` would give it.")
+_RESOLVE = Operation("Admin", ModelResolved, query=(_NAME,), may_fail=(*ADMIN, 503)).extra
+_PULL = Operation(
+    "Admin",
+    None,
+    body=ModelName,
+    events=Events(FetchEvent, named=True),
+    may_fail=(*ADMIN, *MODEL, 429, 503),
+).extra
+_FREE = threading.BoundedSemaphore(MOST_AT_ONCE)
+
+
+class FetchStopped(OmlxError):
+    """Ends a fetch, because nobody waits for it any more."""
+
+
+class FetchProblem(Unavailable):
+    code = "model_unavailable"
+
+
+@router.get("/admin/models/resolve", openapi_extra=_RESOLVE)
+async def resolve(request: Request, name: str | None = None) -> Response:
+    """What a name stands for: a model that is here, one that can be fetched, an alias, or nothing;
+    then with names that are near. Uses no network."""
+    if not name or len(name) > _LONGEST_NAME:
+        raise BadRequest("a name of at most 500 characters is needed, as ?name=", param="name")
+    found = await asyncio.to_thread(_fetcher(request).resolve, name)
+    answer: ModelResolved = {
+        "name": found.name,
+        "kind": found.kind,
+        "alias_of": found.alias_of,
+        "here": found.path is not None,
+        "names": list(found.names),
+        "path": found.path,
+        "problem": found.problem,
+        "suggestions": list(found.suggestions),
+    }
+    return JsonResponse(answer)
+
+
+@router.post("/admin/models/pull", openapi_extra=_PULL)
+async def pull(request: Request) -> Response:
+    """Fetch a model, and tell of it as server-sent events. Closing the connection ends it; what has
+    come stays for the next time."""
+    context = context_of(request)
+    asked = await json_body.read(request, ModelName, context.max_body_bytes)
+    fetcher, name = _fetcher(request), asked.model
+    found = await asyncio.to_thread(fetcher.resolve, name[:_LONGEST_NAME])
+    if found.kind == "unknown":
+        near = f" Did you mean {' or '.join(found.suggestions)}?" if found.suggestions else ""
+        raise ModelNotFound(f"There is no model {name[:200]!r}.{near}", param="model")
+    return EventStream(_events(fetcher, name), context.keepalive_seconds, on_error=_as_event)
+
+
+def _fetcher(request: Request) -> ModelFetcher:
+    fetcher = context_of(request).fetcher
+    if fetcher is None:
+        raise Unavailable("this server fetches no models")
+    return fetcher
+
+
+async def _events(fetcher: ModelFetcher, name: str) -> AsyncGenerator[bytes, None]:
+    if not _FREE.acquire(blocking=False):
+        raise QueueFull(f"{MOST_AT_ONCE} models are being fetched already", retry_after=10)
+    progress = _Latest()
+    fetching = asyncio.ensure_future(asyncio.to_thread(_fetch, fetcher, name, progress))
+    fetching.add_done_callback(_noted)
+    try:
+        told = None
+        while not fetching.done():
+            if progress.latest != told:
+                told = progress.latest
+                yield named(told)
+            await asyncio.wait({fetching}, timeout=_TOLD_SECONDS)
+        yield named(_done(fetching.result()))
+    except ModelUnavailable as error:
+        raise FetchProblem(
+            f"{error.message}. {error.hint}" if error.hint else error.message
+        ) from None
+    finally:
+        progress.stop()
+
+
+def _noted(task: "asyncio.Future[Fetched]") -> None:
+    """Look at the exception of a fetch: asyncio logs one that nobody has looked at."""
+    if not task.cancelled():
+        task.exception()
+
+
+def _fetch(fetcher: ModelFetcher, name: str, progress: "_Latest") -> Fetched:
+    """In a worker thread; it gives back the place of a fetch when it has ended."""
+    try:
+        return fetcher.fetch(name, progress)
+    finally:
+        _FREE.release()
+
+
+def _done(fetched: Fetched) -> ModelFetched:
+    return {
+        "type": "done",
+        "model": fetched.names[0],
+        "names": list(fetched.names),
+        "path": fetched.path,
+        "fetched_bytes": fetched.fetched_bytes,
+        "checked": fetched.is_checked,
+    }
+
+
+def _as_event(error: OmlxError) -> bytes:
+    return named({"type": "error", **envelope(error)})
+
+
+class _Latest:
+    """A Progress that keeps the latest state, and ends the work once it was stopped."""
+
+    def __init__(self) -> None:
+        self.latest: FetchProgress = _progress("look", 0, 0)
+        self._stopped = False
+
+    def update(self, stage: str, done: int, total: int) -> None:
+        if self._stopped:
+            raise FetchStopped("nobody waits for it any more")
+        self.latest = _progress(stage, done, total)
+
+    def stop(self) -> None:
+        self._stopped = True
+
+
+def _progress(stage: str, done: int, total: int) -> FetchProgress:
+    return {"type": "progress", "stage": stage, "done": done, "total": total}

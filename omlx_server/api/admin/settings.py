@@ -1,0 +1,59 @@
+"""The admin routes that show and change the settings of the running server."""
+
+from typing import Any
+
+from fastapi import APIRouter, Depends, Request
+from pydantic import ConfigDict, Field
+from starlette.responses import Response
+
+from omlx_server.api.admin.guard import ADMIN, require_admin
+from omlx_server.api.context import context_of
+from omlx_server.api.description.operation import STATE, Operation
+from omlx_server.api.http import json_body
+from omlx_server.api.http.json import JsonResponse
+from omlx_server.api.settings_editor import SettingsChanged, SettingsEditor, SettingsListed
+from omlx_server.errors import BadRequest, Unavailable
+
+router = APIRouter(dependencies=[Depends(require_admin)])
+
+_CONFLICT = (409,)
+_LIST = Operation("Admin", SettingsListed, may_fail=ADMIN + _CONFLICT + STATE).extra
+
+Value = bool | int | float | str | list[str | int] | dict[str, Any]
+
+
+class SettingsPatch(json_body.StrictModel):
+    """New values by the dotted names of their settings: {"logging.level": "debug"}."""
+
+    model_config = ConfigDict(extra="allow")
+
+    __pydantic_extra__: dict[str, Value] = Field(init=False)
+
+
+_CHANGE = Operation(
+    "Admin", SettingsChanged, body=SettingsPatch, may_fail=ADMIN + _CONFLICT + STATE
+).extra
+
+
+@router.get("/admin/settings", openapi_extra=_LIST)
+async def list_settings(request: Request) -> Response:
+    """The settings in force, where each value is from, and what it may be. No secrets."""
+    return JsonResponse(await _editor(request).listed())
+
+
+@router.patch("/admin/settings", openapi_extra=_CHANGE)
+async def change_settings(request: Request) -> Response:
+    """Write settings to the config file, and apply those that can change while the server runs."""
+    context = context_of(request)
+    asked = await json_body.read(request, SettingsPatch, context.max_body_bytes)
+    values = dict(asked.model_extra or {})
+    if not values:
+        raise BadRequest("name at least one setting and its value")
+    return JsonResponse(await _editor(request).change(values))
+
+
+def _editor(request: Request) -> SettingsEditor:
+    editor = context_of(request).settings
+    if editor is None:
+        raise Unavailable("the server is starting")
+    return editor

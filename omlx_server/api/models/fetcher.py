@@ -1,0 +1,51 @@
+"""What the admin routes need to know of models that are not loaded, and to fetch others; wiring/
+brings the object."""
+
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+from omlx_server.models.progress import Progress
+
+Kind = Literal["directory", "hub", "catalogue", "unknown"]
+
+
+@dataclass(frozen=True, slots=True)
+class Resolved:
+    """What a name stands for. `alias_of`: the name for which it is an alias. `kind`: a directory
+    below models.dirs, a model of the hub or of the catalogue, or nothing; `names` and `path` are
+    those of one that is here. `suggestions` are names that are near, if it is unknown; `problem`
+    says why it can't be used."""
+
+    name: str
+    kind: Kind
+    alias_of: str | None = None
+    names: tuple[str, ...] = ()
+    path: str | None = None
+    problem: str | None = None
+    suggestions: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Fetched:
+    """A model that is here. `fetched_bytes` came in this call; `is_checked` is false where the hub
+    could not be asked."""
+
+    names: tuple[str, ...]
+    path: str
+    fetched_bytes: int
+    is_checked: bool
+
+
+class ModelFetcher(Protocol):
+    """Looks for models on the disk, and fetches them. Blocking; any thread."""
+
+    def resolve(self, name: str) -> Resolved:
+        """What a name would be. Uses no network."""
+
+    def fetch(self, name: str, progress: Progress) -> Fetched:
+        """Fetch a model, and check what is here of it. Whatever `progress` raises ends it; what has
+        come stays for the next time.
+
+        Raises:
+            ModelUnavailable: there is no such model, it can't be served, or not be fetched.
+        """

@@ -1,0 +1,35 @@
+"""The page of a server: where it is, and a browser for it."""
+
+import os
+import sys
+import webbrowser
+from collections.abc import Mapping
+
+from omlx_server.cli.server_client.http import ServerClient, socket_of
+
+_OK = 200
+_REMOTE = ("SSH_CONNECTION", "SSH_CLIENT", "SSH_TTY")
+_SCREENS = ("DISPLAY", "WAYLAND_DISPLAY")
+
+
+def page_of(server: ServerClient) -> str:
+    """The URL of a server's page; empty where it has none that a browser can open. Raises
+    NoAnswer."""
+    if socket_of(server.url):
+        return ""
+    reply = server.get("/web/index.html")
+    return f"{server.url}/" if reply.status == _OK and reply.body.lstrip()[:1] == b"<" else ""
+
+
+def open_page(url: str) -> None:
+    """Open a page in the user's browser, if the program runs on a terminal of a desktop."""
+    if sys.stdout.isatty() and has_desktop(os.environ, sys.platform):
+        webbrowser.open(url)
+
+
+def has_desktop(environ: Mapping[str, str], platform: str) -> bool:
+    """Whether a window would open before the user: not over SSH, and on Linux only where there is
+    a screen."""
+    if any(environ.get(name) for name in _REMOTE):
+        return False
+    return platform != "linux" or any(environ.get(name) for name in _SCREENS)

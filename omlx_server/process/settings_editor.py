@@ -1,0 +1,153 @@
+"""Shows the settings of the running server, and changes them by its config file, with the checks of
+`omlx-server config set`. asyncio thread; files are read and written in worker threads."""
+
+import asyncio
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from omlx_server.api.settings_editor import ListedSetting, SettingsChanged, SettingsListed
+from omlx_server.errors import BadRequest, ConfigError, Conflict, PlaceUnusable
+from omlx_server.process.reload import Reloader
+from omlx_server.settings import Loaded, edit
+from omlx_server.settings.layers import read_config
+from omlx_server.settings.override_keys import TABLE, is_override
+from omlx_server.settings.sections import FIELDS, KEYS
+from omlx_server.settings.values import (
+    SECRETS,
+    live,
+    plain,
+    schema_of,
+    value_of,
+    words_of,
+)
+
+Kind = Literal["bool", "int", "float", "choice", "text", "list", "table"]
+
+_ACCESS = "auth."
+_KINDS: Mapping[str, Kind] = {
+    "boolean": "bool",
+    "integer": "int",
+    "number": "float",
+    "array": "list",
+    "object": "table",
+}
+_BY_HAND = "it decides who may call the server: `omlx-server config set` on its machine changes it"
+
+
+class ConfigEditor:
+    """Edits the config that `loaded` was read from; `reloader` applies it. One change at a time."""
+
+    def __init__(self, loaded: Loaded, reloader: Reloader) -> None:
+        self._loaded = loaded
+        self._reloader = reloader
+        self._editing = asyncio.Lock()
+
+    async def listed(self) -> SettingsListed:
+        loaded = await self._read()
+        waiting = self._reloader.needs_restart
+        shown = [key for key in KEYS if key not in SECRETS]
+        return {
+            "file": str(loaded.source.absolute()) if loaded.source else None,
+            "settings": [self._shape(key, loaded, waiting) for key in shown],
+        }
+
+    async def change(self, values: Mapping[str, Any]) -> SettingsChanged:
+        async with self._editing:
+            loaded = await self._read()
+            texts = {key: _text(key, value, loaded) for key, value in values.items()}
+            try:
+                path = edit.file_to_change(loaded.named)
+                before = await asyncio.to_thread(_write, path, texts)
+            except PlaceUnusable as error:
+                raise Conflict(error.message) from None
+            changed = await self._reloader.reload()
+            if changed is None:
+                await asyncio.to_thread(_restore, path, before)
+                raise Conflict(f"nothing was changed: {self._reloader.problem}")
+        waiting = self._reloader.needs_restart
+        return {
+            "applied": [key for key in values if key not in waiting],
+            "needs_restart": [key for key in values if key in waiting],
+        }
+
+    async def _read(self) -> Loaded:
+        """The settings as file and environment have them now."""
+        try:
+            return await asyncio.to_thread(self._loaded.again)
+        except ConfigError as error:
+            raise Conflict(f"the config can't be used now: {error.message}") from None
+
+    def _shape(self, key: str, loaded: Loaded, waiting: tuple[str, ...]) -> ListedSetting:
+        field = FIELDS[key]
+        schema = schema_of(field)
+        shape: ListedSetting = {
+            "key": key,
+            "value": plain(value_of(self._reloader.settings, key)),
+            "default": plain(field.default),
+            "origin": loaded.origins[key],
+            "live": bool(live(key)),
+            "needs_restart": key in waiting,
+            "type": _kind(schema),
+            "help": "; ".join(filter(None, [words_of(field), live(key)])),
+        }
+        if "enum" in schema:
+            shape["choices"] = schema["enum"]
+        if "minimum" in schema:
+            shape["least"] = schema["minimum"]
+        if "maximum" in schema:
+            shape["most"] = schema["maximum"]
+        return shape
+
+
+def _kind(schema: Mapping[str, Any]) -> Kind:
+    return "choice" if "enum" in schema else _KINDS.get(str(schema.get("type")), "text")
+
+
+def _text(key: str, value: object, loaded: Loaded) -> str:
+    """A value as a flag would give it.
+
+    Raises:
+        BadRequest: there is no such key, it may not be changed so, or not to this value.
+        Conflict: a flag or the environment sets it.
+    """
+    if key in SECRETS or key.startswith(_ACCESS):
+        raise BadRequest(f"{key}: {_BY_HAND}", param=key)
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    try:
+        edit.check_value(key, text)
+    except ConfigError as error:
+        raise BadRequest(error.message, param=key) from None
+    origin = loaded.origins[TABLE if is_override(key) else key]
+    if origin == "flag" or origin.startswith("env "):
+        raise Conflict(f"{key} is set by {_by(origin)}, which wins over the file", param=key)
+    return text
+
+
+def _by(origin: str) -> str:
+    return "a flag of the command line" if origin == "flag" else f"the environment ({origin[4:]})"
+
+
+def _write(path: Path, texts: Mapping[str, str]) -> str | None:
+    """Write the settings; returns the text of the file before, None if there was no file.
+
+    Raises:
+        BadRequest: together they contradict each other, or others.
+        PlaceUnusable: the file can't be read or written.
+    """
+    before = read_config(path) if path.exists() else None
+    try:
+        edit.set_keys(path, texts)
+    except PlaceUnusable:
+        raise
+    except ConfigError as error:
+        raise BadRequest(error.message, param=next(iter(texts))) from None
+    return before
+
+
+def _restore(path: Path, before: str | None) -> None:
+    if before is None:
+        path.unlink(missing_ok=True)
+    else:
+        edit.write_config(path, before)

@@ -1,0 +1,51 @@
+"""Tells what a name stands for, and fetches models, for a server that runs."""
+
+from omlx_server.api.models.fetcher import Fetched, Kind, Resolved
+from omlx_server.errors import ModelUnavailable
+from omlx_server.models import catalogue
+from omlx_server.models.locate import REPO_ID, find_installed, near_names
+from omlx_server.models.progress import Progress
+from omlx_server.models.pull import pulled
+from omlx_server.wiring.known import KnownModels
+from omlx_server.wiring.model_directory import find_model, find_model_here
+
+
+class DiskFetcher:
+    """A ModelFetcher for the directories and aliases of the settings in force."""
+
+    def __init__(self, known: KnownModels) -> None:
+        self._known = known
+
+    def resolve(self, name: str) -> Resolved:
+        settings = self._known.settings
+        target = settings.models.resolve_alias(name)
+        alias = target if target != name else None
+        try:
+            is_ours = target in catalogue.NAMES
+            row = catalogue.find(target)
+            here = find_model_here(target, settings) if row else None
+            found = here or find_installed(target, settings.models)
+        except ModelUnavailable as error:
+            return Resolved(name, "directory", alias, problem=_whole(error))
+        below = found is not None and any(
+            found.path.is_relative_to(place.expanduser()) for place in settings.models.dirs
+        )
+        kind: Kind = "directory" if below else "hub" if REPO_ID.fullmatch(target) else "unknown"
+        kind = "catalogue" if is_ours else kind
+        if found is not None:
+            return Resolved(name, kind, alias, found.names, str(found.path))
+        near = () if kind != "unknown" else tuple(near_names(target, settings.models))
+        return Resolved(name, kind, alias, suggestions=near)
+
+    def fetch(self, name: str, progress: Progress) -> Fetched:
+        settings = self._known.settings
+        wanted = settings.models.resolve_alias(name)
+        if catalogue.find(wanted) is not None:
+            own = find_model(wanted, settings, progress)
+            return Fetched(own.names, str(own.path), 0, is_checked=True)
+        done = pulled(wanted, settings.models, progress)
+        return Fetched(done.model.names, str(done.model.path), done.fetched_bytes, done.is_checked)
+
+
+def _whole(error: ModelUnavailable) -> str:
+    return f"{error.message}. {error.hint}".strip() if error.hint else error.message
