@@ -92,9 +92,9 @@ function Navigation({ place, about: told }) {
       ${Object.entries(VIEWS).map(([key, { name, short, admin }]) => {
         if (admin && told && !told.admin) return null;
         const here = key === place ? "page" : undefined;
-        return html`<li key=${key}><a href=${`#${key}`} aria-current=${here}>
+        return html`<li key=${key}><a href=${`#${key}`} aria-current=${here} aria-label=${name}>
           <${Icon} name=${key} /><span class="long">${name}</span>
-          <span class="short" aria-hidden="true">${short ?? name}</span></a></li>`;
+          <span class="short">${short ?? name}</span></a></li>`;
       })}
     </ul>
     <footer>

@@ -5,28 +5,9 @@ from threading import Thread
 
 from playwright.sync_api import expect
 
-from tests.api.harness import ADMIN_TOKEN, CHAT, ServerProcess
+from tests.api.harness import ServerProcess
+from tests.web.asking import OWNER, SYSTEM, ask, text_of, tokens
 from tests.web.visits import Visits, shown
-
-SYSTEM = "You are a helpful assistant of the quick brown fox. " * 6
-
-
-def ask(server: ServerProcess, text: str, **fields: object) -> None:
-    messages = [{"role": "system", "content": SYSTEM}, {"role": "user", "content": text}]
-    body = {"model": "org/tiny", "messages": messages, "max_tokens": 4, **fields}
-    answer = server.http.post(f"{server.url}{CHAT}", json=body, headers=OWNER)
-    assert answer.status_code == 200, answer.text
-
-
-OWNER = {"x-admin-token": ADMIN_TOKEN}
-
-
-def tokens(server: ServerProcess, text: str) -> list[int]:
-    """The tokens of the prompt of `ask`."""
-    messages = [{"role": "system", "content": SYSTEM}, {"role": "user", "content": text}]
-    body = {"model": "org/tiny", "messages": messages}
-    answer = server.http.post(f"{server.url}/tokenize", json=body, headers=OWNER)
-    return [int(token) for token in answer.json()["tokens"]]
 
 
 def test_a_prompt_shows_its_hit_and_the_token_where_it_leaves(
@@ -46,7 +27,7 @@ def test_a_prompt_shows_its_hit_and_the_token_where_it_leaves(
         expect(result.locator(".strip .hot")).to_have_count(leaves // 16 + bool(leaves % 16))
         assert result.locator(".strip .none").count() > 0
         first = result.locator(f'.text >> nth=0 >> [data-token="{leaves}"]')
-        assert "c" in first.inner_text()
+        expect(first).to_have_text(text_of(server, tokens(server, other)[leaves]))
         expect(result.get_by_text("What is cached goes on from there with")).to_be_visible()
         ask(server, other)
         page.get_by_role("button", name="Compare").click()

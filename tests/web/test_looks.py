@@ -10,6 +10,8 @@ from typing import Any, Literal
 import pytest
 from playwright.sync_api import Page, expect
 
+from tests.api.harness import ServerProcess
+from tests.web.asking import SYSTEM, ask
 from tests.web.visits import (
     VIEWS,
     Visits,
@@ -43,7 +45,7 @@ compute(prompt[found.tokens :])
 | computed | 61 | 210 ms |
 """
 AXE = """async () => (await axe.run(document, {resultTypes: ['violations']})).violations.map(
-    (one) => `${one.id}: ${one.nodes.map((node) => node.html).slice(0, 3).join(' | ')}`)"""
+    (one) => `${one.id}: ${one.nodes.map((node) => node.html.slice(0, 150)).slice(0, 3).join(' | ')}`)"""
 
 
 @pytest.fixture(scope="session")
@@ -64,7 +66,15 @@ def violations(page: Page, axe: str) -> list[Any]:
     return list(page.evaluate(AXE))
 
 
+@pytest.fixture(scope="session")
+def asked(server: ServerProcess) -> None:
+    """There is something in the cache and in the log."""
+    for animal in ("fox", "dog", "cat", "fox"):
+        ask(server, f"Where is the {animal} today, and what does it do all day long?")
+
+
 @pytest.mark.parametrize(("width", "scheme"), SIZES)
+@pytest.mark.usefixtures("asked")
 def test_each_view_fits_and_is_accessible(
     visits: Visits, axe: str, pictures: Path, width: int, scheme: Literal["dark", "light"]
 ) -> None:
@@ -96,7 +106,13 @@ def settle(page: Page, view: str) -> None:
     if view == "models":
         expect(page.get_by_role("heading", name="org/other")).to_be_visible()
     if view == "cache":
+        page.set_viewport_size({"width": page.evaluate("innerWidth"), "height": 1900})
         expect(page.locator(".ledger")).to_be_visible()
+        expect(page.locator(".map .block").first).to_be_visible()
+        page.get_by_label("System prompt").fill(SYSTEM)
+        page.get_by_label("Message").fill("Where is the bird today?")
+        page.get_by_role("button", name="Compare").click()
+        expect(page.get_by_role("region", name="Comparison")).to_be_visible()
     if view == "settings":
         expect(page.get_by_role("heading", name="server", exact=True)).to_be_visible()
 

@@ -30,6 +30,7 @@ def test_a_live_setting_is_changed_and_a_bad_value_refused(
         field.press("Enter")
         setting = page.locator(".setting").filter(has_text="sse_ping_seconds")
         expect(setting.locator(".problem")).to_be_visible()
+        visits.expected("400")
         field.fill("7")
         field.press("Enter")
         expect(setting.locator(".good")).to_have_text("In force.")

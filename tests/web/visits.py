@@ -20,6 +20,11 @@ HEADINGS = {
 }
 _HEADERS = {"content-type": "text/event-stream"}
 
+# about:blank, where a page begins, has no storage.
+_ENTERED = """if (location.protocol.startsWith("http")) {
+    sessionStorage.setItem("omlx.token", sessionStorage.getItem("omlx.token") ?? "%s");
+}"""
+
 expect.set_options(timeout=PATIENCE * 1000)
 
 
@@ -49,13 +54,17 @@ class Visits:
             locale="en-GB",
         )
         if token:
-            stored = f"sessionStorage.getItem('omlx.token') ?? '{token}'"
-            context.add_init_script(f"sessionStorage.setItem('omlx.token', {stored})")
+            context.add_init_script(_ENTERED % token)
         context.on("page", self._watch)
         page = context.new_page()
         page.goto(f"{self.url}/#{place}")
         yield page
         context.close()
+
+    def expected(self, words: str) -> None:
+        """Forget the problems with these words, of which there must be some, and no others."""
+        assert self.problems and all(words in problem for problem in self.problems), self.problems
+        self.problems.clear()
 
     def _watch(self, page: Page) -> None:
         page.set_default_timeout(PATIENCE * 1000)

@@ -29,7 +29,8 @@ export function Counters({ counters }) {
         ${rows.map(([name, count, why]) => html`<tr key=${name} class=${name}>
           <th scope="row">${name}<span class="hint">${why}</span></th>
           <td class="number">${number(count)}</td>
-          <td class="track"><span style=${{ width: `${(100 * count) / most}%` }}></span></td>
+          <td class="track">${count > 0 &&
+          html`<span style=${{ width: `${(100 * count) / most}%` }}></span>`}</td>
         </tr>`)}
       </tbody>
     </table>

@@ -4,6 +4,7 @@ import { html } from "../parts/ui.js";
 import { LINES } from "./ledger.js";
 
 const [WIDTH, HEIGHT] = [600, 120];
+const HEADROOM = 1.25;
 const SHOWN = LINES.map(([name]) => name).filter((name) => name !== "free");
 
 export function History({ samples }) {
@@ -11,7 +12,7 @@ export function History({ samples }) {
     return html`<div class="history"><p class="hint">Its history begins now.</p></div>`;
   }
   const span = samples.at(-1).at - samples[0].at;
-  const most = Math.max(...samples.map((sample) => sample.limit), 1);
+  const most = Math.max(...samples.map(held), 1) * HEADROOM;
   return html`<figure class="history">
     <svg viewBox=${`0 0 ${WIDTH} ${HEIGHT}`} preserveAspectRatio="none" role="img"
       aria-label=${`Memory over ${seconds(span)}: ${trend(samples)}`}>
@@ -19,7 +20,8 @@ export function History({ samples }) {
         ({ name, path }) => html`<path key=${name} class=${name} d=${path} />`,
       )}
     </svg>
-    <figcaption><span>${seconds(span)} ago</span><span>top: ${bytes(most)}</span><span>now</span>
+    <figcaption>
+      <span>${seconds(span)} ago</span><span>full height: ${bytes(most)}</span><span>now</span>
     </figcaption>
   </figure>`;
 }
@@ -44,7 +46,10 @@ function outline(xs, below, above, most) {
   return `M${[...top, ...bottom].join("L")}Z`;
 }
 
+function held(sample) {
+  return SHOWN.reduce((sum, name) => sum + (sample[name] ?? 0), 0);
+}
+
 function trend(samples) {
-  const held = (sample) => sample.limit - sample.free;
   return `held ${bytes(held(samples[0]))} at first, ${bytes(held(samples.at(-1)))} now`;
 }

@@ -20,7 +20,7 @@ export function Ledger({ sample }) {
     <div class="stack" role="img" aria-label=${summary(sample)}>
       ${LINES.map(([name]) => {
         const width = total ? (100 * (sample[name] ?? 0)) / total : 0;
-        const style = { width: `${width}%` };
+        const style = { width: `${width}%`, minWidth: width ? "2px" : 0 };
         return html`<span key=${name} class=${`part ${name}`} style=${style}></span>`;
       })}
     </div>

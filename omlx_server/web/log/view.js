@@ -5,6 +5,8 @@ import { Problem } from "../parts/problem.js";
 import { useSignal } from "../parts/signal.js";
 import { html, useState } from "../parts/ui.js";
 
+const KEPT = 200; // by the server
+
 export function LogView() {
   useLive();
   const all = useSignal(done);
@@ -15,8 +17,7 @@ export function LogView() {
   return html`<div class="view">
     <header class="head">
       <h1>Log</h1>
-      <p class="hint">The last ${number(all.length)} requests, newest first.
-        Their texts are not kept.</p>
+      <p class="hint">The last ${number(KEPT)} requests, newest first. Their texts are not kept.</p>
     </header>
     <${Problem} error=${error} />
     <div class="filters">

@@ -98,11 +98,10 @@ function Model({ model, again }) {
 }
 
 function Facts({ model, here }) {
-  const context = model.context_length && `${number(model.context_length)} tokens`;
   const facts = [
     ["Memory", here ? bytes(model.weight_bytes) : "–"],
     ["Disk", bytes(model.disk_bytes)],
-    ["Context", context || "–"],
+    ["Context", number(model.context_length)],
     ["Idle", here ? idle(model) : "–"],
   ];
   return html`<dl class="facts">
