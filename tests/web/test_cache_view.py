@@ -56,7 +56,7 @@ def test_the_map_has_a_square_for_each_block_and_arrow_keys_walk_it(
 def test_a_request_is_seen_in_its_lane_and_then_in_the_log(
     visits: Visits, server: ServerProcess
 ) -> None:
-    fields = {"max_tokens": 3600, "ignore_eos": True}
+    fields = {"max_tokens": 2000, "ignore_eos": True}
     with visits.open("cache") as page:
         lane = page.get_by_role("region", name="decoding")
         expect(lane).to_contain_text("0")
@@ -69,5 +69,5 @@ def test_a_request_is_seen_in_its_lane_and_then_in_the_log(
         page.goto(f"{visits.url}/#log")
         row = page.get_by_role("row").nth(1)
         expect(row).to_contain_text("/v1/chat/completions")
-        expect(row).to_contain_text("3,600")
+        expect(row).to_contain_text("2,000")
         expect(row).to_contain_text("length")

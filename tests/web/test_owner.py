@@ -38,3 +38,18 @@ def test_a_live_setting_is_changed_and_a_bad_value_refused(
         page.reload()
         page.get_by_label("Search").fill("sse_ping")
         expect(page.get_by_label("sse_ping_seconds")).to_have_value("7")
+
+
+def test_a_name_says_what_it_would_be_and_what_is_here_is_pulled_at_once(visits: Visits) -> None:
+    with visits.open("models") as page:
+        name = page.get_by_label("Model", exact=True)
+        told = page.locator(".resolved")
+        name.fill("org/otherr")
+        expect(told).to_contain_text("org/other")
+        name.fill("starter")
+        expect(told).to_contain_text("In the catalogue")
+        name.fill("org/other")
+        expect(told).to_contain_text("It is here, in ")
+        page.get_by_role("button", name="Pull").click()
+        expect(page.get_by_role("button", name="Pull")).to_be_enabled()
+        expect(told.locator(".problem")).to_have_count(0)

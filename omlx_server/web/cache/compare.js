@@ -90,6 +90,5 @@ function Strip({ result: { blocks, prompt_tokens: prompt } }) {
         style=${{ flexGrow: stop - start }}
         title=${`Tokens ${start} to ${stop - 1}: ${words[tier]}`}></span>`)}
     </div>
-    <p class="hint">${summary}
-      of a prompt of ${plural(prompt, "token")}</p>`;
+    <p class="hint">${summary}, of a prompt of ${plural(prompt, "token")}</p>`;
 }

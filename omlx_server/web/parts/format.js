@@ -30,9 +30,10 @@ export function digits(value) {
   return value >= 99.95 ? NUMBER.format(Math.round(value)) : value.toFixed(value >= 9.995 ? 1 : 2);
 }
 
-/** Seconds: "0.31 s", "2 min 5 s", "3 h 20 min". */
+/** Seconds: "12 ms", "0.31 s", "2 min 5 s", "3 h 20 min". */
 export function seconds(value) {
   if (value === null || value === undefined) return "–";
+  if (value > 0 && value < 0.0995) return `${Math.max(1, Math.round(1000 * value))} ms`;
   if (value < 99.5) return `${digits(value)} s`;
   const minutes = Math.floor(value / 60);
   if (minutes < 60) return `${minutes} min ${Math.round(value % 60)} s`;

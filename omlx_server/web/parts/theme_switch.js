@@ -20,6 +20,6 @@ export function ThemeSwitch() {
     set(next);
   };
   return html`<button class="quiet theme" aria-label=${`Colours: ${theme}`} onClick=${turn}>
-    <${Icon} name=${ICONS[theme]} /><span class="long">${theme}</span>
+    <${Icon} name=${ICONS[theme]} /><span class="long">Colours: ${theme}</span>
   </button>`;
 }

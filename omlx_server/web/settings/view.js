@@ -86,15 +86,17 @@ function Setting({ setting, file, again }) {
   };
   const [, name] = setting.key.split(/\.(.*)/s);
   const id = `set-${setting.key}`;
+  const fixed = /^(flag|env)\b/.test(setting.origin);
   return html`<li class="setting">
     <div class="what">
       <label class="mono" for=${id}>${name}</label>
       ${setting.help && html`<p class="hint">${setting.help}</p>`}
     </div>
     <div class="value">
-      <${Control} id=${id} setting=${setting} change=${file ? change : null} />
+      <${Control} id=${id} setting=${setting} change=${file && !fixed ? change : null} />
       <p class="hint">
-        ${plain(setting.origin)}${setting.live ? "" : ", needs a restart"}
+        ${plain(setting.origin)}${fixed ? ": can't be changed here" : ""}
+        ${!fixed && !setting.live ? ", needs a restart" : ""}
         ${setting.needs_restart && html` <span class="badge busy">restart to apply</span>`}
       </p>
       ${note &&
