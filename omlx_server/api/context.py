@@ -8,13 +8,13 @@ from omlx_server.api.activity.activity import Activity
 from omlx_server.api.http.admin_access import AdminAccess
 from omlx_server.api.http.exchange import Tracer
 from omlx_server.api.http.own_names import OwnNames
+from omlx_server.api.http.static_files import WebFiles
 from omlx_server.api.metrics.metrics import Metrics
 from omlx_server.api.models.fetcher import ModelFetcher
 from omlx_server.api.models.served import ServedModels
 from omlx_server.api.response_store.store import NoStore, Store
 from omlx_server.api.settings_editor import SettingsEditor
 from omlx_server.api.text_threads import TextThreads
-from omlx_server.api.web.files import WebFiles
 
 CONTEXT = "omlx.context"
 """The key of a request's ASGI scope under which its ApiContext is kept."""

@@ -9,13 +9,13 @@ from omlx_server.api.context import ApiContext
 from omlx_server.api.http.admin_access import AdminAccess
 from omlx_server.api.http.exchange import Tracer
 from omlx_server.api.http.own_names import OwnNames, is_loopback
+from omlx_server.api.http.static_files import WebFiles
 from omlx_server.api.metric_helpers import OWN, VLLM
 from omlx_server.api.metrics.metrics import Metrics
 from omlx_server.api.models.fetcher import ModelFetcher
 from omlx_server.api.models.served import ServedModels
 from omlx_server.api.response_store.disk import DiskStore
 from omlx_server.api.response_store.store import MemoryStore, NoStore, Store
-from omlx_server.api.web.files import WebFiles
 from omlx_server.settings import Settings
 from omlx_server.settings.admin_token import TokenFileError, admin_token, read_admin_token
 

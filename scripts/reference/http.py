@@ -7,7 +7,8 @@ from scripts.reference.markdown import escaped, table, whole_page
 
 _ABOUT = """\
 Every route. `GET /openapi.json` has their bodies and answers; [openapi.md](../openapi.md) tells how
-to read it. All but `/health*` need a key where `auth.api_keys` has any."""
+to read it. All but `/health*`, `/` and
+`/web/*` need a key where `auth.api_keys` has any."""
 
 
 def page(document: dict[str, Any]) -> str:

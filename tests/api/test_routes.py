@@ -93,7 +93,11 @@ def test_a_route_needs_a_key_or_is_about_health(method: str, path: str) -> None:
 
 @pytest.mark.parametrize(
     "path",
-    ["/health/../v1/models", "/health/", "/health/live/", "/health/live/x", "//health", "/HEALTH"],
+    [
+        *("/health/../v1/models", "/health/", "/health/live/", "/health/live/x", "/HEALTH"),
+        "http://localhost//health",  # what begins with two slashes is a host to httpx
+        *("/web", "/webs/", "/web/../v1/models", "/WEB/index.html", "http://localhost//web/x"),
+    ],
 )
 def test_only_the_very_paths_are_open(path: str) -> None:
     assert ask("GET", path).status_code == 401

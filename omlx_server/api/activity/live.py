@@ -20,6 +20,7 @@ class Broadcast:
         self._make = make
         self._listeners: set[asyncio.Queue[bytes | None]] = set()
         self._task: asyncio.Task[None] | None = None
+        self._latest: bytes | None = None
         self._closed = False
 
     @property
@@ -27,7 +28,7 @@ class Broadcast:
         return len(self._listeners)
 
     async def events(self, most: int | None = None) -> AsyncGenerator[bytes, None]:
-        """The events from now on, until the server ends; with `most` so many.
+        """The latest event and those from now on, until the server ends; with `most` so many.
 
         Raises:
             QueueFull: there are too many listeners.
@@ -39,6 +40,8 @@ class Broadcast:
             raise QueueFull(f"{MOST_LISTENERS} clients listen already", retry_after=5)
         queue = asyncio.Queue[bytes | None]()
         self._listeners.add(queue)
+        if self._latest is not None:
+            queue.put_nowait(self._latest)
         if self._task is None:
             self._task = asyncio.create_task(self._run())
         try:
@@ -52,7 +55,7 @@ class Broadcast:
             self._listeners.discard(queue)
             if not self._listeners and self._task is not None:
                 self._task.cancel()
-                self._task = None
+                self._task = self._latest = None
 
     def close(self) -> None:
         """End all streams, because the server shuts down: they would hold it up."""
@@ -62,7 +65,8 @@ class Broadcast:
     async def _run(self) -> None:
         first = True
         while True:
-            self._send(await self._make(first))
+            self._latest = await self._make(first)
+            self._send(self._latest)
             first = False
             await asyncio.sleep(EVERY_SECONDS)
 

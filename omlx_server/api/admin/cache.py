@@ -126,7 +126,7 @@ def _short(key: BlockKey) -> str:
 
 def _stretches(found: Divergence) -> list[CacheStretch]:
     return [
-        {"start": one.start, "stop": one.stop, "tier": one.tier and one.tier.value}
+        {"start": one.start, "stop": one.stop, "tier": one.tier.value if one.tier else None}
         for one in found.stretches
     ]
 

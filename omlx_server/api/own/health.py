@@ -23,11 +23,10 @@ from omlx_server.api.context import context_of
 from omlx_server.api.description.operation import Bytes, Operation
 from omlx_server.api.http.host import is_from_here
 from omlx_server.api.http.json import JsonResponse
+from omlx_server.api.http.static_files import INDEX, WebFiles, sent, wants_page
 from omlx_server.api.metrics.engine import account_of
 from omlx_server.api.own import answers
 from omlx_server.api.own.degraded import FOR_OTHERS
-from omlx_server.api.web.files import INDEX, WebFiles
-from omlx_server.api.web.responses import sent, wants_page
 from omlx_server.core.memory.ledger import MemoryReport
 from omlx_server.engine.messages import State, Status
 

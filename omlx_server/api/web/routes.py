@@ -10,9 +10,8 @@ from omlx_server import __version__
 from omlx_server.api.context import context_of
 from omlx_server.api.description.operation import MODEL, Bytes, Operation
 from omlx_server.api.http.json import JsonResponse
+from omlx_server.api.http.static_files import WebFiles, sent
 from omlx_server.api.web.answers import About
-from omlx_server.api.web.files import WebFiles
-from omlx_server.api.web.responses import sent
 from omlx_server.errors import NotFound
 
 router = APIRouter()
@@ -41,7 +40,7 @@ async def about(request: Request) -> Response:
     return JsonResponse(answer, headers={"Cache-Control": "no-store"})
 
 
-@router.api_route("/web/{path:path}", methods=["GET", "HEAD"], openapi_extra=_FILE)
+@router.get("/web/{path:path}", openapi_extra=_FILE)
 async def file(request: Request, path: str) -> Response:
     """A file of the page."""
     web = context_of(request).web

@@ -59,7 +59,7 @@ def test_requests_at_work_are_lanes(server: ServerProcess) -> None:
     for lane in lanes:
         assert lane["model"] == "org/tiny" and lane["choices"] == 1
         assert lane["id"].startswith("req_") and lane["seconds"] > 0
-        assert lane["prompt_tokens"] > 700
+        assert lane["prompt_tokens"] > 500
     rows = [lane for lane in lanes if lane["place"] == "decoding"]
     assert all(row["output_tokens"] > 0 and row["waits_for"] is None for row in rows)
     assert all(row["computed_tokens"] >= row["prompt_tokens"] - 1 for row in rows)
@@ -78,7 +78,7 @@ def test_requests_that_have_ended_are_told_newest_first(server: ServerProcess) -
     assert (newest["status"], newest["error"]) == (404, "model_not_found")
     assert newest["model"] is newest["completion_tokens"] is newest["ttft_seconds"] is None
     assert (second["completion_tokens"], first["completion_tokens"]) == (6, 5)
-    assert second["cached_tokens"] > 600 and second["finish_reason"] == "length"
+    assert second["cached_tokens"] > 500 and second["finish_reason"] == "length"
     assert second["id"] != first["id"] and second["route"] == CHAT
     for one in (first, second):
         assert one["model"] == "org/tiny" and one["error"] is None

@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 from omlx_server.api.admin.cache import first_piece
-from omlx_server.text.tokenizer import Tokenizer
 from tests.api.admin.asking import OWNER, told
 from tests.api.harness import Json, ServerProcess, cached, serving
 
@@ -66,16 +65,15 @@ def test_hits_and_misses_are_counted_by_reason(server: ServerProcess) -> None:
     assert after["found_tokens"] - before["found_tokens"] > cached(again)
 
 
-def test_a_prompt_leaves_what_is_cached_at_the_right_token(
-    server: ServerProcess, tokenizer: Tokenizer
-) -> None:
+def test_a_prompt_leaves_what_is_cached_at_the_right_token(server: ServerProcess) -> None:
     server.chat(TALE, max_tokens=1)
-    at = TALE.index("lamp", 200)
-    other = TALE[:at] + "XYZ" + TALE[at + 3 :]
+    at = TALE.index(" lamp", 200)  # a space begins a token
+    other = TALE[:at] + " XYZ" + TALE[at + 4 :]
     found = compare(server, other)
-    begin = "".join(found["pieces"][: found["diverges_at"]])
-    assert begin.endswith(TALE[:at]) and found["pieces"][found["diverges_at"]][0] == "X"
-    assert "".join(found["stored"]).startswith("lamp in the window")
+    pieces, diverges = found["pieces"], found["diverges_at"]
+    assert "".join(pieces[:diverges]).endswith(TALE[:at])
+    assert "".join(pieces[diverges:]).startswith(" XYZ")
+    assert "".join(found["stored"]).startswith(" lamp in the window")
     assert len(found["stored"]) == 64
     assert found["cached_tokens"] == found["diverges_at"]
     assert len(found["pieces"]) == found["prompt_tokens"] and found["pieces_start"] == 0
@@ -138,6 +136,7 @@ def test_cold_blocks_are_told_and_compared(tiny_models: Path, tmp_path: Path) ->
         blocks = told(server, "cache")["blocks"]
         assert {"hot", "cold"} == {block["tier"] for block in blocks}
         assert all(b["idle_seconds"] is None for b in blocks if b["tier"] == "cold")
-        found = compare(server, TALE[:400] + "XYZ")
+        at = TALE.index(" lamp", 400)
+        found = compare(server, TALE[:at] + " XYZ")
         assert "cold" in {span["tier"] for span in found["blocks"]}
-        assert "".join(found["pieces"][: found["diverges_at"]]).endswith(TALE[:400])
+        assert "".join(found["pieces"][: found["diverges_at"]]).endswith(TALE[:at])

@@ -60,7 +60,7 @@ def pulled(server: ServerProcess, name: str, status: int = 200) -> list[Json]:
 def test_a_model_that_is_here_is_a_directory(server: ServerProcess, tiny_models: Path) -> None:
     path = str(tiny_models / "org" / "tiny")
     here = {"kind": "directory", "here": True, "names": ["org/tiny", "tiny"], "path": path}
-    rest = {"problem": None, "suggestions": []}
+    rest: Json = {"problem": None, "suggestions": []}
     assert resolved(server, "tiny") == {**here, **rest, "alias_of": None}
     assert resolved(server, "small") == {**here, **rest, "alias_of": "org/tiny"}
 
@@ -129,8 +129,8 @@ def test_closing_the_connection_ends_a_fetch(server: ServerProcess, models: Path
             server.http.stream("POST", url, json=body, headers=OWNER) as first,
             server.http.stream("POST", url, json=body, headers=OWNER) as second,
         ):
-            for answer in (first, second):
-                assert next(answer.iter_lines()) == "event: progress"
+            streams = [answer.iter_lines() for answer in (first, second)]
+            assert [next(lines) for lines in streams] == ["event: progress"] * 2
             assert pulled(server, NAME, 429)[0]["code"] == "queue_full"
     finally:
         FAULTS.stall_after = 0

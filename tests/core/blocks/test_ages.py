@@ -14,7 +14,7 @@ def test_of_many_notes_the_old_ones_become_sparse() -> None:
     ages = Ages()
     for tick in range(100_000):
         ages.note(tick, float(tick))
-    assert len(ages._ticks) <= 1024
+        assert len(ages) <= 1024
     for tick in (99_999, 99_900, 99_000, 50_000, 3):
         exact = 100_000.0 - tick
-        assert 0.5 * exact <= ages.age(tick, 100_000.0) <= exact
+        assert 0.9 * exact <= ages.age(tick, 100_000.0) <= exact

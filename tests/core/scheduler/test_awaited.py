@@ -95,7 +95,7 @@ def test_a_glance_asks_no_admission_and_evicts_nothing() -> None:
     run.step()
     scheduler, before = run.scheduler, run.cache.report()
     looked = Standings(scheduler.queues, run.cache, scheduler.admission, LIMITS)
-    found = {standing.request: standing for standing in looked.glance()}
+    found = {str(standing.request): standing for standing in looked.glance()}
     assert (found["b"].place, found["b"].awaited) == ("waiting", Awaited.TURN)
     assert found["a"].place in ("active", "running")
     assert run.cache.report() == before
