@@ -44,8 +44,11 @@ compute(prompt[found.tokens :])
 | restored | 3,840 | 12 ms |
 | computed | 61 | 210 ms |
 """
-AXE = """async () => (await axe.run(document, {resultTypes: ['violations']})).violations.map(
-    (one) => `${one.id}: ${one.nodes.map((node) => node.html.slice(0, 150)).slice(0, 3).join(' | ')}`)"""
+AXE = """async () => {
+    const shown = (node) => node.html.slice(0, 150);
+    const { violations } = await axe.run(document, { resultTypes: ["violations"] });
+    return violations.map(({ id, nodes }) => [id, ...nodes.slice(0, 3).map(shown)].join(" | "));
+}"""
 
 
 @pytest.fixture(scope="session")
@@ -114,6 +117,7 @@ def settle(page: Page, view: str) -> None:
     if view == "cache":
         page.set_viewport_size({"width": page.evaluate("innerWidth"), "height": 1900})
         expect(page.locator(".ledger")).to_be_visible()
+        page.get_by_role("combobox", name="Model").select_option("org/tiny")
         expect(page.locator(".map .block").first).to_be_visible()
         page.get_by_label("System prompt").fill(SYSTEM)
         page.get_by_label("Message").fill("Where is the bird today?")

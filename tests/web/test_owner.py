@@ -44,8 +44,8 @@ def test_a_name_says_what_it_would_be_and_what_is_here_is_pulled_at_once(visits:
     with visits.open("models") as page:
         name = page.get_by_label("Model", exact=True)
         told = page.locator(".resolved")
-        name.fill("org/otherr")
-        expect(told).to_contain_text("org/other")
+        name.fill("startr")
+        expect(told).to_contain_text("No model of this name is known. Near it: starter.")
         name.fill("starter")
         expect(told).to_contain_text("In the catalogue")
         name.fill("org/other")
@@ -53,3 +53,31 @@ def test_a_name_says_what_it_would_be_and_what_is_here_is_pulled_at_once(visits:
         page.get_by_role("button", name="Pull").click()
         expect(page.get_by_role("button", name="Pull")).to_be_enabled()
         expect(told.locator(".problem")).to_have_count(0)
+
+
+def test_the_live_state_is_asked_for_by_views_that_show_it_and_by_no_other(
+    visits: Visits,
+) -> None:
+    with visits.open("talk") as page:
+        asked: list[str] = []
+        page.on("request", lambda request: asked.append(request.url))
+        shown(page, "talk")
+        page.reload()
+        shown(page, "talk")
+        assert not [url for url in asked if "/admin/" in url]
+        with page.expect_request("**/admin/live"):
+            page.goto(f"{visits.url}/#log")
+        with page.expect_event("requestfailed", lambda request: "/admin/live" in request.url):
+            page.goto(f"{visits.url}/#talk")
+        shown(page, "talk")
+
+
+def test_where_the_server_has_no_admin_routes_the_page_only_talks(visits: Visits) -> None:
+    about = {"version": "1", "needs_key": False, "admin": False, "needs_token": False}
+    with visits.open("log") as page:
+        page.route("**/web/about.json", lambda route: route.fulfill(json=about))
+        page.reload()
+        expect(page.get_by_role("heading", name="Not on this server")).to_be_visible()
+        links = page.get_by_role("navigation").get_by_role("link")
+        expect(links).to_have_count(1)
+        expect(page.get_by_text("Talk only: admin.enabled is off.")).to_be_visible()

@@ -6,7 +6,15 @@ from contextlib import contextmanager
 from typing import Literal
 
 import orjson
-from playwright.sync_api import Browser, Locator, Page, Route, expect
+from playwright.sync_api import (
+    Browser,
+    ConsoleMessage,
+    Locator,
+    Page,
+    Request,
+    Route,
+    expect,
+)
 
 from tests.api.harness import ADMIN_TOKEN, CHAT, PATIENCE, Json
 
@@ -69,13 +77,15 @@ class Visits:
     def _watch(self, page: Page) -> None:
         page.set_default_timeout(PATIENCE * 1000)
         page.on("pageerror", lambda error: self.problems.append(f"error: {error}"))
-        page.on(
-            "console",
-            lambda said: said.type in ("error", "warning") and self.problems.append(said.text),
-        )
-        page.on("request", lambda request: self._look(request.url))
+        page.on("console", self._listen)
+        page.on("request", self._look)
 
-    def _look(self, url: str) -> None:
+    def _listen(self, said: ConsoleMessage) -> None:
+        if said.type in ("error", "warning"):
+            self.problems.append(said.text)
+
+    def _look(self, request: Request) -> None:
+        url = request.url
         if not url.startswith((self.url, "data:", "blob:")):
             self.problems.append(f"a request to {url}")
 

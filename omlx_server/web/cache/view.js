@@ -18,8 +18,11 @@ export function CacheView() {
   const error = useSignal(problem);
   const [chosen, choose] = useState("");
   const caches = live?.cache ?? [];
-  const shown = caches.find((one) => one.model === chosen) ?? caches[0];
+  const isLoaded = ({ model }) =>
+    live.models.some(({ name, state: phase }) => name === model && phase === "loaded");
+  const shown = caches.find((one) => one.model === chosen) ?? caches.find(isLoaded) ?? caches[0];
   const model = shown?.model;
+  const here = shown && isLoaded(shown);
   const newest = samples.at(-1);
   return html`<div class="view">
     <header class="head"><h1>Memory and cache</h1></header>
@@ -45,11 +48,14 @@ export function CacheView() {
       </header>
       ${shown
         ? html`<${Counters} counters=${shown.counters} />
-            <${BlockMap} key=${model} model=${model} change=${JSON.stringify(shown.counters)} />`
+            ${here
+              ? html`<${BlockMap} key=${model} model=${model}
+                  change=${JSON.stringify(shown.counters)} />`
+              : html`<p class="empty">It is not loaded now, so it has no blocks in memory.</p>`}`
         : html`<p class="empty">No model is loaded, so nothing is cached in memory.
             <a href="#models">Load one</a> or talk with one.</p>`}
     </section>
-    ${model && html`<section class="card" aria-labelledby="compare-title">
+    ${here && html`<section class="card" aria-labelledby="compare-title">
       <h2 id="compare-title">Where a prompt leaves the cache</h2>
       <${Compare} model=${model} />
     </section>`}
