@@ -13,6 +13,7 @@ from typing import Any
 
 ANSWER = os.environ.get("FAKE_ANSWER", "It is Paris.")
 KEY = os.environ.get("FAKE_KEY", "")
+PAGE = os.environ.get("FAKE_PAGE", "")
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -23,6 +24,8 @@ class Handler(BaseHTTPRequestHandler):
             self._json(200, {"status": "ready"})
         elif self.path == "/v1/models":
             self._json(200, {"object": "list", "data": [{"id": "starter"}]})
+        elif self.path == "/web/index.html" and PAGE:
+            self._body(200, b"<!doctype html>")
         else:
             self._json(404, {"nothing": "here"})
 

@@ -64,11 +64,16 @@ class Broadcast:
 
     async def _run(self) -> None:
         first = True
-        while True:
-            self._latest = await self._make(first)
-            self._send(self._latest)
-            first = False
-            await asyncio.sleep(EVERY_SECONDS)
+        try:
+            while True:
+                self._latest = await self._make(first)
+                self._send(self._latest)
+                first = False
+                await asyncio.sleep(EVERY_SECONDS)
+        finally:
+            if self._task is asyncio.current_task():  # it failed: let nobody wait for ever
+                self._task = self._latest = None
+                self._send(None)
 
     def _send(self, event: bytes | None) -> None:
         for queue in self._listeners:

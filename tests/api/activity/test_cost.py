@@ -2,14 +2,14 @@
 
 import asyncio
 from itertools import count
-from typing import Any
 
 import pytest
 
 from omlx_server.api.activity import live
 from omlx_server.api.activity.activity import Activity
 from omlx_server.api.activity.live import MOST_LISTENERS, Broadcast
-from omlx_server.engine.model_instance import ModelInstance
+from omlx_server.engine.client.engine_client import AsyncEngine
+from omlx_server.engine.messages import Call, Inbound, Start
 from omlx_server.errors import QueueFull, Unavailable
 from tests.api.moments import Open, Place, opened, play
 
@@ -17,17 +17,17 @@ __all__ = ["opened"]
 
 
 class Asked:
-    """Counts how often a model's scheduler is asked where its requests stand."""
+    """Counts the questions to the mlx thread."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.times = 0
-        standings = ModelInstance.standings
+        put = AsyncEngine.put
 
-        def counted(instance: ModelInstance) -> Any:
-            self.times += 1
-            return standings(instance)
+        def counted(engine: AsyncEngine, message: Inbound) -> None:
+            self.times += isinstance(message, Call | Start)
+            put(engine, message)
 
-        monkeypatch.setattr(ModelInstance, "standings", counted)
+        monkeypatch.setattr(AsyncEngine, "put", counted)
 
 
 def activity_of(place: Place) -> Activity:
@@ -47,6 +47,7 @@ def test_nothing_is_asked_while_nobody_listens(
     async def scene() -> None:
         async with opened() as place:
             await place.ready()
+            asked.times = 0  # those of the load
             answer = await place.ask(max_tokens=400)
             assert answer.status_code == 200 and asked.times == 0
             assert activity_of(place).live.listeners == 0
@@ -92,6 +93,7 @@ def test_an_idle_server_is_not_asked_though_somebody_listens(
     async def scene() -> None:
         async with opened() as place:
             await place.ready()
+            asked.times = 0
             assert len(await listen(activity_of(place), 2)) == 2
             assert asked.times == 0
 
@@ -114,6 +116,26 @@ def test_a_slow_listener_loses_the_oldest_events_only(monkeypatch: pytest.Monkey
         assert late == list(range(late[0], late[0] + 10)) and late[0] > 1
         await events.aclose()
         assert broadcast.listeners == 0
+
+    asyncio.run(scene())
+
+
+def test_a_failure_lets_no_listener_wait_for_ever() -> None:
+    async def make(first: bool) -> bytes:
+        if not first:
+            raise ValueError("a fault")
+        return b"x"
+
+    async def scene() -> None:
+        broadcast = Broadcast(make)
+        with pytest.raises(ValueError):
+            task = None
+            async for event in broadcast.events():
+                assert event == b"x"
+                task = task or broadcast._task
+            assert task is not None
+            await task
+        assert [event async for event in broadcast.events(1)] == [b"x"]
 
     asyncio.run(scene())
 
