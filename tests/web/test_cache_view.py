@@ -26,7 +26,7 @@ def test_a_prompt_shows_its_hit_and_the_token_where_it_leaves(
         expect(result.locator(".at")).to_have_text(str(leaves))
         expect(result.locator(".strip .hot")).to_have_count(leaves // 16 + bool(leaves % 16))
         assert result.locator(".strip .none").count() > 0
-        first = result.locator(f'.text >> nth=0 >> [data-token="{leaves}"]')
+        first = result.locator(f'.leaves + [data-token="{leaves}"]')
         expect(first).to_have_text(text_of(server, tokens(server, other)[leaves]))
         expect(result.get_by_text("What is cached goes on from there with")).to_be_visible()
         ask(server, other)

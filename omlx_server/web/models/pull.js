@@ -15,8 +15,8 @@ const KINDS = {
 
 export function Pull({ pulled }) {
   const [name, set] = useState("");
-  const found = useResolved(name.trim());
-  const { progress, problem, start, cancel } = usePull(pulled);
+  const { progress, problem, count, start, cancel } = usePull(pulled);
+  const found = useResolved(name.trim(), count);
   const submit = (event) => {
     event.preventDefault();
     if (name.trim()) start(name.trim());
@@ -43,8 +43,8 @@ export function Pull({ pulled }) {
   </section>`;
 }
 
-/** What the server says about a name, a moment after the last key. */
-function useResolved(name) {
+/** What the server says about a name, a moment after the last key, and after each of `pulls`. */
+function useResolved(name, pulls) {
   const [found, set] = useState(null);
   useEffect(() => {
     set(null);
@@ -58,13 +58,14 @@ function useResolved(name) {
       clearTimeout(timer);
       stopping.abort();
     };
-  }, [name]);
+  }, [name, pulls]);
   return found;
 }
 
 function usePull(pulled) {
   const [progress, tell] = useState(null);
   const [problem, fail] = useState("");
+  const [count, pulledOne] = useState(0);
   const stopping = useRef(null);
   const start = async (model) => {
     stopping.current = new AbortController();
@@ -78,13 +79,14 @@ function usePull(pulled) {
         if (told.error) throw new Error(told.error.message);
         if (told.type === "progress") tell(told);
       }
+      pulledOne(count + 1);
       pulled();
     } catch (error) {
       if (error.name !== "AbortError") fail(error.message);
     }
     tell(null);
   };
-  return { progress, problem, start, cancel: () => stopping.current?.abort() };
+  return { progress, problem, count, start, cancel: () => stopping.current?.abort() };
 }
 
 function Bar({ progress: { stage, done, total } }) {
