@@ -110,6 +110,13 @@ def test_each_view_fits_and_is_accessible(
         assert not any(found.values()), json.dumps(found, indent=1)
 
 
+def test_what_asks_for_a_token_is_accessible(visits: Visits, axe: str, pictures: Path) -> None:
+    with visits.open("models", token="") as page:
+        expect(page.get_by_label("Token of this server's owner")).to_be_focused()
+        assert not violations(page, axe)
+        page.screenshot(path=pictures / "token.png")
+
+
 def settle(page: Page, view: str) -> None:
     """Wait for what the server tells."""
     if view == "models":

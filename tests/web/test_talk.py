@@ -1,11 +1,12 @@
 """Conversations: streamed, stopped, edited, kept, and what comes between."""
 
 import re
+from base64 import b64decode, b64encode
 from pathlib import Path
 
 from playwright.sync_api import Browser, expect
 
-from tests.api.harness import ADMIN_TOKEN, ServerProcess
+from tests.api.harness import ADMIN_TOKEN, CHAT, ServerProcess
 from tests.web.visits import (
     Visits,
     answer_with,
@@ -17,6 +18,9 @@ from tests.web.visits import (
 )
 
 ENDLESS = {"ignore_eos": True}
+DOT = b64decode(
+    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+)
 # The browser's own measure of what moved without anybody's doing; 0.1 counts as good.
 WATCH_SHIFTS = """() => {
     window.shifts = 0;
@@ -122,6 +126,26 @@ def test_conversations_go_out_as_a_file_and_come_back(visits: Visits, tmp_path: 
         page.get_by_label("File of conversations").set_input_files(file)
         page.locator(".conversations a").click()
         expect(page.locator(".answer strong")).to_have_text("well")
+
+
+def test_an_image_goes_along_where_the_model_takes_images(visits: Visits) -> None:
+    told = {"id": "org/tiny", "architecture": {"input_modalities": ["text", "image"]}}
+    with visits.open("log") as page:
+        page.route("**/v1/models", lambda route: route.fulfill(json={"data": [told]}))
+        page.goto(f"{visits.url}/#talk")
+        answer_with(page, {"content": "A dot."})
+        page.get_by_label("Image files").set_input_files(
+            {"name": "dot.png", "mimeType": "image/png", "buffer": DOT}
+        )
+        expect(page.get_by_alt_text("Attached image 1")).to_be_visible()
+        with page.expect_request(f"**{CHAT}") as sent:
+            say(page, "What is this?")
+        image, text = sent.value.post_data_json["messages"][0]["content"]
+        assert image["image_url"]["url"] == f"data:image/png;base64,{b64encode(DOT).decode()}"
+        assert text == {"type": "text", "text": "What is this?"}
+        answered(page)
+        page.reload()
+        expect(page.get_by_alt_text("Image 1")).to_be_visible()
 
 
 def test_calls_json_and_code_are_shown_as_such(visits: Visits) -> None:

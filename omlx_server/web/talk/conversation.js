@@ -38,7 +38,7 @@ export function titleOf(conversation) {
 }
 
 /** The body of the chat completion that continues a conversation.
- * Throws SyntaxError if the extra fields are no JSON object. */
+ * Throws SyntaxError where `extra` does. */
 export function bodyOf(conversation) {
   const { options } = conversation;
   return {
@@ -58,11 +58,17 @@ export function messagesOf({ options, messages }) {
   return [...system, ...messages.filter(says).map(wire)];
 }
 
+/** The extra fields that one has typed. Throws SyntaxError for what is no JSON object. */
 export function extra(text) {
   if (!text?.trim()) return {};
-  const value = JSON.parse(text);
+  let value;
+  try {
+    value = JSON.parse(text);
+  } catch (error) {
+    throw new SyntaxError(`more fields of the request are no JSON: ${error.message}`);
+  }
   if (!value || typeof value !== "object" || Array.isArray(value)) {
-    throw new SyntaxError("extra fields must be a JSON object");
+    throw new SyntaxError("more fields of the request must be a JSON object");
   }
   return value;
 }

@@ -73,6 +73,7 @@ export function ToolMessage({ message }) {
 export function Answer({ message, talk, last }) {
   const streaming = talk.answering === message;
   useGrowth(talk, streaming);
+  const empty = message.error && !message.content; // its error has a button of its own
   const waits = last && message.calls?.length > 0 && !streaming && !talk.busy;
   return html`<article class="message answer" aria-label="Answer" aria-busy=${String(streaming)}>
     ${message.thoughts &&
@@ -87,7 +88,7 @@ export function Answer({ message, talk, last }) {
       <button onClick=${() => talk.regenerate(message)}>Try again</button>
     </div>`}
     ${waits && html`<${ToolResults} calls=${message.calls} talk=${talk} />`}
-    ${!streaming && html`<${Footer} message=${message} talk=${talk} />`}
+    ${!streaming && !empty && html`<${Footer} message=${message} talk=${talk} />`}
   </article>`;
 }
 

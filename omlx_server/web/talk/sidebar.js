@@ -2,7 +2,7 @@
 import { day } from "../parts/format.js";
 import { Icon } from "../parts/icons.js";
 import { useSignal } from "../parts/signal.js";
-import { html, useRef, useState } from "../parts/ui.js";
+import { html, useEffect, useRef, useState } from "../parts/ui.js";
 import { asFile, fromFile } from "./conversation.js";
 import * as stored from "./stored.js";
 import { remove } from "./talk.js";
@@ -10,12 +10,15 @@ import { remove } from "./talk.js";
 export function Sidebar({ shown, hide, current }) {
   const heads = useSignal(stored.heads);
   const [problem, setProblem] = useState("");
+  const first = useRef();
+  useEffect(() => shown && first.current.focus(), [shown]);
   return html`<section class=${shown ? "sidebar shown" : "sidebar"} aria-label="Conversations"
     onKeyDown=${(event) => event.key === "Escape" && hide()}>
     <header class="bar">
       <a class="button wide" href="#talk/new">
         <${Icon} name="plus" />New conversation</a>
-      <button class="icon-only hide-button" aria-label="Hide conversations" onClick=${hide}>
+      <button class="icon-only hide-button" aria-label="Hide conversations" ref=${first}
+        onClick=${hide}>
         <${Icon} name="close" /></button>
     </header>
     <ul class="conversations">

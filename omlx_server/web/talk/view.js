@@ -28,7 +28,7 @@ export function TalkView({ id }) {
     <${Sidebar} shown=${listed} hide=${() => list(false)} current=${talk?.conversation.id} />
     ${talk
       ? html`<${Open} key=${talk.conversation.id} talk=${talk} models=${models} problem=${problem}
-          again=${again} list=${() => list(true)} />`
+          again=${again} list=${list} listed=${listed} />`
       : html`<section class="open"></section>`}
   </div>`;
 }
@@ -74,7 +74,7 @@ function useTalk(id, models) {
   return talk;
 }
 
-function Open({ talk, models, problem, again, list }) {
+function Open({ talk, models, problem, again, list, listed }) {
   useSignal(talk.changed);
   const [optionsShown, showOptions] = useState(false);
   const { conversation } = talk;
@@ -89,9 +89,10 @@ function Open({ talk, models, problem, again, list }) {
     localStorage.setItem(LAST_MODEL, name);
     talk.set({ model: name });
   };
-  return html`<section class="open" aria-label="Conversation">
+  const unlist = () => listed && list(false);
+  return html`<section class="open" aria-label="Conversation" onClick=${unlist}>
     <header class="bar">
-      <button class="icon-only list-button" aria-label="Conversations" onClick=${list}>
+      <button class="icon-only list-button" aria-label="Conversations" onClick=${() => list(true)}>
         <${Icon} name="list" /></button>
       <${ModelChoice} models=${models} chosen=${conversation.model} choose=${choose} />
       <button class="quiet" aria-expanded=${String(optionsShown)} aria-controls="talk-options"
