@@ -140,7 +140,9 @@ def test_an_image_goes_along_where_the_model_takes_images(visits: Visits) -> Non
         expect(page.get_by_alt_text("Attached image 1")).to_be_visible()
         with page.expect_request(f"**{CHAT}") as sent:
             say(page, "What is this?")
-        image, text = sent.value.post_data_json["messages"][0]["content"]
+        body = sent.value.post_data_json
+        assert body is not None
+        image, text = body["messages"][0]["content"]
         assert image["image_url"]["url"] == f"data:image/png;base64,{b64encode(DOT).decode()}"
         assert text == {"type": "text", "text": "What is this?"}
         answered(page)

@@ -66,7 +66,9 @@ async def index(request: Request) -> Response:
     if web is not None and wants_page(request.headers):
         page = await asyncio.to_thread(web.find, INDEX)
         if page is not None:
-            return sent(page, request.headers)
+            response = sent(page, request.headers)
+            response.headers["Vary"] = "Accept, Accept-Encoding"
+            return response
     answer = answers.Index(server="omlx_server", version=__version__, api="/v1")
     return JsonResponse(answer, headers={"Vary": "Accept"})
 

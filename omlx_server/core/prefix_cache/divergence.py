@@ -97,18 +97,14 @@ def _in_cold(
     above, depth, found = keys[at // size - 1] if at else root, match.depth, list[Stretch]()
     while at // size < len(keys) and keys[at // size] in cold:
         above = keys[at // size]
-        found += _beyond(depth, at, at + size)
+        found.append(Stretch(max(depth, at), at + size, Tier.COLD))
         at += size
     depth = max(depth, at)
     partial, length = _longest(cold, above, tokens[at : at + size])
     if partial is None or at + length <= depth:
         return found, _below(cold, above)
-    return found + _beyond(depth, at, at + length), _rest(cold, partial, length)
-
-
-def _beyond(depth: int, start: int, stop: int) -> list[Stretch]:
-    """The part of [start, stop) that is not in memory as well."""
-    return [Stretch(max(depth, start), stop, Tier.COLD)] if stop > depth else []
+    found.append(Stretch(depth, at + length, Tier.COLD))
+    return found, _rest(cold, partial, length)
 
 
 def _longest(cold: ColdIndex, above: BlockKey, own: Sequence[int]) -> tuple[Record | None, int]:

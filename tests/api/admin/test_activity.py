@@ -94,6 +94,12 @@ def test_the_last_two_hundred_are_kept_and_orders_are_none_of_them(server: Serve
     assert len(done) == 200 and {one["route"] for one in done} == {"/tokenize"}
 
 
+def shared_now(server: ServerProcess) -> list[Json]:
+    """The newest sample, if sequences at work refer to blocks."""
+    newest: Json = told(server, "memory")["history"][-1]
+    return [newest] if newest["shared"] else []
+
+
 def test_the_memory_is_told_line_by_line(server: ServerProcess) -> None:
     server.chat(LONG, max_tokens=2)
 
@@ -103,6 +109,8 @@ def test_the_memory_is_told_line_by_line(server: ServerProcess) -> None:
 
     history = wait_for(look)
     assert told(server, "memory")["every_seconds"] == 2
+    with answering(server, 1):
+        history += [wait_for(lambda: next(iter(shared_now(server)), None))]
     for sample in history:
         parts = ("weights", "live", "shared", "blocks", "checkpoints", "pending", "step", "free")
         assert sum(sample[part] for part in parts) == sample["limit"]
@@ -132,7 +140,9 @@ def test_a_listener_holds_up_no_shutdown(tiny_models: Path, tmp_path: Path) -> N
             lines = answer.iter_lines()
             assert next(lines) == "event: state"
             server.terminate()
+            began = time.monotonic()
             list(lines)  # the stream ends in order
+            assert time.monotonic() - began < 30
         assert server.wait(30) == 0
 
 

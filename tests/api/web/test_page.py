@@ -57,6 +57,7 @@ def test_a_browser_gets_the_page_without_a_key(folder: Path) -> None:
     assert answer.status_code == 200 and answer.text == PAGE
     assert answer.headers["content-type"].startswith("text/html")
     assert answer.headers["cache-control"] == "no-cache"
+    assert answer.headers["vary"] == "Accept, Accept-Encoding"
 
 
 @pytest.mark.parametrize("accept", ["*/*", "application/json", "application/json, text/html", ""])
@@ -108,6 +109,15 @@ def test_what_has_not_changed_is_not_sent_again(folder: Path) -> None:
     (folder / "main.js").write_text("export const changed = 1;\n")
     changed = get(folder, "/web/main.js", if_none_match=tag)
     assert changed.status_code == 200 and changed.headers["etag"] != tag
+
+
+def test_a_file_that_has_changed_is_read_again(folder: Path) -> None:
+    files = WebFiles(folder)
+    first = files.find("main.js")
+    assert first is not None and files.find("main.js") is first
+    (folder / "main.js").write_text("export const changed = 1;\n")
+    again = files.find("main.js")
+    assert again is not None and again.tag != first.tag
 
 
 def test_files_are_compressed_for_who_takes_it(folder: Path) -> None:

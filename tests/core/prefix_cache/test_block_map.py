@@ -1,6 +1,7 @@
 """The map of a prefix cache's blocks, by example, and how little of it is made at once."""
 
 from collections.abc import Sequence
+from random import Random
 
 import pytest
 
@@ -66,6 +67,20 @@ def test_of_many_blocks_as_many_are_told_as_may_be(monkeypatch: pytest.MonkeyPat
     assert newest == {0, 4, 8, 12, 16}  # one whole sequence
 
 
+def test_which_was_used_last_does_not_depend_on_when_it_came(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(block_map, "_LOOKED", 16)
+    firsts = list(range(100))
+    cache = cache_with(*([n] for n in firsts))
+    Random(7).shuffle(firsts)
+    for n in firsts:
+        cache.index.touch(cache.index.match(cache.root(b""), (n,)).path[0])
+    keys = [cache.index.match(cache.root(b""), (n,)).path[0].key for n in firsts]
+    for most in (3, 10, 40):
+        assert {block.key for block in map_of(cache, most).blocks} == set(keys[-most:])
+
+
 def test_how_a_block_is_held_is_told() -> None:
     cache = cache_with(A, B)
     assert cache.pin(B[:9], b"", 0.0) is not None
@@ -97,7 +112,8 @@ def test_what_only_the_cold_tier_has_is_told_behind() -> None:
 def test_another_models_cold_blocks_are_not_told() -> None:
     cold = ColdIndex(ROOM)
     chill(PrefixCache(cache_with().layout, "another", cache_with().budget, cold), A)
-    assert map_of(cache_with(B, cold=cold)).left_out == 0
+    found = map_of(cache_with(B, cold=cold))
+    assert found.left_out == 0 and not any(block.is_cold for block in found.blocks)
 
 
 def test_ages_are_in_seconds() -> None:
