@@ -66,6 +66,31 @@ def test_long_answers_do_not_hold_the_page_up(visits: Visits) -> None:
         page.get_by_label("Message", exact=True).fill("It still takes what is typed")
 
 
+def test_a_hostile_file_of_conversations_shows_as_text(visits: Visits) -> None:
+    odd: list[object] = [None, 7, {"role": "user"}, {"role": "script", "content": "x"}]
+    hostile = {
+        "role": "assistant",
+        "content": ATTACKS[1],
+        "thoughts": {"a": 1},
+        "usage": {"a": "b"},
+    }
+    conversation = {"title": ATTACKS[0], "options": {"top_p": {}}, "messages": [*odd, hostile]}
+    file = {"format": "omlx_server conversations 1", "conversations": [conversation, 3]}
+    with visits.open() as page:
+        given = page.get_by_label("File of conversations")
+        given.set_input_files(
+            {"name": "bad.json", "mimeType": "application/json", "buffer": b"[" * 100}
+        )
+        expect(page.get_by_text("This file is no JSON.")).to_be_visible()
+        given.set_input_files(
+            {"name": "c.json", "mimeType": "application/json", "buffer": orjson.dumps(file)}
+        )
+        page.get_by_role("link", name="<script>").click()
+        expect(page.locator(".answer .markdown")).to_contain_text("<img src=x")
+        expect(page.locator(".message")).to_have_count(1)
+        assert harmless(page)
+
+
 def test_hostile_names_show_as_text(visits: Visits) -> None:
     names = [attack[:200] for attack in ATTACKS[:18]]
     shape = {"kind": "chat", "state": "absent", "pinned": False, "default": False, "in_use": 0}

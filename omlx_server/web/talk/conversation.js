@@ -3,6 +3,7 @@
 const TITLE = 60;
 const FORMAT = "omlx_server conversations 1";
 const ROLES = ["user", "assistant", "tool"];
+const TEXTS = ["role", "content", "thoughts", "error", "finish", "model", "name", "call"];
 const OPTIONS = "omlx.options";
 
 /** A conversation without messages. Its options are those that were chosen last. */
@@ -133,9 +134,21 @@ function checked(given) {
     changed: Number.isFinite(given?.changed) ? given.changed : Date.now(),
     answering: 0,
     model: String(given?.model ?? ""),
-    options: given?.options && typeof given.options === "object" ? given.options : {},
-    messages: sound.map((one) => ({ ...one, id: id(), images: images(one), calls: calls(one) })),
+    options: ofType(given?.options, ["string", "number"]),
+    messages: sound.map(message),
   };
+}
+
+/** A message of a file: what is known of messages, and of its type. */
+function message(given) {
+  const texts = ofType(given, ["string"], TEXTS);
+  const usage = given.usage ? { usage: ofType(given.usage, ["number"]) } : {};
+  return { ...texts, ...usage, id: id(), images: images(given), calls: calls(given) };
+}
+
+function ofType(given, types, names = Object.keys(given ?? {})) {
+  const sound = names.filter((name) => types.includes(typeof given[name]));
+  return Object.fromEntries(sound.map((name) => [name, given[name]]));
 }
 
 function images({ images: given }) {
