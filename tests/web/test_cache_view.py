@@ -7,7 +7,7 @@ from playwright.sync_api import expect
 
 from tests.api.harness import ServerProcess
 from tests.web.asking import OWNER, SYSTEM, ask, text_of, tokens
-from tests.web.visits import Visits, shown
+from tests.web.visits import Visits, answered, say, set_options, shown
 
 
 def test_a_prompt_shows_its_hit_and_the_token_where_it_leaves(
@@ -33,6 +33,20 @@ def test_a_prompt_shows_its_hit_and_the_token_where_it_leaves(
         page.get_by_role("button", name="Compare").click()
         expect(result).to_contain_text("It does not leave what is cached.")
         expect(result.locator(".strip .none")).to_have_count(0)
+
+
+def test_a_conversation_of_the_page_is_compared(visits: Visits) -> None:
+    with visits.open() as page:
+        page.get_by_label("Model", exact=True).select_option("org/tiny")
+        set_options(page, {"ignore_eos": True})
+        say(page, "What does the quick brown fox do all day long in the plage?")
+        answered(page)
+        page.goto(f"{visits.url}/#cache")
+        page.get_by_role("combobox", name="Prompt").select_option(index=1)
+        page.get_by_role("button", name="Compare").click()
+        result = page.get_by_role("region", name="Comparison")
+        expect(result).to_contain_text("It does not leave what is cached.")
+        expect(result.get_by_text("in the plage?")).to_be_visible()
 
 
 def test_the_map_has_a_square_for_each_block_and_arrow_keys_walk_it(
