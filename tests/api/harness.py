@@ -35,10 +35,15 @@ Json = dict[str, Any]
 
 
 class ServerProcess:
-    """`omlx-server serve MODEL` on a free port. Its output goes to `log`."""
+    """`omlx-server serve MODEL` on a free port, or the one given. Its output goes to `log`."""
 
     def __init__(
-        self, model: str, directory: Path, settings: Sequence[str] = (), config: str = ""
+        self,
+        model: str,
+        directory: Path,
+        settings: Sequence[str] = (),
+        config: str = "",
+        port: int = 0,
     ) -> None:
         directory.mkdir(parents=True, exist_ok=True)
         self.config = directory / "omlx.toml"
@@ -50,7 +55,7 @@ class ServerProcess:
         sets = [word for setting in settings for word in ("--set", setting)]
         with self._log.open("wb") as output:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "omlx_server", "serve", model, "--port", "0", *sets],
+                [sys.executable, "-m", "omlx_server", "serve", model, "--port", str(port), *sets],
                 cwd=directory,
                 env={**own, "PYTHONPATH": _python_path(), "OMLX_CONFIG": str(self.config)},
                 stdout=output,

@@ -1,0 +1,55 @@
+// Asks for the API key or the admin token when the server wants one.
+import { asked, enter, secret } from "../api/session.js";
+import { useSignal } from "./signal.js";
+import { html, useLayoutEffect, useRef } from "./ui.js";
+
+const WORDS = {
+  key: {
+    title: "API key",
+    label: "Key of this server",
+    why: "This server answers only requests with one of its keys (auth.api_keys).",
+  },
+  token: {
+    title: "Admin token",
+    label: "Token of this server's owner",
+    why: `It is on the server's machine in ~/.config/omlx_server/admin-token,
+      or was given to the server as OMLX_ADMIN_TOKEN.`,
+  },
+};
+
+export function SecretDialog() {
+  const kind = useSignal(asked);
+  return kind && html`<${Dialog} key=${kind} kind=${kind} />`;
+}
+
+function Dialog({ kind }) {
+  const dialog = useRef();
+  useLayoutEffect(() => dialog.current.showModal(), []);
+  return html`<dialog ref=${dialog} aria-labelledby="secret-title" onClose=${() => asked.set(null)}>
+    <${SecretForm} kind=${kind} leave=${() => dialog.current.close()} />
+  </dialog>`;
+}
+
+/** A form for a secret. `leave`, if it is given, closes it without one. */
+export function SecretForm({ kind, leave }) {
+  const { title, label, why } = WORDS[kind];
+  const was = secret(kind);
+  const submit = (event) => {
+    event.preventDefault();
+    enter(kind, new FormData(event.target).get("secret").trim());
+  };
+  return html`<form class="secret" onSubmit=${submit}>
+      <h1 id="secret-title">${title}</h1>
+      ${was && html`<p class="problem" role="alert">The server does not know what was entered.</p>`}
+      <p>${why}</p>
+      <label>
+        ${label}
+        <input name="secret" type="password" autocomplete="off" required autofocus />
+      </label>
+      <p class="hint">Kept until this tab is closed, and sent to this server only.</p>
+      <div class="row">
+        <button class="primary" type="submit">Enter</button>
+        ${leave && html`<button type="button" onClick=${leave}>Not now</button>`}
+      </div>
+    </form>`;
+}

@@ -1,0 +1,106 @@
+// The settings in force, where each came from, and changing them in the config file.
+import { get, patch } from "../api/client.js";
+import { entered } from "../api/session.js";
+import { plain } from "../parts/format.js";
+import { Problem } from "../parts/problem.js";
+import { useSignal } from "../parts/signal.js";
+import { html, useEffect, useState } from "../parts/ui.js";
+import { Control } from "./control.js";
+
+export function SettingsView() {
+  const [told, set] = useState(null);
+  const [problem, fail] = useState(null);
+  const [words, search] = useState("");
+  const [onlyChanged, choose] = useState(false);
+  const count = useSignal(entered);
+  const ask = () =>
+    get("admin/settings").then(
+      (answer) => {
+        set(answer);
+        fail(null);
+      },
+      fail,
+    );
+  useEffect(() => void ask(), [count]);
+  const all = told?.settings ?? [];
+  const shown = all.filter((one) => matches(one, words.toLowerCase(), onlyChanged));
+  return html`<div class="view">
+    <header class="head">
+      <h1>Settings</h1>
+      ${told && html`<p class="hint">${told.file
+        ? html`Changes are written to <bdi class="mono">${plain(told.file)}</bdi>`
+        : "This server has no config file: settings can be read here, not changed."}</p>`}
+    </header>
+    <${Problem} error=${problem} again=${ask} />
+    <div class="filters">
+      <label>Search <input type="search" placeholder="name or words" value=${words}
+        onInput=${(event) => search(event.target.value)} /></label>
+      <label class="check"><input type="checkbox" checked=${onlyChanged}
+        onChange=${(event) => choose(event.target.checked)} />
+        Only what differs from its default</label>
+    </div>
+    ${told && !shown.length && html`<p class="card empty">No setting matches.</p>`}
+    ${sections(shown).map(
+      ([name, settings]) => html`<section class="card" key=${name} aria-labelledby=${`s-${name}`}>
+        <h2 id=${`s-${name}`}>${name}</h2>
+        <ul class="settings">
+          ${settings.map((one) => html`<${Setting} key=${one.key} setting=${one} file=${told.file}
+            again=${ask} />`)}
+        </ul>
+      </section>`,
+    )}
+  </div>`;
+}
+
+function matches(setting, words, onlyChanged) {
+  if (onlyChanged && same(setting.value, setting.default)) return false;
+  return !words || `${setting.key} ${setting.help ?? ""}`.toLowerCase().includes(words);
+}
+
+function same(one, other) {
+  return JSON.stringify(one) === JSON.stringify(other);
+}
+
+function sections(settings) {
+  const found = new Map();
+  for (const setting of settings) {
+    const [section] = setting.key.split(".");
+    found.set(section, [...(found.get(section) ?? []), setting]);
+  }
+  return [...found];
+}
+
+function Setting({ setting, file, again }) {
+  const [note, tell] = useState(null);
+  const change = async (value) => {
+    try {
+      const { needs_restart: later } = await patch("admin/settings", { [setting.key]: value });
+      const text = later.length ? "Saved. It takes effect with a restart." : "In force.";
+      tell({ good: true, text });
+      await again();
+      return true;
+    } catch (error) {
+      tell({ good: false, text: error.message });
+      return false;
+    }
+  };
+  const [, name] = setting.key.split(/\.(.*)/s);
+  const id = `set-${setting.key}`;
+  const fixed = /^(flag|env)\b/.test(setting.origin);
+  return html`<li class="setting">
+    <div class="what">
+      <label class="mono" for=${id}>${name}</label>
+      ${setting.help && html`<p class="hint">${setting.help}</p>`}
+    </div>
+    <div class="value">
+      <${Control} id=${id} setting=${setting} change=${file && !fixed ? change : null} />
+      <p class="hint">
+        ${plain(setting.origin)}${fixed ? ": can't be changed here" : ""}
+        ${!fixed && !setting.live ? ", needs a restart" : ""}
+        ${setting.needs_restart && html` <span class="badge busy">restart to apply</span>`}
+      </p>
+      ${note &&
+      html`<p class=${note.good ? "good" : "problem"} role="status">${plain(note.text)}</p>`}
+    </div>
+  </li>`;
+}

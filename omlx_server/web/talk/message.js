@@ -1,0 +1,182 @@
+// One message of a conversation: what was said, and below it what can be done with it.
+import { copy, prettyJson } from "../parts/code.js";
+import { digits, number, plain, seconds } from "../parts/format.js";
+import { Icon } from "../parts/icons.js";
+import { html, useEffect, useState } from "../parts/ui.js";
+import { Code, Markdown } from "./text.js";
+import { ToolResults } from "./tool_results.js";
+
+const COPIED_MS = 1500;
+
+export function UserMessage({ message, talk }) {
+  const [editing, edit] = useState(false);
+  const resend = (text) => {
+    edit(false);
+    talk.resend(message, text);
+  };
+  return html`<article class="message user" aria-label="You">
+    ${message.images?.length > 0 &&
+    html`<div class="images">
+      ${message.images.map((url, n) => html`<img key=${n} src=${url} alt=${`Image ${n + 1}`} />`)}
+    </div>`}
+    ${editing
+      ? html`<${Editor} text=${message.content} done=${resend} cancel=${() => edit(false)} />`
+      : html`<div class="said" dir="auto">${message.content}</div>`}
+    ${!editing &&
+    html`<div class="actions">
+      <${CopyButton} text=${message.content} />
+      <button class="quiet" disabled=${talk.busy} onClick=${() => edit(true)}>
+        <${Icon} name="edit" />Edit
+      </button>
+    </div>`}
+  </article>`;
+}
+
+function Editor({ text, done, cancel }) {
+  const [value, set] = useState(text);
+  const keys = (event) => {
+    if (event.key === "Escape") cancel();
+    if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) done(value);
+  };
+  return html`<form
+    class="editor"
+    onSubmit=${(event) => {
+      event.preventDefault();
+      done(value);
+    }}
+  >
+    <textarea
+      aria-label="Edit your message"
+      dir="auto"
+      ref=${(area) => area?.focus()}
+      onInput=${(event) => set(event.target.value)}
+      onKeyDown=${keys}
+    >${text}</textarea>
+    <p class="hint">What followed this message is dropped.</p>
+    <div class="row">
+      <button class="primary" type="submit" disabled=${!value.trim()}>Send again</button>
+      <button type="button" onClick=${cancel}>Cancel</button>
+    </div>
+  </form>`;
+}
+
+export function ToolMessage({ message }) {
+  return html`<article class="message tool" aria-label="Result of a tool">
+    <details>
+      <summary>Result of <code>${plain(message.name || "a tool")}</code></summary>
+      <${Code} text=${prettyJson(message.content) ?? message.content} language="result" />
+    </details>
+  </article>`;
+}
+
+/** An answer. `last` is whether no message follows it. */
+export function Answer({ message, talk, last }) {
+  const streaming = talk.answering === message;
+  useGrowth(talk, streaming);
+  const empty = message.error && !message.content; // its error has a button of its own
+  const waits = last && message.calls?.length > 0 && !streaming && !talk.busy;
+  return html`<article class="message answer" aria-label="Answer" aria-busy=${String(streaming)}>
+    ${message.thoughts &&
+    html`<${Thoughts} text=${message.thoughts} thinking=${streaming && !message.content} />`}
+    <${Body} text=${message.content} streaming=${streaming} />
+    ${message.calls?.map((call) => html`<${ToolCall} key=${call.id} call=${call} />`)}
+    ${streaming && !message.content && !message.thoughts &&
+    html`<p class="waiting"><span class="pulse"></span>Waiting for the first token</p>`}
+    ${message.error &&
+    html`<div class="problem" role="alert">
+      <p>${message.error}</p>
+      <button onClick=${() => talk.regenerate(message)}>Try again</button>
+    </div>`}
+    ${waits && html`<${ToolResults} calls=${message.calls} talk=${talk} />`}
+    ${!streaming && !empty && html`<${Footer} message=${message} talk=${talk} />`}
+  </article>`;
+}
+
+/** Draws the component again whenever the answer under way has grown, once a frame. */
+function useGrowth(talk, streaming) {
+  const [, draw] = useState(0);
+  useEffect(() => {
+    if (!streaming) return undefined;
+    let frame = 0;
+    const end = talk.grown.subscribe((count) => {
+      frame ||= requestAnimationFrame(() => {
+        frame = 0;
+        draw(count);
+      });
+    });
+    return () => {
+      cancelAnimationFrame(frame);
+      end();
+    };
+  }, [talk, streaming]);
+}
+
+function Body({ text, streaming }) {
+  if (!text) return null;
+  const json = streaming ? null : prettyJson(text);
+  if (json) return html`<${Code} text=${json} language="json" />`;
+  return html`<${Markdown} text=${text} streaming=${streaming} />`;
+}
+
+function Thoughts({ text, thinking }) {
+  return html`<details class="thoughts">
+    <summary>${thinking ? "Thinking" : "Thoughts"}</summary>
+    <div class="said" dir="auto">${text}</div>
+  </details>`;
+}
+
+function ToolCall({ call }) {
+  return html`<section class="call" aria-label="Tool call">
+    <p>Calls <code>${plain(call.name)}</code></p>
+    <${Code} text=${prettyJson(call.arguments) ?? call.arguments} language="json" />
+  </section>`;
+}
+
+function Footer({ message, talk }) {
+  return html`<footer>
+    <div class="actions">
+      <${CopyButton} text=${message.content} />
+      <button
+        class="quiet"
+        disabled=${talk.busy}
+        onClick=${() => talk.regenerate(message)}
+      >
+        <${Icon} name="again" />Regenerate
+      </button>
+    </div>
+    <${Figures} message=${message} />
+  </footer>`;
+}
+
+const FINISHES = {
+  length: "cut at the token limit",
+  stopped: "stopped",
+  tool_calls: "calls tools",
+};
+
+function Figures({ message }) {
+  const { usage, finish, error } = message;
+  const end = finish || error ? FINISHES[finish] : "unfinished";
+  if (!usage) return end ? html`<p class="figures"><span>${end}</span></p>` : null;
+  return html`<p class="figures">
+    <span title="Tokens of the prompt">${number(usage.prompt)} in</span>
+    <span class="cached" title="Of these, found in the prefix cache">
+      ${number(usage.cached)} cached
+    </span>
+    <span title="Tokens of the answer">${number(usage.completion)} out</span>
+    <span title="Time to the first token">TTFT ${seconds(usage.ttft)}</span>
+    ${usage.perSecond && html`<span>${digits(usage.perSecond)} tok/s</span>`}
+    ${end && html`<span>${end}</span>`}
+  </p>`;
+}
+
+function CopyButton({ text }) {
+  const [copied, set] = useState(false);
+  const click = async () => {
+    set(await copy(text));
+    setTimeout(() => set(false), COPIED_MS);
+  };
+  return html`<button class="quiet" onClick=${click}>
+    <${Icon} name=${copied ? "check" : "copy"} />${copied ? "Copied" : "Copy"}
+  </button>`;
+}

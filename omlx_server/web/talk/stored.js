@@ -1,0 +1,79 @@
+// Conversations in this browser's IndexedDB, and what tells other tabs that one has changed.
+import { Signal } from "../parts/signal.js";
+
+const NAME = "omlx_server";
+const CHANNEL = "omlx_server.conversations";
+const BODIES = "conversations";
+const HEADS = "heads";
+
+/** {id, title, changed} of each conversation, the one changed last first. */
+export const heads = new Signal([]);
+/** The id of a conversation that another tab has just changed or removed. */
+export const changedElsewhere = new Signal(null);
+
+const channel = new BroadcastChannel(CHANNEL);
+channel.onmessage = async ({ data }) => {
+  await refresh();
+  changedElsewhere.set(data);
+};
+
+let opened = null;
+
+function database() {
+  opened ??= new Promise((resolve, reject) => {
+    const opening = indexedDB.open(NAME, 1);
+    opening.onupgradeneeded = () => {
+      opening.result.createObjectStore(BODIES, { keyPath: "id" });
+      opening.result.createObjectStore(HEADS, { keyPath: "id" });
+    };
+    opening.onsuccess = () => resolve(opening.result);
+    opening.onerror = () => reject(opening.error);
+  });
+  return opened;
+}
+
+/** Runs `work` with both stores, and returns the result of the request that it returned. */
+async function within(mode, work) {
+  const transaction = (await database()).transaction([BODIES, HEADS], mode);
+  const request = work(transaction.objectStore(BODIES), transaction.objectStore(HEADS));
+  return new Promise((resolve, reject) => {
+    transaction.oncomplete = () => resolve(request?.result);
+    transaction.onerror = () => reject(transaction.error);
+    transaction.onabort = () => reject(transaction.error);
+  });
+}
+
+export async function refresh() {
+  const all = await within("readonly", (_, stored) => stored.getAll());
+  heads.set(all.sort((a, b) => b.changed - a.changed));
+}
+
+export function load(id) {
+  return within("readonly", (bodies) => bodies.get(id));
+}
+
+export function loadAll() {
+  return within("readonly", (bodies) => bodies.getAll());
+}
+
+export async function save(conversation) {
+  const { id, title, changed } = conversation;
+  await within("readwrite", (bodies, stored) => {
+    bodies.put(conversation);
+    stored.put({ id, title, changed });
+  });
+  await announce(id);
+}
+
+export async function remove(id) {
+  await within("readwrite", (bodies, stored) => {
+    bodies.delete(id);
+    stored.delete(id);
+  });
+  await announce(id);
+}
+
+async function announce(id) {
+  await refresh();
+  channel.postMessage(id);
+}

@@ -1,0 +1,64 @@
+"""One browser and one server for all tests of the page."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, sync_playwright
+
+from tests.api.conftest import CHATML, THINKING
+from tests.api.harness import UNPROBED, ServerProcess, serving
+from tests.text import makers
+from tests.tiny_models import save_tiny
+from tests.web.chromium import MISSING, chromium
+from tests.web.visits import Visits
+
+_CONFIG = '[auth]\napi_keys = ["key-of-the-page"]\n'
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    path = chromium()
+    if path is None:
+        pytest.skip(MISSING)
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(
+            executable_path=path, args=["--disable-dev-shm-usage", "--disable-gpu"]
+        )
+        yield browser
+        browser.close()
+
+
+@pytest.fixture(scope="session")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """`org/tiny`, `org/other`, and `org/thinker`, which thinks first."""
+    models = tmp_path_factory.mktemp("models")
+    vocab = makers.FAMILIES["byte_level"]().get_vocab_size()
+    for name, template in (("tiny", CHATML), ("other", CHATML), ("thinker", THINKING)):
+        path = makers.save(models / "org" / name, "byte_level", template)
+        save_tiny(path, "llama", vocab_size=vocab)
+    return models
+
+
+@pytest.fixture(scope="session")
+def sets(models: Path) -> list[str]:
+    """Settings of a server of these models, whose blocks are small."""
+    return [f"models.dirs={models}", "models.use_hf_cache=false", "cache.block_tokens=16", UNPROBED]
+
+
+@pytest.fixture(scope="session")
+def server(
+    browser: Browser, sets: list[str], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[ServerProcess]:
+    """A server with an API key and a config file."""
+    home = tmp_path_factory.mktemp("page")
+    with serving("org/tiny", home, *sets, config=_CONFIG) as server:
+        yield server
+
+
+@pytest.fixture
+def visits(browser: Browser, server: ServerProcess) -> Iterator[Visits]:
+    """Visits in which nothing may go wrong in the console, and nothing leaves the origin."""
+    visits = Visits(browser, server.url)
+    yield visits
+    assert not visits.problems, visits.problems

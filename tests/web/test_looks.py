@@ -1,0 +1,166 @@
+"""Every view at two widths, light and dark: nothing overflows, axe-core finds nothing, and a
+picture is made. OMLX_SCREENSHOTS names a folder where the pictures stay."""
+
+import json
+import os
+from importlib import resources
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from tests.api.harness import ServerProcess
+from tests.web.asking import SYSTEM, ask
+from tests.web.visits import (
+    VIEWS,
+    Visits,
+    answer_with,
+    answered,
+    overflows,
+    say,
+    shown,
+)
+
+SIZES: tuple[tuple[int, Literal["dark", "light"]], ...] = (
+    (360, "light"),
+    (360, "dark"),
+    (1400, "light"),
+    (1400, "dark"),
+)
+ANSWER = """A prefix cache keeps what a model has computed of a prompt. The next prompt that begins
+the **same way** starts where the cache ends:
+
+1. Blocks of `64` tokens are looked up from the start.
+2. What is found is restored, and the rest is computed.
+
+```python
+found = cache.match(prompt)
+compute(prompt[found.tokens :])
+```
+
+| part | tokens | time |
+|---|---|---|
+| restored | 3,840 | 12 ms |
+| computed | 61 | 210 ms |
+"""
+# How many files of the page were loaded, and how many bytes came for them.
+LOADED = """() => {
+    const files = performance.getEntriesByType("resource").filter(({ name }) => /web/.test(name));
+    return [files.length, files.reduce((sum, { transferSize }) => sum + transferSize, 0)];
+}"""
+AXE = """async () => {
+    const shown = (node) => node.html.slice(0, 150);
+    const { violations } = await axe.run(document, { resultTypes: ["violations"] });
+    return violations.map(({ id, nodes }) => [id, ...nodes.slice(0, 3).map(shown)].join(" | "));
+}"""
+
+
+@pytest.fixture(scope="session")
+def axe() -> str:
+    return (resources.files("axe_playwright_python") / "axe.min.js").read_text(encoding="utf-8")
+
+
+@pytest.fixture(scope="session")
+def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    given = os.environ.get("OMLX_SCREENSHOTS")
+    folder = Path(given) if given else tmp_path_factory.mktemp("screenshots")
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def violations(page: Page, axe: str) -> list[Any]:
+    page.evaluate(axe)
+    return list(page.evaluate(AXE))
+
+
+@pytest.fixture(scope="session")
+def asked(server: ServerProcess) -> None:
+    """There is something in the cache and in the log."""
+    for animal in ("fox", "dog", "cat", "fox"):
+        ask(server, f"Where is the {animal} today, and what does it do all day long?")
+
+
+@pytest.mark.parametrize(("width", "scheme"), SIZES)
+@pytest.mark.usefixtures("asked")
+def test_each_view_fits_and_is_accessible(
+    visits: Visits, axe: str, pictures: Path, width: int, scheme: Literal["dark", "light"]
+) -> None:
+    # Each width once and each scheme once: axe-core takes longer than all the rest.
+    looks = (width, scheme) in ((360, "dark"), (1400, "light"))
+
+    def look(page: Page) -> list[Any]:
+        return violations(page, axe) if looks else []
+
+    with visits.open(width=width, scheme=scheme) as page:
+        shown(page, "talk")
+        answer_with(
+            page,
+            {"reasoning_content": "The question is about a cache."},
+            *({"content": ANSWER[at : at + 40]} for at in range(0, len(ANSWER), 40)),
+        )
+        say(page, "What does a prefix cache do?")
+        answered(page)
+        page.get_by_role("button", name="Options").click()
+        found = {"talk with options": look(page)}
+        page.get_by_role("button", name="Options").click()
+        for view in VIEWS:
+            if view != "talk":
+                page.goto(f"{visits.url}/#{view}")
+                shown(page, view)
+            settle(page, view)
+            found[view] = look(page)
+            assert not overflows(page), view
+            page.screenshot(path=pictures / f"{view}-{width}-{scheme}.png")
+        assert not any(found.values()), json.dumps(found, indent=1)
+
+
+def test_what_asks_for_a_token_is_accessible(visits: Visits, axe: str, pictures: Path) -> None:
+    with visits.open("models", token="") as page:
+        expect(page.get_by_label("Token of this server's owner")).to_be_focused()
+        assert not violations(page, axe)
+        page.screenshot(path=pictures / "token.png")
+
+
+def settle(page: Page, view: str) -> None:
+    """Wait for what the server tells."""
+    if view == "models":
+        expect(page.get_by_role("heading", name="org/other")).to_be_visible()
+    if view == "cache":
+        page.set_viewport_size({"width": page.evaluate("innerWidth"), "height": 1900})
+        expect(page.locator(".ledger")).to_be_visible()
+        page.get_by_role("combobox", name="Model").select_option("org/tiny")
+        expect(page.locator(".map .block").first).to_be_visible()
+        page.get_by_label("System prompt").fill(SYSTEM)
+        page.get_by_label("Message").fill("Where is the bird today?")
+        page.get_by_role("button", name="Compare").click()
+        expect(page.get_by_role("region", name="Comparison")).to_be_visible()
+    if view == "settings":
+        expect(page.get_by_role("heading", name="server", exact=True)).to_be_visible()
+
+
+def test_the_theme_is_kept_and_the_keyboard_reaches_all_of_it(visits: Visits) -> None:
+    with visits.open() as page:
+        shown(page, "talk")
+        page.keyboard.press("Tab")
+        expect(page.get_by_role("link", name="Skip to the content")).to_be_focused()
+        for name in ("Talk", "Models", "Memory and cache", "Log", "Settings"):
+            page.keyboard.press("Tab")
+            expect(page.get_by_role("link", name=name)).to_be_focused()
+        page.get_by_role("button", name="Colours").click()
+        page.get_by_role("button", name="Colours: light").click()
+        page.reload()
+        expect(page.locator("html")).to_have_attribute("data-theme", "dark")
+
+
+def test_the_first_view_takes_few_small_files_and_the_next_one_none(visits: Visits) -> None:
+    with visits.open() as page:
+        shown(page, "talk")
+        files, size = page.evaluate(LOADED)
+        assert 10 < files < 50
+        assert size < 150_000
+        page.reload()
+        shown(page, "talk")
+        again, size = page.evaluate(LOADED)
+        assert again == files
+        assert size < 25_000, "a browser that has them is told so, with headers alone"
