@@ -48,7 +48,8 @@ class Activity:
     async def _at_work(self) -> list[RequestAtWork]:
         standings = await self._standings.of(self.recent.under_way())
         loaded = [label_of(model.names[0]) for model in self._models.pool.loaded()]
-        return lanes(self.recent.under_way(), standings, loaded, time.monotonic())
+        under_way, paces = self.recent.under_way(), self._standings.paces
+        return lanes(under_way, standings, paces, loaded, time.monotonic())
 
     async def _event(self, first: bool) -> bytes:
         at_work = await self._at_work()

@@ -37,7 +37,8 @@ class RequestAtWork(TypedDict):
     """A request that is being answered. `place`: restoring waits for the cold tier; paused was
     decoding, and made room for others. `computed_tokens` of the prompt are in its caches, of which
     `cached_tokens` came from the prefix cache. `waits_for` is null where it waits for nothing but
-    the next step. `tokens_per_second` is null before there are two tokens."""
+    the next step. `tokens_per_second`: of its answer since the first token; while it is
+    prefilling those of its prompt in about the last second. Null before there are two tokens."""
 
     id: str
     model: str

@@ -23,26 +23,30 @@ _FURTHEST: Final[tuple[Place, ...]] = (
 def lanes(
     under_way: Iterable[Exchange],
     standings: Mapping[Exchange, Sequence[Standing]],
+    paces: Mapping[Exchange, float],
     loaded: Iterable[str],
     now: float,
 ) -> list[RequestAtWork]:
     """One lane for each request whose prompt is in the engine, or whose model is not among the
-    `loaded` ones yet. `now` is time.monotonic()."""
+    `loaded` ones yet. `paces` are tokens of prompts in a second. `now` is time.monotonic()."""
     here = frozenset(loaded)
     found = []
     for exchange in under_way:
         if exchange.phases or (exchange.model and exchange.model not in here):
-            found.append(_lane(exchange, standings.get(exchange, ()), now))
+            pace = paces.get(exchange)
+            found.append(_lane(exchange, standings.get(exchange, ()), pace, now))
         if len(found) == MOST_LANES:
             break
     return found
 
 
-def _lane(exchange: Exchange, standings: Sequence[Standing], now: float) -> RequestAtWork:
+def _lane(
+    exchange: Exchange, standings: Sequence[Standing], pace: float | None, now: float
+) -> RequestAtWork:
     phases, speed = exchange.phases, work_of(exchange.phases, exchange.started)
     places = {_place(standing, phases) for standing in standings} or {_unasked(phases)}
     place = next(place for place in _FURTHEST if place in places)
-    rate = speed.get("tokens_per_second")
+    rate = pace if place == "prefilling" else speed.get("tokens_per_second")
     return {
         "id": exchange.id,
         "model": exchange.model,
@@ -52,10 +56,16 @@ def _lane(exchange: Exchange, standings: Sequence[Standing], now: float) -> Requ
         "cached_tokens": _cached(phases, standings),
         "computed_tokens": _computed(phases, standings),
         "output_tokens": sum(one.generated for one in phases),
-        "tokens_per_second": None if rate is None else float(rate),
+        "tokens_per_second": None if rate is None else round(float(rate), 1),
         "waits_for": _awaited(place, phases, standings),
         "seconds": round(now - exchange.started, 3),
     }
+
+
+def prefilled(standings: Sequence[Standing]) -> int:
+    """How many tokens of prompts that are being prefilled were computed, and not restored."""
+    active = [standing for standing in standings if standing.place == "active"]
+    return sum(max(0, standing.computed - standing.restored) for standing in active)
 
 
 def _place(standing: Standing, phases: Sequence[Phases]) -> Place:

@@ -5,6 +5,7 @@ import asyncio
 import time
 from collections.abc import Iterable, Mapping, Sequence
 
+from omlx_server.api.activity.lanes import prefilled
 from omlx_server.api.http.exchange import Exchange, of_engine_id
 from omlx_server.api.metric_helpers import label_of
 from omlx_server.api.models.served import ServedModel, ServedModels
@@ -19,12 +20,14 @@ ByExchange = Mapping[Exchange, Sequence[Standing]]
 
 
 class StandingsAsked:
-    """The last answer of the schedulers."""
+    """The last answer of the schedulers. `paces`: how many tokens of the prompt were computed in a
+    second, of requests whose prompts were being prefilled in the last two answers."""
 
     def __init__(self, models: ServedModels) -> None:
         self._models = models
         self._known: ByExchange = {}
-        self._asked = -EVERY_SECONDS
+        self.paces: Mapping[Exchange, float] = {}
+        self._asked = self._answered = -EVERY_SECONDS
         self._asking: asyncio.Task[None] | None = None
 
     async def of(self, under_way: Iterable[Exchange]) -> ByExchange:
@@ -36,7 +39,7 @@ class StandingsAsked:
         if self._asking is None and now - self._asked >= EVERY_SECONDS:
             self._asked = now
             if not models:
-                self._known = {}
+                self._known, self.paces = {}, {}
                 return self._known
             self._asking = asyncio.create_task(self._ask(models))
         if self._asking is not None:
@@ -51,9 +54,18 @@ class StandingsAsked:
                     exchange = of_engine_id(standing.request)
                     if exchange is not None:
                         found.setdefault(exchange, []).append(standing)
-            self._known = found
+            self._take(found, time.monotonic())
         finally:
             self._asking = None
+
+    def _take(self, found: ByExchange, now: float) -> None:
+        seconds = now - self._answered
+        gained = {
+            exchange: prefilled(standings) - prefilled(self._known.get(exchange, ()))
+            for exchange, standings in found.items()
+        }
+        self.paces = {exchange: n / seconds for exchange, n in gained.items() if n > 0}
+        self._known, self._answered = found, now
 
 
 async def _standings_of(model: ServedModel) -> Sequence[Standing]:
