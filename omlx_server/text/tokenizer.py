@@ -92,7 +92,7 @@ class Tokenizer:
         return cls(
             source.backend_tokenizer,
             eos_ids=_eos_ids(model_dir, source.eos_token_id),
-            chat_templates=_templates(source.chat_template) or _of_processor(model_dir),
+            chat_templates=_templates(source.chat_template or _of_processor(model_dir)),
             template_variables=source.special_tokens_map,
             tool_parser=source.init_kwargs.get("tool_parser_type"),
         )
@@ -195,10 +195,10 @@ def _templates(given: str | Mapping[str, str] | None) -> Mapping[str, str]:
     return {"default": given} if isinstance(given, str) else given
 
 
-def _of_processor(model_dir: Path) -> Mapping[str, str]:
-    """The template of a model that sees, where only the file for its processor has one."""
-    said = _json(model_dir / "chat_template.json").get("chat_template")
-    return {"default": said} if isinstance(said, str) else {}
+def _of_processor(model_dir: Path) -> str | None:
+    """The template in chat_template.json, where some vision models have theirs."""
+    template = _json(model_dir / "chat_template.json").get("chat_template")
+    return template if isinstance(template, str) else None
 
 
 def _tokenizer_config(model_dir: Path) -> PreTrainedConfig:

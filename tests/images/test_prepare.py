@@ -18,10 +18,12 @@ SIZES = [(1, 1), (28, 28), (61, 47), (47, 61), (333, 40), (40, 333), (200, 300),
 LONG = "smolvlm-long"
 TILED = ("idefics3", "smolvlm", "smolvlm-odd", "smolvlm-whole", LONG)
 QWEN = ("qwen2-vl", "qwen3-vl", "qwen-defaults")
+# Its patches fill all tiles.
+MODEL = {"vision_config": {"patch_size": 2, "image_size": 52}}
 
 
 def prepared(name: str, bitmap: Bitmap, **changed: Any) -> Prepared:
-    return make_preparer({**CONFIGS[name][1], **changed}, {}).prepare(bitmap)
+    return make_preparer({**CONFIGS[name][1], **changed}, MODEL).prepare(bitmap)
 
 
 def check(name: str, height: int, width: int) -> None:
@@ -44,7 +46,7 @@ def check(name: str, height: int, width: int) -> None:
         assert made.plan.runs == len(pixels)
         assert made.plan.tokens == 169 * len(pixels)
         assert expected["pixel_attention_mask"].all()
-    assert make_preparer(CONFIGS[name][1], {}).plan(height, width) == made.plan
+    assert make_preparer(CONFIGS[name][1], MODEL).plan(height, width) == made.plan
     assert made.plan.shape == made.pixels.shape
     assert made.plan.pixel_bytes == made.pixels.nbytes
 
@@ -113,8 +115,8 @@ def test_each_parameter_changes_the_digest(name: str, changed: dict[str, Any]) -
 @pytest.mark.parametrize("name", CONFIGS)
 def test_a_digest_is_that_of_the_image_and_the_preparation(name: str) -> None:
     one, other = Bitmap(noise(40, 50)), Bitmap(noise(40, 50, seed=1))
-    preparer = make_preparer(CONFIGS[name][1], {})
-    again = make_preparer({**CONFIGS[name][1], "do_convert_rgb": True, "_comment": "more"}, {})
+    preparer = make_preparer(CONFIGS[name][1], MODEL)
+    again = make_preparer({**CONFIGS[name][1], "do_convert_rgb": True, "_comment": "more"}, MODEL)
     digest = preparer.digest(one.digest)
     assert digest == preparer.prepare(one).digest == again.digest(one.digest)
     assert digest != preparer.digest(other.digest)
@@ -257,11 +259,24 @@ def test_each_tile_is_a_run_of_its_own() -> None:
 
 @pytest.mark.parametrize(
     ("name", "grid", "advance"),
-    [("qwen2-vl", (1, 8, 10), 5), ("gemma3", (1, 64, 64), 256), ("smolvlm", (1, 2, 2), 169)],
+    [("qwen2-vl", (1, 8, 10), 5), ("gemma3", (1, 448, 448), 256), ("smolvlm", (1, 16, 16), 169)],
 )
 def test_a_plan_says_how_a_run_lies_in_patches_and_in_the_prompt(
     name: str, grid: tuple[int, int, int], advance: int
 ) -> None:
-    plan = make_preparer(CONFIGS[name][1], {}).plan(112, 140)
+    plan = make_preparer(CONFIGS[name][1], MODEL).plan(112, 140)
     assert (plan.grid, plan.advance) == (grid, advance)
-    assert make_preparer(CONFIGS[name][1], {}).whole == (name == "gemma3")
+    assert make_preparer(CONFIGS[name][1], MODEL).whole == (name == "gemma3")
+
+
+@pytest.mark.parametrize("name", ["smolvlm", "gemma3-odd"])
+def test_pixels_that_fill_no_patch_are_left_out(name: str) -> None:
+    """SmolVLM has tiles of 384 pixels and patches of 14; a convolution passes over the rest."""
+    bitmap = Bitmap(noise(60, 90))
+    odd = make_preparer(CONFIGS[name][1], {"vision_config": {"patch_size": 5}})
+    made, whole = odd.prepare(bitmap), prepared(name, bitmap)
+    _, height, width, _ = made.pixels.shape
+    assert (height, width) == tuple(edge // 5 * 5 for edge in whole.pixels.shape[1:3])
+    assert made.plan.grid == (1, height // 5, width // 5)
+    assert np.array_equal(made.pixels, whole.pixels[:, :height, :width])
+    assert made.digest != whole.digest

@@ -1,5 +1,6 @@
 """Prompts with images have the ids that transformers' processors give."""
 
+import json
 from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
@@ -177,6 +178,16 @@ def test_a_text_reaches_a_template_that_wants_lists(folders: dict[str, Path]) ->
     going = [{"role": "user", "content": "Hello"}, {"role": "assistant", "content": "Wor"}]
     asked: dict[str, Any] = {"add_generation_prompt": False, "continue_final_message": True}
     assert template.render(going, **asked).endswith("Assistant: Wor")
+
+
+def test_a_template_is_found_in_the_file_of_the_processor(tmp_path: Path) -> None:
+    makers.save(tmp_path, "byte_level")
+    assert not Tokenizer.load(tmp_path).chat_templates
+    file = tmp_path / "chat_template.json"
+    file.write_text(json.dumps({"chat_template": vision_templates.QWEN}), "utf-8")
+    assert Tokenizer.load(tmp_path).chat_templates == {"default": vision_templates.QWEN}
+    vision_templates.save(tmp_path, "idefics3")
+    assert Tokenizer.load(tmp_path).chat_templates == {"default": vision_templates.SMOLVLM}
 
 
 def test_a_template_that_shows_texts_only_gets_the_markup_in_them(tmp_path: Path) -> None:

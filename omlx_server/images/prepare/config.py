@@ -68,13 +68,17 @@ def colours(config: Mapping[str, Any]) -> npt.NDArray[np.float32]:
 
 
 def coloured(
-    table: npt.NDArray[np.float32], bitmaps: Sequence[npt.NDArray[np.uint8]]
+    table: npt.NDArray[np.float32],
+    bitmaps: Sequence[npt.NDArray[np.uint8]],
+    shape: tuple[int, ...],
 ) -> npt.NDArray[np.float32]:
-    """[N, H, W, 3] of N arrays [H, W, 3], by the `table` that `colours` made."""
-    found = np.empty((len(bitmaps), *bitmaps[0].shape), dtype=np.float32)
+    """An array of this `shape`, [N, H, W, 3], of the upper left corners of N arrays, by the `table`
+    that `colours` made."""
+    found = np.empty(shape, dtype=np.float32)
+    _, height, width, _ = shape
     for index, pixels in enumerate(bitmaps):
         for colour in range(_CHANNELS):
-            found[index, ..., colour] = table[colour][pixels[..., colour]]
+            found[index, ..., colour] = table[colour][pixels[:height, :width, colour]]
     return found
 
 

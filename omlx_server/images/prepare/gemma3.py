@@ -12,7 +12,8 @@ _DEFAULTS = {"image_mean": (0.5, 0.5, 0.5), "image_std": (0.5, 0.5, 0.5)}
 
 
 class Gemma3Preparer(Preparer):
-    """`pixels` is [1, height, width, 3]. An image has one size, whatever its detail.
+    """`pixels` is [1, height, width, 3], without the pixels that fill no patch. An image has one
+    size, whatever its detail.
 
     Cutting long images into further squares, which Gemma calls pan and scan, is not done; it is
     off in the published models.
@@ -34,7 +35,7 @@ class Gemma3Preparer(Preparer):
             config, "image_seq_length", fields.whole(model, "mm_tokens_per_image", 256)
         )
         self._patch = fields.patch_size(model, 14)
-        parameters = {"size": self._size, "resample": self._resample}
+        parameters = {"size": self._size, "patch": self._patch, "resample": self._resample}
         super().__init__({**_DEFAULTS, **config}, parameters)
 
     def plan(self, height: int, width: int) -> Plan:
@@ -42,11 +43,11 @@ class Gemma3Preparer(Preparer):
         return Plan(
             grid=(1, rows, columns),
             tokens=self._tokens,
-            shape=(1, *self._size, 3),
+            shape=(1, rows * self._patch, columns * self._patch, 3),
             working_bytes=resize_bytes((height, width), self._size),
             advance=self._tokens,
         )
 
     def _pixels(self, bitmap: Bitmap, plan: Plan) -> Floats:
         small = resize(bitmap.pixels, *self._size, self._resample)
-        return fields.coloured(self._colours, [small])
+        return fields.coloured(self._colours, [small], plan.shape)

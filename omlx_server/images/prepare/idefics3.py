@@ -16,7 +16,8 @@ _DEFAULTS = {"image_mean": (0.5, 0.5, 0.5), "image_std": (0.5, 0.5, 0.5)}
 class Idefics3Preparer(Preparer):
     """`pixels` is [tiles, side, side, 3]: the tiles row by row, then the whole image, squeezed
     into a square, which is all there is where the image fits one tile, and at low detail. `tokens`
-    are those of all tiles; the words between them are the prompt's.
+    are those of all tiles; the words between them are the prompt's. A tile comes without the pixels
+    at its right and lower edge that fill no patch, as the reference's tower passes over them.
 
     All tiles are full, so the masks that say where a tile is padded hold ones only, and are not
     made. Transformers pads where images of a batch have different numbers of tiles.
@@ -37,7 +38,7 @@ class Idefics3Preparer(Preparer):
         self._tokens = fields.whole(config, "image_seq_len", _tokens_of_tile(model))
         self._patch = fields.patch_size(model, 14)
         parameters = {
-            "size": [self._longest, self._side],
+            "size": [self._longest, self._side, self._patch],
             "splits": self._splits,
             "resample": self._resample,
         }
@@ -51,7 +52,7 @@ class Idefics3Preparer(Preparer):
         return Plan(
             grid=(1, patches, patches),
             tokens=count * self._tokens,
-            shape=(count, self._side, self._side, 3),
+            shape=(count, patches * self._patch, patches * self._patch, 3),
             working_bytes=resize_bytes((height, width), first) + resize_bytes(first, second),
             advance=self._tokens,
             tiles=(rows, columns),
@@ -81,7 +82,7 @@ class Idefics3Preparer(Preparer):
             cut = image.reshape(rows, side, columns, side, 3).transpose(0, 2, 1, 3, 4)
             tiles += list(cut.reshape(-1, side, side, 3))
         tiles.append(resize(image, side, side, self._resample))
-        return fields.coloured(self._colours, tiles)
+        return fields.coloured(self._colours, tiles, plan.shape)
 
 
 def _with_longest_edge(height: int, width: int, longest: int) -> tuple[int, int]:
