@@ -162,6 +162,20 @@ class GeneratorClient(ModelClient[ModelInstance]):
         digest once. Raises as `ask`, and BadRequest if the model sees nothing."""
         return await self.ask(lambda instance: seeing.unseen(instance, tokens, salt, images))
 
+    @asynccontextmanager
+    async def expecting(self, images: Sequence[ImageSpan]) -> AsyncIterator[None]:
+        """A context in which the features of `images` stay, unless their memory is needed: until
+        the request that they are for is queued. Raises as `ask`."""
+        held, digests = ExitStack(), [image.digest for image in images]
+        try:
+            await self.ask(
+                lambda instance: held.enter_context(instance.features.expecting(digests))
+            )
+            yield
+        finally:
+            with suppress(Unavailable):  # the thread has ended
+                self.engine.put(Call(held.close, Future()))
+
     async def see(self, image: ImageSpan, pixels: Floats) -> None:
         """Compute and keep the features of an image, in slices between steps, once memory is set
         aside for that. `pixels` are what `image.pixels` makes. Nothing is computed if the features
