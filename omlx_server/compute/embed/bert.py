@@ -5,19 +5,15 @@ Attributes have the names of Hugging Face's files, so that weights are loaded wi
 """
 
 from copy import copy
-from functools import partial
 
 import mlx.core as mx
 import mlx.nn as nn
 
+from omlx_server.compute.attention.all_to_all import MOST_SCORES, attend
 from omlx_server.compute.embed.batch import Batch, Forward
 from omlx_server.compute.embed.config import EncoderConfig
 from omlx_server.compute.embed.gelu import gelu
 from omlx_server.core.memory.encoder import EncoderShape
-
-# Attention that is not fused makes at most this many scores at a time (256 MB in float32). All of
-# those of one text of 8,192 tokens would take 4 GB with 16 heads.
-_MOST_SCORES = 1 << 26
 
 _ACTIVATIONS = {
     "gelu": gelu,
@@ -150,7 +146,7 @@ class Encoder(Module):
             head_dim=config.hidden // config.heads,
             width=width,
             causal=False,
-            most_scores=_MOST_SCORES,
+            most_scores=MOST_SCORES,
         )
 
     def run(self, batch: Batch, slice_tokens: int) -> Forward:
@@ -196,24 +192,6 @@ class RobertaRanker(Encoder):
     def logits(self, first: mx.array) -> mx.array:
         """The logits [B] of texts, from the hidden states [B, H] of their first tokens."""
         return self.classifier.out_proj(mx.tanh(self.classifier(first)))[:, 0]
-
-
-def attend(
-    q: mx.array, k: mx.array, v: mx.array, mask: mx.array | None, most_scores: int = _MOST_SCORES
-) -> mx.array:
-    """Attention of all tokens to all tokens, for q, k, v [B, H, L, D]. More than `most_scores`
-    scores are made in pieces of the queries. It waits for each piece, because one evaluation of all
-    of them would hold the scores of several at once."""
-    batch, heads, length, width = q.shape
-    rows = max(1, most_scores // (batch * heads * length))
-    attention = partial(mx.fast.scaled_dot_product_attention, scale=width**-0.5, mask=mask)
-    if rows >= length:
-        return attention(q, k, v)
-    pieces = list[mx.array]()
-    for i in range(0, length, rows):
-        pieces.append(attention(q[:, :, i : i + rows], k, v))
-        mx.eval(pieces[-1])
-    return mx.concatenate(pieces, axis=2)
 
 
 def _mask(batch: Batch, dtype: mx.Dtype) -> mx.array | None:

@@ -21,6 +21,7 @@ class DevicePolicy:
                     before it is much slower than with one token for each row
     joins           how many prompts may join the batch in one step, which is copied for each of
                     them
+    fused_widths    of heads, ascending, for which attention over many queries makes no scores
     """
 
     beside_host: bool
@@ -30,6 +31,7 @@ class DevicePolicy:
     grouped: int
     places: int
     joins: int
+    fused_widths: tuple[int, ...]
 
 
 # A launch takes as long as its work, so nothing is gained by launching before waiting, and memory
@@ -45,10 +47,12 @@ CPU = DevicePolicy(
     grouped=256,
     places=24,
     joins=1,
+    fused_widths=(),
 )
 # A GPU needs much work at a time, and has time for more places because it waits for the weights.
 # 512 tokens don't fill it (peers compute a fifth more per second in chunks of 2,048), and its fused
-# attention keeps no scores. 128 MB are copied in less time than a decode takes.
+# attention keeps no scores, of heads with the widths that MLX's Metal kernels have. 128 MB are
+# copied in less time than a decode takes.
 GPU = DevicePolicy(
     beside_host=True,
     copied_at_once=128 << 20,
@@ -57,6 +61,7 @@ GPU = DevicePolicy(
     grouped=512,
     places=64,
     joins=4,
+    fused_widths=(64, 80, 128),
 )
 
 

@@ -3,7 +3,7 @@
 `mx.fast.scaled_dot_product_attention` is looked up at each call, by mlx-lm's own function for all
 models and by models that call it themselves. From `install` on that name is a `Dispatch`: keys and
 values of our caches go to their scheme, all others to MLX's function, or on the CPU backend to one
-that is faster there (compute/attention.py).
+that is faster there (compute/attention/by_powers.py).
 """
 
 from collections.abc import Callable
@@ -11,7 +11,7 @@ from typing import Any
 
 import mlx.core as mx
 
-from omlx_server.compute import attention
+from omlx_server.compute.attention import by_powers
 from omlx_server.compute.hardware import device
 from omlx_server.compute.kv.latent import RotatedScores
 from omlx_server.compute.kv.packed import PackedKV
@@ -27,7 +27,7 @@ def install() -> None:
     nothing."""
     current = mx.fast.scaled_dot_product_attention
     if not isinstance(current, Dispatch):
-        faster = attention.attention if device.is_cpu() else current
+        faster = by_powers.attention if device.is_cpu() else current
         mx.fast.scaled_dot_product_attention = Dispatch(faster)
 
 

@@ -27,7 +27,9 @@ from omlx_server.errors import first_line
 _log = logging.getLogger(__name__)
 
 # How many buffers are alive at once differs a little from run to run.
-_RUNS = 2
+_RUNS = 3
+# Where scores are made, those of so many patches take some hundred MB.
+_MOST_PATCHES = 2048
 
 
 def planning_tower(
@@ -77,8 +79,8 @@ def fitted(shape: EncoderShape, probes: Iterable[tuple[Grid, int]]) -> tuple[flo
 
 def _grids(tower: Tower) -> list[Grid]:
     """The grids to probe: few scores, many scores, and in between."""
-    patches = device_policy.current().chunk
-    return list(dict.fromkeys(map(tower.grid_of, (patches // 8, patches // 2, 2 * patches))))
+    most = min(4 * device_policy.current().chunk, _MOST_PATCHES)
+    return list(dict.fromkeys(map(tower.grid_of, (most // 8, most // 2, most))))
 
 
 def _took(tower: Tower, grid: Grid) -> int:

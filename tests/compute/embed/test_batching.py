@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import mlx.core as mx
 import numpy as np
@@ -9,9 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from omlx_server.compute.attention.all_to_all import attend
 from omlx_server.compute.embed.batch import Part, Work, collect
-from omlx_server.compute.embed.bert import attend
 from omlx_server.compute.embed.pace import Pace
+from omlx_server.compute.hardware import device_policy
 from omlx_server.core.encoded import Encoded
 from omlx_server.errors import BadRequest
 from tests.compute.embed import tiny
@@ -102,3 +104,21 @@ def test_attention_in_pieces_is_the_same(tmp_path: Path) -> None:
     whole = attend(q, k, v, mask)
     for most in (1, 2 * 3 * 17 * 5, 2 * 3 * 17 * 16):
         assert mx.allclose(attend(q, k, v, mask, most), whole, atol=1e-6).item()
+
+
+def test_heads_are_padded_to_a_width_for_which_attention_is_fused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    q, k, v = (mx.random.normal((2, 3, 17, 72), key=mx.random.key(i)) for i in range(3))
+    seen = (mx.arange(17) < mx.array([[17], [9]]))[:, None, None, :]
+    whole, widths = attend(q, k, v, seen), list[int]()
+    own = mx.fast.scaled_dot_product_attention
+
+    def noted(q: mx.array, *rest: mx.array, **options: Any) -> mx.array:
+        widths.append(q.shape[-1])
+        return own(q, *rest, **options)
+
+    monkeypatch.setattr(mx.fast, "scaled_dot_product_attention", noted)
+    monkeypatch.setattr(device_policy, "current", lambda: device_policy.GPU)
+    assert mx.allclose(attend(q, k, v, seen, 1), whole, atol=1e-5).item()
+    assert widths == [80]

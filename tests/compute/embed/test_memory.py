@@ -44,8 +44,8 @@ def test_no_pass_takes_more_than_was_planned() -> None:
 
 
 def test_attention_in_pieces_is_planned(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("omlx_server.compute.embed.bert._MOST_SCORES", 1 << 20)
-    monkeypatch.setattr("omlx_server.compute.embed.bert.attend.__defaults__", (1 << 20,))
+    monkeypatch.setattr("omlx_server.compute.embed.bert.MOST_SCORES", 1 << 20)
+    monkeypatch.setattr("omlx_server.compute.attention.all_to_all.attend.__defaults__", (1 << 20,))
     backbone, head = made("bert")
     plan = finish(planning(backbone, head, 0, 2048))
     for one in (Pass(1, 1200, 64), Pass(4, 600, 64)):

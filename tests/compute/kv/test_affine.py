@@ -9,7 +9,7 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
-from omlx_server.compute.attention import attention
+from omlx_server.compute.attention.by_powers import attention
 from omlx_server.compute.hardware import device
 from omlx_server.compute.kv.schemes import affine_tiles, fields, tiles
 from omlx_server.compute.kv.schemes.affine import BITS, GROUP_SIZES, Affine

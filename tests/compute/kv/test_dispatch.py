@@ -7,7 +7,7 @@ import pytest
 from mlx_lm.models import base
 from mlx_lm.models.cache import KVCache, QuantizedKVCache
 
-from omlx_server.compute.attention import _native, attention
+from omlx_server.compute.attention.by_powers import _native, attention
 from omlx_server.compute.hardware import device
 from omlx_server.compute.kv import dispatch
 from omlx_server.compute.kv.caches import PackedKVCache

@@ -16,8 +16,8 @@ from tests.compute.portable.traced import ROOT, Traced, problems, trace_all_runs
 _ON_CPU = "computed by the CPU backend only"
 _ELSEWHERE = "its operations are traced elsewhere"
 NOT_TRACED = {
-    ("compute/attention.py", "attention"): _ON_CPU,
-    ("compute/attention.py", "_masked"): _ON_CPU,
+    ("compute/attention/by_powers.py", "attention"): _ON_CPU,
+    ("compute/attention/by_powers.py", "_masked"): _ON_CPU,
     ("compute/embed/gelu.py", "rational_gelu"): _ON_CPU,
     ("compute/kv/schemes/affine_tiles.py", "_own"): _ON_CPU,
     ("compute/kv/schemes/affine_tiles.py", "_undealt"): _ON_CPU,

@@ -15,7 +15,7 @@ _LOG2_E = math.log2(math.e)
 @dataclass(frozen=True, slots=True, eq=False)
 class PowerBase:
     """In which base powers are taken. On the CPU backend those of two take a third of `mx.exp`, as
-    in compute/attention.py."""
+    in compute/attention/by_powers.py."""
 
     log: float
     power: Callable[[mx.array], mx.array]

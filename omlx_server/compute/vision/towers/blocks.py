@@ -9,6 +9,7 @@ import mlx.core as mx
 import mlx.nn as nn
 import numpy as np
 
+from omlx_server.compute.attention.all_to_all import attend
 from omlx_server.compute.vision.towers.config import ACTIVATIONS
 from omlx_server.compute.vision.towers.grids import Floats
 
@@ -48,7 +49,7 @@ class Parts:
         """Attention [N, H * D] within each part, of arrays [N, H, D]."""
         heads, width = queries.shape[1:]
         split = [self._split(array) for array in (queries, keys, values)]
-        found = mx.fast.scaled_dot_product_attention(*split, scale=width**-0.5, mask=self.seen)
+        found = attend(*split, self.seen)
         joined = found.transpose(0, 2, 1, 3).reshape(-1, heads * width)
         return joined if self.back is None else joined[self.back]
 

@@ -8,6 +8,7 @@ from typing import Any
 import mlx.core as mx
 import mlx.nn as nn
 
+from omlx_server.compute.attention.all_to_all import attend
 from omlx_server.compute.vision.towers.blocks import Mlp
 from omlx_server.compute.vision.towers.config import Fields, check
 from omlx_server.compute.vision.towers.slices import Slices, encoder_shape
@@ -94,9 +95,7 @@ class Attention(nn.Module):
             project(x).reshape(count, patches, self._heads, width).transpose(0, 2, 1, 3)
             for project in (self.q_proj, self.k_proj, self.v_proj)
         )
-        found = mx.fast.scaled_dot_product_attention(
-            queries, keys, values, scale=width**-0.5, mask=seen
-        )
+        found = attend(queries, keys, values, seen)
         out: mx.array = self.out_proj(found.transpose(0, 2, 1, 3).reshape(x.shape))
         return out
 

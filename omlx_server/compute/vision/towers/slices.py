@@ -4,6 +4,7 @@ from collections.abc import Iterable
 
 import mlx.core as mx
 
+from omlx_server.compute.attention.all_to_all import MOST_SCORES
 from omlx_server.compute.hardware.slices import slice_products
 from omlx_server.core.memory.encoder import EncoderShape
 
@@ -32,4 +33,14 @@ def encoder_shape(
     """The sizes of a tower in elements of `width` bytes. All patches of an image go through each
     layer together."""
     head_dim = hidden // heads
-    return EncoderShape(layers, hidden, intermediate, heads, heads, head_dim, width, causal=False)
+    return EncoderShape(
+        layers,
+        hidden,
+        intermediate,
+        heads,
+        heads,
+        head_dim,
+        width,
+        causal=False,
+        most_scores=MOST_SCORES,
+    )
