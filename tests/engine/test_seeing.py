@@ -195,6 +195,8 @@ def test_features_stay_until_the_request_for_them_is_queued(directory: Path) -> 
 def test_who_expects_features_hinders_nobody(directory: Path) -> None:
     async def scene() -> None:
         async with house_of(directory, memory={"limit": 8 * MB}) as (house, client):
+            for number in range(8):
+                await ask(client, f"{number}", Told(KIND).then(words(number, 400)))
             told = story()
             async with client.expecting(told.images):
                 await see(client, told)
