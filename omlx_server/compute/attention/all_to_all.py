@@ -40,4 +40,4 @@ def attend(
 def _padded(array: mx.array, width: int) -> mx.array:
     """The array [B, H, L, D] with zeros behind, up to `width`: they change no score."""
     more = width - array.shape[-1]
-    return mx.pad(array, ((0, 0), (0, 0), (0, 0), (0, more))) if more else array
+    return mx.pad(array, [(0, 0), (0, 0), (0, 0), (0, more)]) if more else array

@@ -17,8 +17,8 @@ import mlx.nn as nn
 import numpy as np
 
 from omlx_server.compute.architectures.heads import Headed
+from omlx_server.compute.attention.all_to_all import attend
 from omlx_server.compute.embed.batch import collect
-from omlx_server.compute.embed.bert import attend
 from omlx_server.compute.embed.yes_no import score
 from omlx_server.compute.kv.schemes.base import Scheme
 from omlx_server.compute.model.loader import LoadedModel, load, loading

@@ -48,8 +48,8 @@ class Parts:
     def attend(self, queries: mx.array, keys: mx.array, values: mx.array) -> mx.array:
         """Attention [N, H * D] within each part, of arrays [N, H, D]."""
         heads, width = queries.shape[1:]
-        split = [self._split(array) for array in (queries, keys, values)]
-        found = attend(*split, self.seen)
+        queries, keys, values = map(self._split, (queries, keys, values))
+        found = attend(queries, keys, values, self.seen)
         joined = found.transpose(0, 2, 1, 3).reshape(-1, heads * width)
         return joined if self.back is None else joined[self.back]
 
