@@ -157,7 +157,7 @@ class GeneratorClient(ModelClient[ModelInstance]):
     async def unseen(
         self, tokens: tuple[int, ...], salt: bytes, images: Sequence[ImageSpan]
     ) -> tuple[ImageSpan, ...]:
-        """Those of the `images` in a prompt whose features have to be computed for it: they are not
+        """The `images` of a prompt whose features have to be computed for it: they are not
         kept, and not wholly within what both tiers of the prefix cache have of the prompt. Each
         digest once. Raises as `ask`, and BadRequest if the model sees nothing."""
         return await self.ask(lambda instance: seeing.unseen(instance, tokens, salt, images))
