@@ -50,14 +50,14 @@ class ImageSpan:
 
 
 def within(images: Iterable[ImageSpan], start: int, stop: int) -> tuple[ImageSpan, ...]:
-    """Those with tokens among [start, stop)."""
-    return tuple(p for p in images if p.start < stop and start < p.stop)
+    """The images that have tokens among [start, stop)."""
+    return tuple(image for image in images if image.start < stop and start < image.stop)
 
 
 def shift(images: Iterable[ImageSpan], position: int) -> int:
     """By how much the positions of text at token `position` are ahead of its number of tokens
     because of the images before it: often below 0."""
-    return sum(p.advance - p.count for p in images if p.stop <= position)
+    return sum(image.advance - image.count for image in images if image.stop <= position)
 
 
 def uncut(images: Sequence[ImageSpan], start: int, stop: int) -> int:

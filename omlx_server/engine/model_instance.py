@@ -245,6 +245,7 @@ class ModelInstance:
         self._keep(launched.payloads)
         events = self.scheduler.update(result)
         self._keep(launched.cut())
+        self._trim_features()
         return events
 
     def launch_chunks(self, launched: Launched) -> tuple[ChunksLaunched, list[TokenEvent]]:
@@ -271,14 +272,18 @@ class ModelInstance:
         """Note that the device is done with a step's chunks, which took it so long. To be called in
         the order of their launches."""
         self.tiers.computed(self._computing.popleft())
+        self._trim_features()
         if self.watch is not None:
-            self.features.trim(self.watch.guard.limit)
             step = StepShape(prefills=forwards(chunks.groups))
             self.watch.step_done(step, time.monotonic())
             if self._computing:
                 self.watch.begin_step()
         self.cache.rates.computed(chunks.tokens, seconds)
         self.scheduler.chunks_took(chunks.chunks, seconds)
+
+    def _trim_features(self) -> None:
+        if self.watch is not None:
+            self.features.trim(self.watch.guard.limit)
 
     def recall(self) -> None:
         """Ask the cold tier for what prompts want, and take in what has come: other blocks may have

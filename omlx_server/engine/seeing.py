@@ -17,7 +17,7 @@ from omlx_server.errors import BadRequest
 def unseen(
     instance: ModelInstance, tokens: tuple[int, ...], salt: bytes, images: Sequence[ImageSpan]
 ) -> tuple[ImageSpan, ...]:
-    """Those of the `images` in a prompt whose features have to be computed for it: they are not
+    """The `images` of a prompt whose features have to be computed for it: they are not
     kept, and the prefix cache has not all of their tokens. Each digest once. Raises BadRequest if
     the model sees nothing."""
     eyes = _eyes_of(instance)

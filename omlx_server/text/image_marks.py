@@ -74,9 +74,12 @@ class ImageMarks:
         runs = [run for shown in self._marked(rendering) for run in shown.runs]
         extra = sum(run.count - 1 for run in runs)
         if most is not None and extra >= most:
-            raise TooManyTokens(most, extra)
+            raise TooManyTokens(most, extra + len(runs))
         text = self._replaced(rendering, lambda shown: shown.markup)
-        ids = encode(text, None if most is None else most - extra)
+        try:
+            ids = encode(text, None if most is None else most - extra)
+        except TooManyTokens as error:
+            raise TooManyTokens(most or 0, error.at_least + extra) from None
         if ids.count(self._placeholder) != len(runs):
             raise BadRequest("the chat template can't show these images", param="messages")
         left = iter(runs)

@@ -23,7 +23,7 @@ class _Family:
 
 @dataclass(frozen=True, slots=True)
 class ImageMarkup:
-    """That of one model. `placeholder` is the id of the token that stands for a run."""
+    """The markup of one model. `placeholder` is the id of the token that stands for a run."""
 
     write: Callable[[Tiles], str]
     placeholder: int

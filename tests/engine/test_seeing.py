@@ -174,6 +174,44 @@ def test_features_that_no_prompt_needs_have_a_bound(directory: Path) -> None:
     play(scene())
 
 
+def test_features_stay_until_the_request_for_them_is_queued(directory: Path) -> None:
+    """A prompt may have more images than are kept for nobody: the tower runs once for each."""
+
+    async def scene() -> None:
+        async with house_of(directory, memory={"limit": 8 * MB}) as (_, client):
+            shown = [picture(KIND, number, (1, 12, 12)) for number in range(16)]
+            told = Told(KIND).then([1], *shown, [8, 9])
+            async with client.expecting(told.images):
+                assert await see(client, told) == 16
+                assert await client.ask(features) > 8 * MB // 32
+                generation = await client.submit(request("a", told))
+            assert await collect(generation) == answer(seeing(KIND), told, COUNT)
+            assert await client.ask(runs) == 16
+            assert await client.ask(features) <= 8 * MB // 32
+
+    play(scene())
+
+
+def test_who_expects_features_hinders_nobody(directory: Path) -> None:
+    async def scene() -> None:
+        async with house_of(directory, memory={"limit": 8 * MB}) as (house, client):
+            for number in range(8):
+                await ask(client, f"{number}", Told(KIND).then(words(number, 400)))
+            told = story()
+            async with client.expecting(told.images):
+                await see(client, told)
+                most = await house.engine.call(lambda: house.account.most())
+                async with asyncio.timeout(30), client.setting_aside(most):
+                    assert await client.ask(features) == 0
+            task = asyncio.create_task(client.expecting(told.images).__aenter__())
+            await asyncio.sleep(0)
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+            assert not await client.ask(lambda instance: instance.features._expected)
+
+    play(scene())
+
+
 def test_a_job_finds_room_where_features_were(directory: Path) -> None:
     async def scene() -> None:
         async with house_of(directory, memory={"limit": 8 * MB}) as (house, client):

@@ -89,8 +89,9 @@ def test_the_tokens_of_images_count(template: ChatTemplate, marks: ImageMarks) -
     ids = template.encode(user(content), images=marks)
     assert template.encode(user(content), images=marks, most=len(ids)) == ids
     for most in (len(ids) - 1, 9, 1):
-        with pytest.raises(TooManyTokens):
+        with pytest.raises(TooManyTokens) as caught:
             template.encode(user(content), images=marks, most=most)
+        assert most < caught.value.at_least <= len(ids)
 
 
 def test_a_template_that_shows_a_placeholder_of_its_own_is_refused(

@@ -69,17 +69,24 @@ class Turn:
                 images=made.images,
             )
             form = form_of(chat, made.plan, model, made.opening)
-            if images is not None:
-                await self._see(images, request)
-            choices = await submit(request, form, model, self.request, chat)
+            async with self._seen(images, request):
+                choices = await submit(request, form, model, self.request, chat)
         choices.usage.dropped = made.dropped
         return choices
 
-    async def _see(self, images: ChatImages, request: EngineRequest) -> None:
-        threads = context_of(self.request).image_threads
+    @asynccontextmanager
+    async def _seen(self, images: ChatImages | None, request: EngineRequest) -> AsyncIterator[None]:
+        """A context that begins when the model has seen the `images`, and in which what it made of
+        them stays for the request to be queued."""
+        if images is None:
+            yield
+            return
+        threads, engine = context_of(self.request).image_threads, self.model.engine
         salted = replace(request, salt=salt_of(self.request, self.chat.cache_salt))
-        async with _deadline(self.request):
-            await see(images, salted, self.model.engine, threads)
+        async with engine.expecting(request.images):
+            async with _deadline(self.request):
+                await see(images, salted, engine, threads)
+            yield
 
 
 @asynccontextmanager

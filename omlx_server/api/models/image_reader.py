@@ -38,8 +38,8 @@ _REMEMBERED = 8192
 
 @dataclass(frozen=True, slots=True)
 class TextOnly:
-    """In the place of a reader, for a model that takes no images. `why` says so where it could with
-    other settings or another installation."""
+    """Stands in the place of a reader, for a model that takes no images. `why` says why not; it is
+    empty where there is nothing to say."""
 
     why: str = ""
 
@@ -61,7 +61,8 @@ class GivenImage:
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """Of a file: the size and the digest of its bitmap, and what decoding it holds."""
+    """What is remembered of a file: the size and the digest of its bitmap, and the most bytes that
+    decoding it holds."""
 
     height: int
     width: int
@@ -82,7 +83,7 @@ class ReadImage:
     making_bytes: int
 
     def prepared(self) -> Prepared:
-        """What the tower takes. It takes a while."""
+        """Decode the file and prepare its pixels for the tower, which takes a while."""
         return self.preparer.prepare(decode(inspect(self.data)))
 
     def runs(self) -> tuple[ImageSpan, ...]:

@@ -18,7 +18,7 @@ class Model(gemma3.Model):  # type: ignore[misc]
     """It is loaded as mlx-lm's."""
 
     def sanitize(self, weights: Weights) -> Weights:
-        """Those of the language model, by the names of mlx-lm's class."""
+        """The weights of the language model, by the names of mlx-lm's class."""
         found: Weights = {}
         for name, array in weights.items():
             if name.startswith("model.language_model."):

@@ -42,8 +42,8 @@ class Model(nn.Module):
         return found
 
     def sanitize(self, weights: Weights) -> Weights:
-        """Those of the language model, by the names of mlx-lm's llama. Where a checkpoint has no
-        head, the embedding is that, too."""
+        """The weights of the language model, by the names of mlx-lm's llama. Where a checkpoint has
+        no head, the embedding is that, too."""
         found: Weights = {}
         for name, array in weights.items():
             start = next((start for start in _STARTS if name.startswith(start)), None)

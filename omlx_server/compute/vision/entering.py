@@ -54,7 +54,8 @@ class Seeing:
         return logits  # type: ignore[no-any-return]
 
     def _embedded(self, tokens: mx.array) -> mx.array:
-        """What enters the model [B, T, hidden]."""
+        """The embeddings [B, T, hidden] that enter the model: features where entries are, and those
+        of tokens elsewhere."""
         known = tokens
         for entry in self._entries:
             known = _put(known, entry, mx.zeros((entry.features.tokens,), tokens.dtype))
@@ -67,7 +68,8 @@ class Seeing:
         return embedded
 
     def _with_deepstack(self, hidden: mx.array, cache: Sequence[Any]) -> mx.array:
-        """As mlx-lm's qwen3 and qwen3_moe compute it, with features added behind first layers."""
+        """The logits as mlx-lm's qwen3 and qwen3_moe compute them, with the deepstack features of
+        entries added behind the first layers."""
         model = language_model(self._model)
         mask = create_attention_mask(hidden, cache[0])
         for number, (layer, own) in enumerate(zip(model.model.layers, cache, strict=True)):

@@ -64,13 +64,13 @@ class Family:
     multiplies: bool = False
 
     def sections(self, config: Mapping[str, Any]) -> Sections | None:
-        """By which axis each frequency turns; None without axes. Raises ModelUnavailable if
+        """The axis by which each frequency turns; None without axes. Raises ModelUnavailable if
         config.json does not say that, or wrongly."""
         return Sections.read(config, interleaved=self.interleaved) if self.three_axes else None
 
     def input_scale(self, config: Mapping[str, Any]) -> float:
-        """By what mlx-lm's language model multiplies what enters it: by the root of its width, as
-        bfloat16 has that."""
+        """The factor by which mlx-lm's language model multiplies what enters it: the root of its
+        width, rounded to bfloat16."""
         if not self.multiplies:
             return 1.0
         root = config["text_config"]["hidden_size"] ** 0.5

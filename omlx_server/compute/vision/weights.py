@@ -47,7 +47,7 @@ def stored(directory: Path) -> Weights:
 
 
 def renamed(tensors: Mapping[str, mx.array], family: Family) -> Weights:
-    """Those of the tower, by the names that our modules give them."""
+    """The weights of the tower, by the names that our modules give them."""
     found: Weights = {}
     for name, array in tensors.items():
         start = next((pair for pair in family.starts if name.startswith(pair[0])), None)

@@ -261,7 +261,7 @@ class PrefixCache:
         root = self.root(salt)
         keys = chain(root, tokens[:-1], self.layout.block_size)
         handle = PrefixHandle(root, tokens[:-1], keys)
-        found = find(self.index.match(root, tokens), self.layout, len(tokens) - 1)
+        found = self._find(handle)
         prompt = Prompt.of(handle, found)
         reached = [(record, reach(prompt, record)) for record in self._recall(prompt)]
         return Probe.of(tokens, found, reached)

@@ -157,10 +157,24 @@ class GeneratorClient(ModelClient[ModelInstance]):
     async def unseen(
         self, tokens: tuple[int, ...], salt: bytes, images: Sequence[ImageSpan]
     ) -> tuple[ImageSpan, ...]:
-        """Those of the `images` in a prompt whose features have to be computed for it: they are not
+        """The `images` of a prompt whose features have to be computed for it: they are not
         kept, and not wholly within what both tiers of the prefix cache have of the prompt. Each
         digest once. Raises as `ask`, and BadRequest if the model sees nothing."""
         return await self.ask(lambda instance: seeing.unseen(instance, tokens, salt, images))
+
+    @asynccontextmanager
+    async def expecting(self, images: Sequence[ImageSpan]) -> AsyncIterator[None]:
+        """A context in which the features of `images` stay, unless their memory is needed: until
+        the request that they are for is queued. Raises as `ask`."""
+        held, digests = ExitStack(), [image.digest for image in images]
+        try:
+            await self.ask(
+                lambda instance: held.enter_context(instance.features.expecting(digests))
+            )
+            yield
+        finally:
+            with suppress(Unavailable):  # the thread has ended
+                self.engine.put(Call(held.close, Future()))
 
     async def see(self, image: ImageSpan, pixels: Floats) -> None:
         """Compute and keep the features of an image, in slices between steps, once memory is set

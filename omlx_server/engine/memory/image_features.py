@@ -1,7 +1,9 @@
 """The memory that features of images take in one model, and what of them goes when it is short.
 Lives on the mlx thread."""
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import contextmanager
 
 from omlx_server.compute.vision.eyes import Eyes
 from omlx_server.core.memory.budgets import features_bytes
@@ -15,6 +17,7 @@ class KeptFeatures:
     def __init__(self, eyes: Eyes | None, queues: Callable[[], SequenceQueues]) -> None:
         self._eyes = eyes
         self._queues = queues
+        self._expected = Counter[bytes]()
 
     @property
     def nbytes(self) -> int:
@@ -28,9 +31,21 @@ class KeptFeatures:
             return 0
         return self._eyes.spare(self._wanted())
 
+    @contextmanager
+    def expecting(self, digests: Iterable[bytes]) -> Iterator[None]:
+        """A context in which `trim` spares the features of these images, because a request that is
+        not queued yet will need them. What makes room spares none: so who waits for room while it
+        expects features hinders nobody."""
+        own = Counter(digests)
+        self._expected += own
+        try:
+            yield
+        finally:
+            self._expected -= own
+
     def trim(self, limit: int) -> None:
         """Keep no more than their part of a memory of `limit` bytes, unless prompts need more."""
-        self._let_go(self.nbytes - features_bytes(limit))
+        self._let_go(self.nbytes - features_bytes(limit), self._expected)
 
     def let_go(self, nbytes: int) -> int:
         """Let go of `nbytes` bytes, as far as no prompt needs them. Returns how many went."""
@@ -40,10 +55,10 @@ class KeptFeatures:
         """Let go of all that no prompt needs."""
         self._let_go(self.nbytes)
 
-    def _let_go(self, nbytes: int) -> int:
+    def _let_go(self, nbytes: int, spared: Collection[bytes] = ()) -> int:
         if self._eyes is None or nbytes <= 0:
             return 0
-        return self._eyes.let_go(nbytes, self._wanted())
+        return self._eyes.let_go(nbytes, self._wanted().union(spared))
 
     def _wanted(self) -> set[bytes]:
         """The digests of images in prompts that wait or are under way, and of rows that have not

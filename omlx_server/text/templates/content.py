@@ -34,7 +34,7 @@ class ContentForm:
 
     @classmethod
     def of(cls, render: Render, controls: Iterable[str]) -> "ContentForm":
-        """That of a template. `controls` are the texts of control tokens: a client can't write
+        """The form of a template. `controls` are the texts of control tokens: a client can't write
         what an image is shown by, so it must hold one of these."""
         if _shown(render, [_user(_BEFORE)], _BEFORE):
             form = cls()

@@ -83,6 +83,7 @@ def tensors(name: str) -> dict[str, mx.array]:
 def save(name: str, folder: Path, weights: dict[str, mx.array] | None = None) -> Path:
     """A directory as people have it, with these weights or the model's own."""
     (folder / "config.json").write_text(json.dumps(CONFIGS[name]), "utf-8")
+    (folder / "preprocessor_config.json").write_text("{}", "utf-8")
     mx.save_safetensors(str(folder / "model.safetensors"), weights or tensors(name))
     return folder
 

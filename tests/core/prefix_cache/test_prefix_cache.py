@@ -7,6 +7,8 @@ import pytest
 
 from omlx_server.core.blocks.block import Size, Worth
 from omlx_server.core.blocks.cache_layout import CacheLayout
+from omlx_server.core.blocks.record import Record
+from omlx_server.core.cold.index import ColdIndex
 from omlx_server.core.prefix_cache.eviction import Budget
 from omlx_server.core.prefix_cache.prefix_cache import PrefixCache
 from omlx_server.core.request import (
@@ -346,6 +348,20 @@ def test_a_probe_changes_nothing_and_tells_what_a_request_would_get() -> None:
     assert probe.blocks == ((0, 4), (4, 8), (8, 12), (12, 14))
     assert probe.checkpoints == (10,)
     assert run.cache.probe(tokens, b"other").known == 0
+
+
+@every_layout
+def test_a_probe_of_a_prompt_that_ends_with_a_stored_block_tells_of_it(layout: CacheLayout) -> None:
+    tokens = tuple(range(8))  # two blocks
+    for cold in (None, ColdIndex(1000)):
+        cache = PrefixCache(layout, "model", ROOMY, cold)
+        parent = cache.root(b"")
+        for start in (0, 4):
+            record = Record(cache.namespace, parent, start, tokens[start : start + 4])
+            assert cache.insert(record, Size(1, 1)) is not None
+            parent = record.key
+        probe = cache.probe(tokens, b"")
+        assert (probe.tokens, probe.known, probe.blocks) == (8, 7, ((0, 4), (4, 7)))
 
 
 def test_a_model_without_codecs_keeps_nothing() -> None:

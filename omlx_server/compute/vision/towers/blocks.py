@@ -14,7 +14,7 @@ from omlx_server.compute.vision.towers.config import ACTIVATIONS
 from omlx_server.compute.vision.towers.grids import Floats
 
 EPS = 1e-6
-"""Of all norms."""
+"""The epsilon of all norms."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -73,7 +73,7 @@ class Rotation:
         return cls(mx.cos(at), mx.sin(at))
 
     def __call__(self, x: mx.array) -> mx.array:
-        """Of [N, H, D], in the dtype of `x`, computed in float32."""
+        """The rotated `x` [N, H, D], computed in float32 and given in its dtype."""
         first, second = mx.split(x.astype(mx.float32), 2, axis=-1)
         turned = [
             first * self.cosines - second * self.sines,
@@ -90,7 +90,7 @@ class Attention(nn.Module):
         self._heads = heads
 
     def __call__(self, x: mx.array, rotate: Rotation, parts: Parts) -> mx.array:
-        """Of the hidden states [N, hidden] of patches."""
+        """Attention [N, hidden] over the hidden states [N, hidden] of patches."""
         count, hidden = x.shape
         shape = count, 3, self._heads, hidden // self._heads
         queries, keys, values = self.qkv(x).reshape(shape).transpose(1, 0, 2, 3)

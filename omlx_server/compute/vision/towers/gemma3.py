@@ -74,7 +74,8 @@ class Projector(nn.Module):
         self.mm_soft_emb_norm = Norm(hidden, config.siglip.eps)
 
     def __call__(self, x: mx.array) -> mx.array:
-        """Of hidden states [B, N, hidden] of patches, the embeddings [B, side * side, out]."""
+        """The embeddings [B, side * side, out] of tokens, from hidden states [B, N, hidden] of
+        patches."""
         count, patches, hidden = x.shape
         wide = int(patches**0.5) // self._side
         squares = x.reshape(count, self._side, wide, self._side, wide, hidden)
@@ -100,7 +101,7 @@ class Gemma3Tower(nn.Module):
         return self.vision_model.shape
 
     def grid_of(self, patches: int) -> Grid:
-        """That of one crop, which all have."""
+        """The grid of one crop: all crops have the same."""
         return 1, self.config.siglip.side, self.config.siglip.side
 
     def pixel_shape(self, grid: Grid) -> tuple[int, ...]:

@@ -69,7 +69,8 @@ class Connector(nn.Module):
         self.modality_projection = Projection(values, config.out)
 
     def __call__(self, x: mx.array, grid: Grid) -> mx.array:
-        """Of hidden states [B, N, hidden] of patches, the embeddings [B * N / merge^2, out]."""
+        """The embeddings [B * N / merge^2, out] of tokens, from hidden states [B, N, hidden] of
+        patches."""
         count, rows, columns = grid
         merge = self._merge
         blocks = x.reshape(count, rows // merge, merge, columns // merge, merge, -1)
@@ -95,7 +96,7 @@ class Idefics3Tower(nn.Module):
         return self.vision_model.shape
 
     def grid_of(self, patches: int) -> Grid:
-        """That of one tile, which all have."""
+        """The grid of one tile: all tiles have the same."""
         return 1, self.config.siglip.side, self.config.siglip.side
 
     def pixel_shape(self, grid: Grid) -> tuple[int, ...]:

@@ -49,8 +49,8 @@ class Qwen2VisionConfig:
 
     @classmethod
     def read_windowed(cls, config: Mapping[str, Any]) -> "Qwen2VisionConfig":
-        """That of Qwen2.5-VL. Raises ModelUnavailable if a size is missing, or if the sizes do not
-        fit together."""
+        """The config of Qwen2.5-VL. Raises ModelUnavailable if a size is missing, or if the sizes
+        do not fit together."""
         fields = Fields(config)
         patch, merge = fields.size("patch_size"), fields.size("spatial_merge_size", default=2)
         return cls(
@@ -70,8 +70,8 @@ class Qwen2VisionConfig:
 
     @classmethod
     def read(cls, config: Mapping[str, Any]) -> "Qwen2VisionConfig":
-        """That of Qwen2-VL. Raises ModelUnavailable if a size is missing, or if the sizes do not
-        fit together."""
+        """The config of Qwen2-VL. Raises ModelUnavailable if a size is missing, or if the sizes do
+        not fit together."""
         fields = Fields(config)
         hidden = fields.size("embed_dim")
         return cls(
@@ -121,7 +121,8 @@ class Merger(nn.Module):
         ]
 
     def __call__(self, x: mx.array) -> mx.array:
-        """Of hidden states [N, hidden] of patches, the embeddings [N / merge^2, out] of tokens."""
+        """The embeddings [N / merge^2, out] of tokens, from hidden states [N, hidden] of
+        patches."""
         found: mx.array = self.ln_q(x).reshape(-1, self._width)
         for layer in self.mlp:
             found = layer(found)

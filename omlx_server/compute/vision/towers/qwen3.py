@@ -50,7 +50,7 @@ class Qwen3VisionConfig:
 
     @classmethod
     def read(cls, config: Mapping[str, Any], *, deepstack: bool) -> "Qwen3VisionConfig":
-        """That of a family with `deepstack` or without. Raises ModelUnavailable if a size is
+        """The config of a family with `deepstack` or without. Raises ModelUnavailable if a size is
         missing, or if the sizes do not fit together."""
         fields = Fields(config)
         positions = fields.size("num_position_embeddings")
@@ -100,7 +100,8 @@ class Merger(nn.Module):
         self.linear_fc2 = nn.Linear(self._width, config.out)
 
     def __call__(self, x: mx.array) -> mx.array:
-        """Of hidden states [N, hidden] of patches, the embeddings [N / merge^2, out] of tokens."""
+        """The embeddings [N / merge^2, out] of tokens, from hidden states [N, hidden] of
+        patches."""
         shape = -1, self._width
         merged = self.norm(x.reshape(shape)) if self._together else self.norm(x).reshape(shape)
         found: mx.array = self.linear_fc2(nn.gelu(self.linear_fc1(merged)))
