@@ -13,18 +13,18 @@ from omlx_server.compute.architectures.pair import Pair
 from omlx_server.compute.caches import Caches
 from omlx_server.compute.hardware import device_policy
 from omlx_server.compute.prefilled import Prefilled
-from omlx_server.compute.vision.eyes import Eyes
+from omlx_server.compute.vision.vision import Vision
 from omlx_server.core.scheduler.grouping import Grouping
 from omlx_server.core.step import Chunk, SequenceId
 
 
 class Prefiller:
-    """Holds the solo caches of unfinished prompts. Without `eyes` there must be no images in
+    """Holds the solo caches of unfinished prompts. Without `vision` there must be no images in
     them."""
 
-    def __init__(self, model: nn.Module, *, batchable: bool, eyes: Eyes | None = None) -> None:
+    def __init__(self, model: nn.Module, *, batchable: bool, vision: Vision | None = None) -> None:
         self._model = model
-        self._eyes = eyes
+        self._vision = vision
         fresh = cache_ops.new_caches(model)
         groups = batchable and cache_ops.can_group(fresh)
         self.grouping = Grouping(
@@ -123,12 +123,12 @@ class Prefiller:
         if not (chunk.images or chunk.shift):
             self._model(tokens, cache=caches)
             return
-        assert self._eyes is not None, "the model sees no images"
-        seeing = self._eyes.seeing(chunk)
+        assert self._vision is not None, "the model sees no images"
+        forward = self._vision.with_images(chunk)
         if isinstance(self._model, Pair):
-            self._model(tokens, caches, seeing)
+            self._model(tokens, caches, forward)
         else:
-            seeing(tokens, caches)
+            forward(tokens, caches)
 
 
 def _forward_padded(model: nn.Module, rows: Sequence[Sequence[int]], caches: Caches) -> None:

@@ -61,7 +61,7 @@ class ModelRunner:
         self.batchable = not self.why_alone
         self.codec = codec
         self._fetch = fetch
-        self._prefiller = Prefiller(loaded.model, batchable=self.batchable, eyes=loaded.eyes)
+        self._prefiller = Prefiller(loaded.model, batchable=self.batchable, vision=loaded.vision)
         self.grouping = self._prefiller.grouping
         self.runs = codec.runs if codec else Runs()
         block_size = codec.layout.block_size if codec else 1

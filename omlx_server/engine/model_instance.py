@@ -72,7 +72,7 @@ class ModelInstance:
         self.decode_times = DecodeTimes(speculation)
         self._make_cache = make_cache
         self.tiers = Tiers(hot, cold, write_through=write_through)
-        self.features = KeptFeatures(runner.loaded.eyes, lambda: self.scheduler.queues)
+        self.features = KeptFeatures(runner.loaded.vision, lambda: self.scheduler.queues)
         self.start_over()
         if watch is not None:
             watch.share.holder = self

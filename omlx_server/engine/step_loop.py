@@ -173,8 +173,8 @@ class StepLoop:
         used = Counter(watch.guard.used) if watch else Counter()
         drafted = self.instance.speculation
         drafts = DraftCounts().after(drafted.counts) if drafted else DraftCounts()
-        eyes = self.instance.runner.loaded.eyes
-        images = ImageCounts(eyes.runs, eyes.seconds) if eyes is not None else ImageCounts()
+        vision = self.instance.runner.loaded.vision
+        images = ImageCounts(vision.runs, vision.seconds) if vision is not None else ImageCounts()
         return Counted(cache, used, self._stalls, drafts, images)
 
     # -- one turn ------------------------------------------------------------------------

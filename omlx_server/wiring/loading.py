@@ -160,13 +160,13 @@ class _About:
 
     has_heads: bool
     vocab: int
-    sees: bool
-    why_blind: str
+    has_vision: bool
+    why_no_vision: str
 
     @classmethod
     def of(cls, instance: ModelInstance) -> "_About":
         loaded = instance.runner.loaded
-        return cls(loaded.has_heads, loaded.dims.vocab, loaded.sees, loaded.why_blind)
+        return cls(loaded.has_heads, loaded.dims.vocab, loaded.has_vision, loaded.why_no_vision)
 
 
 def _images(
@@ -176,8 +176,8 @@ def _images(
     settings: Settings,
     tokenizer: Tokenizer,
 ) -> ImageReader | TextOnly:
-    if not about.sees:
-        return TextOnly(about.why_blind)
+    if not about.has_vision:
+        return TextOnly(about.why_no_vision)
     return make_image_reader(located, client, settings, tokenizer)
 
 

@@ -51,8 +51,8 @@ def planning_for(
     notes: Path | None,
     allowed: Allowed = always,
 ) -> Work[Planner]:
-    """Makes the planner that estimates the bytes of a step, and the plan of the model's eyes, if it
-    has any. It runs probes, one in each slice, unless `notes` has their results or
+    """Makes the planner that estimates the bytes of a step, and the plan of the model's vision, if
+    it has any. It runs probes, one in each slice, unless `notes` has their results or
     `memory.activation_reserve` is a number of bytes. `allowed`: whether `notes` may be written."""
     flat = settings.memory.activation_reserve
     if flat == "auto":

@@ -46,7 +46,6 @@ from omlx_server.store.mediums.medium import Medium, MediumError
 from omlx_server.store.mediums.remote import open_remote
 from omlx_server.store.secret import secret
 from omlx_server.wiring.chunks import choosing, default_chunks
-from omlx_server.wiring.eyes import why_blind
 from omlx_server.wiring.memory import (
     Shares,
     cache_budget,
@@ -54,6 +53,7 @@ from omlx_server.wiring.memory import (
     planning_for,
     shares_of,
 )
+from omlx_server.wiring.vision import why_no_vision
 
 _log = logging.getLogger(__name__)
 # A call to a remote store that takes more seconds counts as a miss, and five of them as an outage.
@@ -151,15 +151,15 @@ class InstanceFactory:
         return instance
 
     def _answering(self, located: Located, known_as: str, *, heads: bool) -> Work[LoadedModel]:
-        """Loads the model that answers, with its heads or its eyes, if it has any."""
+        """Loads the model that answers, with its heads or its vision, if it has any."""
         kv = self.settings.kv_cache_of(located.names)
         scheme = make_scheme(kv.scheme, kv.bits, kv.group_size)
         notes = _notes(self.settings, "fingerprints")
-        blind = why_blind(located, self.settings)
+        blind = why_no_vision(located, self.settings)
         loaded = yield from loading(
-            located.path, notes, scheme, known_as, heads=heads, eyes=not blind
+            located.path, notes, scheme, known_as, heads=heads, vision=not blind
         )
-        return replace(loaded, why_blind=blind) if blind else loaded
+        return replace(loaded, why_no_vision=blind) if blind else loaded
 
     def around(
         self, loaded: LoadedModel, located: Located, share: MemoryShare

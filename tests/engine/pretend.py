@@ -94,7 +94,7 @@ class PretendRunner:
     seconds: float = 0.0
 
     def __post_init__(self) -> None:
-        self.loaded = SimpleNamespace(weight_bytes=0, verifies=Verifies.ALWAYS, eyes=None)
+        self.loaded = SimpleNamespace(weight_bytes=0, verifies=Verifies.ALWAYS, vision=None)
         self.runs = Runs()
         self.lost = list[SequenceId]()
         self.reset()

@@ -81,27 +81,29 @@ def _given(value: str | ImageUrl | None, param: str) -> GivenImage:
     return GivenImage(value.url, param, value.detail == "low")
 
 
-class Sees(Protocol):
+class ImageEngine(Protocol):
     """The part of `GeneratorClient` that is about images."""
 
-    async def unseen(
+    async def images_to_compute(
         self, tokens: tuple[int, ...], salt: bytes, images: Sequence[ImageSpan]
     ) -> tuple[ImageSpan, ...]: ...
-    async def see(self, image: ImageSpan, pixels: Floats) -> None: ...
+    async def compute_image(self, image: ImageSpan, pixels: Floats) -> None: ...
     def setting_aside(self, nbytes: int) -> AbstractAsyncContextManager[None]: ...
 
 
-async def see(images: ChatImages, request: Request, engine: Sees, threads: ImageThreads) -> None:
-    """Have a model see those images of a prompt whose features it needs and does not have. One
-    image at a time is decoded and prepared, with memory set aside for that. Raises what the methods
-    of `engine` raise."""
+async def compute_features(
+    images: ChatImages, request: Request, engine: ImageEngine, threads: ImageThreads
+) -> None:
+    """Have a model compute the features of a prompt's images that it does not have. One image at a
+    time is decoded and prepared, with memory set aside for that. Raises what the methods of
+    `engine` raise."""
     by_image: dict[bytes, list[ImageSpan]] = {}
-    for span in await engine.unseen(request.tokens, request.salt, request.images):
+    for span in await engine.images_to_compute(request.tokens, request.salt, request.images):
         by_image.setdefault(images.read[span.digest].digest, []).append(span)
-    for unseen in by_image.values():
-        image = images.read[unseen[0].digest]
+    for spans in by_image.values():
+        image = images.read[spans[0].digest]
         async with engine.setting_aside(image.making_bytes):
             prepared = await threads.run(image.prepared)
         numbers = {run.digest: number for number, run in enumerate(image.runs())}
-        for span in unseen:
-            await engine.see(span, prepared.of_run(numbers[span.digest]))
+        for span in spans:
+            await engine.compute_image(span, prepared.of_run(numbers[span.digest]))

@@ -13,7 +13,7 @@ from omlx_server.api.access.tenant import owner_of, salt_of
 from omlx_server.api.chat import prompt
 from omlx_server.api.chat.choices import Choices
 from omlx_server.api.chat.encoding import encoded, read_and_encoded
-from omlx_server.api.chat.images import ChatImages, read_images, see
+from omlx_server.api.chat.images import ChatImages, compute_features, read_images
 from omlx_server.api.chat.plan import constraint_of, form_of
 from omlx_server.api.chat.request import ChatRequest
 from omlx_server.api.chat.sampling import SamplingFields
@@ -85,7 +85,7 @@ class Turn:
         salted = replace(request, salt=salt_of(self.request, self.chat.cache_salt))
         async with engine.expecting(request.images):
             async with _deadline(self.request):
-                await see(images, salted, engine, threads)
+                await compute_features(images, salted, engine, threads)
             yield
 
 

@@ -19,9 +19,9 @@ from omlx_server.compute.model.fingerprint import fingerprint, together_fingerpr
 from omlx_server.compute.model.heads import with_heads
 from omlx_server.compute.quantise import Quantised, use_rows_of_own_length, use_scheme
 from omlx_server.compute.row_ends import verifies_drafts
-from omlx_server.compute.vision.eyes import Eyes
 from omlx_server.compute.vision.families import family_of
 from omlx_server.compute.vision.rope import use_axes
+from omlx_server.compute.vision.vision import Vision
 from omlx_server.compute.vision.weights import loading_tower
 from omlx_server.compute.weights.reading import of_model, reading
 from omlx_server.core.speculation.verifies import Verifies
@@ -50,9 +50,9 @@ class ModelDims:
 @dataclass(frozen=True, slots=True, eq=False)
 class LoadedModel:
     """A model with its weights in memory. `fingerprint` is the same for the same weights, config
-    and tokenizer, with `eyes` and without: they change nothing for text. Its rows can `verify`
-    drafts alone or together. `drafter`: the other one of a pair. Where it has no eyes, `why_blind`
-    may say why, for users."""
+    and tokenizer, with `vision` and without: they change nothing for text. Its rows can `verify`
+    drafts alone or together. `drafter`: the other one of a pair. Where it has no vision,
+    `why_no_vision` may say why, for users."""
 
     model: nn.Module
     dims: ModelDims
@@ -60,13 +60,13 @@ class LoadedModel:
     weight_bytes: int
     verifies: Verifies = Verifies.ALWAYS
     drafter: "LoadedModel | None" = None
-    eyes: Eyes | None = None
-    why_blind: str = ""
+    vision: Vision | None = None
+    why_no_vision: str = ""
 
     @property
-    def sees(self) -> bool:
+    def has_vision(self) -> bool:
         """Whether it takes images: its vision tower is loaded."""
-        return self.eyes is not None
+        return self.vision is not None
 
     @property
     def target(self) -> nn.Module:
@@ -97,13 +97,13 @@ def loading(
     known_as: str = "",
     *,
     heads: bool = False,
-    eyes: bool = False,
+    vision: bool = False,
 ) -> Work[LoadedModel]:
     """Load a directory as `load` does, in slices of about 128 MiB of weights, so that other models
     hardly wait. `known_as` is the model's fingerprint, if it was already computed: for a large
     model that can take as long as the load. With `heads` those that predict further tokens are
-    loaded, too, if it has any; with `eyes` its vision tower. A tower that can't be loaded leaves a
-    warning and a model that sees nothing."""
+    loaded, too, if it has any; with `vision` its vision tower. A tower that can't be loaded leaves
+    a warning and a model that takes text only."""
     dispatch.install()
     model, config = of_model(path, lambda: _open(path))
     yield
@@ -117,15 +117,19 @@ def loading(
     yield
     known_as = known_as or fingerprint(path, notes)
     verifies = verifies_drafts(model)
-    own, why_blind = (yield from _eyes(model, config, path)) if eyes else (None, "")
+    own, why_no_vision = (yield from _vision(model, config, path)) if vision else (None, "")
     if heads:
         model, known_as = yield from _with_heads(model, config, path, known_as)
     nbytes = weight_bytes(model) + (own.weight_bytes if own is not None else 0)
-    return LoadedModel(model, dims, known_as, nbytes, verifies, eyes=own, why_blind=why_blind)
+    return LoadedModel(
+        model, dims, known_as, nbytes, verifies, vision=own, why_no_vision=why_no_vision
+    )
 
 
-def _eyes(model: nn.Module, config: dict[str, Any], path: Path) -> Work[tuple[Eyes | None, str]]:
-    """The eyes of a loaded model, whose rotary embeddings learn three axes where it has them; or
+def _vision(
+    model: nn.Module, config: dict[str, Any], path: Path
+) -> Work[tuple[Vision | None, str]]:
+    """The vision of a loaded model, whose rotary embeddings learn three axes where it has them; or
     None, and why it has none."""
     family = family_of(config)
     if family is None:
@@ -138,7 +142,7 @@ def _eyes(model: nn.Module, config: dict[str, Any], path: Path) -> Work[tuple[Ey
         return None, f"its vision tower can't be loaded: {error.message}"
     if sections is not None:
         use_axes(model, sections)
-    return Eyes(model, tower, family, config, weight_bytes(tower)), ""
+    return Vision(model, tower, family, config, weight_bytes(tower)), ""
 
 
 def _with_heads(

@@ -30,6 +30,6 @@ def paired(target: LoadedModel, drafter: LoadedModel) -> LoadedModel:
         target.weight_bytes + drafter.weight_bytes,
         target.verifies & drafter.verifies,
         drafter,
-        target.eyes,
-        target.why_blind,
+        target.vision,
+        target.why_no_vision,
     )

@@ -17,9 +17,9 @@ from omlx_server.compute.model.loader import LoadedModel
 from omlx_server.compute.planning.fit import fit
 from omlx_server.compute.planning.plan_file import is_factor, key_of
 from omlx_server.compute.planning.probe import measured
-from omlx_server.compute.vision.eyes import pass_over
 from omlx_server.compute.vision.families import Tower
 from omlx_server.compute.vision.towers.grids import Grid
+from omlx_server.compute.vision.vision import pass_over
 from omlx_server.core.memory.encoder import STRUCTURAL, EncoderPlan, EncoderShape, terms
 from omlx_server.core.work import Work, finish
 from omlx_server.errors import first_line
@@ -35,21 +35,21 @@ _MOST_PATCHES = 2048
 def planning_tower(
     loaded: LoadedModel, file: Path | None = None, allowed: notes.Allowed = notes.always
 ) -> Work[None]:
-    """Give the eyes of a model, if it has any, a plan that estimates the memory of a pass of their
+    """Give the vision of a model, if it has any, a plan that estimates the memory of a pass of its
     tower. Its factors are read from `file`; if they are not there, the tower is probed, one probe
     in each slice, and they are written to it if `allowed()` says so at the end. If the fit fails,
     logs a warning and leaves an upper bound."""
-    eyes = loaded.eyes
-    if eyes is None:
+    vision = loaded.vision
+    if vision is None:
         return
     known = notes.read(file) if file else {}
     key = f"{key_of(loaded)}; tower"
     factors = _parsed(known.get(key))
     if factors is None:
-        factors = yield from _probing(eyes.tower)
+        factors = yield from _probing(vision.tower)
         if file and factors != STRUCTURAL and allowed():
             notes.write(file, {**known, key: list(factors)})
-    eyes.plan = EncoderPlan(eyes.tower.shape, factors)
+    vision.plan = EncoderPlan(vision.tower.shape, factors)
 
 
 def _probing(tower: Tower) -> Work[tuple[float, float]]:

@@ -27,7 +27,7 @@ class Entry:
         return self.start + self.features.tokens
 
 
-class Seeing:
+class WithImages:
     """A model as one forward is to use it, with features in the places of tokens, and with a `view`
     of its caches. It is called as the model itself is."""
 
@@ -88,7 +88,7 @@ def behind(model: nn.Module, shifts: Sequence[int]) -> Callable[..., mx.array]:
     """A model as a forward of text is to use it, in which tokens of row i are at positions that are
     shifts[i] ahead of their numbers. The model itself where none is: so text costs nothing more.
     """
-    return Seeing(model, moved(shifts)) if any(shifts) else model
+    return WithImages(model, moved(shifts)) if any(shifts) else model
 
 
 def _put(array: mx.array, entry: Entry, values: mx.array) -> mx.array:

@@ -14,7 +14,7 @@ from omlx_server.core.images import ImageSpan
 from omlx_server.core.request import Logprobs, Request
 from omlx_server.core.scheduler.limits import Load as Occupied
 from omlx_server.core.work import Work
-from omlx_server.engine import seeing
+from omlx_server.engine import image_jobs
 from omlx_server.engine.client.engine_client import AsyncEngine
 from omlx_server.engine.client.generation import Generation
 from omlx_server.engine.messages import Call, ModelId, Start, State, Status, Submit
@@ -154,13 +154,15 @@ class GeneratorClient(ModelClient[ModelInstance]):
 
     # -- images --------------------------------------------------------------------------
 
-    async def unseen(
+    async def images_to_compute(
         self, tokens: tuple[int, ...], salt: bytes, images: Sequence[ImageSpan]
     ) -> tuple[ImageSpan, ...]:
         """The `images` of a prompt whose features have to be computed for it: they are not
         kept, and not wholly within what both tiers of the prefix cache have of the prompt. Each
-        digest once. Raises as `ask`, and BadRequest if the model sees nothing."""
-        return await self.ask(lambda instance: seeing.unseen(instance, tokens, salt, images))
+        digest once. Raises as `ask`, and BadRequest if the model has no vision."""
+        return await self.ask(
+            lambda instance: image_jobs.images_to_compute(instance, tokens, salt, images)
+        )
 
     @asynccontextmanager
     async def expecting(self, images: Sequence[ImageSpan]) -> AsyncIterator[None]:
@@ -176,18 +178,18 @@ class GeneratorClient(ModelClient[ModelInstance]):
             with suppress(Unavailable):  # the thread has ended
                 self.engine.put(Call(held.close, Future()))
 
-    async def see(self, image: ImageSpan, pixels: Floats) -> None:
+    async def compute_image(self, image: ImageSpan, pixels: Floats) -> None:
         """Compute and keep the features of an image, in slices between steps, once memory is set
         aside for that. `pixels` are what `image.pixels` makes. Nothing is computed if the features
         are there meanwhile. Not to be called within `setting_aside`: who waits for memory should
         hold none. Raises as `work`."""
-        await self.work(lambda instance: seeing.see(instance, image, pixels))
+        await self.work(lambda instance: image_jobs.compute_image(instance, image, pixels))
 
     @asynccontextmanager
     async def setting_aside(self, nbytes: int) -> AsyncIterator[None]:
         """A context in which `nbytes` bytes are set aside, for images that are decoded and prepared
         on another thread. Waits until they fit. Raises as `work`."""
-        aside = seeing.Aside(nbytes)
+        aside = image_jobs.Aside(nbytes)
         try:
             await self.work(aside.claiming)
             yield

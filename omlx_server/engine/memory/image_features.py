@@ -5,31 +5,31 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 
-from omlx_server.compute.vision.eyes import Eyes
+from omlx_server.compute.vision.vision import Vision
 from omlx_server.core.memory.budgets import features_bytes
 from omlx_server.core.scheduler.queues import SequenceQueues
 
 
 class KeptFeatures:
-    """The features in the `eyes` of a model; None where it sees nothing. `queues` gives the queues
-    of its scheduler: features of a prompt stay until its rows decode."""
+    """The features in the `vision` of a model; None where it has none. `queues` gives the queues of
+    its scheduler: features of a prompt stay until its rows decode."""
 
-    def __init__(self, eyes: Eyes | None, queues: Callable[[], SequenceQueues]) -> None:
-        self._eyes = eyes
+    def __init__(self, vision: Vision | None, queues: Callable[[], SequenceQueues]) -> None:
+        self._vision = vision
         self._queues = queues
         self._expected = Counter[bytes]()
 
     @property
     def nbytes(self) -> int:
         """Bytes of all features."""
-        return self._eyes.nbytes if self._eyes is not None else 0
+        return self._vision.nbytes if self._vision is not None else 0
 
     @property
     def spare(self) -> int:
         """Bytes of the features that no prompt needs now."""
-        if self._eyes is None or not self._eyes.nbytes:
+        if self._vision is None or not self._vision.nbytes:
             return 0
-        return self._eyes.spare(self._wanted())
+        return self._vision.spare(self._wanted())
 
     @contextmanager
     def expecting(self, digests: Iterable[bytes]) -> Iterator[None]:
@@ -56,9 +56,9 @@ class KeptFeatures:
         self._let_go(self.nbytes)
 
     def _let_go(self, nbytes: int, spared: Collection[bytes] = ()) -> int:
-        if self._eyes is None or nbytes <= 0:
+        if self._vision is None or nbytes <= 0:
             return 0
-        return self._eyes.let_go(nbytes, self._wanted().union(spared))
+        return self._vision.let_go(nbytes, self._wanted().union(spared))
 
     def _wanted(self) -> set[bytes]:
         """The digests of images in prompts that wait or are under way, and of rows that have not

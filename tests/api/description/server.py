@@ -9,7 +9,7 @@ from tests.tiny_models import save_tiny
 from tests.vision_models import save_vision
 
 KEY = "a-key-of-the-tests"
-CHAT, SEEING, EMBEDDING, RANKING = "short", "with_eyes", "minilm", "ranker"
+CHAT, SEEING, EMBEDDING, RANKING = "short", "with_vision", "minilm", "ranker"
 _CONTEXT = 1024
 
 

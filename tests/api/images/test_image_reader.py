@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from omlx_server.api.chat.images import ChatImages, see
+from omlx_server.api.chat.images import ChatImages, compute_features
 from omlx_server.api.image_threads import ImageThreads
 from omlx_server.api.models.image_reader import GivenImage, ImageReader, ReadImage
 from omlx_server.core.images import ImageSpan
@@ -124,14 +124,14 @@ class Engine(Memory):
         self.known = known
         self.seen: list[tuple[bytes, Floats]] = []
 
-    async def unseen(
+    async def images_to_compute(
         self, tokens: tuple[int, ...], salt: bytes, images: Sequence[ImageSpan]
     ) -> tuple[ImageSpan, ...]:
         assert (tokens, salt) == ((1, 2), b"salt")
         by_digest = {image.digest: image for image in images}
         return tuple(image for image in by_digest.values() if image.digest not in self.known)
 
-    async def see(self, image: ImageSpan, pixels: Floats) -> None:
+    async def compute_image(self, image: ImageSpan, pixels: Floats) -> None:
         assert not self.held, "who waits for memory should hold none"
         self.seen.append((image.digest, pixels))
 
@@ -149,7 +149,7 @@ def test_each_run_is_seen_once_with_its_own_pixels(reader: ImageReader) -> None:
         RequestId("a"), (1, 2), SamplingParams(max_tokens=1), salt=b"salt", images=tuple(runs)
     )
     engine = Engine(known=frozenset({runs[1].digest}))
-    asyncio.run(see(chat, request, engine, ImageThreads()))
+    asyncio.run(compute_features(chat, request, engine, ImageThreads()))
     assert engine.asked == [images[0].making_bytes, images[1].making_bytes]
     expected = {run.digest: run for run in runs if run.digest != runs[1].digest}
     assert [digest for digest, _ in engine.seen] == list(expected)

@@ -15,15 +15,15 @@ from omlx_server.compute.planning.plan_file import planner_for
 from omlx_server.compute.planning.probe import measured
 from omlx_server.compute.planning.tower_plan import planning_tower
 from omlx_server.compute.prefill import Prefiller
-from omlx_server.compute.vision.eyes import pass_over
 from omlx_server.compute.vision.towers.grids import Grid
+from omlx_server.compute.vision.vision import pass_over
 from omlx_server.core.images import uncut, within
 from omlx_server.core.memory.encoder import STRUCTURAL
 from omlx_server.core.memory.shape import Prefill
 from omlx_server.core.request import RequestId
 from omlx_server.core.step import Chunk, SequenceId
 from omlx_server.core.work import finish
-from tests.compute.vision.pictures import FAMILIES, Told, eyes_of, load_seeing, picture
+from tests.compute.vision.prompts import FAMILIES, Told, load_with_vision, picture, vision_of
 from tests.tiny_models import load_tiny
 
 ANY_GRID = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_5")
@@ -37,7 +37,7 @@ LUCK = 1 << 16
 
 def took(loaded: LoadedModel, grid: Grid) -> int:
     """Of some runs, because how many buffers are alive at once differs a little."""
-    tower = eyes_of(loaded).tower
+    tower = vision_of(loaded).tower
     pixels = np.zeros(tower.pixel_shape(grid), dtype=np.float32)
     peaks = [measured(lambda: finish(tower.computing(mx.array(pixels), grid))) for _ in range(5)]
     return median_low([peak.peak - peak.before for peak in peaks])
@@ -45,9 +45,9 @@ def took(loaded: LoadedModel, grid: Grid) -> int:
 
 @pytest.mark.parametrize("name", ANY_GRID)
 def test_a_pass_takes_what_is_planned(name: str) -> None:
-    loaded = load_seeing(name)
+    loaded = load_with_vision(name)
     finish(planning_tower(loaded))
-    plan = eyes_of(loaded).plan
+    plan = vision_of(loaded).plan
     for grid in HELD_OUT:
         ratio = plan.needs(pass_over(grid)) / took(loaded, grid)
         assert 0.95 <= ratio <= 1.5, (grid, ratio)
@@ -55,12 +55,12 @@ def test_a_pass_takes_what_is_planned(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["gemma3", "idefics3"])
 def test_so_does_one_over_the_only_size_of_images(name: str) -> None:
-    loaded = load_seeing(name)
-    tower = eyes_of(loaded).tower
+    loaded = load_with_vision(name)
+    tower = vision_of(loaded).tower
     finish(planning_tower(loaded))
     grid = tower.grid_of(5)
     assert grid == tower.grid_of(5000)
-    needs = eyes_of(loaded).plan.needs(pass_over(grid))
+    needs = vision_of(loaded).plan.needs(pass_over(grid))
     own = took(loaded, grid)
     assert 0.95 * own - LUCK <= needs <= 1.5 * own + 2 * LUCK
 
@@ -68,32 +68,32 @@ def test_so_does_one_over_the_only_size_of_images(name: str) -> None:
 def test_factors_are_kept_for_the_next_load(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    loaded, notes = load_seeing("qwen2_vl"), tmp_path / "steps.json"
+    loaded, notes = load_with_vision("qwen2_vl"), tmp_path / "steps.json"
     notes.write_text(json.dumps({"another": {"model": [1.0]}}))
     finish(planning_tower(loaded, notes))
-    found, kept = eyes_of(loaded).plan, json.loads(notes.read_text())
+    found, kept = vision_of(loaded).plan, json.loads(notes.read_text())
     assert len(kept) == 2 and "another" in kept
     monkeypatch.setattr(tower_plan, "_took", lambda tower, grid: pytest.fail("probed again"))
-    again = load_seeing("qwen2_vl")
+    again = load_with_vision("qwen2_vl")
     finish(planning_tower(again, notes))
-    assert eyes_of(again).plan == found
+    assert vision_of(again).plan == found
 
 
 def test_what_may_not_be_written_is_not(tmp_path: Path) -> None:
     notes = tmp_path / "steps.json"
-    finish(planning_tower(load_seeing("gemma3"), notes, lambda: False))
+    finish(planning_tower(load_with_vision("gemma3"), notes, lambda: False))
     assert not notes.exists()
 
 
 def test_where_nothing_can_be_measured_a_bound_is_taken(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tmp_path: Path
 ) -> None:
-    loaded, notes = load_seeing("qwen3_vl"), tmp_path / "steps.json"
+    loaded, notes = load_with_vision("qwen3_vl"), tmp_path / "steps.json"
     monkeypatch.setattr(tower_plan, "_took", lambda tower, grid: 0)
     with caplog.at_level(logging.WARNING):
         finish(planning_tower(loaded, notes))
     assert "bounded, not measured" in caplog.text and not notes.exists()
-    plan = eyes_of(loaded).plan
+    plan = vision_of(loaded).plan
     assert plan.factors == STRUCTURAL
     for grid in HELD_OUT:
         assert plan.needs(pass_over(grid)) >= took(loaded, grid)
@@ -105,7 +105,7 @@ def test_a_model_for_text_has_no_tower_to_probe() -> None:
 
 @pytest.mark.parametrize("name", FAMILIES)
 def test_a_chunk_with_images_takes_what_is_planned_for_one_of_text(name: str) -> None:
-    loaded = load_seeing(name)
+    loaded = load_with_vision(name)
     told = Told(name).then([1])
     while len(told.tokens) < CHUNK:
         told = told.then(picture(name, len(told.tokens), (1, 12, 10)), [1])
@@ -114,7 +114,7 @@ def test_a_chunk_with_images_takes_what_is_planned_for_one_of_text(name: str) ->
     chunk = Chunk(id, 0, told.tokens[:stop], images=within(told.images, 0, stop))
 
     def run() -> Prefiller:
-        prefiller = Prefiller(loaded.model, batchable=True, eyes=loaded.eyes)
+        prefiller = Prefiller(loaded.model, batchable=True, vision=loaded.vision)
         prefiller.run([chunk])
         return prefiller
 

@@ -28,7 +28,7 @@ from omlx_server.compute.planning.filled import filled, one_token
 from omlx_server.compute.planning.model_shape import shape_of
 from omlx_server.compute.planning.step_costs import forward_of_heads, measuring
 from omlx_server.compute.score import score_prompt
-from omlx_server.compute.vision.entering import Seeing
+from omlx_server.compute.vision.entering import WithImages
 from omlx_server.compute.vision.views import moved
 from omlx_server.core.prefix_cache.eviction import Budget
 from omlx_server.core.request import FinishReason
@@ -262,7 +262,7 @@ def show(name: str) -> None:
     model = loaded(name, mx.bfloat16)
     prompt = model.prompt(1)
     _, caches = in_chunks(model, prompt, (prompt.starts[1] - 1,))
-    mx.eval(Seeing(model.model, moved([prompt.delta]))(mx.array([[7]]), caches))
+    mx.eval(WithImages(model.model, moved([prompt.delta]))(mx.array([[7]]), caches))
 
 
 def rank_by_words() -> None:

@@ -13,7 +13,7 @@ import mlx.nn as nn
 from omlx_server.compute import caches as cache_ops
 from omlx_server.compute.caches import Caches
 from omlx_server.compute.model.loader import load
-from omlx_server.compute.vision.entering import Entry, Seeing
+from omlx_server.compute.vision.entering import Entry, WithImages
 from omlx_server.compute.vision.positions import ImagePlace, axis_positions, delta
 from omlx_server.compute.vision.rope import AxisPositions, use_axes
 from omlx_server.compute.vision.towers.features import Features
@@ -77,7 +77,7 @@ class Loaded:
     def feed(self, prompt: Prompt, start: int, stop: int, caches: Caches) -> mx.array:
         """Logits [T, V] of a chunk of the prompt behind what the caches have."""
         entries = part_of(prompt, 0, start, stop)
-        seeing = Seeing(self.model, self.view(prompt, start, stop), entries, self.scale)
+        seeing = WithImages(self.model, self.view(prompt, start, stop), entries, self.scale)
         return seeing(mx.array([prompt.ids[start:stop]]), caches)[0]
 
     def view(self, prompt: Prompt, start: int, stop: int) -> View:

@@ -9,7 +9,7 @@ import pytest
 from omlx_server.compute import caches as cache_ops
 from omlx_server.compute.kv.caches import PackedKVCache
 from omlx_server.compute.model.loader import load
-from omlx_server.compute.vision.entering import Entry, Seeing
+from omlx_server.compute.vision.entering import Entry, WithImages
 from omlx_server.compute.vision.positions import axis_positions
 from omlx_server.compute.vision.rope import AxisPositions
 from omlx_server.compute.vision.towers.features import Features
@@ -72,7 +72,7 @@ def test_answers_are_decoded_at_positions_behind_the_images(name: str) -> None:
     prefilled = len(prompt.ids) - 5
     model.feed(prompt, 0, prefilled, caches)
     for place in range(prefilled, len(prompt.ids)):
-        seeing = Seeing(model.model, moved([prompt.delta]))
+        seeing = WithImages(model.model, moved([prompt.delta]))
         logits = seeing(mx.array([[prompt.ids[place]]]), caches)
         assert apart(logits[0, 0], expected[place]) < CLOSE
 
@@ -91,7 +91,7 @@ def test_rows_with_images_and_without_share_forwards(name: str) -> None:
     whole = len(ids[0]), len(ids[2])
     entries = [*part_of(prompts[0], 0, 0, whole[0]), *part_of(prompts[1], 2, 0, whole[1])]
     batch = cache_ops.merge([model.caches() for _ in ids])
-    seeing = Seeing(model.model, at_positions(positions), entries)
+    seeing = WithImages(model.model, at_positions(positions), entries)
     logits = cache_ops.forward_padded(
         seeing, cache_ops.padded(ids), [len(row) for row in ids], batch
     )
@@ -101,9 +101,9 @@ def test_rows_with_images_and_without_share_forwards(name: str) -> None:
     deltas = [prompts[0].delta, 0, prompts[1].delta]
     tokens = [11, 22, 33]
     for _ in range(3):
-        together = Seeing(model.model, moved(deltas))(mx.array(tokens)[:, None], batch)
+        together = WithImages(model.model, moved(deltas))(mx.array(tokens)[:, None], batch)
         for row, caches in ((0, alone[0]), (1, alone[2]), (2, alone[1])):
-            solo = Seeing(model.model, moved([deltas[row]]))(mx.array([[tokens[row]]]), caches)
+            solo = WithImages(model.model, moved([deltas[row]]))(mx.array([[tokens[row]]]), caches)
             assert apart(together[row], np.array(solo[0])) < CLOSE
         tokens = plain(together[:, -1].argmax(axis=-1))
 
@@ -131,7 +131,7 @@ def test_deepstack_of_zeros_leaves_the_model_as_it_is() -> None:
     for head in (1, 2):
         caches = [cache_ops.new_caches(model) for _ in range(2)]
         expected = model(tokens, cache=caches[0])
-        found = Seeing(model, moved([0]), [Entry(0, 2, nothing)] * head)(tokens, caches[1])
+        found = WithImages(model, moved([0]), [Entry(0, 2, nothing)] * head)(tokens, caches[1])
         assert mx.array_equal(found, expected).item()
 
 
@@ -155,9 +155,9 @@ def test_rows_behind_recurrent_states_decode_together() -> None:
     solo = [in_chunks(model, prompt, ())[1] for prompt in prompts]
     batch = cache_ops.merge([in_chunks(model, prompt, ())[1] for prompt in prompts])
     for _ in range(2):
-        together = Seeing(model.model, moved(deltas))(tokens, batch)
+        together = WithImages(model.model, moved(deltas))(tokens, batch)
         for row, caches in enumerate(solo):
-            alone = Seeing(model.model, moved([deltas[row]]))(tokens[row : row + 1], caches)
+            alone = WithImages(model.model, moved([deltas[row]]))(tokens[row : row + 1], caches)
             assert apart(together[row], np.array(alone[0])) < CLOSE
 
 
@@ -170,7 +170,7 @@ def test_text_behind_an_image_is_the_same_in_both_views(name: str) -> None:
     for own in caches:
         model.feed(prompt, 0, start, own)
     by_axes = model.feed(prompt, start, len(prompt.ids), caches[0])
-    seeing = Seeing(model.model, moved([prompt.delta]))
+    seeing = WithImages(model.model, moved([prompt.delta]))
     by_delta = seeing(mx.array([prompt.ids[start:]]), caches[1])[0]
     assert mx.array_equal(by_axes, by_delta).item()
 

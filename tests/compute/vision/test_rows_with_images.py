@@ -11,12 +11,12 @@ from omlx_server.core.request import SamplingParams
 from omlx_server.core.scheduler.limits import Limits
 from omlx_server.core.speculation.methods import Method
 from tests.compute.drive import Drive, sampling
-from tests.compute.vision.pictures import (
+from tests.compute.vision.prompts import (
     FAMILIES,
     LARGE,
     Told,
     answer,
-    load_seeing,
+    load_with_vision,
     picture,
     seeing,
     words,
@@ -52,7 +52,7 @@ def test_rows_that_join_and_leave_answer_as_if_alone(name: str, size: int | None
 def test_so_they_do_beside_a_draft_model_which_sees_nothing(name: str) -> None:
     """It drafts for the rows of text. Its vocabulary ends before the ids of images, as any does."""
     loaded = seeing(name)
-    drafter = replace(load_seeing(name), eyes=None)
+    drafter = replace(load_with_vision(name), vision=None)
     drive = check_crowd(paired(loaded, drafter), name, 4, replace(LIMITS, speculation="draft"))
     assert drive.instance.speculation is not None
     counts = drive.instance.speculation.counts
@@ -108,14 +108,14 @@ def test_rows_with_images_verify_drafts_beside_rows_of_text(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["qwen3_vl", "qwen3_5"])
 def test_choices_of_one_prompt_share_its_images(name: str) -> None:
-    loaded = load_seeing(name)
+    loaded = load_with_vision(name)
     told = prompts(name)[2]
     drive = Drive(loaded, LIMITS, 4)
     drive.add("x", told.tokens, sampling(9), images=told.images, n=3)
     drive.finish()
     expected = answer(loaded, told, 9)
     assert [drive.answers[f"x/{choice}"] for choice in range(3)] == [expected] * 3
-    assert loaded.eyes is not None and loaded.eyes.runs == 2
+    assert loaded.vision is not None and loaded.vision.runs == 2
 
 
 @pytest.mark.parametrize("name", ["qwen3_vl", "idefics3"])
@@ -133,16 +133,16 @@ def test_a_penalty_for_repetition_leaves_tokens_of_images_out(name: str) -> None
 @pytest.mark.parametrize("name", ["qwen3_vl", "qwen3_5"])
 def test_a_suspect_is_probed_with_its_images(name: str) -> None:
     """After a step that failed each row is computed alone, to find the one that fails."""
-    loaded, told = load_seeing(name), prompts(name)[2]
+    loaded, told = load_with_vision(name), prompts(name)[2]
     drive = Drive(loaded, LIMITS, 4)
     drive.add("x", told.tokens, sampling(9), images=told.images)
     for _ in range(3):
         drive.step()
     [suspect] = drive.instance.restart()
     drive.pipeline.clear()
-    assert loaded.eyes is not None and loaded.eyes.runs == 2
-    loaded.eyes.let_go(loaded.eyes.nbytes)
+    assert loaded.vision is not None and loaded.vision.runs == 2
+    loaded.vision.let_go(loaded.vision.nbytes)
     drive.runner.probe(suspect.join(), suspect.request.images)
-    assert loaded.eyes.runs == 4
+    assert loaded.vision.runs == 4
     drive.finish()
     assert drive.answers["x/0"] == answer(loaded, told, 9)

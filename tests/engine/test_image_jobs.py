@@ -15,14 +15,14 @@ from omlx_server.engine.client.generation import now
 from omlx_server.engine.client.model_client import GeneratorClient
 from omlx_server.engine.model_instance import ModelInstance
 from omlx_server.errors import BadRequest, NoMemory
-from tests.compute.vision.pictures import (
+from tests.compute.vision.prompts import (
     LARGE,
     Told,
     answer,
-    eyes_of,
     picture,
     repainted,
     seeing,
+    vision_of,
     words,
 )
 from tests.compute.vision.recorded import save
@@ -62,12 +62,12 @@ def request(name: str, told: Told, count: int = COUNT) -> Request:
 
 async def see(client: GeneratorClient, told: Told) -> int:
     """As the API does it. Returns how many images were unseen."""
-    unseen = await client.unseen(told.tokens, b"", told.images)
+    unseen = await client.images_to_compute(told.tokens, b"", told.images)
     for image in unseen:
         assert image.pixels is not None
         async with client.setting_aside(image.nbytes):
             pixels = await asyncio.to_thread(image.pixels)
-        await client.see(image, pixels)  # type: ignore[arg-type]
+        await client.compute_image(image, pixels)  # type: ignore[arg-type]
     return len(unseen)
 
 
@@ -76,7 +76,7 @@ async def ask(client: GeneratorClient, name: str, told: Told) -> list[int]:
 
 
 def runs(instance: ModelInstance) -> int:
-    return eyes_of(instance.runner.loaded).runs
+    return vision_of(instance.runner.loaded).runs
 
 
 def features(instance: ModelInstance) -> int:
@@ -88,12 +88,12 @@ def test_an_image_is_unseen_until_its_features_or_its_tokens_are_kept(directory:
         async with house_of(directory) as (_, client):
             told = story()
             assert await see(client, told) == 2  # of three, two are the same
-            assert await client.unseen(told.tokens, b"", told.images) == ()
+            assert await client.images_to_compute(told.tokens, b"", told.images) == ()
             assert await ask(client, "a", told) == answer(seeing(KIND), told, COUNT)
             assert await client.ask(runs) == 2
             await client.ask(lambda instance: instance.features.forget())
-            assert await client.unseen(told.tokens, b"", told.images) == ()
-            assert len(await client.unseen(told.tokens, b"other", told.images)) == 2
+            assert await client.images_to_compute(told.tokens, b"", told.images) == ()
+            assert len(await client.images_to_compute(told.tokens, b"other", told.images)) == 2
 
     play(scene())
 
@@ -120,7 +120,7 @@ def test_who_gives_up_seeing_leaves_the_image_to_others(directory: Path) -> None
             await asyncio.sleep(0)
             waits[0].cancel()
             assert list(await asyncio.gather(*waits[1:])) == [1, 1]
-            assert await client.unseen(told.tokens, b"", told.images) == ()
+            assert await client.images_to_compute(told.tokens, b"", told.images) == ()
             assert house.account.aside == 0
 
     play(scene())
@@ -134,7 +134,7 @@ def test_features_are_on_the_account_until_the_model_leaves(directory: Path) -> 
             active = await house.engine.call(device.active_memory)
             await see(client, told)
             kept = await client.ask(features)
-            sizes = [eyes_of(seeing(KIND)).tower.tokens(image.grid) for image in told.images[:2]]
+            sizes = [vision_of(seeing(KIND)).tower.tokens(image.grid) for image in told.images[:2]]
             assert kept == sum(sizes) * 64 * 4 * (1 + 2)  # with two layers of deepstack
             assert await house.engine.call(lambda: house.account.held().live) == before + kept
             assert await house.engine.call(device.active_memory) - active < kept + (1 << 15)
@@ -169,7 +169,7 @@ def test_features_that_no_prompt_needs_have_a_bound(directory: Path) -> None:
                 assert await client.ask(features) <= 8 * MB // 32
             assert await client.ask(features) > 8 * MB // 64
             assert await client.ask(runs) == 40
-            assert await client.unseen(told.tokens, b"", told.images) == ()
+            assert await client.images_to_compute(told.tokens, b"", told.images) == ()
 
     play(scene())
 
@@ -305,9 +305,9 @@ def test_a_model_for_text_is_asked_in_vain(directory: Path) -> None:
         async with several(directory) as house:
             client, told = await house.load("llama"), story()
             with pytest.raises(BadRequest, match="sees no images"):
-                await client.unseen(told.tokens, b"", told.images)
+                await client.images_to_compute(told.tokens, b"", told.images)
             with pytest.raises(BadRequest, match="sees no images"):
-                await client.see(told.images[0], told.shown[0].pixels)
+                await client.compute_image(told.images[0], told.shown[0].pixels)
 
     play(scene())
 
@@ -317,7 +317,7 @@ def test_pixels_of_another_image_are_refused(directory: Path) -> None:
         async with house_of(directory) as (_, client):
             told = story()
             with pytest.raises(ValueError, match="are not those of a grid"):
-                await client.see(told.images[0], told.shown[1].pixels)
+                await client.compute_image(told.images[0], told.shown[1].pixels)
             assert await client.ask(runs) == 0
 
     play(scene())

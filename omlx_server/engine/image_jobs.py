@@ -4,8 +4,8 @@ and memory for images while they are prepared. Runs on the mlx thread."""
 from collections.abc import Sequence
 from contextlib import ExitStack
 
-from omlx_server.compute.vision.eyes import Eyes
 from omlx_server.compute.vision.towers.grids import Floats
+from omlx_server.compute.vision.vision import Vision
 from omlx_server.core.images import ImageSpan
 from omlx_server.core.memory.room import Boundless, Room, within
 from omlx_server.core.work import Work
@@ -14,33 +14,33 @@ from omlx_server.engine.model_instance import ModelInstance
 from omlx_server.errors import BadRequest
 
 
-def unseen(
+def images_to_compute(
     instance: ModelInstance, tokens: tuple[int, ...], salt: bytes, images: Sequence[ImageSpan]
 ) -> tuple[ImageSpan, ...]:
     """The `images` of a prompt whose features have to be computed for it: they are not
     kept, and the prefix cache has not all of their tokens. Each digest once. Raises BadRequest if
-    the model sees nothing."""
-    eyes = _eyes_of(instance)
+    the model has no vision."""
+    vision = _vision_of(instance)
     cached = instance.cache.probe(tokens, salt).cached if instance.cache.layout.keeps else 0
     missing = dict[bytes, ImageSpan]()
     for image in images:
-        if image.stop > cached and not eyes.has(image.digest):
+        if image.stop > cached and not vision.has(image.digest):
             missing.setdefault(image.digest, image)
     return tuple(missing.values())
 
 
-def see(instance: ModelInstance, image: ImageSpan, pixels: Floats) -> Work[None]:
+def compute_image(instance: ModelInstance, image: ImageSpan, pixels: Floats) -> Work[None]:
     """A job that computes the features of an image and keeps them, once memory is set aside for
     that. Where another job is computing them, it waits for that one. Raises BadRequest if the model
-    sees nothing, ValueError if the pixels are not those of the image, and NoMemory as `within`."""
-    eyes = _eyes_of(instance)
-    while eyes.is_computing(image.digest):
+    has no vision, ValueError if the pixels are not those of the image, and NoMemory as `within`."""
+    vision = _vision_of(instance)
+    while vision.is_computing(image.digest):
         yield
-    if eyes.has(image.digest):
+    if vision.has(image.digest):
         return
-    with eyes.computing_alone(image.digest):
-        work = eyes.computing(image, pixels)
-        yield from within(_room_of(instance), eyes.needs(image), work)
+    with vision.computing_alone(image.digest):
+        work = vision.computing(image, pixels)
+        yield from within(_room_of(instance), vision.needs(image), work)
     if instance.watch is not None:
         instance.features.trim(instance.watch.guard.limit)
 
@@ -67,11 +67,11 @@ class Aside:
         self._claims.close()
 
 
-def _eyes_of(instance: ModelInstance) -> Eyes:
-    eyes = instance.runner.loaded.eyes
-    if eyes is None:
+def _vision_of(instance: ModelInstance) -> Vision:
+    vision = instance.runner.loaded.vision
+    if vision is None:
         raise BadRequest("the model sees no images")
-    return eyes
+    return vision
 
 
 def _room_of(instance: ModelInstance) -> Room:

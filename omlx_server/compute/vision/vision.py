@@ -1,8 +1,8 @@
-"""The eyes of one loaded model: they compute what images are to it, keep that, and feed it. They
-are owned by the mlx thread.
+"""The vision of one loaded model: it computes what images are to the model, keeps that, and feeds
+it. Owned by the mlx thread.
 
     computing(image, pixels)    computes the features of an image, in slices, and keeps them
-    seeing(chunk)               the model for one forward over a chunk with images, or behind some
+    with_images(chunk)          the model for one forward over a chunk with images, or behind some
     let_go(nbytes, wanted)      lets go of features, the least recently used first
 
 Features are kept by the digest of their image, so any request may use them. Nothing goes until
@@ -18,7 +18,7 @@ from typing import Any
 import mlx.core as mx
 import mlx.nn as nn
 
-from omlx_server.compute.vision.entering import Entry, Seeing
+from omlx_server.compute.vision.entering import Entry, WithImages
 from omlx_server.compute.vision.families import Family, Tower
 from omlx_server.compute.vision.positions import ImagePlace, axis_positions
 from omlx_server.compute.vision.rope import AxisPositions
@@ -31,7 +31,7 @@ from omlx_server.core.step import Chunk
 from omlx_server.core.work import Work, finish
 
 
-class Eyes:
+class Vision:
     """What a `model` sees with. `plan` estimates the memory of a pass of the `tower`: an upper
     bound, until it is replaced by a measured one. `runs` and `seconds` say how often the tower has
     computed features, and how long that took the mlx thread."""
@@ -127,12 +127,12 @@ class Eyes:
 
     # -- a forward -----------------------------------------------------------------------
 
-    def seeing(self, chunk: Chunk) -> Seeing:
+    def with_images(self, chunk: Chunk) -> WithImages:
         """The model for one forward over a chunk of a prompt: with the features of its images, and
         with its tokens at their positions. Features that are not kept are computed now. Raises
         ValueError if an image can't be computed."""
         entries = [self._entry(image, chunk) for image in chunk.images]
-        return Seeing(self._model, self._view(chunk), entries, self._scale)
+        return WithImages(self._model, self._view(chunk), entries, self._scale)
 
     def _entry(self, image: ImageSpan, chunk: Chunk) -> Entry:
         """The part of an image that is in a chunk."""

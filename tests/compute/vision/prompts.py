@@ -14,11 +14,11 @@ import numpy as np
 
 from omlx_server.compute.kv.schemes.base import Scheme
 from omlx_server.compute.model.loader import LoadedModel, loading
-from omlx_server.compute.vision.entering import Seeing
-from omlx_server.compute.vision.eyes import Eyes
+from omlx_server.compute.vision.entering import WithImages
 from omlx_server.compute.vision.positions import ImagePlace
 from omlx_server.compute.vision.towers.grids import Grid
 from omlx_server.compute.vision.views import moved
+from omlx_server.compute.vision.vision import Vision
 from omlx_server.core.images import ImageSpan, token_ids
 from omlx_server.core.work import finish
 from tests.arrays import plain
@@ -30,21 +30,21 @@ FAMILIES = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_5", "gemma3", "idefics3
 SMALL, LARGE = (1, 4, 6), (1, 10, 6)
 
 
-def load_seeing(name: str, scheme: Scheme | None = None) -> LoadedModel:
-    """A model of its own, with its eyes."""
+def load_with_vision(name: str, scheme: Scheme | None = None) -> LoadedModel:
+    """A model of its own, with its vision."""
     with TemporaryDirectory() as folder:
-        return finish(loading(save(name, Path(folder)), scheme=scheme, eyes=True))
+        return finish(loading(save(name, Path(folder)), scheme=scheme, vision=True))
 
 
 @cache
 def seeing(name: str) -> LoadedModel:
     """The one that tests share: they may not keep features from it that others count."""
-    return load_seeing(name)
+    return load_with_vision(name)
 
 
-def eyes_of(loaded: LoadedModel) -> Eyes:
-    assert loaded.eyes is not None
-    return loaded.eyes
+def vision_of(loaded: LoadedModel) -> Vision:
+    assert loaded.vision is not None
+    return loaded.vision
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -66,7 +66,7 @@ class Picture:
 
 def picture(name: str, seed: int, grid: Grid = SMALL) -> Picture:
     """A random one. Models with square images have one grid only."""
-    tower = eyes_of(seeing(name)).tower
+    tower = vision_of(seeing(name)).tower
     grid = grid if family(name).three_axes else tower.grid_of(1)
     return Picture(grid, pixels(seed, tower.pixel_shape(grid)))
 
@@ -98,7 +98,7 @@ class Told:
 
     def _seen(self, shown: Picture) -> "Told":
         own, start = family(self.name), len(self.tokens)
-        count = eyes_of(seeing(self.name)).tower.tokens(shown.grid)
+        count = vision_of(seeing(self.name)).tower.tokens(shown.grid)
         advance = count + (ImagePlace.of(start, shown.grid, 2).delta if own.three_axes else 0)
         span = ImageSpan(
             start,
@@ -128,7 +128,7 @@ def answer(
     only: Sequence[int] = (),
 ) -> list[int]:
     """The greedy answer to a prompt, in the naive way; with `only`, of these tokens."""
-    model = Loaded(told.name, loaded.target, eyes_of(loaded).tower)
+    model = Loaded(told.name, loaded.target, vision_of(loaded).tower)
     prompt = _prompt(model, told)
     caches, said = model.caches(), [*told.tokens]
     logits = model.feed(prompt, 0, len(prompt.ids), caches)[-1]
@@ -138,7 +138,7 @@ def answer(
         values = _penalised(logits, said, repetition)[mx.array(list(tokens))]
         found.append(tokens[plain(mx.argmax(values))])
         said.append(found[-1])
-        step = Seeing(loaded.target, moved([prompt.delta]))
+        step = WithImages(loaded.target, moved([prompt.delta]))
         logits = step(mx.array([[found[-1]]]), caches)[0, -1]
     return found
 

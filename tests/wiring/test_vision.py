@@ -1,4 +1,4 @@
-"""Which models get eyes, and what users are told where they get none."""
+"""Which models get vision, and what users are told where they get none."""
 
 import json
 import logging
@@ -13,8 +13,8 @@ from omlx_server.core.work import finish
 from omlx_server.engine.model_instance import ModelInstance
 from omlx_server.models.locate import Located
 from omlx_server.settings import Settings
-from omlx_server.wiring.eyes import why_blind
 from omlx_server.wiring.model_factory import InstanceFactory
+from omlx_server.wiring.vision import why_no_vision
 from tests.compute.vision.recorded import save
 from tests.tiny_models import save_tiny
 
@@ -33,27 +33,27 @@ def made(located: Located, **settings: Any) -> ModelInstance:
 
 def test_a_vision_model_sees_and_its_tower_is_planned(located: Located) -> None:
     loaded = made(located).runner.loaded
-    assert loaded.sees and not loaded.why_blind
-    assert loaded.eyes is not None and loaded.eyes.plan.factors != STRUCTURAL
+    assert loaded.has_vision and not loaded.why_no_vision
+    assert loaded.vision is not None and loaded.vision.plan.factors != STRUCTURAL
 
 
 def test_where_bytes_of_a_step_are_given_the_tower_is_bounded(located: Located) -> None:
     loaded = made(located, memory={"activation_reserve": "1MB"}).runner.loaded
-    assert loaded.eyes is not None and loaded.eyes.plan.factors == STRUCTURAL
+    assert loaded.vision is not None and loaded.vision.plan.factors == STRUCTURAL
 
 
 def test_a_model_for_text_sees_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     save_tiny(tmp_path / "llama", "llama")
     with caplog.at_level(logging.WARNING):
         loaded = made(Located(tmp_path / "llama", ("llama",))).runner.loaded
-    assert (loaded.sees, loaded.why_blind) == (False, "it is a model for text")
+    assert (loaded.has_vision, loaded.why_no_vision) == (False, "it is a model for text")
     assert "sees no images" not in caplog.text
 
 
 def test_images_may_be_switched_off(located: Located, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
         loaded = made(located, images={"enabled": False}).runner.loaded
-    assert (loaded.sees, loaded.why_blind) == (False, "images.enabled is off")
+    assert (loaded.has_vision, loaded.why_no_vision) == (False, "images.enabled is off")
     assert "sees no images" not in caplog.text
 
 
@@ -62,7 +62,7 @@ def test_heads_and_images_are_not_combined(
 ) -> None:
     with caplog.at_level(logging.WARNING):
         loaded = made(located, speculation={"mode": "heads"}).runner.loaded
-    assert not loaded.sees and "speculation.mode is heads" in loaded.why_blind
+    assert not loaded.has_vision and "speculation.mode is heads" in loaded.why_no_vision
     assert "shown sees no images: speculation.mode is heads" in caplog.text
 
 
@@ -70,7 +70,7 @@ def test_an_unknown_tower_is_named(located: Located, caplog: pytest.LogCaptureFi
     config = json.loads((located.path / "config.json").read_text())
     (located.path / "config.json").write_text(json.dumps({**config, "model_type": "fuyu"}))
     with caplog.at_level(logging.WARNING):
-        why = why_blind(located, Settings.of({}))
+        why = why_no_vision(located, Settings.of({}))
     assert why == "vision towers of the type fuyu are not known here"
     assert f"shown sees no images: {why}" in caplog.text
 
@@ -82,5 +82,5 @@ def test_the_extra_is_named_where_it_is_missing(
         raise metadata.PackageNotFoundError(name)
 
     monkeypatch.setattr(metadata, "version", missing)
-    why = why_blind(located, Settings.of({}))
+    why = why_no_vision(located, Settings.of({}))
     assert why == "the extra 'vision' is not installed (pip install 'omlx-server[vision]')"

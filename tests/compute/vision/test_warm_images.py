@@ -10,12 +10,12 @@ from omlx_server.compute.model.loader import LoadedModel
 from omlx_server.core.scheduler.limits import Limits
 from tests.compute import cold_cache
 from tests.compute.drive import Drive, sampling
-from tests.compute.vision.pictures import (
+from tests.compute.vision.prompts import (
     FAMILIES,
     LARGE,
     Told,
     answer,
-    load_seeing,
+    load_with_vision,
     picture,
     repainted,
     seeing,
@@ -55,7 +55,7 @@ def test_a_hit_may_end_before_inside_and_behind_an_image(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["qwen3_vl", "gemma3", "idefics3"])
 def test_so_it_may_where_keys_and_values_are_in_few_bits(name: str) -> None:
-    check_every_boundary(load_seeing(name, TurboQuant.of_bits(4)), story(name))
+    check_every_boundary(load_with_vision(name, TurboQuant.of_bits(4)), story(name))
 
 
 def check_every_boundary(loaded: LoadedModel, told: Told) -> None:
@@ -107,8 +107,8 @@ def test_two_images_that_differ_in_one_pixel_share_nothing_from_there_on(name: s
 @pytest.mark.parametrize("name", FAMILIES)
 def test_a_conversation_about_two_images_runs_the_tower_twice(name: str) -> None:
     """And each of its ten turns computes its new tokens only."""
-    loaded = load_seeing(name)
-    assert loaded.eyes is not None
+    loaded = load_with_vision(name)
+    assert loaded.vision is not None
     drive, told, known = Drive(loaded, LIMITS, block_size=4), Told(name).then(words(0, 5)), 0
     for turn in range(10):
         if turn in (0, 3):
@@ -119,19 +119,19 @@ def test_a_conversation_about_two_images_runs_the_tower_twice(name: str) -> None
         assert drive.computed[f"turn {turn}"] == len(told.tokens) - 1 - known, turn
         told = told.then(said)
         known = len(told.tokens) - 1
-    # The tower of the oracle is the same, and has run beside the eyes.
-    assert loaded.eyes.runs == 2
+    # The tower of the oracle is the same, and has run beside the vision.
+    assert loaded.vision.runs == 2
 
 
 @pytest.mark.parametrize("name", FAMILIES)
 def test_features_that_went_are_computed_again_when_a_prompt_needs_them(name: str) -> None:
-    loaded = load_seeing(name)
-    assert loaded.eyes is not None
+    loaded = load_with_vision(name)
+    assert loaded.vision is not None
     told = story(name)
     drive = Drive(loaded, LIMITS, block_size=4)
     expected = answer(loaded, told, COUNT)
     for again in range(3):
         drive.instance.reset_cache()
-        assert loaded.eyes.nbytes == 0
+        assert loaded.vision.nbytes == 0
         assert ask(drive, f"{again}", told) == expected
-        assert loaded.eyes.runs == 2 * (again + 1)
+        assert loaded.vision.runs == 2 * (again + 1)

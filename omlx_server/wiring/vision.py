@@ -1,4 +1,4 @@
-"""Whether a model gets eyes: its vision tower beside it, so that it takes images."""
+"""Whether a model gets vision: its vision tower beside it, so that it takes images."""
 
 import logging
 
@@ -9,9 +9,9 @@ from omlx_server.settings import Settings
 _log = logging.getLogger(__name__)
 
 
-def why_blind(located: Located, settings: Settings) -> str:
-    """Why a model gets no eyes, in words for users; "" if it gets them. Where it could see, and the
-    settings do not say that it should not, a warning is logged."""
+def why_no_vision(located: Located, settings: Settings) -> str:
+    """Why a model gets no vision, in words for users; "" if it gets one. Where it could have one,
+    and the settings do not say that it should not, a warning is logged."""
     enabled = settings.images.enabled
     mode = settings.speculation_of(located.names).mode
     why = why_no_images(located.path, enabled=enabled, uses_heads=mode == "heads")
