@@ -28,7 +28,6 @@ from omlx_server.core.prefix_cache.prefix_cache import PrefixCache
 from omlx_server.core.prefix_cache.report import Dropped
 from omlx_server.core.request import Request, Restored, TokenEvent
 from omlx_server.core.scheduler.admission import forwards
-from omlx_server.core.scheduler.awaited import Standing, Standings
 from omlx_server.core.scheduler.limits import Limits
 from omlx_server.core.scheduler.scheduler import Scheduler
 from omlx_server.core.scheduler.sequence import Sequence
@@ -361,11 +360,6 @@ class ModelInstance:
                 self.tiers.cold.clear_chains(keys)
         device.drain_pool()
         return dropped
-
-    def standings(self) -> list[Standing]:
-        """Where its sequences stand, for who looks at the server. Nothing changes for that."""
-        queues, admission = self.scheduler.queues, self.scheduler.admission
-        return list(Standings(queues, self.cache, admission, self._limits).glance())
 
     def check_invariants(self) -> None:
         """Raise AssertionError when the books contradict themselves or what is there."""

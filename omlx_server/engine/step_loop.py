@@ -261,7 +261,7 @@ class StepLoop:
         standings = list[Standing]()
 
         def excuse() -> Excuse:
-            standings.extend(self.instance.scheduler.standings(now))
+            standings.extend(self.instance.scheduler.standings.all(now))
             awaited = {standing.awaited for standing in standings}
             if others and Awaited.MEMORY in awaited:
                 return Excuse.OTHERS

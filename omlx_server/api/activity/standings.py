@@ -70,6 +70,6 @@ class StandingsAsked:
 
 async def _standings_of(model: ServedModel) -> Sequence[Standing]:
     try:
-        return await model.engine.ask(lambda instance: instance.standings())
+        return await model.engine.ask(lambda instance: list(instance.scheduler.standings.glance()))
     except OmlxError:  # it was unloaded meanwhile
         return ()

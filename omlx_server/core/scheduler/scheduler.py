@@ -21,7 +21,7 @@ from omlx_server.core.request import (
     TokenEvent,
 )
 from omlx_server.core.scheduler.admission import HEADROOM, Admission, AtWork
-from omlx_server.core.scheduler.awaited import Standing, Standings
+from omlx_server.core.scheduler.awaited import Standings
 from omlx_server.core.scheduler.drafts import DraftPlan, Drafts
 from omlx_server.core.scheduler.limits import Limits, Load
 from omlx_server.core.scheduler.order import SIZES, PrefillOrder
@@ -142,9 +142,10 @@ class Scheduler:
         ]
         return [self._end(s, FinishReason.DEADLINE) for s in late]
 
-    def standings(self, now: float) -> list[Standing]:
-        """In which place each sequence is, and what it waits for."""
-        return list(Standings(self.queues, self._cache, self.admission, self._limits).all(now))
+    @property
+    def standings(self) -> Standings:
+        """What says in which place each sequence is, and what it waits for."""
+        return Standings(self.queues, self._cache, self.admission, self._limits)
 
     # -- a step --------------------------------------------------------------------------
 

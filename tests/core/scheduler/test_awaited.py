@@ -18,7 +18,7 @@ LIMITS = Limits(max_batch_size=4, max_queue=9, prefill_chunk_tokens=8, max_batch
 
 
 def standings(run: Run) -> dict[str, Standing]:
-    return {standing.request: standing for standing in run.scheduler.standings(run.now)}
+    return {standing.request: standing for standing in run.scheduler.standings.all(run.now)}
 
 
 def awaited(run: Run) -> dict[str, tuple[str, Awaited]]:
@@ -33,7 +33,7 @@ def waiting(run: Run, name: str) -> Prefill:
 def test_who_was_not_looked_at_waits_for_its_turn() -> None:
     run = Run(LIMITS)
     run.scheduler.add(make_request("a", 5, 3, n=3), 0)
-    [standing] = run.scheduler.standings(0)
+    [standing] = run.scheduler.standings.all(0)
     place, choices, prompt = standing.place, standing.choices, standing.prompt
     assert (place, choices, prompt, standing.computed) == ("waiting", 3, 4, 0)
     assert standing.awaited is Awaited.TURN
