@@ -238,10 +238,10 @@ class _Visit:
                 links.click()
                 say(page, "Hello")
                 expect(answered(page).locator(".figures")).to_contain_text("out")
-            status = server.http.get(f"{server.url}/admin/live", headers=OWNER).status_code
+            status = server.http.get(f"{server.url}/admin/models", headers=OWNER).status_code
             assert status == 404, status
             assert not visits.problems, visits.problems
-            return "it says so and talks; /admin/live is 404"
+            return "it says so and talks; /admin/models is 404"
 
     def _without_page(self) -> str:
         with self._serving("web.enabled=false") as server:
