@@ -18,6 +18,7 @@ from scripts.benchmarks import (
     kv_command,
     markdown,
     memory_command,
+    page_command,
     peers,
     plot,
     quantities,
@@ -44,6 +45,7 @@ _CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 app.command("cpu", context_settings=_CONTEXT)(cpu_command.cpu)
 app.command("kv", context_settings=_CONTEXT)(kv_command.kv)
 app.command("memory", context_settings=_CONTEXT)(memory_command.memory)
+app.command("page", context_settings=_CONTEXT)(page_command.page)
 app.command("rows", context_settings=_CONTEXT)(rows_command.rows)
 app.command("speculation", context_settings=_CONTEXT)(speculation_command.speculation)
 
@@ -113,6 +115,7 @@ def bench(
       scripts/bench cpu --quick
       scripts/bench kv --quick
       scripts/bench memory --quick
+      scripts/bench page --quick
       scripts/bench rows --quick
       scripts/bench speculation --quick
 

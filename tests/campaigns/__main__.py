@@ -16,6 +16,7 @@ from tests.campaigns import (
     kill,
     models,
     overload,
+    page,
     schemas,
     several,
     soak,
@@ -73,6 +74,8 @@ def _parser() -> argparse.ArgumentParser:
     seeing.add_argument("--model", default="tiny", help="tiny, or one that takes images")
     seeing.add_argument("--family", default="qwen3_vl", help="of the tiny model: gemma3, smolvlm")
     seeing.set_defaults(run=_see)
+    opening = campaigns.add_parser("page", help="the page in a browser, from an empty home on")
+    opening.set_defaults(run=_open)
     for campaign in (drafting, killing, breaking, shaping, soaking, coming, harming, loading):
         campaign.add_argument("--model", default="starter", help="tiny, starter, or any other")
         campaign.add_argument("--seed", type=int, default=1)
@@ -192,6 +195,12 @@ def _see(options: argparse.Namespace, directory: Path) -> bool:
         _say(problem)
     _say(str(outcome))
     return outcome.is_right
+
+
+def _open(options: argparse.Namespace, directory: Path) -> bool:
+    outcome = page.campaign(directory, say=_say)
+    _say(str(outcome))
+    return not outcome.problems
 
 
 def _say(line: str) -> None:
