@@ -115,7 +115,6 @@ def test_what_can_not_be_served_is_shown_with_its_problem(models: Path) -> None:
 
 def test_a_model_without_a_template_says_so(models: Path) -> None:
     path = make(models / "plain")
-    (path / "chat_template.json").write_text('{"chat_template": "x"}')  # which no tokenizer reads
     found = json.loads(omlx("show", "plain", "--json"))
     assert found["chat_template"] is False
     assert not found.keys() & {"tool_parser", "reasoning_parser"}
