@@ -201,7 +201,7 @@ def test_a_key_is_asked_for_everywhere_but_at_the_health_routes(start: Start) ->
             {"x-api-key": ""},
             {"authorization": "Bearer wrong", "x-api-key": KEY},
         ):
-            for path in ("/v1/models", CHAT, "/openapi.json", "/version", "/", "/no/such"):
+            for path in ("/v1/models", CHAT, "/openapi.json", "/version", "/no/such"):
                 response = server.http.get(f"{server.url}{path}", headers=headers)
                 error = assert_envelope(response, 401)
                 assert (error["type"], error["code"]) == ("authentication_error", "invalid_api_key")

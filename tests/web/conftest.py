@@ -1,4 +1,5 @@
-"""One browser and one server for all tests of the page."""
+"""One browser and one server for all tests of the page. They end with them: playwright has an event
+loop in this thread, beside which no other one can run."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +17,7 @@ from tests.web.visits import Visits
 _CONFIG = '[auth]\napi_keys = ["key-of-the-page"]\n'
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def browser() -> Iterator[Browser]:
     path = chromium()
     if path is None:
@@ -29,7 +30,7 @@ def browser() -> Iterator[Browser]:
         browser.close()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """`org/tiny`, `org/other`, and `org/thinker`, which thinks first."""
     models = tmp_path_factory.mktemp("models")
@@ -40,13 +41,13 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return models
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def sets(models: Path) -> list[str]:
     """Settings of a server of these models, whose blocks are small."""
     return [f"models.dirs={models}", "models.use_hf_cache=false", "cache.block_tokens=16", UNPROBED]
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def server(
     browser: Browser, sets: list[str], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[ServerProcess]:

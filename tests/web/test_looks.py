@@ -56,12 +56,12 @@ AXE = """async () => {
 }"""
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def axe() -> str:
     return (resources.files("axe_playwright_python") / "axe.min.js").read_text(encoding="utf-8")
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
     given = os.environ.get("OMLX_SCREENSHOTS")
     folder = Path(given) if given else tmp_path_factory.mktemp("screenshots")
@@ -74,7 +74,7 @@ def violations(page: Page, axe: str) -> list[Any]:
     return list(page.evaluate(AXE))
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def asked(server: ServerProcess) -> None:
     """There is something in the cache and in the log."""
     for animal in ("fox", "dog", "cat", "fox"):
