@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import Any
+from typing import Any, Protocol
 
 import mlx.core as mx
 import mlx.nn as nn
@@ -11,7 +11,9 @@ import numpy as np
 
 from omlx_server.compute.attention.all_to_all import attend
 from omlx_server.compute.vision.towers.config import ACTIVATIONS
-from omlx_server.compute.vision.towers.grids import Floats
+from omlx_server.compute.vision.towers.grids import Floats, Grid
+from omlx_server.compute.vision.towers.slices import encoder_shape
+from omlx_server.core.memory.encoder import EncoderShape
 
 EPS = 1e-6
 """The epsilon of all norms."""
@@ -135,3 +137,54 @@ class PatchEmbed(nn.Module):
         """Hidden states [N, hidden] of patches [N, values], in the dtype of the weights."""
         found: mx.array = self.proj(pixels.astype(self.proj.weight.dtype))
         return found
+
+
+class QwenConfig(Protocol):
+    """What the configs of the towers of Qwen-VL have in common."""
+
+    @property
+    def merge(self) -> int: ...
+    @property
+    def depth(self) -> int: ...
+    @property
+    def hidden(self) -> int: ...
+    @property
+    def intermediate(self) -> int: ...
+    @property
+    def heads(self) -> int: ...
+    @property
+    def kernel(self) -> tuple[int, ...]: ...
+
+
+class QwenTower(nn.Module):
+    """What the towers of Qwen-VL have in common."""
+
+    config: QwenConfig
+    blocks: list[Block]
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+
+    @property
+    def kernel(self) -> tuple[str, tuple[int, ...]]:
+        return "patch_embed.proj.weight", self.config.kernel
+
+    @property
+    def shape(self) -> EncoderShape:
+        """Its sizes, by which the memory of a pass is estimated."""
+        config, width = self.config, self.blocks[0].norm1.weight.dtype.size
+        return encoder_shape(config.depth, config.hidden, config.intermediate, config.heads, width)
+
+    def grid_of(self, patches: int) -> Grid:
+        """The grid of a square image of about so many patches."""
+        merge = self.config.merge
+        side = max(1, round(patches**0.5 / merge)) * merge
+        return 1, side, side
+
+    def pixel_shape(self, grid: Grid) -> tuple[int, ...]:
+        """Patches, in merge order, and the values of each."""
+        return prod(grid), prod(self.config.kernel)
+
+    def tokens(self, grid: Grid) -> int:
+        """How many tokens an image has in the language model."""
+        return prod(grid) // self.config.merge**2

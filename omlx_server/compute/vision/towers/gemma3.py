@@ -13,10 +13,9 @@ from omlx_server.compute.vision.towers.grids import Grid
 from omlx_server.compute.vision.towers.siglip import (
     Siglip,
     SiglipConfig,
+    SiglipTower,
     check_pixels,
-    pixel_shape,
 )
-from omlx_server.core.memory.encoder import EncoderShape
 from omlx_server.core.work import Work
 from omlx_server.errors import ModelUnavailable
 
@@ -84,29 +83,14 @@ class Projector(nn.Module):
         return found
 
 
-class Gemma3Tower(nn.Module):
+class Gemma3Tower(SiglipTower):
+    config: Gemma3VisionConfig
+
     def __init__(self, config: Gemma3VisionConfig) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self.config = config
         self.vision_model = Siglip(config.siglip)
         self.projector = Projector(config)
-
-    @property
-    def kernel(self) -> tuple[str, tuple[int, ...]]:
-        return "vision_model.embeddings.patch_embedding.weight", self.config.siglip.kernel
-
-    @property
-    def shape(self) -> EncoderShape:
-        """Its sizes, by which the memory of a pass is estimated."""
-        return self.vision_model.shape
-
-    def grid_of(self, patches: int) -> Grid:
-        """The grid of one crop: all crops have the same."""
-        return 1, self.config.siglip.side, self.config.siglip.side
-
-    def pixel_shape(self, grid: Grid) -> tuple[int, ...]:
-        """Crops, rows, columns, channels."""
-        return pixel_shape(grid, self.config.siglip)
 
     def tokens(self, grid: Grid) -> int:
         """How many tokens an image, or it and its crops, has in the language model."""

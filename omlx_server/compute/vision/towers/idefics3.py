@@ -17,10 +17,9 @@ from omlx_server.compute.vision.towers.grids import Grid, Ints
 from omlx_server.compute.vision.towers.siglip import (
     Siglip,
     SiglipConfig,
+    SiglipTower,
     check_pixels,
-    pixel_shape,
 )
-from omlx_server.core.memory.encoder import EncoderShape
 from omlx_server.core.work import Work
 from omlx_server.errors import ModelUnavailable
 
@@ -79,29 +78,14 @@ class Connector(nn.Module):
         return found
 
 
-class Idefics3Tower(nn.Module):
+class Idefics3Tower(SiglipTower):
+    config: Idefics3VisionConfig
+
     def __init__(self, config: Idefics3VisionConfig) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self.config = config
         self.vision_model = Siglip(config.siglip)
         self.connector = Connector(config)
-
-    @property
-    def kernel(self) -> tuple[str, tuple[int, ...]]:
-        return "vision_model.embeddings.patch_embedding.weight", self.config.siglip.kernel
-
-    @property
-    def shape(self) -> EncoderShape:
-        """Its sizes, by which the memory of a pass is estimated."""
-        return self.vision_model.shape
-
-    def grid_of(self, patches: int) -> Grid:
-        """The grid of one tile: all tiles have the same."""
-        return 1, self.config.siglip.side, self.config.siglip.side
-
-    def pixel_shape(self, grid: Grid) -> tuple[int, ...]:
-        """Tiles, rows, columns, channels."""
-        return pixel_shape(grid, self.config.siglip)
 
     def tokens(self, grid: Grid) -> int:
         """How many tokens an image has in the language model, those of all tiles together."""

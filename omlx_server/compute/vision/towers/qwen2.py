@@ -2,14 +2,21 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from math import prod
 from typing import Any
 
 import mlx.core as mx
 import mlx.nn as nn
 import numpy as np
 
-from omlx_server.compute.vision.towers.blocks import EPS, Block, Mlp, Parts, PatchEmbed, Rotation
+from omlx_server.compute.vision.towers.blocks import (
+    EPS,
+    Block,
+    Mlp,
+    Parts,
+    PatchEmbed,
+    QwenTower,
+    Rotation,
+)
 from omlx_server.compute.vision.towers.config import ACTIVATIONS, Fields, check
 from omlx_server.compute.vision.towers.features import Features
 from omlx_server.compute.vision.towers.grids import (
@@ -19,8 +26,7 @@ from omlx_server.compute.vision.towers.grids import (
     rotary_angles,
     window_order,
 )
-from omlx_server.compute.vision.towers.slices import Slices, encoder_shape
-from omlx_server.core.memory.encoder import EncoderShape
+from omlx_server.compute.vision.towers.slices import Slices
 from omlx_server.core.work import Work
 
 
@@ -129,12 +135,14 @@ class Merger(nn.Module):
         return found
 
 
-class Qwen2Tower(nn.Module):
+class Qwen2Tower(QwenTower):
     """Its weights have the names of the checkpoints' behind `visual.`; patch_embed.proj is a linear
     layer here. With windows it is that of Qwen2.5-VL, with other norms and a gated MLP."""
 
+    config: Qwen2VisionConfig
+
     def __init__(self, config: Qwen2VisionConfig) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self.config = config
         norm, mlp = (nn.RMSNorm, GatedMlp) if config.window else (nn.LayerNorm, Mlp)
         self.patch_embed = PatchEmbed(config.kernel, config.hidden, bias=False)
@@ -143,30 +151,6 @@ class Qwen2Tower(nn.Module):
             Block(config.hidden, config.heads, norm, mlp(*sizes)) for _ in range(config.depth)
         ]
         self.merger = Merger(config, norm)
-
-    @property
-    def kernel(self) -> tuple[str, tuple[int, ...]]:
-        return "patch_embed.proj.weight", self.config.kernel
-
-    @property
-    def shape(self) -> EncoderShape:
-        """Its sizes, by which the memory of a pass is estimated."""
-        config, width = self.config, self.blocks[0].norm1.weight.dtype.size
-        return encoder_shape(config.depth, config.hidden, config.intermediate, config.heads, width)
-
-    def grid_of(self, patches: int) -> Grid:
-        """The grid of a square image of about so many patches."""
-        merge = self.config.merge
-        side = max(1, round(patches**0.5 / merge)) * merge
-        return 1, side, side
-
-    def pixel_shape(self, grid: Grid) -> tuple[int, ...]:
-        """Patches, in merge order, and the values of each."""
-        return prod(grid), prod(self.config.kernel)
-
-    def tokens(self, grid: Grid) -> int:
-        """How many tokens an image has in the language model."""
-        return prod(grid) // self.config.merge**2
 
     def computing(self, pixels: mx.array, grid: Grid) -> Work[Features]:
         """Compute, in slices, the features of the patches [N, channels * frames * patch * patch] of

@@ -2,13 +2,19 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import prod
 from typing import Any
 
 import mlx.core as mx
 import mlx.nn as nn
 
-from omlx_server.compute.vision.towers.blocks import EPS, Block, Parts, PatchEmbed, Rotation
+from omlx_server.compute.vision.towers.blocks import (
+    EPS,
+    Block,
+    Parts,
+    PatchEmbed,
+    QwenTower,
+    Rotation,
+)
 from omlx_server.compute.vision.towers.config import ACTIVATIONS, Fields, check
 from omlx_server.compute.vision.towers.features import Features
 from omlx_server.compute.vision.towers.grids import (
@@ -20,8 +26,7 @@ from omlx_server.compute.vision.towers.grids import (
     patch_places,
     rotary_angles,
 )
-from omlx_server.compute.vision.towers.slices import Slices, encoder_shape
-from omlx_server.core.memory.encoder import EncoderShape
+from omlx_server.compute.vision.towers.slices import Slices
 from omlx_server.core.work import Work
 
 
@@ -108,12 +113,14 @@ class Merger(nn.Module):
         return found
 
 
-class Qwen3Tower(nn.Module):
+class Qwen3Tower(QwenTower):
     """Its weights have the names of the checkpoints' behind `visual.`; patch_embed.proj is a linear
     layer here."""
 
+    config: Qwen3VisionConfig
+
     def __init__(self, config: Qwen3VisionConfig) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self.config = config
         self.patch_embed = PatchEmbed(config.kernel, config.hidden, bias=True)
         self.pos_embed = nn.Embedding(config.side**2, config.hidden)
@@ -123,30 +130,6 @@ class Qwen3Tower(nn.Module):
         ]
         self.merger = Merger(config, together=False)
         self.deepstack_merger_list = [Merger(config, together=True) for _ in config.deepstack]
-
-    @property
-    def kernel(self) -> tuple[str, tuple[int, ...]]:
-        return "patch_embed.proj.weight", self.config.kernel
-
-    @property
-    def shape(self) -> EncoderShape:
-        """Its sizes, by which the memory of a pass is estimated."""
-        config, width = self.config, self.blocks[0].norm1.weight.dtype.size
-        return encoder_shape(config.depth, config.hidden, config.intermediate, config.heads, width)
-
-    def grid_of(self, patches: int) -> Grid:
-        """The grid of a square image of about so many patches."""
-        merge = self.config.merge
-        side = max(1, round(patches**0.5 / merge)) * merge
-        return 1, side, side
-
-    def pixel_shape(self, grid: Grid) -> tuple[int, ...]:
-        """Patches, in merge order, and the values of each."""
-        return prod(grid), prod(self.config.kernel)
-
-    def tokens(self, grid: Grid) -> int:
-        """How many tokens an image has in the language model."""
-        return prod(grid) // self.config.merge**2
 
     def computing(self, pixels: mx.array, grid: Grid) -> Work[Features]:
         """Compute, in slices, the features of the patches [N, channels * frames * patch * patch] of

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
-from typing import Any
+from typing import Any, Protocol
 
 import mlx.core as mx
 import mlx.nn as nn
@@ -11,6 +11,7 @@ import mlx.nn as nn
 from omlx_server.compute.attention.all_to_all import attend
 from omlx_server.compute.vision.towers.blocks import Mlp
 from omlx_server.compute.vision.towers.config import Fields, check
+from omlx_server.compute.vision.towers.grids import Grid
 from omlx_server.compute.vision.towers.slices import Slices, encoder_shape
 from omlx_server.core.memory.encoder import EncoderShape
 from omlx_server.core.work import Work
@@ -165,3 +166,37 @@ def pixel_shape(grid: tuple[int, int, int], config: SiglipConfig) -> tuple[int, 
     """[B, H, W, channels] of so many images, rows and columns of patches."""
     count, rows, columns = grid
     return count, rows * config.patch, columns * config.patch, config.channels
+
+
+class TowerConfig(Protocol):
+    """The config of a tower with this encoder."""
+
+    @property
+    def siglip(self) -> SiglipConfig: ...
+
+
+class SiglipTower(nn.Module):
+    """What the towers with this encoder have in common."""
+
+    config: TowerConfig
+    vision_model: Siglip
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+
+    @property
+    def kernel(self) -> tuple[str, tuple[int, ...]]:
+        return "vision_model.embeddings.patch_embedding.weight", self.config.siglip.kernel
+
+    @property
+    def shape(self) -> EncoderShape:
+        """Its sizes, by which the memory of a pass is estimated."""
+        return self.vision_model.shape
+
+    def grid_of(self, patches: int) -> Grid:
+        """The grid of one image, crop or tile: all have the same."""
+        return 1, self.config.siglip.side, self.config.siglip.side
+
+    def pixel_shape(self, grid: Grid) -> tuple[int, ...]:
+        """Images, crops or tiles; rows, columns, channels."""
+        return pixel_shape(grid, self.config.siglip)
