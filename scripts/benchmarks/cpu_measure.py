@@ -24,7 +24,7 @@ from scripts.benchmarks.metrics import Better, Metric, Requirement, Sample, Spec
 from scripts.benchmarks.process import Child
 from scripts.benchmarks.progress import Steps
 from scripts.benchmarks.response import BadResponse
-from scripts.benchmarks.stream_client import Streamed, read_streams
+from scripts.benchmarks.stream_client import Streamed, read_streams, stream_body
 
 DEVICES = ("real", timed_server.FREE)
 _WARM_UP_OUT = 20
@@ -90,16 +90,7 @@ class TimedServer:
         self._system.wait_until_ready()
 
     def _body(self, number: int, out: int) -> dict[str, object]:
-        return {
-            "model": self._system.model,
-            "messages": [{"role": "user", "content": f"{number} at {time.monotonic()}"}],
-            "max_tokens": out,
-            "temperature": 0,
-            "stream": True,
-            "stream_options": {"include_usage": True},
-            "ignore_eos": True,
-            "speculation": "off",
-        }
+        return stream_body(self._system.model, f"{number} at {time.monotonic()}", out)
 
     def _told(self) -> Times:
         """The CPU seconds of its threads until now."""

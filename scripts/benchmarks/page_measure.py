@@ -18,7 +18,7 @@ from scripts.benchmarks.metrics import Better, Metric, Requirement, Sample, Spec
 from scripts.benchmarks.page_plan import WITH, WITHOUT, PagePlan
 from scripts.benchmarks.progress import Steps
 from scripts.benchmarks.response import BadResponse
-from scripts.benchmarks.stream_client import read_streams
+from scripts.benchmarks.stream_client import read_streams, stream_body
 
 BOUND = 0.99
 _WARM_UP_OUT = 8
@@ -103,16 +103,7 @@ class PageBench:
         return Window(tokens / seconds, 1000 * cpu / tokens, events)
 
     def _body(self, number: int, out: int) -> dict[str, object]:
-        return {
-            "model": self._server.model,
-            "messages": [{"role": "user", "content": f"{number} at {time.monotonic():018.6f}"}],
-            "max_tokens": out,
-            "temperature": 0,
-            "stream": True,
-            "stream_options": {"include_usage": True},
-            "ignore_eos": True,
-            "speculation": "off",
-        }
+        return stream_body(self._server.model, f"{number} at {time.monotonic():018.6f}", out)
 
 
 @contextmanager

@@ -27,6 +27,20 @@ class Streamed:
     tokens: int
 
 
+def stream_body(model: str, text: str, out: int) -> dict[str, object]:
+    """The body of a chat that is streamed, in exactly `out` tokens, each decoded by itself."""
+    return {
+        "model": model,
+        "messages": [{"role": "user", "content": text}],
+        "max_tokens": out,
+        "temperature": 0,
+        "stream": True,
+        "stream_options": {"include_usage": True},
+        "ignore_eos": True,
+        "speculation": "off",
+    }
+
+
 def read_streams(url: str, bodies: Sequence[dict[str, object]]) -> list[Streamed]:
     """Post all these requests to a chat server at once, and read the streams to their ends. Raises
     BadResponse for one that breaks off, and OSError."""
