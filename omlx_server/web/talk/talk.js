@@ -83,10 +83,10 @@ export class Talk {
     this.#stopping?.abort();
   }
 
-  save() {
+  save(answering = this.answering) {
     this.#saved = performance.now();
     this.conversation.changed = Date.now();
-    this.conversation.answering = this.answering ? Date.now() : 0;
+    this.conversation.answering = answering ? Date.now() : 0;
     this.conversation.title ||= titleOf(this.conversation);
     return stored.save(this.conversation);
   }
@@ -103,11 +103,21 @@ export class Talk {
     this.messages.push(answer);
     this.answering = answer;
     this.#tell();
-    await this.save();
+    await this.#keep(answer, answer);
     if (body) await this.#stream(answer, body, this.#stopping.signal);
+    // Before the answer shows as complete, since the page may be left as soon as it does.
+    await this.#keep(answer, null);
     this.answering = this.#stopping = null;
     this.#tell();
-    await this.save();
+  }
+
+  /** Save, or say at the answer that this browser can't. */
+  async #keep(answer, answering) {
+    try {
+      await this.save(answering);
+    } catch (error) {
+      answer.error ??= `This browser does not keep the conversation: ${error.message}`;
+    }
   }
 
   async #stream(answer, body, signal) {
