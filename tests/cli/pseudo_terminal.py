@@ -19,7 +19,6 @@ REPO = Path(__file__).parents[2]
 PATIENCE = 60.0
 ENTER, CTRL_C, CTRL_D, CTRL_J, UP, TAB = "\r", "\x03", "\x04", "\x0a", "\x1b[A", "\t"
 ALT_ENTER = "\x1b\r"
-SHELL = "/usr/bin:/bin"
 
 
 class _Screen(pyte.HistoryScreen):

@@ -26,11 +26,12 @@ class Blocks:
         *lines, self._rest = (self._rest + piece).split("\n")
         return [block for line in lines for block in self._add_line(line)]
 
-    def close(self) -> str:
-        """Return the text of the open block, which ends here."""
-        text = self.open
-        self._lines, self._rest, self._fence = [], "", ""
-        return text
+    def close(self) -> list[str]:
+        """Return the blocks that are complete since the text ends here. What is added later begins
+        another text."""
+        blocks = [*self._add_line(self._rest), self._take()]
+        self._rest, self._fence = "", ""
+        return [block for block in blocks if block]
 
     def _add_line(self, line: str) -> list[str]:
         done = [self._take()] if self._begins_another(line) else []

@@ -41,11 +41,11 @@ class RichScreen:
         trace: TracebackType | None,
     ) -> None:
         self._end_thought()
-        self._finish(self._blocks.close())
+        self._finish_all(self._blocks.close())
 
     def thought(self, piece: str) -> None:
         if self._thought is None:
-            self._finish(self._blocks.close())
+            self._finish_all(self._blocks.close())
             self._thought, self._thinks_since = "", time.perf_counter()
             if not self._renderer.dims:
                 self._live.finish(self._after_gap([BEGIN]))
@@ -56,8 +56,7 @@ class RichScreen:
 
     def text(self, piece: str) -> None:
         self._end_thought()
-        for block in self._blocks.add(piece):
-            self._finish(block)
+        self._finish_all(self._blocks.add(piece))
         self._draw(self._renderer.markdown, self._blocks.open)
 
     def _draw(self, render: Callable[[str, int], list[str]], text: str) -> None:
@@ -69,11 +68,11 @@ class RichScreen:
         took = time.perf_counter() - began
         self._next_draw = began + max(_PAUSE, _REST * took)
 
-    def _finish(self, block: str) -> None:
-        lines = self._renderer.markdown(block, self._live.width) if block.strip() else []
-        if lines:
-            self._live.finish(self._after_gap(lines))
-            self._parted = True
+    def _finish_all(self, blocks: list[str]) -> None:
+        for block in blocks:
+            if lines := self._renderer.markdown(block, self._live.width):
+                self._live.finish(self._after_gap(lines))
+                self._parted = True
 
     def _finish_thought(self, line: str) -> None:
         self._live.finish(self._after_gap(self._renderer.dimmed(line, self._live.width) or [""]))
