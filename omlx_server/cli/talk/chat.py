@@ -31,7 +31,7 @@ _PATIENCE = 1.0  # seconds
 _DUMB = ("", "dumb", "unknown")
 
 
-class Reader(Protocol):
+class MessageInput(Protocol):
     def read(self) -> str | None:
         """The next message; None at the end. Raises KeyboardInterrupt at Ctrl-C."""
 
@@ -66,7 +66,7 @@ def run(server: ServerClient, wish: Wish, fields: Mapping[str, float]) -> int:
         if not once:
             if client.is_ours():
                 conversation.roll()
-            with _reader(is_rich, wish.history) as reader:
+            with _input(is_rich, wish.history) as reader:
                 _converse(conversation, reader)
     return 0
 
@@ -113,7 +113,7 @@ def _rich_screen() -> MakeScreen:
 
 
 @contextmanager
-def _reader(is_rich: bool, keeps_history: bool) -> Iterator[Reader]:
+def _input(is_rich: bool, keeps_history: bool) -> Iterator[MessageInput]:
     if not is_rich:
         yield TypedLines("> " if stdin.is_terminal() else "")
         return
@@ -133,7 +133,7 @@ def _reader(is_rich: bool, keeps_history: bool) -> Iterator[Reader]:
 # --- The conversation ----------------------------------------------------------------------------
 
 
-def _converse(conversation: Conversation, reader: Reader) -> None:
+def _converse(conversation: Conversation, reader: MessageInput) -> None:
     if stdin.is_terminal():
         model = output.visible(conversation.model)
         print(_wrapped(f"Talking to {model}. /exit or Ctrl-D ends it, /help shows more."))
@@ -142,7 +142,7 @@ def _converse(conversation: Conversation, reader: Reader) -> None:
             _take(conversation, line)
 
 
-def _next(reader: Reader) -> str | None:
+def _next(reader: MessageInput) -> str | None:
     """The next message; None at the end, or if Ctrl-C is pressed twice."""
     try:
         return reader.read()

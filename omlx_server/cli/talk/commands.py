@@ -93,17 +93,14 @@ def chat(
       omlx-server chat --once "What is the capital of France?" --max-tokens 20
       omlx-server chat --once "What is on this photo?" --image photo.jpg
       omlx-server chat --system "Answer in French." --temperature 0
-      git diff | omlx-server chat --once "Write a commit message for this."
+      df -h | omlx-server chat --once "Is a disk nearly full?" --max-tokens 100
       OMLX_API_KEY=secret omlx-server chat --url http://gpu-box:8000
 
     \b
-    On a terminal answers are rendered as Markdown and what the model thinks first is dimmed; lines
-    can be edited, and found again with the arrow keys. A backslash at the end of a line goes on in
-    the next; so do Alt-Enter and Ctrl-J. Ctrl-C stops an answer; Ctrl-D leaves.
-
-    \b
-    /help lists the commands, such as /regenerate, /system, /model, /save, /load, and
-    /image FILE [TEXT], which shows a PNG, JPEG, WebP or GIF to a model that takes images.
+    On a terminal answers are rendered as Markdown, thoughts are dimmed, and lines can be edited. A
+    backslash at the end of a line, Alt-Enter or Ctrl-J goes on in the next. Ctrl-C stops an answer,
+    Ctrl-D leaves. /help lists the commands, such as /regenerate, /save FILE and
+    /image FILE [TEXT], which shows a picture to a model that takes images.
 
     Answers go to stdout, all else to stderr: thoughts, tokens and speed, errors.
     """

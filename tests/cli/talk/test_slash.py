@@ -1,7 +1,10 @@
 """The commands of a conversation, and the files that /save and /load know."""
 
 import json
+import os
 import stat
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -11,6 +14,7 @@ from omlx_server.cli.app import app
 from omlx_server.cli.talk import transcript
 from omlx_server.cli.talk.terminal.history import history_file
 from omlx_server.errors import OmlxError, UsageError
+from tests.cli.program import ROOT, imported_by
 
 runner = CliRunner()
 HELLO = [{"role": "user", "content": "hello"}, {"role": "assistant", "content": "It is Paris."}]
@@ -130,6 +134,27 @@ def test_standard_input_stands_behind_the_first_question(server_url: str) -> Non
     said = chat(server_url, "x" * (16 * 1024 * 1024 + 1), "--once", "count")
     assert said.exit_code == 2
     assert said.stderr.startswith("error: standard input is longer than 16 MiB\nhint: ")
+
+
+def test_a_pipe_that_is_silent_is_told_about(server_url: str) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-m", "omlx_server", "chat", "--url", server_url, "--once", "repeat"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        text=True,
+    ) as process:
+        assert process.stderr
+        note = process.stderr.readline()
+        assert note == "[waiting for standard input; with </dev/null there is none]\n"
+        said, _ = process.communicate("log", timeout=60)
+    assert "It is Paris." in said and process.returncode == 0
+
+
+def test_one_question_loads_nothing_of_a_terminal(server_url: str) -> None:
+    loaded = imported_by("chat", "--url", server_url, "--once", "hello")
+    assert not loaded & {"prompt_toolkit", "markdown_it", "pygments", "mlx", "numpy"}
 
 
 def test_the_history_is_the_users_own_and_bounded(
