@@ -163,6 +163,7 @@ def test_the_history_is_the_users_own_and_bounded(
     path = home / ".local/state/omlx_server/chat_history"
     assert history_file() == path and path.stat().st_size == 0
     path.write_bytes(b"".join(b"\n# 2026\n+%d\n" % number for number in range(100_000)))
+    history_file()
     path.chmod(0o644)
     history_file()
     assert stat.S_IMODE(path.stat().st_mode) == 0o600

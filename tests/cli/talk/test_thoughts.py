@@ -70,14 +70,14 @@ def test_on_a_terminal_thoughts_are_dimmed(thinker: ServerProcess) -> None:
     pieces = re.findall(f"{re.escape(DIM)}(.*?){re.escape(PLAIN)}", thoughts, re.DOTALL)
     assert "".join(pieces) == expected
     assert BEGIN not in shown and DIM not in shown.rpartition(PLAIN)[2]
-    plain = once_at_terminal(thinker.url, NO_COLOR="1")
+    plain = once_at_terminal(thinker.url, no_color="1")
     assert f"{BEGIN}\n{expected}\n{END}\n" in plain and DIM not in plain
 
 
-def once_at_terminal(url: str, **environ: str) -> str:
+def once_at_terminal(url: str, no_color: str = "") -> str:
     """What a terminal is written by both streams of one answer."""
     words = ("chat", "--url", url, "--once", "Hi", "--temperature", "0", "--max-tokens", "60")
-    with at_terminal(*words, **environ) as terminal:
+    with at_terminal(*words, NO_COLOR=no_color) as terminal:
         assert terminal.ends() == 0
     return terminal.raw.decode().replace("\r\n", "\n")
 

@@ -21,7 +21,7 @@ _MOST_CHARACTERS = 50_000
 _STYLES = re.compile(r"\x1b\[[0-9;]*m")
 _PARSER = MarkdownIt("commonmark", {"html": False}).enable(["strikethrough", "table"])
 # A reference could name an address in another block, which is rendered by itself.
-_PARSER.disable(["html_block", "html_inline", "reference"])
+_PARSER.disable("reference")
 
 
 class _Heading(Heading):
