@@ -154,7 +154,7 @@ def test_a_pipe_that_is_silent_is_told_about(server_url: str) -> None:
 
 def test_one_question_loads_nothing_of_a_terminal(server_url: str) -> None:
     loaded = imported_by("chat", "--url", server_url, "--once", "hello")
-    assert not loaded & {"prompt_toolkit", "markdown_it", "pygments", "mlx", "numpy"}
+    assert not loaded & {"prompt_toolkit", "markdown_it", "mlx", "numpy"}
 
 
 def test_the_history_is_the_users_own_and_bounded(
