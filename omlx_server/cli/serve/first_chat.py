@@ -2,8 +2,8 @@
 of the second prompt came from the cache."""
 
 from omlx_server.cli.shell.screen import Screen
-from omlx_server.cli.talk.chat import closing
 from omlx_server.cli.talk.client import Answer, ChatClient, Message
+from omlx_server.cli.talk.closing import closing
 from omlx_server.errors import OmlxError
 from omlx_server.models.catalogue import STARTER
 

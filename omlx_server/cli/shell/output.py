@@ -9,6 +9,7 @@ with OMLX_DEBUG=1.
 
 import json
 import os
+import re
 import sys
 import traceback
 from collections.abc import Iterable
@@ -20,6 +21,8 @@ import typer
 from omlx_server.errors import OmlxError
 
 STDOUT = "-"
+# C0 but for tab and line feed, DEL, and C1, whose 0x9b begins a sequence by itself.
+_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
 def debugging() -> bool:
@@ -50,6 +53,12 @@ def say(text: str) -> None:
 def visible(text: str) -> str:
     """A text of others with "?" for each unprintable character, which could move the cursor."""
     return "".join(letter if letter.isprintable() else "?" for letter in text)
+
+
+def harmless(text: str) -> str:
+    """A text of others without the characters that control a terminal, such as the escape that
+    begins a colour; ends of lines and tabs stay."""
+    return _CONTROLS.sub("", text)
 
 
 def show_json(document: object, stream: TextIO | None = None, *, indent: int | None = 2) -> None:
@@ -100,5 +109,5 @@ def excepthook(
 
 def _label(label: str, color: str, text: str) -> None:
     coloured = None if not os.environ.get("NO_COLOR") else False
-    one_line = " ".join(text.splitlines())
+    one_line = harmless(" ".join(text.splitlines()))
     typer.echo(typer.style(f"{label}: ", fg=color, bold=True) + one_line, err=True, color=coloured)

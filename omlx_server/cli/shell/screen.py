@@ -1,6 +1,7 @@
 """Prints an answer as it comes: its text on stdout, the model's thoughts (reasoning) on stderr.
 
-So a script that reads stdout gets the text alone. On a terminal thoughts are dimmed; elsewhere, and
+So a script that reads stdout gets the text alone. Control characters are left out of both, since
+they could be commands to a terminal. On a terminal thoughts are dimmed; elsewhere, and
 where NO_COLOR is set, a line before and a line after mark them.
 """
 
@@ -11,6 +12,7 @@ from typing import Self
 
 import typer
 
+from omlx_server.cli.shell.output import harmless
 from omlx_server.errors import OmlxError
 
 BEGIN, END = "[thoughts]", "[end of thoughts]"
@@ -40,6 +42,7 @@ class Screen:
             print(flush=True)
 
     def thought(self, piece: str) -> None:
+        piece = harmless(piece)
         if not self._thinks:
             self._end_line()
             self._thinks = True
@@ -50,7 +53,7 @@ class Screen:
     def text(self, piece: str) -> None:
         self._end_thought()
         self._line_is_open = True
-        print(piece, end="", flush=True)
+        print(harmless(piece), end="", flush=True)
 
     def _end_thought(self) -> None:
         if self._thinks:

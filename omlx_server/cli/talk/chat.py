@@ -1,55 +1,73 @@
-"""`omlx-server chat`: a conversation with a running server. It is kept in memory only."""
+"""`omlx-server chat`: a conversation with a running server, or single questions (--once)."""
 
 import math
-import re
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+import os
+import select
+import shutil
+import sys
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import Protocol
 
 import typer
 
 from omlx_server.cli.server_client.http import ServerClient
 from omlx_server.cli.shell import output, stdin
 from omlx_server.cli.shell.screen import Screen
-from omlx_server.cli.talk.client import Answer, ChatClient, Message, served_by
-from omlx_server.cli.talk.image import Image, content, read_image, split
+from omlx_server.cli.talk import slash
+from omlx_server.cli.talk.client import Answer, ChatClient, Stopped, served_by
+from omlx_server.cli.talk.closing import advice_on_length, closing
+from omlx_server.cli.talk.conversation import Conversation, MakeScreen
+from omlx_server.cli.talk.image import read_image
+from omlx_server.cli.talk.typed import TypedLines
 from omlx_server.errors import OmlxError, UsageError
 
-with suppress(ImportError):  # some builds of Python lack it; with it, `input` can edit lines
-    import readline  # noqa: F401
+_MOST_STDIN_BYTES = 16 * 1024 * 1024
+_PATIENCE = 1.0  # seconds
+_DUMB = ("", "dumb", "unknown")
 
 
-_COMMAND = re.compile(r"/[^\s/]*")  # what has blanks, or a slash more, may be a path
-_IMAGE = re.compile(r"/image(?!\S)\s*")
-_ENDS = ("/exit", "/quit", "/bye")
-_WITHOUT = "[the talk goes on without the images]"
-_HELP = """\
-/image FILE [TEXT]   shows an image: with TEXT, else with the next message
-/new                 forgets the talk
-/exit, Ctrl-D        ends it; so do /quit and /bye
-/help, /?            shows this
-Ctrl-C               stops an answer
-All else is said to the model."""
+class MessageInput(Protocol):
+    def read(self) -> str | None:
+        """The next message; None at the end. Raises KeyboardInterrupt at Ctrl-C."""
 
 
-def run(
-    server: ServerClient,
-    *,
-    model: str,
-    once: Sequence[str],
-    system: str,
-    fields: Mapping[str, float],
-    images: Sequence[Path] = (),
-) -> int:
-    read = [read_image(path) for path in images]
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What was asked for on the command line. `once` are the questions; without any there is a
+    conversation. `plain` does without Markdown, styles and the editing of lines; `history` keeps
+    what is typed for the next time."""
+
+    model: str = ""
+    once: Sequence[str] = ()
+    system: str = ""
+    images: Sequence[Path] = ()
+    plain: bool = False
+    history: bool = True
+
+
+def run(server: ServerClient, wish: Wish, fields: Mapping[str, float]) -> int:
+    """Hold the conversation; `fields` are sampling fields of its requests."""
+    images = [read_image(path) for path in wish.images]
+    once = _with_stdin(wish.once) if wish.once else ()
+    is_rich = not wish.plain and not once and _is_capable_terminal()
     with ChatClient(server) as client:
-        talk = Talk(client, model or served_by(client)[0], system, fields)
-        for image in read:
-            talk.show(image)
+        model = wish.model or served_by(client)[0]
+        make_screen = _rich_screen() if is_rich else Screen
+        conversation = Conversation(client, model, wish.system, fields, make_screen)
+        for image in images:
+            conversation.show(image)
         for prompt in once:
-            talk.say(prompt)
+            _close(conversation, conversation.say(prompt))
         if not once:
-            _converse(talk)
+            if client.is_ours():
+                conversation.roll()
+            with _input(is_rich, wish.history) as reader:
+                _converse(conversation, reader)
     return 0
 
 
@@ -62,125 +80,132 @@ def fields_of(max_tokens: int | None, temperature: float | None) -> dict[str, fl
     return {name: value for name, value in given.items() if value is not None}
 
 
-class Talk:
-    """The messages so far, after a system message if `system` is not empty. A turn that fails, is
-    stopped or gives no text is not kept, nor are its images. `fields` are sent with every request.
-    `waiting` are the images that go with the next message."""
-
-    def __init__(
-        self, client: ChatClient, model: str, system: str, fields: Mapping[str, float]
-    ) -> None:
-        self.model = model
-        self._client = client
-        self._begin: list[Message] = [{"role": "system", "content": system}] if system else []
-        self._fields = fields
-        self._messages = self._begin
-        self.waiting: list[Image] = []
-
-    def show(self, image: Image) -> None:
-        self.waiting.append(image)
-
-    def say(self, prompt: str) -> None:
-        images, self.waiting = self.waiting, []
-        turn = [*self._messages, {"role": "user", "content": content(prompt, images)}]
-        with Screen() as screen:
-            answer = self._client.ask(self.model, turn, screen, **self._fields)
-        if answer.text:
-            self._messages = [*turn, {"role": "assistant", "content": answer.text}]
-        advice = _advice(answer, self._fields.get("max_tokens"))
-        print("\n".join(closing(answer, advice)))
-
-    def forget(self) -> None:
-        self._messages, self.waiting = self._begin, []
+# --- Where messages come from, and where answers go ----------------------------------------------
 
 
-def closing(answer: Answer, advice: str = "") -> list[str]:
-    """The lines below an answer: why it ended early, if it did, and its speed. `advice` is added if
-    the length limit ended it."""
-    lines = [speed(answer)]
-    if answer.finish_reason == "length":
-        where = "" if answer.text else ", before it came to an answer"
-        advice = f": {advice}" if advice else ""
-        lines.insert(0, f"[cut at {answer.completion_tokens} tokens{where}{advice}]")
-    elif answer.finish_reason != "stop":
-        lines.insert(0, f"[ended by the server: {answer.finish_reason}]")
-    return lines
+def _with_stdin(prompts: Sequence[str]) -> list[str]:
+    """The prompts; what a pipe or a file gives on standard input stands behind the first one.
+    Raises UsageError if that is too much."""
+    if stdin.is_terminal():
+        return list(prompts)
+    with suppress(OSError, ValueError):  # it is closed, or no file
+        if not select.select([sys.stdin.fileno()], [], [], _PATIENCE)[0]:
+            output.say("[waiting for standard input; with </dev/null there is none]")
+    data = stdin.read(_MOST_STDIN_BYTES + 1)
+    if len(data) > _MOST_STDIN_BYTES:
+        most = f"{_MOST_STDIN_BYTES >> 20} MiB"
+        raise UsageError(f"standard input is longer than {most}", hint="cut it: tail -n 200")
+    text = data.decode(errors="replace").strip("\n")
+    first, *more = prompts
+    return [f"{first}\n\n{text}" if text else first, *more]
 
 
-def _advice(answer: Answer, max_tokens: float | None) -> str:
-    """Why an answer was cut, or what helps; the request allowed `max_tokens`, or None."""
-    if max_tokens is not None and answer.completion_tokens >= max_tokens:
-        return "--max-tokens raises it"
-    if max_tokens is not None:
-        return "the context is full"
-    return "the context is full, or the server's own limit is reached, which --max-tokens overrides"
+def _is_capable_terminal() -> bool:
+    streams = (sys.stdin, sys.stdout, sys.stderr)
+    at_terminal = all(stream is not None and stream.isatty() for stream in streams)
+    return at_terminal and os.environ.get("TERM", "") not in _DUMB
 
 
-def speed(answer: Answer) -> str:
-    tokens = f"{answer.completion_tokens} tokens"
-    if answer.reasoning_tokens:
-        tokens += f" ({answer.reasoning_tokens} of thoughts)"
-    return (
-        f"[first token after {answer.first_token_at:.2f} s, "
-        f"{answer.tokens_per_second:.1f} tok/s, {tokens}, "
-        f"{answer.cached_tokens} of {answer.prompt_tokens} prompt tokens cached]"
-    )
+def _rich_screen() -> MakeScreen:
+    from omlx_server.cli.talk.terminal.screen import RichScreen
+
+    return RichScreen
 
 
-def _converse(talk: Talk) -> None:
-    at_terminal = stdin.is_terminal()
-    if at_terminal:
-        print(f"Talking to {talk.model}. /exit or Ctrl-D ends it, /help shows more.")
-    while (line := _read("> " if at_terminal else "")) is not None and line not in _ENDS:
-        if given := _IMAGE.match(line):
-            _show(talk, line[given.end() :])
-        elif _COMMAND.fullmatch(line):
-            _command(talk, line)
-        elif line:
-            _turn(talk, line)
-
-
-def _show(talk: Talk, rest: str) -> None:
-    """The command /image: `rest` is a path, and perhaps a text to say."""
-    try:
-        path, text = split(rest)
-        image = read_image(path)
-    except OmlxError as error:
-        output.report(error)
+@contextmanager
+def _input(is_rich: bool, keeps_history: bool) -> Iterator[MessageInput]:
+    if not is_rich:
+        yield TypedLines("> " if stdin.is_terminal() else "")
         return
-    talk.show(image)
-    output.show(f"[{image.words}]" if text else f"[{image.words}; it goes with the next message]")
-    if text:
-        _turn(talk, text)
+    from omlx_server.cli.talk.terminal.history import history_file
+    from omlx_server.cli.talk.terminal.keys import kept_for_the_prompt
+    from omlx_server.cli.talk.terminal.prompt import Prompt
 
-
-def _command(talk: Talk, line: str) -> None:
-    if line == "/new":
-        talk.forget()
-    elif line in ("/help", "/?"):
-        print(_HELP)
-    else:
-        output.show_error(f"{line}: no such command", "/help lists them")
-
-
-def _read(prompt: str) -> str | None:
+    path = None
     try:
-        return input(prompt).strip()
-    except (EOFError, RuntimeError):  # RuntimeError: stdin is closed
-        if prompt:
-            print()
-        return None
+        path = history_file() if keeps_history else None
+    except OmlxError as error:
+        output.say(f"[{error.message}]")
+    with kept_for_the_prompt():
+        yield Prompt(slash.completions(), path)
 
 
-def _turn(talk: Talk, line: str) -> None:
-    images = len(talk.waiting)
+# --- The conversation ----------------------------------------------------------------------------
+
+
+def _converse(conversation: Conversation, reader: MessageInput) -> None:
+    if stdin.is_terminal():
+        model = output.visible(conversation.model)
+        print(_wrapped(f"Talking to {model}. /exit or Ctrl-D ends it, /help shows more."))
+    while (line := _next(reader)) is not None and not slash.leaves(line):
+        if line:
+            _take(conversation, line)
+
+
+def _next(reader: MessageInput) -> str | None:
+    """The next message; None at the end, or if Ctrl-C is pressed twice."""
     try:
-        talk.say(line)
+        return reader.read()
     except KeyboardInterrupt:
-        typer.echo("[stopped]")
+        if not stdin.is_terminal():
+            raise
+    _remark("[Ctrl-C again leaves; so does Ctrl-D]")
+    with suppress(KeyboardInterrupt):
+        return reader.read()
+    return None
+
+
+def _take(conversation: Conversation, line: str) -> None:
+    """Do what a line says. An error is told, and the conversation goes on as it was."""
+    try:
+        is_command = slash.is_command(line)
+        turn = slash.run(line, conversation) if is_command else partial(conversation.say, line)
     except OmlxError as error:
         output.report(error)
+    except KeyboardInterrupt:
+        _remark("[stopped]")
     else:
+        if turn is not None:
+            _ask(conversation, turn)
+
+
+def _ask(conversation: Conversation, turn: slash.Turn) -> None:
+    images = len(conversation.waiting)
+    try:
+        _close(conversation, turn())
         return
-    if images:
-        typer.echo("[the talk goes on without the image]" if images == 1 else _WITHOUT)
+    except KeyboardInterrupt as stop:
+        if isinstance(stop, Stopped) and stop.text:
+            _remark("[stopped; what came is kept]")
+            return
+        _remark("[stopped]")
+    except OmlxError as error:
+        output.report(error)
+    if images and not conversation.waiting:
+        what = "the image" if images == 1 else "the images"
+        _remark(f"[the conversation goes on without {what}]")
+
+
+def _close(conversation: Conversation, answer: Answer) -> None:
+    """Tell on stderr how an answer ended, its tokens and its speed."""
+    advice = advice_on_length(answer, conversation.max_tokens)
+    lines = closing(answer, advice)
+    if answer.dropped_messages > conversation.left_out:
+        count = answer.dropped_messages
+        lines.insert(0, f"[the context is full: the oldest {count} messages are left out]")
+    conversation.left_out = answer.dropped_messages
+    for line in lines:
+        _remark(line)
+
+
+def _remark(text: str) -> None:
+    """Print a line of our own on stderr; on a terminal it is dimmed and wrapped."""
+    if not sys.stderr.isatty():
+        output.say(text)
+        return
+    text = _wrapped(text)
+    output.say(text if os.environ.get("NO_COLOR") else typer.style(text, dim=True))
+
+
+def _wrapped(text: str) -> str:
+    return textwrap.fill(text, max(2, shutil.get_terminal_size().columns - 1))

@@ -7,22 +7,39 @@ import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 import httpx
 
 from omlx_server.cli.server_client.endpoint import explained, options, refusal
 from omlx_server.cli.server_client.http import ServerClient
-from omlx_server.cli.shell.screen import Screen
 from omlx_server.errors import OmlxError, UsageError
 
 Message = Mapping[str, Any]
+_OWNER = "omlx_server"  # of the models of this program's own server
+
+
+class AnswerScreen(Protocol):
+    """Shows the pieces of an answer as they come."""
+
+    def thought(self, piece: str) -> None: ...
+
+    def text(self, piece: str) -> None: ...
+
+
+class Stopped(KeyboardInterrupt):
+    """The user pressed Ctrl-C within an answer, of which `text` had come."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.text = text
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
     """A finished answer. The times are seconds from the request to the first and to the last piece
-    of thoughts or text. `reasoning_tokens` is the part of `completion_tokens` that was thoughts."""
+    of thoughts or text. `reasoning_tokens` is the part of `completion_tokens` that was thoughts,
+    which took `thought_seconds`. The server left out `dropped_messages`, as the context is full."""
 
     text: str
     first_token_at: float
@@ -31,6 +48,8 @@ class Answer:
     completion_tokens: int
     cached_tokens: int
     reasoning_tokens: int = 0
+    thought_seconds: float = 0.0
+    dropped_messages: int = 0
     finish_reason: str = "stop"
 
     @property
@@ -60,22 +79,39 @@ class ChatClient:
             return False
 
     def models(self) -> list[str]:
+        return list(self._owners())
+
+    def is_ours(self) -> bool:
+        """Whether it is a server of this program, whose own request fields it then takes. False if
+        it does not tell."""
+        try:
+            return _OWNER in self._owners().values()
+        except OmlxError:
+            return False
+
+    def _owners(self) -> dict[str, object]:
+        """The names of the models, and whose they are."""
         with explained(self.url):
             response = self._http.get("/v1/models")
             if not response.is_success:
                 raise OmlxError(refusal(response))
-            return [str(model["id"]) for model in response.json()["data"]]
+            rows = response.json()["data"]
+            return {str(model["id"]): model.get("owned_by") for model in rows}
 
     def ask(
         self,
         model: str,
         messages: Sequence[Message],
-        screen: Screen,
-        **fields: float,
+        screen: AnswerScreen,
+        **fields: float | str,
     ) -> Answer:
         """Send the messages and print every piece of the answer on `screen` as it comes. `fields`
-        are the request's sampling fields. Raises OmlxError if the server refuses, reports an error
-        within the answer, or breaks off."""
+        are further fields of the request.
+
+        Raises:
+            OmlxError: the server refuses, reports an error within the answer, or breaks off.
+            Stopped: Ctrl-C was pressed.
+        """
         body = {
             "model": model,
             "messages": list(messages),
@@ -84,15 +120,18 @@ class ChatClient:
             **fields,
         }
         reading = _Reading(screen)
-        with (
-            explained(self.url),
-            self._http.stream("POST", "/v1/chat/completions", json=body) as response,
-        ):
-            if not response.is_success:
-                response.read()
-                raise OmlxError(refusal(response))
-            for event in _events(response):
-                reading.take(event)
+        try:
+            with (
+                explained(self.url),
+                self._http.stream("POST", "/v1/chat/completions", json=body) as response,
+            ):
+                if not response.is_success:
+                    response.read()
+                    raise OmlxError(refusal(response))
+                for event in _events(response):
+                    reading.take(event)
+        except KeyboardInterrupt:
+            raise Stopped(reading.text) from None
         return reading.answer()
 
 
@@ -107,11 +146,12 @@ def served_by(client: ChatClient) -> list[str]:
 class _Reading:
     """Collects one answer from the events of its stream."""
 
-    def __init__(self, screen: Screen) -> None:
+    def __init__(self, screen: AnswerScreen) -> None:
         self._screen = screen
         self._sent_at = time.perf_counter()
         self._pieces: list[str] = []
         self._first_at = 0.0
+        self._thought_at = 0.0
         self._last_at = 0.0
         self._finish_reason = "stop"
         self._usage: Mapping[str, Any] = {}
@@ -132,22 +172,29 @@ class _Reading:
             self._last_at = time.perf_counter() - self._sent_at
             self._first_at = self._first_at or self._last_at
         if thought:
+            self._thought_at = self._last_at
             self._screen.thought(thought)
         if text:
             self._pieces.append(text)
             self._screen.text(text)
 
+    @property
+    def text(self) -> str:
+        return "".join(self._pieces)
+
     def answer(self) -> Answer:
         prompt = self._usage.get("prompt_tokens_details") or {}
         completion = self._usage.get("completion_tokens_details") or {}
         return Answer(
-            text="".join(self._pieces),
+            text=self.text,
             first_token_at=self._first_at,
             last_token_at=self._last_at,
             prompt_tokens=self._usage.get("prompt_tokens", 0),
             completion_tokens=self._usage.get("completion_tokens", 0),
             cached_tokens=prompt.get("cached_tokens") or 0,
             reasoning_tokens=completion.get("reasoning_tokens") or 0,
+            thought_seconds=max(0.0, self._thought_at - self._first_at),
+            dropped_messages=prompt.get("dropped_messages") or 0,
             finish_reason=self._finish_reason,
         )
 

@@ -27,7 +27,7 @@ PromptsOption = Annotated[
     typer.Option(
         "--once",
         metavar="PROMPT",
-        help="Ask this and end; repeat it for several turns of one talk.",
+        help="Ask this and end; repeat it for several turns. What a pipe gives stands behind it.",
     ),
 ]
 ImagesOption = Annotated[
@@ -49,6 +49,10 @@ TokensOption = Annotated[
 TemperatureOption = Annotated[
     float | None,
     typer.Option(metavar="X", min=0, help="0 always takes the likeliest [default: the server's]."),
+]
+PlainOption = Annotated[bool, typer.Option("--plain", help="No Markdown, colours or line editing.")]
+NoHistoryOption = Annotated[
+    bool, typer.Option("--no-history", help="Do not keep what you type for the next time.")
 ]
 ClientArgument = Annotated[
     str,
@@ -76,6 +80,8 @@ def chat(
     system: SystemOption = "",
     max_tokens: TokensOption = None,
     temperature: TemperatureOption = None,
+    plain: PlainOption = False,
+    no_history: NoHistoryOption = False,
     api_key: KeyOption = "",
     config_file: ConfigOption = None,
 ) -> int:
@@ -87,24 +93,24 @@ def chat(
       omlx-server chat --once "What is the capital of France?" --max-tokens 20
       omlx-server chat --once "What is on this photo?" --image photo.jpg
       omlx-server chat --system "Answer in French." --temperature 0
+      df -h | omlx-server chat --once "Is a disk nearly full?" --max-tokens 100
       OMLX_API_KEY=secret omlx-server chat --url http://gpu-box:8000
 
     \b
-    What a model thinks before it answers goes to stderr: dimmed on a terminal, else between
-    marks. While it answers, Ctrl-C stops the answer. /exit or Ctrl-D ends the talk, /help shows
-    more.
+    On a terminal answers are rendered as Markdown, thoughts are dimmed, and lines can be edited. A
+    backslash at the end of a line, Alt-Enter or Ctrl-J goes on in the next. Ctrl-C stops an answer,
+    Ctrl-D leaves. /help lists the commands, such as /regenerate, /save FILE and
+    /image FILE [TEXT], which shows a picture to a model that takes images.
 
-    \b
-    /image FILE [TEXT] shows a PNG, JPEG, WebP or GIF to a model that takes images; without TEXT it
-    goes with the next message. If the server refuses it, the talk goes on without it.
+    Answers go to stdout, all else to stderr: thoughts, tokens and speed, errors.
     """
     from omlx_server.cli.server_client.address import server_of
-    from omlx_server.cli.talk.chat import fields_of, run
+    from omlx_server.cli.talk.chat import Wish, fields_of, run
 
     fields = fields_of(max_tokens, temperature)
     server = server_of(url, api_key, config_file)
-    once, images = once or [], image or []
-    return run(server, model=model, once=once, system=system, fields=fields, images=images)
+    wish = Wish(model, once or [], system, image or [], plain, history=not no_history)
+    return run(server, wish, fields)
 
 
 def launch(

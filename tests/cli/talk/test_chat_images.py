@@ -97,11 +97,11 @@ def test_an_image_that_was_refused_is_not_sent_again(
 ) -> None:
     result = chat(server_url, stdin=f"/image cat.png\n{failure}\nrepeat\n")
     assert result.stderr.startswith("error: ")
-    assert "[the talk goes on without the image]" in result.stdout
+    assert "[the conversation goes on without the image]" in result.stderr
     assert sent(result) == [["repeat"]]
     two = chat(server_url, stdin=f"/image cat.png\n/image cat.png {failure}\nrepeat\n")
-    assert "[the talk goes on without the images]" in two.stdout
-    assert "without" not in chat(server_url, stdin="refuse\n").stdout
+    assert "[the conversation goes on without the images]" in two.stderr
+    assert "without" not in chat(server_url, stdin="refuse\n").stderr
 
 
 @pytest.mark.parametrize(

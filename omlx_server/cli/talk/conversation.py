@@ -1,0 +1,110 @@
+"""A conversation with a model: its messages, and how they grow by an answer."""
+
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager
+
+from omlx_server.cli.talk.client import Answer, AnswerScreen, ChatClient, Message, Stopped
+from omlx_server.cli.talk.image import Image, content
+from omlx_server.errors import UsageError
+
+MakeScreen = Callable[[], AbstractContextManager[AnswerScreen]]
+
+
+class Conversation:
+    """The messages so far. A turn that fails or gives no text is not kept, nor are its images; of
+    one that is stopped, what came is kept.
+
+    `system` is the text of the system message, or empty. `fields` are sent with every request.
+    `waiting` are the images that go with the next message. `left_out` counts the oldest messages
+    that the model did not see with the last turn, since its context is full.
+    """
+
+    def __init__(
+        self,
+        client: ChatClient,
+        model: str,
+        system: str,
+        fields: Mapping[str, float],
+        make_screen: MakeScreen,
+    ) -> None:
+        self.model = model
+        self.system = system
+        self.max_tokens = fields.get("max_tokens")
+        self.waiting: list[Image] = []
+        self.left_out = 0
+        self._client = client
+        self._fields: dict[str, float | str] = {**fields}
+        self._make_screen = make_screen
+        self._turns: list[Message] = []  # all but the system message
+        self._unanswered: Message | None = None
+
+    @property
+    def messages(self) -> list[Message]:
+        system: list[Message] = [{"role": "system", "content": self.system}] if self.system else []
+        return [*system, *self._turns]
+
+    def roll(self) -> None:
+        """Let the server leave out the oldest turns once the conversation outgrows the context,
+        many at a time, so that the next turns find their beginning in its cache."""
+        self._fields["context_overflow"] = "rolling"
+
+    def served(self) -> list[str]:
+        """The names of the server's models. Raises OmlxError."""
+        return self._client.models()
+
+    def show(self, image: Image) -> None:
+        self.waiting.append(image)
+
+    def say(self, prompt: str) -> Answer:
+        """Ask `prompt`, with the images that wait, and keep the answer.
+
+        Raises:
+            OmlxError: the server refuses, reports an error, or breaks off.
+            Stopped: the user stopped the answer; what came of its text is kept.
+        """
+        images, self.waiting = self.waiting, []
+        return self._ask(self._turns, {"role": "user", "content": content(prompt, images)})
+
+    def regenerate(self) -> Answer:
+        """Ask the last question again. If it has an answer, the new one takes its place as soon as
+        it has a text. Raises as `say`, and UsageError if nothing was asked."""
+        if self._unanswered is not None:
+            return self._ask(self._turns, self._unanswered)
+        asked = [at for at, turn in enumerate(self._turns) if turn["role"] == "user"]
+        if not asked:
+            raise UsageError("nothing was asked yet")
+        return self._ask(self._turns[: asked[-1]], self._turns[asked[-1]])
+
+    def forget(self) -> None:
+        """Forget all but the system message."""
+        self._turns, self.waiting, self._unanswered = [], [], None
+        self.left_out = 0
+
+    def replace(self, messages: Iterable[Message]) -> None:
+        """Go on from these messages. A system message at their beginning takes the place of the
+        system message; without one there is none."""
+        self.forget()
+        self._turns = list(messages)
+        first = self._turns[0] if self._turns else {}
+        self.system = ""
+        if first.get("role") == "system" and isinstance(first["content"], str):
+            self.system = first["content"]
+            del self._turns[0]
+
+    def _ask(self, before: list[Message], question: Message) -> Answer:
+        self._unanswered = question
+        turns = [*before, question]
+        system = self.messages[: 1 if self.system else 0]
+        try:
+            with self._make_screen() as screen:
+                answer = self._client.ask(self.model, [*system, *turns], screen, **self._fields)
+        except Stopped as stopped:
+            self._keep(turns, stopped.text)
+            raise
+        self._keep(turns, answer.text)
+        return answer
+
+    def _keep(self, turns: list[Message], text: str) -> None:
+        if text:
+            self._turns = [*turns, {"role": "assistant", "content": text}]
+            self._unanswered = None

@@ -1,0 +1,154 @@
+"""The commands of a conversation, such as /new: what they are called, and what they do."""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from omlx_server.cli.shell import output
+from omlx_server.cli.talk import transcript
+from omlx_server.cli.talk.client import Answer
+from omlx_server.cli.talk.conversation import Conversation
+from omlx_server.cli.talk.image import read_image, split
+from omlx_server.errors import UsageError
+
+_COMMAND = re.compile(r"/[^\s/]*")  # what has blanks, or a slash more, may be a path
+_LEAVE = ("/exit", "/quit", "/bye")
+_NOTHING = "-"
+_KEYS = '''\
+Ctrl-C               stops an answer, which is kept; twice at the prompt leaves
+\\ at a line's end    goes on in the next line; so do Alt-Enter and Ctrl-J
+"""                  begins and ends a message of several lines
+All else is said to the model.'''
+
+Turn = Callable[[], Answer]
+"""Asks the model and returns its answer. Raises as `Conversation.say`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """`argument` is what stands behind the name, as help shows it; empty if nothing may. `run` does
+    what the command says, and returns what is then to be asked, if anything."""
+
+    names: tuple[str, ...]
+    argument: str
+    about: str
+    run: Callable[[Conversation, str], Turn | None]
+
+    @property
+    def usage(self) -> str:
+        return f"{', '.join(self.names)} {self.argument}".strip()
+
+
+def leaves(line: str) -> bool:
+    return line in _LEAVE
+
+
+def is_command(line: str) -> bool:
+    """Whether a line is a command, known or not, and no text for the model."""
+    return _parted(line) is not None or _COMMAND.fullmatch(line) is not None
+
+
+def run(line: str, conversation: Conversation) -> Turn | None:
+    """Do what the command in `line` says; return what is then to be asked, if anything. Raises
+    OmlxError if it fails, and UsageError if there is no such command."""
+    if (parted := _parted(line)) is None:
+        name = output.visible(line)
+        raise UsageError(f"{name}: no such command", hint="/help lists them")
+    command, argument = parted
+    return command.run(conversation, argument)
+
+
+def completions() -> dict[str, bool]:
+    """The names of the commands, and whether a file follows."""
+    return {name: c.argument.startswith("FILE") for c in COMMANDS for name in c.names}
+
+
+def _parted(line: str) -> tuple[Command, str] | None:
+    """The command of a line, and its argument; None if there is no such command."""
+    name, *rest = line.split(maxsplit=1)
+    for command in COMMANDS:
+        if name in command.names and (command.argument or not rest):
+            return command, rest[0] if rest else ""
+    return None
+
+
+# --- The commands --------------------------------------------------------------------------------
+
+
+def _image(conversation: Conversation, argument: str) -> Turn | None:
+    path, text = split(argument)
+    image = read_image(path)
+    conversation.show(image)
+    output.show(f"[{image.words}]" if text else f"[{image.words}; it goes with the next message]")
+    return partial(conversation.say, text) if text else None
+
+
+def _system(conversation: Conversation, argument: str) -> None:
+    if argument:
+        conversation.system = "" if argument == _NOTHING else argument
+    output.show(output.harmless(conversation.system) or "[there is no system message]")
+
+
+def _model(conversation: Conversation, argument: str) -> None:
+    served = conversation.served()
+    if argument and argument not in served:
+        had = output.visible(", ".join(served))
+        raise UsageError(f"the server has no {output.visible(argument)}", hint=f"it has {had}")
+    conversation.model = argument or conversation.model
+    for name in served:
+        output.show(f"{'*' if name == conversation.model else ' '} {output.visible(name)}")
+
+
+def _regenerate(conversation: Conversation, _: str) -> Turn:
+    return conversation.regenerate
+
+
+def _new(conversation: Conversation, _: str) -> None:
+    conversation.forget()
+
+
+def _save(conversation: Conversation, argument: str) -> None:
+    path = _file(argument)
+    transcript.save(path, conversation.messages)
+    output.show(f"[saved to {output.visible(str(path))}]")
+
+
+def _load(conversation: Conversation, argument: str) -> None:
+    messages = transcript.load(_file(argument))
+    conversation.replace(messages)
+    output.show(f"[{len(messages)} messages; the conversation goes on from there]")
+
+
+def _file(argument: str) -> Path:
+    if not argument:
+        raise UsageError("a file is missing", hint="as in /save talk.json, or /load talk.json")
+    path, rest = split(argument)
+    if rest:
+        raise UsageError("there is more than a file", hint="put a name with blanks in quotes")
+    return path
+
+
+def _help(conversation: Conversation, _: str) -> None:
+    lines = [f"{command.usage:<21}{command.about}" for command in COMMANDS]
+    output.show("\n".join([*lines, _KEYS]))
+
+
+def _exit(conversation: Conversation, _: str) -> None:
+    """The loop that reads the lines ends at this one."""
+
+
+COMMANDS = (
+    Command(
+        ("/image",), "FILE [TEXT]", "shows an image: with TEXT, else with the next message", _image
+    ),
+    Command(("/system",), "[TEXT]", "shows or sets the system message; - removes it", _system),
+    Command(("/model",), "[NAME]", "lists the models, or goes on with another", _model),
+    Command(("/regenerate",), "", "asks the last question again", _regenerate),
+    Command(("/new", "/clear"), "", "begins anew; the system message stays", _new),
+    Command(("/save",), "FILE", "writes the conversation to a file, as JSON", _save),
+    Command(("/load",), "FILE", "goes on from such a file", _load),
+    Command(("/help", "/?"), "", "shows this", _help),
+    Command(_LEAVE, "", "leaves; so does Ctrl-D", _exit),
+)

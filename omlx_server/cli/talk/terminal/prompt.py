@@ -1,0 +1,79 @@
+"""Asks for messages on a terminal: lines can be edited, completed, and found again later."""
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from prompt_toolkit import PromptSession
+from prompt_toolkit.buffer import Buffer
+from prompt_toolkit.completion import CompleteEvent, Completer, Completion, PathCompleter
+from prompt_toolkit.document import Document
+from prompt_toolkit.history import FileHistory, InMemoryHistory
+from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
+from prompt_toolkit.shortcuts import CompleteStyle
+
+from omlx_server.cli.talk.terminal.several_lines import continued, is_open, message
+
+
+class Prompt:
+    """`commands` are those that can be completed; of each, whether it takes a file."""
+
+    def __init__(self, commands: Mapping[str, bool], history: Path | None) -> None:
+        self._session: PromptSession[str] = PromptSession(
+            "> ",
+            multiline=True,
+            prompt_continuation="  ",
+            key_bindings=_keys(),
+            completer=_Commands(commands),
+            complete_while_typing=False,
+            complete_style=CompleteStyle.READLINE_LIKE,
+            history=InMemoryHistory() if history is None else FileHistory(str(history)),
+        )
+
+    def read(self) -> str | None:
+        """The next message; None at Ctrl-D. Raises KeyboardInterrupt at Ctrl-C."""
+        try:
+            return message(self._session.prompt())
+        except EOFError:
+            return None
+
+
+class _Commands(Completer):
+    def __init__(self, commands: Mapping[str, bool]) -> None:
+        self._commands = commands
+        self._paths = PathCompleter(expanduser=True)
+
+    def get_completions(
+        self, document: Document, complete_event: CompleteEvent
+    ) -> Iterable[Completion]:
+        typed = document.text_before_cursor
+        command, blank, rest = typed.partition(" ")
+        if not blank and typed.startswith("/"):
+            for name in self._commands:
+                if name.startswith(typed):
+                    yield Completion(name, start_position=-len(typed))
+        elif self._commands.get(command):
+            yield from self._paths.get_completions(Document(rest, len(rest)), complete_event)
+
+
+def _keys() -> KeyBindings:
+    keys = KeyBindings()
+
+    @keys.add("enter")
+    def _(event: KeyPressEvent) -> None:
+        buffer = event.current_buffer
+        if is_open(buffer.text) and buffer.document.is_cursor_at_the_end:
+            _continue(buffer)
+        else:
+            buffer.validate_and_handle()
+
+    @keys.add("escape", "enter")
+    @keys.add("c-j")
+    def _(event: KeyPressEvent) -> None:
+        event.current_buffer.newline(copy_margin=False)
+
+    return keys
+
+
+def _continue(buffer: Buffer) -> None:
+    text = continued(buffer.text)
+    buffer.document = Document(text, len(text))

@@ -1,0 +1,80 @@
+"""Conversations as files: a JSON list of messages, as a chat completion takes them."""
+
+import json
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from omlx_server.cli.shell.output import visible
+from omlx_server.cli.talk.client import Message
+from omlx_server.errors import UsageError, system_errors_as
+from omlx_server.settings.types import expanded
+from omlx_server.settings.whole_file import PRIVATE_FILE, replacing
+
+_ROLES = ("system", "user", "assistant")
+_MOST_BYTES = 256 * 1024 * 1024
+# JSON may hold them as they are, but then `cat` would send them to a terminal.
+_CONTROLS = re.compile(r"[\x7f-\x9f]")
+
+
+def save(path: Path, messages: Sequence[Message]) -> None:
+    """Write the messages to a file that only the user can read. Raises UsageError if that is
+    impossible, or if the file is there and holds no conversation."""
+    path = expanded(path)
+    if path.exists():
+        _must_be_ours(path)
+    text = json.dumps(messages, ensure_ascii=False, indent=2)
+    text = _CONTROLS.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+    with (
+        system_errors_as(UsageError, visible(str(path))),
+        replacing(path, PRIVATE_FILE) as file,
+    ):
+        # A lone surrogate, which JSON may hold, is no text.
+        file.write(text.encode("utf-8", "replace") + b"\n")
+
+
+def load(path: Path) -> list[Message]:
+    """The messages in a file: a list, or an object that has one under `messages`. Fields other than
+    `role` and `content` are left out. Raises UsageError if the file can't be read, or has no such
+    list."""
+    name = visible(str(path))
+    path = expanded(path)
+    with system_errors_as(UsageError, name):
+        if path.exists() and not path.is_file():
+            raise UsageError(f"{name} is no file")
+        with path.open("rb") as file:
+            data = file.read(_MOST_BYTES + 1)
+    if len(data) > _MOST_BYTES:
+        raise UsageError(f"{name} is larger than {_MOST_BYTES >> 20} MiB")
+    try:
+        document = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"{name} is no JSON: {visible(str(error))}") from None
+    if isinstance(document, dict):
+        document = document.get("messages")
+    if not isinstance(document, list) or not document:
+        raise UsageError(f"{name} has no list of messages", hint="/save writes one")
+    return [_message(item, f"{name}, message {at}") for at, item in enumerate(document, 1)]
+
+
+def _message(item: Any, where: str) -> Message:
+    if not isinstance(item, dict):
+        raise UsageError(f"{where}: it is no object")
+    role, content = item.get("role"), item.get("content")
+    if role not in _ROLES:
+        raise UsageError(f"{where}: its role is none of {', '.join(_ROLES)}")
+    parts = isinstance(content, list) and all(isinstance(part, dict) for part in content)
+    if not parts and not isinstance(content, str):
+        raise UsageError(f"{where}: its content is neither a text nor a list of parts")
+    return {"role": role, "content": content}
+
+
+def _must_be_ours(path: Path) -> None:
+    """Raises UsageError if the file is no conversation: it is somebody's, and must stay."""
+    try:
+        load(path)
+    except UsageError:
+        name = visible(str(path))
+        hint = "name another, or remove it"
+        raise UsageError(f"{name} is there, and is no conversation", hint=hint) from None

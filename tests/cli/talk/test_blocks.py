@@ -1,0 +1,54 @@
+"""Markdown that comes in pieces falls into blocks that nothing can change any more."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from omlx_server.cli.talk.terminal.blocks import Blocks
+
+CASES = {
+    "one\ntwo\n\nthree": ["one\ntwo", "three"],
+    "# a\n# b\ntext": ["# a", "# b", "text"],
+    "text\n# not a title of the text": ["text", "# not a title of the text"],
+    "#hashtag\nmore": ["#hashtag\nmore"],
+    "say:\n```py\na\n\nb\n```\nmore": ["say:", "```py\na\n\nb\n```", "more"],
+    "~~~~\n```\n~~~\n~~~~~\nx": ["~~~~\n```\n~~~\n~~~~~", "x"],
+    "```\nopen\n\n# no title": ["```\nopen\n\n# no title"],
+    "```a`b\n\nx": ["```a`b", "x"],
+    "- a\n\n- b\n\n  inside\n\nc": ["- a\n\n- b\n\n  inside", "c"],
+    "1. a\n\n   ```\n   x\n\n   y\n   ```\n\n2. b": [
+        "1. a\n\n   ```\n   x\n\n   y\n   ```\n\n2. b"
+    ],
+    "|a|\n|-|\n|1|\n\n> q\n>\n> r": ["|a|\n|-|\n|1|", "> q\n>\n> r"],
+    "\n\n  \na": ["a"],
+    "": [],
+}
+
+
+def split(pieces: list[str]) -> list[str]:
+    blocks = Blocks()
+    done = [block for piece in pieces for block in blocks.add(piece)]
+    done += blocks.close()
+    assert blocks.open == ""
+    return done
+
+
+@pytest.mark.parametrize(("text", "expected"), CASES.items(), ids=repr)
+def test_a_text_has_its_blocks_however_it_comes(text: str, expected: list[str]) -> None:
+    assert split([text]) == split(list(text)) == expected
+
+
+def test_a_block_is_told_as_soon_as_it_is_complete() -> None:
+    blocks = Blocks()
+    assert blocks.add("# title\nte") == ["# title"]
+    assert (blocks.add("xt\n"), blocks.open) == ([], "text")
+    assert (blocks.add("\n"), blocks.open) == ([], "text")
+    assert blocks.add("```\nx\n```\n") == ["text", "```\nx\n```"]
+
+
+@given(st.lists(st.sampled_from(["a", "\n", "\n\n", "```", "# ", "- ", "1. ", "  ", "|", "~~~"])))
+def test_nothing_is_lost_or_said_twice(pieces: list[str]) -> None:
+    found = split(pieces)
+    assert found == split(list("".join(pieces)))
+    kept = "\n".join(found).split("\n")
+    assert [x for x in kept if x.strip()] == [x for x in "".join(pieces).split("\n") if x.strip()]

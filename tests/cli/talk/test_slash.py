@@ -1,0 +1,175 @@
+"""The commands of a conversation, and the files that /save and /load know."""
+
+import json
+import os
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from omlx_server.cli.app import app
+from omlx_server.cli.talk import transcript
+from omlx_server.cli.talk.terminal.history import history_file
+from omlx_server.errors import OmlxError, UsageError
+from tests.cli.program import ROOT, imported_by
+
+runner = CliRunner()
+HELLO = [{"role": "user", "content": "hello"}, {"role": "assistant", "content": "It is Paris."}]
+
+
+def chat(url: str, stdin: str, *options: str) -> Result:
+    return runner.invoke(app, ["chat", "--url", url, *options], input=stdin)
+
+
+def sent(result: Result) -> list[list[str]]:
+    """The contents of the messages of each request that the server repeats."""
+    lines = [line for line in result.stdout.splitlines() if line.startswith("{")]
+    return [[m["content"] for m in json.loads(line)["messages"]] for line in lines]
+
+
+def test_a_conversation_goes_on_from_its_file(server_url: str, home: Path) -> None:
+    said = chat(server_url, "hello\n/save talk.json\n", "--system", "Be brief.")
+    assert "[saved to talk.json]" in said.stdout
+    system = {"role": "system", "content": "Be brief."}
+    assert json.loads((home / "talk.json").read_text()) == [system, *HELLO]
+    assert stat.S_IMODE((home / "talk.json").stat().st_mode) == 0o600
+    said = chat(server_url, "/load talk.json\nrepeat\n/save talk.json\n/new\nrepeat\n")
+    assert "[3 messages; the conversation goes on from there]" in said.stdout
+    assert sent(said) == [["Be brief.", "hello", "It is Paris.", "repeat"], ["Be brief.", "repeat"]]
+    assert len(json.loads((home / "talk.json").read_text())) == 5
+
+
+def test_a_file_may_have_parts_and_be_the_body_of_a_request(server_url: str, home: Path) -> None:
+    parts = [{"type": "text", "text": "Hi"}]
+    body = {"model": "m", "messages": [{"role": "user", "content": parts, "name": "x"}]}
+    (home / "body.json").write_text(json.dumps(body))
+    assert sent(chat(server_url, "/load body.json\nrepeat\n")) == [[parts, "repeat"]]
+
+
+WRONG = {
+    "nothing": "is no JSON",
+    "[" * 100_000: "is no JSON",
+    "\udcff": "is no JSON",
+    "[]": "has no list of messages",
+    '{"messages": 1}': "has no list of messages",
+    "[1]": "message 1: it is no object",
+    '[{"role": "user", "content": "a"}, {"role": "tool", "content": ""}]': "message 2: its role",
+    '[{"role": "user"}]': "message 1: its content",
+    '[{"role": ["user"], "content": [1]}]': "message 1: its role",
+    '[{"role": "user", "content": [1]}]': "message 1: its content",
+}
+
+
+@pytest.mark.parametrize(("text", "problem"), WRONG.items(), ids=WRONG.values())
+def test_what_is_no_conversation_is_told_and_stays(home: Path, text: str, problem: str) -> None:
+    path = home / "a.json"
+    path.write_text(text, encoding="utf-8", errors="surrogateescape")
+    with pytest.raises(UsageError, match=problem):
+        transcript.load(path)
+    before = path.read_bytes()
+    with pytest.raises(UsageError, match="is there, and is no conversation"):
+        transcript.save(path, HELLO)
+    assert path.read_bytes() == before
+
+
+def test_a_failed_command_leaves_the_conversation_as_it_was(server_url: str, home: Path) -> None:
+    (home / "bad.json").write_text("[1]")
+    lines = ["hello", "/load none.json", "/load bad.json", "/load", "/load .", "/save", "/save a b"]
+    said = chat(server_url, "\n".join([*lines, "/save no/such/place", "/model x", "repeat\n"]))
+    errors = [line for line in said.stderr.splitlines() if line.startswith("error: ")]
+    assert errors == [
+        "error: none.json: No such file or directory",
+        "error: bad.json, message 1: it is no object",
+        "error: a file is missing",
+        "error: . is no file",
+        "error: a file is missing",
+        "error: there is more than a file",
+        "error: no/such/place: No such file or directory",
+        "error: the server has no x",
+    ]
+    assert sent(said) == [["hello", "It is Paris.", "repeat"]]
+
+
+def test_a_saved_text_can_not_control_a_terminal(home: Path) -> None:
+    hostile = [{"role": "user", "content": "\x1b[2J\x9b2J\x7f\u2028 \ud800"}]
+    transcript.save(home / "a.json", hostile)
+    text = (home / "a.json").read_text()
+    assert all(letter.isprintable() or letter in "\n\u2028" for letter in text)
+    assert transcript.load(home / "a.json")[0]["content"] == "\x1b[2J\x9b2J\x7f\u2028 ?"
+
+
+def test_the_last_question_is_asked_again(server_url: str) -> None:
+    said = chat(server_url, "/regenerate\nhello\nrepeat\n/regenerate\nrefuse\n/regenerate\ncount\n")
+    assert said.stderr.startswith("error: nothing was asked yet\n")
+    assert sent(said) == [["hello", "It is Paris.", "repeat"]] * 2
+    assert said.stderr.count("error: the model refuses") == 2
+    assert said.stdout.splitlines()[-1] == "5"
+
+
+def test_the_system_message_and_the_model_can_be_changed(server_url: str) -> None:
+    said = chat(
+        server_url, "/system\n/system Be kind.\nrepeat\n/system -\nrepeat\n/model starter\n"
+    )
+    assert said.stdout.count("[there is no system message]") == 2
+    assert said.stdout.splitlines()[1] == "Be kind."
+    first, second = sent(said)
+    assert first == ["Be kind.", "repeat"] and second[0] == "repeat"
+    assert said.stdout.splitlines()[-1] == "* starter"
+
+
+def test_a_message_of_several_lines_may_come_from_a_pipe(server_url: str) -> None:
+    said = chat(server_url, 'a\\\nb\n"""c\n\n  d"""\n"""\ne\n"""\nrepeat\n"""never closed')
+    assert sent(said)[0][0::2] == ["a\nb", "c\n\n  d", "e", "repeat"]
+    assert "error" not in said.stderr
+
+
+def test_standard_input_stands_behind_the_first_question(server_url: str) -> None:
+    said = chat(server_url, "", "--once", "repeat")
+    assert sent(said) == [["repeat"]]
+    said = chat(server_url, "a\nb \u20ac\n", "--once", "count", "--once", "repeat")
+    assert sent(said) == [["count\n\na\nb \u20ac", "It is Paris.", "repeat"]]
+    said = chat(server_url, "x" * (16 * 1024 * 1024 + 1), "--once", "count")
+    assert said.exit_code == 2
+    assert said.stderr.startswith("error: standard input is longer than 16 MiB\nhint: ")
+
+
+def test_a_pipe_that_is_silent_is_told_about(server_url: str) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-m", "omlx_server", "chat", "--url", server_url, "--once", "repeat"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        text=True,
+    ) as process:
+        assert process.stderr
+        note = process.stderr.readline()
+        assert note == "[waiting for standard input; with </dev/null there is none]\n"
+        said, _ = process.communicate("log", timeout=60)
+    assert "It is Paris." in said and process.returncode == 0
+
+
+def test_one_question_loads_nothing_of_a_terminal(server_url: str) -> None:
+    loaded = imported_by("chat", "--url", server_url, "--once", "hello")
+    assert not loaded & {"prompt_toolkit", "markdown_it", "mlx", "numpy"}
+
+
+def test_the_history_is_the_users_own_and_bounded(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = home / ".local/state/omlx_server/chat_history"
+    assert history_file() == path and path.stat().st_size == 0
+    path.write_bytes(b"".join(b"\n# 2026\n+%d\n" % number for number in range(100_000)))
+    history_file()
+    path.chmod(0o644)
+    history_file()
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    kept = path.read_bytes()
+    assert kept.startswith(b"\n# 2026\n+") and kept.endswith(b"+99999\n")
+    assert 400_000 < len(kept) <= 1 << 19
+    monkeypatch.setenv("XDG_STATE_HOME", str(path))
+    with pytest.raises(OmlxError, match="no history is kept"):
+        history_file()
