@@ -130,7 +130,7 @@ class _Cursor:
         return self._data[self.at - nbytes : self.at]
 
     def number(self, form: str) -> Any:
-        return struct.unpack(form, self.take(struct.calcsize(form)))[0]
+        return struct.unpack(form, self.take(struct.calcsize(form)).tobytes())[0]
 
     def text(self) -> str:
         return self.take(self.number("<Q")).tobytes().decode("utf-8")
