@@ -12,10 +12,9 @@ import pytest
 from typer.main import get_command
 
 from omlx_server.cli.app import app
-from tests.docs.blocks import ROOT, pages
+from tests.docs.blocks import CODE, ROOT, pages
 from tests.docs.commands import PROGRAM, sub_command
 
-FENCE = re.compile(r"(?ms)^ *(`{3,}).*?^ *\1\s*$")
 SPAN = re.compile(rf"`({PROGRAM} [^`]+)`")
 
 
@@ -34,7 +33,7 @@ def unknown_in(span: str) -> str:
 
 @pytest.mark.parametrize("page", pages(), ids=lambda path: path.relative_to(ROOT).as_posix())
 def test_commands_in_sentences_are_known(page: Path) -> None:
-    text = re.sub(r"\s+", " ", FENCE.sub("", page.read_text(encoding="utf-8")))
+    text = re.sub(r"\s+", " ", CODE.sub("", page.read_text(encoding="utf-8")))
     # A decision is not edited when a command gets another name.
     spans = () if page.parent.name == "decisions" else SPAN.findall(text)
     assert {span: word for span in spans if "…" not in span and (word := unknown_in(span))} == {}
