@@ -1,7 +1,7 @@
 """Converts a llama-architecture GGUF file to a model directory in MLX layout, with float32 weights.
 
 Works on files only; runs in whichever thread calls it, and holds all weights in memory once.
-`mx.load` is not used: it misreads some quantisations without an error.
+`mx.load` is not used: it rounds, and misreads some quantisations without an error.
 """
 
 import json
