@@ -53,7 +53,7 @@ LEFT: Mapping[str, str] = MappingProxyType(
         "~/omlx/bin/omlx-server": "is not installed here",
         "python3 -m venv": "makes a home for the two above",
         "git pull": "changes the clone",
-        "hatchling": "tests/packaging builds the distributions",
+        "uvx": "needs the network; tests/packaging builds the distributions",
         "packaging/homebrew/release": "tests/packaging runs it on a copy of the formula",
         "ssh": "needs another machine",
         "kill": "needs a server that is the reader's own",
