@@ -5,6 +5,7 @@
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit
 VENV=${OMLX_VENV:-.venv}
+CONSTRAINTS=config/constraints.txt
 
 say() { printf '%s\n' "$*" >&2; }
 fail() { say "error: $1"; say "hint: $2"; exit 1; }
@@ -43,17 +44,27 @@ make_venv() {
   "$python" -m venv --clear "$VENV"
 }
 
-# --- The package and what it needs. A stamp says for which pyproject.toml it was installed ---
+# --- The package and what it needs, in the versions that were tested together. A stamp says for
+# which pyproject.toml and constraints it was installed ---
 
 install_package() {
   local extra=$1 wanted stamp
-  wanted=$(cksum <pyproject.toml)
+  wanted=$(cat pyproject.toml "$CONSTRAINTS" | cksum)
   stamp="$VENV/.installed${extra:+-$extra}"
   if [ "$(cat "$stamp" 2>/dev/null)" = "$wanted" ]; then return; fi
   say "Installing the package and what it needs into $VENV (the first time takes minutes) ..."
-  "$VENV/bin/python" -m pip install --quiet --disable-pip-version-check \
-    --editable ".${extra:+[$extra]}" >&2
+  if ! pip_install "$extra" --constraint "$CONSTRAINTS"; then
+    say "warning: the versions of $CONSTRAINTS can't be installed, as pip says above. Trying others."
+    say "hint: if pyproject.toml asks for other versions, scripts/lock writes the file anew"
+    pip_install "$extra"
+  fi
   printf '%s\n' "$wanted" | tee "$VENV/.installed" >"$stamp"
+}
+
+pip_install() {
+  # Python compiles what is imported, of some hundred MB that are installed.
+  "$VENV/bin/python" -m pip install --quiet --disable-pip-version-check --no-compile "${@:2}" \
+    --editable ".${1:+[$1]}" >&2
 }
 
 # --- Linux: a compiler (MLX compiles kernels at first use) and a fast BLAS for its CPU backend ---

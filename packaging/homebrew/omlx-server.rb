@@ -16,7 +16,8 @@ class OmlxServer < Formula
 
   def install
     system "python3.13", "-m", "venv", libexec
-    system libexec/"bin/python", "-m", "pip", "install", "--no-compile", buildpath
+    system libexec/"bin/python", "-m", "pip", "install", "--no-compile",
+           "--constraint", "config/constraints.txt", buildpath
     bin.install_symlink libexec/"bin/omlx-server"
   end
 

@@ -1,7 +1,8 @@
-"""The command line of `scripts/docs reference`: writes the pages that are not as they should be."""
+"""The command line of `scripts/docs reference`: writes what is not as it should be."""
 
 from pathlib import Path
 
+from scripts.reference import families
 from scripts.reference.pages import pages
 from scripts.reference.served import ask, tiny_server
 
@@ -14,11 +15,17 @@ def main() -> None:
     folder = _REPO / "docs" / "reference"
     folder.mkdir(parents=True, exist_ok=True)
     for name, text in pages(served).items():
-        path = folder / name
-        is_new = not path.is_file() or path.read_text(encoding="utf-8") != text
-        if is_new:
-            path.write_text(text, encoding="utf-8")
-        print(f"{path.relative_to(_REPO)}: {'written' if is_new else 'as it was'}")
+        _write(folder / name, text)
+    for name, text in families.pages().items():
+        path = _REPO / name
+        _write(path, families.inserted(path.read_text(encoding="utf-8"), text))
+
+
+def _write(path: Path, text: str) -> None:
+    is_new = not path.is_file() or path.read_text(encoding="utf-8") != text
+    if is_new:
+        path.write_text(text, encoding="utf-8")
+    print(f"{path.relative_to(_REPO)}: {'written' if is_new else 'as it was'}")
 
 
 if __name__ == "__main__":

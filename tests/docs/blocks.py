@@ -8,6 +8,8 @@ from pathlib import Path
 from textwrap import dedent
 
 ROOT = Path(__file__).parents[2]
+CODE = re.compile(r"(?ms)^ *(`{3,}).*?^ *\1\s*$")
+"""A fenced block, with its fences."""
 _FENCE = re.compile(r"(?P<indent> *)(?P<ticks>`{3,})(?P<info>.*)")
 _ITEM = re.compile(r" *(?:[-*+]|\d+\.) ")
 _BESIDE = "    "

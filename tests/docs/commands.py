@@ -47,6 +47,14 @@ JUDGED: Mapping[str, str] = MappingProxyType(
 LEFT: Mapping[str, str] = MappingProxyType(
     {
         "pip install": "needs the network",
+        "uv tool": "needs the network",
+        "pipx": "needs the network",
+        "~/omlx/bin/pip": "needs the network",
+        "~/omlx/bin/omlx-server": "is not installed here",
+        "python3 -m venv": "makes a home for the two above",
+        "git pull": "changes the clone",
+        "uvx": "needs the network; tests/packaging builds the distributions",
+        "packaging/homebrew/release": "tests/packaging runs it on a copy of the formula",
         "ssh": "needs another machine",
         "kill": "needs a server that is the reader's own",
         "docker": "a program of others, and the network",

@@ -7,11 +7,10 @@ from pathlib import Path
 import pytest
 from markdown.extensions.toc import slugify, unique
 
-from tests.docs.blocks import ROOT, pages
+from tests.docs.blocks import CODE, ROOT, pages
 
 PAGES = [*pages(), *(ROOT / f"{name}.md" for name in ("ARCHITECTURE", "CONTRIBUTING", "CHANGELOG"))]
 LINK = re.compile(r"(?<!!)\[[^\]\n]*(?:\n[^\]\n]*)?\]\(([^)\s]+)\)")
-CODE = re.compile(r"(?ms)^ *(`{3,}).*?^ *\1\s*$")
 SPAN = re.compile(r"`[^`\n]+`")
 ELSEWHERE = ("http://", "https://", "mailto:")
 

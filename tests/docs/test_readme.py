@@ -7,11 +7,14 @@ from tests.docs.blocks import ROOT, blocks_of
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
-def test_it_begins_with_two_commands() -> None:
+def test_its_first_screen_says_what_it_is_shows_it_and_has_two_commands() -> None:
     first = next(blocks_of(README, "README.md"))
     assert first.text.splitlines() == ["scripts/quickstart", "scripts/test"]
-    before = README.splitlines()[: first.line - 1]
-    assert [line for line in before if line] == ["# omlx_server"]
+    title, *before = [line for line in README.splitlines()[: first.line - 1] if line]
+    assert title == "# omlx_server"
+    assert before[0].startswith("A server for language models")
+    assert any(line.startswith("![") for line in before)
+    assert first.line <= 15
 
 
 def test_ci_runs_the_test_command_that_it_names() -> None:

@@ -1,10 +1,8 @@
 """Typed metadata of a GGUF file. Read only; a missing or odd field raises ModelUnavailable."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
-
-from gguf import GGUFReader
 
 from omlx_server.errors import ModelUnavailable
 
@@ -20,10 +18,10 @@ def not_convertible(reason: str) -> ModelUnavailable:
 class GgufFields:
     """The metadata of a file: `key in fields`, and one getter per type."""
 
-    reader: GGUFReader
+    values: Mapping[str, Any]
 
     def __contains__(self, key: str) -> bool:
-        return key in self.reader.fields
+        return key in self.values
 
     def text(self, key: str) -> str:
         return self._of(key, "a text", str)
@@ -44,10 +42,9 @@ class GgufFields:
         return self._of(key, "a list", list)
 
     def _of(self, key: str, what: str, *kinds: type[K]) -> K:
-        field = self.reader.get_field(key)
-        if field is None:
+        if key not in self.values:
             raise not_convertible(f"{key} is missing")
-        value = field.contents()
+        value = self.values[key]
         if not isinstance(value, kinds):
             raise not_convertible(f"{key} is not {what}")
         return value

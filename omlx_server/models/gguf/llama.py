@@ -1,7 +1,7 @@
 """Converts a llama-architecture GGUF file to a model directory in MLX layout, with float32 weights.
 
 Works on files only; runs in whichever thread calls it, and holds all weights in memory once.
-`mx.load` is not used: it misreads some quantisations without an error.
+`mx.load` is not used: it rounds, and misreads some quantisations without an error.
 """
 
 import json
@@ -9,16 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
-from gguf import GGUFReader
-from gguf.quants import dequantize
 from safetensors.numpy import save_file
 
 from omlx_server.models.gguf.fields import GgufFields, not_convertible
+from omlx_server.models.gguf.file import Array, GgufFile, read_gguf
 from omlx_server.models.gguf.tokenizer import build_tokenizer, end_ids, tokenizer_config
 from omlx_server.models.progress import Progress, Silent
-
-Array = npt.NDArray[np.float32]
 
 OUTER_NAMES = {
     "token_embd.weight": "model.embed_tokens.weight",
@@ -42,17 +38,17 @@ def convert(gguf: Path, out: Path, progress: Progress | None = None) -> None:
     """Write config, weights and the tokenizer's files into the existing directory `out`. Raises
     ModelUnavailable for a file that is damaged or of an unknown kind."""
     try:
-        reader = GGUFReader(gguf)
-    except (ValueError, IndexError) as error:
-        raise not_convertible(f"{gguf.name} is damaged: {error}") from error
-    fields = GgufFields(reader)
-    config = model_config(fields, tied="output.weight" not in {t.name for t in reader.tensors})
+        file = read_gguf(gguf)
+    except ValueError as error:
+        raise not_convertible(f"{gguf.name} can't be read: {error}") from error
+    fields = GgufFields(file.fields)
+    config = model_config(fields, tied="output.weight" not in {t.name for t in file.tensors})
     build_tokenizer(fields).save(str(out / "tokenizer.json"))
     context = config["max_position_embeddings"]
     _write_json(out / "tokenizer_config.json", tokenizer_config(fields, context))
     _write_json(out / "generation_config.json", generation_config(config, fields))
     _write_json(out / "config.json", config)
-    weights = read_weights(reader, config, progress or Silent())
+    weights = read_weights(file, config, progress or Silent())
     _save(weights, out / "model.safetensors")
 
 
@@ -97,21 +93,19 @@ def generation_config(config: dict[str, Any], fields: GgufFields) -> dict[str, A
     }
 
 
-def read_weights(
-    reader: GGUFReader, config: dict[str, Any], progress: Progress
-) -> dict[str, Array]:
+def read_weights(file: GgufFile, config: dict[str, Any], progress: Progress) -> dict[str, Array]:
     """Every tensor in float32, under its Hugging Face name and with its Hugging Face row order."""
     heads = {
         "self_attn.q_proj.weight": config["num_attention_heads"],
         "self_attn.k_proj.weight": config["num_key_value_heads"],
     }
     weights: dict[str, Array] = {}
-    for done, tensor in enumerate(reader.tensors, start=1):
+    for done, tensor in enumerate(file.tensors, start=1):
         name = tensor_name(tensor.name)
-        weight = np.ascontiguousarray(_dequantized(tensor))
+        weight = np.ascontiguousarray(tensor.values())
         suffix = name.split(".", 3)[-1]
         weights[name] = unpermute(weight, heads[suffix]) if suffix in heads else weight
-        progress.update("convert", done, len(reader.tensors))
+        progress.update("convert", done, len(file.tensors))
     return weights
 
 
@@ -136,14 +130,6 @@ def unpermute(weight: Array, n_heads: int) -> Array:
     rows, columns = weight.shape
     pairs = weight.reshape(n_heads, rows // n_heads // 2, 2, columns)
     return np.ascontiguousarray(pairs.swapaxes(1, 2).reshape(rows, columns))
-
-
-def _dequantized(tensor: Any) -> Array:
-    try:
-        weight: Array = dequantize(tensor.data, tensor.tensor_type)
-    except NotImplementedError as error:
-        raise not_convertible(f"{tensor.name} is {tensor.tensor_type.name}") from error
-    return weight
 
 
 def _save(weights: dict[str, Array], path: Path) -> None:

@@ -8,7 +8,6 @@ the rule, and a wrong rule would give wrong ids without an error.
 from collections.abc import Callable
 from typing import Any
 
-from gguf import TokenType
 from tokenizers import AddedToken, Tokenizer
 from tokenizers.decoders import ByteLevel as ByteLevelDecoder
 from tokenizers.models import BPE
@@ -23,6 +22,9 @@ def _smollm() -> PreTokenizer:
 
 
 PRE_TOKENIZERS: dict[str, Callable[[], PreTokenizer]] = {"smollm": _smollm}
+
+# Types of tokens, as GGUF numbers them.
+_CONTROL, _USER_DEFINED = 3, 4
 
 # Ends of a text or of a turn, by name: a chat model may close its answer with any of them.
 END_TOKENS = frozenset({"<|endoftext|>", "<|im_end|>", "<|eot_id|>", "</s>"})
@@ -85,7 +87,7 @@ _HF_ROLES = {
 
 def _add_tokens(tokenizer: Tokenizer, tokens: Any, types: Any) -> None:
     for token, kind in zip(tokens, types, strict=True):
-        if kind == TokenType.CONTROL:
+        if kind == _CONTROL:
             tokenizer.add_special_tokens([AddedToken(token, normalized=False, special=True)])
-        elif kind == TokenType.USER_DEFINED:
+        elif kind == _USER_DEFINED:
             tokenizer.add_tokens([AddedToken(token, normalized=False)])

@@ -187,7 +187,16 @@ def test_an_unknown_tensor_is_refused() -> None:
 def test_a_damaged_file_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "x.gguf"
     file.write_bytes(b"GGUX" + bytes(100))
-    with pytest.raises(ModelUnavailable, match="damaged"):
+    with pytest.raises(ModelUnavailable, match="does not begin with GGUF"):
+        llama.convert(file, tmp_path)
+
+
+@pytest.mark.parametrize("kept", [0.1, 0.5, 0.999])
+def test_a_file_that_was_cut_is_refused(tiny: Tiny, tmp_path: Path, kept: float) -> None:
+    file = tmp_path / "x.gguf"
+    whole = tiny.gguf.read_bytes()
+    file.write_bytes(whole[: int(len(whole) * kept)])
+    with pytest.raises(ModelUnavailable, match="too early"):
         llama.convert(file, tmp_path)
 
 

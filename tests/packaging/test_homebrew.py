@@ -1,4 +1,4 @@
-"""The Homebrew formula beside pyproject.toml. Without Ruby: its lines are read as text."""
+"""The formula for Homebrew and pyproject.toml agree. Without Ruby: its lines are read as text."""
 
 import hashlib
 import re
@@ -15,7 +15,7 @@ from omlx_server import __version__
 from omlx_server.cli.app import app
 from omlx_server.settings.layers import check_key
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "packaging" / "homebrew"
 FORMULA = (FOLDER / "omlx-server.rb").read_text(encoding="utf-8")
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
@@ -39,7 +39,7 @@ def test_it_is_the_formula_of_this_project() -> None:
     assert f"\nclass {class_name} < Formula\n" in FORMULA
     assert (FOLDER / f"{name}.rb").is_file()
     assert field("license") == PROJECT["license"]
-    assert field("homepage").rstrip("/").endswith(f"/{name}")
+    assert field("homepage") == PROJECT["urls"]["Homepage"]
 
 
 def test_the_source_is_that_of_this_version() -> None:
@@ -66,6 +66,12 @@ def test_it_links_and_runs_the_programs_that_there_are() -> None:
     linked = re.findall(r'libexec/"bin/([^"]+)"\n', block("install"))
     assert linked == list(PROJECT["scripts"])
     assert {*re.findall(r'opt_bin/"([^"]+)"', block("service"))} == {*linked}
+
+
+def test_it_installs_the_tested_versions() -> None:
+    """The source distribution, in which it runs, has all that is in git."""
+    (name,) = re.findall(r'"--constraint", "([^"]+)"', block("install"))
+    assert (ROOT / name).is_file()
 
 
 def test_the_service_is_started_with_options_that_there_are() -> None:

@@ -1,0 +1,1 @@
+"""What is given to users: the distributions, their dependencies, the formula for Homebrew."""
