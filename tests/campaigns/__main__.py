@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from tests.campaigns import (
+    agents,
     api,
     architectures,
     drafts,
@@ -21,6 +22,8 @@ from tests.campaigns import (
     several,
     soak,
 )
+from tests.campaigns.agent_programs import AGENTS, install
+from tests.clients.installation import NoNode, NotInstalled
 
 _KILL_SECONDS = 3.0
 _FAULT_SECONDS = 5.0
@@ -76,6 +79,11 @@ def _parser() -> argparse.ArgumentParser:
     seeing.set_defaults(run=_see)
     opening = campaigns.add_parser("page", help="the page in a browser, from an empty home on")
     opening.set_defaults(run=_open)
+    trying = campaigns.add_parser("agents", help="the agents of `launch`, from npm and PyPI")
+    names = ", ".join(AGENTS)
+    trying.add_argument("name", nargs="*", metavar="NAME", help=f"some of them: {names}")
+    trying.add_argument("--newest", action="store_true", help="not the versions that were tried")
+    trying.set_defaults(run=_try)
     for campaign in (drafting, killing, breaking, shaping, soaking, coming, harming, loading):
         campaign.add_argument("--model", default="starter", help="tiny, starter, or any other")
         campaign.add_argument("--seed", type=int, default=1)
@@ -199,6 +207,22 @@ def _see(options: argparse.Namespace, directory: Path) -> bool:
 
 def _open(options: argparse.Namespace, directory: Path) -> bool:
     outcome = page.campaign(directory, say=_say)
+    _say(str(outcome))
+    return not outcome.problems
+
+
+def _try(options: argparse.Namespace, directory: Path) -> bool:
+    chosen = [AGENTS[name] for name in options.name or AGENTS]
+    for agent in chosen:
+        _say(f"{agent.name}: looking whether it is installed ...")
+        try:
+            install(agent, newest=options.newest)
+        except (NoNode, NotInstalled) as error:
+            _say(str(error))
+            return False
+    outcome = agents.campaign(directory, chosen, say=_say)
+    for problem in outcome.problems:
+        _say(problem)
     _say(str(outcome))
     return not outcome.problems
 

@@ -16,7 +16,7 @@ from omlx_server.cli.shell.command import (
 
 def complete_clients(incomplete: str) -> list[str]:
     """Names of the clients that `launch` can start."""
-    from omlx_server.cli.talk.launch import CLIENTS
+    from omlx_server.cli.launch.clients import CLIENTS
 
     return [name for name in CLIENTS if name.startswith(incomplete)]
 
@@ -125,7 +125,7 @@ def launch(
 
     With a key in auth.api_keys, or in OMLX_API_KEY, that is handed over; it is never printed.
     """
-    from omlx_server.cli.talk.launch import run
+    from omlx_server.cli.launch.launch import run
 
     return run(
         client=client,
