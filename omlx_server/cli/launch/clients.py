@@ -8,10 +8,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from omlx_server.cli.launch.target import Target
+from omlx_server.cli.launch.target import LEAST_CONTEXT, Target
 from omlx_server.settings.types import expanded
 
 KEY_VARIABLE = "OMLX_API_KEY"
+_LEAST_OF_CLAUDE = 48_000
+"""Beside the answer it keeps 13,000 tokens free, and its own prompt has 17,000: with 32,000 it sums
+up the conversation in every turn."""
 _FILES = "~/.cache/omlx_server/launch"
 
 
@@ -19,13 +22,15 @@ _FILES = "~/.cache/omlx_server/launch"
 class Launch:
     """How a client is started: its `command`, and the variables of `environ`. Those in `unset` are
     removed, as they would lead it to another server. `files` are written before: their contents by
-    their paths. `install` is the command that installs the client."""
+    their paths. `install` is the command that installs the client. It works badly where
+    the model's context holds fewer than `least_context` tokens."""
 
     install: str
     command: tuple[str, ...]
     environ: Mapping[str, str]
     unset: tuple[str, ...] = ()
     files: Mapping[Path, str] = field(default_factory=dict)
+    least_context: int = LEAST_CONTEXT
 
 
 def _claude(target: Target) -> Launch:
@@ -42,7 +47,8 @@ def _claude(target: Target) -> Launch:
         environ["CLAUDE_CODE_MAX_CONTEXT_TOKENS"] = str(target.context)
         environ["CLAUDE_CODE_MAX_OUTPUT_TOKENS"] = str(target.output)
     elsewhere = ("ANTHROPIC_API_KEY", "CLAUDE_CODE_USE_BEDROCK", "CLAUDE_CODE_USE_VERTEX")
-    return Launch("npm install -g @anthropic-ai/claude-code", ("claude",), environ, elsewhere)
+    install = "npm install -g @anthropic-ai/claude-code"
+    return Launch(install, ("claude",), environ, unset=elsewhere, least_context=_LEAST_OF_CLAUDE)
 
 
 def _codex(target: Target) -> Launch:

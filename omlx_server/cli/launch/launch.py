@@ -40,9 +40,10 @@ def run(
             hint="let the server listen on a port: omlx-server config set server.uds ''",
         )
     target = target_of(server, model, settings.models.default, must_answer=not show)
-    if warning := short_context(target.model, target.context):
-        say(f"warning: {warning}")
     launch = CLIENTS[client](target)
+    needs = f"{client} needs", launch.least_context
+    if warning := short_context(target.model, target.context, *needs):
+        say(f"warning: {warning}")
     if show:
         _write(launch)
         print(as_shell(launch, arguments, target.key))

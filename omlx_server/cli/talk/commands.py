@@ -123,6 +123,9 @@ def launch(
       omlx-server launch codex --model Qwen3-4B-4bit -- exec "explain this repository"
       omlx-server launch opencode --print
 
+    The agent is told how many tokens the model's context holds; below 32,000 there is a warning. A
+    model that can't chat is refused.
+
     With a key in auth.api_keys, or in OMLX_API_KEY, that is handed over; it is never printed.
     """
     from omlx_server.cli.launch.launch import run

@@ -230,9 +230,10 @@ def test_a_short_context_is_one_line_of_warning(tiny: ServerProcess) -> None:
     done = invoke(tiny, "codex", "--print", "--model", "short")
     assert done.exit_code == 0
     assert done.stderr == (
-        "warning: short has a context of 31,999 tokens, and agents need 32,000 or more; serve a "
+        "warning: short has a context of 31,999 tokens, and codex needs 32,000 or more; serve a "
         "model with a longer one (omlx-server serve MODEL)\n"
     )
+    assert "claude needs 48,000" in invoke(tiny, "claude", "--print", "--model", "short").stderr
     assert done.stdout.startswith("env OMLX_API_KEY=")
 
 
