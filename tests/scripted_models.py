@@ -66,7 +66,7 @@ def save_scripted(
 ) -> None:
     """Save a model whose context holds `context` tokens. It says `answer`; if a request has tools,
     it says `call` first, and `answer` when the text `expected` stands in what the tool gave."""
-    scripts = {CALLS: call or answer, ANSWERS: answer, FAILS: FAILED}
+    scripts = {ANSWERS: answer, FAILS: FAILED, **({CALLS: call} if call else {})}
     seen: set[str] = set()
     pieces = {marker: list(_pieces(text, seen)) for marker, text in scripts.items()}
     backend = _tokenizer([piece for script in pieces.values() for piece in script])
@@ -83,12 +83,9 @@ def save_scripted(
     }
     (directory / "tokenizer_config.json").write_bytes(orjson.dumps(described))
     chains = [[marker, *script, END] for marker, script in pieces.items()]
-    followers = {
-        backend.token_to_id(one): backend.token_to_id(next_one)
-        for chain in chains
-        for one, next_one in pairwise(chain)
-    }
-    _save_weights(directory, backend.get_vocab_size(), followers, context)
+    ids = backend.get_vocab()
+    followers = {ids[one]: ids[then] for chain in chains for one, then in pairwise(chain)}
+    _save_weights(directory, len(ids), followers, context)
 
 
 def _pieces(text: str, seen: set[str]) -> Iterator[str]:
@@ -97,6 +94,7 @@ def _pieces(text: str, seen: set[str]) -> Iterator[str]:
         size = 5
         while text[:size] in seen and size < len(text):
             size += 1
+        assert text[:size] not in seen, f"{text!r} is a piece already"
         seen.add(text[:size])
         yield text[:size]
         text = text[size:]
