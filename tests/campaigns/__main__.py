@@ -22,7 +22,7 @@ from tests.campaigns import (
     several,
     soak,
 )
-from tests.campaigns.agent_programs import AGENTS, install
+from tests.campaigns.agent_programs import AGENTS, Agent, install
 from tests.clients.installation import NoNode, NotInstalled
 
 _KILL_SECONDS = 3.0
@@ -80,14 +80,20 @@ def _parser() -> argparse.ArgumentParser:
     opening = campaigns.add_parser("page", help="the page in a browser, from an empty home on")
     opening.set_defaults(run=_open)
     trying = campaigns.add_parser("agents", help="the agents of `launch`, from npm and PyPI")
-    names = ", ".join(AGENTS)
-    trying.add_argument("name", nargs="*", metavar="NAME", help=f"some of them: {names}")
+    some = f"some of them: {', '.join(AGENTS)}"
+    trying.add_argument("agents", nargs="*", type=_agent, metavar="NAME", help=some)
     trying.add_argument("--newest", action="store_true", help="not the versions that were tried")
     trying.set_defaults(run=_try)
     for campaign in (drafting, killing, breaking, shaping, soaking, coming, harming, loading):
         campaign.add_argument("--model", default="starter", help="tiny, starter, or any other")
         campaign.add_argument("--seed", type=int, default=1)
     return parser
+
+
+def _agent(name: str) -> Agent:
+    if name not in AGENTS:
+        raise argparse.ArgumentTypeError(f"there is no agent {name!r}")
+    return AGENTS[name]
 
 
 def _kill(options: argparse.Namespace, directory: Path) -> bool:
@@ -212,7 +218,7 @@ def _open(options: argparse.Namespace, directory: Path) -> bool:
 
 
 def _try(options: argparse.Namespace, directory: Path) -> bool:
-    chosen = [AGENTS[name] for name in options.name or AGENTS]
+    chosen = options.agents or list(AGENTS.values())
     for agent in chosen:
         _say(f"{agent.name}: looking whether it is installed ...")
         try:
@@ -220,6 +226,8 @@ def _try(options: argparse.Namespace, directory: Path) -> bool:
         except (NoNode, NotInstalled) as error:
             _say(str(error))
             return False
+    if options.newest:
+        chosen = [replace(agent, version="(newest)") for agent in chosen]
     outcome = agents.campaign(directory, chosen, say=_say)
     for problem in outcome.problems:
         _say(problem)
