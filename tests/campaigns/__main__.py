@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from tests.campaigns import (
+    agents,
     api,
     architectures,
     drafts,
@@ -21,6 +22,8 @@ from tests.campaigns import (
     several,
     soak,
 )
+from tests.campaigns.agent_programs import AGENTS, Agent, install
+from tests.clients.installation import NoNode, NotInstalled
 
 _KILL_SECONDS = 3.0
 _FAULT_SECONDS = 5.0
@@ -76,10 +79,21 @@ def _parser() -> argparse.ArgumentParser:
     seeing.set_defaults(run=_see)
     opening = campaigns.add_parser("page", help="the page in a browser, from an empty home on")
     opening.set_defaults(run=_open)
+    trying = campaigns.add_parser("agents", help="the agents of `launch`, from npm and PyPI")
+    some = f"some of them: {', '.join(AGENTS)}"
+    trying.add_argument("agents", nargs="*", type=_agent, metavar="NAME", help=some)
+    trying.add_argument("--newest", action="store_true", help="not the versions that were tried")
+    trying.set_defaults(run=_try)
     for campaign in (drafting, killing, breaking, shaping, soaking, coming, harming, loading):
         campaign.add_argument("--model", default="starter", help="tiny, starter, or any other")
         campaign.add_argument("--seed", type=int, default=1)
     return parser
+
+
+def _agent(name: str) -> Agent:
+    if name not in AGENTS:
+        raise argparse.ArgumentTypeError(f"there is no agent {name!r}")
+    return AGENTS[name]
 
 
 def _kill(options: argparse.Namespace, directory: Path) -> bool:
@@ -199,6 +213,24 @@ def _see(options: argparse.Namespace, directory: Path) -> bool:
 
 def _open(options: argparse.Namespace, directory: Path) -> bool:
     outcome = page.campaign(directory, say=_say)
+    _say(str(outcome))
+    return not outcome.problems
+
+
+def _try(options: argparse.Namespace, directory: Path) -> bool:
+    chosen = options.agents or list(AGENTS.values())
+    for agent in chosen:
+        _say(f"{agent.name}: looking whether it is installed ...")
+        try:
+            install(agent, newest=options.newest)
+        except (NoNode, NotInstalled) as error:
+            _say(str(error))
+            return False
+    if options.newest:
+        chosen = [replace(agent, version="(newest)") for agent in chosen]
+    outcome = agents.campaign(directory, chosen, say=_say)
+    for problem in outcome.problems:
+        _say(problem)
     _say(str(outcome))
     return not outcome.problems
 

@@ -13,6 +13,7 @@ from typing import Any
 
 ANSWER = os.environ.get("FAKE_ANSWER", "It is Paris.")
 KEY = os.environ.get("FAKE_KEY", "")
+CONTEXT = int(os.environ.get("FAKE_CONTEXT", "0")) or None
 PAGE = os.environ.get("FAKE_PAGE", "")
 
 
@@ -23,7 +24,8 @@ class Handler(BaseHTTPRequestHandler):
         if self.path == "/health/ready":
             self._json(200, {"status": "ready"})
         elif self.path == "/v1/models":
-            self._json(200, {"object": "list", "data": [{"id": "starter"}]})
+            model = {"id": "starter", "max_model_len": CONTEXT}
+            self._json(200, {"object": "list", "data": [model]})
         elif self.path == "/web/index.html" and PAGE:
             self._body(200, b"<!doctype html>")
         else:

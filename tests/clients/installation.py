@@ -50,11 +50,11 @@ def install(name: str) -> Installed:
 def _install_python(name: str) -> Installed:
     wanted, place = REQUIREMENTS / f"{name}.txt", ENVIRONMENTS / name
     python = place / "bin" / "python"
-    if not _is_stamped(place, wanted.read_text(encoding="utf-8")):
+    if not is_stamped(place, wanted.read_text(encoding="utf-8")):
         venv.create(place, clear=True, with_pip=True)
         pip = (python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check")
-        _run(name, *map(str, (*pip, "--requirement", wanted)), cwd=HERE)
-        _stamp(place, wanted.read_text(encoding="utf-8"))
+        run(name, *map(str, (*pip, "--requirement", wanted)), cwd=HERE)
+        stamp(place, wanted.read_text(encoding="utf-8"))
     return Installed(name, (str(python), "-m", f"tests.clients.{name}_client"))
 
 
@@ -69,22 +69,22 @@ def _install_node(name: str) -> Installed:
         if source.is_file():
             shutil.copy(source, place)
     lock = (own / "package-lock.json").read_text(encoding="utf-8")
-    if not _is_stamped(place, lock):
-        _run(name, npm, "ci", "--no-audit", "--no-fund", "--ignore-scripts", cwd=place)
-        _stamp(place, lock)
+    if not is_stamped(place, lock):
+        run(name, npm, "ci", "--no-audit", "--no-fund", "--ignore-scripts", cwd=place)
+        stamp(place, lock)
     return Installed(name, (node, str(place / "client.mjs")))
 
 
-def _is_stamped(place: Path, wanted: str) -> bool:
+def is_stamped(place: Path, wanted: str) -> bool:
     stamp = place / _STAMP
     return stamp.is_file() and stamp.read_text(encoding="utf-8") == wanted
 
 
-def _stamp(place: Path, wanted: str) -> None:
+def stamp(place: Path, wanted: str) -> None:
     (place / _STAMP).write_text(wanted, encoding="utf-8")
 
 
-def _run(name: str, *command: str, cwd: Path) -> None:
+def run(name: str, *command: str, cwd: Path) -> None:
     try:
         done = subprocess.run(
             command, cwd=cwd, capture_output=True, text=True, timeout=INSTALL_SECONDS

@@ -10,12 +10,12 @@ from collections.abc import Generator, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
+from omlx_server.cli.launch.clients import CLIENTS
 from omlx_server.cli.look.line import line_of
 from omlx_server.cli.server_client.address import own_server
 from omlx_server.cli.server_client.http import NoAnswer
 from omlx_server.cli.shell.options import load_settings
 from omlx_server.cli.shell.output import show, show_json
-from omlx_server.cli.talk.launch import CLIENTS
 from omlx_server.doctor import memory, network, software, storage
 from omlx_server.doctor.finding import Finding, Level, fail, ok, warn
 from omlx_server.doctor.software import Device

@@ -12,6 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from omlx_server.cli.launch.target import chats, context_of, short_context
 from omlx_server.cli.models.choice import choose
 from omlx_server.cli.serve import address_in_use, child
 from omlx_server.cli.serve.address_in_use import ListenAddress, Listener
@@ -160,8 +161,11 @@ def _connections(server: ServerClient, model: str, page: str) -> Iterator[tuple[
     socket = f" --unix-socket {shlex.quote(path)}" if path else ""
     yield "Try", _CURL.format(url=base, socket=socket, key=key, model=model)
     yield "Talk", f"{_program()} chat{elsewhere}"
-    if not path:
+    listing = server.model_listings().get(model, {})
+    if not path and chats(listing):
         yield "Agents", f"{_program()} launch claude{elsewhere}"
+        if warning := short_context(model, context_of(listing)):
+            yield "Warning", warning
     yield "Docs", _docs(base)
 
 

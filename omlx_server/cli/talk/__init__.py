@@ -1,1 +1,1 @@
-"""`omlx-server chat` and `launch`: talk to a model, and start programs that talk to it."""
+"""`omlx-server chat`: talks to a model in the terminal."""

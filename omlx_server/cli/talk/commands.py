@@ -16,7 +16,7 @@ from omlx_server.cli.shell.command import (
 
 def complete_clients(incomplete: str) -> list[str]:
     """Names of the clients that `launch` can start."""
-    from omlx_server.cli.talk.launch import CLIENTS
+    from omlx_server.cli.launch.clients import CLIENTS
 
     return [name for name in CLIENTS if name.startswith(incomplete)]
 
@@ -129,9 +129,12 @@ def launch(
       omlx-server launch codex --model Qwen3-4B-4bit -- exec "explain this repository"
       omlx-server launch opencode --print
 
+    The agent is told how many tokens the model's context holds; below 32,000 there is a warning. A
+    model that can't chat is refused.
+
     With a key in auth.api_keys, or in OMLX_API_KEY, that is handed over; it is never printed.
     """
-    from omlx_server.cli.talk.launch import run
+    from omlx_server.cli.launch.launch import run
 
     return run(
         client=client,

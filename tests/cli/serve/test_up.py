@@ -88,6 +88,19 @@ def test_the_curl_line_can_be_typed(capfd: pytest.CaptureFixture[str], server_ur
     )
 
 
+def test_a_context_too_short_for_agents_is_said_where_they_are_named(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("FAKE_CONTEXT", "8192")
+    assert start() == 0
+    *_, agents, warning, _ = re.findall(r"^\w+: .*", capfd.readouterr().out, re.MULTILINE)
+    assert agents.startswith("Agents:")
+    assert warning == (
+        "Warning:  starter has a context of 8,192 tokens, and agents need 32,000 or more; serve a "
+        "model with a longer one (omlx-server serve MODEL)"
+    )
+
+
 @pytest.mark.parametrize(
     ("environ", "message"),
     [

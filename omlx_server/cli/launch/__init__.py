@@ -1,0 +1,1 @@
+"""`omlx-server launch`: starts coding agents of others so that they use this server."""

@@ -1,0 +1,85 @@
+"""`omlx-server launch`: becomes a coding agent that uses this server.
+
+The agent's own settings are not changed: all is passed as environment variables and flags of the
+one process, and what an agent takes only from a file stands in a file of ours. An API key is passed
+on, but never printed.
+"""
+
+import os
+import shlex
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+from omlx_server.cli.launch.clients import CLIENTS, KEY_VARIABLE, Launch
+from omlx_server.cli.launch.target import NO_KEY, short_context, target_of
+from omlx_server.cli.server_client.address import server_of
+from omlx_server.cli.server_client.http import socket_of
+from omlx_server.cli.shell.options import load_settings
+from omlx_server.cli.shell.output import say
+from omlx_server.errors import OmlxError, UsageError, system_errors_as
+from omlx_server.settings.whole_file import PRIVATE_FILE, replacing
+
+
+def run(
+    *,
+    client: str,
+    arguments: Sequence[str],
+    show: bool,
+    model: str,
+    url: str,
+    config: Path | None,
+) -> int:
+    if client not in CLIENTS:
+        raise UsageError(f"{client} is not known", hint=f"known are {', '.join(CLIENTS)}")
+    settings = load_settings(config).settings
+    server = server_of(url, os.environ.get(KEY_VARIABLE, ""), config)
+    if socket_of(server.url):
+        raise UsageError(
+            "other programs' agents can't reach a Unix socket",
+            hint="let the server listen on a port: omlx-server config set server.uds ''",
+        )
+    target = target_of(server, model, settings.models.default, must_answer=not show)
+    launch = CLIENTS[client](target)
+    needs = f"{client} needs", launch.least_context
+    if warning := short_context(target.model, target.context, *needs):
+        say(f"warning: {warning}")
+    if show:
+        _write(launch)
+        print(as_shell(launch, arguments, target.key))
+        return 0
+    return _exec(client, launch, arguments)
+
+
+def _write(launch: Launch) -> None:
+    """Write the files that the client will read. Raises OmlxError if they can't be written."""
+    for path, content in launch.files.items():
+        with system_errors_as(OmlxError, f"{path} can't be written"):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with replacing(path, PRIVATE_FILE) as file:
+                file.write(content.encode())
+
+
+def _exec(client: str, launch: Launch, arguments: Sequence[str]) -> int:
+    """Replace this process by the client. Raises UsageError if it is not on the PATH, and OmlxError
+    if it can't be started."""
+    program = shutil.which(launch.command[0])
+    if program is None:
+        raise UsageError(f"{client} is not on the PATH", hint=f"install it: {launch.install}")
+    _write(launch)
+    environ = {k: v for k, v in os.environ.items() if k not in launch.unset}
+    with system_errors_as(OmlxError, f"{program} can't be started"):
+        os.execve(program, [*launch.command, *arguments], {**environ, **launch.environ})
+
+
+def as_shell(launch: Launch, arguments: Sequence[str], key: str) -> str:
+    """The shell command that starts the same client; it names the key as $OMLX_API_KEY."""
+    words = ["env", *(part for name in launch.unset for part in ("-u", name))]
+    words += [f"{name}={value}" for name, value in launch.environ.items()]
+    return " ".join(_quoted(word, key) for word in [*words, *launch.command, *arguments])
+
+
+def _quoted(word: str, key: str) -> str:
+    if key == NO_KEY or key not in word:
+        return shlex.quote(word)
+    return f'"${KEY_VARIABLE}"'.join(shlex.quote(part) if part else "" for part in word.split(key))

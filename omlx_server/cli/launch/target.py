@@ -1,0 +1,137 @@
+"""Finds the model that an agent is to use, and what the agent must know of it: whether the model
+chats, takes images, and how many tokens its context holds."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from omlx_server.cli.server_client.http import NoAnswer, ServerClient
+from omlx_server.errors import UsageError
+from omlx_server.models.catalogue import STARTER
+
+NO_KEY = "none-needed"
+LEAST_CONTEXT = 32_000
+"""Tokens that agents need. Their own prompts and tools take 5,000 to 17,000 of them (measured)."""
+
+_MOST_OUTPUT = 32_000
+_HELLO = [{"role": "user", "content": "Hello"}]
+
+Listing = Mapping[str, Any]
+"""What GET /v1/models says of a model."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """The server and the model that the client is to use, and whether that takes images. `key` is
+    never empty, because clients insist on one. `context`: the tokens that the model's context
+    holds; 0 if the server did not say."""
+
+    url: str
+    model: str
+    key: str = NO_KEY
+    takes_images: bool = False
+    context: int = 0
+
+    @property
+    def output(self) -> int:
+        """The most tokens of one answer: a quarter of the context, and no more than agents ask for
+        of any model. The rest is for the conversation, which they sum up when it is full."""
+        return min(self.context // 4, _MOST_OUTPUT)
+
+
+def target_of(server: ServerClient, model: str, default: str, *, must_answer: bool) -> Target:
+    """What a client is to use: `model`, or else the server's first model that chats. `default`
+    stands for the model where the server does not answer.
+
+    Raises:
+        NoAnswer: the server does not answer, and `must_answer` is true.
+        UsageError: the server has no such model, or the model can't chat.
+    """
+    served = _served(server, must_answer=must_answer)
+    chosen = choose(server.url, served, model) or default or STARTER.name
+    listing = served.get(chosen, {})
+    context = context_of(listing)
+    if must_answer:
+        context = _asked(server, chosen, served) or context
+    return Target(server.url, chosen, server.key or NO_KEY, _takes_images(listing), context)
+
+
+def choose(url: str, served: Mapping[str, Listing], model: str) -> str:
+    """The name of the model to use: `model`, or else the first that chats; empty if there is
+    neither. `url` is the server's address. Raises UsageError if the server does not serve the
+    model, or if the model can't chat."""
+    if not served:
+        return model
+    if model and model not in served:
+        raise UsageError(f"{url} does not serve {model}", hint=f"it has {', '.join(served)}")
+    chosen = model or next(filter(lambda name: chats(served[name]), served), next(iter(served)))
+    if not chats(served[chosen]):
+        raise _can_not_chat(chosen, "it embeds or ranks texts", served)
+    return chosen
+
+
+def chats(listing: Listing) -> bool:
+    """Whether the model answers with text. True where the server does not say."""
+    gives = _architecture(listing, "output_modalities")
+    return not gives or "text" in gives
+
+
+def context_of(listing: Listing) -> int:
+    """The tokens of the model's context; 0 if the listing does not say."""
+    length = listing.get("max_model_len")
+    return length if isinstance(length, int) and length > 0 else 0
+
+
+def short_context(
+    model: str, context: int, needs: str = "agents need", least: int = LEAST_CONTEXT
+) -> str:
+    """A sentence for the user if the model's context holds fewer than `least` tokens, else an empty
+    text. A `context` of 0 is an unknown one, of which nothing is said. `needs` says who needs that
+    many."""
+    if not 0 < context < least:
+        return ""
+    return (
+        f"{model} has a context of {context:,} tokens, and {needs} {least:,} or more; "
+        "serve a model with a longer one (omlx-server serve MODEL)"
+    )
+
+
+def _served(server: ServerClient, *, must_answer: bool) -> Mapping[str, Listing]:
+    try:
+        return server.model_listings()
+    except NoAnswer:
+        if must_answer:
+            raise
+        return {}
+
+
+def _asked(server: ServerClient, model: str, served: Mapping[str, Listing]) -> int:
+    """The tokens of the model's context, as the loaded model has them; 0 if the server does not
+    say in a few seconds, as when the model must be loaded first. Raises UsageError if the model has
+    no chat template."""
+    try:
+        reply = server.post("/tokenize", {"model": model, "messages": _HELLO})
+    except NoAnswer:
+        return 0
+    if reply.error.get("code") == "no_chat_template":
+        raise _can_not_chat(model, "it has no chat template", served)
+    return context_of(reply.said or {}) if reply.status == 200 else 0
+
+
+def _can_not_chat(model: str, why: str, served: Mapping[str, Listing]) -> UsageError:
+    others = [name for name in served if name != model and chats(served[name])]
+    hint = "serve one that does: omlx-server serve MODEL"
+    if others:
+        hint = f"take another with --model: {', '.join(others)}"
+    return UsageError(f"{model} can't chat: {why}", hint=hint)
+
+
+def _takes_images(listing: Listing) -> bool:
+    return "image" in _architecture(listing, "input_modalities")
+
+
+def _architecture(listing: Listing, name: str) -> Sequence[str]:
+    """A list of the listing's `architecture`; empty where there is none of this name."""
+    architecture = listing.get("architecture")
+    found = architecture.get(name) if isinstance(architecture, Mapping) else None
+    return found if isinstance(found, list) else []
