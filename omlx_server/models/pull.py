@@ -52,7 +52,8 @@ def pulled(name: str, places: Places, progress: Progress) -> Pulled:
     meant = hub_name(name)
     found = find_installed(name, places) if meant is None or "/" not in name else None
     if found is not None:
-        meant = hub_name(found.names[0])
+        full = found.names[0]
+        meant = hub_name(full) if "/" in full else None
         if meant is None:
             return Pulled(_undamaged(found), 0)
     if meant is None:

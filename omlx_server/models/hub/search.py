@@ -4,8 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from huggingface_hub import ExpandModelProperty_T, HfApi, ModelInfo
+from huggingface_hub import constants, get_session
 from huggingface_hub.errors import HfHubHTTPError, HTTPError
+from huggingface_hub.utils import build_hf_headers, hf_raise_for_status
 
 from omlx_server.core.model_files.kind import kind_of
 from omlx_server.errors import FetchFailed, first_line
@@ -13,7 +14,8 @@ from omlx_server.models.hub import hub
 from omlx_server.models.hub.remote import unfit_for_serving
 
 _TAG = "mlx"
-_ASKED: list[ExpandModelProperty_T] = ["config", "downloads", "gated", "safetensors"]
+_ASKED = ["config", "downloads", "gated", "safetensors"]
+_ASK_SECONDS = 15.0
 # The bits of an element, by the name that safetensors has for its type.
 _BITS = {"BOOL": 8, "I8": 8, "U8": 8, "I16": 16, "U16": 16, "F16": 16, "BF16": 16}
 _BITS |= {"I32": 32, "U32": 32, "F32": 32, "I64": 64, "U64": 64, "F64": 64}
@@ -39,13 +41,19 @@ def search(text: str, most: int) -> list[Found]:
     Raises:
         FetchFailed: the hub can't be reached, or has no answer.
     """
-    api = HfApi(endpoint=hub.HUB.endpoint)
+    endpoint = hub.HUB.endpoint or constants.ENDPOINT
+    asked = {"search": text, "filter": _TAG, "sort": "downloads", "limit": most, "expand": _ASKED}
     try:
-        models = api.list_models(
-            search=text, filter=_TAG, sort="downloads", limit=most, expand=_ASKED
+        # Not HfApi.list_models: it tries again for half a minute where there is no network.
+        answer = get_session().get(
+            f"{endpoint}/api/models",
+            params=asked,
+            headers=build_hf_headers(),
+            timeout=_ASK_SECONDS,
         )
-        return [_found(model) for model in models]
-    except HfHubHTTPError as error:
+        hf_raise_for_status(answer)
+        return [_found(model) for model in answer.json()]
+    except (HfHubHTTPError, ValueError, TypeError, LookupError, AttributeError) as error:
         raise FetchFailed(
             f"The hub can't search: {first_line(error)}", hint="Try again later."
         ) from error
@@ -56,12 +64,20 @@ def search(text: str, most: int) -> list[Found]:
         ) from error
 
 
-def _found(model: ModelInfo) -> Found:
-    config = model.config if isinstance(model.config, dict) else {}
-    kind = kind_of(config, (), model.id)
-    problem = unfit_for_serving(config, kind) if config else ""
-    parameters = model.safetensors.parameters if model.safetensors else None
-    return Found(model.id, _nbytes(parameters), model.downloads or 0, bool(model.gated), problem)
+def _found(model: Mapping[str, Any]) -> Found:
+    name = str(model["id"])
+    config = model.get("config")
+    problem = ""
+    if isinstance(config, dict) and config:
+        problem = unfit_for_serving(config, kind_of(config, (), name))
+    tensors = model.get("safetensors") or {}
+    return Found(
+        name,
+        _nbytes(tensors.get("parameters")),
+        int(model.get("downloads") or 0),
+        bool(model.get("gated")),
+        problem,
+    )
 
 
 def _nbytes(parameters: Mapping[str, Any] | None) -> int | None:
