@@ -9,6 +9,7 @@ from pathlib import Path
 from tests.campaigns import (
     api,
     architectures,
+    downloads,
     drafts,
     faults,
     hostile,
@@ -74,6 +75,8 @@ def _parser() -> argparse.ArgumentParser:
     seeing.add_argument("--model", default="tiny", help="tiny, or one that takes images")
     seeing.add_argument("--family", default="qwen3_vl", help="of the tiny model: gemma3, smolvlm")
     seeing.set_defaults(run=_see)
+    fetching = campaigns.add_parser("downloads", help="a download beside one stream of a slow hub")
+    fetching.set_defaults(run=_fetch)
     opening = campaigns.add_parser("page", help="the page in a browser, from an empty home on")
     opening.set_defaults(run=_open)
     for campaign in (drafting, killing, breaking, shaping, soaking, coming, harming, loading):
@@ -195,6 +198,10 @@ def _see(options: argparse.Namespace, directory: Path) -> bool:
         _say(problem)
     _say(str(outcome))
     return outcome.is_right
+
+
+def _fetch(options: argparse.Namespace, directory: Path) -> bool:
+    return all(outcome.is_right for outcome in downloads.campaign(directory, say=_say))
 
 
 def _open(options: argparse.Namespace, directory: Path) -> bool:

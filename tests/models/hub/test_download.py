@@ -271,6 +271,7 @@ def test_an_address_and_a_short_name_pull_the_model_of_the_hub(
 def test_a_model_here_goes_before_a_short_name(tmp_path: Path, hub_at: HubAt) -> None:
     hub_at(NOWHERE)
     path = make(tmp_path / "qwen3-4b")
+    (path / "tokenizer.json").write_text('{"model": {}}')
     assert pulled("qwen3-4b", Places([tmp_path]), Silent()).model.path == path
 
 
