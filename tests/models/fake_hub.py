@@ -215,8 +215,8 @@ def serve(
     """The server's address, and the list of what it has been asked. `models`: what a search
     finds."""
     asked: list[str] = []
-    fields = {"repo_id": repo_id, "files": files, "large": large, "asked": asked}
-    fields |= {"faults": faults or Faults(), "seen": seen or Seen()}
+    fields: dict[str, object] = {"repo_id": repo_id, "files": files, "large": large}
+    fields |= {"asked": asked, "faults": faults or Faults(), "seen": seen or Seen()}
     fields |= {"revisions": revisions, "models": list(models)}
     handler = type("Repo", (Handler,), fields)
     with _Server(("127.0.0.1", 0), handler) as server:
