@@ -9,9 +9,11 @@ server that lets fewer in, or sends whole files only, gets what it wants.
 
 import errno
 import re
+import socket
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Condition, Thread
@@ -87,7 +89,8 @@ class _Open:
 
 @dataclass(slots=True)
 class _Work:
-    """What the threads share. `changed` guards it; `here` and `came` count bytes."""
+    """What the threads share. `changed` guards it; `here` and `came` count bytes; `sockets` are
+    those on which threads wait for bytes."""
 
     files: deque[tuple[Wanted, int]]
     here: int
@@ -95,6 +98,7 @@ class _Work:
     opening: int = 0
     open: list[_Open] = field(default_factory=list)
     threads: int = 0
+    sockets: list[socket.socket] = field(default_factory=list)
     is_stopped: bool = False
     problem: Exception | None = None
     changed: Condition = field(default_factory=Condition)
@@ -144,6 +148,10 @@ class _Transfer:
             work.is_stopped = True
             closing, work.open = work.open, []
             work.changed.notify_all()
+            for line in work.sockets:
+                with suppress(OSError):
+                    # That of an SSLSocket would take part in the work of the thread that reads.
+                    socket.socket.shutdown(line, socket.SHUT_RDWR)
         for one in closing:
             one.part.close()
 
@@ -253,6 +261,7 @@ class _Transfer:
                 return
             if at.done > most:
                 left, most, came = list(self._pauses), at.done, self._work.came
+                self._wait(0.0)
             elif not left:
                 raise _NoProgress(problem, came)
             else:
@@ -277,9 +286,29 @@ class _Transfer:
             elif at.done:
                 self._count(-at.done)
                 one.part.empty(at)
-            for chunk in response.iter_raw(_CHUNK_BYTES):
-                one.part.write(at, chunk)
-                self._count(len(chunk))
+            with self._waiting_on(response):
+                for chunk in response.iter_raw(_CHUNK_BYTES):
+                    one.part.write(at, chunk)
+                    self._count(len(chunk))
+
+    @contextmanager
+    def _waiting_on(self, response: Any) -> Iterator[None]:
+        """Lets a stop end the wait for a server that is silent."""
+        stream = response.extensions.get("network_stream")
+        line = stream.get_extra_info("socket") if stream is not None else None
+        if line is None:
+            yield
+            return
+        work = self._work
+        with work.changed:
+            if work.is_stopped:
+                raise Abandoned
+            work.sockets.append(line)
+        try:
+            yield
+        finally:
+            with work.changed:
+                work.sockets.remove(line)
 
     def _count(self, nbytes: int) -> None:
         with self._work.changed:

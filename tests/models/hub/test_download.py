@@ -86,7 +86,7 @@ def test_a_later_run_goes_on_where_an_earlier_one_gave_up(
         faults.cuts.clear()
         done = download(REPO, models_dir, Silent())
         assert done.fetched_bytes <= len(WEIGHTS) - 700_000
-        assert len(weights_asked(asked)) == 3
+        assert 0 < len(weights_asked(asked)) <= 3
         assert (done.path / "model.safetensors").read_bytes() == WEIGHTS
         again = download(REPO, models_dir, Silent())
     assert (again.path, again.fetched_bytes) == (done.path, 0)

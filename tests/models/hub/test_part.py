@@ -1,6 +1,7 @@
 """Files on their way, and the notes of which of their bytes are here."""
 
 import random
+import resource
 import subprocess
 import sys
 import time
@@ -64,6 +65,19 @@ def test_a_process_that_is_killed_leaves_a_true_note(tmp_path: Path) -> None:
         part.close()
     assert target.read_bytes() == BYTES
     assert [file.name for file in tmp_path.iterdir()] == ["a"]
+
+
+def test_bytes_that_the_disk_does_not_take_are_not_noted(tmp_path: Path) -> None:
+    part = opened(tmp_path / "a.incomplete")
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (RANGE + 10, limits[1]))
+    try:
+        with pytest.raises(OSError, match="too large"):
+            part.write(part.ranges[1], BYTES[RANGE : RANGE + 500])
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    part.close()
+    assert bytes_here(part.path, len(BYTES)) == 0
 
 
 def test_bytes_without_a_note_are_the_beginning(tmp_path: Path) -> None:

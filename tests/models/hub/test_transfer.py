@@ -66,8 +66,12 @@ def hub_of(
 def test_all_connections_are_used_and_no_more(tmp_path: Path, files: dict[str, bytes]) -> None:
     """The first answers wait for each other: with one connection less, none would ever come."""
     faults, seen = Faults(), Seen()
-    gate = threading.Barrier(CONNECTIONS, action=lambda: setattr(faults, "gate", None))
-    faults.gate = gate
+
+    def open_gate() -> None:
+        time.sleep(0.2)  # one more would come meanwhile
+        faults.gate = None
+
+    faults.gate = threading.Barrier(CONNECTIONS, open_gate)
     with hub_of(files, tmp_path, faults, seen) as hub:
         nbytes = sum(map(len, files.values()))
         assert hub.transfer() == nbytes
@@ -122,7 +126,7 @@ def test_a_whole_file_that_breaks_off_begins_anew(tmp_path: Path) -> None:
 
 def test_answers_that_may_pass_are_asked_for_again(tmp_path: Path) -> None:
     with hub_of(SHARDS, tmp_path, Faults(busy=[429, 500, 503, 408])) as hub:
-        hub.transfer(0.0)
+        hub.transfer(*[0.0] * 4)
         hub.check()
         assert len(hub.asked) == len(SHARDS) + 4
 
@@ -165,10 +169,29 @@ def test_what_is_told_may_end_it_although_the_server_is_silent(tmp_path: Path) -
         # A server is waited for 30 seconds.
         assert time.monotonic() - stopped[0] < 10
         assert bytes_here(hub.wanted[0].part, len(DATA)) == CONNECTIONS * 262_144
-        faults.stall_after = 0
+        faults.stall_after, faults.delay = 0, 0.2
         assert hub.transfer() == len(DATA) - CONNECTIONS * 262_144
         hub.check()
-        assert hub.told[0] >= CONNECTIONS * 262_144
+        assert hub.told[0] == CONNECTIONS * 262_144
+
+
+def test_a_transfer_that_is_stopped_leaves_no_thread(tmp_path: Path) -> None:
+    def tell(done: int) -> None:
+        if done:
+            raise Stopped
+
+    def fetching() -> list[threading.Thread]:
+        return [t for t in threading.enumerate() if "_fetch_all" in t.name]
+
+    files = {name: data * 10 for name, data in SHARDS.items()}
+    with hub_of(files, tmp_path, Faults(stall_after=300_000)) as hub:
+        with pytest.raises(Stopped):
+            transfer(hub.wanted, (), tell)
+        latest = time.monotonic() + 10  # a silent server is waited for 30 seconds
+        while fetching() and time.monotonic() < latest:
+            time.sleep(0.02)
+        assert not fetching()
+        assert len(hub.asked) <= CONNECTIONS
 
 
 def test_a_file_that_another_process_has_is_waited_for(tmp_path: Path) -> None:
