@@ -1,12 +1,12 @@
 """Finds the directory of a model by what a user calls it.
 
 In this order: a path, a name below the models directories, an id in Hugging Face's cache, and last,
-for `org/name`, a download. Reads the disk each time, keeps nothing; any thread may call it.
+for a name of the hub (hub/names.py), a download. Reads the disk each time, keeps nothing; any
+thread may call it.
 """
 
 import difflib
 import os
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,9 +17,10 @@ from omlx_server.models import layout
 from omlx_server.models.catalogue import CATALOGUE, MINILM
 from omlx_server.models.hub import hub
 from omlx_server.models.hub.download import download
-from omlx_server.models.progress import Silent
+from omlx_server.models.hub.names import MAIN, HubName, hub_name
+from omlx_server.models.hub.short_names import SHORT_NAMES
+from omlx_server.models.progress import Progress, Silent
 
-REPO_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 PATH_STARTS = ("/", "./", "../", "~")
 SUGGESTIONS = 3
 
@@ -42,7 +43,7 @@ class Places(Protocol):
     def use_hf_cache(self) -> bool: ...
 
 
-def locate(name: str, places: Places) -> Located:
+def locate(name: str, places: Places, progress: Progress | None = None) -> Located:
     """The model of that name, downloaded first if need be. For names that come from the operator.
 
     Raises:
@@ -51,10 +52,12 @@ def locate(name: str, places: Places) -> Located:
     found = find_here(name, places)
     if found is not None:
         return found
-    if REPO_ID.fullmatch(name):
-        into = None if places.use_hf_cache else own_directory(places)
-        return located(download(name, into, Silent()).path, name)
-    raise unknown(name, places)
+    meant = hub_name(name)
+    if meant is None:
+        raise unknown(name, places)
+    into = where_new(meant, places)
+    done = download(meant.repo_id, into, progress or Silent(), revision=meant.revision)
+    return located(done.path, str(meant))
 
 
 def find_here(name: str, places: Places) -> Located | None:
@@ -65,7 +68,8 @@ def find_here(name: str, places: Places) -> Located | None:
     found = find_installed(name, places)
     if found is None and path.exists():
         return _from_path(path)
-    return found
+    meant = hub_name(name) if found is None else None
+    return find_installed(str(meant), places) if meant is not None else found
 
 
 def find_installed(name: str, places: Places) -> Located | None:
@@ -77,7 +81,8 @@ def find_installed(name: str, places: Places) -> Located | None:
     for found in matching:
         layout.check(found.path)
         return found
-    if places.use_hf_cache and REPO_ID.fullmatch(name):
+    meant = hub_name(name) if places.use_hf_cache else None
+    if meant is not None and name == meant.repo_id:
         cached = hub.HUB.cached(name)
         return None if cached is None else located(cached, name)
     return None
@@ -129,6 +134,14 @@ def candidates(dirs: Sequence[Path]) -> Iterator[Located]:
                 yield Located(child, (*_catalogue_names(child.name), child.name))
             for path in inner:
                 yield located(path, f"{child.name}/{path.name}")
+
+
+def where_new(meant: HubName, places: Places) -> Path | None:
+    """The directory that a model of the hub is downloaded into; None is the cache. Raises
+    ModelUnavailable where there is none."""
+    if places.use_hf_cache and meant.revision == MAIN:
+        return None
+    return own_directory(places)
 
 
 def own_directory(places: Places) -> Path:
@@ -184,7 +197,7 @@ def _is_file(path: Path) -> bool:
 
 def near_names(name: str, places: Places) -> list[str]:
     """At most three names of models that are near `name`, the nearest first."""
-    known = [row.name for row in CATALOGUE]
+    known = [row.name for row in (*CATALOGUE, *SHORT_NAMES)]
     known += [n for model in installed(places) for n in model.names]
     by_lower = {n.lower(): n for n in known}
     close = difflib.get_close_matches(name.lower(), by_lower, n=SUGGESTIONS, cutoff=0.5)
@@ -197,5 +210,8 @@ def unknown(name: str, places: Places) -> ModelUnavailable:
     if close:
         hint = f"Did you mean {' or '.join(close)}?"
     else:
-        hint = "Give a directory, a name from `omlx-server list`, or org/name on Hugging Face."
+        hint = (
+            "Give a directory, a name from `omlx-server list` or `omlx-server search`, or org/name "
+            "on Hugging Face."
+        )
     return ModelUnavailable(f"There is no model {name!r}", hint=hint)

@@ -12,14 +12,15 @@ from omlx_server.models.catalogue import MINILM
 from omlx_server.models.damage import damage_in
 from omlx_server.models.hub.download import download
 from omlx_server.models.hub.hub import NoNetwork
+from omlx_server.models.hub.names import HubName, hub_name
 from omlx_server.models.locate import (
-    REPO_ID,
     Located,
     Places,
     find_installed,
     installed,
     located,
     own_directory,
+    where_new,
 )
 from omlx_server.models.locate import unknown as unknown_model
 from omlx_server.models.progress import Progress
@@ -39,7 +40,8 @@ class Pulled:
 
 
 def pulled(name: str, places: Places, progress: Progress) -> Pulled:
-    """Fetches the embedding model or org/name, and checks what was here before.
+    """Fetches the embedding model or a model of the hub, and checks what was here before. A short
+    name is that of a model here first.
 
     Raises:
         ModelUnavailable: there is no such model, it can't be served, or it can't be fetched; or
@@ -47,14 +49,16 @@ def pulled(name: str, places: Places, progress: Progress) -> Pulled:
     """
     if own := bundled(name, places, progress):
         return Pulled(own, 0)
-    if not REPO_ID.fullmatch(name):
-        found = find_installed(name, places)
-        if found is None:
-            raise unknown_model(name, places)
-        name = found.names[0]
-        if not REPO_ID.fullmatch(name):
+    meant = hub_name(name)
+    found = find_installed(name, places) if meant is None or "/" not in name else None
+    if found is not None:
+        full = found.names[0]
+        meant = hub_name(full) if "/" in full else None
+        if meant is None:
             return Pulled(_undamaged(found), 0)
-    return _from_hub(name, places, progress)
+    if meant is None:
+        raise unknown_model(name, places)
+    return _from_hub(meant, places, progress)
 
 
 def bundled(name: str, places: Places, progress: Progress) -> Located | None:
@@ -80,10 +84,12 @@ def _undamaged(model: Located) -> Located:
     return model
 
 
-def _from_hub(name: str, places: Places, progress: Progress) -> Pulled:
+def _from_hub(meant: HubName, places: Places, progress: Progress) -> Pulled:
+    name = str(meant)
     here = _found(name, places)
+    into = _where(meant, here, places)
     try:
-        done = download(name, _where(name, here, places), progress)
+        done = download(meant.repo_id, into, progress, revision=meant.revision)
     except NoNetwork as error:
         if here is not None:
             return Pulled(here, 0, is_checked=False)
@@ -98,12 +104,12 @@ def _found(name: str, places: Places) -> Located | None:
         return None  # what is there of it is not whole
 
 
-def _where(name: str, here: Located | None, places: Places) -> Path | None:
+def _where(meant: HubName, here: Located | None, places: Places) -> Path | None:
     """The directory that has the model already, else where new ones go; None is the cache."""
     for root in places.dirs:
-        if here is not None and here.path == root.expanduser() / name:
+        if here is not None and here.path == root.expanduser() / str(meant):
             return root.expanduser()
-    return None if places.use_hf_cache else own_directory(places)
+    return where_new(meant, places)
 
 
 def _offline_hint(places: Places) -> str:

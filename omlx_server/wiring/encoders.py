@@ -146,7 +146,8 @@ def _find(
 ) -> Located | None:
     if not name:
         return None
-    located = bundled(name, settings.models, progress) or locate(name, settings.models)
+    own = bundled(name, settings.models, progress)
+    located = own or locate(name, settings.models, progress)
     kind = kind_in(located.path, located.names[0])
     if kind not in kinds:
         raise ModelUnavailable(

@@ -3,7 +3,8 @@
 from omlx_server.api.models.fetcher import Fetched, Kind, Resolved
 from omlx_server.errors import ModelUnavailable
 from omlx_server.models import catalogue
-from omlx_server.models.locate import REPO_ID, find_installed, near_names
+from omlx_server.models.hub.names import hub_name
+from omlx_server.models.locate import find_installed, near_names
 from omlx_server.models.progress import Progress
 from omlx_server.models.pull import pulled
 from omlx_server.wiring.known import KnownModels
@@ -19,18 +20,23 @@ class DiskFetcher:
     def resolve(self, name: str) -> Resolved:
         settings = self._known.settings
         target = settings.models.resolve_alias(name)
-        alias = target if target != name else None
         try:
             is_ours = target in catalogue.NAMES
             row = catalogue.find(target)
             here = find_model_here(target, settings) if row else None
             found = here or find_installed(target, settings.models)
+            meant = hub_name(target) if found is None and not is_ours else None
+            if meant is not None and str(meant) != target:
+                target = str(meant)
+                found = find_installed(target, settings.models)
         except ModelUnavailable as error:
+            alias = target if target != name else None
             return Resolved(name, "directory", alias, problem=_whole(error))
+        alias = target if target != name else None
         below = found is not None and any(
             found.path.is_relative_to(place.expanduser()) for place in settings.models.dirs
         )
-        kind: Kind = "directory" if below else "hub" if REPO_ID.fullmatch(target) else "unknown"
+        kind: Kind = "directory" if below else "hub" if hub_name(target) else "unknown"
         kind = "catalogue" if is_ours else kind
         if found is not None:
             return Resolved(name, kind, alias, found.names, str(found.path))

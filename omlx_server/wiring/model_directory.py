@@ -10,10 +10,10 @@ from omlx_server.settings import Settings
 
 def find_model(name: str, settings: Settings, progress: Progress) -> Located:
     """The directory of the model that `name` means: a model of the catalogue (made on the disk if
-    it is not there yet), a local directory or a Hugging Face id."""
+    it is not there yet), a local directory or a name of the hub."""
     row = catalogue.find(name)
     if row is None:
-        return locate(name, settings.models)
+        return locate(name, settings.models, progress)
     finish = None if device.is_cpu() else device.quantize_in_place
     path = starter.ensure(
         row, settings.models.dirs[0], variant=_variant(), finish=finish, progress=progress

@@ -131,7 +131,10 @@ def test_models_for_other_routes_are_told_apart(server: ServerProcess) -> None:
 def test_an_alias_of_none_says_what_it_stands_for(server: ServerProcess) -> None:
     error = assert_envelope(ask(server, "lost"), 404)
     assert "'lost' does not exist: the name stands for 'org/nope', which is not" in error["message"]
+    assert "`omlx-server pull org/nope` gets it" in error["message"]
     assert "stands for" not in assert_envelope(ask(server, "org/nope"), 404)["message"]
+    short = assert_envelope(ask(server, "qwen3-4b"), 404)["message"]
+    assert "`omlx-server pull mlx-community/Qwen3-4B-4bit` gets it" in short
 
 
 def test_one_that_can_not_be_loaded_says_why_and_harms_nobody(server: ServerProcess) -> None:

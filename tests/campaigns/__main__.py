@@ -10,6 +10,7 @@ from tests.campaigns import (
     agents,
     api,
     architectures,
+    downloads,
     drafts,
     faults,
     hostile,
@@ -77,6 +78,8 @@ def _parser() -> argparse.ArgumentParser:
     seeing.add_argument("--model", default="tiny", help="tiny, or one that takes images")
     seeing.add_argument("--family", default="qwen3_vl", help="of the tiny model: gemma3, smolvlm")
     seeing.set_defaults(run=_see)
+    fetching = campaigns.add_parser("downloads", help="a download beside one stream of a slow hub")
+    fetching.set_defaults(run=_fetch)
     opening = campaigns.add_parser("page", help="the page in a browser, from an empty home on")
     opening.set_defaults(run=_open)
     trying = campaigns.add_parser("agents", help="the agents of `launch`, from npm and PyPI")
@@ -209,6 +212,10 @@ def _see(options: argparse.Namespace, directory: Path) -> bool:
         _say(problem)
     _say(str(outcome))
     return outcome.is_right
+
+
+def _fetch(options: argparse.Namespace, directory: Path) -> bool:
+    return all(outcome.is_right for outcome in downloads.campaign(directory, say=_say))
 
 
 def _open(options: argparse.Namespace, directory: Path) -> bool:

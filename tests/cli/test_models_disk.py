@@ -4,6 +4,7 @@ import hashlib
 import json
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from typer.testing import CliRunner
 
 from omlx_server.cli.app import app
 from omlx_server.cli.shell.progress import open_display
+from omlx_server.models.hub.part import bytes_here
 from tests.cli.program import HEAVY, imported_by
 from tests.cli.terminal import Terminal
 from tests.models import fake_hub
@@ -32,7 +34,8 @@ FILES = {
     "model.safetensors": WEIGHTS,
 }
 LARGE = frozenset({"model.safetensors"})
-COMMANDS = ("pull", "list", "show", "rm", "alias", "ps", "load", "unload", "pin")
+SHA256 = hashlib.sha256(WEIGHTS).hexdigest()
+COMMANDS = ("search", "pull", "list", "show", "rm", "alias", "ps", "load", "unload", "pin")
 
 
 @pytest.fixture(autouse=True)
@@ -211,17 +214,34 @@ def test_pull_tells_progress_and_ends_with_json(models: Path) -> None:
     assert "/tiny-4bit" in out
 
 
-def test_a_bar_tells_bytes_and_speed(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("columns", [150, 80, 60, 40, 20])
+def test_a_bar_fits_the_terminal(monkeypatch: pytest.MonkeyPatch, columns: int) -> None:
     monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.setenv("COLUMNS", "150")
+    monkeypatch.setenv("COLUMNS", str(columns))
+    stream, gigabytes = Terminal(), 10**9
+    with open_display(stream) as display:
+        for done in range(12, 15):
+            display.update("download again", done * gigabytes, 345_600_000_000)
+            time.sleep(0.05)
+        display.update("a stage with a long name", 3, 9)
+    lines = re.split(r"[\r\n]+", re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", stream.getvalue()))
+    assert max(map(len, lines)) <= columns
+    row = [line for line in lines if line.startswith("download again"[: columns // 2])][-1]
+    assert ("14.0 of 345.6 GB" in row) == (columns >= 60)
+    assert bool(re.search(r"\d GB/s +\d\d:\d\d", row)) == (columns >= 40)
+    assert "4%" in row and "bytes" not in lines[-2]
+
+
+def test_what_was_here_is_no_speed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "100")
     stream = Terminal()
     with open_display(stream) as display:
-        for done in (0, 1_000_000, 2_000_000):
-            display.update("download", done, 4_000_000)
+        for done in (2_000_000_000, 2_001_000_000, 2_002_000_000):
+            display.update("download", done, 4_000_000_000)
             time.sleep(0.05)
-        display.update("convert", 3, 9)
-    assert "2.0 MB of 4.0 MB, " in stream.getvalue()
-    assert "3 bytes" not in stream.getvalue()
+    assert "2.0 of 4.0 GB" in stream.getvalue()
+    assert "MB/s" in stream.getvalue() and "GB/s" not in stream.getvalue()
 
 
 def test_pull_into_the_cache_and_rm_out_of_it(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -234,19 +254,19 @@ def test_pull_into_the_cache_and_rm_out_of_it(home: Path, monkeypatch: pytest.Mo
         shown, _ = program(address, "show", REPO, "--json").communicate(timeout=60)
         for told in (said, json.loads(shown)):
             assert 2_000_000 < told["disk_bytes"] < 2_001_000
-        assert (folder / "blobs" / hashlib.sha256(WEIGHTS).hexdigest()).is_file()
+        assert (folder / "blobs" / SHA256).is_file()
         out, _ = program(address, "rm", REPO, "--yes").communicate(timeout=60)
     assert "2.0 MB are free" in out
     assert not folder.exists()
 
 
 def test_ctrl_c_keeps_what_has_come(models: Path) -> None:
-    faults = Faults(stall_after=1_200_000)
+    faults = Faults(stall_after=600_000)
     with fake_hub.serve(REPO, FILES, LARGE, faults) as (address, asked):
         process = program(address, "pull", REPO)
-        part = models / ".downloads" / ".parts"
+        part = models / ".downloads" / ".parts" / f"{SHA256}.omlx.incomplete"
         deadline = time.monotonic() + 30
-        while sum(p.stat().st_size for p in part.glob("*")) < 1_000_000:
+        while bytes_here(part, len(WEIGHTS)) < 1_000_000:
             assert time.monotonic() < deadline
             time.sleep(0.05)
         process.send_signal(signal.SIGINT)
@@ -259,6 +279,14 @@ def test_ctrl_c_keeps_what_has_come(models: Path) -> None:
         out, _ = program(address, "pull", REPO, "--json").communicate(timeout=60)
     assert json.loads(out)["fetched_bytes"] <= 1_000_000
     assert (models / REPO / "model.safetensors").read_bytes() == WEIGHTS
+
+
+def test_a_short_name_says_which_model_it_is(models: Path) -> None:
+    repo = "mlx-community/Qwen3-0.6B-4bit"
+    with fake_hub.serve(repo, FILES, LARGE) as (address, _):
+        out, err = program(address, "pull", "qwen3:0.6b", "--json").communicate(timeout=60)
+    assert json.loads(out)["name"] == repo
+    assert err.splitlines()[0] == f"qwen3:0.6b: {repo}"
 
 
 def test_pull_says_in_a_line_what_is_wrong(models: Path) -> None:
@@ -283,6 +311,51 @@ def test_pull_says_what_it_can_not_repair(models: Path) -> None:
     assert omlx("rm", "mine", "--yes")
 
 
+# --- search --------------------------------------------------------------------------------------
+
+
+def test_search_without_a_text_lists_what_has_a_short_name(models: Path) -> None:
+    make(models / "mlx-community" / "Qwen3-4B-4bit")
+    table = omlx("search")
+    rows = {line.split()[0]: line.split()[1:] for line in table.splitlines() if line.strip()}
+    assert rows["qwen3-4b"] == ["2.3", "GB", "40960", "here"]
+    assert rows["starter"] == ["92.9", "MB"]
+    found = {m["name"]: m for m in json.loads(omlx("search", "--json"))["models"]}
+    assert found["qwen3-4b"]["here"] and not found["qwen3-8b"]["here"]
+    assert found["qwen3-8b"]["model"] == "mlx-community/Qwen3-8B-4bit"
+
+
+def test_search_asks_the_hub_and_shows_short_names_first() -> None:
+    config = {"architectures": ["WhisperModel"], "model_type": "whisper"}
+    models: list[dict[str, object]] = [
+        {"id": "acme/phi-4-tiny", "downloads": 12_345, "safetensors": {"parameters": {"U32": 500}}},
+        {"id": "mlx-community/phi-4-4bit", "downloads": 99},
+        {"id": "acme/hear", "downloads": 1, "gated": "auto", "config": config},
+    ]
+    with fake_hub.serve(REPO, FILES, models=models) as (address, asked):
+        out, err = program(address, "search", "phi-4").communicate(timeout=60)
+        told, _ = program(address, "search", "phi-4", "--json").communicate(timeout=60)
+    assert not err and any("search=phi-4" in line for line in asked)
+    assert [m["name"] for m in json.loads(told)["models"]] == [
+        *("phi-4", "acme/phi-4-tiny", "acme/hear")
+    ]
+    rows = {line.split()[0]: line.split()[1:] for line in out.splitlines() if line.strip()}
+    assert rows["phi-4"] == ["8.3", "GB", "16384", "99"]
+    assert rows["acme/phi-4-tiny"] == ["2.0", "kB", "12,345"]
+    assert rows["acme/hear"] == ["1", "gated"]
+    assert "is WhisperModel: no model to chat" in out
+
+
+def test_search_without_a_network_shows_short_names_and_one_error() -> None:
+    process = program("http://127.0.0.1:9", "search", "qwen3")
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert "qwen3-4b" in out and "phi-4" not in out
+    error, hint = err.splitlines()
+    assert error.startswith("error: The hub can't be reached: ")
+    assert hint.startswith("hint: Check the network")
+
+
 # --- All of them ---------------------------------------------------------------------------------
 
 
@@ -294,5 +367,5 @@ def test_help_teaches_by_example(command: str) -> None:
 
 
 def test_help_imports_nothing_heavy() -> None:
-    for command in ("pull", "list"):
+    for command in ("pull", "search", "list"):
         assert not imported_by(command, "--help") & (HEAVY | {"huggingface_hub", "httpx2", "tqdm"})

@@ -30,6 +30,7 @@ JUDGED: Mapping[str, str] = MappingProxyType(
         "omlx-server serve": "serves until Ctrl-C",
         "omlx-server up": "serves until Ctrl-C",
         "omlx-server pull": "needs the network",
+        "omlx-server search qwen3": "needs the network",
         "omlx-server bench": "takes minutes",
         "omlx-server doctor --model": "takes minutes",
         "omlx-server chat --image": "needs a photo, and a model that takes images",

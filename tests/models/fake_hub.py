@@ -1,14 +1,16 @@
-"""The part of Hugging Face's HTTP interface that a download of one small repository needs.
+"""The part of Hugging Face's HTTP interface that a search and a download of one small repository
+need.
 
 Names in `large` are told with their sha256, as the hub does of LFS files. `Faults` says what goes
 wrong: connections that break off or stall after so many bytes, bytes that are damaged, sizes that
-lie.
+lie, answers that are slow.
 """
 
 import hashlib
 import json
 import threading
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -16,6 +18,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from omlx_server.models.hub.hub import Hub
 
 COMMIT = "c" * 40
+_SLICE_SECONDS = 0.02
 
 
 HubAt = Callable[..., Hub]
@@ -25,13 +28,35 @@ HubAt = Callable[..., Hub]
 @dataclass
 class Faults:
     """`cuts`: bytes of a body after which the connection breaks, one per answer; `damaged`: how
-    many answers of large files are wrong; `claimed`: sizes that are told instead of the real."""
+    many answers of large files are wrong; `claimed`: sizes that are told instead of the real;
+    `busy`: the statuses of answers to come instead of large files; `most`: how many large answers
+    there are at once before others get a 429; `gate`: large answers wait for so many of each other;
+    `whole_only`: ranges are not known. `delay`: seconds before an answer; `rate`: the bytes a
+    second of each connection. `cdn`: the address to which requests of large files are sent."""
 
     cuts: list[int] = field(default_factory=list)
     damaged: int = 0
     claimed: dict[str, int] = field(default_factory=dict)
     error_code: str = ""
     stall_after: int = 0
+    busy: list[int] = field(default_factory=list)
+    most: int = 1000
+    gate: threading.Barrier | None = None
+    whole_only: bool = False
+    delay: float = 0.0
+    rate: float = 0.0
+    cdn: str = ""
+
+
+@dataclass
+class Seen:
+    """What a hub has seen: `running` large answers now, `peak` at most; `tokens` that came with
+    requests of large files."""
+
+    running: int = 0
+    peak: int = 0
+    tokens: list[str | None] = field(default_factory=list)
+    lock: threading.Lock = field(default_factory=threading.Lock)
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -40,21 +65,26 @@ class Handler(BaseHTTPRequestHandler):
     large: frozenset[str] = frozenset()
     asked: list[str] = []  # noqa: RUF012
     faults = Faults()
+    seen = Seen()
+    revisions: frozenset[str] = frozenset()
+    models: list[dict[str, object]] = []  # noqa: RUF012
 
     def do_GET(self) -> None:
         asked_range = self.headers.get("Range", "")
         if self.command == "GET":
             self.asked.append(f"{self.path} {asked_range}".strip())
+        time.sleep(self.faults.delay)
         path = self.path.partition("?")[0]
         if self.faults.error_code:
             self._send(403, b"{}", {"X-Error-Code": self.faults.error_code})
-        elif path == f"/api/models/{self.repo_id}/revision/main":
-            names = [{"rfilename": name} for name in self.files]
-            self._json({"id": self.repo_id, "sha": COMMIT, "siblings": names})
+        elif path == "/api/models":
+            self._json(self.models)
+        elif path.startswith(info := f"/api/models/{self.repo_id}/revision/"):
+            self._info(path.removeprefix(info))
         elif path == f"/api/models/{self.repo_id}/tree/{COMMIT}":
             self._json([self._entry(name) for name in self.files])
         elif (name := path.removeprefix(f"/{self.repo_id}/resolve/{COMMIT}/")) in self.files:
-            self._file(name, int(asked_range.removeprefix("bytes=").rstrip("-") or 0))
+            self._file(name, asked_range)
         else:
             self._send(404, b"{}", {"X-Error-Code": "RepoNotFound"})
 
@@ -63,24 +93,68 @@ class Handler(BaseHTTPRequestHandler):
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002
         pass
 
-    def _file(self, name: str, start: int) -> None:
-        body = self.files[name]
-        is_large = name in self.large and self.command == "GET"
-        if is_large and self.faults.damaged:
-            self.faults.damaged -= 1
-            body = bytes(byte ^ 1 for byte in body)
-        cut = self.faults.cuts.pop(0) if is_large and self.faults.cuts else None
-        if is_large and self.faults.stall_after:
-            self._stall(body)
+    def _info(self, revision: str) -> None:
+        if revision not in {"main", COMMIT, *self.revisions}:
+            self._send(404, b"{}", {"X-Error-Code": "RevisionNotFound"})
             return
-        status = 206 if "Range" in self.headers else 200
-        self._send(status, body[start:], {"ETag": f'"{self._oid(name)}"'}, cut)
+        names = [{"rfilename": name} for name in self.files]
+        self._json({"id": self.repo_id, "sha": COMMIT, "siblings": names})
 
-    def _stall(self, body: bytes) -> None:
+    def _file(self, name: str, asked_range: str) -> None:
+        body = self.files[name]
+        if name not in self.large or self.command == "HEAD":
+            self._send(200, body, {"ETag": f'"{self._oid(name)}"'})
+            return
+        with self.seen.lock:
+            self.seen.tokens.append(self.headers.get("Authorization"))
+        if self.faults.cdn:
+            self._send(302, b"", {"Location": self.faults.cdn + self.path})
+            return
+        with self._counted() as is_let_in:
+            if self.faults.gate is not None:
+                self.faults.gate.wait(20)
+            if self.faults.busy:
+                self._send(self.faults.busy.pop(0), b"{}", {})
+            elif not is_let_in:
+                self._send(429, b"{}", {})
+            else:
+                self._large(body, "" if self.faults.whole_only else asked_range)
+
+    @contextmanager
+    def _counted(self) -> Iterator[bool]:
+        seen = self.seen
+        with seen.lock:
+            is_let_in = seen.running < self.faults.most
+            seen.running += is_let_in
+            seen.peak = max(seen.peak, seen.running)
+        try:
+            yield is_let_in
+        finally:
+            with seen.lock:
+                seen.running -= is_let_in
+
+    def _large(self, body: bytes, asked_range: str) -> None:
+        size, first, last = len(body), 0, len(body) - 1
+        if asked_range:
+            start, _, end = asked_range.removeprefix("bytes=").partition("-")
+            first, last = int(start), min(int(end or last), last)
+            if first >= size:
+                self._send(416, b"", {"Content-Range": f"bytes */{size}"})
+                return
+        body = body[first : last + 1]
+        if self.faults.damaged:
+            self.faults.damaged -= 1
+            body = bytes([body[0] ^ 1]) + body[1:]
+        told = {"Content-Range": f"bytes {first}-{last}/{size}"} if asked_range else {}
+        if self.faults.stall_after:
+            self._stall(body, told)
+            return
+        cut = self.faults.cuts.pop(0) if self.faults.cuts else None
+        self._send(206 if asked_range else 200, body, told, cut)
+
+    def _stall(self, body: bytes, told: dict[str, str]) -> None:
         """Until nobody listens any more, or a test has waited long enough."""
-        self.send_response(200)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
+        self._head(206 if told else 200, body, told)
         self.wfile.write(body[: self.faults.stall_after])
         self.connection.settimeout(20)
         with suppress(OSError):
@@ -103,13 +177,29 @@ class Handler(BaseHTTPRequestHandler):
     def _send(
         self, status: int, body: bytes, headers: dict[str, str], cut: int | None = None
     ) -> None:
+        self._head(status, body, headers)
+        if self.command == "HEAD":
+            return
+        slices = max(int(self.faults.rate * _SLICE_SECONDS), 1) if self.faults.rate else len(body)
+        sent = body[:cut]
+        for start in range(0, len(sent), slices or 1):
+            begun = time.monotonic()
+            with suppress(ConnectionError):
+                self.wfile.write(sent[start : start + slices])
+            if self.faults.rate:
+                time.sleep(max(begun + _SLICE_SECONDS - time.monotonic(), 0.0))
+
+    def _head(self, status: int, body: bytes, headers: dict[str, str]) -> None:
         self.send_response(status)
         for key, value in {**headers, "X-Repo-Commit": COMMIT}.items():
             self.send_header(key, value)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
-        if self.command != "HEAD":
-            self.wfile.write(body[:cut])
+
+
+class _Server(ThreadingHTTPServer):
+    request_queue_size = 64
+    daemon_threads = True
 
 
 @contextmanager
@@ -118,12 +208,18 @@ def serve(
     files: dict[str, bytes],
     large: frozenset[str] = frozenset(),
     faults: Faults | None = None,
+    seen: Seen | None = None,
+    revisions: frozenset[str] = frozenset(),
+    models: Sequence[dict[str, object]] = (),
 ) -> Iterator[tuple[str, list[str]]]:
-    """The server's address, and the list of what it has been asked."""
+    """The server's address, and the list of what it has been asked. `models`: what a search
+    finds."""
     asked: list[str] = []
-    fields = {"repo_id": repo_id, "files": files, "large": large, "asked": asked}
-    handler = type("Repo", (Handler,), {**fields, "faults": faults or Faults()})
-    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+    fields: dict[str, object] = {"repo_id": repo_id, "files": files, "large": large}
+    fields |= {"asked": asked, "faults": faults or Faults(), "seen": seen or Seen()}
+    fields |= {"revisions": revisions, "models": list(models)}
+    handler = type("Repo", (Handler,), fields)
+    with _Server(("127.0.0.1", 0), handler) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
         thread.start()
         try:

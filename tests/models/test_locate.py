@@ -127,7 +127,9 @@ def test_a_missing_shard_is_named(tmp_path: Path) -> None:
     assert locate(str(path), Places()).path == path
 
 
-@pytest.mark.parametrize(("typed", "meant"), [("Plian", "plain"), ("startr", "starter")])
+@pytest.mark.parametrize(
+    ("typed", "meant"), [("Plian", "plain"), ("startr", "starter"), ("qwen3-4", "qwen3-4b")]
+)
 def test_near_names_are_suggested(models: Path, typed: str, meant: str) -> None:
     with pytest.raises(ModelUnavailable, match=typed) as caught:
         locate(typed, Places([models]))

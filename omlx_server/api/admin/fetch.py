@@ -31,7 +31,7 @@ router = APIRouter(dependencies=[Depends(require_admin)])
 MOST_AT_ONCE = 2
 _LONGEST_NAME = 500
 _TOLD_SECONDS = 0.25
-_NAME = Query("name", str, "As a request or `omlx-server pull` would give it.")
+_NAME = Query("name", str, "As `omlx-server pull` takes it.")
 _RESOLVE = Operation("Admin", ModelResolved, query=(_NAME,), may_fail=(*ADMIN, 503)).extra
 _PULL = Operation(
     "Admin",

@@ -11,7 +11,8 @@ Kind = Literal["directory", "hub", "catalogue", "unknown"]
 
 @dataclass(frozen=True, slots=True)
 class Resolved:
-    """What a name stands for. `alias_of`: the name for which it is an alias. `kind`: a directory
+    """What a name stands for. `alias_of`: the name for which it is an alias, a short
+    name or an address. `kind`: a directory
     below models.dirs, a model of the hub or of the catalogue, or nothing; `names` and `path` are
     those of one that is here. `suggestions` are names that are near, if it is unknown; `problem`
     says why it can't be used."""

@@ -21,6 +21,7 @@ from omlx_server.engine.messages import Counted, State, Status
 from omlx_server.engine.pool.entry import Phase, Wanted
 from omlx_server.engine.pool.pool import ModelPool
 from omlx_server.errors import BadRequest, ModelNotFound
+from omlx_server.models.hub.names import hub_name
 from omlx_server.text.dialect import Dialect
 from omlx_server.text.grammar.compile import Grammars
 from omlx_server.text.overflow import Overflow
@@ -276,6 +277,8 @@ class ServedModels:
     def _unknown(self, name: str, hint: str) -> ModelNotFound:
         meant = self.catalogue.resolve_alias(name)
         why = f": the name stands for '{meant}', which is not here" if meant != name else ""
+        if (of_hub := hub_name(meant)) is not None:
+            hint = f"If the hub has it, `omlx-server pull {of_hub}` gets it. {hint}"
         return ModelNotFound(
             f"The model '{name[:200]}' does not exist{why}. {hint}".strip(), param="model"
         )

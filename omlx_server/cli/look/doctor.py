@@ -22,6 +22,7 @@ from omlx_server.doctor.software import Device
 from omlx_server.errors import ConfigError, OmlxError
 from omlx_server.models import catalogue, layout, locate
 from omlx_server.models.damage import damage_in
+from omlx_server.models.hub.names import hub_name
 from omlx_server.service.managers import manager_here
 from omlx_server.service.runner import run_program
 from omlx_server.settings import Settings
@@ -138,9 +139,12 @@ def _path_of(name: str, settings: Settings, *, is_cpu: bool) -> Path | None:
     if row is not None:
         path = models.dirs[0] / row.directory_name(_VARIANTS[is_cpu])
     elif not (name.startswith(locate.PATH_STARTS) or (path / "config.json").is_file()):
+        meant = hub_name(name)
         found = locate.find_installed(name, models)
-        if found is None and not locate.REPO_ID.fullmatch(name):
+        if found is None and meant is None:
             raise locate.unknown(name, models)
+        if found is None:
+            found = locate.find_installed(str(meant), models)
         return found.path if found is not None else None
     if row is not None and not path.is_dir():
         return None

@@ -1,5 +1,5 @@
-"""The options and help texts of the commands about models: those on the disk (`pull`, `list`,
-`show`, `rm`, `alias`) and those in a running server (`ps`, `load`, `unload`, `pin`)."""
+"""The options and help texts of the commands about models: those on a hub (`search`, `pull`), on
+the disk (`list`, `show`, `rm`, `alias`) and in a running server (`ps`, `load`, `unload`, `pin`)."""
 
 from typing import Annotated
 
@@ -18,7 +18,11 @@ from omlx_server.cli.shell.command import (
 
 PullName = Annotated[
     str,
-    model_argument("starter, all-MiniLM-L6-v2, or org/name on Hugging Face.", metavar="NAME"),
+    model_argument(
+        "A short name (starter, qwen3-4b: `omlx-server search` lists them), or org/name on Hugging "
+        "Face, or its address.",
+        metavar="NAME",
+    ),
 ]
 PullJsonOption = Annotated[
     bool, typer.Option("--json", help="End with one line of JSON: what came, and where it is.")
@@ -28,7 +32,7 @@ AliasTarget = Annotated[str, model_argument("The model that it stands for.", met
 
 
 def add_model_commands(app: Commands) -> None:
-    for command in (pull, show, ps, load, unload, pin, alias, rm):
+    for command in (search, pull, show, ps, load, unload, pin, alias, rm):
         app.command()(command)
     app.command("list")(list_)
 
@@ -44,7 +48,9 @@ def pull(
     \b
     Examples:
       omlx-server pull starter
+      omlx-server pull qwen3-4b
       omlx-server pull mlx-community/Qwen3-0.6B-4bit
+      omlx-server pull https://huggingface.co/mlx-community/Qwen3-0.6B-4bit
       omlx-server pull mlx-community/Qwen3-0.6B-4bit --set models.use_hf_cache=false
       HF_TOKEN=hf_... omlx-server pull some-org/gated-model
 
@@ -55,6 +61,29 @@ def pull(
     from omlx_server.cli.models.pull import run
 
     return run(name=name, as_json=as_json, config=config_file, sets=sets or [])
+
+
+def search(
+    text: Annotated[
+        str, typer.Argument(metavar="TEXT", show_default=False, help="A part of a model's name.")
+    ] = "",
+    as_json: JsonOption = False,
+    config_file: ConfigOption = None,
+    sets: SetOption = None,
+) -> int:
+    """Search the hub for models to pull, or list the short names of the usual ones.
+
+    \b
+    Examples:
+      omlx-server search
+      omlx-server search qwen3
+      omlx-server search qwen3 --json
+
+    Without a text nothing is asked. Sizes of short names are approximate.
+    """
+    from omlx_server.cli.models.search import run
+
+    return run(text=text, as_json=as_json, config=config_file, sets=sets or [])
 
 
 def list_(

@@ -13,6 +13,7 @@ from omlx_server.cli.shell.progress import open_display
 from omlx_server.errors import OmlxError
 from omlx_server.models import catalogue
 from omlx_server.models.hub import hub
+from omlx_server.models.hub.names import hub_name
 from omlx_server.models.locate import Located
 from omlx_server.models.progress import Progress
 from omlx_server.models.pull import Pulled, pulled
@@ -25,6 +26,9 @@ _INTERRUPTED = 130
 def run(*, name: str, as_json: bool, config: Path | None, sets: Sequence[str]) -> int:
     settings = load_settings(config, sets).settings
     wanted = settings.models.aliases.get(name, name)
+    meant = hub_name(wanted)
+    if meant is not None and str(meant) != name and wanted not in catalogue.NAMES:
+        output.say(f"{name}: {meant}")
     try:
         with open_display() as display:
             done = _pull(wanted, settings, display)

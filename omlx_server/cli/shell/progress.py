@@ -5,56 +5,92 @@ may be called more than once: when the server is ready, and again when the comma
 """
 
 import sys
+from collections.abc import Iterable
 from contextlib import closing
 from typing import TextIO
 
 from rich.console import Console
 from rich.filesize import decimal
-from rich.progress import (
-    BarColumn,
-    Progress,
-    ProgressColumn,
-    Task,
-    TaskID,
-    TaskProgressColumn,
-    TextColumn,
-)
+from rich.progress import BarColumn, Progress, ProgressColumn, Task, TaskID, TaskProgressColumn
 from rich.progress import TimeRemainingColumn as Remaining
+from rich.table import Column, Table
 from rich.text import Text
 
 _IN_BYTES = ("download", "download again", "verify")
+# From so many columns of the terminal on there is room for the bar, the bytes, the speed, and the
+# time that is left.
+_BAR_FROM, _BYTES_FROM, _SPEED_FROM, _LEFT_FROM = 60, 50, 36, 28
+_LONGEST_STAGE = 14
+
+
+class _Stage(ProgressColumn):
+    """The name of the stage; a long one is cut."""
+
+    def render(self, task: Task) -> Text:
+        text = Text(task.description)
+        text.truncate(_LONGEST_STAGE, overflow="ellipsis")
+        return text
 
 
 class _Bytes(ProgressColumn):
-    """A column for stages that count bytes: how many of how many, and how many a second."""
+    """For stages that count bytes: how many of how many."""
 
     def render(self, task: Task) -> Text:
         if task.description not in _IN_BYTES or not task.total:
             return Text("")
+        done, total = decimal(int(task.completed)), decimal(int(task.total))
+        number, _, unit = done.partition(" ")
+        return Text(f"{number if total.endswith(f' {unit}') else done} of {total}")
+
+
+class _Speed(ProgressColumn):
+    """For stages that count bytes: how many a second."""
+
+    def render(self, task: Task) -> Text:
         speed = task.finished_speed or task.speed
-        words = f"{decimal(int(task.completed))} of {decimal(int(task.total))}"
-        return Text(f"{words}, {decimal(int(speed))}/s" if speed else words)
+        if task.description not in _IN_BYTES or not speed:
+            return Text("")
+        return Text(f"{decimal(int(speed))}/s")
+
+
+class _Fitting(Progress):
+    """A Progress whose rows are as wide as the terminal at most: what has no room is left out."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        super().__init__(console=console)
+
+    def make_tasks_table(self, tasks: Iterable[Task]) -> Table:
+        width = self._console.width
+        no_wrap = Column(no_wrap=True)
+        columns: list[ProgressColumn | str] = [_Stage(no_wrap)]
+        if width >= _BAR_FROM:
+            columns.append(BarColumn(None, table_column=Column(ratio=1)))
+        columns.append(TaskProgressColumn(table_column=no_wrap))
+        if width >= _BYTES_FROM:
+            columns.append(_Bytes(no_wrap))
+        if width >= _SPEED_FROM:
+            columns.append(_Speed(no_wrap))
+        if width >= _LEFT_FROM:
+            columns.append(Remaining(compact=True, table_column=no_wrap))
+        self.columns = tuple(columns)
+        self.expand = width >= _BAR_FROM
+        return super().make_tasks_table(tasks)
 
 
 class Bars:
     """Progress as bars on a terminal, one per stage."""
 
     def __init__(self, stream: TextIO) -> None:
-        self._progress = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            TaskProgressColumn(),
-            _Bytes(),
-            Remaining(),
-            console=Console(file=stream),
-        )
+        self._progress = _Fitting(Console(file=stream))
         self._tasks: dict[str, TaskID] = {}
 
     def update(self, stage: str, done: int, total: int) -> None:
         if not self._tasks:
             self._progress.start()
         if stage not in self._tasks:
-            self._tasks[stage] = self._progress.add_task(stage)
+            # What was here before says nothing of the speed.
+            self._tasks[stage] = self._progress.add_task(stage, completed=done)
         self._progress.update(self._tasks[stage], completed=done, total=total or None)
 
     def close(self) -> None:

@@ -20,7 +20,19 @@ from omlx_server.errors import UsageError
 
 SECTIONS: Mapping[str, tuple[str, ...]] = {
     "Start": ("up", "serve", "chat", "launch"),
-    "Models": ("pull", "list", "show", "ps", "load", "unload", "pin", "unpin", "alias", "rm"),
+    "Models": (
+        "search",
+        "pull",
+        "list",
+        "show",
+        "ps",
+        "load",
+        "unload",
+        "pin",
+        "unpin",
+        "alias",
+        "rm",
+    ),
     "Look": ("status", "bench", "doctor", "version"),
     "Manage": ("config", "cache", "service"),
 }

@@ -22,8 +22,9 @@ from omlx_server.engine.model_instance import ModelInstance
 from omlx_server.errors import LoadFailed, ModelUnavailable, OmlxError
 from omlx_server.models import catalogue
 from omlx_server.models.description import described
+from omlx_server.models.hub.names import hub_name
 from omlx_server.models.layout import weight_bytes
-from omlx_server.models.locate import REPO_ID, Located, find_here, unknown
+from omlx_server.models.locate import Located, find_here, unknown
 from omlx_server.settings import Settings
 from omlx_server.settings.types import Secret
 from omlx_server.text.tokenizer import Tokenizer
@@ -116,7 +117,7 @@ def opened(located: Located, settings: Settings, seed: int) -> Iterator[Subject]
 
 
 def _not_here(name: str, settings: Settings) -> ModelUnavailable:
-    if catalogue.find(name) is None and not REPO_ID.fullmatch(name):
+    if catalogue.find(name) is None and hub_name(name) is None:
         return unknown(name, settings.models)
     return ModelUnavailable(f"{name} is not here yet", hint=f"omlx-server pull {name}")
 

@@ -3,7 +3,7 @@
     1. refuse it if the hub's list of its files is not that of a model for MLX
     2. fetch the small files; refuse it if they are not those of a model that can be served
     3. refuse it if the disk has no room for the rest
-    4. fetch the large files, each into a part with which a later run goes on
+    4. fetch the large files in ranges, into parts with which a later run goes on
     5. check the sha256 of each; fetch a damaged one once more
     6. give the model its name
 
@@ -16,6 +16,7 @@ Runs in whichever thread calls it.
 """
 
 import fcntl
+import hashlib
 import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -27,14 +28,17 @@ from omlx_server.errors import FetchFailed, NoPlaceForModels
 from omlx_server.models import layout
 from omlx_server.models.hub import hub
 from omlx_server.models.hub.hub import explained
+from omlx_server.models.hub.names import MAIN, HubName
+from omlx_server.models.hub.part import bytes_here, bytes_in
 from omlx_server.models.hub.remote import Remote, RemoteFile
-from omlx_server.models.hub.transfer import bytes_in, sha256_of, transfer
+from omlx_server.models.hub.transfer import Wanted, transfer
 from omlx_server.models.progress import Progress
 
 DOWNLOADS = ".downloads"
 PARTS = ".parts"
 RESERVE_BYTES = 1_000_000_000
 _UPDATE_SECONDS = 0.1
+_HASH_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,18 +68,22 @@ class _Place:
         return self.parts / f"{file.sha256}.omlx.incomplete"
 
 
-def download(repo_id: str, models_dir: Path | None, progress: Progress) -> Downloaded:
+def download(
+    repo_id: str, models_dir: Path | None, progress: Progress, *, revision: str = MAIN
+) -> Downloaded:
     """Fetch a model into the cache, or to `models_dir/org/name`. Files that are there already are
-    checked.
+    checked. A `revision` other than main is a directory of its own, `org/name@revision`, and goes
+    into no cache.
 
     Raises:
         ModelUnavailable: there is no such model, it is none for MLX, there is no room, or no
             network; what has come so far stays for the next time.
     """
-    remote = hub.HUB.look(repo_id)
+    remote = hub.HUB.look(repo_id, revision)
     remote.check_files()
-    with _alone(_lock_of(repo_id, models_dir), repo_id):
-        return _download(remote, _place(repo_id, models_dir), progress)
+    name = str(HubName(repo_id, revision))
+    with _alone(_lock_of(name, models_dir), repo_id):
+        return _download(remote, _place(name, models_dir), progress)
 
 
 def _download(remote: Remote, place: _Place, progress: Progress) -> Downloaded:
@@ -96,7 +104,8 @@ def _download(remote: Remote, place: _Place, progress: Progress) -> Downloaded:
             )
     # The large files are in their places; in the cache this gives them their names.
     without = [] if place.into is None else [file.path for file in remote.large]
-    directory = hub.HUB.fetch(repo_id, place.into, without=without)
+    commit = None if place.into is None else remote.commit
+    directory = hub.HUB.fetch(repo_id, place.into, commit=commit, without=without)
     layout.check(directory)
     return Downloaded(_finished(place) or directory, fetched)
 
@@ -112,19 +121,19 @@ def _alone(lock: Path, repo_id: str) -> Iterator[None]:
         yield
 
 
-def _lock_of(repo_id: str, models_dir: Path | None) -> Path:
-    name = hub.HUB.folder(repo_id).name
+def _lock_of(name: str, models_dir: Path | None) -> Path:
+    folder = hub.HUB.folder(name).name
     if models_dir is None:
-        return hub.HUB.root / ".locks" / name / "omlx.lock"
-    return models_dir / DOWNLOADS / PARTS / f"{name}.lock"
+        return hub.HUB.root / ".locks" / folder / "omlx.lock"
+    return models_dir / DOWNLOADS / PARTS / f"{folder}.lock"
 
 
-def _place(repo_id: str, models_dir: Path | None) -> _Place:
+def _place(name: str, models_dir: Path | None) -> _Place:
     if models_dir is None:
-        blobs = hub.HUB.folder(repo_id) / "blobs"
+        blobs = hub.HUB.folder(name) / "blobs"
         return _Place(None, None, blobs, blobs)
-    target = models_dir / repo_id
-    into = target if target.is_dir() else models_dir / DOWNLOADS / repo_id
+    target = models_dir / name
+    into = target if target.is_dir() else models_dir / DOWNLOADS / name
     return _Place(into, target, into, models_dir / DOWNLOADS / PARTS)
 
 
@@ -155,7 +164,7 @@ def _finished(place: _Place) -> Path | None:
 
 
 def _check_room(remote: Remote, place: _Place, missing: Iterable[RemoteFile]) -> None:
-    need = sum(file.nbytes - bytes_in(place.part(file)) for file in missing)
+    need = sum(file.nbytes - bytes_here(place.part(file), file.nbytes) for file in missing)
     place.parts.mkdir(parents=True, exist_ok=True)
     free = shutil.disk_usage(place.parts).free
     if need and need > free - RESERVE_BYTES:
@@ -171,18 +180,18 @@ def _check_room(remote: Remote, place: _Place, missing: Iterable[RemoteFile]) ->
 
 
 class _Meter:
-    """Bytes of several files as one stage of a Progress, a few times a second."""
+    """Bytes of several files as the stage "verify" of a Progress, a few times a second."""
 
-    def __init__(self, progress: Progress, stage: str, done: int, total: int) -> None:
-        self._progress, self._stage, self._total = progress, stage, total
-        self._before = done
+    def __init__(self, progress: Progress, total: int) -> None:
+        self._progress, self._total = progress, total
+        self._before = 0
         self._told = 0.0
 
     def tell(self, done_of_file: int) -> None:
         now, done = time.monotonic(), self._before + done_of_file
         if now - self._told >= _UPDATE_SECONDS or done >= self._total:
             self._told = now
-            self._progress.update(self._stage, done, self._total)
+            self._progress.update("verify", done, self._total)
 
     def finish(self, nbytes: int) -> None:
         self._before += nbytes
@@ -192,21 +201,20 @@ def _fetch(
     remote: Remote, place: _Place, files: list[RemoteFile], progress: Progress, stage: str
 ) -> int:
     """The bytes that came."""
+    if not files:
+        return 0
     total = sum(file.nbytes for file in remote.large)
     here = total - sum(file.nbytes for file in files)
-    meter, came = _Meter(progress, stage, here, total), 0
-    for file in files:
-        came += file.nbytes - bytes_in(place.part(file))
-        where = place.part(file), place.of(file)
-        url, pauses = hub.HUB.url(remote, file.path), hub.HUB.pauses
-        transfer(url, *where, file.nbytes, pauses, meter.tell)
-        meter.finish(file.nbytes)
-    return came
+    wanted = [
+        Wanted(hub.HUB.url(remote, file.path), place.part(file), place.of(file), file.nbytes)
+        for file in files
+    ]
+    return transfer(wanted, hub.HUB.pauses, lambda done: progress.update(stage, here + done, total))
 
 
 def _damaged(remote: Remote, place: _Place, progress: Progress) -> list[RemoteFile]:
     """What is not as the hub says, removed."""
-    meter = _Meter(progress, "verify", 0, sum(file.nbytes for file in remote.large))
+    meter = _Meter(progress, sum(file.nbytes for file in remote.large))
     found = []
     for file in remote.large:
         if not _is_sound(place, file, meter.tell):
@@ -219,4 +227,15 @@ def _damaged(remote: Remote, place: _Place, progress: Progress) -> list[RemoteFi
 def _is_sound(
     place: _Place, file: RemoteFile, report: Callable[[int], None] = lambda done: None
 ) -> bool:
-    return sha256_of(place.of(file), report) == file.sha256
+    return _sha256_of(place.of(file), report) == file.sha256
+
+
+def _sha256_of(path: Path, report: Callable[[int], None]) -> str:
+    """The sha256 of a file in hex digits. `report` is told how many bytes have been read."""
+    digest, done = hashlib.sha256(), 0
+    with path.open("rb") as file:
+        while chunk := file.read(_HASH_BYTES):
+            digest.update(chunk)
+            done += len(chunk)
+            report(done)
+    return digest.hexdigest()

@@ -21,12 +21,14 @@ from huggingface_hub.errors import (
     IncompleteSnapshotError,
     LocalEntryNotFoundError,
     RepositoryNotFoundError,
+    RevisionNotFoundError,
 )
 from huggingface_hub.hf_api import RepoFile
 from huggingface_hub.utils import filter_repo_objects, tqdm
 
 from omlx_server.errors import FetchFailed, ModelUnavailable, first_line
 from omlx_server.models import layout
+from omlx_server.models.hub.names import MAIN
 from omlx_server.models.hub.remote import Remote, RemoteFile
 
 ALLOWED_FILES = ("*.json", "*.safetensors", "*.jinja", "*.model", "*.txt", "tokenizer*")
@@ -92,12 +94,11 @@ class Hub:
         """Where the cache keeps a model, with `blobs`, `snapshots` and `refs`."""
         return self.root / f"models--{repo_id.replace('/', '--')}"
 
-    def look(self, repo_id: str) -> Remote:
+    def look(self, repo_id: str, revision: str = MAIN) -> Remote:
         """Ask the hub which files a model has now. Raises what `explained` raises."""
         api = HfApi(endpoint=self.endpoint)
         with explained(repo_id):
-            main = constants.DEFAULT_REVISION
-            commit = str(api.model_info(repo_id, revision=main, timeout=_ASK_SECONDS).sha)
+            commit = str(api.model_info(repo_id, revision=revision, timeout=_ASK_SECONDS).sha)
             tree = api.list_repo_tree(repo_id, recursive=True, revision=commit)
             found = {entry.path: entry for entry in tree if isinstance(entry, RepoFile)}
         wanted = set(
@@ -157,6 +158,11 @@ def explained(repo_id: str) -> Iterator[None]:
         raise ModelUnavailable(
             f"{repo_id} was not found on Hugging Face",
             hint="Check the spelling; a private model needs HF_TOKEN.",
+        ) from error
+    except RevisionNotFoundError as error:
+        raise ModelUnavailable(
+            f"{repo_id} has no such revision",
+            hint="It has to be a branch, a tag or a commit; none is the newest of main.",
         ) from error
     except HFValidationError as error:
         raise ModelUnavailable(

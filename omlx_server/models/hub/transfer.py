@@ -1,138 +1,337 @@
-"""Fetches one large file over HTTP, and goes on where an earlier try or an earlier process broke
-off.
+"""Fetches large files over HTTP, in ranges and several at once, and goes on where an earlier try or
+an earlier process broke off.
 
-huggingface_hub itself starts a file anew in each process. Blocking; any thread. Two processes that
-want the same file come one after the other: each locks the part, and the system releases the lock
-of a process that ends.
+A CDN gives each connection a share of the line, and each answer takes its time: one stream is
+slower than the line. huggingface_hub itself starts a file anew in each process. The caller's thread
+tells of progress, and what it is told to raise ends the transfer; `CONNECTIONS` threads fetch. A
+server that lets fewer in, or sends whole files only, gets what it wants.
 """
 
 import errno
-import fcntl
-import hashlib
-import os
+import re
+import socket
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import BinaryIO
+from threading import Condition, Thread
+from typing import Any
 
 from huggingface_hub import get_session
 from huggingface_hub.errors import HfHubHTTPError, HTTPError
 from huggingface_hub.utils import build_hf_headers, hf_raise_for_status
 
+from omlx_server.core.crash import Crash, guarded
+from omlx_server.models.hub.part import Abandoned, Part, Range, bytes_here, bytes_in
+
+CONNECTIONS = 16
+"""The most connections of one transfer. Each holds `_CHUNK_BYTES` of memory, and a few buffers."""
 _CHUNK_BYTES = 1 << 18
-_HASH_BYTES = 1 << 20
+# A model is divided into so many ranges for each connection, as far as their bounds allow: what is
+# left to the slowest at the end is short then, and there are few requests.
+_RANGES_EACH = 8
+_LEAST_RANGE, _MOST_RANGE = 1 << 20, 1 << 27
 _READ_SECONDS = 30.0
-_PARTIAL, _NO_SUCH_RANGE, _SERVER_ERROR = 206, 416, 500
+_TELL_SECONDS = 0.1
+_STOP_SECONDS = 1.0
+_LONGEST_PAUSE = 60.0
+_OK, _PARTIAL, _NO_SUCH_RANGE, _SERVER_ERROR = 200, 206, 416, 500
 _BUSY = (408, 429)
+_CONTENT_RANGE = re.compile(r"bytes (\d+)-\d+/(\d+)")
 Report = Callable[[int], None]
 
 
-def transfer(
-    url: str, part: Path, target: Path, nbytes: int, pauses: Sequence[float], report: Report
-) -> None:
-    """Make `target` a file of `nbytes` bytes, through `part` on the same disk. `report` is told how
-    many bytes of it are here. A transfer that breaks off is tried again after each of the `pauses`
-    (seconds), and from the first pause on whenever bytes have come.
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A file of `nbytes` bytes that is to become `target`, through `part` on the same disk."""
+
+    url: str
+    part: Path
+    target: Path
+    nbytes: int
+
+
+def transfer(files: Sequence[Wanted], pauses: Sequence[float], report: Report) -> int:
+    """Make all the files, and return how many bytes came. `report` is told how many bytes of them
+    are here. What breaks off is tried again after each of the `pauses` (seconds), and from the
+    first pause on whenever bytes have come.
 
     Raises:
         HTTPError: the network or the server failed.
         OSError: the disk failed, or the server sent another number of bytes.
     """
-    part.parent.mkdir(parents=True, exist_ok=True)
-    with _locked(part) as file:
-        if bytes_in(target) == nbytes:
-            part.unlink(missing_ok=True)
-        else:
-            _fill(url, file, nbytes, pauses, report)
-            os.fsync(file.fileno())
-            target.parent.mkdir(parents=True, exist_ok=True)
-            part.replace(target)
-    report(nbytes)
+    return _Transfer(files, pauses).run(report)
 
 
-def bytes_in(path: Path) -> int:
-    """The size of a file in bytes; 0 where there is none."""
-    try:
-        return path.stat().st_size
-    except OSError:
-        return 0
+class _WholeOnly(Exception):
+    """The server sends whole files only."""
 
 
-def sha256_of(path: Path, report: Report) -> str:
-    """The sha256 of a file in hex digits. `report` is told how many bytes have been read."""
-    digest, done = hashlib.sha256(), 0
-    with path.open("rb") as file:
-        while chunk := file.read(_HASH_BYTES):
-            digest.update(chunk)
-            done += len(chunk)
-            report(done)
-    return digest.hexdigest()
+class _NoProgress(Exception):
+    """A range did not get on after all pauses; `cause` says why. `came`: how many bytes of all
+    files had come before the first of them."""
+
+    def __init__(self, cause: Exception, came: int) -> None:
+        self.cause, self.came = cause, came
 
 
-@contextmanager
-def _locked(part: Path) -> Iterator[BinaryIO]:
-    """The part, open at its end, and nobody else's. Whoever had it before may have renamed it."""
-    while True:
-        with part.open("ab") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
-            if _is_named(file, part):
-                yield file
-                return
+@dataclass(slots=True, eq=False)
+class _Open:
+    """A part with its ranges: those that nobody fetches yet, and how many are being fetched."""
+
+    part: Part
+    wanted: Wanted
+    waiting: deque[Range]
+    fetching: int = 0
 
 
-def _is_named(file: BinaryIO, path: Path) -> bool:
-    try:
-        return os.path.samestat(os.fstat(file.fileno()), path.stat())
-    except FileNotFoundError:
-        return False
+@dataclass(slots=True)
+class _Work:
+    """What the threads share. `changed` guards it; `here` and `came` count bytes; `sockets` are
+    those on which threads wait for bytes."""
+
+    files: deque[tuple[Wanted, int]]
+    here: int
+    came: int = 0
+    opening: int = 0
+    open: list[_Open] = field(default_factory=list)
+    threads: int = 0
+    sockets: list[socket.socket] = field(default_factory=list)
+    is_stopped: bool = False
+    problem: Exception | None = None
+    changed: Condition = field(default_factory=Condition)
+
+    @property
+    def is_done(self) -> bool:
+        return self.is_stopped or not (self.files or self.opening or self.open)
 
 
-def _fill(url: str, file: BinaryIO, nbytes: int, pauses: Sequence[float], report: Report) -> None:
-    left, most = list(pauses), file.tell()
-    while file.tell() != nbytes:
+class _Transfer:
+    def __init__(self, files: Sequence[Wanted], pauses: Sequence[float]) -> None:
+        self._pauses = pauses
+        counted = deque((file, bytes_here(file.part, file.nbytes)) for file in files)
+        self._work = _Work(counted, sum(here for _, here in counted))
+        total = sum(file.nbytes for file in files)
+        size = max(_LEAST_RANGE, min(total // (_RANGES_EACH * CONNECTIONS), _MOST_RANGE))
+        self._range_bytes = size
+        self._most = min(CONNECTIONS, sum(-(-file.nbytes // size) for file in files) or 1)
+
+    def run(self, report: Report) -> int:
+        work = self._work
+        work.threads = self._most
+        # A thread that waits for a server must not keep a program from ending.
+        threads = [Thread(target=self._fetch_all, daemon=True) for _ in range(self._most)]
         try:
-            _stream(url, file, nbytes, report)
-            problem: HTTPError | None = None
-        except HTTPError as error:
-            if not _may_pass(error):
+            for thread in threads:
+                thread.start()
+            while not work.is_done:
+                report(work.here)
+                with work.changed:
+                    work.changed.wait_for(lambda: work.is_done, _TELL_SECONDS)
+        finally:
+            self._stop()
+            latest = time.monotonic() + _STOP_SECONDS
+            for thread in threads:
+                thread.join(max(latest - time.monotonic(), 0.0))
+        if work.problem is not None:
+            raise work.problem
+        report(work.here)
+        return work.came
+
+    def _stop(self, problem: Exception | None = None) -> None:
+        """The first problem counts. A thread that writes later is told that its part is closed."""
+        work = self._work
+        with work.changed:
+            work.problem = work.problem or problem
+            work.is_stopped = True
+            closing, work.open = work.open, []
+            work.changed.notify_all()
+            for line in work.sockets:
+                with suppress(OSError):
+                    # That of an SSLSocket would take part in the work of the thread that reads.
+                    socket.socket.shutdown(line, socket.SHUT_RDWR)
+        for one in closing:
+            one.part.close()
+
+    # -- In the threads ------------------------------------------------------------------
+
+    def _fetch_all(self) -> None:
+        ended = guarded(self._fetch_ranges)
+        if isinstance(ended, Crash) and not isinstance(ended.error, Abandoned):
+            self._stop(ended.error)
+
+    def _fetch_ranges(self) -> None:
+        is_let_in = True
+        while is_let_in and (taken := self._take()) is not None:
+            one, at = taken
+            is_let_in = self._fetch_one(one, at)
+            self._give_back(one, at)
+
+    def _take(self) -> tuple[_Open, Range] | None:
+        """A range that nobody fetches; None when all is done."""
+        work = self._work
+        while True:
+            with work.changed:
+                work.changed.wait_for(
+                    lambda: work.is_done or work.files or any(one.waiting for one in work.open)
+                )
+                if work.is_done:
+                    return None
+                for one in work.open:
+                    if one.waiting:
+                        one.fetching += 1
+                        return one, one.waiting.popleft()
+                wanted, counted = work.files.popleft()
+                work.opening += 1
+            self._open(wanted, counted)
+
+    def _open(self, wanted: Wanted, counted: int) -> None:
+        part = Part(wanted.part, wanted.nbytes, self._range_bytes, self._wait)
+        is_there = bytes_in(wanted.target) == wanted.nbytes  # another process was first
+        here = wanted.nbytes if is_there else part.here
+        waiting = deque(at for at in part.ranges if not at.is_done)
+        if is_there:
+            part.remove()
+        elif not waiting:
+            part.move_to(wanted.target)
+        work = self._work
+        with work.changed:
+            work.here += here - counted
+            work.opening -= 1
+            if work.is_stopped:
+                part.close()
+                raise Abandoned
+            if not is_there and waiting:
+                work.open.append(_Open(part, wanted, waiting))
+            work.changed.notify_all()
+
+    def _fetch_one(self, one: _Open, at: Range) -> bool:
+        """Fetch a range. Returns False where the server answers other threads and not this one,
+        which should end then."""
+        try:
+            self._fetch(one, at)
+        except _WholeOnly:
+            self._join_ranges(one)
+        except Abandoned:
+            if self._work.is_stopped:
                 raise
-            problem = error
-        if file.tell() > nbytes:
-            raise OSError(errno.EBADMSG, "the server sends more than the hub has listed")
-        if file.tell() > most:
-            left, most = list(pauses), file.tell()
-        elif not left:
-            raise problem or ConnectionError("the server sends less than the hub has listed")
-        else:
-            time.sleep(left.pop(0))
+        except _NoProgress as error:
+            with self._work.changed:
+                self._work.threads -= 1
+                if self._work.came == error.came or not self._work.threads:
+                    raise error.cause from None
+            return False
+        return True
 
+    def _give_back(self, one: _Open, at: Range) -> None:
+        """End the fetch of a range; whoever ends the last one gives the file its name."""
+        work = self._work
+        with work.changed:
+            one.fetching -= 1
+            if not at.is_done and one.part.ranges[at.index : at.index + 1] == [at]:
+                one.waiting.append(at)
+            is_whole = not (one.waiting or one.fetching)
+            work.changed.notify_all()
+        if is_whole:
+            one.part.move_to(one.wanted.target)
+            with work.changed:
+                work.open.remove(one)
+                work.changed.notify_all()
 
-def _stream(url: str, file: BinaryIO, nbytes: int, report: Report) -> None:
-    """What is missing of the file, or as much of it as comes."""
-    if file.tell() > nbytes:
-        file.truncate(0)
-        file.seek(0)
-    headers = {**build_hf_headers(), "Accept-Encoding": "identity"}
-    if file.tell():
-        headers["Range"] = f"bytes={file.tell()}-"
-    with get_session().stream("GET", url, headers=headers, timeout=_READ_SECONDS) as response:
-        if response.status_code == _NO_SUCH_RANGE or (
-            file.tell() and response.status_code != _PARTIAL and response.is_success
-        ):
-            # The server has another file, or gives whole ones only.
-            file.truncate(0)
-            file.seek(0)
-        if response.status_code == _NO_SUCH_RANGE:
+    def _join_ranges(self, one: _Open) -> None:
+        with self._work.changed:
+            if (joined := one.part.join_ranges()) is not None:
+                whole, lost = joined
+                one.waiting = deque([whole])
+                self._work.here -= lost
+
+    def _fetch(self, one: _Open, at: Range) -> None:
+        left, most, came = list(self._pauses), at.done, self._work.came
+        while True:
+            problem: Exception = ConnectionError("the server sends less than the hub has listed")
+            try:
+                self._stream(one, at)
+            except HTTPError as error:
+                if not _may_pass(error):
+                    raise
+                problem = error
+            if at.is_done:
+                return
+            if at.done > most:
+                left, most, came = list(self._pauses), at.done, self._work.came
+                self._wait(0.0)
+            elif not left:
+                raise _NoProgress(problem, came)
+            else:
+                self._wait(max(left.pop(0), _asked_pause(problem)))
+
+    def _stream(self, one: _Open, at: Range) -> None:
+        """What is missing of a range, or as much of it as comes."""
+        is_whole = at.length == one.wanted.nbytes
+        headers = {**build_hf_headers(), "Accept-Encoding": "identity"}
+        if at.done or not is_whole:
+            headers["Range"] = f"bytes={at.position}-{at.start + at.length - 1}"
+        with get_session().stream(
+            "GET", one.wanted.url, headers=headers, timeout=_READ_SECONDS
+        ) as response:
+            if response.status_code == _NO_SUCH_RANGE:
+                raise OSError(errno.EBADMSG, "the server has less than the hub has listed")
+            hf_raise_for_status(response)
+            if response.status_code != _PARTIAL and not is_whole:
+                raise _WholeOnly
+            if response.status_code == _PARTIAL:
+                _check_range(response, at, one.wanted.nbytes)
+            elif at.done:
+                self._count(-at.done)
+                one.part.empty(at)
+            with self._waiting_on(response):
+                for chunk in response.iter_raw(_CHUNK_BYTES):
+                    one.part.write(at, chunk)
+                    self._count(len(chunk))
+
+    @contextmanager
+    def _waiting_on(self, response: Any) -> Iterator[None]:
+        """Lets a stop end the wait for a server that is silent."""
+        stream = response.extensions.get("network_stream")
+        line = stream.get_extra_info("socket") if stream is not None else None
+        if line is None:
+            yield
             return
-        hf_raise_for_status(response)
-        report(file.tell())
-        for chunk in response.iter_raw(_CHUNK_BYTES):
-            file.write(chunk)
-            report(file.tell())
-            if file.tell() > nbytes:
-                break
-    file.flush()
+        work = self._work
+        with work.changed:
+            if work.is_stopped:
+                raise Abandoned
+            work.sockets.append(line)
+        try:
+            yield
+        finally:
+            with work.changed:
+                work.sockets.remove(line)
+
+    def _count(self, nbytes: int) -> None:
+        with self._work.changed:
+            self._work.here += nbytes
+            self._work.came += max(nbytes, 0)
+
+    def _wait(self, seconds: float) -> None:
+        """Raises Abandoned where the transfer is stopped meanwhile."""
+        with self._work.changed:
+            if self._work.changed.wait_for(lambda: self._work.is_stopped, seconds):
+                raise Abandoned
+
+
+def _check_range(response: Any, at: Range, nbytes: int) -> None:
+    """Raises OSError for bytes of another place, or of a file of another size."""
+    told = _CONTENT_RANGE.fullmatch(response.headers.get("Content-Range", ""))
+    if told is None:
+        return
+    if int(told[2]) != nbytes:
+        more = "more" if int(told[2]) > nbytes else "less"
+        raise OSError(errno.EBADMSG, f"the server has {more} than the hub has listed")
+    if int(told[1]) != at.position:
+        raise OSError(errno.EBADMSG, "the server sends another range than was asked for")
 
 
 def _may_pass(error: HTTPError) -> bool:
@@ -141,3 +340,11 @@ def _may_pass(error: HTTPError) -> bool:
         return True
     status = error.response.status_code
     return status >= _SERVER_ERROR or status in _BUSY
+
+
+def _asked_pause(problem: Exception) -> float:
+    """The seconds that a server asks to wait, a minute at most."""
+    if not isinstance(problem, HfHubHTTPError):
+        return 0.0
+    told = problem.response.headers.get("Retry-After", "")
+    return min(float(told), _LONGEST_PAUSE) if told.isdigit() else 0.0

@@ -169,7 +169,7 @@ function Empty({ models, hasModel }) {
     return html`<div class="empty">
       <h2>No model here yet</h2>
       <p>Get one in <a href="#models">Models</a>, or with
-        <code>omlx-server models pull NAME</code>.</p>
+        <code>omlx-server pull NAME</code>.</p>
     </div>`;
   }
   return html`<div class="empty">

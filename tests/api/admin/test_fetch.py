@@ -73,6 +73,16 @@ def test_what_could_be_fetched_is_of_the_hub_or_the_catalogue(server: ServerProc
     assert (starter["kind"], starter["here"], starter["path"]) == ("catalogue", False, None)
 
 
+def test_an_address_and_a_short_name_stand_for_a_name_of_the_hub(server: ServerProcess) -> None:
+    for name, meant in (
+        ("https://huggingface.co/who/knows/tree/main", "who/knows"),
+        ("qwen3-4b", "mlx-community/Qwen3-4B-4bit"),
+    ):
+        found = resolved(server, name)
+        assert (found["kind"], found["alias_of"], found["here"]) == ("hub", meant, False)
+    assert resolved(server, "hf.co/org/tiny")["names"] == ["org/tiny", "tiny"]
+
+
 def test_an_unknown_name_has_suggestions(server: ServerProcess) -> None:
     found = resolved(server, "startre")
     assert (found["kind"], found["here"]) == ("unknown", False)
@@ -108,7 +118,8 @@ def test_a_model_is_fetched_with_progress_and_can_be_used(
     assert names
     answer = server.post({**server.body("Hi", max_tokens=2), "model": NAME})
     assert answer.status_code == 200
-    assert pulled(server, NAME)[-1]["fetched_bytes"] == 0
+    again = pulled(server, f"https://huggingface.co/{NAME}")[-1]
+    assert (again["model"], again["fetched_bytes"]) == (NAME, 0)
 
 
 def test_what_fails_is_an_event_with_the_reason(server: ServerProcess) -> None:

@@ -1,0 +1,156 @@
+"""`omlx-server search`: lists the short names of usual models, and searches the hub."""
+
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from rich.box import SIMPLE_HEAD
+from rich.filesize import decimal
+from rich.table import Table
+from rich.text import Text
+
+from omlx_server.cli.models.list import console
+from omlx_server.cli.shell.options import load_settings
+from omlx_server.cli.shell.output import report, show_json, visible
+from omlx_server.errors import FetchFailed
+from omlx_server.models.catalogue import MINILM, STARTER
+from omlx_server.models.hub.search import Found, search
+from omlx_server.models.hub.short_names import SHORT_NAMES, matching
+from omlx_server.models.locate import installed
+
+_MOST = 20
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """A model that `pull` takes by its `name`. What the hub was not asked, or does not tell, is
+    None. `size` in bytes, `context` in tokens."""
+
+    name: str
+    model: str
+    size: int | None
+    is_here: bool
+    context: int | None = None
+    downloads: int | None = None
+    is_gated: bool = False
+    problem: str = ""
+
+
+def run(*, text: str, as_json: bool, config: Path | None, sets: Sequence[str]) -> int:
+    settings = load_settings(config, sets).settings
+    here = {name for model in installed(settings.models) for name in model.names}
+    rows = [*_own(text, here), *_short(text, here)]
+    if not text:
+        _show(rows, as_json=as_json)
+        return 0
+    try:
+        found = search(text, _MOST)
+    except FetchFailed as error:
+        if not as_json and rows:
+            _show(rows, as_json=False)
+            sys.stdout.flush()
+        return report(error, as_json=as_json)
+    rows = _with_downloads(rows, found)
+    known = {row.model for row in rows}
+    rows += [_of_hub(one, here) for one in found if one.name not in known]
+    _show(rows, as_json=as_json)
+    return 0
+
+
+def _own(text: str, here: set[str]) -> list[_Row]:
+    """The models of the catalogue, which need no hub. Their size is that of the download."""
+    minilm_bytes = sum(file.member_bytes for file in MINILM.files.values())
+    rows = (
+        _Row(STARTER.name, STARTER.full_name, STARTER.source.wheel_bytes, STARTER.name in here),
+        _Row(MINILM.name, MINILM.full_name, minilm_bytes, MINILM.name in here),
+    )
+    return [row for row in rows if text.lower() in f"{row.name} {row.model}".lower()]
+
+
+def _short(text: str, here: set[str]) -> list[_Row]:
+    rows = matching(text) if text else SHORT_NAMES
+    return [
+        _Row(row.name, row.repo_id, row.disk_bytes, row.repo_id in here, row.context)
+        for row in rows
+    ]
+
+
+def _of_hub(one: Found, here: set[str]) -> _Row:
+    return _Row(
+        one.name,
+        one.name,
+        one.weight_bytes,
+        one.name in here,
+        downloads=one.downloads,
+        is_gated=one.is_gated,
+        problem=one.problem,
+    )
+
+
+def _with_downloads(rows: Iterable[_Row], found: Iterable[Found]) -> list[_Row]:
+    """The rows of short names, with what the hub tells of these models."""
+    told = {one.name: one for one in found}
+    return [_told(row, told[row.model]) if row.model in told else row for row in rows]
+
+
+def _told(row: _Row, found: Found) -> _Row:
+    return replace(
+        row,
+        size=found.weight_bytes or row.size,
+        downloads=found.downloads,
+        is_gated=found.is_gated,
+        problem=found.problem,
+    )
+
+
+def _show(rows: Sequence[_Row], *, as_json: bool) -> None:
+    if as_json:
+        show_json({"models": [_shape(row) for row in rows]})
+    elif rows:
+        console().print(_table(rows))
+    else:
+        print("The hub has no such model for MLX. `omlx-server search` lists the usual ones.")
+
+
+def _shape(row: _Row) -> dict[str, object]:
+    return {
+        "name": row.name,
+        "model": row.model,
+        "bytes": row.size,
+        "context_length": row.context,
+        "downloads": row.downloads,
+        "here": row.is_here,
+        "gated": row.is_gated,
+        "problem": row.problem or None,
+    }
+
+
+def _table(rows: Sequence[_Row]) -> Table:
+    asked = any(row.downloads is not None for row in rows)
+    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    table.add_column("name", overflow="fold")
+    table.add_column("size", no_wrap=True, justify="right")
+    if any(row.context for row in rows):
+        table.add_column("context", no_wrap=True, justify="right")
+    if asked:
+        table.add_column("downloads", no_wrap=True, justify="right")
+    table.add_column("", no_wrap=True)
+    for row in rows:
+        cells: list[Text | str] = [_named(row), decimal(row.size) if row.size else ""]
+        if any(row.context for row in rows):
+            cells.append(f"{row.context}" if row.context else "")
+        if asked:
+            cells.append("" if row.downloads is None else f"{row.downloads:,}")
+        table.add_row(*cells, "here" if row.is_here else "gated" if row.is_gated else "")
+    return table
+
+
+def _named(row: _Row) -> Text:
+    """The name of a model, and below it which one it is, and why it can't be served."""
+    text = Text(visible(row.name))
+    if row.model != row.name:
+        text.append(f"\n  {visible(row.model)}", "dim")
+    if row.problem:
+        text.append(f"\n  {visible(row.problem)}", "yellow")
+    return text

@@ -1,0 +1,70 @@
+"""What people call a model of the hub: org/name, its address in a browser, or a short name. Pure;
+any thread.
+
+A revision other than main is a model of its own, which is called org/name@revision.
+"""
+
+import os
+import re
+from dataclasses import dataclass
+from urllib.parse import unquote
+
+from omlx_server.models.hub import short_names
+
+MAIN = "main"
+_REPO_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+_REVISION = re.compile(r"[\w.-]+")
+_SCHEME = re.compile(r"https?://", re.IGNORECASE)
+_HOSTS = ("huggingface.co", "www.huggingface.co", "hf.co", "www.hf.co")
+# What stands where an organisation would, in addresses of other things than models.
+_NO_ORGS = ("api", "blog", "collections", "datasets", "docs", "models", "papers", "spaces")
+# What stands before the revision in the address of a directory, a file or a commit.
+_PAGES = ("tree", "blob", "resolve", "raw", "commit", "commits")
+
+
+@dataclass(frozen=True, slots=True)
+class HubName:
+    """A repository of the hub at a revision: a branch, a tag or a commit."""
+
+    repo_id: str
+    revision: str = MAIN
+
+    def __str__(self) -> str:
+        return self.repo_id if self.revision == MAIN else f"{self.repo_id}@{self.revision}"
+
+
+def hub_name(text: str) -> HubName | None:
+    """The model of the hub that a text names, without asking the hub; None for any other text, and
+    for the address of anything but a model."""
+    text = text.strip()
+    short = short_names.find(text)
+    if short is not None:
+        return HubName(short.repo_id)
+    address = _SCHEME.sub("", text, count=1)
+    host, _, path = address.partition("/")
+    if host.lower() in (*_HOSTS, *_mirror()):
+        return _of_path(re.split("[?#]", path, maxsplit=1)[0])
+    repo_id, _, revision = text.partition("@")
+    return _checked(repo_id, revision or MAIN) if not text.endswith("@") else None
+
+
+def _mirror() -> list[str]:
+    """The host and port of the hub that the environment names."""
+    endpoint = _SCHEME.sub("", os.environ.get("HF_ENDPOINT", ""), count=1)
+    return [host] if (host := endpoint.partition("/")[0].lower()) else []
+
+
+def _of_path(path: str) -> HubName | None:
+    words = [unquote(word) for word in path.split("/") if word]
+    if len(words) < 2 or words[0] in _NO_ORGS:
+        return None
+    is_page = len(words) > 3 and words[2] in _PAGES
+    revision = words[3] if is_page else MAIN
+    repo_id, _, named = "/".join(words[:2]).partition("@")
+    return _checked(repo_id, named or revision)
+
+
+def _checked(repo_id: str, revision: str) -> HubName | None:
+    if _REPO_ID.fullmatch(repo_id) and _REVISION.fullmatch(revision):
+        return HubName(repo_id, revision)
+    return None

@@ -1,0 +1,251 @@
+"""A large file that is on its way: the bytes that have come, and a note of which they are.
+
+    <name>.incomplete          the bytes, with holes where none have come yet
+    <name>.ranges.incomplete   the note: how many bytes of each range are there
+
+Bytes are written before they are noted, and a file is renamed after its note is gone, so a process
+may be killed at any moment. Bytes without a note are the beginning of the file. Any thread; two
+processes that want the same file come one after the other: each locks the bytes, and the system
+releases the lock of a process that ends.
+"""
+
+import errno
+import fcntl
+import os
+import struct
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Lock
+from typing import BinaryIO
+
+END = ".incomplete"
+NOTE_END = ".ranges.incomplete"
+_MAGIC = b"omlxrng1"
+_HEAD = struct.Struct("<8sQQ")
+_COUNT = struct.Struct("<Q")
+_LOCK_SECONDS = 0.2
+
+
+class Abandoned(Exception):
+    """The transfer was stopped, or another thread fetches this range now."""
+
+
+@dataclass(slots=True, eq=False)
+class Range:
+    """`length` bytes of a file from `start` on, of which the first `done` are here."""
+
+    index: int
+    start: int
+    length: int
+    done: int
+
+    @property
+    def position(self) -> int:
+        return self.start + self.done
+
+    @property
+    def is_done(self) -> bool:
+        return self.done == self.length
+
+
+class Part:
+    """A file of `nbytes` bytes that this process alone fills, in `ranges` of `range_bytes`, or as
+    an earlier process has divided it. `wait` is called with seconds while another process has the
+    file; it may raise."""
+
+    def __init__(
+        self, path: Path, nbytes: int, range_bytes: int, wait: Callable[[float], object]
+    ) -> None:
+        self.path, self.nbytes = path, nbytes
+        self._lock = Lock()
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._file = _locked(path, wait)
+        try:
+            self._divide(range_bytes)
+        except BaseException:
+            self._file.close()
+            raise
+
+    def write(self, at: Range, data: bytes) -> None:
+        """Add bytes to a range, and note them.
+
+        Raises:
+            Abandoned: the file is closed, or its ranges are others now.
+            OSError: the disk failed, or the range has no room for so many bytes.
+        """
+        with self._lock:
+            if not self._is_current(at):
+                raise Abandoned
+            if at.done + len(data) > at.length:
+                raise OSError(errno.EBADMSG, "the server sends more than the hub has listed")
+            _write_at(self._file, data, at.position)
+            at.done += len(data)
+            self._note_count(at)
+
+    def join_ranges(self) -> tuple[Range, int] | None:
+        """Make one empty range of the whole file, and return it and how many bytes are given up
+        for it; None where that was done before."""
+        with self._lock:
+            if self._file.closed or len(self.ranges) == 1:
+                return None
+            lost = self.here
+            self._notes.close()
+            self._start_anew(self.nbytes)
+            return self.ranges[0], lost
+
+    def empty(self, at: Range) -> None:
+        """Forget the bytes of a range."""
+        with self._lock:
+            if not self._is_current(at):
+                raise Abandoned
+            at.done = 0
+            self._note_count(at)
+
+    @property
+    def here(self) -> int:
+        """How many bytes of the file are here."""
+        return sum(at.done for at in self.ranges)
+
+    def move_to(self, target: Path) -> None:
+        """Give the file, which is whole, its name, and close it. Raises Abandoned where it is
+        closed."""
+        with self._lock:
+            if self._file.closed:
+                raise Abandoned
+            os.fsync(self._file.fileno())
+            self._notes.close()
+            note_of(self.path).unlink(missing_ok=True)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            self.path.replace(target)
+            self._file.close()
+
+    def remove(self) -> None:
+        """Remove what is here of the file, and close it."""
+        with self._lock:
+            self._notes.close()
+            note_of(self.path).unlink(missing_ok=True)
+            self.path.unlink(missing_ok=True)
+            self._file.close()
+
+    def close(self) -> None:
+        """What has come stays for another process."""
+        with self._lock:
+            self._notes.close()
+            self._file.close()
+
+    def _is_current(self, at: Range) -> bool:
+        return not self._file.closed and self.ranges[at.index : at.index + 1] == [at]
+
+    def _divide(self, range_bytes: int) -> None:
+        found = _noted(self.path, self.nbytes)
+        if found is None and not note_of(self.path).exists():
+            here = os.fstat(self._file.fileno()).st_size
+            found = range_bytes, _beginning(here, self.nbytes, range_bytes)
+        if found is None or sum(found[1]) == 0:
+            self._start_anew(range_bytes)
+        else:
+            self._note(*found)
+
+    def _start_anew(self, range_bytes: int) -> None:
+        # First the bytes: a note that tells more than there is does not count.
+        self._file.truncate(0)
+        self._note(range_bytes, [0] * _count(self.nbytes, range_bytes))
+
+    def _note(self, range_bytes: int, done: Sequence[int]) -> None:
+        lengths = _lengths(self.nbytes, range_bytes)
+        self.ranges = [
+            Range(index, index * range_bytes, length, here)
+            for index, (length, here) in enumerate(zip(lengths, done, strict=True))
+        ]
+        head = _HEAD.pack(_MAGIC, self.nbytes, range_bytes)
+        note = note_of(self.path)
+        new = note.with_suffix(f"{note.suffix}.new")
+        new.write_bytes(head + b"".join(map(_COUNT.pack, done)))
+        new.replace(note)
+        self._notes = note.open("r+b", buffering=0)
+
+    def _note_count(self, at: Range) -> None:
+        offset = _HEAD.size + at.index * _COUNT.size
+        _write_at(self._notes, _COUNT.pack(at.done), offset)
+
+
+def note_of(path: Path) -> Path:
+    return path.with_name(path.name.removesuffix(END) + NOTE_END)
+
+
+def bytes_in(path: Path) -> int:
+    """The size of a file in bytes; 0 where there is none."""
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
+
+
+def bytes_here(path: Path, nbytes: int) -> int:
+    """How many of the `nbytes` bytes of a part are here. It is not locked."""
+    found = _noted(path, nbytes)
+    if found is not None:
+        return sum(found[1])
+    size = bytes_in(path)
+    return size if size <= nbytes and not note_of(path).exists() else 0
+
+
+def _noted(path: Path, nbytes: int) -> tuple[int, list[int]] | None:
+    """The bytes of a range, and how many are here of each; None without a note that fits the
+    file."""
+    try:
+        data = note_of(path).read_bytes()
+        magic, size, range_bytes = _HEAD.unpack_from(data)
+    except (OSError, struct.error):
+        return None
+    if (magic, size) != (_MAGIC, nbytes) or range_bytes < 1:
+        return None
+    if len(data) != _HEAD.size + _COUNT.size * _count(nbytes, range_bytes):
+        return None
+    done = [count for (count,) in _COUNT.iter_unpack(data[_HEAD.size :])]
+    ends = [index * range_bytes + count for index, count in enumerate(done) if count]
+    fits = all(a <= b for a, b in zip(done, _lengths(nbytes, range_bytes), strict=True))
+    return (range_bytes, done) if fits and max(ends, default=0) <= bytes_in(path) else None
+
+
+def _beginning(here: int, nbytes: int, range_bytes: int) -> list[int]:
+    """How many bytes of each range are here, where the first `here` of the file are."""
+    if here > nbytes:
+        here = 0
+    lengths = _lengths(nbytes, range_bytes)
+    return [min(max(here - index * range_bytes, 0), length) for index, length in enumerate(lengths)]
+
+
+def _count(nbytes: int, range_bytes: int) -> int:
+    return -(-nbytes // range_bytes)
+
+
+def _lengths(nbytes: int, range_bytes: int) -> list[int]:
+    return [min(range_bytes, nbytes - start) for start in range(0, nbytes, range_bytes)]
+
+
+def _write_at(file: BinaryIO, data: bytes, offset: int) -> None:
+    view = memoryview(data)
+    while view:
+        written = os.pwrite(file.fileno(), view, offset)
+        view, offset = view[written:], offset + written
+
+
+def _locked(path: Path, wait: Callable[[float], object]) -> BinaryIO:
+    """The part, and nobody else's. Whoever had it before may have renamed it."""
+    while True:
+        file = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT, 0o666), "r+b", buffering=0)
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if os.path.samestat(os.fstat(file.fileno()), path.stat()):
+                return file
+            file.close()
+        except FileNotFoundError:
+            file.close()
+        except BlockingIOError:
+            file.close()
+            wait(_LOCK_SECONDS)
+        except BaseException:
+            file.close()
+            raise

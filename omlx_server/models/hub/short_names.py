@@ -1,0 +1,61 @@
+"""Short names for usual models that mlx-community publishes on Hugging Face, as of November 2026.
+
+A short name is only another word for org/name: the hub is asked for all the rest when a model is
+pulled. The list was written without a look at the hub, so the sizes on the disk are approximate.
+Constants only; any thread may read them.
+"""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class ShortName:
+    """A model of the hub with a short name. `disk_bytes` are approximate; `context` in tokens, as
+    its makers tell."""
+
+    name: str
+    repo_id: str
+    disk_bytes: int
+    context: int
+
+
+def _row(name: str, repo: str, gigabytes: float, context: int) -> ShortName:
+    return ShortName(name, f"mlx-community/{repo}", round(gigabytes * 1e9), context)
+
+
+SHORT_NAMES = (
+    _row("qwen3-0.6b", "Qwen3-0.6B-4bit", 0.35, 40_960),
+    _row("llama3.2-1b", "Llama-3.2-1B-Instruct-4bit", 0.7, 131_072),
+    _row("qwen3-1.7b", "Qwen3-1.7B-4bit", 1.0, 40_960),
+    _row("llama3.2-3b", "Llama-3.2-3B-Instruct-4bit", 1.8, 131_072),
+    _row("qwen3-4b", "Qwen3-4B-4bit", 2.3, 40_960),
+    _row("gemma3-4b", "gemma-3-4b-it-4bit", 3.4, 131_072),
+    _row("mistral-7b", "Mistral-7B-Instruct-v0.3-4bit", 4.1, 32_768),
+    _row("qwen2.5-coder-7b", "Qwen2.5-Coder-7B-Instruct-4bit", 4.3, 32_768),
+    _row("llama3.1-8b", "Meta-Llama-3.1-8B-Instruct-4bit", 4.5, 131_072),
+    _row("qwen3-8b", "Qwen3-8B-4bit", 4.6, 40_960),
+    _row("gemma3-12b", "gemma-3-12b-it-4bit", 8.1, 131_072),
+    _row("phi-4", "phi-4-4bit", 8.3, 16_384),
+    _row("gpt-oss-20b", "gpt-oss-20b-MXFP4-Q8", 12.1, 131_072),
+    _row("qwen3-30b-a3b", "Qwen3-30B-A3B-Instruct-2507-4bit", 17.2, 262_144),
+    _row("qwen3-coder-30b", "Qwen3-Coder-30B-A3B-Instruct-4bit", 17.2, 262_144),
+    _row("llama3.3-70b", "Llama-3.3-70B-Instruct-4bit", 39.7, 131_072),
+)
+"""The smallest first."""
+
+
+def find(name: str) -> ShortName | None:
+    """The row of a short name, in any case, and with a colon (qwen3:4b) for the first hyphen behind
+    the family; None if there is none."""
+    wanted = name.lower().replace(":", "-", 1)
+    return next((row for row in SHORT_NAMES if row.name == wanted), None)
+
+
+def matching(text: str) -> list[ShortName]:
+    """The rows in whose names all words of the text are; all of them for an empty text."""
+    words = text.lower().replace(":", "-").split()
+    return [
+        row
+        for row in SHORT_NAMES
+        if all(word in row.name or word in row.repo_id.lower() for word in words)
+    ]
