@@ -4,7 +4,6 @@ import re
 from base64 import b64decode, b64encode
 from pathlib import Path
 
-import pytest
 from playwright.sync_api import Browser, expect
 
 from tests.api.harness import ADMIN_TOKEN, CHAT, ServerProcess
