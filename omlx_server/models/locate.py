@@ -48,17 +48,24 @@ def locate(name: str, places: Places) -> Located:
     Raises:
         ModelUnavailable: there is no such model, it is not whole, or it can't be downloaded.
     """
-    found = find_here(name, places)
+    found = find_or_expect(name, places)
     if found is not None:
         return found
-    if REPO_ID.fullmatch(name):
-        into = None if places.use_hf_cache else own_directory(places)
-        return located(download(name, into, Silent()).path, name)
-    raise unknown(name, places)
+    into = None if places.use_hf_cache else own_directory(places)
+    return located(download(name, into, Silent()).path, name)
+
+
+def find_or_expect(name: str, places: Places) -> Located | None:
+    """As `locate`, without a download; None where there would be one."""
+    found = find_here(name, places)
+    if found is None and not REPO_ID.fullmatch(name):
+        raise unknown(name, places)
+    return found
 
 
 def find_here(name: str, places: Places) -> Located | None:
-    """As `locate`, without a download; None where there would be one."""
+    """The model of that name that is here; None for a name that no model here has. Raises
+    ModelUnavailable for a path or a directory of `dirs` that is no whole model."""
     path = _place(name)
     if name.startswith(PATH_STARTS) or (path / "config.json").is_file():
         return _from_path(path)
