@@ -8,8 +8,7 @@ from prometheus_client.core import Metric
 
 from omlx_server import __version__
 from omlx_server.api.metric_helpers import MODEL, OWN, gauges, label_of
-from omlx_server.api.models.encoders import CHAT, EMBEDDING, RERANKING, ServedEmbedder
-from omlx_server.api.models.served import Served, ServedModel
+from omlx_server.api.models.served import Served, role_of
 
 
 def build_info() -> Metric:
@@ -31,7 +30,7 @@ class LoadedModels:
 
     def family(self, loaded: Iterable[Served]) -> Metric:
         """The gauge, if these models are loaded now."""
-        now = {(label_of(model.names[0]), _kind_of(model)) for model in loaded}
+        now = {(label_of(model.names[0]), role_of(model).kind) for model in loaded}
         self._seen |= dict.fromkeys(sorted(now))
         return gauges(
             f"{OWN}model_loaded",
@@ -40,9 +39,3 @@ class LoadedModels:
             (MODEL, "kind"),
             {labels: float(labels in now) for labels in self._seen},
         )
-
-
-def _kind_of(model: Served) -> str:
-    if isinstance(model, ServedModel):
-        return CHAT.kind
-    return EMBEDDING.kind if isinstance(model, ServedEmbedder) else RERANKING.kind

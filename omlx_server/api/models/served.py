@@ -80,6 +80,13 @@ class ServedModel:
 Served = ServedModel | ServedEmbedder | ServedReranker
 
 
+def role_of(model: Served) -> Role:
+    """What a loaded model is for."""
+    if isinstance(model, ServedModel):
+        return encoders.CHAT
+    return encoders.EMBEDDING if isinstance(model, ServedEmbedder) else encoders.RERANKING
+
+
 @dataclass(frozen=True, slots=True)
 class ModelListing:
     """A model that a request may name, loaded or not. `wanted` is what the pool needs to load it.

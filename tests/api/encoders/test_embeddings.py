@@ -237,6 +237,8 @@ def test_the_log_and_the_metrics_name_the_encoders(reading: ServerProcess, post:
         assert f"{names[path]}, {line['prompt_tokens']} tokens in" in line["message"]
     text = reading.http.get(f"{reading.url}/metrics").text
     kinds = {"org/tiny": "chat", names[PATH]: "embedding", "ranker": "rerank"}
+    told = reading.http.get(f"{reading.url}/health").json()["loaded"]
+    assert {one["model"]: one["kind"] for one in told} == kinds
     for name, kind in kinds.items():
         assert f'omlx_model_loaded{{kind="{kind}",model_name="{name}"}} 1.0' in text
 
