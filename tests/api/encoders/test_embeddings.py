@@ -14,6 +14,8 @@ from numpy.typing import NDArray
 from openai import OpenAI
 
 from omlx_server.api.http.exchange import REQUEST_ID
+from omlx_server.models.installed import installed_models
+from omlx_server.settings import Settings
 from tests.api.encoders.conftest import Post
 from tests.api.harness import CHAT, MARKER, Json, ServerProcess, assert_envelope, text_of
 from tests.api.log_lines import lines_of
@@ -221,6 +223,15 @@ def test_embeddings_are_answered_while_four_chats_stream(reading: ServerProcess)
             return at_work
 
     assert any(asyncio.run(scene()) for _ in range(5))
+
+
+def test_one_number_is_told_of_what_the_model_reads(reading: ServerProcess, post: Post) -> None:
+    shown = reading.http.get(f"{reading.url}/v1/models/{NAME}").json()
+    assert shown["max_model_len"] == shown["max_input_tokens"] == LONGEST
+    refused = post(PATH, model=NAME, input=[[5] * (LONGEST + 1)])
+    assert f"context length is {LONGEST} tokens" in refused.json()["error"]["message"]
+    here = installed_models(Settings().models)
+    assert [m.context_length for m in here if NAME in m.names] == [LONGEST]
 
 
 def test_the_log_and_the_metrics_name_the_encoders(reading: ServerProcess, post: Post) -> None:
