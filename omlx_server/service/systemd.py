@@ -46,7 +46,13 @@ NoNewPrivileges=yes
 PrivateTmp=yes
 ProtectSystem=strict
 ReadWritePaths={writable}
-RestrictAddressFamilies=AF_INET AF_INET6 AF_UNIX
+# Netlink tells the addresses of this machine, by which clients may call the server.
+RestrictAddressFamilies=AF_INET AF_INET6 AF_UNIX AF_NETLINK
+RestrictNamespaces=yes
+RestrictRealtime=yes
+RestrictSUIDSGID=yes
+LockPersonality=yes
+SystemCallArchitectures=native
 
 [Install]
 WantedBy=default.target
