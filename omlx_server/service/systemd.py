@@ -12,6 +12,7 @@ from omlx_server.service.runner import Runner, failed
 from omlx_server.service.service import Service
 from omlx_server.service.state import ServiceState, State, whole_number
 from omlx_server.service.steps import MakeDirectory, Remove, Run, Step, Write
+from omlx_server.settings.types import own_place
 
 UNIT = "omlx-server.service"
 # While the server is alive (engine/pulse.py) it pings the watchdog twice in this time.
@@ -88,7 +89,7 @@ class Systemd:
 
     @property
     def log_dir(self) -> Path:
-        return self.home / ".local" / "state" / "omlx_server"
+        return own_place("~/.local/state/omlx_server", self.home)
 
     def install(self, service: Service, run: Runner | None) -> list[Step]:
         """The steps that write the unit and (re)start it; they do not depend on whether it is
