@@ -4,6 +4,7 @@ exit code a command ends with.
 OmlxError
 ├── ClientError             the request itself is wrong
 │   ├── BadRequest          400  the request is wrong; `param` names the field
+│   │   ├── BadBody         400  the body is not whole, or holds no JSON object
 │   │   ├── ContextTooLong  400  code context_length_exceeded, with the limit and the tokens
 │   │   ├── PromptTooLong   400  code context_length_exceeded, without these numbers
 │   │   │   └── TooManyTokens 400 raised while a text is tokenized, with a least number of tokens
@@ -43,32 +44,45 @@ from contextlib import contextmanager
 
 class OmlxError(Exception):
     """Base of every error that is meant to be shown. `str(error)` is the message. `param` names the
-    field of the request that is wrong; `hint` tells the user of the program what to do."""
+    field of the request that is wrong; `hint` tells the user of the program what to do.
+
+    `quotes_request`: whether the message may hold words of the request, which the log must not
+    hold. `reason` says why without them: it is the message's first line, or empty."""
 
     status = 500
     exit_code = 1
     kind = "internal_error"
     code: str | None = None
+    quotes_request = False
 
     def __init__(self, message: str, *, param: str | None = None, hint: str = "") -> None:
         super().__init__(message)
         self.message = message
         self.param = param
         self.hint = hint
+        self.reason = "" if self.quotes_request else first_line(self)
 
 
 class ClientError(OmlxError):
     """The request itself is wrong; sent again as it is, it fails again."""
 
     kind = "invalid_request_error"
+    quotes_request = True
 
 
 class BadRequest(ClientError):
     status = 400
 
 
+class BadBody(BadRequest):
+    """The body is not whole, or holds no JSON object."""
+
+    quotes_request = False
+
+
 class ContextTooLong(BadRequest):
     code = "context_length_exceeded"
+    quotes_request = False
 
     def __init__(self, limit: int, prompt_tokens: int, *, reserved: int = 0) -> None:
         """All counts are tokens. Where `reserved` of the `limit` are kept for the answer,
@@ -87,6 +101,7 @@ class ContextTooLong(BadRequest):
 
 class PromptTooLong(BadRequest):
     code = "context_length_exceeded"
+    quotes_request = False
 
 
 class TooManyTokens(PromptTooLong):
@@ -115,6 +130,7 @@ class PreviousResponseNotFound(BadRequest):
 class UnsupportedMedia(BadRequest):
     status = 415
     code = "unsupported_media_type"
+    quotes_request = False
 
 
 class NotAuthorized(OmlxError):
@@ -126,6 +142,7 @@ class NotAuthorized(OmlxError):
 class Forbidden(ClientError):
     status = 403
     code = "forbidden"
+    quotes_request = False
 
 
 class NotFound(ClientError):
@@ -162,6 +179,7 @@ class Conflict(ClientError):
 class PayloadTooLarge(ClientError):
     status = 413
     code = "request_too_large"
+    quotes_request = False
 
 
 class NotNow(OmlxError):

@@ -7,6 +7,10 @@ import signal
 # Servers in tests make no file of a token in the home of whoever runs them.
 os.environ.setdefault("OMLX_ADMIN_TOKEN", "admin-token-of-the-tests")
 
+# Tests that give a program a home of its own look for its files there.
+for _name in [name for name in os.environ if name.startswith("XDG_")]:
+    del os.environ[_name]
+
 # Engines look through their books whenever they are at rest.
 os.environ["OMLX_CHECKS"] = "1"
 

@@ -27,7 +27,7 @@ app = Commands(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-    epilog="Start here: `omlx-server up`. Each command explains itself: `omlx-server up --help`.",
+    epilog="Start here: `omlx-server up`. Each command explains itself: `omlx-server help up`.",
 )
 for command in (up, serve, chat, status, bench, doctor, version):
     app.command()(command)

@@ -12,10 +12,6 @@ from omlx_server.doctor.finding import Finding, fail, ok
 # sun_path of sockaddr_un, less the zero at its end.
 LONGEST_SOCKET = 103 if sys.platform == "darwin" else 107
 _DIALLING_SECONDS = 1.0
-_ELSEWHERE = {
-    "port": "another port: omlx-server config set server.port 8001",
-    "socket": "another path: omlx-server config set server.uds PATH",
-}
 
 
 def try_port(host: str, port: int) -> str:
@@ -60,11 +56,12 @@ def _why_taken(path: Path) -> str:
     return "it is in use"
 
 
-def listener(what: str, where: str, problem: str, served: str | None) -> Finding:
+def listener(what: str, where: str, problem: str, served: str | None, fix: str) -> Finding:
     """`what` is "port" or "socket", `where` its name. `problem` is what `try_port` or `try_socket`
-    returned; `served` is the version of our own server that answers there, else None."""
+    returned; `served` is the version of our own server that answers there, else None; `fix` is what
+    to do where another program has it."""
     if not problem:
         return ok(what, f"{where} is free")
     if served is not None:
         return ok(what, f"omlx-server {served} serves on {where}")
-    return fail(what, f"{where} can't be used: {problem}", _ELSEWHERE[what])
+    return fail(what, f"{where} can't be used: {problem}", fix)

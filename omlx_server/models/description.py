@@ -5,6 +5,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
+from omlx_server.core.model_files.encoder_length import (
+    SENTENCE_CONFIG,
+    first_position,
+    trained_length,
+)
 from omlx_server.core.request import Bounds, SamplingPresets
 from omlx_server.errors import ModelUnavailable
 from omlx_server.models import json_file
@@ -51,6 +56,20 @@ def described(directory: Path) -> Description | None:
         return describe(directory)
     except (ModelUnavailable, OSError):
         return None
+
+
+def encoder_length(directory: Path) -> int | None:
+    """The most tokens of a text that an encoder in this directory reads; None where its files do
+    not say it. It is what the server's own limit will be."""
+    try:
+        config = _read(directory / "config.json")
+        trained = _read(directory / SENTENCE_CONFIG)
+    except (ModelUnavailable, OSError):
+        return None
+    about = described(directory)
+    if about is None or about.said_length is None:
+        return None
+    return trained_length(trained, about.said_length - first_position(config))
 
 
 def _recommended(generation: Mapping[str, Any]) -> dict[str, float]:

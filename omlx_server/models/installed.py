@@ -4,18 +4,19 @@ Reads the disk each time and no weights. Never raises for what lies in a directo
 can't be read becomes the model's `problem`. Any thread.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
+from typing import Any
 
-from omlx_server.core.model_files.kind import Kind, architecture_of
+from omlx_server.core.model_files.kind import ENCODERS, Kind, architecture_of
 from omlx_server.core.model_files.vision import has_vision, vision_family
 from omlx_server.errors import ModelUnavailable
 from omlx_server.models import layout
 from omlx_server.models.catalogue import MINILM, STARTER
 from omlx_server.models.damage import damaged_weights
-from omlx_server.models.description import described
+from omlx_server.models.description import Description, described, encoder_length
 from omlx_server.models.hub import hub
 from omlx_server.models.hub.download import DOWNLOADS
 from omlx_server.models.hub.remote import unfit_for_serving
@@ -133,12 +134,21 @@ def _read(model: Located, source: Source) -> Installed:
         architecture=architecture_of(config),
         quantization=quantization_of(config),
         weight_bytes=layout.weight_bytes(model.path),
-        context_length=about.said_length if about else None,
+        context_length=_context_of(model.path, config, kind, about),
         has_vision=has_vision(config),
         vision=vision_family(config),
         no_images=lacks_for_images(model.path),
         problem=problem or unfit_for_serving(config, kind),
     )
+
+
+def _context_of(
+    directory: Path, config: Mapping[str, Any], kind: Kind, about: Description | None
+) -> int | None:
+    is_encoder = kind is Kind.RERANK and architecture_of(config).startswith(ENCODERS)
+    if kind is Kind.EMBEDDING or is_encoder:
+        return encoder_length(directory)
+    return about.said_length if about else None
 
 
 def _missing_or_damaged(directory: Path) -> str:

@@ -49,19 +49,27 @@ def locate(name: str, places: Places, progress: Progress | None = None) -> Locat
     Raises:
         ModelUnavailable: there is no such model, it is not whole, or it can't be downloaded.
     """
-    found = find_here(name, places)
+    found = find_or_expect(name, places)
     if found is not None:
         return found
     meant = hub_name(name)
-    if meant is None:
-        raise unknown(name, places)
+    assert meant is not None  # find_or_expect has raised for others
     into = where_new(meant, places)
     done = download(meant.repo_id, into, progress or Silent(), revision=meant.revision)
     return located(done.path, str(meant))
 
 
-def find_here(name: str, places: Places) -> Located | None:
+def find_or_expect(name: str, places: Places) -> Located | None:
     """As `locate`, without a download; None where there would be one."""
+    found = find_here(name, places)
+    if found is None and hub_name(name) is None:
+        raise unknown(name, places)
+    return found
+
+
+def find_here(name: str, places: Places) -> Located | None:
+    """The model of that name that is here; None for a name that no model here has. Raises
+    ModelUnavailable for a path or a directory of `dirs` that is no whole model."""
     path = _place(name)
     if name.startswith(PATH_STARTS) or (path / "config.json").is_file():
         return _from_path(path)

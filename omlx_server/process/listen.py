@@ -11,28 +11,16 @@ from typing import Any
 
 import psutil
 
-from omlx_server.api.http.connection_timeouts import ConnectionLimits
 from omlx_server.errors import UsageError
-from omlx_server.settings.sections import Server
+from omlx_server.process.ports import next_free
 from omlx_server.settings.types import UNIX
 from omlx_server.settings.whole_file import PRIVATE_DIRECTORY
 
 _BACKLOG = 2048
 _NOT_FOR_OTHERS = 0o177
 _DIALLING_SECONDS = 1.0
-_LAST_PORT = 65535
 _ANY = ("0.0.0.0", "::")  # nobody else can have the port on any address then
 _OURS = ("omlx_server", "omlx-server")
-
-
-def connection_limits(server: Server) -> ConnectionLimits:
-    """The limits of one client connection, from the section `server` of the settings."""
-    return ConnectionLimits(
-        header_bytes=server.max_header_bytes,
-        header_seconds=server.header_timeout_seconds,
-        body_seconds=server.body_timeout_seconds,
-        write_seconds=server.write_timeout_seconds,
-    )
 
 
 @contextmanager
@@ -80,14 +68,21 @@ def bind(host: str, port: int) -> socket.socket:
         why = f"{holder} listens there" if holder else error.strerror or str(error)
         raise UsageError(
             f"can't listen on {host} port {port}: {why}",
-            hint=f"another port: --port {_another(port)}; any free one: --port 0; for good: "
-            f"omlx-server config set server.port {_another(port)}",
+            hint=_hint(error, host, port),
         ) from error
     return sock
 
 
-def _another(port: int) -> int:
-    return port + 1 if port < _LAST_PORT else port - 1
+def _hint(error: OSError, host: str, port: int) -> str:
+    if error.errno == errno.EACCES:
+        return "a port that needs no special rights: --port 8000"
+    if error.errno != errno.EADDRINUSE:
+        return "server.host must be an address of this machine: --host 127.0.0.1"
+    free = next_free(host, port)
+    if free is None:
+        return "any free port: --port 0"
+    good = f"omlx-server config set server.port {free}"
+    return f"another port: --port {free}; any free one: --port 0; for good: {good}"
 
 
 def url_of(sock: socket.socket) -> str:

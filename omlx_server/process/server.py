@@ -24,7 +24,8 @@ from omlx_server.compute.hardware import device
 from omlx_server.errors import OmlxError
 from omlx_server.models.progress import Progress
 from omlx_server.process.apply import HttpSide, ModelsSide, watch_config
-from omlx_server.process.listen import connection_limits, listening, url_of
+from omlx_server.process.limits import connection_limits
+from omlx_server.process.listen import listening, url_of
 from omlx_server.process.logs import start_logging
 from omlx_server.process.tracing import find_tracer
 from omlx_server.service.notify import Notifier, keep_alive

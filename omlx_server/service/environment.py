@@ -9,6 +9,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from omlx_server.settings.types import XDG_VARIABLES
+
 HF_HOME = "HF_HOME"
 _HUB_CACHE = "HF_HUB_CACHE"
 _DIRECTORIES = (HF_HOME, _HUB_CACHE)
@@ -32,6 +34,9 @@ def environment_of(shell: Mapping[str, str], *, home: Path, here: Path) -> Envir
     """What a service gets of the environment `shell`. Paths become absolute: `~` is `home`, and
     relative ones count from `here`, the shell's working directory."""
     given = _hub(shell) | {name: shell[name] for name in _FILES if shell.get(name)}
+    given |= {
+        name: shell[name] for name in XDG_VARIABLES if Path(shell.get(name, "")).is_absolute()
+    }
     paths = {name: _absolute(text, home, here) for name, text in given.items()}
     found = paths | {name: shell[name] for name in _ADDRESSES if shell.get(name)}
     taken = {name: text for name, text in found.items() if not _why_left(name, text)}

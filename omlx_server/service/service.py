@@ -8,6 +8,7 @@ from pathlib import Path
 from omlx_server.errors import UsageError
 from omlx_server.service.environment import HF_HOME, Environment, is_sayable
 from omlx_server.settings import Loaded
+from omlx_server.settings.types import own_place
 
 LOG_NAME = "server.log"
 # After the grace of the requests the cold tier is written (10 s at most) and the process ends.
@@ -55,7 +56,7 @@ def service_of(
         own.append(settings.cache.cold_dir)
     own += environment.directories
     directories = _distinct(home, own)
-    others = [config.parent, home / ".config" / "omlx_server"]
+    others = [config.parent, own_place("~/.config/omlx_server", home)]
     if HF_HOME not in dict(environment.variables):
         others.append(home / ".cache" / "huggingface")
     if settings.server.uds:

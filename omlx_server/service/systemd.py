@@ -12,6 +12,7 @@ from omlx_server.service.runner import Runner, failed
 from omlx_server.service.service import Service
 from omlx_server.service.state import ServiceState, State, whole_number
 from omlx_server.service.steps import MakeDirectory, Remove, Run, Step, Write
+from omlx_server.settings.types import own_place
 
 UNIT = "omlx-server.service"
 # While the server is alive (engine/pulse.py) it pings the watchdog twice in this time.
@@ -46,7 +47,13 @@ NoNewPrivileges=yes
 PrivateTmp=yes
 ProtectSystem=strict
 ReadWritePaths={writable}
-RestrictAddressFamilies=AF_INET AF_INET6 AF_UNIX
+# Netlink tells the addresses of this machine, by which clients may call the server.
+RestrictAddressFamilies=AF_INET AF_INET6 AF_UNIX AF_NETLINK
+RestrictNamespaces=yes
+RestrictRealtime=yes
+RestrictSUIDSGID=yes
+LockPersonality=yes
+SystemCallArchitectures=native
 
 [Install]
 WantedBy=default.target
@@ -82,7 +89,7 @@ class Systemd:
 
     @property
     def log_dir(self) -> Path:
-        return self.home / ".local" / "state" / "omlx_server"
+        return own_place("~/.local/state/omlx_server", self.home)
 
     def install(self, service: Service, run: Runner | None) -> list[Step]:
         """The steps that write the unit and (re)start it; they do not depend on whether it is

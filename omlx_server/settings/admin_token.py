@@ -15,7 +15,7 @@ from pathlib import Path
 
 from omlx_server.errors import ConfigError, PlaceUnusable, system_errors_as
 from omlx_server.settings.layers import TOKEN_VARIABLE, USER_CONFIG
-from omlx_server.settings.types import expanded
+from omlx_server.settings.types import own_place
 from omlx_server.settings.whole_file import OTHERS, PRIVATE_DIRECTORY, PRIVATE_FILE
 
 _NAME = "admin-token"
@@ -31,7 +31,7 @@ class TokenFileError(PlaceUnusable):
 def token_file() -> Path:
     """The path of the token's file. Raises TokenFileError if this user has no home directory."""
     try:
-        return expanded(USER_CONFIG).with_name(_NAME)
+        return own_place(USER_CONFIG).with_name(_NAME)
     except ConfigError as error:
         raise TokenFileError(error.message, hint=error.hint) from None
 

@@ -21,7 +21,7 @@ from omlx_server.settings.layers import (
 from omlx_server.settings.override_keys import find_override, is_override
 from omlx_server.settings.sections import FIELDS
 from omlx_server.settings.toml_text import with_value
-from omlx_server.settings.types import expanded
+from omlx_server.settings.types import own_place
 from omlx_server.settings.values import SECRETS, Entry, checked, plain, typed
 from omlx_server.settings.whole_file import OTHERS, PRIVATE_DIRECTORY, PRIVATE_FILE, replacing
 
@@ -30,7 +30,7 @@ def file_to_change(named: Path | None, environ: Mapping[str, str] = os.environ) 
     """The config file to change: the one of `named` or $OMLX_CONFIG, which may not exist yet; else
     the one in use; else the user's."""
     wanted = named_config(named, environ)
-    return wanted or find_config(None, environ) or expanded(USER_CONFIG)
+    return wanted or find_config(None, environ) or own_place(USER_CONFIG)
 
 
 @dataclass(frozen=True, slots=True)

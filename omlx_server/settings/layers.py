@@ -14,7 +14,7 @@ from typing import Any
 from omlx_server.errors import ConfigError, PlaceUnusable
 from omlx_server.settings.override_keys import TABLE, check_tables
 from omlx_server.settings.sections import FIELDS, KEYS, SECTIONS, Settings
-from omlx_server.settings.types import expanded
+from omlx_server.settings.types import own_place
 from omlx_server.settings.values import Entry, checked
 
 USER_CONFIG = "~/.config/omlx_server/config.toml"
@@ -69,7 +69,7 @@ def search_path() -> tuple[Path, ...]:
     $OMLX_CONFIG names one. Raises PlaceUnusable if this user has no home directory."""
     return (
         Path("omlx.toml"),
-        expanded(USER_CONFIG),
+        own_place(USER_CONFIG),
         Path("/etc/omlx_server/config.toml"),
     )
 

@@ -1,6 +1,7 @@
 """The types of settings: how the texts of values are read and written, and what is allowed."""
 
 import ipaddress
+import os
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -21,6 +22,17 @@ _TWOS = {"TiB": 2**40, "GiB": 2**30, "MiB": 2**20, "KiB": 2**10}
 SIZE_PATTERN = r"^\s*\d{1,15}(\.\d{1,15})?\s*([kKmMgGtT][iI]?)?[bB]?\s*$"
 """What `parse_size` reads, as a pattern of JSON schema."""
 _SIZE = re.compile(r"(\d{1,15}(?:\.\d{1,15})?)\s*([a-z]*)", re.IGNORECASE | re.ASCII)
+
+
+_OWN = "omlx_server"
+_BASES = {
+    "~/.config/": "XDG_CONFIG_HOME",
+    "~/.cache/": "XDG_CACHE_HOME",
+    "~/.local/state/": "XDG_STATE_HOME",
+    "~/.local/share/": "XDG_DATA_HOME",
+}
+"""The directories of the XDG base directory specification, and the variables that move them."""
+XDG_VARIABLES = tuple(_BASES.values())
 
 
 def parse_size(value: object) -> object:
@@ -52,6 +64,30 @@ def expanded(value: str | Path) -> Path:
         # That of another user is a slip of the pen; none of our own is a matter of the machine.
         error = PlaceUnusable(message, hint=hint) if is_own else ConfigError(message, hint=hint)
         raise error from None
+
+
+def own_place(written: str, home: Path | None = None) -> Path:
+    """The path of a file or directory of ours below the home directory (`home`, by default this
+    user's), such as ~/.cache/omlx_server/kv. Where the XDG variable of its kind is set, it is below
+    that instead, unless there is a ~/.cache/omlx_server already. Raises PlaceUnusable if no
+    variable says where it is, and there is no home directory."""
+    for start, variable in _BASES.items():
+        base = os.environ.get(variable, "")
+        moves = written.startswith(start) and Path(base).is_absolute()
+        if moves and not _exists(f"{start}{_OWN}", home):
+            return Path(base) / written.removeprefix(start)
+    return _at_home(written, home)
+
+
+def _exists(written: str, home: Path | None) -> bool:
+    try:
+        return _at_home(written, home).exists()
+    except (ConfigError, OSError):
+        return False
+
+
+def _at_home(written: str, home: Path | None) -> Path:
+    return expanded(written) if home is None else home / written.removeprefix("~/")
 
 
 def place(text: str) -> Path:
@@ -107,15 +143,15 @@ class Key(Secret):
 
 @dataclass(frozen=True, slots=True)
 class AtHome:
-    """A default path, or several, that begins with ~. Settings call it when they are made; only
-    then is the home directory looked up."""
+    """A default path, or several, that begins with ~, as `own_place` reads it. Settings call it
+    when they are made; only then is the home directory looked up."""
 
     written: str | tuple[str, ...]
 
     def __call__(self) -> Any:
         if isinstance(self.written, str):
-            return expanded(self.written)
-        return tuple(map(expanded, self.written))
+            return own_place(self.written)
+        return tuple(map(own_place, self.written))
 
 
 @dataclass(frozen=True, slots=True)

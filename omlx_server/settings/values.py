@@ -117,6 +117,17 @@ def _shown(value: object) -> str:
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
+def choices_of(field: Field) -> list[str]:
+    """The values that a field takes, as far as they can be listed: true and false, or its words
+    and numbers; those of one item for a list."""
+    if field.is_table:
+        return []
+    schema = field.schema()
+    nodes = (schema, *schema.get("anyOf", ()), schema.get("items", {}))
+    found = [str(choice) for node in nodes for choice in node.get("enum", ())]
+    return found + (list(_WORDS) if any(node.get("type") == "boolean" for node in nodes) else [])
+
+
 def words_of(field: Field) -> str:
     """What a field takes, in words that are made from the field itself, so that they stay true."""
     if says := field.mark(Says):

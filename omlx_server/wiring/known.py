@@ -7,17 +7,14 @@ import asyncio
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from omlx_server.api.models import encoders
 from omlx_server.api.models.encoders import Role
 from omlx_server.api.models.served import ModelListing
-from omlx_server.compute.embed.files import max_tokens_in
 from omlx_server.core.model_files.kind import Kind
 from omlx_server.core.model_files.vision import server_lacks
 from omlx_server.engine.pool.entry import Wanted
-from omlx_server.errors import OmlxError
-from omlx_server.models.description import described
+from omlx_server.models.description import described, encoder_length
 from omlx_server.models.kind import kind_in
 from omlx_server.models.layout import weight_bytes
 from omlx_server.models.locate import Located, Places, installed
@@ -176,14 +173,5 @@ def _source(located: Located, role: Role) -> Source:
     if role is encoders.CHAT or (role is encoders.RERANKING and not is_encoder(located.path)):
         return Source(located, Kind.CHAT, role, nbytes, context, lacks_for_images(located.path))
     kind = Kind.EMBEDDING if role is encoders.EMBEDDING else Kind.RERANK
-    length = _input_length(located.path, context)
+    length = encoder_length(located.path)
     return Source(located, kind, role, nbytes, length, lacks_for_images(located.path))
-
-
-def _input_length(path: Path, context: int | None) -> int | None:
-    """The most tokens of an encoder's input: what its files say, which may be less than `context`,
-    or `context` where they can't be read."""
-    try:
-        return None if context is None else max_tokens_in(path, context)
-    except OmlxError:
-        return context

@@ -2,13 +2,11 @@
 and what such a line looks like."""
 
 import asyncio
-import json
 import logging
 import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import httpx
 import pytest
@@ -32,6 +30,7 @@ from tests.api.harness import (
     stream_events,
     wait_for,
 )
+from tests.api.log_lines import lines, lines_of
 
 OURS = re.compile(r"req_[0-9a-f]{32}")
 SANE = "3f2b8c1e-9a4d-4e6f-8b2a-0123456789ab"
@@ -44,20 +43,6 @@ def told(tiny_models: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     sets = [f"models.dirs={tiny_models}", "logging.level=debug", "memory.activation_reserve=64MB"]
     with serving("org/tiny", place, *sets, "server.cors_origins=https://a.example") as server:
         yield server
-
-
-def lines(server: ServerProcess) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in server.log.splitlines() if line.startswith("{")]
-
-
-def lines_of(server: ServerProcess, name: str) -> list[dict[str, Any]]:
-    """Those of one request, once its last is there."""
-
-    def found() -> list[dict[str, Any]]:
-        mine = [line for line in lines(server) if line.get("request_id") == name]
-        return mine if any("seconds" in line for line in mine) else []
-
-    return wait_for(found)
 
 
 # --- The header ----------------------------------------------------------------------------------
@@ -236,28 +221,6 @@ def test_the_last_line_of_several_prompts_has_their_sum(told: ServerProcess) -> 
     assert line["completion_tokens"] == usage["completion_tokens"] == 12
 
 
-@pytest.mark.parametrize(
-    ("body", "status", "error"),
-    [
-        ({}, 400, "invalid_request_error"),
-        ({"model": MARKER, "messages": [{"role": "user", "content": "x"}]}, 404, "model_not_found"),
-        (
-            {"model": "tiny", "messages": [{"role": "user", "content": "x " * 9000}]},
-            400,
-            "context_length_exceeded",
-        ),
-    ],
-)
-def test_the_last_line_of_an_error_has_its_code(
-    told: ServerProcess, body: dict[str, Any], status: int, error: str
-) -> None:
-    response = told.post(body)
-    assert response.status_code == status
-    line = lines_of(told, response.headers[REQUEST_ID])[-1]
-    assert (line["status"], line["error"]) == (status, error)
-    assert error in line["message"] and MARKER not in told.log
-
-
 def test_requests_are_counted_by_route_and_status(told: ServerProcess) -> None:
     def counted(method: str, route: str, status: str) -> float:
         name = f'omlx_http_requests_total{{method="{method}",route="{route}",status="{status}"}}'
@@ -328,15 +291,6 @@ def test_a_refusal_is_logged_with_its_route(
     assert fields.get("path") == (path if route == "unknown" else None)
     assert fields["error"] and fields["error"] in record.getMessage()
     assert MARKER not in record.getMessage()
-
-
-def test_a_client_that_leaves_is_in_the_log(told: ServerProcess) -> None:
-    body = told.body("Count for ever", max_tokens=4000, stream=True, ignore_eos=True)
-    with told.http.stream("POST", f"{told.url}{CHAT}", json=body) as response:
-        name = response.headers[REQUEST_ID]
-        next(response.iter_bytes())
-    assert lines_of(told, name)[-1]["status"] == 200
-    told.wait_idle()
 
 
 def test_every_line_is_an_object_with_time_level_and_logger(told: ServerProcess) -> None:

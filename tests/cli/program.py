@@ -47,6 +47,11 @@ main()
 
 
 def imported_by(*arguments: str, code: int = 0) -> set[str]:
+    return imports_of(*arguments, code=code)[0]
+
+
+def imports_of(*arguments: str, code: int) -> tuple[set[str], str]:
+    """The packages that the program imports, and what it says on stderr."""
     done = subprocess.run(
         [sys.executable, "-c", LIST_IMPORTS, *arguments],
         cwd=ROOT,
@@ -54,7 +59,8 @@ def imported_by(*arguments: str, code: int = 0) -> set[str]:
         text=True,
     )
     assert done.returncode == code, done.stderr
-    return set(done.stderr.splitlines()[-1].split())
+    said, _, names = done.stderr.rpartition("\n")
+    return set(names.split()), said
 
 
 def commands(command: Any = None, name: str = "") -> Iterator[tuple[str, Any]]:

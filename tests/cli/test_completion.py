@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from omlx_server import settings
-from omlx_server.cli.shell.complete import complete_keys, complete_models
+from omlx_server.cli.shell.complete import complete_keys, complete_models, values_of
 from omlx_server.cli.talk.commands import complete_clients
 from tests.cli.program import HEAVY, LIST_IMPORTS
 
@@ -101,6 +101,17 @@ def test_keys_and_clients() -> None:
     assert complete_clients("c") == ["claude", "codex"]
 
 
+def test_values_of_settings(models: Path) -> None:
+    assert values_of("logging.level", "") == ["debug", "info", "warning", "error"]
+    assert values_of("memory.limit", "a") == ["auto"]
+    assert values_of("web.enabled", "t") == ["true"]
+    assert values_of("models.pinned", "mi") == ["mine"]
+    assert values_of("models.overrides.org/theirs.kv_cache.scheme", "t") == ["turboquant"]
+    assert values_of("models.overrides.org/theirs.tool_parser", "qwen") == ["qwen3_coder"]
+    for unlisted in ("server.port", "server.prot", "models.overrides.x", "auth.api_keys", ""):
+        assert values_of(unlisted, "") == []
+
+
 def test_a_broken_config_offers_nothing(tmp_path: Path) -> None:
     (tmp_path / "omlx.toml").write_text("= nonsense")
     assert complete_models("") == []
@@ -121,6 +132,12 @@ def test_a_broken_config_offers_nothing(tmp_path: Path) -> None:
         ("omlx-server launch op", ["opencode"]),
         ("omlx-server config get server.po", ["server.port"]),
         ("omlx-server config set server.po", ["server.port"]),
+        ("omlx-server config get log", ["logging"]),
+        ("omlx-server config set logging.level war", ["warning"]),
+        ("omlx-server serve --kv-scheme tu", ["turboquant"]),
+        ("omlx-server serve --reranker mi", ["mine"]),
+        ("omlx-server serve --set scheduler.pol", ["scheduler.policy="]),
+        ("omlx-server serve --set scheduler.policy=fc", ["scheduler.policy=fcfs"]),
         ("omlx-server ben", ["bench"]),
         ("omlx-server cache st", ["stats"]),
     ],

@@ -302,6 +302,17 @@ def _flag(value: object) -> str:
 # --- get -----------------------------------------------------------------------------------------
 
 
+def test_get_prints_a_whole_section_as_a_config_file_has_it(home: Path) -> None:
+    (home / "omlx.toml").write_text(
+        '[auth]\napi_keys = ["hunter2-hunter2"]\n[logging]\nlevel = "debug"\n'
+    )
+    assert done("get", "logging") == 'level = "debug"\nformat = "auto"\nfile = ""\n'
+    shown = json.loads(done("get", "logging", "--json"))
+    assert shown == {"level": "debug", "format": "auto", "file": ""}
+    for words in (("get", "auth"), ("get", "auth", "--json")):
+        assert "hunter2" not in done(*words) and "**********" in done(*words)
+
+
 def test_get_prints_what_a_script_can_use(file: Path) -> None:
     assert done("get", "server.port") == "9000\n"
     assert done("get", "server.host") == "127.0.0.1\n"

@@ -14,6 +14,7 @@ import pytest
 from omlx_server.doctor import network
 from omlx_server.errors import UsageError
 from omlx_server.process.listen import bind, holder_of, listening, url_of
+from omlx_server.process.ports import next_free
 
 
 @pytest.fixture
@@ -58,7 +59,8 @@ def test_who_has_the_port_is_named_and_another_one_proposed() -> None:
                     bind(host, port)
                 said = f"can't listen on {host} port {port}: {name} (process {other.pid}) listens"
                 assert caught.value.message == f"{said} there"
-                assert f"--port {port + 1}; any free one: --port 0" in caught.value.hint
+                free = next_free(host, port)
+                assert f"--port {free}; any free one: --port 0" in caught.value.hint
             other.communicate("")
 
 
@@ -188,6 +190,8 @@ def test_another_ones_file_is_not_removed_at_the_end(path: Path) -> None:
 
 
 def test_a_socket_of_ours_and_of_a_stranger_for_the_doctor(path: Path) -> None:
-    assert network.listener("socket", str(path), "", None).level == "ok"
-    assert network.listener("socket", str(path), "it is in use", "1.0").level == "ok"
-    assert network.listener("socket", str(path), "it is in use", None).level == "fail"
+    assert network.listener("socket", str(path), "", None, "").level == "ok"
+    assert network.listener("socket", str(path), "it is in use", "1.0", "").level == "ok"
+    assert (
+        network.listener("socket", str(path), "it is in use", None, "take another").level == "fail"
+    )

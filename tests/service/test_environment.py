@@ -50,9 +50,13 @@ def test_paths_are_absolute_as_the_shell_means_them(given: str, meant: str) -> N
 @pytest.mark.parametrize(
     ("shell", "taken"),
     [
-        ({"XDG_CACHE_HOME": "/x"}, {"HF_HOME": "/x/huggingface"}),
+        ({"XDG_CACHE_HOME": "/x"}, {"HF_HOME": "/x/huggingface", "XDG_CACHE_HOME": "/x"}),
         ({"XDG_CACHE_HOME": "~/x", "HF_HOME": ""}, {"HF_HOME": f"{HOME}/x/huggingface"}),
-        ({"XDG_CACHE_HOME": "/x", "HF_HOME": "/srv/hub"}, {"HF_HOME": "/srv/hub"}),
+        (
+            {"XDG_CACHE_HOME": "/x", "HF_HOME": "/srv/hub"},
+            {"HF_HOME": "/srv/hub", "XDG_CACHE_HOME": "/x"},
+        ),
+        ({"XDG_STATE_HOME": "/s", "XDG_CONFIG_HOME": "c"}, {"XDG_STATE_HOME": "/s"}),
         ({"HUGGINGFACE_HUB_CACHE": "/old"}, {"HF_HUB_CACHE": "/old"}),
         ({"HUGGINGFACE_HUB_CACHE": "/old", "HF_HUB_CACHE": "/new"}, {"HF_HUB_CACHE": "/new"}),
     ],
@@ -60,7 +64,8 @@ def test_paths_are_absolute_as_the_shell_means_them(given: str, meant: str) -> N
 def test_the_hub_is_where_its_library_looks(shell: dict[str, str], taken: dict[str, str]) -> None:
     environment = found(**shell)
     assert dict(environment.variables) == taken
-    assert environment.directories == tuple(map(Path, taken.values()))
+    hub = [Path(text) for name, text in taken.items() if name.startswith("HF_")]
+    assert environment.directories == tuple(hub)
 
 
 @pytest.mark.parametrize("name", ["HF_HOME", "XDG_CACHE_HOME", "https_proxy", "SSL_CERT_FILE"])

@@ -2,9 +2,12 @@
 
 import dataclasses
 import plistlib
+import re
 import shutil
+import socket
 import string
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -21,6 +24,7 @@ from omlx_server.service.systemd import Systemd
 from tests.service.made import HOME, KEY, loaded, made
 
 GOLDEN = Path(__file__).with_name("golden")
+PAGE = (Path(__file__).parents[2] / "docs" / "service.md").read_text(encoding="utf-8")
 CONFIG = HOME / ".config" / "omlx_server" / "config.toml"
 SERVICE = Service(
     command=(
@@ -135,7 +139,7 @@ def test_the_unit_keeps_to_the_rules() -> None:
         "NoNewPrivileges": "yes",
         "ProtectSystem": "strict",
         "PrivateTmp": "yes",
-        "RestrictAddressFamilies": "AF_INET AF_INET6 AF_UNIX",
+        "RestrictAddressFamilies": "AF_INET AF_INET6 AF_UNIX AF_NETLINK",
         "UMask": "0077",
         "StartLimitIntervalSec": "300",
         "StartLimitBurst": "5",
@@ -167,6 +171,39 @@ def test_systemd_itself_finds_nothing_wrong(word: str, tmp_path: Path) -> None:
         timeout=60,
     )
     assert (done.returncode, done.stdout + done.stderr) == (0, "")
+
+
+def test_the_page_tells_what_the_unit_takes_from_the_service() -> None:
+    """Each line of the table stands in the unit, and the unit takes nothing else."""
+    table = PAGE.partition("| in the unit |")[2].partition("\n\n")[0]
+    told = re.findall(r"`(\w+=[^`]+)`(?= \||, `)", table)
+    lines = systemd.text_of(SERVICE).splitlines()
+    hardening = lines[lines.index("NoNewPrivileges=yes") : lines.index("[Install]") - 1]
+    kept = [line for line in hardening if line[0] != "#" and not line.startswith("ReadWritePaths")]
+    assert sorted(told) == sorted([*kept, "UMask=0077"])
+    assert "UMask=0077" in lines
+    needs_users = kept[kept.index("PrivateUsers=yes") + 1 :][:2]
+    assert needs_users == ["PrivateTmp=yes", "ProtectSystem=strict"]
+    assert systemd.text_of(SERVICE, namespaces=False).count("the next three lines") == 1
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="seccomp is Linux's")
+@pytest.mark.parametrize("netlink", [True, False])
+def test_a_service_knows_the_addresses_of_its_machine(netlink: bool) -> None:
+    """With the sockets that the unit allows. Without netlink it would know its name alone."""
+    families = unit_of(systemd.text_of(SERVICE))["RestrictAddressFamilies"].split()
+    given = families if netlink else [name for name in families if name != "AF_NETLINK"]
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.service.socket_filter", *given],
+        cwd=Path(__file__).parents[2],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+    names = done.stdout.split()
+    assert socket.gethostname().lower() in names
+    assert ("127.0.0.1" in names) is netlink
 
 
 @pytest.mark.parametrize("letter", ["'", '"', "\\"])
@@ -210,6 +247,16 @@ def test_the_property_list_keeps_to_the_rules() -> None:
     assert {key: found[key] for key in rules} == rules
     assert found["StandardOutPath"] != str(SERVICE.log), "the server rotates its own log"
     assert Path(found["StandardOutPath"]).is_absolute()
+
+
+def test_the_page_tells_the_rules_of_the_property_list() -> None:
+    section = PAGE.partition("## macOS")[2].partition("## ")[0]
+    found = plistlib.loads(launchd.text_of(SERVICE).encode())
+    told = set(re.findall(r"`([A-Z]\w+)`", section)) - {"SuccessfulExit", "Interactive"}
+    assert told == {"KeepAlive", "ThrottleInterval", "SoftResourceLimits", "Umask", "ProcessType"}
+    assert told <= found.keys()
+    assert f"every {found['ThrottleInterval']} seconds" in section
+    assert f"{found['SoftResourceLimits']['NumberOfFiles']:,} open files" in section
 
 
 def test_without_variables_there_is_no_word_of_them() -> None:

@@ -14,7 +14,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from omlx_server.api.context import ApiContext
 from omlx_server.api.http.admin_access import bearer_of
 from omlx_server.api.http.errors import response
-from omlx_server.api.http.exchange import current
+from omlx_server.api.http.exchange import current, left
 from omlx_server.api.http.host import came_by_unix_socket, host_of
 from omlx_server.api.http.sse import ClientGone
 from omlx_server.errors import (
@@ -62,6 +62,7 @@ class AccessGuard:
         try:
             await self._app(scope, receive, send)
         except ClientGone:
+            left()
             _log.debug("a client left before its answer was complete")
         except asyncio.CancelledError:  # the time for running answers is over; see HttpServer
             if current().status:

@@ -43,7 +43,7 @@ def lanes(
 def _lane(
     exchange: Exchange, standings: Sequence[Standing], pace: float | None, now: float
 ) -> RequestAtWork:
-    phases, speed = exchange.phases, work_of(exchange.phases, exchange.started)
+    phases, speed = exchange.phases, work_of(exchange)
     places = {_place(standing, phases) for standing in standings} or {_unasked(phases)}
     place = next(place for place in _FURTHEST if place in places)
     rate = pace if place == "prefilling" else speed.get("tokens_per_second")

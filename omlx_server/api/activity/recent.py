@@ -43,7 +43,7 @@ class RecentExchanges:
 
 
 def _shape(exchange: Exchange) -> RequestDone:
-    fields: dict[str, Any] = work_of(exchange.phases, exchange.started)
+    fields: dict[str, Any] = work_of(exchange)
     return {
         "id": exchange.id,
         "at": round(time.time() - (time.monotonic() - exchange.started), 3),

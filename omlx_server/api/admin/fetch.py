@@ -14,8 +14,10 @@ from omlx_server.api.context import context_of
 from omlx_server.api.description.operation import MODEL, Events, Operation, Query
 from omlx_server.api.http import json_body
 from omlx_server.api.http.errors import envelope
+from omlx_server.api.http.exchange import current
 from omlx_server.api.http.json import JsonResponse
 from omlx_server.api.http.sse import EventStream, named
+from omlx_server.api.metric_helpers import label_of
 from omlx_server.api.models.fetcher import Fetched, ModelFetcher
 from omlx_server.errors import (
     BadRequest,
@@ -82,6 +84,7 @@ async def pull(request: Request) -> Response:
     if found.kind == "unknown":
         near = f" Did you mean {' or '.join(found.suggestions)}?" if found.suggestions else ""
         raise ModelNotFound(f"There is no model {name[:200]!r}.{near}", param="model")
+    current().about = label_of(found.name)
     return EventStream(_events(fetcher, name), context.keepalive_seconds, on_error=_as_event)
 
 

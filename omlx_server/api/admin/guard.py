@@ -35,5 +35,6 @@ def require_admin(request: Request) -> None:
         )
     raise AdminOnly(
         f"only the server's owner may do that: send {TOKEN_HEADER} with the token that is on its "
-        "machine in ~/.config/omlx_server/admin-token, or was given to it as OMLX_ADMIN_TOKEN"
+        "machine in ~/.config/omlx_server/admin-token (or below $XDG_CONFIG_HOME), or was given to "
+        "it as OMLX_ADMIN_TOKEN"
     )

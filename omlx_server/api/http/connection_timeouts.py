@@ -14,6 +14,7 @@ GONE    after the server's last bytes          `_LINGER_SECONDS` are over
 
 import asyncio
 import enum
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -32,6 +33,7 @@ from uvicorn.server import ServerState
 from omlx_server.api.http.errors import envelope
 from omlx_server.errors import BadRequest, OmlxError
 
+_log = logging.getLogger(__name__)
 # If the server closed at once while bytes of the client are unread, the kernel would reset the
 # connection and the error response could be lost. So the server reads on for so long.
 _LINGER_SECONDS = 1.0
@@ -55,6 +57,13 @@ class ConnectionLimits:
 class HeadTooLarge(BadRequest):
     status = 431
     code = "headers_too_large"
+    quotes_request = False
+
+
+class NoHttp(BadRequest):
+    """What the client has sent is no HTTP."""
+
+    quotes_request = False
 
 
 class RequestTimeout(OmlxError):
@@ -186,7 +195,7 @@ class Connection(HttpToolsProtocol):
     def send_400_response(self, msg: str) -> None:
         """Refuse the request. uvicorn calls this after its parser, or a method that the parser
         calls, has raised."""
-        self._refuse(self._problem or BadRequest(msg))
+        self._refuse(self._problem or NoHttp(msg))
 
     # -- from the request at work ------------------------------------------------------------
 
@@ -261,6 +270,10 @@ class Connection(HttpToolsProtocol):
             return
         self._phase = _Phase.GONE
         self._abandon()
+        code = error.code or error.kind
+        fields = {"status": error.status, "error": code, "reason": error.reason}
+        told = "a request that was not whole: %d, %s, %s"
+        _log.info(told, error.status, code, error.reason, extra={"fields": fields})
         self.transport.write(_reply(error))
         self.transport.write_eof()
         self.flow.resume_reading()

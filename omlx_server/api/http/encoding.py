@@ -6,7 +6,7 @@ deflate         zlib's format, as HTTP means it, or a bare deflate stream, as so
 
 import zlib
 
-from omlx_server.errors import BadRequest, PayloadTooLarge, UnsupportedMedia
+from omlx_server.errors import BadBody, PayloadTooLarge, UnsupportedMedia
 
 _GZIP, _ZLIB, _BARE = 16 + zlib.MAX_WBITS, zlib.MAX_WBITS, -zlib.MAX_WBITS
 _GZIP_CODINGS = ("gzip", "x-gzip")
@@ -32,7 +32,7 @@ def decoded(body: bytes, coding: str, limit: int) -> bytes:
 
     Raises:
         PayloadTooLarge: the decoded body would have more than `limit` bytes.
-        BadRequest: the body is not of this coding, breaks off, or goes on after its end.
+        BadBody: the body is not of this coding, breaks off, or goes on after its end.
     """
     if not body:
         return b""
@@ -40,13 +40,13 @@ def decoded(body: bytes, coding: str, limit: int) -> bytes:
     try:
         found = stream.decompress(body, limit + 1)
     except zlib.error:
-        raise BadRequest(f"the body is not {coding}, as its Content-Encoding says") from None
+        raise BadBody(f"the body is not {coding}, as its Content-Encoding says") from None
     if len(found) > limit:
         raise PayloadTooLarge(f"the body may have {limit} bytes at most, decoded as well")
     if not stream.eof:
-        raise BadRequest(f"the body breaks off: its {coding} has no end")
+        raise BadBody(f"the body breaks off: its {coding} has no end")
     if stream.unused_data:
-        raise BadRequest(f"the body goes on behind the end of its {coding}")
+        raise BadBody(f"the body goes on behind the end of its {coding}")
     return found
 
 

@@ -16,7 +16,7 @@ from starlette.routing import Route
 from typing_extensions import TypedDict
 
 from omlx_server.api.http import anthropic_errors as anthropic
-from omlx_server.api.http.exchange import failed, request_id, routes_at
+from omlx_server.api.http.exchange import failed, path_of, request_id, routes_at
 from omlx_server.api.http.json import JsonResponse
 from omlx_server.errors import BadRequest, InternalError, NotNow, OmlxError
 
@@ -73,7 +73,9 @@ def from_validation(error: ValidationError, fields: frozenset[str]) -> BadReques
     """
     first = error.errors(include_url=False, include_context=False, include_input=False)[0]
     path = ".".join(str(p) for p in first["loc"] if isinstance(p, int) or p in fields)
-    return BadRequest(f"{path or 'body'}: {first['msg']}", param=path or None)
+    wrong = BadRequest(f"{path or 'body'}: {first['msg']}", param=path or None)
+    wrong.reason = first["type"]
+    return wrong
 
 
 def install(app: FastAPI, routes: Sequence[Route]) -> None:
@@ -91,16 +93,26 @@ async def _on_own(request: Request, error: Exception) -> Response:
 
 async def _on_http(routes: Sequence[Route], request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    shown = OmlxError(f"{error.detail}: {request.method} on this path")
+    path = request.scope["path"]
+    near = _near(routes, path) if error.status_code == 404 else ""
+    shown = OmlxError(f"{error.detail}: {request.method} {path_of(request.scope)}{near}")
     shown.status, shown.kind = error.status_code, "invalid_request_error"
     shown.code = _HTTP_CODES.get(error.status_code)
-    path = request.scope["path"]
+    shown.reason = ""  # the path has its own field in the log
     if error.status_code != 405:
         return response(shown, path, error.headers)
     # Starlette's own Allow header names only the methods of the first route that matches.
     found = routes_at(routes, path)
     methods = {method for route in found for method in route.methods or ()}
     return response(shown, path, {"Allow": ", ".join(sorted(methods))})
+
+
+def _near(routes: Sequence[Route], path: str) -> str:
+    """Words about the route that may have been meant: clients often leave `/v1` out, or say it
+    twice. Empty where none is near."""
+    patterns = {route.path for route in routes}
+    meant = f"/v1{path}" if f"/v1{path}" in patterns else path.removeprefix("/v1")
+    return f". Did you mean {meant}?" if meant in patterns else ""
 
 
 async def _on_unexpected(request: Request, error: Exception) -> Response:

@@ -4,8 +4,9 @@ The id is the client's own `x-request-id` where that looks like an id (hexadecim
 trace ids are, with at most a short prefix); any other text could be private, and would be in the
 log. Every response has the id in a header of the same name.
 
-The last log line of a request has names that this server knows (route, model) and, where there is
-no such route, the path. It never has a query, a key, a prompt or an answer.
+The last log line of a request has names that this server knows (route, model, field) and, where
+there is no such route, the path. It never has a query, a key, a prompt or an answer; of an error it
+has the message only where that repeats nothing of the request (OmlxError.reason).
 """
 
 import logging
@@ -30,8 +31,10 @@ REQUEST_ID = "x-request-id"
 _SANE = re.compile(r"(?:[a-z]{1,8}[-_])?[0-9A-Fa-f][0-9A-Fa-f-]{6,62}[0-9A-Fa-f]")
 _QUIET = ("GET", "HEAD", "OPTIONS")
 _UNKNOWN = "unknown"
-_LONGEST_PATH = 200
+_LONGEST_PATH = _LONGEST_REASON = 200
 _ODD = re.compile(r"[^!-~]")
+_CLIENT_LEFT = "client_left"
+_NOT_READY = 503
 _WORDS: Final = {
     "model": "{}",
     "prompt_tokens": "{} tokens in",
@@ -41,6 +44,8 @@ _WORDS: Final = {
     "tokens_per_second": "{} tok/s",
     "finish_reason": "{}",
     "error": "{}",
+    "param": "param {}",
+    "reason": "{}",
     "path": "path {}",
 }
 
@@ -70,8 +75,10 @@ class Phases:
 class Exchange:
     """One HTTP request and its answer. `parent`: the `traceparent` header. `route`: the pattern of
     the path, as the path itself can hold text that a client chose. `status`: 0 until a response
-    begins. `model`: the first name of the requested model. `problem`: the code of the error that
-    the answer was, or ended with. `body`: the size of the request's body in bytes. Times are in
+    begins. `model`: the first name of the requested model; `about`: that of the model with which an
+    order of the server's owner deals. `problem`: the code of the error that the answer was, or
+    ended with; `param` and `reason` are those of the error. `encoded`: tokens of texts that an
+    encoder was given. `body`: the size of the request's body in bytes. Times are in
     time.monotonic() seconds. The calls in `afterwards` run when the answer was sent or given up."""
 
     id: str
@@ -84,7 +91,11 @@ class Exchange:
     phases: list[Phases] = field(default_factory=list)
     afterwards: list[Callable[[], None]] = field(default_factory=list)
     model: str = ""
+    about: str = ""
     problem: str = ""
+    param: str = ""
+    reason: str = ""
+    encoded: int = 0
     body: int = 0
 
 
@@ -130,7 +141,14 @@ def afterwards(call: Callable[[], None]) -> None:
 
 def failed(error: OmlxError) -> None:
     """Note in the current exchange that its answer is, or ends with, `error`."""
-    current().problem = error.code or error.kind
+    exchange = current()
+    exchange.problem = error.code or error.kind
+    exchange.param, exchange.reason = error.param or "", error.reason
+
+
+def left() -> None:
+    """Note in the current exchange that its client left before the answer was complete."""
+    current().problem = _CLIENT_LEFT
 
 
 def known_as(engine_id: str) -> None:
@@ -217,20 +235,16 @@ class Exchanges:
 
 
 def _tell(exchange: Exchange, scope: Scope) -> None:
-    """Write the last log line of a request: at DEBUG for a GET, HEAD or OPTIONS without a 4xx
-    status, else at INFO."""
+    """Write the last log line of a request: at DEBUG for a GET, HEAD or OPTIONS that did not fail
+    or came before the server was ready, else at INFO."""
     seconds = exchange.ended - exchange.started
-    more = work_of(exchange.phases, exchange.started)
-    if exchange.model:
-        more["model"] = exchange.model
-    if exchange.problem:
-        more["error"] = exchange.problem
+    more = {**work_of(exchange), **_named(exchange)}
     if exchange.route == _UNKNOWN:
-        more["path"] = shown_path(scope.get("raw_path") or scope["path"].encode())
+        more["path"] = path_of(scope)
     head = {"method": exchange.method, "route": exchange.route, "status": exchange.status}
     fields = {**head, "seconds": round(seconds, 6), **more}
-    is_refusal = 400 <= exchange.status < 500
-    is_quiet = exchange.method in _QUIET and not is_refusal
+    has_failed = exchange.status >= 400 and exchange.status != _NOT_READY
+    is_quiet = exchange.method in _QUIET and not has_failed
     _log.log(
         logging.DEBUG if is_quiet else logging.INFO,
         "%s %s: %s in %.3f s%s",
@@ -243,11 +257,24 @@ def _tell(exchange: Exchange, scope: Scope) -> None:
     )
 
 
-def work_of(phases: Sequence[Phases], started: float) -> Fields:
-    """Token counts and times over all prompts of a request that began at `started`; empty where it
-    had none. `tokens_per_second` counts all choices together, from the first token to the last."""
+def _named(exchange: Exchange) -> Fields:
+    """The model of a request, and its error; without what it has not."""
+    named = {
+        "model": exchange.model or exchange.about,
+        "error": exchange.problem,
+        "param": exchange.param,
+        "reason": _in_one_line(exchange.reason),
+    }
+    return {name: text for name, text in named.items() if text}
+
+
+def work_of(exchange: Exchange) -> Fields:
+    """Token counts and times over all prompts of a request; only `prompt_tokens` for an encoder's,
+    and nothing where it had no prompt. `tokens_per_second` counts all choices together, from the
+    first token to the last."""
+    phases, started = exchange.phases, exchange.started
     if not phases:
-        return {}
+        return {"prompt_tokens": exchange.encoded} if exchange.encoded else {}
     fields: Fields = {
         "prompt_tokens": sum(one.prompt_tokens for one in phases),
         "cached_tokens": sum(one.cached_tokens for one in phases),
@@ -265,11 +292,22 @@ def work_of(phases: Sequence[Phases], started: float) -> Fields:
     return fields
 
 
+def path_of(scope: Scope) -> str:
+    """The path of a request, as `shown_path` shows it."""
+    return shown_path(scope.get("raw_path") or scope["path"].encode())
+
+
 def shown_path(raw: bytes) -> str:
     """A path for the log: as it was sent, without the query, in one line, of bounded length."""
     path = raw.partition(b"?")[0].decode("latin-1")
     shown = _ODD.sub(lambda match: f"%{ord(match[0]):02X}", path[: _LONGEST_PATH + 1])
     return shown if len(shown) <= _LONGEST_PATH else f"{shown[:_LONGEST_PATH]}..."
+
+
+def _in_one_line(text: str) -> str:
+    """The text without control characters, of bounded length."""
+    shown = "".join(letter if letter.isprintable() else " " for letter in text)
+    return shown if len(shown) <= _LONGEST_REASON else f"{shown[:_LONGEST_REASON]}..."
 
 
 def _in_words(fields: Fields) -> str:

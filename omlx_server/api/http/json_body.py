@@ -21,7 +21,7 @@ from starlette.requests import ClientDisconnect
 from omlx_server.api.http.encoding import coding_of, decoded
 from omlx_server.api.http.errors import from_validation
 from omlx_server.api.http.exchange import current
-from omlx_server.errors import BadRequest, PayloadTooLarge
+from omlx_server.errors import BadBody, BadRequest, PayloadTooLarge
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -104,7 +104,7 @@ def _validated(raw: bytes, kind: type[M]) -> M:
     except ValidationError as error:
         raise from_validation(error, _field_names(kind)) from None
     except RecursionError:
-        raise BadRequest("the body is nested too deeply") from None
+        raise BadBody("the body is nested too deeply") from None
 
 
 @cache
@@ -117,7 +117,7 @@ def _field_names(kind: type[BaseModel]) -> frozenset[str]:
 
 async def read_bytes(request: Request, limit: int) -> bytes:
     """The body of a request, at most `limit` bytes before and after decoding. Raises
-    PayloadTooLarge, UnsupportedMedia for an unknown coding, and BadRequest if it breaks off."""
+    PayloadTooLarge, UnsupportedMedia for an unknown coding, and BadBody if it breaks off."""
     coding = coding_of(request.headers.get("content-encoding", ""))
     body = await _sent_bytes(request, limit)
     return await asyncio.to_thread(decoded, body, coding, limit) if coding else body
@@ -134,20 +134,20 @@ async def _sent_bytes(request: Request, limit: int) -> bytes:
             if len(body) > limit:
                 raise PayloadTooLarge(f"the body may have {limit} bytes at most")
     except ClientDisconnect:
-        raise BadRequest("the client left before its request was complete") from None
+        raise BadBody("the client left before its request was complete") from None
     current().body = len(body)
     return bytes(body)
 
 
 def _parse(body: bytes) -> dict[str, object]:
     if not body.strip():
-        raise BadRequest("the body is empty; a JSON object is expected")
+        raise BadBody("the body is empty; a JSON object is expected")
     try:
         data = orjson.loads(body)
     except orjson.JSONDecodeError as error:
-        raise BadRequest(f"the body is not valid JSON: {error.msg} at byte {error.pos}") from None
+        raise BadBody(f"the body is not valid JSON: {error.msg} at byte {error.pos}") from None
     if not isinstance(data, dict):
-        raise BadRequest("the body must be a JSON object")
+        raise BadBody("the body must be a JSON object")
     # An optional field that is null equals an absent one.
     return {key: value for key, value in data.items() if value is not None}
 

@@ -8,6 +8,7 @@ about the name in a request: a stranger can make a name of his own stand for any
 
 import asyncio
 import ipaddress
+import logging
 import math
 import socket
 import threading
@@ -17,6 +18,7 @@ from dataclasses import dataclass, field
 
 import psutil
 
+_log = logging.getLogger(__name__)
 _REST_SECONDS = 5.0
 _EVERY_V4 = "0.0.0.0"
 _WILDCARDS = (_EVERY_V4, "::")
@@ -25,8 +27,12 @@ _FAMILIES = (socket.AF_INET, socket.AF_INET6)
 
 def names_here() -> frozenset[str]:
     """The addresses of all interfaces, and the machine's name: as it is, without its domain, and
-    with `.local` behind it (mDNS)."""
-    interfaces = psutil.net_if_addrs().values()
+    with `.local` behind it (mDNS). No addresses where the system does not let us see them."""
+    try:
+        interfaces = list(psutil.net_if_addrs().values())
+    except OSError as error:  # a sandbox without netlink sockets
+        _log.warning("the addresses of this machine can't be read: %s", error.strerror or error)
+        interfaces = []
     addresses = {plain(a.address) for one in interfaces for a in one if a.family in _FAMILIES}
     name = socket.gethostname().lower()
     first = name.partition(".")[0]

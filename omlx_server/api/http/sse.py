@@ -5,7 +5,6 @@ the client disconnects, the work is cancelled: that closes its generation and en
 """
 
 import asyncio
-import contextlib
 import time
 from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
 from typing import Any, TypeVar
@@ -15,7 +14,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from omlx_server.api.http.errors import envelope
-from omlx_server.api.http.exchange import failed
+from omlx_server.api.http.exchange import failed, left
 from omlx_server.errors import DeadlineExceeded, OmlxError, Unavailable
 
 T = TypeVar("T")
@@ -118,16 +117,17 @@ class EventStream(Response):
         self._ended = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        with contextlib.suppress(ClientGone):
-            try:
-                await while_connected(receive, self._write(send))
-            except Unavailable as error:
-                if not self._started:
-                    raise
-                if not self._ended:
-                    await self._send(send, await self._last_words(error), more=False)
-            finally:
-                await self._events.aclose()
+        try:
+            await while_connected(receive, self._write(send))
+        except ClientGone:
+            left()
+        except Unavailable as error:
+            if not self._started:
+                raise
+            if not self._ended:
+                await self._send(send, await self._last_words(error), more=False)
+        finally:
+            await self._events.aclose()
 
     async def _write(self, send: Send) -> None:
         keeper = asyncio.ensure_future(self._keep_alive(send))

@@ -21,6 +21,7 @@ from omlx_server.api.metric_helpers import (
     sums,
 )
 from omlx_server.api.metrics import prefix_cache
+from omlx_server.api.metrics.build import LoadedModels, build_info
 from omlx_server.api.metrics.texts import TextMetrics
 from omlx_server.api.models.served import ServedModels
 from omlx_server.api.response_store.store import Store
@@ -43,6 +44,8 @@ class EngineMetrics:
         self._responses = responses
         self._shared = shared
         self._texts = TextMetrics()
+        self._loaded = LoadedModels()
+        self._build = build_info()
 
     @property
     def names(self) -> list[str]:
@@ -58,6 +61,8 @@ class EngineMetrics:
         vitals, shared = self._models.vitals, self._shared
         counted, loads = vitals.counted, self._loads
         caches = {name: one.cache for name, one in counted.items()}
+        yield self._build
+        yield self._loaded.family(self._models.pool.loaded())
         yield from _at_work({name: loads.get(name, _NO_LOAD) for name in self.names}, shared)
         yield self._oldest()
         yield from prefix_cache.of_models(caches, shared)

@@ -81,6 +81,13 @@ class ServedModel:
 Served = ServedModel | ServedEmbedder | ServedReranker
 
 
+def role_of(model: Served) -> Role:
+    """What a loaded model is for."""
+    if isinstance(model, ServedModel):
+        return encoders.CHAT
+    return encoders.EMBEDDING if isinstance(model, ServedEmbedder) else encoders.RERANKING
+
+
 @dataclass(frozen=True, slots=True)
 class ModelListing:
     """A model that a request may name, loaded or not. `wanted` is what the pool needs to load it.
@@ -219,11 +226,12 @@ class ServedModels:
         return found
 
     async def known_as(self, name: str) -> ModelListing:
-        """The listing of the model of that name, whatever its role. It loads nothing. Raises
-        ModelNotFound."""
+        """The listing of the model of that name, whatever its role. It loads nothing, and the
+        current exchange is about that model. Raises ModelNotFound."""
         found = await self._sought(lambda: next(iter(self._candidates(name)), None))
         if found is None:
             raise self._unknown(name, "")
+        current().about = label_of(found.names[0])
         return found
 
     async def _take(self, name: str | None, role: Role) -> Served:

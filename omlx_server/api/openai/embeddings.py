@@ -14,6 +14,7 @@ from starlette.responses import Response
 from omlx_server.api.context import context_of
 from omlx_server.api.description.operation import MODEL, WORK, Operation
 from omlx_server.api.http import json_body, sse
+from omlx_server.api.http.exchange import current
 from omlx_server.api.http.json import JsonResponse
 from omlx_server.api.http.json_body import StrictModel
 from omlx_server.api.models.encoders import ServedEmbedder
@@ -49,9 +50,9 @@ async def embeddings(request: Request) -> Response:
     asked = await json_body.read(request, EmbeddingRequest, context.max_body_bytes)
     model = await context.models.embedder(asked.model)
     inputs = await context.threads.run(encode, asked, model)
+    tokens = current().encoded = sum(map(len, inputs))
     work = model.embeddings.embed(inputs, asked.dimensions)
     vectors = await sse.while_connected(request.receive, work, context.request_timeout_seconds)
-    tokens = sum(map(len, inputs))
     context.metrics.of(model.names[0]).prompt_tokens.inc(tokens)
     name = asked.model or model.names[0]
     content = await asyncio.to_thread(_content, name, asked.encoding_format, vectors, tokens)

@@ -45,6 +45,13 @@ class EngineHealth(TypedDict):
     problem: str | None
 
 
+class LoadedHealth(TypedDict):
+    """A model in memory; `kind` is what it is for."""
+
+    model: str
+    kind: Literal["chat", "embedding", "rerank"]
+
+
 class ConfigHealth(TypedDict):
     """`problem`: why a changed config is not in force; the one before it is. `needs_restart`: the
     keys of which the config has other values than are in force."""
@@ -54,11 +61,13 @@ class ConfigHealth(TypedDict):
 
 
 class Health(TypedDict):
-    """`engines` are the models that are loaded. `memory` is null where it is not watched. Where the
-    server has API keys, who sends none is told the `status` alone."""
+    """`engines` are the chat models that are loaded, `loaded` all models that are. `memory` is null
+    where it is not watched. Where the server has API keys, who sends none is told the `status`
+    alone."""
 
     status: Literal["ok", "unavailable"]
     engines: NotRequired[list[EngineHealth]]
+    loaded: NotRequired[list[LoadedHealth]]
     memory: NotRequired[MemoryHealth | None]
     config: NotRequired[ConfigHealth]
 

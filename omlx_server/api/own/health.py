@@ -24,7 +24,9 @@ from omlx_server.api.description.operation import Bytes, Operation
 from omlx_server.api.http.host import is_from_here
 from omlx_server.api.http.json import JsonResponse
 from omlx_server.api.http.static_files import INDEX, WebFiles, sent, wants_page
+from omlx_server.api.metric_helpers import label_of
 from omlx_server.api.metrics.engine import account_of
+from omlx_server.api.models.served import role_of
 from omlx_server.api.own import answers
 from omlx_server.api.own.degraded import FOR_OTHERS
 from omlx_server.core.memory.ledger import MemoryReport
@@ -79,6 +81,10 @@ def _report(request: Request, *, ok: bool) -> Response:
     body: answers.Health = {"status": "ok" if ok else "unavailable"}
     if is_authorized(context_of(request), request.headers):
         body["engines"] = [_engine(*engine) for engine in models.engines()]
+        body["loaded"] = [
+            {"model": label_of(model.names[0]), "kind": role_of(model).kind}
+            for model in models.pool.loaded()
+        ]
         body["memory"] = None if memory is None else _memory(memory)
         body["config"] = _config(request)
     return JsonResponse(body, 200 if ok else 503)

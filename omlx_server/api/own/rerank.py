@@ -15,6 +15,7 @@ from starlette.responses import Response
 from omlx_server.api.context import context_of
 from omlx_server.api.description.operation import MODEL, WORK, Operation
 from omlx_server.api.http import json_body, sse
+from omlx_server.api.http.exchange import current
 from omlx_server.api.http.json import JsonResponse
 from omlx_server.api.http.json_body import StrictModel
 from omlx_server.api.own.answers import Ranked, Ranking
@@ -56,9 +57,9 @@ async def rerank(request: Request) -> Response:
     size = len(asked.query) * len(asked.documents)  # it may be encoded with each of them
     encode, limit = model.encoder.encode_pairs, model.scores.max_tokens
     inputs = await context.threads.run(encode, asked.query, asked.texts, limit, size=size)
+    tokens = current().encoded = sum(map(len, inputs))
     work, seconds = model.scores.score(inputs), context.request_timeout_seconds
     scores = await sse.while_connected(request.receive, work, seconds)
-    tokens = sum(map(len, inputs))
     context.metrics.of(model.names[0]).prompt_tokens.inc(tokens)
     ranking: Ranking = {
         "id": f"rerank-{uuid.uuid4().hex}",

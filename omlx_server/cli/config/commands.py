@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from omlx_server.cli.shell.command import Commands, ConfigOption, SetOption
-from omlx_server.cli.shell.complete import complete_keys
+from omlx_server.cli.shell.complete import complete_keys, complete_sections, complete_values
 
 _HELP = """Show, check and change the settings.
 
@@ -18,6 +18,12 @@ config = Commands(no_args_is_help=True, help=_HELP)
 
 KeyArgument = Annotated[
     str, typer.Argument(metavar="KEY", autocompletion=complete_keys, help="As SECTION.KEY.")
+]
+KeyOrSectionArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="KEY", autocompletion=complete_sections, help="As SECTION.KEY, or a SECTION."
+    ),
 ]
 
 
@@ -42,16 +48,17 @@ def config_show(
 
 @config.command("get")
 def config_get(
-    key: KeyArgument,
+    key: KeyOrSectionArgument,
     as_json: Annotated[bool, typer.Option("--json", help="The value as JSON.")] = False,
     config_file: ConfigOption = None,
     sets: SetOption = None,
 ) -> int:
-    """Print one setting as it is in force.
+    """Print one setting, or a section of them, as it is in force.
 
     \b
     Examples:
       omlx-server config get server.port
+      omlx-server config get server
       omlx-server config get models.overrides.org/name.ttl
     """
     from omlx_server.cli.config.show import get
@@ -63,7 +70,12 @@ def config_get(
 def config_set(
     key: KeyArgument,
     value: Annotated[
-        str, typer.Argument(metavar="VALUE", help="As a flag would give it; - reads it from stdin.")
+        str,
+        typer.Argument(
+            metavar="VALUE",
+            autocompletion=complete_values,
+            help="As a flag would give it; - reads it from stdin.",
+        ),
     ],
     config_file: ConfigOption = None,
 ) -> int:

@@ -7,6 +7,7 @@ Secrets are never printed: they show as stars, in TOML and in JSON.
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from omlx_server import settings
 from omlx_server.cli.shell.options import load_settings
@@ -15,6 +16,7 @@ from omlx_server.cli.shell.output import show as show_text
 from omlx_server.settings.json_schema import json_schema
 from omlx_server.settings.layers import check_key, search_path
 from omlx_server.settings.override_keys import find_override, is_override
+from omlx_server.settings.sections import SECTIONS
 from omlx_server.settings.types import format_size
 from omlx_server.settings.values import is_size, plain, value_of
 from omlx_server.store.mediums.remote import scheme_of
@@ -28,11 +30,19 @@ def show(*, origin: bool, as_json: bool, config: Path | None, sets: Sequence[str
 
 
 def get(*, key: str, as_json: bool, config: Path | None, sets: Sequence[str]) -> int:
+    if key in SECTIONS:
+        return _get_section(key, load_settings(config, sets), as_json=as_json)
     value = _value_of(key, config, sets)
     if as_json or isinstance(value, dict):
         show_json(value, indent=None)
     else:
         show_text(value if isinstance(value, str) else written(key, value))
+    return 0
+
+
+def _get_section(name: str, loaded: settings.Loaded, *, as_json: bool) -> int:
+    values = _document(loaded)["settings"][name]
+    show_found(values, _section(loaded, name, origin=False), as_json=as_json)
     return 0
 
 
@@ -79,7 +89,7 @@ def warn(loaded: settings.Loaded) -> None:
         say(f"warning: {warning}")
 
 
-def _document(loaded: settings.Loaded) -> dict[str, object]:
+def _document(loaded: settings.Loaded) -> dict[str, Any]:
     values = {
         name: {key: plain(value) for key, value in section} for name, section in loaded.settings
     }
@@ -89,12 +99,17 @@ def _document(loaded: settings.Loaded) -> dict[str, object]:
 
 def _toml(loaded: settings.Loaded, *, origin: bool) -> Iterator[str]:
     yield f"# config file: {loaded.source or 'none found'}"
-    for name, section in loaded.settings:
+    for name, _ in loaded.settings:
         yield f"\n[{name}]"
-        for key, value in section:
-            dotted = f"{name}.{key}"
-            line = f"{key} = {written(dotted, plain(value))}"
-            yield f"{line:<48}  # {loaded.origins[dotted]}" if origin else line
+        yield from _section(loaded, name, origin=origin)
+
+
+def _section(loaded: settings.Loaded, name: str, *, origin: bool) -> Iterator[str]:
+    """The lines of a section, without its head."""
+    for key, value in getattr(loaded.settings, name):
+        dotted = f"{name}.{key}"
+        line = f"{key} = {written(dotted, plain(value))}"
+        yield f"{line:<48}  # {loaded.origins[dotted]}" if origin else line
 
 
 def written(dotted: str, value: object) -> str:

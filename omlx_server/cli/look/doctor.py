@@ -23,6 +23,7 @@ from omlx_server.errors import ConfigError, OmlxError
 from omlx_server.models import catalogue, layout, locate
 from omlx_server.models.damage import damage_in
 from omlx_server.models.hub.names import hub_name
+from omlx_server.process.ports import next_free
 from omlx_server.service.managers import manager_here
 from omlx_server.service.runner import run_program
 from omlx_server.settings import Settings
@@ -168,11 +169,18 @@ def _address(settings: Settings) -> Finding:
     if settings.server.uds:
         path = Path(settings.server.uds)
         what, where, problem = "socket", str(path), network.try_socket(path)
+        fix = "another path: omlx-server config set server.uds PATH"
     elif number == 0:
         return ok("port", "any free one (server.port is 0)")
     else:
         what, where, problem = "port", f"{host} port {number}", network.try_port(host, number)
-    return network.listener(what, where, problem, _served(settings) if problem else None)
+        fix = fix_of_port(host, number) if problem else ""
+    return network.listener(what, where, problem, _served(settings) if problem else None, fix)
+
+
+def fix_of_port(host: str, port: int) -> str:
+    """What to do where another program has the port: the next free one, as `serve` proposes."""
+    return f"another port: omlx-server config set server.port {next_free(host, port) or 0}"
 
 
 def _served(settings: Settings) -> str | None:

@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from omlx_server.cli.models.list import console
-from omlx_server.cli.models.server import ask, items_of
+from omlx_server.cli.models.server import ask, items_of, models_of
 from omlx_server.cli.server_client.http import ServerClient
 from omlx_server.cli.shell.output import show, show_found, show_json, visible
 
@@ -21,7 +21,7 @@ config pins comes with the next start, too. `omlx-server pin NAME --off` takes a
 
 
 def ps(server: ServerClient, *, as_json: bool) -> int:
-    said = ask(server, "/admin/models")
+    said = models_of(server)
     items = items_of(said)
     if as_json:
         show_json(said)

@@ -7,12 +7,15 @@ from typing import Any
 
 from omlx_server.cli.server_client.address import own_server, server_of
 from omlx_server.cli.server_client.http import Reply, ServerClient, is_local
+from omlx_server.cli.shell.output import say
 from omlx_server.errors import OmlxError, UsageError
 from omlx_server.settings import Settings
 from omlx_server.settings.admin_token import read_admin_token
 
 _OK, _UNAUTHORIZED, _FORBIDDEN, _NOT_FOUND = 200, 401, 403, 404
 _UNKNOWN = "model_not_found"
+_NO_ORDERS = ("admin_token_needed", "admin_unavailable")
+_LOADED_ONLY = "note: only what is loaded is shown: the admin token of the server tells more"
 _OTHERS = "`omlx-server ps` shows the models that it has, `omlx-server pull NAME` gets another one"
 
 
@@ -37,6 +40,30 @@ def ask(server: ServerClient, path: str, body: object = None) -> Mapping[str, An
     """Send a GET, or with `body` a POST, and return the JSON object of the answer. A POST waits
     without a limit of time. Raises NoAnswer if no server answers, else as `told`."""
     return told(server.get(path) if body is None else server.post(path, body, seconds=None))
+
+
+def models_of(server: ServerClient) -> Mapping[str, Any]:
+    """The models of a server and its memory. Without the admin token they are those that are
+    loaded, with less of each, where the server tells that to everybody. Raises as `ask`."""
+    reply = server.get("/admin/models")
+    if reply.error.get("code") in _NO_ORDERS:
+        health = server.get("/health").said or {}
+        if isinstance(health.get("loaded"), list):
+            say(_LOADED_ONLY)
+            return _loaded_in(health)
+    return told(reply)
+
+
+def _loaded_in(health: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What /health tells, in the form of /admin/models."""
+    work = ("running", "prefilling", "waiting")
+    busy = {one["model"]: sum(one[name] for name in work) for one in health["engines"]}
+    models = [
+        {"name": one["model"], "kind": one["kind"], "state": "loaded"}
+        | ({"in_use": busy[one["model"]]} if one["model"] in busy else {})
+        for one in health["loaded"]
+    ]
+    return {"models": models, "memory": health.get("memory")}
 
 
 def items_of(said: Mapping[str, Any]) -> list[Mapping[str, Any]]:

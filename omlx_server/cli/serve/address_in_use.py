@@ -1,6 +1,5 @@
 """Finds out what listens at the address where a server would, and which port is free instead."""
 
-import errno
 import socket
 from dataclasses import dataclass
 from enum import Enum
@@ -10,10 +9,8 @@ from msgspec.structs import replace
 from omlx_server.cli.server_client.address import own_server
 from omlx_server.cli.server_client.http import NoAnswer, ServerClient
 from omlx_server.errors import UsageError
+from omlx_server.process import ports
 from omlx_server.settings import Settings
-
-_NEXT_PORTS = 50
-_CONNECT_SECONDS = 1.0
 
 
 class Listener(Enum):
@@ -42,7 +39,7 @@ def look(settings: Settings) -> ListenAddress:
     if port == 0:
         return at_port(settings, _any_port(host))
     address = at_port(settings, port)
-    if is_free(host, port):
+    if ports.is_free(host, port):
         return address
     listener = Listener.OURS if is_ours(address.server) else Listener.OTHER
     return ListenAddress(port, address.server, listener)
@@ -51,35 +48,16 @@ def look(settings: Settings) -> ListenAddress:
 def next_free(settings: Settings) -> ListenAddress:
     """The first free port above the configured one. Raises UsageError if none of the next 50 is
     free."""
-    host, first = settings.server.host, settings.server.port + 1
-    for port in range(first, min(first + _NEXT_PORTS, 65536)):
-        if is_free(host, port):
-            return at_port(settings, port)
-    raise UsageError(f"no port from {first} on is free", hint="omlx-server up --port 0")
+    host, port = settings.server.host, settings.server.port
+    free = ports.next_free(host, port)
+    if free is None:
+        raise UsageError(f"no port from {port + 1} on is free", hint="omlx-server up --port 0")
+    return at_port(settings, free)
 
 
 def at_port(settings: Settings, port: int) -> ListenAddress:
     server = replace(settings.server, port=port)
     return ListenAddress(port, own_server(replace(settings, server=server)))
-
-
-def is_free(host: str, port: int) -> bool:
-    """Whether no program listens at `host` and `port`. The port is connected to first: macOS would
-    let us bind it although another program listens on a wildcard address. An address that can't be
-    used for another reason counts as free: the server itself reports that."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.socket(family) as probe:
-        probe.settimeout(_CONNECT_SECONDS)
-        try:
-            if probe.connect_ex((host, port)) == 0:
-                return False
-        except OSError:
-            return True
-    try:
-        socket.create_server((host, port), family=family).close()
-    except OSError as error:
-        return error.errno != errno.EADDRINUSE
-    return True
 
 
 def is_ours(server: ServerClient) -> bool:

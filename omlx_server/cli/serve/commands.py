@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from omlx_server.cli.shell.command import ConfigOption, SetOption, model_argument
-from omlx_server.cli.shell.complete import complete_models
+from omlx_server.cli.shell.complete import complete_models, complete_schemes
 
 UpModel = Annotated[
     str,
@@ -38,15 +38,23 @@ PortOption = Annotated[
 ]
 EmbeddingOption = Annotated[
     str | None,
-    typer.Option(metavar="NAME", help="Also serve embeddings, for example of all-MiniLM-L6-v2."),
+    typer.Option(
+        metavar="NAME",
+        autocompletion=complete_models,
+        help="Also serve embeddings, for example of all-MiniLM-L6-v2.",
+    ),
 ]
 RerankerOption = Annotated[
-    str | None, typer.Option(metavar="NAME", help="Also rank documents with this model.")
+    str | None,
+    typer.Option(
+        metavar="NAME", autocompletion=complete_models, help="Also rank documents with this model."
+    ),
 ]
 KvSchemeOption = Annotated[
     str | None,
     typer.Option(
         metavar="SCHEME",
+        autocompletion=complete_schemes,
         help=(
             "Keep keys and values in few bits: affine, rotated or turboquant. A token takes 2 to 3 "
             "times the kernels of none; turboquant was not timed on a GPU yet [default: none]."

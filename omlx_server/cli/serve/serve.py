@@ -7,6 +7,7 @@ from pathlib import Path
 from types import FrameType
 
 from omlx_server import settings
+from omlx_server.cli.serve.before_start import check_start
 from omlx_server.cli.server_client.http import socket_of
 from omlx_server.cli.shell.options import overrides_of
 from omlx_server.cli.shell.progress import Display, open_display
@@ -54,6 +55,7 @@ def _end(number: int, frame: FrameType | None) -> None:
 def _serve(model: str, config: Path | None, overrides: Mapping[str, str]) -> int:
     loaded = settings.load(config, overrides)
     name = model or loaded.settings.models.default or STARTER.name
+    check_start(loaded.settings, name)
     with open_display() as display:
         from omlx_server.process.server import serve
 

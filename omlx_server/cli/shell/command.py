@@ -13,7 +13,7 @@ import typer
 from typer.core import TyperCommand
 
 from omlx_server.cli.shell import output
-from omlx_server.cli.shell.complete import complete_models
+from omlx_server.cli.shell.complete import complete_models, complete_settings
 from omlx_server.errors import OmlxError
 
 Function = TypeVar("Function", bound=Callable[..., int])
@@ -24,7 +24,12 @@ ConfigOption = Annotated[
 ]
 SetOption = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Set any key; may be repeated."),
+    typer.Option(
+        "--set",
+        metavar="SECTION.KEY=VALUE",
+        autocompletion=complete_settings,
+        help="Set any key; may be repeated.",
+    ),
 ]
 
 

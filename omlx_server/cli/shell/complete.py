@@ -5,7 +5,17 @@ This module imports nothing heavy, because the declarations of the commands impo
 must be quick.
 """
 
+import typer
+
 from omlx_server.errors import OmlxError
+
+_NAMES_MODELS = (
+    "models.default",
+    "models.embedding",
+    "models.reranker",
+    "models.pinned",
+    "speculation.draft_model",
+)
 
 
 def complete_models(incomplete: str) -> list[str]:
@@ -23,3 +33,52 @@ def complete_keys(incomplete: str) -> list[str]:
     from omlx_server.settings import KEYS
 
     return sorted(key for key in KEYS if key.startswith(incomplete))
+
+
+def complete_sections(incomplete: str) -> list[str]:
+    """Sections of the settings, and keys of one that is typed."""
+    from omlx_server.settings.sections import SECTIONS
+
+    if "." in incomplete:
+        return complete_keys(incomplete)
+    return sorted(name for name in SECTIONS if name.startswith(incomplete))
+
+
+def complete_values(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Values that the argument `key` of the command can have."""
+    return values_of(str(ctx.params.get("key") or ""), incomplete)
+
+
+def complete_settings(incomplete: str) -> list[str]:
+    """Words for --set: SECTION.KEY=, then the same with a value."""
+    key, equals, value = incomplete.partition("=")
+    if not equals:
+        return [f"{name}=" for name in complete_keys(key)]
+    return [f"{key}={one}" for one in values_of(key, value)]
+
+
+def complete_schemes(incomplete: str) -> list[str]:
+    """Values of --kv-scheme."""
+    return values_of("kv_cache.scheme", incomplete)
+
+
+def values_of(key: str, incomplete: str) -> list[str]:
+    """Values that a setting can have: its choices, or names of models. Empty for a setting whose
+    values can't be listed, and for an unknown key."""
+    from omlx_server.core.model_files.parser_signs import REASONING_PARSERS, TOOL_PARSERS
+    from omlx_server.settings.override_keys import find_override, is_override
+    from omlx_server.settings.sections import FIELDS
+    from omlx_server.settings.values import choices_of
+
+    if key in _NAMES_MODELS:
+        return complete_models(incomplete)
+    try:
+        field = find_override(key).field if is_override(key) else FIELDS.get(key)
+    except OmlxError:
+        return []
+    parsers = {"tool_parser": TOOL_PARSERS, "reasoning_parser": REASONING_PARSERS}
+    if field is not None and field.name in parsers:
+        choices = sorted(parsers[field.name])
+    else:
+        choices = choices_of(field) if field is not None else []
+    return [choice for choice in choices if choice.startswith(incomplete)]

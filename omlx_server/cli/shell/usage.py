@@ -1,8 +1,9 @@
 """The root command: its help, and the errors of a wrong command line: an unknown option or command,
 an invalid value, a missing argument.
 
-These errors have typer's words and form, with two exceptions: those about numbers ("is not a valid
-int range") get our own words and form, and with --json every error is one object.
+These errors have typer's words and form, with three exceptions: those about numbers ("is not a
+valid int range") get our own words and form, a command that other programs have is answered with
+ours, and with --json every error is one object.
 """
 
 import re
@@ -20,24 +21,35 @@ from omlx_server.errors import UsageError
 
 SECTIONS: Mapping[str, tuple[str, ...]] = {
     "Start": ("up", "serve", "chat", "launch"),
-    "Models": (
-        "search",
-        "pull",
-        "list",
-        "show",
-        "ps",
-        "load",
-        "unload",
-        "pin",
-        "unpin",
-        "alias",
-        "rm",
-    ),
+    "Models": ("search", "pull", "list", "show", "ps", "load", "unload", "pin", "alias", "rm"),
     "Look": ("status", "bench", "doctor", "version"),
     "Manage": ("config", "cache", "service"),
 }
 """The order and the headings in which the help shows the commands. A command that no section names
 comes last, under "More"; a test checks that there is none."""
+OF_OTHERS: Mapping[str, str] = {
+    "run": "`omlx-server up MODEL`, which gets and serves it, or `omlx-server chat`",
+    "start": "`omlx-server up`, or `omlx-server service start`",
+    "stop": "`omlx-server unload MODEL`, `omlx-server service stop`, or Ctrl-C where `serve` runs",
+    "restart": "`omlx-server service install`, which replaces a service that runs",
+    "logs": "`omlx-server service logs`",
+    "unpin": "`omlx-server pin MODEL --off`",
+    "unalias": "`omlx-server alias --remove NAME`",
+    "ls": "`omlx-server list`",
+    "models": "`omlx-server list`, or `omlx-server ps` for those in a server",
+    "remove": "`omlx-server rm MODEL`",
+    "delete": "`omlx-server rm MODEL`",
+    "get": "`omlx-server pull MODEL`",
+    "download": "`omlx-server pull MODEL`",
+    "info": "`omlx-server show MODEL`",
+    "inspect": "`omlx-server show MODEL`",
+    "settings": "`omlx-server config show`",
+    "server": "`omlx-server serve MODEL`",
+    "benchmark": "`omlx-server bench`",
+    "install": "`omlx-server service install`",
+}
+"""Commands of Ollama, LM Studio, vLLM and llama.cpp, and ours that are meant by them."""
+_HELP = "help"
 _WORDS = "omlx_server.words"
 # The name of a typer type, without " range" -> what it takes.
 _NUMBERS = {"int": "a whole number", "float": "a number"}
@@ -74,11 +86,22 @@ class Root(TyperGroup):
                 formatter.write_dl(rows)
 
     def make_context(self, info_name: Any, args: Any, parent: Any = None, **extra: Any) -> Any:
+        if args[:1] == [_HELP]:
+            args = [*args[1:], "--help"]
         words = tuple(args)  # typer takes them away one by one
         with _explained(words):
             context = super().make_context(info_name, args, parent, **extra)
         context.meta[_WORDS] = words
         return context
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        try:
+            return super().resolve_command(ctx, args)
+        except typer.TyperException as error:
+            if args[0] in OF_OTHERS:
+                meant = OF_OTHERS[args[0]]
+                error.message = f"No such command '{args[0]}'. Did you mean {meant}?"
+            raise
 
     def invoke(self, ctx: Any) -> Any:
         with _explained(ctx.meta[_WORDS]):

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from omlx_server.core.model_files.kind import architecture_of
+from omlx_server.core.model_files.encoder_length import first_position
 from omlx_server.errors import ModelUnavailable
 
 ACTIVATIONS = ("gelu", "gelu_new", "gelu_pytorch_tanh", "relu")
@@ -48,7 +48,7 @@ class EncoderConfig:
             eps=float(config.get("layer_norm_eps", 1e-12)),
             activation=str(config.get("hidden_act", "gelu")),
             pad_id=pad_id,
-            first_position=pad_id + 1 if "Roberta" in architecture_of(config) else 0,
+            first_position=first_position(config),
         )
         if (
             min(read.layers, read.heads, read.types, read.max_tokens) < 1

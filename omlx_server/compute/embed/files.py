@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from omlx_server.core.model_files.encoder_length import SENTENCE_CONFIG, trained_length
 from omlx_server.errors import ModelUnavailable
 
 
@@ -42,13 +43,10 @@ def modules_in(directory: Path) -> list[Module]:
 
 
 def max_tokens_in(directory: Path, most: int) -> int:
-    """How many tokens of a text the model was trained for: `max_seq_length` in
-    sentence_bert_config.json, but no more than `most`; `most` where that file does not say."""
-    path = directory / "sentence_bert_config.json"
-    value = read_object(path).get("max_seq_length") if path.is_file() else None
-    if isinstance(value, int) and not isinstance(value, bool) and value > 0:
-        return min(most, value)
-    return most
+    """How many tokens of a text the model was trained for, but no more than `most`; `most` where
+    its files do not say. Raises ModelUnavailable if sentence_bert_config.json can't be read."""
+    path = directory / SENTENCE_CONFIG
+    return trained_length(read_object(path) if path.is_file() else {}, most)
 
 
 def _read(path: Path) -> Any:

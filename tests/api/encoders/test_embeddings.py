@@ -13,8 +13,12 @@ import pytest
 from numpy.typing import NDArray
 from openai import OpenAI
 
+from omlx_server.api.http.exchange import REQUEST_ID
+from omlx_server.models.installed import installed_models
+from omlx_server.settings import Settings
 from tests.api.encoders.conftest import Post
-from tests.api.harness import CHAT, MARKER, ServerProcess, assert_envelope, text_of
+from tests.api.harness import CHAT, MARKER, Json, ServerProcess, assert_envelope, text_of
+from tests.api.log_lines import lines_of
 
 PATH = "/v1/embeddings"
 NAME = "all-MiniLM-L6-v2"
@@ -219,6 +223,35 @@ def test_embeddings_are_answered_while_four_chats_stream(reading: ServerProcess)
             return at_work
 
     assert any(asyncio.run(scene()) for _ in range(5))
+
+
+def test_one_number_is_told_of_what_the_model_reads(reading: ServerProcess, post: Post) -> None:
+    shown = reading.http.get(f"{reading.url}/v1/models/{NAME}").json()
+    assert shown["max_model_len"] == shown["max_input_tokens"] == LONGEST
+    refused = post(PATH, model=NAME, input=[[5] * (LONGEST + 1)])
+    assert f"context length is {LONGEST} tokens" in refused.json()["error"]["message"]
+    here = installed_models(Settings().models)
+    assert [m.context_length for m in here if NAME in m.names] == [LONGEST]
+
+
+def test_the_log_and_the_metrics_name_the_encoders(reading: ServerProcess, post: Post) -> None:
+    asked: dict[str, Json] = {
+        PATH: {"input": ["Hello", "you there"]},
+        "/v1/rerank": {"query": "you", "documents": ["Hello", "there"]},
+    }
+    names = {PATH: NAME, "/v1/rerank": "ranker"}
+    for path, body in asked.items():
+        response = post(path, **body)
+        line = lines_of(reading, response.headers[REQUEST_ID])[-1]
+        assert (line["route"], line["model"], line["status"]) == (path, names[path], 200)
+        assert line["prompt_tokens"] == response.json()["usage"]["prompt_tokens"]
+        assert f"{names[path]}, {line['prompt_tokens']} tokens in" in line["message"]
+    text = reading.http.get(f"{reading.url}/metrics").text
+    kinds = {"org/tiny": "chat", names[PATH]: "embedding", "ranker": "rerank"}
+    told = reading.http.get(f"{reading.url}/health").json()["loaded"]
+    assert {one["model"]: one["kind"] for one in told} == kinds
+    for name, kind in kinds.items():
+        assert f'omlx_model_loaded{{kind="{kind}",model_name="{name}"}} 1.0' in text
 
 
 def test_clients_that_leave_cost_the_others_nothing(reading: ServerProcess) -> None:

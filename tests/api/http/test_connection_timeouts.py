@@ -4,6 +4,7 @@ A real server on a real socket with small limits, before an app that needs no mo
 """
 
 import asyncio
+import logging
 import socket
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine
@@ -272,7 +273,7 @@ def test_a_trailer_is_no_header() -> None:
     play(scene)
 
 
-def test_what_is_no_http_is_told_so_in_the_envelope() -> None:
+def test_what_is_no_http_is_told_so_in_the_envelope(caplog: pytest.LogCaptureFixture) -> None:
     async def scene(place: Place) -> None:
         for start in (
             b"\x16\x03\x01\x02\x00\x01\x00",
@@ -282,7 +283,11 @@ def test_what_is_no_http_is_told_so_in_the_envelope() -> None:
             refused(await place.ask(start), 400, None)
         await place.serves()
 
-    play(scene)
+    with caplog.at_level(logging.INFO, "omlx_server.api.http.connection_timeouts"):
+        play(scene)
+    told = [record.__dict__["fields"] for record in caplog.records if "fields" in record.__dict__]
+    said = {"status": 400, "error": "invalid_request_error"}
+    assert told == [{**said, "reason": "Invalid HTTP request received."}] * 3
 
 
 # -- time ----------------------------------------------------------------------------------------

@@ -1,9 +1,11 @@
 """What /metrics tells of several models: each by its name, and what was counted stays."""
 
+import platform
 import re
 import threading
 from collections import Counter
 from collections.abc import Iterator
+from importlib.metadata import version
 from pathlib import Path
 from types import MappingProxyType
 
@@ -12,6 +14,7 @@ import pytest
 from prometheus_client.core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
+from omlx_server import __version__
 from omlx_server.api.metrics.metrics import Metrics
 from omlx_server.core.memory.guard import Relief
 from omlx_server.core.prefix_cache.report import CacheReport
@@ -80,6 +83,29 @@ def test_each_model_is_counted_under_its_name_and_stays(pair: ServerProcess) -> 
     text = text_of(pair)
     assert values(text, "vllm:prefix_cache_hits_total") == hits
     assert values(text, "vllm:kv_cache_usage_perc") == {"org/a": 0, "org/b": 0}
+
+
+def test_a_model_is_told_as_loaded_until_it_leaves(pair: ServerProcess) -> None:
+    def loaded() -> dict[str, float]:
+        return values(text_of(pair), "omlx_model_loaded")
+
+    for name in "ab":
+        ask(pair, name).raise_for_status()
+        assert loaded()[f"org/{name}"] == 1
+    assert loaded() == {"org/a": 0, "org/b": 1}
+    order(pair, "unload", "b").raise_for_status()
+    assert loaded() == {"org/a": 0, "org/b": 0}
+
+
+def test_the_versions_are_labels(pair: ServerProcess) -> None:
+    (sample,) = families(text_of(pair))["omlx_build_info"].samples
+    assert sample.value == 1
+    assert sample.labels == {
+        "version": __version__,
+        "python": platform.python_version(),
+        "mlx": version("mlx"),
+        "mlx_lm": version("mlx-lm"),
+    }
 
 
 def test_no_counter_falls_while_models_come_and_go(pair: ServerProcess) -> None:
@@ -170,7 +196,9 @@ def test_all_of_the_shared_names_have_the_label(shared: str) -> None:
     metrics = Metrics(fixed_models(vitals=Twice()), shared)
     metrics.of("org/a").follow(3).finished("stop")
     text = metrics.collected().text().decode()
-    names = [line for line in text.splitlines() if re.match(r"(vllm:|omlx_(?!cache|memory))", line)]
+    names = [
+        line for line in text.splitlines() if re.match(r"(vllm:|omlx_(?!cache|memory|build))", line)
+    ]
     assert len(names) > 50
     assert [line for line in names if not OF_A_MODEL.search(line)] == []
 

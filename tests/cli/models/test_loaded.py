@@ -122,11 +122,23 @@ def states(url: str) -> dict[str, tuple[str, bool]]:
     return {item["name"]: (item["state"], item["pinned"]) for item in found}
 
 
+def test_without_the_token_ps_shows_what_is_loaded(real: ServerProcess) -> None:
+    """As for a server of another user, or in a container, that has no keys."""
+    result = runner.invoke(app, ["ps", "--url", real.url])
+    assert result.exit_code == 0, result.output
+    rows = [line.split() for line in result.stdout.splitlines()]
+    assert ["one", "chat", "loaded", "0"] in rows and not any("two" in row for row in rows)
+    assert rows[-1][0] == "Weights:" and rows[-1][-1] == "GB."
+    assert result.stderr.startswith("note: only what is loaded is shown")
+    told = json.loads(runner.invoke(app, ["ps", "--json", "--url", real.url]).stdout)
+    assert told["models"] == [{"name": "one", "kind": "chat", "state": "loaded", "in_use": 0}]
+
+
 def test_a_real_server_loads_pins_and_unloads(
     real: ServerProcess, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     url = ("--url", real.url)
-    assert "OMLX_ADMIN_TOKEN" in omlx("ps", *url, code=2)
+    assert "OMLX_ADMIN_TOKEN" in omlx("load", "two", *url, code=2)
     monkeypatch.setenv("OMLX_ADMIN_TOKEN", ADMIN_TOKEN)
     assert states(real.url)["one"] == ("loaded", False)
     assert states(real.url).get("two", ("absent", False)) == ("absent", False)

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Callable
@@ -13,10 +14,12 @@ import pytest
 from typer.testing import CliRunner
 
 from omlx_server.cli.app import app
-from omlx_server.cli.serve import serve
+from omlx_server.cli.look import doctor
+from omlx_server.cli.serve import address_in_use, serve
 from omlx_server.cli.shell.progress import Lines
 from omlx_server.process import server
-from omlx_server.settings import Loaded
+from omlx_server.settings import Loaded, load
+from tests.cli.program import HEAVY, imports_of
 
 runner = CliRunner()
 ROOT = Path(__file__).parents[3]
@@ -45,6 +48,7 @@ class Build:
 def build(monkeypatch: pytest.MonkeyPatch) -> Build:
     fake = Build()
     monkeypatch.setattr(server, "serve", fake.serve)
+    monkeypatch.setenv("OMLX_SERVER__PORT", "0")
     return fake
 
 
@@ -74,26 +78,26 @@ def test_the_progress_bar_is_gone_before_the_ready_line(
 def test_the_model_falls_back_to_the_config_and_then_to_the_starter(build: Build) -> None:
     runner.invoke(app, ["serve"])
     assert build.model == "starter"
-    runner.invoke(app, ["serve"], env={"OMLX_MODELS__DEFAULT": "mine"})
-    assert build.model == "mine"
-    runner.invoke(app, ["serve", "named"], env={"OMLX_MODELS__DEFAULT": "mine"})
-    assert build.model == "named"
+    runner.invoke(app, ["serve"], env={"OMLX_MODELS__DEFAULT": "org/mine"})
+    assert build.model == "org/mine"
+    runner.invoke(app, ["serve", "org/named"], env={"OMLX_MODELS__DEFAULT": "org/mine"})
+    assert build.model == "org/named"
 
 
 def test_flags_win_over_set_and_set_over_the_environment(build: Build) -> None:
-    arguments = ["serve", "--port", "1", "--set", "server.port=2", "--set", "server.host=::1"]
+    arguments = ["serve", "--port", "0", "--set", "server.port=2", "--set", "server.host=127.0.0.2"]
     runner.invoke(app, arguments, env={"OMLX_SERVER__HOST": "localhost"})
     assert build.loaded
-    assert build.loaded.settings.server.port == 1
-    assert build.loaded.settings.server.host == "::1"
+    assert build.loaded.settings.server.port == 0
+    assert build.loaded.settings.server.host == "127.0.0.2"
     assert build.loaded.origins["server.port"] == "flag"
 
 
 def test_models_beside_the_one_that_chats_have_flags(build: Build) -> None:
-    runner.invoke(app, ["serve", "--embedding-model", "minilm", "--reranker", "./judge"])
+    runner.invoke(app, ["serve", "--embedding-model", "minilm", "--reranker", "org/judge"])
     assert build.loaded
     models = build.loaded.settings.models
-    assert (models.embedding, models.reranker) == ("minilm", "./judge")
+    assert (models.embedding, models.reranker) == ("minilm", "org/judge")
 
 
 def test_a_draft_model_has_a_flag_that_counts_for_every_model(build: Build) -> None:
@@ -113,11 +117,45 @@ def test_wrong_settings_end_it_before_anything_is_built(build: Build) -> None:
     assert build.loaded is None
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("nothing", "There is no model 'nothing'"),
+        ("./nowhere", "nowhere does not exist"),
+        ("starter --embedding-model nothing", "There is no model 'nothing'"),
+        ("starter --draft-model nothing", "There is no model 'nothing'"),
+        (
+            "starter --host 192.0.2.1 --set auth.api_keys=key-of-mine",
+            "can't listen on 192.0.2.1 port 0",
+        ),
+        ("starter --port {taken}", "can't listen on 127.0.0.1 port {taken}"),
+    ],
+)
+def test_what_can_be_known_is_said_before_mlx_is_imported(words: str, said: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        taken = other.getsockname()[1]
+        given = ["--port", "0", *words.format(taken=taken).split()]
+        names, told = imports_of("serve", *given, code=2)
+    assert not names & (HEAVY - {"rich"})
+    assert said.format(taken=taken) in told and "hint: " in told
+
+
+def test_the_same_port_is_proposed_by_all_commands(home: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        taken = other.getsockname()[1]
+        settings = load(None, {"server.port": str(taken)}).settings
+        free = address_in_use.next_free(settings).port
+        _, told = imports_of("serve", "--port", str(taken), code=2)
+        assert f"--port {free}; " in told and f"server.port {free}\n" in told
+        assert doctor.fix_of_port("127.0.0.1", taken).endswith(f"server.port {free}")
+    assert free > taken
+
+
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)])
 def test_a_signal_while_it_starts_ends_it_in_order(number: int, code: int, home: Path) -> None:
     (home / "uvloop.py").write_text(SLOW)
     with subprocess.Popen(
-        [sys.executable, "-m", "omlx_server", "serve"],
+        [sys.executable, "-m", "omlx_server", "serve", "--port", "0"],
         env=os.environ | {"PYTHONPATH": f"{home}{os.pathsep}{ROOT}"},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

@@ -24,6 +24,7 @@ from omlx_server.cli.serve import address_in_use, up
 from omlx_server.cli.serve.address_in_use import Listener
 from omlx_server.errors import OmlxError, UsageError
 from omlx_server.models.locate import installed
+from omlx_server.process import ports
 from omlx_server.settings import Settings, load
 from tests.api.conftest import CHATML
 from tests.cli.conftest import FAKE_SERVER
@@ -206,7 +207,7 @@ def test_doors() -> None:
 
 
 def test_when_no_port_is_left_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(address_in_use, "is_free", lambda host, port: False)
+    monkeypatch.setattr(ports, "is_free", lambda host, port: False)
     with pytest.raises(UsageError, match="no port from 8001 on is free"):
         address_in_use.next_free(settings_with())
 

@@ -2,6 +2,7 @@
 of typer, and with --json all of it as one object."""
 
 import json
+import re
 import shlex
 from pathlib import Path
 from typing import Annotated
@@ -11,8 +12,9 @@ import typer
 from typer.testing import CliRunner, Result
 
 from omlx_server.cli.app import app
+from omlx_server.cli.shell import usage
 from omlx_server.cli.shell.usage import Root
-from tests.cli.program import HEAVY, imported_by, program
+from tests.cli.program import HEAVY, commands, imported_by, program
 
 runner = CliRunner()
 AT_LEAST_1 = "--max-tokens: {} is not a whole number of at least 1"
@@ -184,6 +186,40 @@ def test_the_real_program_says_it_on_stdout() -> None:
     done = program("show", "--json")
     assert (done.returncode, done.stderr) == (2, "")
     assert json.loads(done.stdout)["error"]["message"] == "Missing argument 'NAME'."
+
+
+# --- Help, and commands of other programs --------------------------------------------------------
+
+
+@pytest.mark.parametrize("line", ["", "serve", "config", "config get"])
+def test_help_of_a_command_is_asked_for_in_two_ways(line: str) -> None:
+    asked = omlx(f"help {line}")
+    assert (asked.exit_code, asked.output) == (0, omlx(f"{line} --help").output)
+    assert asked.output.startswith(f"Usage: omlx-server {line}".rstrip())
+
+
+def test_help_of_no_command_is_an_error() -> None:
+    found = omlx("help nothing")
+    assert found.exit_code == 2 and "No such command 'nothing'" in found.output
+
+
+@pytest.mark.parametrize("word", usage.OF_OTHERS)
+def test_a_command_of_another_program_is_answered_with_ours(word: str) -> None:
+    found = omlx(f"{word} something --else")
+    assert found.exit_code == 2
+    (line,) = [one for one in found.output.splitlines() if one.startswith("Error:")]
+    assert line.startswith(f"Error: No such command '{word}'. Did you mean `")
+    assert line.endswith("?") and "`omlx-server" in line
+    message, _ = said_of(omlx(f"{word} --json"))
+    assert message == line.removeprefix("Error: ")
+
+
+def test_what_is_meant_by_other_words_is_there() -> None:
+    known = {name for name, _ in commands()}
+    lines = " ".join(usage.OF_OTHERS.values())
+    for words in re.findall(r"`omlx-server ([a-z ]+)", lines):
+        assert words.strip() in known, words
+    assert not known & usage.OF_OTHERS.keys()
 
 
 def test_help_is_no_error(home: Path) -> None:
