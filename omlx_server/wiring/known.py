@@ -119,6 +119,10 @@ class KnownModels:
         """The source with this pool key. Raises KeyError where no known model has it."""
         return self._sources[key]
 
+    def directory(self, key: str) -> Path | None:
+        source = self._sources.get(key)
+        return source.located.path if source is not None else None
+
     async def refresh(self) -> None:
         async with self._looking:  # a call that waits here gets what this one finds
             now, models = time.monotonic(), self._settings.models
