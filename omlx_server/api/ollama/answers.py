@@ -18,7 +18,7 @@ CallArguments = Annotated[
 """An object, or its JSON text."""
 
 
-class CalledFunction(TypedDict):
+class MadeFunction(TypedDict):
     """`index` counts the calls of an answer from 0."""
 
     index: int
@@ -28,7 +28,7 @@ class CalledFunction(TypedDict):
 
 class MadeCall(TypedDict):
     id: str
-    function: CalledFunction
+    function: MadeFunction
 
 
 class AnswerMessage(TypedDict):
@@ -184,7 +184,7 @@ class Shown(TypedDict):
     modified_at: str
 
 
-class Version(TypedDict):
+class OllamaVersion(TypedDict):
     """The version of Ollama whose API this one follows: clients compare it."""
 
     version: str

@@ -8,7 +8,7 @@ import json
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from omlx_server.api.ollama.request import Message, ToolCall
+from omlx_server.api.ollama.request import GivenCall, GivenMessage
 from omlx_server.errors import BadRequest
 from omlx_server.images.source import url_of_image_block
 
@@ -17,7 +17,7 @@ Waiting = list[tuple[str, str]]
 """The ids and names of calls that have no result yet, the oldest first."""
 
 
-def chat_messages(messages: Sequence[Message]) -> list[Json]:
+def chat_messages(messages: Sequence[GivenMessage]) -> list[Json]:
     """The messages of a chat, in their order. Raises BadRequest for an image that is no base64."""
     found: list[Json] = []
     waiting: Waiting = []
@@ -43,12 +43,12 @@ def content_of(text: str, images: Iterable[str], param: str) -> str | list[Json]
     return [*parts, {"type": "text", "text": text}] if parts else text
 
 
-def image_chars(messages: Iterable[Message]) -> int:
+def image_chars(messages: Iterable[GivenMessage]) -> int:
     """How many characters of the messages are images."""
     return sum(len(data) for message in messages for data in message.images or ())
 
 
-def _plain(message: Message, param: str) -> Json:
+def _plain(message: GivenMessage, param: str) -> Json:
     content = content_of(message.content or "", message.images or (), param)
     shape: Json = {"role": message.role, "content": content}
     if message.thinking:
@@ -56,7 +56,7 @@ def _plain(message: Message, param: str) -> Json:
     return shape
 
 
-def _answered(message: Message, waiting: Waiting) -> Json:
+def _answered(message: GivenMessage, waiting: Waiting) -> Json:
     """The fields of a result that say to which call it belongs, which then waits no more."""
     names = [call for call in waiting if call[1] == message.tool_name] or waiting
     given = [call for call in waiting if call[0] == message.tool_call_id]
@@ -68,7 +68,7 @@ def _answered(message: Message, waiting: Waiting) -> Json:
     return {**shape, "name": name} if name else shape
 
 
-def _call(call: ToolCall, number: int) -> Json:
+def _call(call: GivenCall, number: int) -> Json:
     arguments = json.dumps(call.function.arguments or {}, ensure_ascii=False)
     function = {"name": call.function.name, "arguments": arguments}
     return {"id": call.id or _id_of(number), "type": "function", "function": function}

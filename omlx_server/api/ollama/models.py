@@ -34,13 +34,13 @@ _CENTURIES = 292 * 365 * 86_400.0  # seconds; as long as Ollama writes for a mod
 _TAGS = Operation("Ollama", answers.Tags).extra
 _RUNNING = Operation("Ollama", answers.Running).extra
 _SHOW = Operation("Ollama", answers.Shown, body=ShowRequest, may_fail=MODEL).extra
-_VERSION = Operation("Ollama", answers.Version).extra
+_VERSION = Operation("Ollama", answers.OllamaVersion).extra
 
 
 @router.get("/api/version", openapi_extra=_VERSION)
 async def version() -> Response:
     """The version of Ollama whose API this is."""
-    return JsonResponse(answers.Version(version=OLLAMA_VERSION))
+    return JsonResponse(answers.OllamaVersion(version=OLLAMA_VERSION))
 
 
 @router.get("/api/tags", openapi_extra=_TAGS)

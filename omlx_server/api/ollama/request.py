@@ -35,19 +35,19 @@ class Options(TokenFields):
     stop: Stop | Annotated[list[Stop], Field(max_length=32)] | None = None
 
 
-class CalledFunction(StrictModel):
+class GivenFunction(StrictModel):
     name: str
     arguments: dict[str, Any] | None = None
 
 
-class ToolCall(StrictModel):
+class GivenCall(StrictModel):
     """A call that the assistant made in an earlier turn."""
 
     id: str | None = None
-    function: CalledFunction
+    function: GivenFunction
 
 
-class Message(StrictModel):
+class GivenMessage(StrictModel):
     """One turn. A result of a tool has the name of the tool in `tool_name`, the id of the call in
     `tool_call_id`, or neither: then it belongs to the first call without a result."""
 
@@ -55,12 +55,12 @@ class Message(StrictModel):
     content: str | None = None
     thinking: str | None = None
     images: Images | None = None
-    tool_calls: list[ToolCall] | None = None
+    tool_calls: list[GivenCall] | None = None
     tool_name: Annotated[str, Field(max_length=256)] | None = None
     tool_call_id: str | None = None
 
 
-class Tool(StrictModel):
+class GivenTool(StrictModel):
     """A function that the model may call."""
 
     type: str | None = None
@@ -86,8 +86,8 @@ class OllamaChatRequest(WrittenRequest):
     """The body of POST /api/chat. Without messages the model is loaded, or with a `keep_alive` of 0
     unloaded."""
 
-    messages: Annotated[list[Message], Field(max_length=10_000)] | None = None
-    tools: Annotated[list[Tool], Field(max_length=1000)] | None = None
+    messages: Annotated[list[GivenMessage], Field(max_length=10_000)] | None = None
+    tools: Annotated[list[GivenTool], Field(max_length=1000)] | None = None
 
 
 class GenerateRequest(WrittenRequest):
