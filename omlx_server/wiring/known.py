@@ -123,10 +123,11 @@ class KnownModels:
         source = self._sources.get(key)
         return source.located.path if source is not None else None
 
-    async def refresh(self) -> None:
+    async def refresh(self, *, anew: bool = False) -> None:
         async with self._looking:  # a call that waits here gets what this one finds
             now, models = time.monotonic(), self._settings.models
-            if now - self._looked_at < _LOOK_SECONDS and self._looked_at:
+            recent = now - self._looked_at < _LOOK_SECONDS and self._looked_at
+            if recent and not anew:
                 return
             self._on_disk = await asyncio.to_thread(_on_disk, models)
             if models is self._settings.models:

@@ -33,7 +33,7 @@ class Fixed:
     def directory(self, key: str) -> Path | None:
         return None
 
-    async def refresh(self) -> None:
+    async def refresh(self, *, anew: bool = False) -> None:
         return
 
 

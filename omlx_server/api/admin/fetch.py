@@ -18,6 +18,7 @@ from omlx_server.api.http.errors import envelope
 from omlx_server.api.http.json import JsonResponse
 from omlx_server.api.http.sse import EventStream, named
 from omlx_server.api.models.fetcher import Fetched, ModelFetcher
+from omlx_server.api.models.served import Catalogue
 from omlx_server.errors import (
     BadRequest,
     ModelNotFound,
@@ -96,7 +97,7 @@ async def fetching(request: Request, name: str) -> AsyncGenerator[FetchStep, Non
     if found.kind == "unknown":
         near = f" Did you mean {' or '.join(found.suggestions)}?" if found.suggestions else ""
         raise ModelNotFound(f"There is no model {name[:200]!r}.{near}", param="model")
-    return _steps(fetcher, name)
+    return _steps(fetcher, name, context_of(request).models.catalogue)
 
 
 def _fetcher(request: Request) -> ModelFetcher:
@@ -112,7 +113,9 @@ async def _events(steps: AsyncGenerator[FetchStep, None]) -> AsyncGenerator[byte
             yield named(step)
 
 
-async def _steps(fetcher: ModelFetcher, name: str) -> AsyncGenerator[FetchStep, None]:
+async def _steps(
+    fetcher: ModelFetcher, name: str, catalogue: Catalogue
+) -> AsyncGenerator[FetchStep, None]:
     if not _FREE.acquire(blocking=False):
         raise QueueFull(f"{MOST_AT_ONCE} models are being fetched already", retry_after=10)
     progress = _Latest()
@@ -125,6 +128,7 @@ async def _steps(fetcher: ModelFetcher, name: str) -> AsyncGenerator[FetchStep, 
                 told = progress.latest
                 yield told
             await asyncio.wait({task}, timeout=_TOLD_SECONDS)
+        await catalogue.refresh(anew=True)  # so that it can be used at once
         yield _done(task.result())
     except ModelUnavailable as error:
         raise FetchProblem(

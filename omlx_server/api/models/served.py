@@ -114,8 +114,8 @@ class Catalogue(Protocol):
     def directory(self, key: str) -> Path | None:
         """Where the files of a known model are, by its key in the pool; None if it is not known."""
 
-    async def refresh(self) -> None:
-        """Look at the disk again, unless that was a moment ago."""
+    async def refresh(self, *, anew: bool = False) -> None:
+        """Look at the disk again, unless that was a moment ago; with `anew` in any case."""
 
 
 class Vitals(Protocol):

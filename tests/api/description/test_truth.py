@@ -103,7 +103,7 @@ RESPONSES: list[Json] = [
 WITHOUT_END = {"ignore_eos": True, "num_predict": 12}
 OLLAMA: list[tuple[str, Json]] = [
     ("chat", {"messages": TALK, "options": WITHOUT_END, "logprobs": True, "top_logprobs": 1}),
-    ("chat", {"messages": TALK, "options": WITHOUT_END, "think": False}),
+    ("chat", {"messages": TALK, "options": WITHOUT_END, "think": False, "logprobs": True}),
     ("chat", {}),
     ("generate", {"prompt": "Hi", "options": WITHOUT_END, "logprobs": True, "top_logprobs": 1}),
     ("generate", {"prompt": "Hi", "options": WITHOUT_END, "raw": True}),
@@ -198,13 +198,10 @@ def _written(ask: Ask) -> None:
 
 
 def _as_ollama(ask: Ask) -> None:
-    """A random model calls no tool by itself, but a grammar that it obeys makes it call one."""
     for path, body in OLLAMA:
         for stream in (True, False):
             ask("POST", f"/api/{path}", json={"model": CHAT, "stream": stream, **body})
-    for stream in (True, False):
-        body = {"model": CHAT, "messages": TALK, "tools": [TOOL], "format": SCHEMA, "think": False}
-        ask("POST", "/api/chat", json={**body, "stream": stream, "options": {"num_predict": 200}})
+    _calling(ask)
     ask("POST", "/api/embed", json={"model": EMBEDDING, "input": ["Hi", "Ho"]})
     ask("POST", "/api/embeddings", json={"model": EMBEDDING, "prompt": "Hi"})
     for path in ("tags", "ps", "version"):
@@ -216,6 +213,17 @@ def _as_ollama(ask: Ask) -> None:
         ask("POST", "/api/pull", json={"model": EMBEDDING, "stream": stream}, **told)
     ask("POST", "/api/pull", 404, json={"model": "nobody"}, **told)
     ask("POST", "/api/pull", 401, json={"model": EMBEDDING})
+
+
+def _calling(ask: Ask) -> None:
+    """Whether a random model calls a tool or gives the form is a matter of the seed."""
+    body: Json = {"messages": TALK, "tools": [TOOL], "format": SCHEMA, "think": False}
+    for seed in range(60):
+        options = {"num_predict": 200, "temperature": 2, "seed": seed}
+        made = ask("POST", "/api/chat", json={"model": CHAT, **body, "options": options})
+        if "tool_calls" in made.text:
+            return
+    raise AssertionError("no seed made it call the tool")
 
 
 def _administered(ask: Ask) -> None:
