@@ -4,7 +4,6 @@ they are."""
 import asyncio
 import math
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 from fastapi import APIRouter, Request
@@ -21,6 +20,7 @@ from omlx_server.api.ollama.about import Abilities, About, abilities, about, in_
 from omlx_server.api.ollama.lines import rfc3339
 from omlx_server.api.ollama.request import ShowRequest
 from omlx_server.api.ollama.stay import served_name
+from omlx_server.api.openai.models import by_name
 from omlx_server.engine.pool.entry import Entry, Phase
 from omlx_server.errors import BadRequest
 from omlx_server.models.description import described
@@ -45,10 +45,11 @@ async def version() -> Response:
 
 @router.get("/api/tags", openapi_extra=_TAGS)
 async def tags(request: Request) -> Response:
-    """The models that chat or embed, loaded or not, and their aliases."""
+    """The models that chat or embed, loaded or not, by every name that a request may use. A
+    reranker is none of Ollama's kinds."""
     models = context_of(request).models
     await models.catalogue.refresh()
-    listed = dict(_named(models))
+    listed = {n: one for n, one in by_name(models).items() if one.role is not RERANKING}
     return JsonResponse(await asyncio.to_thread(_tags, models, listed))
 
 
@@ -74,16 +75,6 @@ async def show(request: Request) -> Response:
     takes_images = models.takes_images(known)
     directory = models.catalogue.directory(known.wanted.key)
     return JsonResponse(await asyncio.to_thread(_shown, name, known, directory, takes_images))
-
-
-def _named(models: ServedModels) -> Iterator[tuple[str, ModelListing]]:
-    """Each model by its first name and by its aliases. A reranker is none of Ollama's kinds."""
-    catalogue = models.catalogue
-    known = [one for one in models.known() if one.role is not RERANKING]
-    yield from ((one.names[0], one) for one in reversed(known))
-    for alias in catalogue.aliases:
-        meant = catalogue.resolve_alias(alias)
-        yield from ((alias, one) for one in known if meant in one.names)
 
 
 def _about(models: ServedModels, known: ModelListing) -> About:
