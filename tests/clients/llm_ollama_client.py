@@ -17,6 +17,11 @@ from tests.clients.weather import QUESTION, TOKENS, Weather
 scenarios = Scenarios("llm-ollama")
 
 
+def id_of(name: str) -> str:
+    """What the plugin calls a model."""
+    return f"ollama/{name}"
+
+
 def program(server: Server, *words: str) -> str:
     configure(server)
     command = [sys.executable, "-m", "llm", *words]
@@ -32,17 +37,17 @@ def configure(server: Server) -> None:
 
 def model(server: Server) -> Any:
     configure(server)
-    return llm.get_model(server.model)
+    return llm.get_model(id_of(server.model))
 
 
 @scenarios
 def the_program(server: Server) -> None:
-    told = program(server, "models", "list")
-    assert server.model in told
-    assert server.embedding_model in program(server, "embed-models", "list")
-    assert program(server, "-m", server.model, "-o", "num_predict", "8", QUESTION).strip()
-    asked = ("-m", server.model, "--no-stream", "-o", "num_predict", "8")
-    assert program(server, *asked, QUESTION).strip()
+    model = id_of(server.model)
+    assert model in program(server, "models", "list")
+    assert id_of(server.embedding_model) in program(server, "embed-models", "list")
+    asked = ("-o", "num_predict", "8", QUESTION)
+    assert program(server, "-m", model, *asked).strip()
+    assert program(server, "-m", model, "--no-stream", *asked).strip()
 
 
 @scenarios
@@ -63,7 +68,7 @@ def schema(server: Server) -> None:
 @scenarios
 def embeddings(server: Server) -> None:
     configure(server)
-    vectors = list(llm.get_embedding_model(server.embedding_model).embed_multi(["a", "b"]))
+    vectors = list(llm.get_embedding_model(id_of(server.embedding_model)).embed_multi(["a", "b"]))
     assert [len(vector) for vector in vectors] == [384, 384]
 
 

@@ -19,6 +19,9 @@ from omlx_server.text.fill_in import FILL_IN
 from omlx_server.text.reasoning.style import STYLES
 from omlx_server.text.tool_calls.fallback import supports_tools
 
+FileState = tuple[str, int, float]
+"""A file's name, its size in bytes and when it was changed."""
+
 _KEPT = 256
 _GROUP_SIZE = 64
 _UNITS = ((10**12, "T"), (10**9, "B"), (10**6, "M"), (10**3, "K"))
@@ -35,7 +38,9 @@ _SIZES = {
 @dataclass(frozen=True, slots=True)
 class About:
     """`family`: the architecture. `quantization`: "4-bit", "BF16" and the like. `sizes`: numbers of
-    layers and the like by Ollama's names. `modified`: seconds since 1970."""
+    layers and the like by Ollama's names. `modified`: seconds since 1970. `digest` stands for the
+    configuration and for names and sizes of all files: clients take models of one digest for one,
+    and keep what they know of it."""
 
     family: str = ""
     quantization: str = ""
@@ -56,12 +61,14 @@ class Abilities:
 
 
 def about(directory: Path | None) -> About:
-    """What the files in a directory say; kept until its config.json changes."""
+    """What the files in a directory say; kept until one of them changes."""
+    if directory is None:
+        return About()
     try:
-        changed = (directory / "config.json").stat().st_mtime if directory else None
+        states = [(file.name, file.stat()) for file in sorted(directory.iterdir())]
     except OSError:
-        changed = None
-    return About() if directory is None or changed is None else _about(directory, changed)
+        return About()
+    return _about(directory, tuple((name, s.st_size, s.st_mtime) for name, s in states))
 
 
 def abilities(directory: Path | None) -> Abilities:
@@ -89,20 +96,20 @@ def in_words(parameters: int) -> str:
 
 
 @lru_cache(_KEPT)
-def _about(directory: Path, changed: float) -> About:
+def _about(directory: Path, states: tuple[FileState, ...]) -> About:
     said = read_json(directory / "config.json")
     config: dict[str, Any] = said if isinstance(said, dict) else {}
     inner = config.get("text_config")
     text = {**config, **(inner if isinstance(inner, dict) else {})}
     sizes = ((ours, text.get(theirs)) for theirs, ours in _SIZES.items())
-    mark = f"{directory.name} {config!r} {layout.weight_bytes(directory)}"
+    mark = f"{directory.name} {config!r} {[(name, size) for name, size, _ in states]}"
     dtype = text.get("dtype") or text.get("torch_dtype")
     return About(
         family=str(config.get("model_type", "")),
         quantization=quantization_of(config) or _dtype_in_words(dtype),
         parameters=_parameters(directory, config),
         sizes=tuple((name, size) for name, size in sizes if type(size) is int),
-        modified=changed,
+        modified=max((changed for _, _, changed in states), default=0.0),
         digest=hashlib.sha256(mark.encode(errors="replace")).hexdigest(),
     )
 

@@ -136,7 +136,8 @@ class ModelDetails(TypedDict):
 
 
 class TaggedModel(TypedDict):
-    """`digest` is of this machine: it changes with the model's configuration and its size."""
+    """`digest` stands for the model's configuration and the names and sizes of its files: names of
+    one model have the same."""
 
     name: str
     model: str

@@ -106,7 +106,7 @@ OLLAMA: list[tuple[str, Json]] = [
     ("chat", {"messages": TALK, "options": WITHOUT_END, "think": False, "logprobs": True}),
     ("chat", {}),
     ("generate", {"prompt": "Hi", "options": WITHOUT_END, "logprobs": True, "top_logprobs": 1}),
-    ("generate", {"prompt": "Hi", "options": WITHOUT_END, "raw": True}),
+    ("generate", {"prompt": "Hi", "options": WITHOUT_END, "raw": True, "logprobs": True}),
     ("generate", {}),
 ]
 
@@ -359,7 +359,7 @@ def test_what_is_declared_is_sent(asked: Ask, judge: Judge) -> None:
     for _ in range(3):
         if judge.unsent() - RARE:
             _written(asked)
-    assert not judge.unsent() - RARE
+    assert sorted(judge.unsent() - RARE) == []
 
 
 RARE = {
@@ -369,6 +369,11 @@ RARE = {
     *(f"ErrorPayload.{name}" for name in ("type", "code", "message", "param")),
     *("ResponseFailure.code", "ResponseFailure.message"),
     *("FetchError.type", "FetchError.error"),
+    *(
+        "PullStatus.digest",
+        "PullStatus.total",
+        "PullStatus.completed",
+    ),  # what is here is not pulled
 }
 
 

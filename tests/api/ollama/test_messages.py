@@ -121,6 +121,8 @@ def test_parameters_are_counted_also_where_weights_are_packed(tmp_path: Path) ->
     save_file(tensors, tmp_path / "model.safetensors")
     found = files.about(tmp_path)
     assert (found.family, found.quantization, found.parameters) == ("llama", "4-bit", 259)
+    (tmp_path / "chat_template.jinja").write_text("x")
+    assert files.about(tmp_path).digest != found.digest
     assert files.about(tmp_path / "none") == files.about(None) == files.About()
 
 

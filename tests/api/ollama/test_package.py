@@ -144,6 +144,7 @@ def test_what_there_is_is_listed_and_shown(client: ollama.Client) -> None:
     assert found.keys() >= {"org/tiny", "org/thinker", "org/seeing", "small"}
     tiny = found["org/tiny"]
     assert tiny.size and tiny.modified_at and len(tiny.digest or "") == 64
+    assert found["small"].digest == tiny.digest != found["org/thinker"].digest
     assert tiny.details and (tiny.details.format, tiny.details.family) == ("mlx", "llama")
     assert tiny.details.parameter_size == "88K"
     shown = client.show("org/tiny:latest")
