@@ -116,7 +116,11 @@ def test_parameters_are_counted_also_where_weights_are_packed(tmp_path: Path) ->
     config = {"model_type": "llama", "quantization": {"group_size": 32, "bits": 4}}
     (tmp_path / "config.json").write_bytes(orjson.dumps(config))
     scale = np.zeros((8, 1), np.float16)
-    packed = {"a.weight": np.zeros((8, 4), np.uint32), "a.scales": scale, "a.biases": scale}
+    packed: dict[str, np.ndarray[Any, Any]] = {
+        "a.weight": np.zeros((8, 4), np.uint32),
+        "a.scales": scale,
+        "a.biases": scale,
+    }
     tensors = {**packed, "b.weight": np.zeros(3, np.float32)}
     save_file(tensors, tmp_path / "model.safetensors")
     found = files.about(tmp_path)
