@@ -221,7 +221,7 @@ def test_a_conversation_that_is_too_long_is_cut_where_the_request_says_so(
 def test_a_model_is_pulled_by_its_owner_only(own: ServerProcess, client: ollama.Client) -> None:
     for stream in (False, True):
         with pytest.raises(ResponseError) as caught:
-            list(client.pull(FAR, stream=stream))  # type: ignore[call-overload]
+            list(client.pull(FAR, stream=stream))
         assert caught.value.status_code == 401
     headers = {"authorization": f"Bearer {ADMIN_TOKEN}"}
     with ollama.Client(own.url, headers=headers, trust_env=False) as owner:
