@@ -13,6 +13,7 @@ from omlx_server.api.chat.turn import Turn, submit
 from omlx_server.api.context import context_of
 from omlx_server.api.description.operation import MODEL, WORK, Operation
 from omlx_server.api.http import json_body, sse
+from omlx_server.api.http.exchange import current
 from omlx_server.api.http.json import JsonResponse
 from omlx_server.api.models.encoders import CHAT
 from omlx_server.api.models.served import ServedModel
@@ -140,7 +141,8 @@ async def _continued(asked: _Asked, body: GenerateRequest) -> Choices:
 async def _answered(asked: _Asked, choices: Choices, body: Body) -> Response:
     """The response with the answer that `choices` give."""
     given, request = asked.body, asked.request
-    shapes = AnswerShapes(given.model, body, asked.load_seconds, with_logprobs=bool(given.logprobs))
+    logs = bool(given.logprobs)
+    shapes = AnswerShapes(given.model, body, current(), asked.load_seconds, with_logprobs=logs)
     if given.stream is False:
         whole = await sse.while_connected(request.receive, _whole(shapes, choices))
         return JsonResponse(whole, headers=choices.headers())

@@ -11,7 +11,7 @@ import pytest
 from safetensors.numpy import save_file
 
 from omlx_server.api.chat.choices import ChoiceDelta, Usage
-from omlx_server.api.http.exchange import Phases, current
+from omlx_server.api.http.exchange import Exchange, Phases
 from omlx_server.api.ollama import about as files
 from omlx_server.api.ollama.messages import chat_messages
 from omlx_server.api.ollama.request import GivenMessage
@@ -90,25 +90,26 @@ def test_what_is_no_time_is_refused(wrong: str) -> None:
 
 
 def shapes() -> AnswerShapes:
-    return AnswerShapes("m", message_body, 0.0, with_logprobs=False)
+    exchange = Exchange("x", phases=[Phases(1)])
+    return AnswerShapes("m", message_body, exchange, 0.0, with_logprobs=False)
 
 
 def test_a_call_is_sent_once_it_is_whole_and_not_when_it_was_cut() -> None:
     made, usage = shapes(), Usage(1)
-    current_phases()
     first = ChoiceDelta(0, (Text("Well. "), CallStart(0, "c1", "f"), Arguments(0, '{"x":')))
     assert [line["message"] for line in made.lines(first, usage)] == [
         {"role": "assistant", "content": "Well. "}
     ]
-    more = ChoiceDelta(0, (Arguments(0, " 1e999}"), CallStart(1, "c2", "g"), Arguments(1, '{"y')))
+    more = ChoiceDelta(0, (Arguments(0, " 1e999}"), CallStart(1, "c2", "g"), Arguments(1, "{}")))
     [line] = made.lines(more, usage)
     assert orjson.dumps(line["message"]["tool_calls"]) == (
         b'[{"id":"c1","function":{"index":0,"name":"f","arguments":{"x": 1e999}}}]'
     )
-
-
-def current_phases() -> None:
-    current().phases.append(Phases(1))
+    cut = ChoiceDelta(0, (CallStart(2, "c3", "h"), Arguments(2, '{"y')), finish="length")
+    second, last = made.lines(cut, usage)
+    [call] = second["message"]["tool_calls"]
+    assert (call["id"], call["function"]["index"]) == ("c2", 1)
+    assert (last["done_reason"], last["message"]["content"]) == ("length", "")
 
 
 def test_parameters_are_counted_also_where_weights_are_packed(tmp_path: Path) -> None:
