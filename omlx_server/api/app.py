@@ -26,6 +26,10 @@ from omlx_server.api.http import errors
 from omlx_server.api.http.anthropic_errors import REQUEST_ID as ANTHROPIC_ID
 from omlx_server.api.http.exchange import REQUEST_ID, Exchanges
 from omlx_server.api.metrics import metrics
+from omlx_server.api.ollama import embed as ollama_embed
+from omlx_server.api.ollama import models as ollama_models
+from omlx_server.api.ollama import pull as ollama_pull
+from omlx_server.api.ollama import routes as ollama
 from omlx_server.api.openai import chat, completions, embeddings, models
 from omlx_server.api.own import health, rerank, tokenize
 from omlx_server.api.responses import routes as responses
@@ -45,6 +49,7 @@ _PARTS = (
     tokenize,
     cache,
 )
+_OLLAMA_PARTS = (ollama, ollama_embed, ollama_models)
 _ADMIN_PARTS = (admin_models, admin_activity, admin_cache, admin_settings, admin_fetch)
 
 
@@ -113,13 +118,17 @@ def create_app(context: ApiContext) -> App:
 
 
 def _parts(context: ApiContext) -> Iterator[ModuleType]:
-    """The modules whose routes the server has; /metrics, the page and the admin routes are left out
-    where the settings switch them off."""
+    """The modules whose routes the server has; /metrics, the page, Ollama's API and the admin
+    routes are left out where the settings switch them off."""
     yield from (part for part in _PARTS if part is not metrics or context.shows_metrics)
     if context.web is not None:
         yield web
+    if context.speaks_ollama:
+        yield from _OLLAMA_PARTS
     if context.admin.enabled:
         yield from _ADMIN_PARTS
+        if context.speaks_ollama:
+            yield ollama_pull
 
 
 def _routes(context: ApiContext) -> tuple[APIRoute, ...]:

@@ -34,7 +34,8 @@ class ConfigState:
 @dataclass(frozen=True, slots=True, eq=False)
 class ApiContext:
     """`web` has the files of the page; None where the server has none. `settings` shows and changes
-    the settings, and `fetcher` fetches models; None where nothing does that."""
+    the settings, and `fetcher` fetches models; None where nothing does that. `speaks_ollama`:
+    whether the server has the routes of Ollama's API."""
 
     models: ServedModels
     max_body_bytes: int
@@ -52,6 +53,7 @@ class ApiContext:
     admin: AdminAccess = field(default_factory=AdminAccess)
     shows_metrics: bool = True
     web: WebFiles | None = None
+    speaks_ollama: bool = True
     config: ConfigState = field(default_factory=ConfigState)
     settings: SettingsEditor | None = None
     fetcher: ModelFetcher | None = None

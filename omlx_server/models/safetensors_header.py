@@ -1,6 +1,7 @@
 """Reads the headers of safetensors files, which name the tensors, and no weights. Any thread."""
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,23 +12,26 @@ _LENGTH_BYTES = 8
 _MOST_HEADER_BYTES = 1 << 25
 
 
-class _Tensor(msgspec.Struct):
-    """`data_offsets` count from the end of the header. Metadata have none."""
+class Tensor(msgspec.Struct):
+    """One array: its type as safetensors writes it ("BF16", "U32") and its shape. `data_offsets`
+    count from the end of the header. Metadata have none of these."""
 
     data_offsets: tuple[int, int] = (0, 0)
+    dtype: str = ""
+    shape: tuple[int, ...] = ()
 
 
 # MLX writes null where there are no metadata.
-_HEADER = msgspec.json.Decoder(dict[str, _Tensor | None])
+_HEADER = msgspec.json.Decoder(dict[str, Tensor | None])
 _METADATA = "__metadata__"
 
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """The names of the `tensors` in a file. The file has `nbytes` bytes, and `whole_bytes` if
+    """The `tensors` in a file by their names. The file has `nbytes` bytes, and `whole_bytes` if
     nothing is missing of it."""
 
-    tensors: tuple[str, ...]
+    tensors: Mapping[str, Tensor]
     nbytes: int
     whole_bytes: int
 
@@ -43,5 +47,5 @@ def read_header(file: Path) -> Header | None:
             return None
         found = _HEADER.decode(opened.read(length))
     ends = max((tensor.data_offsets[1] for tensor in found.values() if tensor), default=0)
-    tensors = tuple(name for name in found if name != _METADATA)
+    tensors = {name: one for name, one in found.items() if one and name != _METADATA}
     return Header(tensors, nbytes, _LENGTH_BYTES + length + ends)

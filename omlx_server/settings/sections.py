@@ -254,6 +254,12 @@ class Web(Section, frozen=True):
     enabled: bool = True
 
 
+class Ollama(Section, frozen=True):
+    """Ollama's API below /api, for clients that know no other."""
+
+    enabled: bool = True
+
+
 class Settings(Section, frozen=True):
     """All sections. `Settings()` has the defaults, without any file or environment variable."""
 
@@ -274,6 +280,7 @@ class Settings(Section, frozen=True):
     metrics: Metrics = field(default_factory=Metrics)
     admin: Admin = field(default_factory=Admin)
     web: Web = field(default_factory=Web)
+    ollama: Ollama = field(default_factory=Ollama)
 
     def overrides_of(self, names: Iterable[str]) -> ModelOverrides:
         """The overrides of a model, merged from those under its `names` and under aliases of them.

@@ -45,6 +45,7 @@ def make_context(
         admin=make_admin_access(settings),
         shows_metrics=settings.metrics.enabled,
         web=WebFiles() if settings.web.enabled else None,
+        speaks_ollama=settings.ollama.enabled,
         **_changeable(settings),
     )
 

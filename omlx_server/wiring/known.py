@@ -7,6 +7,7 @@ import asyncio
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from omlx_server.api.models import encoders
 from omlx_server.api.models.encoders import Role
@@ -116,10 +117,15 @@ class KnownModels:
         """The source with this pool key. Raises KeyError where no known model has it."""
         return self._sources[key]
 
-    async def refresh(self) -> None:
+    def directory(self, key: str) -> Path | None:
+        source = self._sources.get(key)
+        return source.located.path if source is not None else None
+
+    async def refresh(self, *, anew: bool = False) -> None:
         async with self._looking:  # a call that waits here gets what this one finds
             now, models = time.monotonic(), self._settings.models
-            if now - self._looked_at < _LOOK_SECONDS and self._looked_at:
+            recent = now - self._looked_at < _LOOK_SECONDS and self._looked_at
+            if recent and not anew:
                 return
             self._on_disk = await asyncio.to_thread(_on_disk, models)
             if models is self._settings.models:

@@ -2,6 +2,7 @@
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import MappingProxyType
 
 from omlx_server.api.models.encoders import CHAT, EMBEDDING, RERANKING, ServedEmbedder
@@ -29,7 +30,10 @@ class Fixed:
     def resolve_alias(self, name: str) -> str:
         return self.aliases.get(name, name)
 
-    async def refresh(self) -> None:
+    def directory(self, key: str) -> Path | None:
+        return None
+
+    async def refresh(self, *, anew: bool = False) -> None:
         return
 
 

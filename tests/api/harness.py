@@ -222,6 +222,16 @@ def assert_envelope(response: httpx.Response, status: int) -> Json:
     return error
 
 
+def assert_ollama_envelope(response: httpx.Response, status: int) -> str:
+    """Ollama's error shape, exactly. Returns the message."""
+    assert response.status_code == status, response.text
+    assert response.headers["content-type"] == "application/json"
+    body = response.json()
+    assert set(body) == {"error"} and isinstance(body["error"], str) and body["error"]
+    assert MARKER not in response.text, "the input was echoed"
+    return str(body["error"])
+
+
 def samples(text: str) -> dict[str, float]:
     """What /metrics tells, by name and labels. Several models are summed up."""
     found: dict[str, float] = {}

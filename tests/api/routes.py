@@ -76,6 +76,8 @@ def body_for(path: str) -> dict[str, Any]:
     defs = described()["components"]["schemas"]
     schema = _resolved(content["application/json"]["schema"], defs)
     body: dict[str, Any] = least(schema, defs)
+    if "num_predict" in str(defs.get("Options")) and "keep_alive" in schema["properties"]:
+        body["options"] = {"num_predict": 1}
     return body | ({"max_tokens": 1} if "max_tokens" in schema["properties"] else {})
 
 

@@ -18,7 +18,15 @@ from omlx_server.settings import Settings
 from omlx_server.wiring.context import make_context
 from tests.api.bad_values import NOT_EVEN_JSON, RAW_VALUES
 from tests.api.fixed import fixed_models
-from tests.api.harness import ADMIN_TOKEN, CHAT, MARKER, ServerProcess, assert_envelope, serving
+from tests.api.harness import (
+    ADMIN_TOKEN,
+    CHAT,
+    MARKER,
+    ServerProcess,
+    assert_envelope,
+    assert_ollama_envelope,
+    serving,
+)
 from tests.api.routes import ENDLESS, bodies, body_for, least, routes
 
 KEY = "correct-horse-battery"
@@ -51,7 +59,10 @@ def ask_with(
 
 
 def refused(response: httpx.Response, status: int, code: str | None = None) -> None:
-    """In the envelope of OpenAI, or of Anthropic under the routes of theirs."""
+    """In the envelope of OpenAI, or of Anthropic and Ollama under the routes of theirs."""
+    if response.request.url.path.startswith("/api/"):
+        assert_ollama_envelope(response, status)
+        return
     if response.request.url.path.startswith("/v1/messages"):
         assert response.status_code == status, response.text
         body = response.json()
@@ -83,7 +94,7 @@ def test_a_route_needs_a_key_or_is_about_health(method: str, path: str) -> None:
     else:
         refused(response, 401, "invalid_api_key")
         right = {"content_type": "application/json", "authorization": f"Bearer {KEY}"}
-        if path.startswith("/admin/"):
+        if path.startswith("/admin/") or path == "/api/pull":
             refused(ask(method, path, **right), 401, "admin_token_needed")
             right["x_admin_token"] = ADMIN_TOKEN
         if (method, path) == ENDLESS:
@@ -177,7 +188,8 @@ def sane(response: httpx.Response) -> None:
     """An answer, or a refusal in the envelope that tells nothing of what came in but the name of a
     model that there is not."""
     assert response.status_code < 500, response.text
-    if response.status_code == 404 and "model_not_found" in response.text:
+    unknown = ("model_not_found", "model not found")  # Ollama's errors have no code
+    if response.status_code == 404 and any(said in response.text for said in unknown):
         assert len(response.content) < 500
     elif response.status_code >= 400:
         refused(response, response.status_code)

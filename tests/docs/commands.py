@@ -62,6 +62,7 @@ LEFT: Mapping[str, str] = MappingProxyType(
         "claude": "a program of others",
         "aider": "a program of others",
         "open-webui": "a program of others",
+        "llm": "a program of others",
     }
 )
 # Instead of a command that would become another program, or would wait for somebody.

@@ -3,6 +3,7 @@
 import asyncio
 import threading
 from collections.abc import AsyncGenerator
+from contextlib import aclosing
 
 from fastapi import APIRouter, Depends, Request
 from starlette.responses import Response
@@ -19,6 +20,7 @@ from omlx_server.api.http.json import JsonResponse
 from omlx_server.api.http.sse import EventStream, named
 from omlx_server.api.metric_helpers import label_of
 from omlx_server.api.models.fetcher import Fetched, ModelFetcher
+from omlx_server.api.models.served import Catalogue
 from omlx_server.errors import (
     BadRequest,
     ModelNotFound,
@@ -42,6 +44,7 @@ _PULL = Operation(
     events=Events(FetchEvent, named=True),
     may_fail=(*ADMIN, *MODEL, 429, 503),
 ).extra
+FetchStep = FetchProgress | ModelFetched
 _FREE = threading.BoundedSemaphore(MOST_AT_ONCE)
 
 
@@ -79,13 +82,25 @@ async def pull(request: Request) -> Response:
     come stays for the next time."""
     context = context_of(request)
     asked = await json_body.read(request, ModelName, context.max_body_bytes)
-    fetcher, name = _fetcher(request), asked.model
+    steps = await fetching(request, asked.model)
+    return EventStream(_events(steps), context.keepalive_seconds, on_error=_as_event)
+
+
+async def fetching(request: Request, name: str) -> AsyncGenerator[FetchStep, None]:
+    """The steps of fetching a model, which begins with the first of them. Closing the generator
+    ends it. The generator raises QueueFull, and FetchProblem where the fetch fails.
+
+    Raises:
+        ModelNotFound: the name is that of no model.
+        Unavailable: this server fetches no models.
+    """
+    fetcher = _fetcher(request)
     found = await asyncio.to_thread(fetcher.resolve, name[:_LONGEST_NAME])
     if found.kind == "unknown":
         near = f" Did you mean {' or '.join(found.suggestions)}?" if found.suggestions else ""
         raise ModelNotFound(f"There is no model {name[:200]!r}.{near}", param="model")
     current().about = label_of(found.name)
-    return EventStream(_events(fetcher, name), context.keepalive_seconds, on_error=_as_event)
+    return _steps(fetcher, name, context_of(request).models.catalogue)
 
 
 def _fetcher(request: Request) -> ModelFetcher:
@@ -95,20 +110,29 @@ def _fetcher(request: Request) -> ModelFetcher:
     return fetcher
 
 
-async def _events(fetcher: ModelFetcher, name: str) -> AsyncGenerator[bytes, None]:
+async def _events(steps: AsyncGenerator[FetchStep, None]) -> AsyncGenerator[bytes, None]:
+    async with aclosing(steps):
+        async for step in steps:
+            yield named(step)
+
+
+async def _steps(
+    fetcher: ModelFetcher, name: str, catalogue: Catalogue
+) -> AsyncGenerator[FetchStep, None]:
     if not _FREE.acquire(blocking=False):
         raise QueueFull(f"{MOST_AT_ONCE} models are being fetched already", retry_after=10)
     progress = _Latest()
-    fetching = asyncio.ensure_future(asyncio.to_thread(_fetch, fetcher, name, progress))
-    fetching.add_done_callback(_noted)
+    task = asyncio.ensure_future(asyncio.to_thread(_fetch, fetcher, name, progress))
+    task.add_done_callback(_noted)
     try:
         told = None
-        while not fetching.done():
+        while not task.done():
             if progress.latest != told:
                 told = progress.latest
-                yield named(told)
-            await asyncio.wait({fetching}, timeout=_TOLD_SECONDS)
-        yield named(_done(fetching.result()))
+                yield told
+            await asyncio.wait({task}, timeout=_TOLD_SECONDS)
+        await catalogue.refresh(anew=True)  # so that it can be used at once
+        yield _done(task.result())
     except ModelUnavailable as error:
         raise FetchProblem(
             f"{error.message}. {error.hint}" if error.hint else error.message

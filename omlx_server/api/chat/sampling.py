@@ -44,8 +44,9 @@ class EngineFields(StrictModel):
     priority: Annotated[int, Field(ge=-1000, le=1000)] | None = None
 
 
-class SharedFields(EngineFields):
-    """The fields that requests of all APIs have, Anthropic's included, each with its bounds."""
+class TokenFields(StrictModel):
+    """How a token is chosen from what the model computes, each field with its bounds. All APIs have
+    these, Ollama's in its `options`."""
 
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
     top_p: Annotated[float, Field(ge=0, le=1)] | None = None
@@ -53,6 +54,11 @@ class SharedFields(EngineFields):
     min_p: Annotated[float, Field(ge=0, le=1)] | None = None
     seed: Annotated[int, Field(ge=-(1 << 63), lt=1 << 64)] | None = None
     ignore_eos: bool | None = None
+
+
+class SharedFields(EngineFields, TokenFields):
+    """The fields that requests of OpenAI's and Anthropic's APIs have."""
+
     speculation: Mode | None = None
     stream: bool | None = None
 

@@ -18,12 +18,13 @@ from omlx_server.api.description.operation import EXTRA, Bytes, Events, Header, 
 from omlx_server.api.description.schemas import Schema, Schemas
 
 _JSON = "application/json"
+_LINES = "application/x-ndjson"
 _RESPONSES = "#/components/responses/"
 _KEYS = {
     "bearer": {"type": "http", "scheme": "bearer"},
     "x-api-key": {"type": "apiKey", "in": "header", "name": "x-api-key"},
 }
-_ABOUT = "An LLM server with the APIs of OpenAI and Anthropic, on MLX."
+_ABOUT = "An LLM server with the APIs of OpenAI, Anthropic and Ollama, on MLX."
 
 
 def document(routes: Iterable[APIRoute], *, keys_needed: bool) -> Schema:
@@ -52,7 +53,7 @@ def _kinds(operation: Operation) -> Iterator[Any]:
     """The types in an operation for which the document needs a schema."""
     yield from problems.KINDS
     yield from (query.kind for query in operation.query)
-    given = [operation.answer, operation.sick, operation.body]
+    given = [operation.answer, operation.sick, operation.body, operation.lines]
     if operation.events is not None:
         given.append(operation.events.data)
     yield from (kind for kind in given if kind is not None and not isinstance(kind, Bytes))
@@ -124,6 +125,8 @@ class _Item:
         shape["content"] = self._content(operation.answer) if operation.answer is not None else {}
         if operation.page is not None:
             shape["content"] |= self._content(operation.page)
+        if operation.lines is not None:
+            shape["content"][_LINES] = {"itemSchema": self.schemas.of(operation.lines)}
         if operation.events is not None:
             shape["content"]["text/event-stream"] = {"itemSchema": self._event(operation.events)}
         return shape

@@ -63,7 +63,8 @@ class Operation:
     `tag`: the route's group in the document. `answer` None: the route answers with `events` or
     errors only. `may_fail`: error statuses besides those of every route. `sick`: the body of a 503
     that is no error envelope. `is_open`: the route needs no API key. `page`: what a browser gets
-    instead.
+    instead. `lines`: the type of each line of a stream of JSON lines, which the route may answer
+    with as well.
     """
 
     tag: str
@@ -71,6 +72,7 @@ class Operation:
     _: KW_ONLY
     body: type[BaseModel] | Bytes | None = None
     events: Events | None = None
+    lines: Any = None
     page: Bytes | None = None
     query: tuple[Query, ...] = ()
     headers: tuple[Header, ...] = ()

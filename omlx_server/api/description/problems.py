@@ -8,8 +8,10 @@ from typing import Any
 
 from omlx_server.api.description.operation import Operation
 from omlx_server.api.http import anthropic_errors as anthropic
+from omlx_server.api.http import ollama_errors as ollama
 from omlx_server.api.http.anthropic_errors import AnthropicError
 from omlx_server.api.http.errors import Error
+from omlx_server.api.http.ollama_errors import OllamaError
 
 _TEXTS = {
     400: "The request is wrong.",
@@ -38,7 +40,13 @@ _RETRY_AFTER = {
 }
 
 
-KINDS: tuple[Any, ...] = (Error, AnthropicError, Error | AnthropicError)
+KINDS: tuple[Any, ...] = (
+    Error,
+    AnthropicError,
+    Error | AnthropicError,
+    OllamaError,
+    Error | OllamaError,
+)
 
 
 def statuses(operation: Operation, method: str, path: str) -> list[int]:
@@ -51,11 +59,16 @@ def statuses(operation: Operation, method: str, path: str) -> list[int]:
         found.discard(503)
     if anthropic.applies_to(path) and 503 in found:
         found = found - {503} | {529}
+    if ollama.applies_to(path) and 429 in found:
+        found = found - {429} | {503}
     return sorted(found)
 
 
 def shared(status: int, path: str) -> tuple[str, Any]:
     """The name under which routes share the response for `status`, and the type of its body."""
+    if status not in _EARLY and ollama.applies_to(path):
+        # What is no HTTP at all is refused before the path is known.
+        return f"OllamaError{status}", Error | OllamaError if status == 400 else OllamaError
     if not anthropic.applies_to(path) or status in _EARLY:
         return f"Error{status}", Error
     kind = Error | AnthropicError if status == 400 else AnthropicError

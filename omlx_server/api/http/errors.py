@@ -1,5 +1,6 @@
 """Puts every error into OpenAI's envelope: {"error": {message, type, param, code}}; for paths below
-/v1/messages into Anthropic's (api/http/anthropic_errors.py).
+/v1/messages into Anthropic's (api/http/anthropic_errors.py), below /api into Ollama's
+(api/http/ollama_errors.py).
 
 Validation errors do not repeat the values that the client has sent.
 """
@@ -16,6 +17,7 @@ from starlette.routing import Route
 from typing_extensions import TypedDict
 
 from omlx_server.api.http import anthropic_errors as anthropic
+from omlx_server.api.http import ollama_errors as ollama
 from omlx_server.api.http.exchange import failed, path_of, request_id, routes_at
 from omlx_server.api.http.json import JsonResponse
 from omlx_server.errors import BadRequest, InternalError, NotNow, OmlxError
@@ -62,6 +64,8 @@ def response(error: OmlxError, path: str, headers: Mapping[str, str] | None = No
     if anthropic.applies_to(path):
         body = anthropic.envelope(error, request_id())
         return JsonResponse(body, anthropic.status(error), all_headers)
+    if ollama.applies_to(path):
+        return JsonResponse(ollama.envelope(error), ollama.status(error), all_headers)
     return JsonResponse(envelope(error), error.status, all_headers)
 
 

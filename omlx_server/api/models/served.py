@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Protocol
 
 from omlx_server.api.http.exchange import afterwards, current
@@ -118,8 +119,11 @@ class Catalogue(Protocol):
     def resolve_alias(self, name: str) -> str:
         """The name for which an alias stands; any other name is returned as it is."""
 
-    async def refresh(self) -> None:
-        """Look at the disk again, unless that was a moment ago."""
+    def directory(self, key: str) -> Path | None:
+        """Where the files of a known model are, by its key in the pool; None if it is not known."""
+
+    async def refresh(self, *, anew: bool = False) -> None:
+        """Look at the disk again, unless that was a moment ago; with `anew` in any case."""
 
 
 class Vitals(Protocol):
@@ -211,6 +215,12 @@ class ServedModels:
             return model.judge()
         assert isinstance(model, ServedReranker)
         return model
+
+    def keep(self, name: str, role: Role, seconds: float | None) -> None:
+        """Keep a loaded model for so many seconds after its last use; see `ModelPool.keep`."""
+        known = self._of_role(name, role)
+        if known is not None:
+            self.pool.keep(known.wanted.key, seconds)
 
     def loaded(self) -> list[ServedModel]:
         """The chat models that are loaded now."""

@@ -5,16 +5,9 @@ from dataclasses import dataclass
 from omlx_server.api.models.served import ServedModel
 from omlx_server.api.openai.completion_schema import CompletionRequest, prompts_in
 from omlx_server.errors import BadRequest, ContextTooLong, TooManyTokens
+from omlx_server.text.fill_in import FILL_IN
 from omlx_server.text.tokenizer import Tokenizer
 
-# The control tokens of models that fill in code: before the prompt, the suffix and the middle.
-_FILL_IN = (
-    ("<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>"),
-    ("<fim_prefix>", "<fim_suffix>", "<fim_middle>"),
-    ("<fim-prefix>", "<fim-suffix>", "<fim-middle>"),
-    ("▁<PRE>", "▁<SUF>", "▁<MID>"),
-    ("[PREFIX]", "[SUFFIX]", "[MIDDLE]"),
-)
 DEFAULT_MAX_TOKENS = 16
 
 
@@ -64,7 +57,7 @@ def _encode_text(
     control tokens."""
     if not asked.suffix:
         return tokenizer.encode_prompt(prompt, most)
-    for names in _FILL_IN:
+    for names in FILL_IN:
         before, after, middle = (tokenizer.token_id(name) for name in names)
         if before is not None and after is not None and middle is not None:
             start = tokenizer.encode(prompt, most=most)

@@ -25,6 +25,8 @@ from omlx_server.errors import BadRequest, PromptTooLong, TooManyTokens
 
 router = APIRouter()
 
+Vectors = np.ndarray[Any, np.dtype[np.float32]]
+
 
 class EmbeddingRequest(StrictModel):
     """The body of POST /v1/embeddings. Token ids are taken as they are, nothing is added to them.
@@ -49,14 +51,24 @@ async def embeddings(request: Request) -> Response:
     context = context_of(request)
     asked = await json_body.read(request, EmbeddingRequest, context.max_body_bytes)
     model = await context.models.embedder(asked.model)
+    vectors, tokens = await embedded(request, asked, model)
+    name = asked.model or model.names[0]
+    content = await asyncio.to_thread(_content, name, asked.encoding_format, vectors, tokens)
+    return JsonResponse(content)
+
+
+async def embedded(
+    request: Request, asked: EmbeddingRequest, model: ServedEmbedder
+) -> tuple[Vectors, int]:
+    """The vectors of the inputs of `asked`, one a row, and how many tokens these have. Raises what
+    `encode` raises, and what `while_connected` and the engine raise."""
+    context = context_of(request)
     inputs = await context.threads.run(encode, asked, model)
     tokens = current().encoded = sum(map(len, inputs))
     work = model.embeddings.embed(inputs, asked.dimensions)
     vectors = await sse.while_connected(request.receive, work, context.request_timeout_seconds)
     context.metrics.of(model.names[0]).prompt_tokens.inc(tokens)
-    name = asked.model or model.names[0]
-    content = await asyncio.to_thread(_content, name, asked.encoding_format, vectors, tokens)
-    return JsonResponse(content)
+    return vectors, tokens
 
 
 def encode(asked: EmbeddingRequest, model: ServedEmbedder) -> list[Encoded]:
@@ -110,10 +122,8 @@ def _encode_one(
     return encoded
 
 
-def _content(
-    name: str, encoding: str, vectors: np.ndarray[Any, np.dtype[np.float32]], tokens: int
-) -> EmbeddingList:
-    shape = _base64 if encoding == "base64" else _floats
+def _content(name: str, encoding: str, vectors: Vectors, tokens: int) -> EmbeddingList:
+    shape = _base64 if encoding == "base64" else as_numbers
     data: list[Embedding] = [
         {"object": "embedding", "index": index, "embedding": shape(vector)}
         for index, vector in enumerate(vectors)
@@ -126,12 +136,12 @@ def _content(
     }
 
 
-def _base64(vector: np.ndarray[Any, np.dtype[np.float32]]) -> str:
+def _base64(vector: Vectors) -> str:
     """A vector as base64 of little-endian float32."""
     return base64.b64encode(vector.astype("<f4").tobytes()).decode("ascii")
 
 
-def _floats(vector: np.ndarray[Any, np.dtype[np.float32]]) -> orjson.Fragment:
+def as_numbers(vector: Vectors) -> orjson.Fragment:
     """A vector as JSON numbers, each with the fewest digits that give the same float32."""
     contiguous = np.ascontiguousarray(vector)
     return orjson.Fragment(orjson.dumps(contiguous, option=orjson.OPT_SERIALIZE_NUMPY))

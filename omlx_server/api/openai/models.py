@@ -22,7 +22,7 @@ async def list_models(request: Request) -> Response:
     """Every name that a request may use."""
     models = context_of(request).models
     await models.catalogue.refresh()
-    shapes = [_shape(models, *item) for item in _by_name(models).items()]
+    shapes = [_shape(models, *item) for item in by_name(models).items()]
     page: ModelList = {
         "object": "list",
         "data": shapes,
@@ -40,7 +40,7 @@ async def get_model(request: Request, name: str) -> Response:
     return JsonResponse(_shape(models, name, await models.known_as(name)))
 
 
-def _by_name(models: ServedModels) -> dict[str, ModelListing]:
+def by_name(models: ServedModels) -> dict[str, ModelListing]:
     """The models by every name and alias. A name that a chat model and an encoder share stands for
     the chat model."""
     found: dict[str, ModelListing] = {}

@@ -6,6 +6,7 @@ pool (engine/pool/pool.py) decides whether it is loaded or unloaded.
 """
 
 import asyncio
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ M = TypeVar("M")
 
 RETRY_SECONDS = 5
 _MAX_WAITERS = 128
+_SHORTEST_TTL = 0.001  # 0 would mean any time
 
 
 class Phase(StrEnum):
@@ -59,7 +61,9 @@ class Lease(Generic[M]):
 
 class Entry(Generic[M]):
     """One model that was asked for at least once. The event `released` is set whenever a user has
-    released it, or one that waited waits no more. `used` is its last use, by time.monotonic()."""
+    released it, or one that waited waits no more. `used` is its last use, by time.monotonic().
+    `keep_seconds`: how long the last client that said so wants it kept unused, infinity for any
+    time; None where none did since it was loaded."""
 
     def __init__(self, wanted: Wanted, released: asyncio.Event) -> None:
         self.wanted = wanted
@@ -71,6 +75,7 @@ class Entry(Generic[M]):
         self.users = 0
         self.loads = 0
         self.used = time.monotonic()
+        self.keep_seconds: float | None = None
         self.waiters: list[asyncio.Future[Lease[M]]] = []
         self.sent_away = False  # a request was told to come again while it is loaded
         self.coming: asyncio.Task[None] | None = None
@@ -85,11 +90,20 @@ class Entry(Generic[M]):
     def is_wanted(self) -> bool:
         return bool(self.waiters) or self.sent_away
 
+    @property
+    def ttl(self) -> float:
+        """For how many seconds it stays unused; 0 for any time. A client can shorten what `wanted`
+        says, and not lengthen it."""
+        if self.keep_seconds is None:
+            return self.wanted.ttl
+        seconds = min(max(self.keep_seconds, _SHORTEST_TTL), self.wanted.ttl or math.inf)
+        return 0.0 if math.isinf(seconds) else seconds
+
     def resident(self, live: int) -> Resident:
         """What decides whether this model leaves; `live` is the bytes that its requests need."""
         wanted = self.wanted
         return Resident(
-            wanted.key, wanted.nbytes, self.used, self.users, live, self.is_pinned, wanted.ttl
+            wanted.key, wanted.nbytes, self.used, self.users, live, self.is_pinned, self.ttl
         )
 
     # -- who uses it ---------------------------------------------------------------------

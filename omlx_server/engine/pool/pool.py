@@ -157,6 +157,14 @@ class ModelPool(Generic[M]):
         """Pin a model, so that the pool never unloads it for room or by its ttl; or unpin it."""
         self._entry(wanted).pinned = pinned
 
+    def keep(self, key: str, seconds: float | None) -> None:
+        """Keep a model for so many seconds after its last use, but no longer than its own ttl; with
+        None as long as that. It lasts until the next call, or until the model is unloaded. A pinned
+        model stays all the same, and one that is not loaded is ignored."""
+        entry = self._entries.get(key)
+        if entry is not None and entry.model is not None:
+            entry.keep_seconds = seconds
+
     def start(self) -> None:
         """Begin to unload models whose ttl has passed, in a task on the running event loop."""
         self._spawn(self._expire())
@@ -272,6 +280,7 @@ class ModelPool(Generic[M]):
             await self.loader.unload(entry.model)
         finally:
             entry.model, entry.phase, entry.going = None, Phase.ABSENT, None
+            entry.keep_seconds = None
             if entry.waiters:
                 self._bring(entry)
         _log.info("%s was unloaded", entry.wanted)

@@ -100,12 +100,26 @@ def _shorten(context: Any, case: Any, kwargs: Any) -> None:
         length = _LENGTHS.get(case.operation.path)
         if length is not None and body.get(length) is None:
             body[length] = _LONGEST
+        if case.operation.path in ("/api/chat", "/api/generate"):
+            _bound_options(body)
         for name in ("max_tokens", "max_completion_tokens", "max_output_tokens"):
             _lower(body, name, _LONGEST, 1 << 31)
         _lower(body, "n", _MOST, 128)
         for name in ("prompt", "input", "documents"):
             if isinstance(body.get(name), list) and len(body[name]) <= 2048:
                 body[name] = body[name][:_MOST]
+
+
+def _bound_options(body: Json) -> None:
+    """Ollama's options may be left out, and without a positive `num_predict` nothing bounds an
+    answer."""
+    options = body.get("options")
+    if options is None:
+        options = body["options"] = {}
+    if isinstance(options, dict):
+        given = options.get("num_predict")
+        if given is None or (type(given) is int and -(1 << 31) <= given <= 1 << 31):
+            options["num_predict"] = _LONGEST
 
 
 def _lower(body: Json, name: str, value: int, bound: int) -> None:

@@ -85,7 +85,10 @@ class Judge:
         assert own <= {name.lower() for name in headers}
 
     def _judge_content(self, response: httpx.Response, content: Json) -> None:
-        if "itemSchema" in content:
+        if _media(response) == "application/x-ndjson":
+            for line in response.text.splitlines():
+                self.validate(json.loads(line), content["itemSchema"])
+        elif "itemSchema" in content:
             for event in events(response.text):
                 self._judge_event(event, content["itemSchema"])
         elif "schema" in content:

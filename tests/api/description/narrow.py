@@ -39,6 +39,12 @@ _MODELS = {
     "DetokenizeRequest": CHAT,
     "EmbeddingRequest": EMBEDDING,
     "RerankRequest": RANKING,
+    "OllamaChatRequest": CHAT,
+    "GenerateRequest": CHAT,
+    "EmbedRequest": EMBEDDING,
+    "EmbeddingsRequest": EMBEDDING,
+    "ShowRequest": CHAT,
+    "PullRequest": EMBEDDING,
 }
 _NEEDED = {
     "Message": ("content",),

@@ -2,13 +2,14 @@
 
 import re
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 from urllib.parse import unquote
 
 import httpx
 import orjson
 
-from tests.api.published import shapes
+from tests.api.published import of_ollama, shapes
 
 Json = dict[str, Any]
 Shape = Callable[[Json], object]
@@ -31,6 +32,7 @@ _RULES: tuple[tuple[str, Shape | None, Shape | None], ...] = (
     ("POST /v1/responses/[^/]+/cancel", None, None),
     ("DELETE /v1/responses/[^/]+", None, None),
 )
+_OLLAMA = re.compile("/api/.+")
 # Of nobody who publishes types: our own, vLLM's, llama.cpp's, and rerankers'.
 _OWN = re.compile(
     r"/(health.*|version|metrics|openapi\.json|docs.*|admin/.*|web/.*|(v[12]/)?rerank|tokenize|detokenize"
@@ -44,6 +46,8 @@ def rule_of(method: str, path: str) -> tuple[Shape | None, Shape | None]:
     for pattern, whole, event in _RULES:
         if re.fullmatch(pattern, asked):
             return whole, event
+    if _OLLAMA.fullmatch(path):
+        return (partial(of_ollama.judge, path),) * 2
     assert _OWN.fullmatch(path), f"say in _RULES what {asked} is held to"
     return None, None
 
@@ -57,7 +61,11 @@ def judge(response: httpx.Response) -> None:
             _judge_error(response.json(), path)
         return
     whole, event = rule_of(response.request.method, path)
-    if media == "text/event-stream" and not _OWN.fullmatch(path):
+    if media == "application/x-ndjson":
+        assert event is not None
+        for line in response.text.splitlines():
+            event(orjson.loads(line))
+    elif media == "text/event-stream" and not _OWN.fullmatch(path):
         assert event is not None
         for data in _events(response.text):
             _judge_event(data, event)
@@ -77,6 +85,8 @@ def _judge_error(data: Json, path: str) -> None:
     """Whoever sent no whole request is answered in OpenAI's form, whatever was asked for."""
     if path.startswith("/v1/messages") and data.get("type") == "error":
         shapes.anthropic_error(data)
+    elif _OLLAMA.fullmatch(path) and isinstance(data.get("error"), str):
+        of_ollama.error(data)
     else:
         shapes.openai_error(data)
 

@@ -1,6 +1,7 @@
 """Models come and go as they are asked for: in which order, for whom, and that nothing leaks."""
 
 import asyncio
+import math
 import random
 from collections.abc import Coroutine
 from contextlib import suppress
@@ -447,6 +448,39 @@ def test_unused_models_leave_after_their_time(monkeypatch: pytest.MonkeyPatch) -
         assert [made.key for made in place.shop.there] == ["b", "c"]
         await place.pool.close()
         await place.quiet("abc")
+
+    play(scene)
+
+
+@pytest.mark.parametrize(
+    ("ttl", "pinned", "keep", "stays"),
+    [
+        *((0.0, False, 0.0, False), (0.0, False, None, True), (0.0, False, math.inf, True)),
+        *((0.05, False, math.inf, False), (0.05, False, 60.0, False), (60.0, False, 0.05, False)),
+        (0.0, True, 0.0, True),
+    ],
+)
+def test_a_client_may_shorten_a_models_time_and_not_lengthen_it(
+    monkeypatch: pytest.MonkeyPatch, ttl: float, pinned: bool, keep: float | None, stays: bool
+) -> None:
+    """What it says lasts until the model is unloaded."""
+    monkeypatch.setattr(pools, "_TICK_SECONDS", 0.01)
+
+    async def scene() -> None:
+        place = Place()
+        place.pool.keep("a", 0.0)  # nobody has heard of it
+        wanted = place.shop.wanted("a", ttl=ttl, pinned=pinned)
+        await place.pool.load(wanted)
+        place.pool.keep("a", keep)
+        place.pool.start()
+        if stays:
+            await asyncio.sleep(0.1)
+            assert place.phase("a") is Phase.LOADED
+            return
+        await until(lambda: place.phase("a") is Phase.ABSENT)
+        await place.pool.load(wanted)
+        entry = place.pool.entry("a")
+        assert entry is not None and entry.ttl == ttl
 
     play(scene)
 

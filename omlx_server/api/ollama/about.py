@@ -1,0 +1,162 @@
+"""What a model's files say of it, as Ollama's clients want to know it. Reads the disk; any thread.
+Nothing is raised: what can't be read is empty or 0."""
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from omlx_server.core.model_files.parser_signs import reasoning_parser_of
+from omlx_server.errors import ModelUnavailable
+from omlx_server.models import layout
+from omlx_server.models.kind import read_json
+from omlx_server.models.quantization import quantization_of
+from omlx_server.models.safetensors_header import Tensor, read_header
+from omlx_server.models.tokenizer_files import TokenizerFiles
+from omlx_server.text.fill_in import FILL_IN
+from omlx_server.text.reasoning.style import STYLES
+from omlx_server.text.tool_calls.fallback import supports_tools
+
+FileState = tuple[str, int, float]
+"""A file's name, its size in bytes and when it was changed."""
+
+_KEPT = 256
+_GROUP_SIZE = 64
+_UNITS = ((10**12, "T"), (10**9, "B"), (10**6, "M"), (10**3, "K"))
+# The keys of a config.json, and what Ollama calls the same below the architecture.
+_SIZES = {
+    "num_hidden_layers": "block_count",
+    "hidden_size": "embedding_length",
+    "intermediate_size": "feed_forward_length",
+    "num_attention_heads": "attention.head_count",
+    "num_key_value_heads": "attention.head_count_kv",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class About:
+    """`family`: the architecture. `quantization`: "4-bit", "BF16" and the like. `sizes`: numbers of
+    layers and the like by Ollama's names. `modified`: seconds since 1970. `digest` stands for the
+    configuration and for names and sizes of all files: clients take models of one digest for one,
+    and keep what they know of it."""
+
+    family: str = ""
+    quantization: str = ""
+    parameters: int = 0
+    sizes: tuple[tuple[str, int], ...] = ()
+    modified: float = 0.0
+    digest: str = "0" * 64
+
+
+@dataclass(frozen=True, slots=True)
+class Abilities:
+    """What a model's template and vocabulary let it do."""
+
+    template: str = ""
+    tools: bool = False
+    thinking: bool = False
+    insert: bool = False
+
+
+def about(directory: Path | None) -> About:
+    """What the files in a directory say; kept until one of them changes."""
+    if directory is None:
+        return About()
+    try:
+        states = [(file.name, file.stat()) for file in sorted(directory.iterdir())]
+    except OSError:
+        return About()
+    return _about(directory, tuple((name, s.st_size, s.st_mtime) for name, s in states))
+
+
+def abilities(directory: Path | None) -> Abilities:
+    """What the tokenizer's files in a directory say. They are large: this takes a while."""
+    if directory is None:
+        return Abilities()
+    files = TokenizerFiles.of(directory)
+    sources = list(files.templates.values())
+    template = "\n".join(sources)
+    style = STYLES[reasoning_parser_of(template, files.vocabulary)]
+    return Abilities(
+        template=files.templates.get("default", ""),
+        tools=any(map(_supports_tools, sources)),
+        thinking=style is not None and style.start in template,
+        insert=any(files.vocabulary.issuperset(tokens) for tokens in FILL_IN),
+    )
+
+
+def in_words(parameters: int) -> str:
+    """A number of parameters as people say it: "8.0B", "135M"; empty for 0."""
+    for unit, letter in _UNITS:
+        if parameters >= unit:
+            return f"{parameters / unit:.{int(unit >= 10**9)}f}{letter}"
+    return str(parameters or "")
+
+
+@lru_cache(_KEPT)
+def _about(directory: Path, states: tuple[FileState, ...]) -> About:
+    said = read_json(directory / "config.json")
+    config: dict[str, Any] = said if isinstance(said, dict) else {}
+    inner = config.get("text_config")
+    text = {**config, **(inner if isinstance(inner, dict) else {})}
+    sizes = ((ours, text.get(theirs)) for theirs, ours in _SIZES.items())
+    mark = f"{directory.name} {config!r} {[(name, size) for name, size, _ in states]}"
+    dtype = text.get("dtype") or text.get("torch_dtype")
+    return About(
+        family=str(config.get("model_type", "")),
+        quantization=quantization_of(config) or _dtype_in_words(dtype),
+        parameters=_parameters(directory, config),
+        sizes=tuple((name, size) for name, size in sizes if type(size) is int),
+        modified=max((changed for _, _, changed in states), default=0.0),
+        digest=hashlib.sha256(mark.encode(errors="replace")).hexdigest(),
+    )
+
+
+def _dtype_in_words(dtype: object) -> str:
+    words = {"bfloat16": "BF16", "float16": "F16", "float32": "F32"}
+    return words.get(dtype, "") if isinstance(dtype, str) else ""
+
+
+def _supports_tools(template: str) -> bool:
+    try:
+        return supports_tools(template)
+    except RecursionError:
+        return False
+
+
+def _parameters(directory: Path, config: Mapping[str, Any]) -> int:
+    """How many parameters the files of weights have; 0 where one can't be read."""
+    said = config.get("quantization")
+    group = said.get("group_size") if isinstance(said, dict) else None
+    size = group if type(group) is int and group > 0 else _GROUP_SIZE
+    tensors: dict[str, Tensor] = {}
+    try:
+        for file in layout.weight_files(directory):
+            header = read_header(file)
+            tensors |= header.tensors if header else {}
+    except (ModelUnavailable, OSError, ValueError):
+        return 0
+    return sum(_counted(tensors, size))
+
+
+def _counted(tensors: Mapping[str, Tensor], group: int) -> Iterator[int]:
+    """The number of parameters in each tensor. Where a weight is packed into words of 32 bits, its
+    scales tell how many it has: one scale stands for a `group` of them."""
+    for name, tensor in tensors.items():
+        stem, _, kind = name.rpartition(".")
+        packed = f"{stem}.scales" in tensors
+        if packed and kind in ("scales", "biases"):
+            continue
+        if packed and kind == "weight" and tensor.dtype == "U32":
+            yield _size(tensors[f"{stem}.scales"]) * group
+        else:
+            yield _size(tensor)
+
+
+def _size(tensor: Tensor) -> int:
+    count = 1
+    for length in tensor.shape:
+        count *= length
+    return count

@@ -1,0 +1,204 @@
+"""What Ollama's routes answer, as the ollama package's types have it. Durations are in
+nanoseconds, sizes in bytes, times in RFC 3339."""
+
+from typing import Annotated, Any, Literal, NotRequired
+
+import orjson
+from pydantic import GetPydanticSchema
+from typing_extensions import TypedDict
+
+from omlx_server.api.http.ollama_errors import OllamaError
+from omlx_server.api.openai.answers import TokenLogprob
+
+DoneReason = Literal["stop", "length", "load", "unload"]
+CallArguments = Annotated[
+    dict[str, Any] | orjson.Fragment,
+    GetPydanticSchema(lambda _, handler: handler(dict[str, Any])),
+]
+"""An object, or its JSON text."""
+
+
+class MadeFunction(TypedDict):
+    """`index` counts the calls of an answer from 0."""
+
+    index: int
+    name: str
+    arguments: CallArguments
+
+
+class MadeCall(TypedDict):
+    id: str
+    function: MadeFunction
+
+
+class AnswerMessage(TypedDict):
+    """A message, or what a line adds to it. Calls are whole."""
+
+    role: Literal["assistant"]
+    content: str
+    thinking: NotRequired[str]
+    tool_calls: NotRequired[list[MadeCall]]
+
+
+class Head(TypedDict):
+    model: str
+    created_at: str
+
+
+class Counts(TypedDict):
+    """`prompt_eval_count` counts the whole prompt, also what of it was cached."""
+
+    total_duration: int
+    load_duration: int
+    prompt_eval_count: int
+    prompt_eval_duration: int
+    eval_count: int
+    eval_duration: int
+
+
+class ChatLine(Head):
+    """More of an answer."""
+
+    message: AnswerMessage
+    done: Literal[False]
+    logprobs: NotRequired[list[TokenLogprob]]
+
+
+class ChatEnd(Head, Counts):
+    """The last line of an answer, or a whole answer."""
+
+    message: AnswerMessage
+    done: Literal[True]
+    done_reason: DoneReason
+    logprobs: NotRequired[list[TokenLogprob]]
+
+
+class ChatLoaded(Head):
+    """A model was loaded, or may leave now; nothing was asked of it."""
+
+    message: AnswerMessage
+    done: Literal[True]
+    done_reason: DoneReason
+
+
+class GenerateLine(Head):
+    """More of an answer."""
+
+    response: str
+    thinking: NotRequired[str]
+    done: Literal[False]
+    logprobs: NotRequired[list[TokenLogprob]]
+
+
+class GenerateEnd(Head, Counts):
+    """The last line of an answer, or a whole answer."""
+
+    response: str
+    thinking: NotRequired[str]
+    done: Literal[True]
+    done_reason: DoneReason
+    logprobs: NotRequired[list[TokenLogprob]]
+
+
+class GenerateLoaded(Head):
+    """A model was loaded, or may leave now; nothing was asked of it."""
+
+    response: str
+    done: Literal[True]
+    done_reason: DoneReason
+
+
+ChatStream = ChatLine | ChatEnd | OllamaError
+GenerateStream = GenerateLine | GenerateEnd | OllamaError
+
+
+class Embedded(TypedDict):
+    model: str
+    embeddings: list[list[float]]
+    total_duration: int
+    load_duration: int
+    prompt_eval_count: int
+
+
+class EmbeddedOne(TypedDict):
+    embedding: list[float]
+
+
+class ModelDetails(TypedDict):
+    """`parameter_size` and `quantization_level` are empty where the files do not tell."""
+
+    parent_model: str
+    format: Literal["mlx"]
+    family: str
+    families: list[str]
+    parameter_size: str
+    quantization_level: str
+
+
+class TaggedModel(TypedDict):
+    """`digest` stands for the model's configuration and the names and sizes of its files: names of
+    one model have the same."""
+
+    name: str
+    model: str
+    modified_at: str
+    size: int
+    digest: str
+    details: ModelDetails
+
+
+class Tags(TypedDict):
+    models: list[TaggedModel]
+
+
+class RunningModel(TypedDict):
+    """A model that is loaded. `expires_at`: when it leaves if nobody uses it; centuries from now
+    where it stays."""
+
+    name: str
+    model: str
+    size: int
+    size_vram: int
+    digest: str
+    details: ModelDetails
+    expires_at: str
+    context_length: int
+
+
+class Running(TypedDict):
+    models: list[RunningModel]
+
+
+Capability = Literal["completion", "tools", "vision", "thinking", "insert", "embedding"]
+
+
+class Shown(TypedDict):
+    """`parameters`: the sampling values that the model's makers recommend, one a line. `model_info`
+    has `general.architecture`, and by its value the context length and other sizes."""
+
+    modelfile: str
+    parameters: str
+    template: str
+    details: ModelDetails
+    model_info: dict[str, str | int]
+    capabilities: list[Capability]
+    modified_at: str
+
+
+class OllamaVersion(TypedDict):
+    """The version of Ollama whose API this one follows: clients compare it."""
+
+    version: str
+
+
+class PullStatus(TypedDict):
+    """A step of a download. `digest` names the download, `total` and `completed` count bytes or
+    tensors of one step."""
+
+    status: str
+    digest: NotRequired[str]
+    total: NotRequired[int]
+    completed: NotRequired[int]
+
+
+PullLine = PullStatus | OllamaError

@@ -1,0 +1,83 @@
+"""POST /api/embed and POST /api/embeddings: vectors of texts."""
+
+import asyncio
+import time
+
+import orjson
+from fastapi import APIRouter, Request
+from starlette.responses import Response
+
+from omlx_server.api.context import context_of
+from omlx_server.api.description.operation import MODEL, WORK, Operation
+from omlx_server.api.http import json_body
+from omlx_server.api.http.exchange import current
+from omlx_server.api.http.json import JsonResponse
+from omlx_server.api.models.encoders import EMBEDDING, ServedEmbedder
+from omlx_server.api.ollama import answers
+from omlx_server.api.ollama.request import EmbeddingsRequest, EmbedRequest, KeepAlive
+from omlx_server.api.ollama.stay import seconds_of, served_name
+from omlx_server.api.openai import embeddings as openai
+
+router = APIRouter()
+
+_WHAT_FITS = -1
+_EMBED = Operation("Ollama", answers.Embedded, body=EmbedRequest, may_fail=MODEL + WORK).extra
+_EMBEDDINGS = Operation(
+    "Ollama", answers.EmbeddedOne, body=EmbeddingsRequest, may_fail=MODEL + WORK
+).extra
+
+
+@router.post("/api/embed", openapi_extra=_EMBED)
+async def embed(request: Request) -> Response:
+    """A vector for each text, in their order."""
+    body = await json_body.read(request, EmbedRequest, context_of(request).max_body_bytes)
+    began = time.monotonic()
+    model = await _found(request, body.model, body.keep_alive)
+    load_seconds = time.monotonic() - began
+    texts = [body.input] if isinstance(body.input, str) else body.input
+    most = None if body.truncate is False else _WHAT_FITS
+    vectors, tokens = await _vectors(
+        request, model, texts, truncate_prompt_tokens=most, dimensions=body.dimensions
+    )
+    answer = {
+        "model": body.model,
+        "embeddings": vectors,
+        "total_duration": _nanoseconds(time.monotonic() - current().started),
+        "load_duration": _nanoseconds(load_seconds),
+        "prompt_eval_count": tokens,
+    }
+    return await asyncio.to_thread(JsonResponse, answer)
+
+
+@router.post("/api/embeddings", openapi_extra=_EMBEDDINGS)
+async def embeddings(request: Request) -> Response:
+    """A vector for one text; none for an empty one, for which the model is loaded."""
+    body = await json_body.read(request, EmbeddingsRequest, context_of(request).max_body_bytes)
+    model = await _found(request, body.model, body.keep_alive)
+    texts = [body.prompt] if body.prompt else []
+    vectors, _ = await _vectors(request, model, texts, truncate_prompt_tokens=_WHAT_FITS)
+    return JsonResponse({"embedding": vectors[0] if vectors else []})
+
+
+async def _found(request: Request, given: str, keep_alive: KeepAlive | None) -> ServedEmbedder:
+    models, seconds = context_of(request).models, seconds_of(keep_alive)
+    name = served_name(models, given)
+    model = await models.embedder(name)
+    models.keep(name, EMBEDDING, seconds)
+    return model
+
+
+async def _vectors(
+    request: Request, model: ServedEmbedder, texts: list[str], **asked: int | None
+) -> tuple[list[orjson.Fragment], int]:
+    """The vectors of texts as JSON numbers, and how many tokens the texts have. Raises what
+    /v1/embeddings raises."""
+    if not texts:
+        return [], 0
+    wanted = openai.EmbeddingRequest.model_validate({"input": texts, **asked})
+    vectors, tokens = await openai.embedded(request, wanted, model)
+    return [openai.as_numbers(vector) for vector in vectors], tokens
+
+
+def _nanoseconds(seconds: float) -> int:
+    return max(0, round(seconds * 1e9))

@@ -1,0 +1,75 @@
+"""POST /api/pull: fetches a model, as JSON lines that tell of it. Only who has admin rights may: a
+download fills the owner's disk."""
+
+import hashlib
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+
+from fastapi import APIRouter, Depends, Request
+from starlette.responses import Response
+
+from omlx_server.api.admin.fetch import FetchStep, fetching
+from omlx_server.api.admin.guard import ADMIN, require_admin
+from omlx_server.api.context import context_of
+from omlx_server.api.description.operation import MODEL, Operation
+from omlx_server.api.http import json_body, sse
+from omlx_server.api.http.json import JsonResponse
+from omlx_server.api.ollama import answers
+from omlx_server.api.ollama.lines import JsonLines, line
+from omlx_server.api.ollama.request import PullRequest
+from omlx_server.api.ollama.stay import served_name
+from omlx_server.errors import BadRequest
+
+router = APIRouter(dependencies=[Depends(require_admin)])
+
+_LOOKING: answers.PullStatus = {"status": "pulling manifest"}
+_DONE: answers.PullStatus = {"status": "success"}
+_PULL = Operation(
+    "Ollama",
+    answers.PullStatus,
+    body=PullRequest,
+    lines=answers.PullLine,
+    may_fail=(*ADMIN, *MODEL, 429, 503),
+).extra
+
+
+@router.post("/api/pull", openapi_extra=_PULL)
+async def pull(request: Request) -> Response:
+    """Fetch a model, and tell of it as JSON lines; needs the admin token. Closing the connection
+    ends it; what has come stays for the next time."""
+    context = context_of(request)
+    asked = await json_body.read(request, PullRequest, context.max_body_bytes)
+    name = served_name(context.models, asked.model or asked.name or "")
+    if not name:
+        raise BadRequest("model is missing", param="model")
+    steps = await fetching(request, name)
+    if asked.stream is False:
+        await sse.while_connected(request.receive, _to_its_end(steps))
+        return JsonResponse(_DONE)
+    return JsonLines(_lines(steps, name), context.keepalive_seconds, _LOOKING)
+
+
+async def _to_its_end(steps: AsyncGenerator[FetchStep, None]) -> None:
+    async with aclosing(steps):
+        async for _ in steps:
+            pass
+
+
+async def _lines(steps: AsyncGenerator[FetchStep, None], name: str) -> AsyncGenerator[bytes, None]:
+    digest = f"sha256:{hashlib.sha256(name.encode(errors='replace')).hexdigest()}"
+    async with aclosing(steps):
+        async for step in steps:
+            yield line(_status(step, digest))
+
+
+def _status(step: FetchStep, digest: str) -> answers.PullStatus:
+    if step["type"] == "done":
+        return _DONE
+    if not step["total"]:
+        return _LOOKING
+    return {
+        "status": f"{step['stage']} {digest[7:19]}",
+        "digest": digest,
+        "total": step["total"],
+        "completed": step["done"],
+    }

@@ -1,0 +1,167 @@
+"""Makes Ollama's JSON of an answer, whole or line by line. An object here belongs to one answer, on
+the asyncio thread."""
+
+import json
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Protocol
+
+import orjson
+
+from omlx_server.api.chat.choices import ChoiceDelta, Usage, WholeChoice
+from omlx_server.api.http.exchange import Exchange
+from omlx_server.api.ollama import answers
+from omlx_server.api.ollama.lines import rfc3339
+from omlx_server.api.openai.shapes import logprobs
+from omlx_server.text.parts import Arguments, Call, CallStart, Reasoning, Text, assemble
+
+Json = dict[str, Any]
+
+_NANO = 1_000_000_000
+
+
+class Body(Protocol):
+    """The part of an answer's JSON that /api/chat and /api/generate have in different forms."""
+
+    def __call__(
+        self, text: str, thinking: str = "", calls: Sequence[answers.MadeCall] = ()
+    ) -> Json: ...
+
+
+def message_body(text: str, thinking: str = "", calls: Sequence[answers.MadeCall] = ()) -> Json:
+    """The body of a line or an answer of /api/chat."""
+    message: answers.AnswerMessage = {"role": "assistant", "content": text}
+    if thinking:
+        message["thinking"] = thinking
+    if calls:
+        message["tool_calls"] = list(calls)
+    return {"message": message}
+
+
+def response_body(text: str, thinking: str = "", calls: Sequence[answers.MadeCall] = ()) -> Json:
+    """The body of a line or an answer of /api/generate, which has no calls."""
+    return {"response": text, "thinking": thinking} if thinking else {"response": text}
+
+
+def loaded(model: str, body: Body, reason: answers.DoneReason) -> Json:
+    """The answer to a request that only loads a model, or lets it leave."""
+    return {**_head(model), **body(""), "done": True, "done_reason": reason}
+
+
+class AnswerShapes:
+    """Makes the lines of one answer: call `lines` for each delta. `exchange` is the request's, and
+    has times of its prompt by then. `load_seconds`: how long it waited for its model."""
+
+    def __init__(
+        self,
+        model: str,
+        body: Body,
+        exchange: Exchange,
+        load_seconds: float,
+        *,
+        with_logprobs: bool,
+    ) -> None:
+        self._model = model
+        self._body = body
+        self._exchange = exchange
+        self._load_seconds = load_seconds
+        self._with_logprobs = with_logprobs
+        self._open: CallStart | None = None
+        self._arguments = ""
+        self._calls = 0
+
+    def nothing(self) -> Json:
+        """A line that adds nothing to the answer."""
+        return {**_head(self._model), **self._body(""), "done": False}
+
+    def lines(self, delta: ChoiceDelta, usage: Usage) -> Iterator[Json]:
+        """The lines for a delta; the last one has `usage`."""
+        text, thinking, ended = self._taken(delta)
+        calls = list(_made(ended, self._calls))
+        self._calls += len(calls)
+        more: Json = {}
+        if self._with_logprobs and delta.tokens:
+            more["logprobs"] = logprobs(delta.tokens)
+        if text or thinking or calls or more:
+            yield {**_head(self._model), **self._body(text, thinking, calls), "done": False, **more}
+        if delta.finish is not None:
+            yield {**_head(self._model), **self._body(""), **self._end(delta.finish, usage)}
+
+    def whole(self, choice: WholeChoice, usage: Usage) -> Json:
+        """The whole answer."""
+        answer = assemble(choice.parts)
+        body = self._body(answer.text, answer.reasoning, list(_made(answer.calls)))
+        shape = {**_head(self._model), **body, **self._end(choice.finish, usage)}
+        if self._with_logprobs:
+            shape["logprobs"] = logprobs(choice.tokens)
+        return shape
+
+    def _taken(self, delta: ChoiceDelta) -> tuple[str, str, list[Call]]:
+        """The text and the thoughts of a delta, and the calls that end with it."""
+        text = thinking = ""
+        calls: list[Call] = []
+        for part in delta.parts:
+            match part:
+                case Text():
+                    text += part.text
+                case Reasoning():
+                    thinking += part.text
+                case CallStart():
+                    calls += self._closed()
+                    self._open = part
+                case Arguments():
+                    self._arguments += part.fragment
+        if delta.finish is not None:
+            calls += self._closed()
+        return text, thinking, calls
+
+    def _closed(self) -> list[Call]:
+        start, arguments = self._open, self._arguments
+        self._open, self._arguments = None, ""
+        return [] if start is None else [Call(start.id, start.name, arguments)]
+
+    def _end(self, finish: str, usage: Usage) -> Json:
+        reason = "length" if finish == "length" else "stop"
+        return {"done": True, "done_reason": reason, **self._counts(usage)}
+
+    def _counts(self, usage: Usage) -> answers.Counts:
+        """Token counts and times of an answer that ends now. The prompt's time goes from when the
+        request left the queue to the first token."""
+        exchange, now = self._exchange, time.monotonic()
+        phases = exchange.phases[-1]
+        first = phases.first or now
+        return {
+            "total_duration": _nanoseconds(now - exchange.started),
+            "load_duration": _nanoseconds(self._load_seconds),
+            "prompt_eval_count": usage.prompt,
+            "prompt_eval_duration": _nanoseconds(first - (phases.admitted or phases.queued)),
+            "eval_count": usage.completion,
+            "eval_duration": _nanoseconds((phases.last or now) - first),
+        }
+
+
+def _head(model: str) -> answers.Head:
+    return {"model": model, "created_at": rfc3339()}
+
+
+def _made(calls: Iterable[Call], first: int = 0) -> Iterator[answers.MadeCall]:
+    """The calls with their arguments as objects; their indices begin with `first`. One that was cut
+    has no whole arguments, and is left out. The JSON text is passed on unparsed: orjson would
+    refuse valid JSON such as 1e999."""
+    index = first
+    for call in calls:
+        text = call.arguments or "{}"
+        try:
+            is_whole = isinstance(json.loads(text), dict)
+        except (ValueError, RecursionError):
+            continue
+        if is_whole:
+            yield {
+                "id": call.id,
+                "function": {"index": index, "name": call.name, "arguments": orjson.Fragment(text)},
+            }
+            index += 1
+
+
+def _nanoseconds(seconds: float) -> int:
+    return max(0, round(seconds * _NANO))
