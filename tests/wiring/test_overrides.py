@@ -5,14 +5,15 @@ from typing import Any
 
 import pytest
 
-from omlx_server.api.models.served import SamplingDefaults
+from omlx_server.core.request import RequestDefaults
 from omlx_server.errors import ConfigError
 from omlx_server.settings import Settings
 from omlx_server.settings.overrides import ModelOverrides
 from omlx_server.text.reasoning.style import STYLES
 from omlx_server.text.tool_calls.formats import FAMILIES
-from omlx_server.wiring.override_names import check_overrides
-from omlx_server.wiring.served import context_length, sampling_defaults
+from omlx_server.wiring.overrides.in_force import request_defaults
+from omlx_server.wiring.overrides.names import check_overrides
+from omlx_server.wiring.served import context_length
 
 MAKERS = {"temperature": 0.6, "top_p": 0.95, "top_k": 20}
 
@@ -66,25 +67,25 @@ def test_a_context_can_be_made_shorter_but_not_longer(caplog: pytest.LogCaptureF
 
 
 def test_what_a_request_leaves_out_is_as_the_makers_say() -> None:
-    found = sampling_defaults(MAKERS, own(), settings_of(max_tokens=7))
-    assert found == SamplingDefaults(0.6, 0.95, 20, 0.0, 1.0, 7)
+    found = request_defaults(MAKERS, own(), settings_of(max_tokens=7))
+    assert found == RequestDefaults(0.6, 0.95, 20, 0.0, 1.0, 7)
 
 
 def test_or_as_the_api_has_it() -> None:
-    found = sampling_defaults(MAKERS, own(), settings_of(source="openai", max_tokens=7))
-    assert found == SamplingDefaults(max_tokens=7)
+    found = request_defaults(MAKERS, own(), settings_of(source="openai", max_tokens=7))
+    assert found == RequestDefaults(max_tokens=7)
 
 
 @pytest.mark.parametrize("source", ["model", "openai"])
 def test_or_as_the_override_says_before_both(source: str) -> None:
     sampling = {"temperature": 0, "top_p": 0.5, "top_k": 0, "min_p": 0.1}
     more = {"repetition_penalty": 1.1, "max_tokens": 0}
-    found = sampling_defaults(
+    found = request_defaults(
         MAKERS, own(sampling=sampling | more), settings_of(source=source, max_tokens=7)
     )
-    assert found == SamplingDefaults(0.0, 0.5, 0, 0.1, 1.1, 0)
+    assert found == RequestDefaults(0.0, 0.5, 0, 0.1, 1.1, 0)
 
 
 def test_an_override_of_one_field_leaves_the_others() -> None:
-    found = sampling_defaults(MAKERS, own(sampling={"top_k": 5}), settings_of())
-    assert found == SamplingDefaults(0.6, 0.95, 5, 0.0, 1.0, 0)
+    found = request_defaults(MAKERS, own(sampling={"top_k": 5}), settings_of())
+    assert found == RequestDefaults(0.6, 0.95, 5, 0.0, 1.0, 0)

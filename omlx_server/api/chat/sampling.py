@@ -17,11 +17,13 @@ from omlx_server.text.grammar.to_grammar import GrammarSpec
 
 Stop = Annotated[str, StringConstraints(min_length=1, max_length=1000)]
 BadWord = Annotated[str, StringConstraints(min_length=1, max_length=256)]
+PresetName = Annotated[str, StringConstraints(min_length=1)]
 TokenId = Annotated[int, Field(ge=0, le=1 << 31)]
 
 
 _BIASES = 10_000
 _PRESETS = frozenset(field.name for field in fields_of(SamplingPresets))
+_PENALTIES = frozenset({"presence_penalty", "frequency_penalty"})
 
 
 def _not_more(biases: object) -> object:
@@ -40,6 +42,7 @@ class EngineFields(StrictModel):
     """Which model a request is for, and how it stands to others."""
 
     model: Annotated[str, StringConstraints(min_length=1)]
+    preset: PresetName | None = None
     cache_salt: Annotated[str, StringConstraints(min_length=1, max_length=1024)] | None = None
     priority: Annotated[int, Field(ge=-1000, le=1000)] | None = None
 
@@ -85,10 +88,10 @@ class SamplingFields(SharedFields):
     json_schema: dict[str, Any] | bool | None = None
     grammar: str | None = None
 
-    @property
-    def stops(self) -> tuple[str, ...]:
+    def stops(self, model: ServedModel) -> tuple[str, ...]:
+        """The stop strings of the request, or else the model's defaults."""
         if self.stop is None:
-            return ()
+            return model.defaults.stop
         return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
 
     @property
@@ -112,15 +115,16 @@ class SamplingFields(SharedFields):
     ) -> SamplingParams:
         """The sampling parameters: the request's values, and the model's defaults for the fields
         that it leaves out. Raises BadRequest for token ids or biases out of bounds."""
-        chosen = {name: getattr(model.defaults, name) for name in _PRESETS}
-        penalties = {"presence_penalty", "frequency_penalty"}
-        chosen |= self.model_dump(include={*_PRESETS, *penalties}, exclude_none=True)
+        fields, defaults = _PRESETS | _PENALTIES, model.defaults
+        chosen = {name: getattr(defaults, name) for name in fields}
+        chosen |= self.model_dump(include=set(fields), exclude_none=True)
+        seed = defaults.seed if self.seed is None else self.seed
         stop_ids = frozenset(() if self.ignore_eos else model.tokenizer.eos_ids)
         return SamplingParams(
             max_tokens=max_tokens,
             **{**chosen, "top_k": max(0, chosen["top_k"])},
             logit_bias=self._logit_bias(model.vocab),
-            seed=secrets.randbits(63) if self.seed is None else self.seed,
+            seed=secrets.randbits(63) if seed is None else seed,
             stop_ids=stop_ids | self._stop_ids(model.vocab),
             min_tokens=self.min_tokens or 0,
             top_logprobs=top_logprobs,

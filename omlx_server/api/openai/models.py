@@ -11,7 +11,7 @@ from omlx_server.api.description.operation import MODEL, Operation
 from omlx_server.api.http.json import JsonResponse
 from omlx_server.api.models.encoders import CHAT, EMBEDDING
 from omlx_server.api.models.served import ModelListing, ServedModels
-from omlx_server.api.openai.answers import Model, ModelArchitecture, ModelList
+from omlx_server.api.openai.answers import DefaultParameters, Model, ModelArchitecture, ModelList
 
 router = APIRouter()
 _ONE = Operation("Models", Model, may_fail=MODEL).extra
@@ -65,6 +65,8 @@ def _shape(models: ServedModels, name: str, model: ModelListing) -> Model:
         "owned_by": "omlx_server",
         "max_model_len": model.context_length,
         "architecture": _architecture(model, takes_images=models.takes_images(model)),
+        "presets": list(model.presets),
+        "default_parameters": _default_parameters(model),
         "type": "model",
         "display_name": name,
         "created_at": datetime.fromtimestamp(model.created, UTC).isoformat(),
@@ -75,6 +77,22 @@ def _shape(models: ServedModels, name: str, model: ModelListing) -> Model:
         "deprecated_at": None,
         "line": None,
         "retires_at": None,
+    }
+
+
+def _default_parameters(model: ModelListing) -> DefaultParameters | None:
+    """The sampling values of a request that names none; None for a model that does not chat."""
+    if model.role is not CHAT:
+        return None
+    values = model.defaults
+    return {
+        "temperature": values.temperature,
+        "top_p": values.top_p,
+        "top_k": values.top_k,
+        "min_p": values.min_p,
+        "repetition_penalty": values.repetition_penalty,
+        "presence_penalty": values.presence_penalty,
+        "frequency_penalty": values.frequency_penalty,
     }
 
 
