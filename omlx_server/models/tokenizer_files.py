@@ -24,8 +24,8 @@ _TOKENS = ("additional_special_tokens", "extra_special_tokens", "added_tokens_de
 @dataclass(frozen=True, slots=True)
 class TokenizerFiles:
     """`templates`: chat templates by name, usually just "default"; `template_file` is the name of
-    the file that has it, "" for none. `vocabulary`: every token as the files write it. `tool_parser`: what the configuration calls the markup of tool calls, or
-    None."""
+    the file that has it, "" for none. `vocabulary`: every token as the files write it.
+    `tool_parser`: what the configuration calls the markup of tool calls, or None."""
 
     templates: Mapping[str, str]
     vocabulary: frozenset[str]

@@ -123,7 +123,7 @@ def test_what_several_names_have_is_merged_key_by_key() -> None:
         {"ttl": -1},
         {"sampling": {"temperature": 3}},
         {"sampling": {"top_p": 0}},
-        {"sampling": {"seed": 1}},
+        {"sampling": {"n": 1}},
         {"chat_template_kwargs": {"a": [1]}},
         {"max_loaded": 1},
     ],

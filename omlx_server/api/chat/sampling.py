@@ -9,7 +9,7 @@ from pydantic import BeforeValidator, Field, StringConstraints
 
 from omlx_server.api.http.json_body import StrictModel
 from omlx_server.api.models.served import ServedModel
-from omlx_server.core.request import SamplingParams, SamplingPresets
+from omlx_server.core.request import RequestDefaults, SamplingParams, SamplingPresets
 from omlx_server.core.speculation.methods import Mode
 from omlx_server.errors import BadRequest
 from omlx_server.text.grammar import fields
@@ -22,8 +22,16 @@ TokenId = Annotated[int, Field(ge=0, le=1 << 31)]
 
 
 _BIASES = 10_000
-_PRESETS = frozenset(field.name for field in fields_of(SamplingPresets))
-_PENALTIES = frozenset({"presence_penalty", "frequency_penalty"})
+_PRESETS = (
+    *(field.name for field in fields_of(SamplingPresets)),
+    "presence_penalty",
+    "frequency_penalty",
+)
+
+
+def sampling_of(defaults: RequestDefaults) -> dict[str, float]:
+    """The numbers among `defaults` that say how a token is sampled, by the names of the API."""
+    return {name: getattr(defaults, name) for name in _PRESETS}
 
 
 def _not_more(biases: object) -> object:
@@ -115,10 +123,9 @@ class SamplingFields(SharedFields):
     ) -> SamplingParams:
         """The sampling parameters: the request's values, and the model's defaults for the fields
         that it leaves out. Raises BadRequest for token ids or biases out of bounds."""
-        fields, defaults = _PRESETS | _PENALTIES, model.defaults
-        chosen = {name: getattr(defaults, name) for name in fields}
-        chosen |= self.model_dump(include=set(fields), exclude_none=True)
-        seed = defaults.seed if self.seed is None else self.seed
+        chosen: dict[str, Any] = {**sampling_of(model.defaults)}
+        chosen |= self.model_dump(include=set(_PRESETS), exclude_none=True)
+        seed = model.defaults.seed if self.seed is None else self.seed
         stop_ids = frozenset(() if self.ignore_eos else model.tokenizer.eos_ids)
         return SamplingParams(
             max_tokens=max_tokens,

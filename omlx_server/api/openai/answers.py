@@ -234,23 +234,11 @@ class ModelArchitecture(TypedDict):
     output_modalities: list[Literal["text", "embeddings", "rerank"]]
 
 
-class DefaultParameters(TypedDict):
-    """The sampling values of requests that name none, and no preset."""
-
-    temperature: float
-    top_p: float
-    top_k: int
-    min_p: float
-    repetition_penalty: float
-    presence_penalty: float
-    frequency_penalty: float
-
-
 class Model(TypedDict):
     """`max_model_len`: the tokens of its context. Null while it is being loaded. `architecture` has
-    the fields that OpenRouter and llama.cpp tell, `default_parameters` OpenRouter's; it is null for
-    a model that does not chat. `presets` are the names that the `preset` of a request can be. The
-    fields behind it are Anthropic's."""
+    the fields that OpenRouter and llama.cpp tell, `default_parameters` OpenRouter's: the sampling
+    values of requests that name none, null for a model that does not chat. `presets` are the names
+    that the `preset` of a request can be. The fields behind it are Anthropic's."""
 
     id: str
     object: Literal["model"]
@@ -259,7 +247,7 @@ class Model(TypedDict):
     max_model_len: int | None
     architecture: ModelArchitecture
     presets: list[str]
-    default_parameters: DefaultParameters | None
+    default_parameters: dict[str, float] | None
     type: Literal["model"]
     display_name: str
     created_at: str

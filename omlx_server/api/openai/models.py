@@ -6,12 +6,13 @@ from typing import Literal
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
+from omlx_server.api.chat.sampling import sampling_of
 from omlx_server.api.context import context_of
 from omlx_server.api.description.operation import MODEL, Operation
 from omlx_server.api.http.json import JsonResponse
 from omlx_server.api.models.encoders import CHAT, EMBEDDING
 from omlx_server.api.models.served import ModelListing, ServedModels
-from omlx_server.api.openai.answers import DefaultParameters, Model, ModelArchitecture, ModelList
+from omlx_server.api.openai.answers import Model, ModelArchitecture, ModelList
 
 router = APIRouter()
 _ONE = Operation("Models", Model, may_fail=MODEL).extra
@@ -66,7 +67,7 @@ def _shape(models: ServedModels, name: str, model: ModelListing) -> Model:
         "max_model_len": model.context_length,
         "architecture": _architecture(model, takes_images=models.takes_images(model)),
         "presets": list(model.presets),
-        "default_parameters": _default_parameters(model),
+        "default_parameters": sampling_of(model.defaults) if model.role is CHAT else None,
         "type": "model",
         "display_name": name,
         "created_at": datetime.fromtimestamp(model.created, UTC).isoformat(),
@@ -77,22 +78,6 @@ def _shape(models: ServedModels, name: str, model: ModelListing) -> Model:
         "deprecated_at": None,
         "line": None,
         "retires_at": None,
-    }
-
-
-def _default_parameters(model: ModelListing) -> DefaultParameters | None:
-    """The sampling values of a request that names none; None for a model that does not chat."""
-    if model.role is not CHAT:
-        return None
-    values = model.defaults
-    return {
-        "temperature": values.temperature,
-        "top_p": values.top_p,
-        "top_k": values.top_k,
-        "min_p": values.min_p,
-        "repetition_penalty": values.repetition_penalty,
-        "presence_penalty": values.presence_penalty,
-        "frequency_penalty": values.frequency_penalty,
     }
 
 

@@ -17,7 +17,7 @@ from omlx_server.settings.values import plain
 from omlx_server.wiring.overrides.in_force import DEFAULT, OVERRIDE, values_in_force
 
 _MOST_CHARS = 60
-_UNSAID = (None, [])
+_UNSAID: tuple[object, ...] = (None, [])
 _APART = ("system", "reasoning_effort", "thinking_budget")
 TOLD = frozenset({*_APART, "sampling", "presets", "chat_template"})
 """The overrides that `lines` and `template_in_words` tell of."""

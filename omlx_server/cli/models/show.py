@@ -1,6 +1,6 @@
 """`omlx-server show`: prints all that is known of one model on this machine; opens no weights."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -140,17 +140,23 @@ def _lines(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     for label, key in (("tools", "tool_parser"), ("reasoning", "reasoning_parser")):
         if key in found:
             yield label, f"{found[key]['name']} ({found[key]['origin']})"
-    if "in_force" in found:
-        yield from lines_in_force(found)
-    elif found["sampling"]:
-        yield "sampling", _in_words(found["sampling"])
-    told = TOLD if "in_force" in found else ()
-    if others := {key: value for key, value in found["overrides"].items() if key not in told}:
-        yield "overrides", _in_words(others)
+    yield from _of_requests(found)
     if "server" in found:
         yield "server", _server(found["server"])
         if chunks := in_chunks(found["server"]):
             yield "chunks", chunks
+
+
+def _of_requests(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """What counts for requests, and the overrides that say something else."""
+    told: Collection[str] = ()
+    if "in_force" in found:
+        yield from lines_in_force(found)
+        told = TOLD
+    elif found["sampling"]:
+        yield "sampling", _in_words(found["sampling"])
+    if others := {key: value for key, value in found["overrides"].items() if key not in told}:
+        yield "overrides", _in_words(others)
 
 
 def _in_words(values: Mapping[str, Any]) -> str:
