@@ -160,6 +160,7 @@ def test_a_preset_gives_what_the_same_values_written_out_give(
     written = send(server, path, whole)
     assert told(cold) == told(warm) == told(written)
     assert written["usage"] == warm["usage"], "cached tokens as well"
+    assert cached(warm) > 0
     assert told(send(server, path, whole | {"seed": 12})) != told(written), "the seed counts"
     assert told(send(server, path, bare)) != told(written)
 
@@ -181,6 +182,12 @@ def test_a_preset_of_a_message_is_the_same_written_out(server: ServerProcess) ->
     assert first["content"] == second["content"]
     assert usage["input_tokens"] + usage["cache_read_input_tokens"] == count["input_tokens"]
     assert send(server, "/v1/messages", whole)["usage"] == second["usage"]
+
+
+def cached(answer: Json) -> int:
+    usage = answer["usage"]
+    details = usage.get("prompt_tokens_details") or usage["input_tokens_details"]
+    return int(details["cached_tokens"])
 
 
 def told(answer: Json) -> object:

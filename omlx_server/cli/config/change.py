@@ -8,7 +8,7 @@ from omlx_server.cli.config.show import warn, written
 from omlx_server.cli.shell import stdin
 from omlx_server.cli.shell.options import load_settings
 from omlx_server.cli.shell.output import say, show
-from omlx_server.cli.shell.overrides import check_names
+from omlx_server.cli.shell.overrides import check_files
 from omlx_server.errors import UsageError
 from omlx_server.settings import Settings, edit
 from omlx_server.settings.override_keys import TABLE, find_override, is_override
@@ -22,7 +22,7 @@ def run(*, key: str, value: str, config: Path | None) -> int:
     file = edit.file_to_change(config)
     text = _from_stdin(key) if value == stdin.STDIN else value
     if is_override(key):
-        check_names(_alone(key, text, file))
+        check_files(_alone(key, text, file))
     done = edit.set_key(file, key, text)
     show(f"{key} = {written(key, done.value)}  # {file}")
     if done.was_open:

@@ -12,7 +12,7 @@ from omlx_server import settings
 from omlx_server.cli.shell.options import load_settings
 from omlx_server.cli.shell.output import say, show_found, show_json
 from omlx_server.cli.shell.output import show as show_text
-from omlx_server.cli.shell.overrides import check_names
+from omlx_server.cli.shell.overrides import check_all
 from omlx_server.settings.json_schema import json_schema
 from omlx_server.settings.layers import check_key, search_path
 from omlx_server.settings.override_keys import find_override, is_override
@@ -40,7 +40,7 @@ def validate(*, config: Path | None) -> int:
     """Check the settings, print warnings, and return the exit code 0. Raises ConfigError for what
     `serve` would refuse, as far as the settings alone tell."""
     loaded = load_settings(config)
-    check_names(loaded.settings)
+    check_all(loaded.settings)
     cache = loaded.settings.cache
     if cache.remote and cache.has_cold:
         scheme_of(cache.remote.reveal())

@@ -15,7 +15,7 @@ from omlx_server.cli.server_client.address import own_server
 from omlx_server.cli.server_client.http import NoAnswer
 from omlx_server.cli.shell.options import load_settings
 from omlx_server.cli.shell.output import show, show_json
-from omlx_server.cli.shell.overrides import check_names
+from omlx_server.cli.shell.overrides import check_all
 from omlx_server.cli.talk.launch import CLIENTS
 from omlx_server.doctor import memory, network, software, storage
 from omlx_server.doctor.finding import Finding, Level, fail, ok, warn
@@ -76,7 +76,7 @@ def _config(config: Path | None, sets: Sequence[str]) -> Generator[Finding, None
     """Check the config. Returns the settings in force, or the defaults if the config is wrong."""
     try:
         loaded = load_settings(config, sets)
-        check_names(loaded.settings)
+        check_all(loaded.settings)
     except ConfigError as error:
         yield fail("config", error.message, error.hint or "omlx-server config edit")
         return Settings()
