@@ -42,8 +42,6 @@ def _fields(section: type[Section], above: str = "") -> Iterator[tuple[str, Fiel
 
 FIELDS: Mapping[str, Field] = MappingProxyType(dict(_fields(ModelOverrides)))
 _TABLES = frozenset(name for name, field in FIELDS.items() if field.is_table) | {_PRESETS}
-
-
 _OF_PRESETS = fields_of(PresetOverride)
 
 

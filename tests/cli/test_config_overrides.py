@@ -206,13 +206,15 @@ def test_a_template_is_taken_as_a_path_from_the_config_file(home: Path) -> None:
     file.parent.mkdir()
     template = file.with_name("x.jinja")
     template.write_text("{{ messages[0].content }}")
-    assert config("set", "models.overrides.a.chat_template", "x.jinja", "-c", str(file)).stdout
+    assert config(
+        "set", "models.overrides.a.chat_template", "x.jinja", "--config", str(file)
+    ).stdout
     assert tomllib.loads(file.read_text())["models"]["overrides"]["a"] == {
         "chat_template": "x.jinja"
     }
-    assert config("validate", "-c", str(file)).exit_code == 0
+    assert config("validate", "--config", str(file)).exit_code == 0
     template.write_text("{{ messages[0].content }}\n{% for %}")
-    said = refused("validate", "-c", str(file))
+    said = refused("validate", "--config", str(file))
     assert f"models.overrides.a.chat_template: {template}, line 2: the chat template is" in said
     assert len(said.splitlines()) == 1
 
