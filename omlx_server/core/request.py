@@ -5,12 +5,14 @@ made for each token is not frozen, because that takes more than twice as long to
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Annotated, NewType, Protocol
+from typing import Annotated, Literal, NewType, Protocol
 
 from omlx_server.core.images import FIRST_ID, ImageSpan
 from omlx_server.core.speculation.methods import Mode
 
 RequestId = NewType("RequestId", str)
+Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
+"""How much a model is to think; "none" is not at all."""
 
 
 class FinishReason(StrEnum):
@@ -47,6 +49,23 @@ class SamplingPresets:
     top_k: Annotated[int, Bounds(0, 1_000_000)] = 0
     min_p: Annotated[float, Bounds(0, 1)] = 0.0
     repetition_penalty: Annotated[float, Bounds(0, 10, above_low=True)] = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class RequestDefaults(SamplingPresets):
+    """The values for fields that a request leaves out. `max_tokens` 0: no limit but the context.
+    Without a `seed` each request draws its own. `stop`: texts that end an answer. `system`: the
+    text of the system message of a conversation that begins without one. `reasoning_effort` and
+    `thinking_budget` (tokens) are None where the chat template decides."""
+
+    max_tokens: int = 0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    seed: int | None = None
+    stop: tuple[str, ...] = ()
+    system: str | None = None
+    reasoning_effort: Effort | None = None
+    thinking_budget: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

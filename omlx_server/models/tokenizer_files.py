@@ -1,8 +1,8 @@
 """Reads what the files of a model's tokenizer say, without the tokenizer, which takes seconds to
 import.
 
-Files are read as transformers reads them, anew each time; any thread. Never raises: a file that
-can't be read says nothing.
+Files are read as transformers reads them, anew each time; any thread. A file of a model that can't
+be read says nothing.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -10,31 +10,42 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from omlx_server.errors import ConfigError
 from omlx_server.models import json_file
 from omlx_server.models.kind import read_json
 
+_TEMPLATE = "chat_template.jinja"
+_CONFIG = "tokenizer_config.json"
+_OF_PROCESSOR = "chat_template.json"
 _MORE_TEMPLATES = "additional_chat_templates"
 _TOKENS = ("additional_special_tokens", "extra_special_tokens", "added_tokens_decoder")
 
 
 @dataclass(frozen=True, slots=True)
 class TokenizerFiles:
-    """`templates`: chat templates by name, usually just "default". `vocabulary`: every token as the
-    files write it. `tool_parser`: what the configuration calls the markup of tool calls, or
-    None."""
+    """`templates`: chat templates by name, usually just "default"; `template_file` is the name of
+    the file that has it, "" for none. `vocabulary`: every token as the files write it.
+    `tool_parser`: what the configuration calls the markup of tool calls, or None."""
 
     templates: Mapping[str, str]
     vocabulary: frozenset[str]
     tool_parser: str | None
+    template_file: str = ""
 
     @classmethod
     def of(cls, directory: Path) -> "TokenizerFiles":
-        config = _object(directory / "tokenizer_config.json")
+        config = _object(directory / _CONFIG)
         parser = config.get("tool_parser_type")
+        other = _object(directory / _OF_PROCESSOR)
+        places = {
+            _TEMPLATE: _templates_of_files(directory),
+            _CONFIG: _templates_of(config.get("chat_template")),
+            _OF_PROCESSOR: _templates_of(other.get("chat_template")),
+        }
+        file = next((name for name, found in places.items() if found), "")
         return cls(
-            templates=_templates_of_files(directory)
-            or _templates_of(config.get("chat_template"))
-            or _templates_of(_object(directory / "chat_template.json").get("chat_template")),
+            template_file=file,
+            templates=places.get(file, {}),
             vocabulary=frozenset(_tokens(directory, config)),
             tool_parser=parser if isinstance(parser, str) else None,
         )
@@ -42,15 +53,33 @@ class TokenizerFiles:
 
 def _templates_of_files(directory: Path) -> dict[str, str]:
     """They go before those in the configuration."""
-    files = {"default": directory / "chat_template.jinja"}
+    files = {"default": directory / _TEMPLATE}
     files |= {path.stem: path for path in sorted((directory / _MORE_TEMPLATES).glob("*.jinja"))}
     found = {}
     for name, path in files.items():
         try:
-            found[name] = json_file.text(path).replace("\r\n", "\n")
+            found[name] = _template(path)
         except json_file.PROBLEMS:
             continue
     return found
+
+
+def read_template(path: str) -> str:
+    """The chat template in a file of the user's own. Raises ConfigError, with the path in its
+    message, if the file can't be read or is no UTF-8 text."""
+    try:
+        return _template(Path(path))
+    except OSError as error:
+        reason = error.strerror or str(error)
+    except UnicodeDecodeError:
+        reason = "it is not UTF-8 text"
+    except ValueError as error:
+        reason = str(error)
+    raise ConfigError(f"{path} can't be read: {reason}")
+
+
+def _template(path: Path) -> str:
+    return json_file.text(path).replace("\r\n", "\n")
 
 
 def _templates_of(said: object) -> dict[str, str]:

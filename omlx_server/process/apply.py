@@ -21,7 +21,7 @@ from omlx_server.wiring.context import changed_context
 from omlx_server.wiring.known import KnownModels
 from omlx_server.wiring.model_factory import InstanceFactory
 from omlx_server.wiring.open_models import load_pinned
-from omlx_server.wiring.override_names import check_overrides
+from omlx_server.wiring.overrides.templates import check_all
 from omlx_server.wiring.served import changed_model
 
 OnMlx = Callable[[Callable[[], None]], Awaitable[None]]
@@ -32,7 +32,7 @@ async def watch_config(loaded: Loaded, http: "HttpSide", apply_to_models: Applie
     """Reload the config when it changes and on SIGHUP, and apply it, until cancelled. The admin
     routes can show and change it meanwhile."""
     appliers = apply_to_models, http.apply, apply_to_log
-    reloader = Reloader(loaded, check_overrides, appliers, http.tell)
+    reloader = Reloader(loaded, check_all, appliers, http.tell)
     http.offer(ConfigEditor(loaded, reloader))
     file = ConfigFile(lambda: find_config(loaded.named))
     await watch(reloader, file, http.end)

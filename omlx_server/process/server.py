@@ -37,7 +37,7 @@ from omlx_server.wiring.freed import Freed
 from omlx_server.wiring.known import KnownModels
 from omlx_server.wiring.model_directory import find_model
 from omlx_server.wiring.open_models import begin, open_models
-from omlx_server.wiring.override_names import check_overrides
+from omlx_server.wiring.overrides.templates import check_all
 
 _log = logging.getLogger(__name__)
 
@@ -67,7 +67,7 @@ def serve(
     _start_logging(settings)
     for warning in warnings(loaded):
         _log.warning("%s", warning)
-    check_overrides(settings)
+    check_all(settings)
     server = settings.server
     with listening(server.host, server.port, server.uds) as sock:
         located = find_model(model, settings, progress)

@@ -6,13 +6,14 @@ import os
 import re
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 from omlx_server.errors import ConfigError, PlaceUnusable
 from omlx_server.settings.override_keys import TABLE, check_tables
+from omlx_server.settings.overrides import with_paths_from
 from omlx_server.settings.sections import FIELDS, KEYS, SECTIONS, Settings
 from omlx_server.settings.types import own_place
 from omlx_server.settings.values import Entry, checked
@@ -122,6 +123,8 @@ def _from_text(text: str, path: Path) -> dict[str, Entry]:
             if f"{section}.{key}" not in FIELDS:
                 raise _unknown(f"{section}.{key}", origin)
             entries[f"{section}.{key}"] = Entry(value, origin, is_text=False)
+    if tables := entries.get(TABLE):
+        entries[TABLE] = replace(tables, value=with_paths_from(tables.value, path.parent))
     return entries
 
 

@@ -1,7 +1,8 @@
 """The settings of single models, by the dotted keys of commands: models.overrides.NAME.KEY.
 
-KEY is as in the config file, with dots for tables in tables: ttl, sampling.top_p. NAME may have
-dots and slashes of its own, and may stand in quotes: models.overrides."org/name".kv_cache.bits.
+KEY is as in the config file, with dots for tables in tables: ttl, sampling.top_p,
+presets.coder.temperature. NAME may have dots and slashes of its own, and may stand in quotes:
+models.overrides."org/name".kv_cache.bits.
 """
 
 import difflib
@@ -13,13 +14,15 @@ from typing import Annotated
 
 from omlx_server.errors import ConfigError, OmlxError
 from omlx_server.settings.fields import Field, Section, fields_of
-from omlx_server.settings.overrides import ModelOverrides
+from omlx_server.settings.overrides import ModelOverrides, PresetOverride
 from omlx_server.settings.sections import Settings
 from omlx_server.settings.types import Says
 from omlx_server.settings.values import Entry, from_json, plain, typed, valid
 
 TABLE = "models.overrides"
 _ANY = "chat_template_kwargs"
+_PRESETS = "presets"
+_PRESET = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _QUOTED = re.compile(r'"(?P<model>[^"]+)"\.(?P<key>.+)|\'(?P<other>[^\']+)\'\.(?P<its>.+)')
 
 
@@ -38,7 +41,8 @@ def _fields(section: type[Section], above: str = "") -> Iterator[tuple[str, Fiel
 
 
 FIELDS: Mapping[str, Field] = MappingProxyType(dict(_fields(ModelOverrides)))
-_TABLES = frozenset(name for name, field in FIELDS.items() if field.is_table)
+_TABLES = frozenset(name for name, field in FIELDS.items() if field.is_table) | {_PRESETS}
+_OF_PRESETS = fields_of(PresetOverride)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +61,8 @@ class OverrideKey:
     @property
     def path(self) -> tuple[str, ...]:
         """The tables from the root of the config file to the key, and the key."""
-        # What a template takes may have a name with dots.
-        keys = self.key.split(".", 1)
+        # What a template takes may have a name with dots; a preset has none.
+        keys = self.key.split(".", 2 if self.key.startswith(f"{_PRESETS}.") else 1)
         return ("models", "overrides", self.model, *keys)
 
     def checked(self, text: str, origin: str) -> object:
@@ -97,6 +101,7 @@ def check_tables(entry: Entry) -> None:
     """
     tables = from_json(str(entry.value)) if entry.is_text else entry.value
     for model, table in tables.items() if isinstance(tables, Mapping) else ():
+        _check_names(f"{TABLE}.{model}", table, entry.origin)
         for key, value in _leaves(table):
             dotted = f"{TABLE}.{model}.{key}"
             field = _field(key)
@@ -105,10 +110,21 @@ def check_tables(entry: Entry) -> None:
             valid(dotted, field, value, Entry(value, entry.origin, is_text=False))
 
 
+def _check_names(model: str, table: object, origin: str) -> None:
+    presets = table.get(_PRESETS) if isinstance(table, Mapping) else None
+    for name in presets if isinstance(presets, Mapping) else ():
+        if not _PRESET.fullmatch(name):
+            raise ConfigError(
+                f"{model}.{_PRESETS}: {name!r:.80} can't be the name of a preset ({origin})",
+                hint="a name has letters, digits, - and _, at most 64 of them",
+            )
+
+
 def _leaves(table: object, above: str = "") -> Iterator[tuple[str, object]]:
     """Yield the dotted keys in a table with their values; nothing if it is no table."""
     for key, value in table.items() if isinstance(table, Mapping) else ():
-        if f"{above}{key}" in _TABLES and isinstance(value, Mapping):
+        is_table = f"{above}{key}" in _TABLES or above == f"{_PRESETS}."
+        if is_table and isinstance(value, Mapping):
             yield from _leaves(value, f"{above}{key}.")
         else:
             yield f"{above}{key}", value
@@ -131,12 +147,18 @@ def find_override(dotted: str) -> OverrideKey:
         field = _field(key)
         if model and field is not None:
             return OverrideKey(model, key, field)
+        if key.startswith(f"{_PRESETS}."):  # what follows is no part of a model's name
+            break
     raise ConfigError(f"unknown key {dotted}", hint=_hint(splits))
 
 
 def _field(key: str) -> Field | None:
     if key.startswith(f"{_ANY}.") and key != f"{_ANY}.":
         return _ARGUMENT
+    table, _, rest = key.partition(".")
+    preset, dot, own = rest.partition(".")
+    if table == _PRESETS and _PRESET.fullmatch(preset):
+        return _OF_PRESETS.get(own) if dot else Field(preset, PresetOverride)
     return FIELDS.get(key)
 
 
@@ -144,8 +166,18 @@ def _hint(splits: list[tuple[str, str]]) -> str:
     """A hint with the nearest key. A key has one or two parts (ttl, kv_cache.bits), so the last two
     parts of the name are compared, and the last one alone."""
     by_last = {name.rpartition(".")[2]: name for name in FIELDS}
+    for _, key in splits:
+        if key.startswith(f"{_PRESETS}."):
+            return _hint_for_preset(key.rpartition(".")[2])
     for _, key in splits[-2:]:
         known = (*FIELDS, *by_last)
         if near := difflib.get_close_matches(key, known, n=1):
             return f"did you mean {TABLE}.NAME.{by_last.get(near[0], near[0])}?"
     return f"as {TABLE}.NAME.KEY; a KEY is one of {', '.join(FIELDS)}"
+
+
+def _hint_for_preset(key: str) -> str:
+    near = difflib.get_close_matches(key, _OF_PRESETS, n=1)
+    if near:
+        return f"did you mean {TABLE}.NAME.{_PRESETS}.PRESET.{near[0]}?"
+    return f"a preset can have {', '.join(_OF_PRESETS)}"

@@ -2,15 +2,28 @@
 that is None is not set."""
 
 from collections.abc import Collection, Mapping
+from pathlib import Path
 from typing import Annotated, Any, get_args, get_type_hints
 
 from msgspec import Meta, defstruct, field
 from msgspec.structs import replace
 
-from omlx_server.core.request import Bounds, SamplingPresets
+from omlx_server.core.request import Bounds, Effort, SamplingPresets
 from omlx_server.core.speculation.methods import Mode
 from omlx_server.settings.fields import Section
-from omlx_server.settings.types import Bits, GroupSize, IdleSeconds, MaxTokens, Scheme
+from omlx_server.settings.types import (
+    Bits,
+    GroupSize,
+    IdleSeconds,
+    MaxTokens,
+    Penalty,
+    Says,
+    Scheme,
+    Seed,
+    Stops,
+    TemplateFile,
+    expanded,
+)
 
 _BY_FLAG = ("kv_cache", "speculation")
 """The tables whose sections have flags that count for every model."""
@@ -38,13 +51,18 @@ def _preset(kind: type[float], bounds: Bounds) -> Any:
 
 
 _PRESETS = get_type_hints(SamplingPresets, include_extras=True)
+_SAMPLING = [
+    *((name, _preset(*get_args(hint)) | None, None) for name, hint in _PRESETS.items()),
+    ("max_tokens", MaxTokens | None, None),
+    ("presence_penalty", Penalty | None, None),
+    ("frequency_penalty", Penalty | None, None),
+    ("seed", Seed | None, None),
+    ("stop", Stops, None),
+]
 # Any, for mypy: a class that is made from the list can be no annotation.
 SamplingOverride: Any = defstruct(
     "SamplingOverride",
-    [
-        *((name, _preset(*get_args(hint)) | None, None) for name, hint in _PRESETS.items()),
-        ("max_tokens", MaxTokens | None, None),
-    ],
+    _SAMPLING,
     bases=(Section,),
     namespace={"__doc__": "What counts for a field that a request leaves out."},
     frozen=True,
@@ -52,9 +70,28 @@ SamplingOverride: Any = defstruct(
 )
 
 
-class ModelOverrides(Section, frozen=True):
+class PromptOverride(Section, frozen=True):
+    """What counts for a conversation that begins without a system message (`system`), and for a
+    request that does not say how much the model is to think."""
+
+    system: str | None = None
+    reasoning_effort: Effort | None = None
+    thinking_budget: Annotated[int, Meta(ge=0, le=10_000_000)] | None = None
+
+
+PresetOverride: Any = defstruct(
+    "PresetOverride",
+    _SAMPLING,
+    bases=(PromptOverride,),
+    namespace={"__doc__": "What counts for a field that a request with this preset leaves out."},
+    frozen=True,
+    kw_only=True,
+)
+
+
+class ModelOverrides(PromptOverride, frozen=True):
     """What one model has otherwise. `ttl` is its `models.idle_ttl_seconds`; an empty parser is the
-    one that its template asks for."""
+    one that its template asks for, and an empty `chat_template` the model's own."""
 
     context_length: Annotated[int, Meta(ge=16, le=100_000_000)] | None = None
     ttl: IdleSeconds | None = None
@@ -62,15 +99,26 @@ class ModelOverrides(Section, frozen=True):
     tool_parser: str | None = None
     reasoning_parser: str | None = None
     sampling: SamplingOverride = field(default_factory=SamplingOverride)
+    chat_template: TemplateFile = None
     chat_template_kwargs: dict[str, bool | int | float | str] = field(default_factory=dict)
+    presets: Annotated[
+        dict[str, PresetOverride],
+        Says('tables by preset name, as {"coder" = {temperature = 0.2}}'),
+    ] = field(default_factory=dict)
     kv_cache: KvCacheOverride = field(default_factory=KvCacheOverride)
     speculation: SpeculationOverride = field(default_factory=SpeculationOverride)
 
 
 def said(table: Section) -> dict[str, Any]:
     """The keys that are set in a table of overrides, and in the tables within it."""
-    found = {name: said(value) if isinstance(value, Section) else value for name, value in table}
+    found = {name: _said(value) for name, value in table}
     return {name: value for name, value in found.items() if value is not None and value != {}}
+
+
+def _said(value: object) -> object:
+    if isinstance(value, dict):
+        return {name: _said(inner) for name, inner in value.items()}
+    return said(value) if isinstance(value, Section) else value
 
 
 def without(own: ModelOverrides, keys: Collection[str]) -> ModelOverrides:
@@ -94,9 +142,25 @@ def merged(one: Mapping[str, object], other: Mapping[str, object]) -> dict[str, 
     return both
 
 
+def with_paths_from(tables: object, directory: Path) -> object:
+    """`tables` (models.overrides as a config file in `directory` has it) with each `chat_template`
+    as an absolute path; what is no such table is returned as it is. Raises as `expanded`."""
+    if not isinstance(tables, Mapping):
+        return tables
+    return {name: _with_path(table, directory) for name, table in tables.items()}
+
+
+def _with_path(table: object, directory: Path) -> object:
+    path = table.get("chat_template") if isinstance(table, Mapping) else None
+    if not isinstance(table, Mapping) or not isinstance(path, str) or not path:
+        return table
+    return {**table, "chat_template": str(directory.absolute() / expanded(path))}
+
+
 OVERRIDES: tuple[type[Section], ...] = (
     ModelOverrides,
     SamplingOverride,
+    PresetOverride,
     KvCacheOverride,
     SpeculationOverride,
 )

@@ -198,6 +198,9 @@ UNIX = "unix:"
 SocketPath = Annotated[str, Reads(_file), Says('the path of a socket, or "" for none')]
 ModelName = Annotated[str, Says('the name or the path of a model, or "" for none')]
 LogFile = Annotated[str, Reads(_file), Says('a path, or "" for stderr')]
+TemplateFile = Annotated[
+    str | None, Reads(_file), Says('the path of a .jinja file, or "" for the model\'s own')
+]
 
 
 def number(text: str) -> object:
@@ -236,3 +239,10 @@ Bits = Annotated[float, Meta(ge=2, le=8)]
 GroupSize = Annotated[Literal[32, 64, 128], Says("32, 64 or 128")]
 IdleSeconds = Annotated[float, Meta(ge=0, le=10 * 365 * 86400)]
 MaxTokens = Annotated[int, Meta(ge=0, le=10_000_000)]
+Penalty = Annotated[float, Meta(ge=-2, le=2)]
+Seed = Annotated[int, Meta(ge=0, le=2**63 - 1)]
+StopText = Annotated[str, Meta(min_length=1, max_length=1000)]
+Stops = Annotated[
+    Annotated[tuple[StopText, ...], Meta(max_length=32)] | None,
+    Says("a list of at most 32 texts"),
+]

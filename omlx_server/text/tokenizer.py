@@ -68,8 +68,9 @@ class Tokenizer:
         self.vocab_size = max(backend.get_vocab(with_added_tokens=True).values()) + 1
 
     @classmethod
-    def load(cls, model_dir: Path) -> "Tokenizer":
-        """Read the tokenizer in a model folder.
+    def load(cls, model_dir: Path, *, template: str | None = None) -> "Tokenizer":
+        """Read the tokenizer in a model folder. `template` is a chat template that stands for all
+        those of the folder.
 
         Raises:
             ModelUnavailable: the folder has none that can be read, or only one of pure Python.
@@ -92,7 +93,9 @@ class Tokenizer:
         return cls(
             source.backend_tokenizer,
             eos_ids=_eos_ids(model_dir, source.eos_token_id),
-            chat_templates=_templates(source.chat_template or _of_processor(model_dir)),
+            chat_templates=_templates(
+                source.chat_template or _of_processor(model_dir) if template is None else template
+            ),
             template_variables=source.special_tokens_map,
             tool_parser=source.init_kwargs.get("tool_parser_type"),
         )

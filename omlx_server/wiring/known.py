@@ -6,7 +6,7 @@ Runs on the event loop's thread; `refresh` looks at the disk in a worker thread.
 import asyncio
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from omlx_server.api.models import encoders
@@ -23,6 +23,7 @@ from omlx_server.models.vision import has_pillow, lacks_for_images
 from omlx_server.settings import Settings
 from omlx_server.wiring.draft_model import draft_model_bytes
 from omlx_server.wiring.encoders import FoundEncoders, is_encoder
+from omlx_server.wiring.overrides.in_force import request_defaults
 
 _LOOK_SECONDS = 2.0
 _ROLES = {
@@ -37,7 +38,7 @@ class Source:
     """A model on the disk: `loads_as` says as what it is loaded, `role` for which requests.
     `nbytes` is the size of its weights in bytes; `context_length` is in tokens, None where its
     files do not tell. `no_images` says why its files don't allow it to take images, and is empty
-    when they do."""
+    when they do. `recommended` are the sampling values that its makers recommend."""
 
     located: Located
     loads_as: Kind
@@ -45,6 +46,7 @@ class Source:
     nbytes: int
     context_length: int | None
     no_images: str
+    recommended: Mapping[str, float]
 
     @property
     def key(self) -> str:
@@ -153,8 +155,15 @@ class KnownModels:
         context = source.context_length
         if context is not None and own.context_length is not None:
             context = min(context, own.context_length)
-        images = source.role is encoders.CHAT and not self._why_no_images(source)
-        return ModelListing(source.role, names, wanted, self._created, context, images)
+        listing = ModelListing(source.role, names, wanted, self._created, context)
+        if source.role is not encoders.CHAT:
+            return listing
+        return replace(
+            listing,
+            takes_images=not self._why_no_images(source),
+            presets=tuple(own.presets),
+            defaults=request_defaults(source.recommended, own, self._settings),
+        )
 
     def _why_no_images(self, source: Source) -> str:
         mode = self._settings.speculation_of(source.located.names).mode
@@ -176,8 +185,10 @@ def _source(located: Located, role: Role) -> Source:
     model."""
     nbytes, about = weight_bytes(located.path), described(located.path)
     context = about.context_length if about else None
+    recommended = about.recommended if about else {}
+    no_images = lacks_for_images(located.path)
     if role is encoders.CHAT or (role is encoders.RERANKING and not is_encoder(located.path)):
-        return Source(located, Kind.CHAT, role, nbytes, context, lacks_for_images(located.path))
+        return Source(located, Kind.CHAT, role, nbytes, context, no_images, recommended)
     kind = Kind.EMBEDDING if role is encoders.EMBEDDING else Kind.RERANK
     length = encoder_length(located.path)
-    return Source(located, kind, role, nbytes, length, lacks_for_images(located.path))
+    return Source(located, kind, role, nbytes, length, no_images, recommended)

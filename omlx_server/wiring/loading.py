@@ -34,6 +34,7 @@ from omlx_server.wiring.encoders import on_account, serve_cross_encoder, serve_e
 from omlx_server.wiring.images import make_image_reader
 from omlx_server.wiring.known import KnownModels, Source
 from omlx_server.wiring.model_factory import InstanceFactory
+from omlx_server.wiring.overrides.templates import template_of
 from omlx_server.wiring.served import changed_model, make_served
 
 A = TypeVar("A")
@@ -100,7 +101,8 @@ class Loading:
             self.engine, lambda problem: self.failed(source.key, problem), make_way
         )
         instances = self.instances
-        reading = asyncio.create_task(asyncio.to_thread(_tokenizer, located.path))
+        template = await asyncio.to_thread(template_of, located.names, instances.settings)
+        reading = asyncio.create_task(asyncio.to_thread(_tokenizer, located.path, template))
         async with AsyncExitStack() as undo:
             undo.push_async_callback(_ended, reading)  # a thread can't be stopped
             known_as = await asyncio.to_thread(instances.fingerprint, located)
@@ -147,8 +149,8 @@ class Loading:
         warming.add_done_callback(self._warming.discard)
 
 
-def _tokenizer(path: Path) -> Tokenizer:
-    tokenizer = Tokenizer.load(path)
+def _tokenizer(path: Path, template: str | None) -> Tokenizer:
+    tokenizer = Tokenizer.load(path, template=template)
     tokenizer.prepare()
     return tokenizer
 

@@ -3,28 +3,29 @@
 import functools
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 from omlx_server.api.chat.shared_ends import strips_reasoning
-from omlx_server.api.models.served import SamplingDefaults, Served, ServedModel
+from omlx_server.api.models.served import Preset, Served, ServedModel, TemplateValue
 from omlx_server.engine.client.archives import PrefixArchives
 from omlx_server.engine.client.model_client import GeneratorClient
 from omlx_server.models.description import describe
 from omlx_server.models.locate import Located
 from omlx_server.settings import Settings
-from omlx_server.settings.overrides import ModelOverrides, said
+from omlx_server.settings.overrides import ModelOverrides, PromptOverride
 from omlx_server.text.dialect import Dialect, dialect_of
 from omlx_server.text.grammar.compile import Grammars
 from omlx_server.text.grammar.vocabulary import Vocabulary
 from omlx_server.text.overflow import Overflow
+from omlx_server.text.reasoning import effort
 from omlx_server.text.reasoning.constraint import ReasoningMarkers
 from omlx_server.text.templates.template import ChatTemplate
 from omlx_server.text.tokenizer import Tokenizer
 from omlx_server.wiring.encoders import judge
 from omlx_server.wiring.images import changed_image_reader
+from omlx_server.wiring.overrides.in_force import request_defaults
 
 _log = logging.getLogger(__name__)
 # The most characters of a rendered prompt where the tokenizer gives no bound for the context. Only
@@ -52,7 +53,7 @@ def make_served(
     parsers = own.tool_parser or "", own.reasoning_parser or ""
     dialect = dialect_of(tokenizer, render, *parsers)
     grammars = Grammars(Vocabulary(tokenizer, vocab))
-    return ServedModel(
+    made = ServedModel(
         names=located.names,
         system_fingerprint=system_fingerprint,
         engine=engine,
@@ -67,11 +68,10 @@ def make_served(
         dialect=dialect,
         strips_reasoning=strips_reasoning(render),
         overflow=Overflow(settings.context.overflow, settings.context.low_water),
-        defaults=sampling_defaults(description.recommended, own, settings),
         recommended=description.recommended,
-        template_kwargs=own.chat_template_kwargs,
         judge=functools.cache(lambda: judge(located, engine, tokenizer)),
     )
+    return _with_defaults(made, own, settings)
 
 
 def _markers(dialect: Dialect, tokenizer: Tokenizer, width: int) -> ReasoningMarkers | None:
@@ -86,12 +86,12 @@ def changed_model(model: Served, settings: Settings) -> Served:
     if not isinstance(model, ServedModel):
         return model
     own, context = settings.overrides_of(model.names), settings.context
-    return replace(
+    changed = replace(
         model,
         overflow=Overflow(context.overflow, context.low_water),
-        defaults=sampling_defaults(model.recommended, own, settings),
         images=changed_image_reader(model.images, settings),
     )
+    return _with_defaults(changed, own, settings)
 
 
 def context_length(model: str, trained: int, own: ModelOverrides) -> int:
@@ -102,11 +102,27 @@ def context_length(model: str, trained: int, own: ModelOverrides) -> int:
     return min(trained, own.context_length or trained)
 
 
-def sampling_defaults(
-    recommended: Mapping[str, float], own: ModelOverrides, settings: Settings
-) -> SamplingDefaults:
-    """The values for sampling fields that a request leaves out: the override, else what the model's
-    makers recommend (if `sampling.source` is "model"), else the API's own default."""
-    makers = recommended if settings.sampling.source == "model" else {}
-    preset: dict[str, Any] = {"max_tokens": settings.sampling.max_tokens, **makers}
-    return SamplingDefaults(**preset | said(own.sampling))
+def _with_defaults(model: ServedModel, own: ModelOverrides, settings: Settings) -> ServedModel:
+    """The same model with its defaults for what requests leave out, and with its presets."""
+    variables = _thinking(model, own) | own.chat_template_kwargs
+    return replace(
+        model,
+        defaults=request_defaults(model.recommended, own, settings),
+        template_kwargs=variables,
+        presets={
+            name: Preset(
+                request_defaults(model.recommended, own, settings, name),
+                variables | _thinking(model, preset),
+            )
+            for name, preset in own.presets.items()
+        },
+    )
+
+
+def _thinking(model: ServedModel, table: PromptOverride) -> dict[str, TemplateValue]:
+    """The variables of the model's template that follow from what one table says of thinking. The
+    budget is among them even if the template does not read it: the grammar of thoughts does."""
+    budget = table.thinking_budget
+    style, variables = model.dialect.style, model.template.variables
+    told = effort.template_kwargs({}, variables, style, effort=table.reasoning_effort)
+    return told if budget is None else {**told, "thinking_budget": budget}

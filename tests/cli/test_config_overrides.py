@@ -45,6 +45,10 @@ KEYS: dict[str, tuple[str, Any]] = {
     "kv_cache.group_size": ("32", 32),
     "speculation.mode": ("draft", "draft"),
     "speculation.draft_model": ("", ""),
+    "system": ("Be brief, please.", "Be brief, please."),
+    "sampling.stop": ('["a,b", "c"]', ["a,b", "c"]),
+    "presets.coder.temperature": ("0.2", 0.2),
+    "presets.coder": ('{"seed": 3}', {"seed": 3}),
 }
 runner = CliRunner()
 
@@ -62,8 +66,10 @@ def refused(*arguments: str, code: int = 2) -> str:
 def with_key(values: dict[str, Any], key: str, value: Any) -> dict[str, Any]:
     """The oracle: what the file says after it, without TOML."""
     table = values.setdefault("models", {}).setdefault("overrides", {}).setdefault(NAME, {})
-    first, dot, rest = key.partition(".")
-    (table.setdefault(first, {}) if dot else table)[rest or first] = value
+    *tables, last = key.split(".", 2 if key.startswith("presets.") else 1)
+    for name in tables:
+        table = table.setdefault(name, {})
+    table[last] = value
     return values
 
 
@@ -154,8 +160,12 @@ def test_what_is_written_is_what_a_server_would_do(home: Path) -> None:
         ("contxt_length", "1", "did you mean models.overrides.NAME.context_length?"),
         ("sampling.top_q", "1", "did you mean models.overrides.NAME.sampling.top_"),
         ("temperature", "1", "did you mean models.overrides.NAME.sampling.temperature?"),
-        ("nonsense", "1", "a KEY is one of context_length, ttl, pin"),
+        ("nonsense", "1", "a KEY is one of system, reasoning_effort, "),
         ("chat_template_kwargs.", "1", "unknown key"),
+        ("presets.coder.temperature", "3", "presets.coder.temperature: expected a number from 0"),
+        ("presets.coder.temprature", "1", "models.overrides.NAME.presets.PRESET.temperature?"),
+        ("chat_template", "none.jinja", "none.jinja can't be read: No such file"),
+        ("chat_template", "omlx.toml", "omlx.toml: the chat template does not show the user's"),
     ],
 )
 def test_what_is_wrong_is_refused_with_the_nearest_and_the_file_stays(
@@ -189,6 +199,24 @@ def test_a_key_of_a_file_that_is_wrong_is_named(
     answer = refused("validate")
     assert said in answer and "omlx.toml)" in answer
     assert hint in answer
+
+
+def test_a_template_is_taken_as_a_path_from_the_config_file(home: Path) -> None:
+    file = home / "etc" / "c.toml"
+    file.parent.mkdir()
+    template = file.with_name("x.jinja")
+    template.write_text("{{ messages[0].content }}")
+    assert config(
+        "set", "models.overrides.a.chat_template", "x.jinja", "--config", str(file)
+    ).stdout
+    assert tomllib.loads(file.read_text())["models"]["overrides"]["a"] == {
+        "chat_template": "x.jinja"
+    }
+    assert config("validate", "--config", str(file)).exit_code == 0
+    template.write_text("{{ messages[0].content }}\n{% for %}")
+    said = refused("validate", "--config", str(file))
+    assert f"models.overrides.a.chat_template: {template}, line 2: the chat template is" in said
+    assert len(said.splitlines()) == 1
 
 
 def test_get_says_what_is_not_set_and_for_whom_something_is(home: Path) -> None:

@@ -68,6 +68,7 @@ def changed(path: Path, change: Change, family: str = "byte_level") -> Path:
 def assert_as_loaded(path: Path) -> TokenizerFiles:
     files, tokenizer = TokenizerFiles.of(path), Tokenizer.load(path)
     assert files.templates == tokenizer.chat_templates
+    assert bool(files.templates) == bool(files.template_file)
     assert files.tool_parser == tokenizer.tool_parser
     assert files.vocabulary == tokenizer.vocabulary
     return files

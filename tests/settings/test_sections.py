@@ -10,7 +10,7 @@ import pytest
 
 from omlx_server.errors import ConfigError
 from omlx_server.settings import KEYS, Settings, load
-from omlx_server.settings.overrides import ModelOverrides
+from omlx_server.settings.overrides import ModelOverrides, said
 from tests.settings.reading import refusal, write
 
 EXAMPLE = Path(__file__).parents[2] / "config" / "omlx.example.toml"
@@ -105,15 +105,18 @@ def test_what_several_names_have_is_merged_key_by_key() -> None:
             "ttl": 5,
             "pin": True,
             "sampling": {"temperature": 0.5, "top_k": 3},
+            "presets": {"coder": {"seed": 1, "top_k": 2}, "other": {}},
             "chat_template_kwargs": {"enable_thinking": True, "date_string": "today"},
         },
-        "tiny": {"ttl": 0, "sampling": {"temperature": 0.0}},
+        "tiny": {"ttl": 0, "sampling": {"temperature": 0.0}, "presets": {"coder": {"seed": 2}}},
         "small": {"chat_template_kwargs": {"enable_thinking": False}},
     }
     own = settings_with(overrides, {"small": "org/tiny"}).overrides_of(TINY)
     assert (own.context_length, own.ttl, own.pin) == (100, 0, True)
     assert (own.sampling.temperature, own.sampling.top_k, own.sampling.top_p) == (0.0, 3, None)
     assert own.chat_template_kwargs == {"enable_thinking": False, "date_string": "today"}
+    assert list(own.presets) == ["coder", "other"]
+    assert said(own.presets["coder"]) == {"seed": 2, "top_k": 2}
 
 
 @pytest.mark.parametrize(
@@ -123,7 +126,7 @@ def test_what_several_names_have_is_merged_key_by_key() -> None:
         {"ttl": -1},
         {"sampling": {"temperature": 3}},
         {"sampling": {"top_p": 0}},
-        {"sampling": {"seed": 1}},
+        {"sampling": {"n": 1}},
         {"chat_template_kwargs": {"a": [1]}},
         {"max_loaded": 1},
     ],

@@ -37,7 +37,8 @@ def chat_messages(asked: CountRequest) -> list[Message]:
     messages = _joined(messages)
     if not messages:
         raise BadRequest("messages must not be empty", param="messages")
-    return messages
+    # An empty system prompt is one all the same: the model's default does not stand for it.
+    return [{"role": "system", "content": ""}, *messages] if asked.system == "" else messages
 
 
 def image_chars(asked: CountRequest) -> int:

@@ -27,6 +27,6 @@ async def prefix_of(request: Request) -> Prefix:
     would raise while its prompt is made."""
     context = context_of(request)
     chat = await json_body.read(request, ChatRequest, context.max_body_bytes)
-    model = await context.models.find(chat.model)
+    model = await context.models.find(chat.model, chat.preset)
     tokens = (await read_and_encoded(chat, model, context)).tokens
     return Prefix(chat.model, model, tuple(tokens), salt_of(request, chat.cache_salt))

@@ -64,7 +64,7 @@ def form_of(chat: ChatRequest, plan: Plan, model: ServedModel, opening: Opening)
     )
     ends = (family.start,) if family and family.start in model.tokenizer.vocabulary else ()
     return Form(
-        stops=chat.stops,
+        stops=chat.stops(model),
         include_stop=bool(chat.include_stop_str_in_output),
         style=dialect.style,
         opening=opening,

@@ -87,7 +87,8 @@ def encode(chat: ChatRequest, model: ServedModel, images: ChatImages | None = No
         BadRequest: the template refused the messages, or the fields contradict each other.
     """
     renderer = _Renderer(chat, model, plan_of(chat, model), images)
-    messages = template_messages(chat, images.texts if images else _NO_MARKS)
+    told = template_messages(chat, images.texts if images else _NO_MARKS)
+    messages = [*_default_system(chat, model), *told]
     fitted = _fitting(chat, model, renderer, messages)
     tokens = fitted.tokens
     if not tokens:
@@ -100,6 +101,15 @@ def encode(chat: ChatRequest, model: ServedModel, images: ChatImages | None = No
     opening = model.dialect.opening(model.tokenizer, tokens)
     placed = images.marks.placed(tokens) if images else ()
     return Encoded(tokens, checkpoints_at, renderer.plan, opening, fitted.dropped, placed)
+
+
+def _default_system(chat: ChatRequest, model: ServedModel) -> list[dict[str, Any]]:
+    """The system message of the model's defaults, if it has one and the conversation does not begin
+    with a system message, be it an empty one."""
+    text = model.defaults.system
+    if not text or chat.messages[0].role in ("system", "developer"):
+        return []
+    return [neutral_message("system", [text], {})]
 
 
 def _fitting(

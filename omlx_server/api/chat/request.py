@@ -10,10 +10,10 @@ from pydantic import ConfigDict, Field, StringConstraints
 
 from omlx_server.api.chat.sampling import SamplingFields
 from omlx_server.api.http.json_body import StrictModel
+from omlx_server.core.request import Effort
 
 Role = Literal["system", "developer", "user", "assistant", "tool"]
 ImageDetail = Literal["auto", "low", "high", "original"]
-Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 FunctionName = Annotated[str, StringConstraints(min_length=1, max_length=256, pattern=r"^\S+$")]
 
 # Fields that change an answer, with what to say about each.

@@ -9,7 +9,7 @@ from pydantic import BeforeValidator, Field, StringConstraints
 
 from omlx_server.api.http.json_body import StrictModel
 from omlx_server.api.models.served import ServedModel
-from omlx_server.core.request import SamplingParams, SamplingPresets
+from omlx_server.core.request import RequestDefaults, SamplingParams, SamplingPresets
 from omlx_server.core.speculation.methods import Mode
 from omlx_server.errors import BadRequest
 from omlx_server.text.grammar import fields
@@ -17,11 +17,21 @@ from omlx_server.text.grammar.to_grammar import GrammarSpec
 
 Stop = Annotated[str, StringConstraints(min_length=1, max_length=1000)]
 BadWord = Annotated[str, StringConstraints(min_length=1, max_length=256)]
+PresetName = Annotated[str, StringConstraints(min_length=1)]
 TokenId = Annotated[int, Field(ge=0, le=1 << 31)]
 
 
 _BIASES = 10_000
-_PRESETS = frozenset(field.name for field in fields_of(SamplingPresets))
+_PRESETS = (
+    *(field.name for field in fields_of(SamplingPresets)),
+    "presence_penalty",
+    "frequency_penalty",
+)
+
+
+def sampling_of(defaults: RequestDefaults) -> dict[str, float]:
+    """The numbers among `defaults` that say how a token is sampled, by the names of the API."""
+    return {name: getattr(defaults, name) for name in _PRESETS}
 
 
 def _not_more(biases: object) -> object:
@@ -40,6 +50,7 @@ class EngineFields(StrictModel):
     """Which model a request is for, and how it stands to others."""
 
     model: Annotated[str, StringConstraints(min_length=1)]
+    preset: PresetName | None = None
     cache_salt: Annotated[str, StringConstraints(min_length=1, max_length=1024)] | None = None
     priority: Annotated[int, Field(ge=-1000, le=1000)] | None = None
 
@@ -91,10 +102,10 @@ class SamplingFields(SharedFields):
     json_schema: dict[str, Any] | bool | None = None
     grammar: str | None = None
 
-    @property
-    def stops(self) -> tuple[str, ...]:
+    def stops(self, model: ServedModel) -> tuple[str, ...]:
+        """The stop strings of the request, or else the model's defaults."""
         if self.stop is None:
-            return ()
+            return model.defaults.stop
         return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
 
     @property
@@ -118,15 +129,15 @@ class SamplingFields(SharedFields):
     ) -> SamplingParams:
         """The sampling parameters: the request's values, and the model's defaults for the fields
         that it leaves out. Raises BadRequest for token ids or biases out of bounds."""
-        chosen = {name: getattr(model.defaults, name) for name in _PRESETS}
-        penalties = {"presence_penalty", "frequency_penalty"}
-        chosen |= self.model_dump(include={*_PRESETS, *penalties}, exclude_none=True)
+        chosen: dict[str, Any] = {**sampling_of(model.defaults)}
+        chosen |= self.model_dump(include=set(_PRESETS), exclude_none=True)
+        seed = model.defaults.seed if self.seed is None else self.seed
         stop_ids = frozenset(() if self.ignore_eos else model.tokenizer.eos_ids)
         return SamplingParams(
             max_tokens=max_tokens,
             **{**chosen, "top_k": max(0, chosen["top_k"])},
             logit_bias=self._logit_bias(model.vocab),
-            seed=secrets.randbits(63) if self.seed is None else self.seed,
+            seed=secrets.randbits(63) if seed is None else seed,
             stop_ids=stop_ids | self._stop_ids(model.vocab),
             min_tokens=self.min_tokens or 0,
             top_logprobs=top_logprobs,

@@ -1,8 +1,8 @@
 """The HTTP side of the models: the names of a request, and the loaded models behind them."""
 
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -14,7 +14,7 @@ from omlx_server.api.models.image_reader import ImageReader, TextOnly
 from omlx_server.core.blocks.pins import Pin, PinReport, Unpinned
 from omlx_server.core.cold.index import ColdReport
 from omlx_server.core.memory.ledger import MemoryReport
-from omlx_server.core.request import SamplingPresets
+from omlx_server.core.request import RequestDefaults
 from omlx_server.core.scheduler.limits import Load
 from omlx_server.engine.client.archives import PrefixArchives
 from omlx_server.engine.client.model_client import GeneratorClient
@@ -34,11 +34,12 @@ TemplateValue = bool | int | float | str
 
 
 @dataclass(frozen=True, slots=True)
-class SamplingDefaults(SamplingPresets):
-    """The values for sampling fields that a request leaves out. `max_tokens` 0: no limit but the
-    context."""
+class Preset:
+    """What counts for a request that names a preset: `defaults` for fields that it leaves out, and
+    the variables of the chat template, of which those that the request sends win."""
 
-    max_tokens: int = 0
+    defaults: RequestDefaults
+    template_kwargs: Mapping[str, TemplateValue]
 
 
 def _no_judge() -> ServedReranker:
@@ -54,8 +55,9 @@ class ServedModel:
     tokens, `created` in seconds since 1970. `markers`: the markers of thoughts, as tokens. `judge`
     returns the same model as one that ranks documents; it raises BadRequest or ModelUnavailable
     where the model can't. `recommended`: the sampling values that its makers recommend.
-    `template_kwargs`: variables of the chat template; those that a request sends win. `images`
-    reads the images of requests, or says why the model takes none.
+    `template_kwargs`: variables of the chat template; those that a request sends win. `presets`, by
+    name, stand for `defaults` and `template_kwargs` in requests that name one. `images` reads the
+    images of requests, or says why the model takes none.
     """
 
     names: tuple[str, ...]
@@ -72,11 +74,29 @@ class ServedModel:
     dialect: Dialect = field(default_factory=Dialect)
     strips_reasoning: bool = False
     overflow: Overflow = field(default_factory=Overflow)
-    defaults: SamplingDefaults = field(default_factory=SamplingDefaults)
+    defaults: RequestDefaults = field(default_factory=RequestDefaults)
     judge: Callable[[], ServedReranker] = _no_judge
     recommended: Mapping[str, float] = field(default_factory=dict)
     template_kwargs: Mapping[str, TemplateValue] = field(default_factory=dict)
+    presets: Mapping[str, Preset] = field(default_factory=dict)
     images: ImageReader | TextOnly = field(default_factory=TextOnly)
+
+    def with_preset(self, name: str | None) -> "ServedModel":
+        """The same model with the defaults of a preset; as it is for None. Raises BadRequest if it
+        has no preset of that name."""
+        if name is None:
+            return self
+        check_preset(self.names[0], name, self.presets)
+        preset = self.presets[name]
+        return replace(self, defaults=preset.defaults, template_kwargs=preset.template_kwargs)
+
+
+def check_preset(model: str, name: str | None, presets: Collection[str]) -> None:
+    """Raises BadRequest if a request names a preset that is not among those of its model."""
+    if name is None or name in presets:
+        return
+    known = f"it has {', '.join(presets)}" if presets else "it has none"
+    raise BadRequest(f"{model} has no preset {name[:64]!r}: {known}", param="preset")
 
 
 Served = ServedModel | ServedEmbedder | ServedReranker
@@ -93,7 +113,8 @@ def role_of(model: Served) -> Role:
 class ModelListing:
     """A model that a request may name, loaded or not. `wanted` is what the pool needs to load it.
     `context_length` in tokens, None where its files do not tell; `created` in seconds since 1970.
-    `takes_images`: whether its files, and the settings, let it take images.
+    `takes_images`: whether its files, and the settings, let it take images. `presets` are the names
+    that requests to a chat model may choose from; `defaults` counts for those that choose none.
     """
 
     role: Role
@@ -102,6 +123,8 @@ class ModelListing:
     created: int
     context_length: int | None = None
     takes_images: bool = False
+    presets: tuple[str, ...] = ()
+    defaults: RequestDefaults = field(default_factory=RequestDefaults)
 
 
 class Catalogue(Protocol):
@@ -189,17 +212,19 @@ class ServedModels:
             return isinstance(model.images, ImageReader)
         return known.takes_images
 
-    async def find(self, name: str | None) -> ServedModel:
-        """The chat model of that name, loaded first if need be; with None the first chat model.
+    async def find(self, name: str | None, preset: str | None = None) -> ServedModel:
+        """The chat model of that name, loaded first if need be; with None the first chat model. It
+        has the defaults of `preset`, if one is given.
 
         Raises:
             ModelNotFound: there is no such model, or it is not loaded and autoload is off.
-            BadRequest: the model can't chat, or none was named and there is no chat model.
+            BadRequest: the model can't chat, or has no such preset, or none was named and there is
+                no chat model.
             Whatever ModelPool.acquire raises.
         """
-        model = await self._take(name, encoders.CHAT)
+        model = await self._take(name, encoders.CHAT, preset)
         assert isinstance(model, ServedModel)
-        return model
+        return model.with_preset(preset)
 
     async def embedder(self, name: str | None) -> ServedEmbedder:
         """The embedding model of that name, else the first one; loads and raises as `find`."""
@@ -244,11 +269,13 @@ class ServedModels:
         current().about = label_of(found.names[0])
         return found
 
-    async def _take(self, name: str | None, role: Role) -> Served:
-        """The model, with a lease that is released when the current exchange ends."""
+    async def _take(self, name: str | None, role: Role, preset: str | None = None) -> Served:
+        """The model, with a lease that is released when the current exchange ends. Nothing is
+        loaded for a `preset` that it does not have."""
         known = await self._sought(lambda: self._of_role(name, role))
         if known is None:
             raise self._missing(name, role)
+        check_preset(known.names[0], preset, known.presets)
         entry = self.pool.entry(known.wanted.key)
         is_there = entry is not None and entry.phase not in (Phase.ABSENT, Phase.FAILED)
         if not (is_there or self.catalogue.autoload):

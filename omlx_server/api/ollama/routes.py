@@ -134,7 +134,7 @@ async def _continued(asked: _Asked, body: GenerateRequest) -> Choices:
             wanted.params(model, max_tokens=encoded.max_tokens, top_logprobs=wanted.logprobs),
             constraint=grammar,
         )
-        form = Form(wanted.stops, continues=True)
+        form = Form(wanted.stops(model), continues=True)
         return await submit(request, form, model, asked.request, wanted)
 
 

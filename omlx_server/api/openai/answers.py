@@ -236,7 +236,9 @@ class ModelArchitecture(TypedDict):
 
 class Model(TypedDict):
     """`max_model_len`: the tokens of its context. Null while it is being loaded. `architecture` has
-    the fields that OpenRouter and llama.cpp tell. The fields behind it are Anthropic's."""
+    the fields that OpenRouter and llama.cpp tell, `default_parameters` OpenRouter's: the sampling
+    values of requests that name none, null for a model that does not chat. `presets` are the names
+    that the `preset` of a request can be. The fields behind it are Anthropic's."""
 
     id: str
     object: Literal["model"]
@@ -244,6 +246,8 @@ class Model(TypedDict):
     owned_by: str
     max_model_len: int | None
     architecture: ModelArchitecture
+    presets: list[str]
+    default_parameters: dict[str, float] | None
     type: Literal["model"]
     display_name: str
     created_at: str

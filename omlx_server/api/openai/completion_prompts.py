@@ -44,7 +44,8 @@ def _encode_one(
     room = model.context_length - len(tokens)
     if room < 0 or (room == 0 and asked.max_tokens != 0):
         raise ContextTooLong(model.context_length, len(tokens))
-    wanted = DEFAULT_MAX_TOKENS if asked.max_tokens is None else asked.max_tokens
+    default = model.defaults.max_tokens or DEFAULT_MAX_TOKENS
+    wanted = default if asked.max_tokens is None else asked.max_tokens
     text = prompt if isinstance(prompt, str) else model.tokenizer.decode_all(tokens)
     return EncodedPrompt(tuple(tokens), text, min(wanted, room))
 

@@ -58,7 +58,7 @@ async def completions(request: Request) -> Response:
     """Continue one prompt or several, whole or as a stream of server-sent events."""
     context = context_of(request)
     asked = await json_body.read(request, CompletionRequest, context.max_body_bytes)
-    model = await context.models.find(asked.model)
+    model = await context.models.find(asked.model, asked.preset)
     asked.check()
     prompts = await context.threads.run(completion_prompts.encode, asked, model)
     answer = _Answer(asked, model, request, prompts)
@@ -210,7 +210,7 @@ class _Answer:
                 n=asked.candidates,
                 constraint=with_bad_words(grammar, asked.bad_words or (), model),
             )
-            form = Form(asked.stops, bool(asked.include_stop_str_in_output), continues=True)
+            form = Form(asked.stops(model), bool(asked.include_stop_str_in_output), continues=True)
             return await submit(request, form, model, self._request, asked)
 
 

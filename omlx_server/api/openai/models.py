@@ -6,6 +6,7 @@ from typing import Literal
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
+from omlx_server.api.chat.sampling import sampling_of
 from omlx_server.api.context import context_of
 from omlx_server.api.description.operation import MODEL, Operation
 from omlx_server.api.http.json import JsonResponse
@@ -65,6 +66,8 @@ def _shape(models: ServedModels, name: str, model: ModelListing) -> Model:
         "owned_by": "omlx_server",
         "max_model_len": model.context_length,
         "architecture": _architecture(model, takes_images=models.takes_images(model)),
+        "presets": list(model.presets),
+        "default_parameters": sampling_of(model.defaults) if model.role is CHAT else None,
         "type": "model",
         "display_name": name,
         "created_at": datetime.fromtimestamp(model.created, UTC).isoformat(),

@@ -16,7 +16,7 @@ from starlette.responses import Response
 from omlx_server.api.chat.encoding import encoded
 from omlx_server.api.chat.images import read_images
 from omlx_server.api.chat.request import ChatRequest, Message
-from omlx_server.api.chat.sampling import TokenId
+from omlx_server.api.chat.sampling import PresetName, TokenId
 from omlx_server.api.context import ApiContext, context_of
 from omlx_server.api.description.operation import MODEL, Operation
 from omlx_server.api.http import json_body
@@ -36,6 +36,7 @@ class TokenizeRequest(StrictModel):
     """One of `prompt`, `messages` and `content`."""
 
     model: str | None = None
+    preset: PresetName | None = None
     prompt: str | None = None
     messages: Annotated[list[Message], Field(min_length=1, max_length=10_000)] | None = None
     content: str | None = None
@@ -64,7 +65,7 @@ async def tokenize(request: Request) -> Response:
     """The token ids of a text or of a conversation."""
     context = context_of(request)
     asked = await json_body.read(request, TokenizeRequest, context.max_body_bytes)
-    model = await context.models.find(asked.model)
+    model = await context.models.find(asked.model, asked.preset)
     _check(asked)
     if asked.messages is not None:
         tokens = await _of_conversation(asked, asked.messages, model, context)

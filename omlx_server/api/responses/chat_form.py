@@ -69,6 +69,7 @@ def compaction_request(
         "context_overflow": "rolling",
         "reasoning_effort": "none",
         "temperature": 0.0,
+        "stop": [],
         "cache_salt": asked.cache_salt,
         "priority": asked.priority,
     }
@@ -130,6 +131,8 @@ def _prompt_fields(asked: schema.PromptFields, items: Sequence[InputItem]) -> di
     messages = chat_messages(asked.instructions, items)
     if not messages:
         raise BadRequest("input holds nothing that this model can read", param="input")
+    if asked.instructions == "":  # they are some all the same: no default stands for them
+        messages = [{"role": "system", "content": ""}, *messages]
     fields: dict[str, Any] = {
         "messages": messages,
         **_tool_fields(asked),

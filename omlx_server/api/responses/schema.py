@@ -9,9 +9,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, StringConstraints, Tag
 
-from omlx_server.api.chat.request import Effort, ImageDetail
-from omlx_server.api.chat.sampling import EngineFields, SamplingFields
+from omlx_server.api.chat.request import ImageDetail
+from omlx_server.api.chat.sampling import EngineFields, PresetName, SamplingFields
 from omlx_server.api.http.json_body import StrictModel, refuse
+from omlx_server.core.request import Effort
 
 Name = Annotated[str, StringConstraints(min_length=1, max_length=256)]
 MetadataKey = Annotated[str, StringConstraints(max_length=64)]
@@ -217,6 +218,7 @@ class InputTokensRequest(PromptFields):
     """The body of POST /v1/responses/input_tokens."""
 
     model: Annotated[str, StringConstraints(min_length=1)] | None = None
+    preset: PresetName | None = None
 
 
 class CompactRequest(PromptFields, EngineFields):

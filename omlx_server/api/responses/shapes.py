@@ -3,18 +3,17 @@
 from typing import cast
 
 from omlx_server.api.chat.choices import Usage
-from omlx_server.api.models.served import SamplingDefaults
 from omlx_server.api.responses import answers
 from omlx_server.api.responses.schema import ResponsesRequest, TextConfig, TextFormat, ToolChoice
+from omlx_server.core.request import RequestDefaults
 from omlx_server.errors import BadRequest, OmlxError, QueueFull
 
 
 def opening(
-    asked: ResponsesRequest, id: str, created: int, defaults: SamplingDefaults, *, kept: bool
+    asked: ResponsesRequest, id: str, created: int, defaults: RequestDefaults, *, kept: bool
 ) -> answers.Response:
     """A response without any output, with the values that are in force for its request. Its `tools`
     are the functions, which are all that the model sees. `created`: seconds since 1970."""
-    temperature, top_p = asked.temperature, asked.top_p
     return {
         "id": id,
         "object": "response",
@@ -34,21 +33,25 @@ def opening(
         "prompt_cache_key": asked.prompt_cache_key,
         "safety_identifier": asked.safety_identifier,
         "user": asked.user,
-        "frequency_penalty": asked.frequency_penalty or 0.0,
+        "frequency_penalty": _chosen(asked.frequency_penalty, defaults.frequency_penalty),
         "parallel_tool_calls": asked.parallel_tool_calls is not False,
-        "presence_penalty": asked.presence_penalty or 0.0,
-        "reasoning": _reasoning(asked),
+        "presence_penalty": _chosen(asked.presence_penalty, defaults.presence_penalty),
+        "reasoning": _reasoning(asked, defaults),
         "service_tier": "default",
         "store": kept,
-        "temperature": defaults.temperature if temperature is None else temperature,
+        "temperature": _chosen(asked.temperature, defaults.temperature),
         "text": _text(asked.text or TextConfig()),
         "tool_choice": _tool_choice(asked.tool_choice),
         "tools": [cast(answers.OfferedTool, tool.model_dump()) for tool in asked.functions],
         "top_logprobs": asked.top_logprobs or 0,
-        "top_p": defaults.top_p if top_p is None else top_p,
+        "top_p": _chosen(asked.top_p, defaults.top_p),
         "truncation": asked.truncation or "disabled",
         "usage": None,
     }
+
+
+def _chosen(asked: float | None, default: float) -> float:
+    return default if asked is None else asked
 
 
 def usage(counts: Usage) -> answers.ResponseUsage:
@@ -70,10 +73,11 @@ def failure(error: OmlxError) -> answers.ResponseFailure:
     return {"code": "server_error", "message": error.message}
 
 
-def _reasoning(asked: ResponsesRequest) -> answers.ReasoningSettings:
+def _reasoning(asked: ResponsesRequest, defaults: RequestDefaults) -> answers.ReasoningSettings:
     given = asked.reasoning
     summary = given.summary if given and given.summary != "none" else None
-    return {"effort": given.effort if given else None, "summary": summary}
+    effort = given.effort if given else None
+    return {"effort": effort or defaults.reasoning_effort, "summary": summary}
 
 
 def _text(text: TextConfig) -> answers.TextSettings:

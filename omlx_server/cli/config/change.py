@@ -8,9 +8,11 @@ from omlx_server.cli.config.show import warn, written
 from omlx_server.cli.shell import stdin
 from omlx_server.cli.shell.options import load_settings
 from omlx_server.cli.shell.output import say, show
+from omlx_server.cli.shell.overrides import check_files
 from omlx_server.errors import UsageError
-from omlx_server.settings import edit
-from omlx_server.settings.override_keys import TABLE, is_override
+from omlx_server.settings import Settings, edit
+from omlx_server.settings.override_keys import TABLE, find_override, is_override
+from omlx_server.settings.overrides import with_paths_from
 from omlx_server.settings.values import SECRETS
 
 _MOST_BYTES = 1 << 20
@@ -18,7 +20,10 @@ _MOST_BYTES = 1 << 20
 
 def run(*, key: str, value: str, config: Path | None) -> int:
     file = edit.file_to_change(config)
-    done = edit.set_key(file, key, _from_stdin(key) if value == stdin.STDIN else value)
+    text = _from_stdin(key) if value == stdin.STDIN else value
+    if is_override(key):
+        check_files(_alone(key, text, file))
+    done = edit.set_key(file, key, text)
     show(f"{key} = {written(key, done.value)}  # {file}")
     if done.was_open:
         say(f"{file} could be read by others; now it is for its owner only (chmod 600)")
@@ -28,6 +33,17 @@ def run(*, key: str, value: str, config: Path | None) -> int:
     if origin.startswith("env "):
         say(f"warning: {origin} wins over it")
     return 0
+
+
+def _alone(key: str, text: str, file: Path) -> Settings:
+    """Settings with nothing but the override `key` as the config file `file` would have it.
+    Raises ConfigError for a wrong key or value."""
+    found = find_override(key)
+    value = found.checked(text, f"file {file}")
+    for name in reversed(found.path[3:]):
+        value = {name: value}
+    tables = with_paths_from({found.model: value}, file.parent)
+    return Settings.of({"models": {"overrides": tables}})
 
 
 def _from_stdin(key: str) -> str:

@@ -13,6 +13,7 @@ from omlx_server import settings
 from omlx_server.cli.shell.options import load_settings
 from omlx_server.cli.shell.output import say, show_found, show_json
 from omlx_server.cli.shell.output import show as show_text
+from omlx_server.cli.shell.overrides import check_all
 from omlx_server.settings.json_schema import json_schema
 from omlx_server.settings.layers import check_key, search_path
 from omlx_server.settings.override_keys import find_override, is_override
@@ -20,7 +21,6 @@ from omlx_server.settings.sections import SECTIONS
 from omlx_server.settings.types import format_size
 from omlx_server.settings.values import is_size, plain, value_of
 from omlx_server.store.mediums.remote import scheme_of
-from omlx_server.wiring.override_names import check_overrides
 
 
 def show(*, origin: bool, as_json: bool, config: Path | None, sets: Sequence[str]) -> int:
@@ -50,7 +50,7 @@ def validate(*, config: Path | None) -> int:
     """Check the settings, print warnings, and return the exit code 0. Raises ConfigError for what
     `serve` would refuse, as far as the settings alone tell."""
     loaded = load_settings(config)
-    check_overrides(loaded.settings)
+    check_all(loaded.settings)
     cache = loaded.settings.cache
     if cache.remote and cache.has_cold:
         scheme_of(cache.remote.reveal())

@@ -16,6 +16,7 @@ from omlx_server.cli.server_client.address import own_server
 from omlx_server.cli.server_client.http import NoAnswer
 from omlx_server.cli.shell.options import load_settings
 from omlx_server.cli.shell.output import show, show_json
+from omlx_server.cli.shell.overrides import check_all
 from omlx_server.doctor import memory, network, software, storage
 from omlx_server.doctor.finding import Finding, Level, fail, ok, warn
 from omlx_server.doctor.software import Device
@@ -30,7 +31,6 @@ from omlx_server.settings import Settings
 from omlx_server.settings.advice import unknown_models, warnings
 from omlx_server.settings.types import expanded
 from omlx_server.store.secret import SECRET
-from omlx_server.wiring.override_names import check_overrides
 
 _PROBE = (sys.executable, "-m", "omlx_server.doctor.probe")
 _PROBE_SECONDS = 120
@@ -78,7 +78,7 @@ def _config(config: Path | None, sets: Sequence[str]) -> Generator[Finding, None
     """Check the config. Returns the settings in force, or the defaults if the config is wrong."""
     try:
         loaded = load_settings(config, sets)
-        check_overrides(loaded.settings)
+        check_all(loaded.settings)
     except ConfigError as error:
         yield fail("config", error.message, error.hint or "omlx-server config edit")
         return Settings()

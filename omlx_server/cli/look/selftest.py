@@ -11,10 +11,10 @@ from types import FrameType
 from omlx_server.cli.look.line import line_of
 from omlx_server.cli.shell.options import load_settings
 from omlx_server.cli.shell.output import STDOUT, say, show, show_json
+from omlx_server.cli.shell.overrides import check_all
 from omlx_server.cli.shell.progress import open_display
 from omlx_server.cli.shell.sigterm import sigterm
 from omlx_server.errors import UsageError
-from omlx_server.wiring.override_names import check_overrides
 
 _WIDTH = 11
 
@@ -35,7 +35,7 @@ def run(
         OmlxError: the settings, the model or the file can't be used.
     """
     settings, file = load_settings(config, sets).settings, _file(share)
-    check_overrides(settings)
+    check_all(settings)
     from omlx_server.doctor.selftest.check import QUICK, Plan
     from omlx_server.doctor.selftest.report import document, failed
     from omlx_server.doctor.selftest.run import checks, quiet

@@ -1,12 +1,14 @@
 """`omlx-server show`: prints all that is known of one model on this machine; opens no weights."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from rich.filesize import decimal
 
 from omlx_server.cli.models.images import in_words, tokens_of_images
+from omlx_server.cli.models.in_force import TOLD, of_requests, template_in_words, with_template
+from omlx_server.cli.models.in_force import lines as lines_in_force
 from omlx_server.cli.models.list import named, shape
 from omlx_server.cli.models.server import is_of, items_of, own_admin_server, told
 from omlx_server.cli.server_client.chunks import in_chunks
@@ -35,7 +37,8 @@ def run(*, name: str, as_json: bool, config: Path | None, sets: Sequence[str]) -
 
 def _found(model: Installed, settings: Settings) -> dict[str, Any]:
     """What `list --json` says of the model, and more. `loaded` and `server` are there only if a
-    server tells; `chat_template` only for a chat model, and the parsers only if it has one."""
+    server tells; templates and what counts for requests only for a chat model, and the parsers only
+    if it has a template."""
     own, about = settings.overrides_of(model.names), described(model.path)
     found: dict[str, Any] = shape(model, settings)
     found |= {
@@ -44,8 +47,9 @@ def _found(model: Installed, settings: Settings) -> dict[str, Any]:
         "overrides": plain(own),
     }
     if model.kind is Kind.CHAT:
-        files = TokenizerFiles.of(model.path)
-        found["chat_template"] = bool(files.templates.get("default"))
+        name, files = model.names[0], TokenizerFiles.of(model.path)
+        files, told = with_template(files, model.path, name, own)
+        found |= told | of_requests(found["sampling"], own, settings)
         found |= _parsers(files, own) if found["chat_template"] else {}
     if found["images"]:
         found |= _image_tokens(model, settings)
@@ -131,19 +135,28 @@ def _lines(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         yield "context", f"{found['context_length']} tokens"
     if found["kind"] == Kind.CHAT.value:
         yield "images", in_words(found)
-    if "chat_template" in found:
-        yield "template", "yes" if found["chat_template"] else "none: it can't chat"
+    if "template" in found:
+        yield "template", template_in_words(found["template"])
     for label, key in (("tools", "tool_parser"), ("reasoning", "reasoning_parser")):
         if key in found:
             yield label, f"{found[key]['name']} ({found[key]['origin']})"
-    if found["sampling"]:
-        yield "sampling", _in_words(found["sampling"])
-    if found["overrides"]:
-        yield "overrides", _in_words(found["overrides"])
+    yield from _of_requests(found)
     if "server" in found:
         yield "server", _server(found["server"])
         if chunks := in_chunks(found["server"]):
             yield "chunks", chunks
+
+
+def _of_requests(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """What counts for requests, and the overrides that say something else."""
+    told: Collection[str] = ()
+    if "in_force" in found:
+        yield from lines_in_force(found)
+        told = TOLD
+    elif found["sampling"]:
+        yield "sampling", _in_words(found["sampling"])
+    if others := {key: value for key, value in found["overrides"].items() if key not in told}:
+        yield "overrides", _in_words(others)
 
 
 def _in_words(values: Mapping[str, Any]) -> str:

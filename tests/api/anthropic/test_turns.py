@@ -54,10 +54,14 @@ def test_the_system_prompt_comes_first(system: Any) -> None:
     assert converted(USER, system=system) == [{"role": "system", "content": "Be kind."}, USER]
 
 
-@pytest.mark.parametrize("system", [None, "", [], [text("")], BILLING, [text(BILLING)]])
+@pytest.mark.parametrize("system", [None, [], [text("")], BILLING, [text(BILLING)]])
 def test_a_system_prompt_that_says_nothing_is_none(system: Any) -> None:
     fields = {} if system is None else {"system": system}
     assert converted(USER, **fields) == [USER]
+
+
+def test_an_empty_text_keeps_the_models_default_away() -> None:
+    assert converted(USER, system="") == [{"role": "system", "content": ""}, USER]
 
 
 def test_billing_blocks_change_nothing() -> None:

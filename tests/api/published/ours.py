@@ -18,6 +18,8 @@ OURS = {
             "ModelInfo.max_model_len",
             "Model.architecture",
             "ModelInfo.architecture",
+            *("Model.presets", "ModelInfo.presets"),
+            *("Model.default_parameters", "ModelInfo.default_parameters"),
         ),
         CLIENTS,
     ),

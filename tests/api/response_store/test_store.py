@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from omlx_server.api.models.served import SamplingDefaults
 from omlx_server.api.response_store.disk import DiskStore
 from omlx_server.api.response_store.store import Damaged, MemoryStore, NoStore, Store
 from omlx_server.api.responses import shapes
@@ -20,6 +19,7 @@ from omlx_server.api.responses.items.ids import ItemIds, new_response_id
 from omlx_server.api.responses.items.items import stored_form
 from omlx_server.api.responses.schema import ResponsesRequest
 from omlx_server.api.responses.shelf import Shelf, Stored
+from omlx_server.core.request import RequestDefaults
 from omlx_server.errors import ItemNotFound
 from omlx_server.settings.sections import Settings
 from omlx_server.wiring.context import make_response_store
@@ -178,7 +178,7 @@ def test_a_disk_that_takes_nothing_costs_what_would_be_kept(tmp_path: Path) -> N
 def example() -> Stored:
     id = new_response_id()
     ids = ItemIds(id)
-    asked, defaults = ResponsesRequest(model="m"), SamplingDefaults()
+    asked, defaults = ResponsesRequest(model="m"), RequestDefaults()
     response = shapes.opening(asked, id, 0, defaults, kept=True)
     output = stored_form("Hello", ids, no_item)
     given = stored_form("Hi", ids, no_item)

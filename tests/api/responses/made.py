@@ -7,12 +7,12 @@ from hypothesis import strategies as st
 
 from omlx_server.api.chat.choices import ChoiceDelta, LoggedToken, Usage
 from omlx_server.api.chat.finish import Finish
-from omlx_server.api.models.served import SamplingDefaults
 from omlx_server.api.responses import shapes
 from omlx_server.api.responses.answers import Response
 from omlx_server.api.responses.events import Progress
 from omlx_server.api.responses.items.ids import ItemIds
 from omlx_server.api.responses.schema import ResponsesRequest
+from omlx_server.core.request import RequestDefaults
 from omlx_server.text.answers.answer import TokenEntry
 from omlx_server.text.parts import Arguments, CallStart, Part, Reasoning, Text
 
@@ -31,7 +31,7 @@ def opening(request: ResponsesRequest, *, kept: bool = True) -> dict[str, Any]:
 
 
 def _opening(request: ResponsesRequest, *, kept: bool) -> Response:
-    return shapes.opening(request, ID, NOW, SamplingDefaults(), kept=kept)
+    return shapes.opening(request, ID, NOW, RequestDefaults(), kept=kept)
 
 
 def progress(**fields: Any) -> Progress:

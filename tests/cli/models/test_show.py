@@ -1,5 +1,6 @@
 """`show`: one model, with a server that tells of it and without; and what `pull` says of sizes."""
 
+import hashlib
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -23,6 +24,8 @@ from tests.text import chat_templates, makers
 __all__ = ["server", "tiny"]
 runner = CliRunner()
 QUANTIZED = CHAT | {"quantization": {"bits": 4, "group_size": 64}}
+ZERO = ("top_k", "min_p", "max_tokens", "presence_penalty", "frequency_penalty")
+PROMPT = ("system", "reasoning_effort", "thinking_budget")
 GENERATION = '{"temperature": 0.6, "top_p": 0.95}'
 
 
@@ -73,6 +76,22 @@ def test_all_of_one_model(models: Path) -> None:
         "sampling": {"temperature": 0.6, "top_p": 0.95},
         "overrides": {"ttl": 5, "kv_cache": {"bits": 8}},
         "chat_template": True,
+        "template": {
+            "path": str(models / "acme" / "big" / "tokenizer_config.json"),
+            "origin": "tokenizer_config.json",
+            "sha256": hashlib.sha256(b"x").hexdigest(),
+            "problem": None,
+        },
+        "in_force": {
+            "temperature": {"value": 0.6, "origin": "generation_config.json"},
+            "top_p": {"value": 0.95, "origin": "generation_config.json"},
+            **{name: {"value": 0, "origin": "default"} for name in ZERO},
+            "repetition_penalty": {"value": 1, "origin": "default"},
+            "seed": {"value": None, "origin": "default"},
+            "stop": {"value": [], "origin": "default"},
+            **{name: {"value": None, "origin": "default"} for name in PROMPT},
+        },
+        "presets": {},
         "tool_parser": {"name": "json_tools", "origin": "detected"},
         "reasoning_parser": {"name": "none", "origin": "detected"},
     }
@@ -86,10 +105,13 @@ def test_the_same_in_words(models: Path) -> None:
     assert said["weights"] == "1.5 kB, 4-bit"
     assert said["context"] == "2048 tokens"
     assert said["images"] == "none: it is a model for text"
-    assert said["template"] == "yes"
+    assert said["template"] == "yes (tokenizer_config.json)"
     assert said["tools"] == "json_tools (detected)"
     assert said["reasoning"] == "none (detected)"
-    assert said["sampling"] == "temperature 0.6, top_p 0.95"
+    assert said["sampling"] == (
+        "temperature 0.6, top_p 0.95 (generation_config.json); top_k 0, min_p 0, "
+        "repetition_penalty 1, max_tokens 0, presence_penalty 0, frequency_penalty 0 (default)"
+    )
     assert said["overrides"] == "ttl 5, kv_cache.bits 8"
     assert "problem" not in said
     assert "server" not in said
@@ -202,6 +224,64 @@ def test_an_override_is_stronger_and_said_to_be_one(
 def test_a_template_that_nobody_can_read_is_no_crash(speaking: Callable[..., Path]) -> None:
     speaking("{{" + "(" * 20_000)
     assert parsers()["tool_parser"] == {"name": "json_tools", "origin": "detected"}
+
+
+# --- What is in force ----------------------------------------------------------------------------
+
+OWN = {
+    "acme/big": {
+        "system": "Be brief.",
+        "reasoning_effort": "low",
+        "sampling": {"top_p": 0.5, "stop": ["END"]},
+        "presets": {"coder": {"system": "Code." * 30, "temperature": 0.2}},
+    }
+}
+
+
+def test_values_in_force_say_where_they_come_from(models: Path) -> None:
+    sets = ("--set", f"models.overrides={json.dumps(OWN)}", "--set", "sampling.max_tokens=500")
+    found = json.loads(omlx("show", "big", "--json", *sets))
+    values = found["in_force"]
+    assert values["temperature"] == {"value": 0.6, "origin": "generation_config.json"}
+    assert values["top_p"] == {"value": 0.5, "origin": "override"}
+    assert values["max_tokens"] == {"value": 500, "origin": "sampling.max_tokens"}
+    assert values["system"] == {"value": "Be brief.", "origin": "override"}
+    assert found["presets"]["coder"]["temperature"] == 0.2
+    lines = omlx("show", "big", *sets).splitlines()
+    assert 'system     "Be brief." (override)' in lines
+    assert 'thinking   reasoning_effort "low" (override)' in lines
+    assert any(line.startswith('sampling   top_p 0.5, stop ["END"] (override); ') for line in lines)
+    [preset] = [line for line in lines if line.startswith("preset ")]
+    assert preset.startswith('preset     coder: system "Code.Code.') and "… " not in preset
+    assert preset.endswith("…, temperature 0.2")
+    assert not any(line.startswith("overrides") for line in lines)
+    openai = json.loads(omlx("show", "big", "--json", *sets, "--set", "sampling.source=openai"))
+    assert openai["in_force"]["temperature"] == {"value": 1, "origin": "default"}
+
+
+def test_a_template_of_the_users_own_is_told_with_its_digest(
+    speaking: Callable[..., Path], home: Path
+) -> None:
+    speaking(chat_templates.CHATML)
+    file = home / "own.jinja"
+    source = "{% if tools %}[TOOL_CALLS]{% endif %}{{ messages[0].content }}<think></think>"
+    file.write_text(source)
+    sets = ("--set", f'models.overrides={{"speaking": {{"chat_template": "{file}"}}}}')
+    digest = hashlib.sha256(source.encode()).hexdigest()
+    found = json.loads(omlx("show", "speaking", "--json", *sets))
+    assert found["template"] == {
+        "path": str(file),
+        "origin": "override",
+        "sha256": digest,
+        "problem": None,
+    }
+    assert (found["tool_parser"]["name"], found["reasoning_parser"]["name"]) == ("mistral", "think")
+    said = omlx("show", "speaking", *sets)
+    assert f"template   {file} (override, sha256 {digest[:12]})" in said.splitlines()
+    file.write_text("{{")
+    assert f"none: models.overrides.speaking.chat_template: {file}, line 1: " in omlx(
+        "show", "speaking", *sets
+    )
 
 
 # --- In a server ---------------------------------------------------------------------------------

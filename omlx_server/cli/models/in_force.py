@@ -1,0 +1,111 @@
+"""What counts for requests to a model, and where it comes from: template, system prompt, sampling,
+presets. For `omlx-server show`; opens no weights."""
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+from omlx_server.errors import ConfigError
+from omlx_server.models.tokenizer_files import TokenizerFiles
+from omlx_server.settings import Settings
+from omlx_server.settings.overrides import ModelOverrides
+from omlx_server.settings.values import plain
+from omlx_server.wiring.overrides.in_force import DEFAULT, OVERRIDE, values_in_force
+
+_MOST_CHARS = 60
+_UNSAID: tuple[object, ...] = (None, [])
+_APART = ("system", "reasoning_effort", "thinking_budget")
+TOLD = frozenset({*_APART, "sampling", "presets", "chat_template"})
+"""The overrides that `lines` and `template_in_words` tell of."""
+
+
+def of_requests(
+    recommended: Mapping[str, float], own: ModelOverrides, settings: Settings
+) -> dict[str, Any]:
+    """`in_force`: each value that counts for what a request leaves out, with its origin. `presets`:
+    what each preset says otherwise."""
+    values = values_in_force(recommended, own, settings)
+    return {
+        "in_force": {
+            name: {"value": plain(one.value), "origin": one.origin} for name, one in values.items()
+        },
+        "presets": {name: plain(preset) for name, preset in own.presets.items()},
+    }
+
+
+def with_template(
+    files: TokenizerFiles, directory: Path, name: str, own: ModelOverrides
+) -> tuple[TokenizerFiles, dict[str, Any]]:
+    """The files of the tokenizer of the model `name` with the template that a server would take,
+    and what is to be told of that: where it is from, its digest, and a problem of an override."""
+    path = own.chat_template
+    if not path:
+        source = files.templates.get("default")
+        if source is None:
+            return files, {"chat_template": False, "template": None}
+        where = str(directory / files.template_file)
+        return files, {"chat_template": True, "template": _told(where, files.template_file, source)}
+    from omlx_server.wiring.overrides.templates import checked_template
+
+    try:
+        source = checked_template(name, path)
+    except ConfigError as error:
+        told = {"path": path, "origin": OVERRIDE, "sha256": None, "problem": error.message}
+        return files, {"chat_template": False, "template": told}
+    told = _told(path, OVERRIDE, source)
+    return replace(files, templates={"default": source}), {"chat_template": True, "template": told}
+
+
+def _told(path: str, origin: str, source: str) -> dict[str, Any]:
+    digest = hashlib.sha256(source.encode()).hexdigest()
+    return {"path": path, "origin": origin, "sha256": digest, "problem": None}
+
+
+# --- For people ----------------------------------------------------------------------------------
+
+
+def template_in_words(template: Mapping[str, Any] | None) -> str:
+    if template is None:
+        return "none: it can't chat"
+    if template["problem"]:
+        return f"none: {template['problem']}"
+    if template["origin"] == OVERRIDE:
+        return f"{template['path']} ({OVERRIDE}, sha256 {template['sha256'][:12]})"
+    return f"yes ({template['origin']})"
+
+
+def lines(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """A line for the system prompt, for thinking, for sampling and for each preset. Values that
+    nobody has set are told for sampling only."""
+    values = found["in_force"]
+    for label, names in (("system", ("system",)), ("thinking", _APART[1:])):
+        said = {name: values[name] for name in names if values[name]["value"] is not None}
+        if said:
+            yield label, _by_origin(said, named=label != "system")
+    others = {name: one for name, one in values.items() if name not in _APART}
+    yield "sampling", _by_origin({n: o for n, o in others.items() if o["value"] not in _UNSAID})
+    for name, preset in found["presets"].items():
+        yield "preset", f"{name}: " + ", ".join(f"{k} {_short(v)}" for k, v in preset.items())
+
+
+def _by_origin(values: Mapping[str, Mapping[str, Any]], *, named: bool = True) -> str:
+    """The values, grouped by their origin; defaults come last."""
+    order = sorted(values.items(), key=lambda item: _rank(item[1]["origin"]))
+    groups = []
+    for origin, group in groupby(order, key=lambda item: item[1]["origin"]):
+        words = [f"{name} " * named + _short(one["value"]) for name, one in group]
+        groups.append(f"{', '.join(words)} ({origin})")
+    return "; ".join(groups)
+
+
+def _rank(origin: str) -> tuple[bool, bool, str]:
+    return origin == DEFAULT, origin != OVERRIDE, origin
+
+
+def _short(value: object) -> str:
+    text = json.dumps(value, ensure_ascii=False) if isinstance(value, str | list) else str(value)
+    return text if len(text) <= _MOST_CHARS else f"{text[: _MOST_CHARS - 1]}…"

@@ -1,0 +1,1 @@
+"""What single models have otherwise (`models.overrides`): its checks, and what of it counts."""
