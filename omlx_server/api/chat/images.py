@@ -98,7 +98,7 @@ async def compute_features(
     time is decoded and prepared, with memory set aside for that. Raises what the methods of
     `engine` raise."""
     by_image: dict[bytes, list[ImageSpan]] = {}
-    for span in await engine.images_to_compute(request.tokens, request.salt, request.images):
+    for span in await engine.images_to_compute(request.tokens, request.block_salt, request.images):
         by_image.setdefault(images.read[span.digest].digest, []).append(span)
     for spans in by_image.values():
         image = images.read[spans[0].digest]
