@@ -2,6 +2,7 @@
 
 import os
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 
 import msgspec
@@ -12,9 +13,10 @@ _MOST_HEADER_BYTES = 1 << 25
 
 
 class _Tensor(msgspec.Struct):
-    """`data_offsets` count from the end of the header. Metadata have none."""
+    """`data_offsets` count from the end of the header. Metadata have none, and no `shape`."""
 
     data_offsets: tuple[int, int] = (0, 0)
+    shape: tuple[int, ...] | None = None
 
 
 # MLX writes null where there are no metadata.
@@ -24,12 +26,13 @@ _METADATA = "__metadata__"
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """The names of the `tensors` in a file. The file has `nbytes` bytes, and `whole_bytes` if
-    nothing is missing of it."""
+    """The names of the `tensors` in a file, which have so many `numbers` together. The file has
+    `nbytes` bytes, and `whole_bytes` if nothing is missing of it."""
 
     tensors: tuple[str, ...]
     nbytes: int
     whole_bytes: int
+    numbers: int = 0
 
 
 def read_header(file: Path) -> Header | None:
@@ -44,4 +47,6 @@ def read_header(file: Path) -> Header | None:
         found = _HEADER.decode(opened.read(length))
     ends = max((tensor.data_offsets[1] for tensor in found.values() if tensor), default=0)
     tensors = tuple(name for name in found if name != _METADATA)
-    return Header(tensors, nbytes, _LENGTH_BYTES + length + ends)
+    shapes = (tensor.shape for tensor in found.values() if tensor)
+    numbers = sum(prod(shape) for shape in shapes if shape is not None)
+    return Header(tensors, nbytes, _LENGTH_BYTES + length + ends, numbers)
