@@ -48,11 +48,11 @@ class Adapters:
         stacks = (stack for group in self._groups.values() for stack in group.stacks.values())
         return max((stack.token_bytes for stack in stacks), default=0)
 
-    def rebuild_bytes(self, adapter: Adapter) -> int:
-        """The most bytes that it takes for a moment to load an adapter, beside its own weights:
-        its file, and the stacks of its rank, which are made anew."""
+    def needs(self, adapter: Adapter) -> int:
+        """The most bytes that it takes to load an adapter: its file, its matrices, and the stacks
+        of its rank, which are made anew, with a slot of zeros if it is the first."""
         group = self._groups.get(adapter.rank)
-        return adapter.nbytes * 2 + (group.nbytes if group else 0)
+        return 4 * adapter.nbytes + (group.nbytes if group else 0)
 
     def has(self, adapter: Adapter) -> bool:
         """Whether an adapter is loaded. It counts as a use."""
