@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from omlx_server.core.request import Bounds, SamplingPresets
 from omlx_server.core.speculation.methods import Mode
 from omlx_server.settings.fields import Section
-from omlx_server.settings.types import Bits, GroupSize, IdleSeconds, MaxTokens, Scheme
+from omlx_server.settings.types import AdapterName, Bits, GroupSize, IdleSeconds, MaxTokens, Scheme
 
 _BY_FLAG = ("kv_cache", "speculation")
 """The tables whose sections have flags that count for every model."""
@@ -54,8 +54,9 @@ SamplingOverride: Any = defstruct(
 
 class ModelOverrides(Section, frozen=True):
     """What one model has otherwise. `ttl` is its `models.idle_ttl_seconds`; an empty parser is the
-    one that its template asks for."""
+    one that its template asks for. `adapter` is the one for requests that name none."""
 
+    adapter: AdapterName | None = None
     context_length: Annotated[int, Meta(ge=16, le=100_000_000)] | None = None
     ttl: IdleSeconds | None = None
     pin: bool | None = None

@@ -17,6 +17,7 @@ from omlx_server.core.model_files.kind import Kind
 from omlx_server.core.model_files.vision import server_lacks
 from omlx_server.engine.pool.entry import Wanted
 from omlx_server.errors import OmlxError
+from omlx_server.models.adapters.shelf import AdapterFiles, AdapterPlaces
 from omlx_server.models.description import described
 from omlx_server.models.kind import kind_in
 from omlx_server.models.layout import weight_bytes
@@ -69,6 +70,7 @@ class KnownModels:
         self._on_disk: list[Source] = []
         self._looked_at = 0.0
         self._looking = asyncio.Lock()
+        self.adapter_files = AdapterFiles()
         self._list()
 
     def change(self, settings: Settings) -> None:
@@ -151,7 +153,18 @@ class KnownModels:
         if context is not None and own.context_length is not None:
             context = min(context, own.context_length)
         images = source.role is encoders.CHAT and not self._why_no_images(source)
-        return ModelListing(source.role, names, wanted, self._created, context, images)
+        adapters = self.adapter_places(source)
+        return ModelListing(source.role, names, wanted, self._created, context, images, adapters)
+
+    def adapter_places(self, source: Source) -> AdapterPlaces | None:
+        """Where the adapters of a model are; None of one that does not chat."""
+        if source.role is not encoders.CHAT:
+            return None
+        located, directory = source.located, self._settings.adapters.directory
+        served = source.key == self._fixed[0].key
+        default = self._settings.default_adapter_of(located.names, served=served)
+        where = Path(directory) if directory else None
+        return AdapterPlaces(located.path, located.names, where, default)
 
     def _why_no_images(self, source: Source) -> str:
         mode = self._settings.speculation_of(source.located.names).mode

@@ -110,6 +110,7 @@ class Loading:
             work = instances.making(located, nbytes, known_as, drafter)
             await client.load(work, located.names[0])
             undo.push_async_callback(client.unload)
+            await self._default_adapter(source, client)
             tokenizer = await reading
             about = await client.ask(_About.of)
             drafted_by = "heads" if about.has_heads else drafter and drafter[0]
@@ -139,6 +140,15 @@ class Loading:
         if found is None:
             return None
         return found, await asyncio.to_thread(self.instances.fingerprint, found)
+
+    async def _default_adapter(self, source: Source, client: GeneratorClient) -> None:
+        """Load the adapter for requests that name none, if there is one: the model is not served
+        with one that can't be used."""
+        places = self.known.adapter_places(source)
+        if places is not None and places.default:
+            find = self.known.adapter_files.find
+            async with client.adapting(await asyncio.to_thread(find, places, None)):
+                pass
 
     def _warm(self, served: ServedModel) -> None:
         """Get its grammars ready, in the background."""

@@ -13,6 +13,7 @@ from omlx_server.engine.messages import Counted
 from omlx_server.engine.pool.entry import Wanted
 from omlx_server.engine.pool.pool import ModelPool
 from omlx_server.engine.pool.residency import Rules
+from omlx_server.models.adapters.shelf import AdapterFiles
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +23,7 @@ class Fixed:
     models: tuple[ModelListing, ...] = ()
     autoload: bool = True
     aliases: Mapping[str, str] = field(default_factory=dict)
+    adapter_files: AdapterFiles = field(default_factory=AdapterFiles)
 
     def known(self) -> Sequence[ModelListing]:
         return self.models

@@ -93,7 +93,7 @@ def test_each_is_loaded_once_and_counted_as_weights(
             nbytes = await client.ask(lambda own: own.adapters.adapters.nbytes)
             assert house.account.weights == before + nbytes > before
             assert house.account.aside == 0
-            planner = await client.ask(lambda own: own.watch.planner)  # type: ignore[union-attr]
+            planner = await client.ask(lambda own: own.watch.planner)
             assert planner.adapter_bytes == 4 * 64 + 4 * 8 + 12 * 64
 
     play(scene())

@@ -18,6 +18,7 @@ from omlx_server.text.grammar.to_grammar import GrammarSpec
 Stop = Annotated[str, StringConstraints(min_length=1, max_length=1000)]
 BadWord = Annotated[str, StringConstraints(min_length=1, max_length=256)]
 TokenId = Annotated[int, Field(ge=0, le=1 << 31)]
+AdapterName = Annotated[str, StringConstraints(min_length=1, max_length=1024)]
 
 
 _BIASES = 10_000
@@ -37,9 +38,10 @@ class StreamOptions(StrictModel):
 
 
 class EngineFields(StrictModel):
-    """Which model a request is for, and how it stands to others."""
+    """Which model a request is for, with which adapter, and how it stands to others."""
 
     model: Annotated[str, StringConstraints(min_length=1)]
+    adapter: AdapterName | None = None
     cache_salt: Annotated[str, StringConstraints(min_length=1, max_length=1024)] | None = None
     priority: Annotated[int, Field(ge=-1000, le=1000)] | None = None
 

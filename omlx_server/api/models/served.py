@@ -1,8 +1,10 @@
 """The HTTP side of the models: the names of a request, and the loaded models behind them."""
 
+import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from omlx_server.api.http.exchange import afterwards, current
@@ -10,9 +12,11 @@ from omlx_server.api.metric_helpers import label_of
 from omlx_server.api.models import encoders
 from omlx_server.api.models.encoders import Role, ServedEmbedder, ServedReranker
 from omlx_server.api.models.image_reader import ImageReader, TextOnly
+from omlx_server.core.adapters import Adapter, salted
 from omlx_server.core.blocks.pins import Pin, PinReport, Unpinned
 from omlx_server.core.cold.index import ColdReport
 from omlx_server.core.memory.ledger import MemoryReport
+from omlx_server.core.prefix_cache.report import Dropped
 from omlx_server.core.request import SamplingPresets
 from omlx_server.core.scheduler.limits import Load
 from omlx_server.engine.client.archives import PrefixArchives
@@ -20,7 +24,8 @@ from omlx_server.engine.client.model_client import GeneratorClient
 from omlx_server.engine.messages import Counted, State, Status
 from omlx_server.engine.pool.entry import Phase, Wanted
 from omlx_server.engine.pool.pool import ModelPool
-from omlx_server.errors import BadRequest, ModelNotFound
+from omlx_server.errors import AdapterNotFound, AdapterUnusable, BadRequest, ModelNotFound
+from omlx_server.models.adapters.shelf import AdapterFiles, AdapterPlaces
 from omlx_server.text.dialect import Dialect
 from omlx_server.text.grammar.compile import Grammars
 from omlx_server.text.overflow import Overflow
@@ -53,7 +58,8 @@ class ServedModel:
     returns the same model as one that ranks documents; it raises BadRequest or ModelUnavailable
     where the model can't. `recommended`: the sampling values that its makers recommend.
     `template_kwargs`: variables of the chat template; those that a request sends win. `images`
-    reads the images of requests, or says why the model takes none.
+    reads the images of requests, or says why the model takes none. `adapter` is the one that the
+    request wants, or that counts where it names none.
     """
 
     names: tuple[str, ...]
@@ -75,6 +81,25 @@ class ServedModel:
     recommended: Mapping[str, float] = field(default_factory=dict)
     template_kwargs: Mapping[str, TemplateValue] = field(default_factory=dict)
     images: ImageReader | TextOnly = field(default_factory=TextOnly)
+    adapter: Adapter | None = None
+
+    def adapted(self, adapter: Adapter | None) -> "ServedModel":
+        """The model with an adapter, which has another fingerprint; itself with None."""
+        if adapter is None:
+            return self
+        name = f"{self.system_fingerprint}_{adapter.digest.hex()[:8]}"
+        return replace(self, adapter=adapter, system_fingerprint=name)
+
+    @property
+    def full_name(self) -> str:
+        """Its first name, as MODEL:ADAPTER where it has an adapter."""
+        name = self.names[0]
+        return name if self.adapter is None else f"{name}:{self.adapter.name}"
+
+    async def reset_cache(self, salt: bytes | None) -> Dropped:
+        """Drop the blocks of one salt, or with None all that are not in use. Returns what there
+        was."""
+        return await self.engine.ask(lambda instance: instance.reset_cache(salt))
 
 
 Served = ServedModel | ServedEmbedder | ServedReranker
@@ -84,7 +109,8 @@ Served = ServedModel | ServedEmbedder | ServedReranker
 class ModelListing:
     """A model that a request may name, loaded or not. `wanted` is what the pool needs to load it.
     `context_length` in tokens, None where its files do not tell; `created` in seconds since 1970.
-    `takes_images`: whether its files, and the settings, let it take images.
+    `takes_images`: whether its files, and the settings, let it take images. `adapters` says where
+    its adapters are; None where it can have none.
     """
 
     role: Role
@@ -93,6 +119,7 @@ class ModelListing:
     created: int
     context_length: int | None = None
     takes_images: bool = False
+    adapters: AdapterPlaces | None = None
 
 
 class Catalogue(Protocol):
@@ -103,6 +130,8 @@ class Catalogue(Protocol):
     def autoload(self) -> bool: ...
     @property
     def aliases(self) -> Mapping[str, str]: ...
+    @property
+    def adapter_files(self) -> AdapterFiles: ...
 
     def known(self) -> Sequence[ModelListing]:
         """The models as the last look at the disk has found them."""
@@ -177,28 +206,69 @@ class ServedModels:
             return isinstance(model.images, ImageReader)
         return known.takes_images
 
-    async def find(self, name: str | None) -> ServedModel:
-        """The chat model of that name, loaded first if need be; with None the first chat model.
+    async def find(self, name: str | None, adapter: str | None = None) -> ServedModel:
+        """The chat model of that name, loaded first if need be; with None the first chat model. It
+        has the `adapter` that is named here or, as MODEL:ADAPTER, in its name, or its default one.
 
         Raises:
             ModelNotFound: there is no such model, or it is not loaded and autoload is off.
-            BadRequest: the model can't chat, or none was named and there is no chat model.
+            AdapterNotFound, AdapterUnusable: it has no such adapter, or that can't be used.
+            BadRequest: the model can't chat, or none was named and there is no chat model; or the
+                name and `adapter` name two adapters.
             Whatever ModelPool.acquire raises.
         """
-        model = await self._take(name, encoders.CHAT)
+        name, wanted = self.parted(name)
+        if wanted and adapter and wanted != adapter:
+            raise BadRequest(f"model asks for the adapter '{wanted[:200]}'", param="adapter")
+        known = await self._of(name, encoders.CHAT)
+        found = await self._adapter(known, adapter or wanted)
+        model = await self._take(known)
         assert isinstance(model, ServedModel)
-        return model
+        return model.adapted(found)
+
+    def parted(self, name: str | None) -> tuple[str | None, str | None]:
+        """A name as MODEL:ADAPTER, in its two parts. One that is a model's stays whole."""
+        meant = None if name is None else self.catalogue.resolve_alias(name)
+        if meant is None or ":" not in meant or self._candidates(meant):
+            return name, None
+        model, _, adapter = meant.rpartition(":")
+        return model, adapter
+
+    async def _adapter(self, known: ModelListing, name: str | None) -> Adapter | None:
+        """The adapter of that name, or the default one. Its files are read before the model is
+        loaded for it."""
+        places = known.adapters
+        if places is None or not (name or places.default):
+            return None
+        return await asyncio.to_thread(self.catalogue.adapter_files.find, places, name)
+
+    async def adapters(self, known: ModelListing) -> list[str]:
+        """The names of the adapters that a model has now."""
+        places = known.adapters
+        return [] if places is None else list(await asyncio.to_thread(places.all))
+
+    async def salts(self, salt: bytes) -> list[bytes]:
+        """The salts of all blocks of a tenant with this `salt`: its own, and one for each adapter
+        of all models. Adapters that can't be read have no blocks."""
+        find, found = self.catalogue.adapter_files.find, [salt]
+        for known in self.known():
+            for name in await self.adapters(known):
+                assert known.adapters is not None
+                with suppress(AdapterUnusable, AdapterNotFound):
+                    adapter = await asyncio.to_thread(find, known.adapters, name)
+                    found.append(salted(salt, adapter))
+        return list(dict.fromkeys(found))
 
     async def embedder(self, name: str | None) -> ServedEmbedder:
         """The embedding model of that name, else the first one; loads and raises as `find`."""
-        model = await self._take(name, encoders.EMBEDDING)
+        model = await self._take(await self._of(name, encoders.EMBEDDING))
         assert isinstance(model, ServedEmbedder)
         return model
 
     async def reranker(self, name: str | None) -> ServedReranker:
         """The reranker of that name, else the first one; loads and raises as `find`. A chat model
         that is served as a reranker is asked through its `judge`."""
-        model = await self._take(name, encoders.RERANKING)
+        model = await self._take(await self._of(name, encoders.RERANKING))
         if isinstance(model, ServedModel):
             return model.judge()
         assert isinstance(model, ServedReranker)
@@ -225,11 +295,15 @@ class ServedModels:
             raise self._unknown(name, "")
         return found
 
-    async def _take(self, name: str | None, role: Role) -> Served:
-        """The model, with a lease that is released when the current exchange ends."""
+    async def _of(self, name: str | None, role: Role) -> ModelListing:
+        """The listing of the model of that name and role. Raises as `find`."""
         known = await self._sought(lambda: self._of_role(name, role))
         if known is None:
             raise self._missing(name, role)
+        return known
+
+    async def _take(self, known: ModelListing) -> Served:
+        """The model, with a lease that is released when the current exchange ends."""
         entry = self.pool.entry(known.wanted.key)
         is_there = entry is not None and entry.phase not in (Phase.ABSENT, Phase.FAILED)
         if not (is_there or self.catalogue.autoload):
@@ -268,6 +342,8 @@ class ServedModels:
         hint = encoders.hint_for(role, names)
         if name is None:
             return BadRequest(f"{role.route} needs {role.noun}. {hint}", param="model")
+        if role is not encoders.CHAT and self.parted(name)[1] is not None:
+            return BadRequest(f"{role.route} knows no adapters: name a model alone", param="model")
         roles = list(dict.fromkeys(k.role for k in self._candidates(name)))
         if roles:
             return encoders.for_another_route(name, roles, role, hint)

@@ -235,13 +235,15 @@ class ModelArchitecture(TypedDict):
 
 
 class Model(TypedDict):
-    """`max_model_len`: the tokens of its context. Null while it is being loaded. `architecture` has
+    """`parent`: of a model with an adapter, the model without. `max_model_len`: the tokens of its
+    context. Null while it is being loaded. `architecture` has
     the fields that OpenRouter and llama.cpp tell. The fields behind it are Anthropic's."""
 
     id: str
     object: Literal["model"]
     created: int
     owned_by: str
+    parent: str | None
     max_model_len: int | None
     architecture: ModelArchitecture
     type: Literal["model"]

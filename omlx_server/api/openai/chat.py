@@ -43,7 +43,7 @@ async def chat_completions(request: Request) -> Response:
     """Answer a conversation, whole or as a stream of server-sent events."""
     context = context_of(request)
     chat = await json_body.read(request, ChatRequest, context.max_body_bytes)
-    model = await context.models.find(chat.model)
+    model = await context.models.find(chat.model, chat.adapter)
     id = f"chatcmpl-{uuid.uuid4().hex}"
     answer = _Answer(id, chat, model)
     choices = await sse.while_connected(request.receive, Turn(chat, model, request, id).start())

@@ -69,6 +69,7 @@ def compaction_request(
         "context_overflow": "rolling",
         "reasoning_effort": "none",
         "temperature": 0.0,
+        "adapter": asked.adapter,
         "cache_salt": asked.cache_salt,
         "priority": asked.priority,
     }

@@ -135,7 +135,7 @@ async def _asked(request: Request, kind: type[Asked]) -> tuple[Asked, ServedMode
     context = context_of(request)
     asked = await json_body.read(request, kind, context.max_body_bytes)
     asked.check()
-    return asked, await context.models.find(asked.model)
+    return asked, await context.models.find(asked.model, asked.adapter)
 
 
 def _limit(text: str) -> int:

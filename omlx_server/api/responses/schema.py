@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Discriminator, Field, StringConstraints, Tag
 
 from omlx_server.api.chat.request import Effort, ImageDetail
-from omlx_server.api.chat.sampling import EngineFields, SamplingFields
+from omlx_server.api.chat.sampling import AdapterName, EngineFields, SamplingFields
 from omlx_server.api.http.json_body import StrictModel, refuse
 
 Name = Annotated[str, StringConstraints(min_length=1, max_length=256)]
@@ -217,6 +217,7 @@ class InputTokensRequest(PromptFields):
     """The body of POST /v1/responses/input_tokens."""
 
     model: Annotated[str, StringConstraints(min_length=1)] | None = None
+    adapter: AdapterName | None = None
 
 
 class CompactRequest(PromptFields, EngineFields):

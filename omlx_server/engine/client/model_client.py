@@ -130,7 +130,7 @@ class GeneratorClient(ModelClient[ModelInstance]):
             Unavailable: the model is not loaded, or another one may leave for it later.
             AdapterUnusable: the request's adapter can't be used with the model.
         """
-        async with self._adapting(request.adapter):
+        async with self.adapting(request.adapter):
             while True:
                 try:
                     return await self._submit(request)
@@ -140,8 +140,9 @@ class GeneratorClient(ModelClient[ModelInstance]):
                         raise
 
     @asynccontextmanager
-    async def _adapting(self, adapter: Adapter | None) -> AsyncIterator[None]:
-        """A context in which an adapter is loaded, and stays so."""
+    async def adapting(self, adapter: Adapter | None) -> AsyncIterator[None]:
+        """A context in which an adapter is loaded, and stays so; nothing with None. Raises as
+        `work`, and AdapterUnusable where it can't be used with the model."""
         if adapter is None:
             yield
             return
@@ -172,7 +173,7 @@ class GeneratorClient(ModelClient[ModelInstance]):
         """The log-probabilities of a prompt's own tokens but the first, each with those of the
         `top` likeliest tokens, by the model with this adapter. Raises as `work`, and
         AdapterUnusable."""
-        async with self._adapting(adapter):
+        async with self.adapting(adapter):
             return await self.work(lambda instance: scored(instance, tokens, top, adapter))
 
     # -- images --------------------------------------------------------------------------
