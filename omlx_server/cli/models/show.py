@@ -7,7 +7,7 @@ from typing import Any
 from rich.filesize import decimal
 
 from omlx_server.cli.models.images import in_words, tokens_of_images
-from omlx_server.cli.models.list import named, shape
+from omlx_server.cli.models.list import adapters_of, named, shape
 from omlx_server.cli.models.server import is_of, items_of, own_admin_server, told
 from omlx_server.cli.server_client.chunks import in_chunks
 from omlx_server.cli.shell.options import load_settings
@@ -39,6 +39,7 @@ def _found(model: Installed, settings: Settings) -> dict[str, Any]:
     own, about = settings.overrides_of(model.names), described(model.path)
     found: dict[str, Any] = shape(model, settings)
     found |= {
+        "default_adapter": adapters_of(model, settings).default_name or None,
         "disk_bytes": freed_by(model),
         "sampling": about.recommended if about else {},
         "overrides": plain(own),
@@ -130,12 +131,7 @@ def _lines(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     if found["context_length"]:
         yield "context", f"{found['context_length']} tokens"
     if found["kind"] == Kind.CHAT.value:
-        yield "images", in_words(found)
-    if "chat_template" in found:
-        yield "template", "yes" if found["chat_template"] else "none: it can't chat"
-    for label, key in (("tools", "tool_parser"), ("reasoning", "reasoning_parser")):
-        if key in found:
-            yield label, f"{found[key]['name']} ({found[key]['origin']})"
+        yield from _of_chat(found)
     if found["sampling"]:
         yield "sampling", _in_words(found["sampling"])
     if found["overrides"]:
@@ -144,6 +140,22 @@ def _lines(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         yield "server", _server(found["server"])
         if chunks := in_chunks(found["server"]):
             yield "chunks", chunks
+
+
+def _of_chat(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    yield "images", in_words(found)
+    if found["adapters"]:
+        yield "adapters", _adapters(found)
+    if "chat_template" in found:
+        yield "template", "yes" if found["chat_template"] else "none: it can't chat"
+    for label, key in (("tools", "tool_parser"), ("reasoning", "reasoning_parser")):
+        if key in found:
+            yield label, f"{found[key]['name']} ({found[key]['origin']})"
+
+
+def _adapters(found: Mapping[str, Any]) -> str:
+    default = found["default_adapter"]
+    return ", ".join(f"{n} (default)" if n == default else n for n in found["adapters"])
 
 
 def _in_words(values: Mapping[str, Any]) -> str:

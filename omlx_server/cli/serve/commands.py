@@ -140,10 +140,8 @@ def serve(
     Examples:
       omlx-server serve
       omlx-server serve mlx-community/Qwen3-0.6B-4bit --port 9000
-      omlx-server serve ./my-model --set scheduler.max_batch_size=16
-      omlx-server serve ./my-model --kv-scheme turboquant --kv-bits 3.5
-      omlx-server serve ./my-model --draft-model ./my-small-model
-      omlx-server serve ./my-model --adapter ./my-adapter
+      omlx-server serve ./my-model --adapter ./my-adapter --set scheduler.max_batch_size=16
+      omlx-server serve ./my-model --draft-model ./small --kv-scheme turboquant --kv-bits 3.5
       omlx-server serve --embedding-model all-MiniLM-L6-v2
       OMLX_AUTH__API_KEYS=secret omlx-server serve --host 0.0.0.0
 
@@ -156,9 +154,8 @@ def serve(
     """
     from omlx_server.cli.serve.serve import run
 
-    flags = {"server.host": host, "server.port": port}
-    flags |= {"models.embedding": embedding_model, "models.reranker": reranker}
-    flags |= {"kv_cache.scheme": kv_scheme, "kv_cache.bits": kv_bits}
+    flags = {"server.host": host, "server.port": port, "models.embedding": embedding_model}
+    flags |= {"models.reranker": reranker, "kv_cache.scheme": kv_scheme, "kv_cache.bits": kv_bits}
     flags |= {"kv_cache.group_size": kv_group_size, "speculation.draft_model": draft_model}
     flags |= {"adapters.default": adapter}
     return run(model, flags, config_file, sets or [], degraded_on_error=degraded_on_error)
