@@ -48,6 +48,7 @@ LEFT: Mapping[str, str] = MappingProxyType(
     {
         "pip install": "needs the network",
         "ssh": "needs another machine",
+        "mlx_lm.lora": "trains for minutes",
         "kill": "needs a server that is the reader's own",
         "docker": "a program of others, and the network",
         "claude": "a program of others",
