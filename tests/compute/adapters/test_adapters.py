@@ -114,7 +114,7 @@ def test_one_that_goes_leaves_the_others_as_they_are(tmp_path: Path) -> None:
         finish(loaded.adapters.unloading(adapter))
     assert loaded.adapters.nbytes == loaded.adapters.token_bytes == 0
     with pytest.raises(RuntimeError, match="'a1' is not loaded"):
-        forward(loaded, made[1])
+        forward(loaded, made[1], made[2])
 
 
 def test_adapters_of_other_layers_share_a_stack(tmp_path: Path) -> None:
