@@ -47,15 +47,11 @@ def adapters_for(
     return made
 
 
-def ask(
-    drive: Drive, name: str, adapters: Sequence[Adapter | None], *, at_once: bool = False
-) -> dict[str, list[int]]:
-    """The answers to one prompt with each of these adapters, all in one batch. If they come
-    `at_once`, they are prefilled together, too."""
+def ask(drive: Drive, name: str, adapters: Sequence[Adapter | None]) -> dict[str, list[int]]:
+    """The answers to one prompt with each of these adapters, all in one batch."""
     for adapter in adapters:
         drive.add(f"{name}-{name_of(adapter)}", PROMPT, sampling(ANSWER), adapter=adapter)
-        if not at_once:
-            drive.step()
+        drive.step()
     drive.finish()
     return {name_of(adapter): drive.answers[f"{name}-{name_of(adapter)}/0"] for adapter in adapters}
 
@@ -64,9 +60,9 @@ def name_of(adapter: Adapter | None) -> str:
     return adapter.name if adapter else "none"
 
 
-def fused(model: nn.Module, adapter: Adapter | None) -> list[int]:
+def fused(model: nn.Module, adapter: Adapter | None, prompt: Sequence[int] = PROMPT) -> list[int]:
     """What a model says with an adapter fused into it by mlx-lm."""
-    return greedy(fuse(wear(model, adapter.path)) if adapter else model, PROMPT, ANSWER)
+    return greedy(fuse(wear(model, adapter.path)) if adapter else model, prompt, ANSWER)
 
 
 @pytest.mark.parametrize(
@@ -82,8 +78,21 @@ def test_each_row_says_what_its_fused_model_says(architecture: str, tmp_path: Pa
     assert cold == {name_of(a): fused(make_model(architecture)[0], a) for a in adapters}
     assert len({tuple(answer) for answer in cold.values()}) > 2, "the adapters say the same"
     assert not any(found.cached for found in drive.admitted.values())
-    assert ask(drive, "warm", adapters[::-1], at_once=True) == cold
+    assert ask(drive, "warm", adapters[::-1]) == cold
     assert all(drive.admitted[f"warm-{name}"].cached >= 2 * BLOCK for name in cold)
+
+
+def test_short_prompts_of_different_adapters_are_prefilled_in_one_forward(tmp_path: Path) -> None:
+    loaded = load_tiny("llama")
+    adapters = [None, *adapters_for(loaded, tmp_path)]
+    drive, prompts = Drive(loaded), {name_of(a): tokens(name_of(a), 12) for a in adapters}
+    for adapter in adapters:
+        name = name_of(adapter)
+        drive.add(name, prompts[name], sampling(ANSWER), adapter=adapter)
+    drive.finish()
+    for adapter in adapters:
+        name = name_of(adapter)
+        assert drive.answers[f"{name}/0"] == fused(make_model("llama")[0], adapter, prompts[name])
 
 
 def test_a_quantised_model_says_what_mlx_lm_says_of_it(tmp_path: Path) -> None:
@@ -95,7 +104,7 @@ def test_a_quantised_model_says_what_mlx_lm_says_of_it(tmp_path: Path) -> None:
     loaded = load_tiny("llama", num_key_value_heads=4)
     nn.quantize(loaded.model, group_size=32, bits=4)
     adapters = adapters_for(loaded, tmp_path, DENSE)
-    said = ask(Drive(loaded, block_size=BLOCK), "r", adapters, at_once=True)
+    said = ask(Drive(loaded, block_size=BLOCK), "r", adapters)
     assert said == {a.name: greedy(wear(of_few_bits(), a.path), PROMPT, ANSWER) for a in adapters}
 
 
@@ -132,9 +141,8 @@ def test_rows_of_one_token_have_their_adapters(tmp_path: Path) -> None:
         drive.add(name_of(adapter), PROMPT[:1], sampling(ANSWER), adapter=adapter)
     drive.finish()
     for adapter in adapters:
-        model, _ = make_model("qwen3_next")
-        own = fuse(wear(model, adapter.path)) if adapter else model
-        assert drive.answers[f"{name_of(adapter)}/0"] == greedy(own, PROMPT[:1], ANSWER)
+        alone = fused(make_model("qwen3_next")[0], adapter, PROMPT[:1])
+        assert drive.answers[f"{name_of(adapter)}/0"] == alone
 
 
 def test_rows_that_are_computed_again_keep_their_adapters(tmp_path: Path) -> None:
