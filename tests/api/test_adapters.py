@@ -146,6 +146,19 @@ def test_a_pin_of_an_adapters_prefix_is_listed_and_ended(server: ServerProcess) 
     assert server.http.get(f"{server.url}/v1/cache/pins").json()["data"] == []
 
 
+def test_who_resets_what_is_cached_under_a_salt_resets_it_for_all_adapters(
+    server: ServerProcess,
+) -> None:
+    for salt in ("one", "two"):
+        answer(server, "a:second", cache_salt=salt)
+        assert known(server, "a:second", cache_salt=salt) > 100
+    url = f"{server.url}/v1/cache/reset?cache_salt=one"
+    dropped = server.http.post(url).json()["dropped"]
+    assert sum(one["blocks"] for one in dropped) > 4
+    assert known(server, "a:second", cache_salt="one") == 0
+    assert known(server, "a:second", cache_salt="two") > 100
+
+
 def test_adapters_are_listed_as_models_with_their_parent(server: ServerProcess) -> None:
     with OpenAI(base_url=f"{server.url}/v1", api_key="x", max_retries=0) as client:
         parents = {model.id: model.to_dict()["parent"] for model in client.models.list()}

@@ -18,6 +18,8 @@ OURS = {
             "ModelInfo.max_model_len",
             "Model.architecture",
             "ModelInfo.architecture",
+            "Model.parent",
+            "ModelInfo.parent",
         ),
         CLIENTS,
     ),

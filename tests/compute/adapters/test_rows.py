@@ -9,11 +9,14 @@ import mlx.core as mx
 import mlx.nn as nn
 import pytest
 
-from omlx_server.compute.model.loader import LoadedModel
+from omlx_server.compute.model.loader import LoadedModel, load
 from omlx_server.compute.model.pairing import paired
 from omlx_server.core.adapters import Adapter
 from omlx_server.core.speculation.methods import Mode
 from omlx_server.core.work import finish
+from omlx_server.models.bundled import starter
+from omlx_server.models.catalogue import STARTER
+from omlx_server.settings import Settings
 from tests.adapters import ATTENTION, DENSE, fuse, save_adapter, wear
 from tests.compute import cold_cache
 from tests.compute.drive import LIMITS, Drive, sampling
@@ -93,6 +96,17 @@ def test_short_prompts_of_different_adapters_are_prefilled_in_one_forward(tmp_pa
     for adapter in adapters:
         name = name_of(adapter)
         assert drive.answers[f"{name}/0"] == fused(make_model("llama")[0], adapter, prompts[name])
+
+
+def test_the_starter_says_what_it_says_with_an_adapter_fused_into_it(tmp_path: Path) -> None:
+    loaded = load(starter.ensure(STARTER, Settings().models.dirs[0], variant="f32"))
+    adapter = save_adapter(tmp_path / "a", loaded.model, keys=DENSE, layers=30)
+    finish(loaded.adapters.loading(loaded.model, adapter))
+    drive, prompt = Drive(loaded), list(range(1000, 1020))
+    plain = drive.answer("plain", prompt, 5)
+    drive.add("beside", prompt[:9], sampling(6))
+    adapted = drive.answer("adapted", prompt, 5, adapter=adapter)
+    assert adapted == greedy(fuse(wear(loaded.model, adapter.path)), prompt, 5) != plain
 
 
 def test_a_quantised_model_says_what_mlx_lm_says_of_it(tmp_path: Path) -> None:
