@@ -236,15 +236,3 @@ def test_after_a_restart_an_adapter_finds_its_own_blocks(
     with serving("org/a", home, *settings(directory, *WARM)) as again:
         told = answer(again, "org/a", adapter="third")
         assert (text_of(told), cached(told) > 100) == (before, True)
-
-
-def test_a_default_that_can_not_be_used_ends_the_start_with_one_line(
-    directory: Path, tmp_path: Path
-) -> None:
-    server = ServerProcess("org/a", tmp_path, settings(directory, "adapters.default=wide"))
-    try:
-        assert server.wait() == 1
-        assert "the adapter 'wide' can't be used: model.layers." in server.log.splitlines()[-1]
-        assert "Traceback" not in server.log
-    finally:
-        server.kill()
