@@ -84,9 +84,14 @@ class Adapters:
             raise unusable(adapter, f"the model does not work with it: {crash.summary}")
 
     def unloading(self, adapter: Adapter) -> Work[None]:
-        """Lets go of an adapter that is loaded and that no row has, in slices."""
-        group = yield from self._groups[adapter.rank].without(adapter)
+        """Lets go of an adapter that is loaded and that no row has, in slices. From the first one
+        on it is not loaded, so that nobody counts on it; if the work is closed, it stays."""
         del self.loaded[adapter]
+        try:
+            group = yield from self._groups[adapter.rank].without(adapter)
+        except BaseException:
+            self.loaded[adapter] = None
+            raise
         self._change(group)
 
     def _try(self, model: nn.Module, adapter: Adapter) -> None:

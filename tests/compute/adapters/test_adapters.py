@@ -117,6 +117,17 @@ def test_one_that_goes_leaves_the_others_as_they_are(tmp_path: Path) -> None:
         forward(loaded, made[1], made[2])
 
 
+def test_nobody_counts_on_one_that_is_going(tmp_path: Path) -> None:
+    """Else a request would be queued for it, and find it gone in the middle of its answer."""
+    loaded, (first, _) = loaded_with(tmp_path, 4, 4)
+    work = loaded.adapters.unloading(first)
+    next(work)
+    assert not loaded.adapters.has(first)
+    work.close()
+    assert loaded.adapters.has(first)
+    assert forward(loaded, first).shape[0] == 1
+
+
 def test_adapters_of_other_layers_share_a_stack(tmp_path: Path) -> None:
     loaded, (first,) = loaded_with(tmp_path, 4)
     other = save_adapter(tmp_path / "b", loaded.model, seed=7, keys=["mlp.up_proj"])
