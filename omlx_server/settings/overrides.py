@@ -56,10 +56,10 @@ class ModelOverrides(Section, frozen=True):
     """What one model has otherwise. `ttl` is its `models.idle_ttl_seconds`; an empty parser is the
     one that its template asks for. `adapter` is the one for requests that name none."""
 
-    adapter: AdapterName | None = None
     context_length: Annotated[int, Meta(ge=16, le=100_000_000)] | None = None
     ttl: IdleSeconds | None = None
     pin: bool | None = None
+    adapter: AdapterName | None = None
     tool_parser: str | None = None
     reasoning_parser: str | None = None
     sampling: SamplingOverride = field(default_factory=SamplingOverride)
