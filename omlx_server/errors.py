@@ -8,6 +8,7 @@ OmlxError
 │   │   ├── ContextTooLong  400  code context_length_exceeded, with the limit and the tokens
 │   │   ├── PromptTooLong   400  code context_length_exceeded, without these numbers
 │   │   │   └── TooManyTokens 400 raised while a text is tokenized, with a least number of tokens
+│   │   ├── AdapterUnusable 400  code adapter_unusable: an adapter does not fit the model
 │   │   ├── GrammarTooComplex 400 code grammar_too_complex: found during generation
 │   │   ├── NoChatTemplate  400  the model can't chat
 │   │   ├── PreviousResponseNotFound 400 previous_response_id names no stored response
@@ -15,6 +16,7 @@ OmlxError
 │   ├── Forbidden           403  Host or Origin is not allowed
 │   ├── NotFound            404  what a request names is not there
 │   │   ├── ModelNotFound   404  code model_not_found
+│   │   ├── AdapterNotFound 404  code adapter_not_found
 │   │   ├── NotCached       404  nothing of the prompt is in the cache
 │   │   ├── PinNotFound     404  there is no such pin
 │   │   ├── ResponseNotFound 404 the response is not stored, or not any more
@@ -119,6 +121,12 @@ class GrammarTooComplex(BadRequest):
     code = "grammar_too_complex"
 
 
+class AdapterUnusable(BadRequest):
+    """The files of an adapter can't be read, or don't fit the model."""
+
+    code = "adapter_unusable"
+
+
 class NoChatTemplate(BadRequest):
     code = "no_chat_template"
 
@@ -153,6 +161,10 @@ class NotFound(ClientError):
 
 class ModelNotFound(NotFound):
     code = "model_not_found"
+
+
+class AdapterNotFound(NotFound):
+    code = "adapter_not_found"
 
 
 class NotCached(NotFound):

@@ -17,6 +17,7 @@ import mlx.nn as nn
 
 from omlx_server.compute import caches as cache_ops
 from omlx_server.compute import sampler
+from omlx_server.compute.adapters.adapters import Adapters
 from omlx_server.compute.architectures.heads import Headed
 from omlx_server.compute.architectures.pair import Pair, members
 from omlx_server.compute.caches import Caches
@@ -39,9 +40,15 @@ class LiveBatch:
     """The rows that decode together."""
 
     def __init__(
-        self, model: nn.Module, vocab: int, runs: Runs | None = None, block_size: int = 1
+        self,
+        model: nn.Module,
+        vocab: int,
+        runs: Runs | None = None,
+        block_size: int = 1,
+        adapters: Adapters | None = None,
     ) -> None:
         """`runs` are those of the model's blocks, of `block_size` tokens."""
+        self._adapters = adapters or Adapters()
         self._model = model
         self._vocab = vocab
         self._runs = Runs() if runs is None else runs
@@ -227,7 +234,8 @@ class LiveBatch:
         tokens = tokens_of(self._tokens, feeds)
         put_back = cache_ops.undo(self._decoding)
         lengths = [len(feed.states) for feed in feeds]
-        logits = cache_ops.forward_decoding(self._answer, tokens, lengths, self._decoding)
+        answer = partial(self._answer, rows=self.rows)
+        logits = cache_ops.forward_decoding(answer, tokens, lengths, self._decoding)
         accept = partial(self._accept, tokens, feeds, put_back, self._hidden)
         return Verifying.launch(logits, feeds, accept)
 
@@ -280,23 +288,25 @@ class LiveBatch:
         """Logits [B, V] after each row's newest token."""
         if self._beginners is not None:
             return self._feed_beginners(self._beginners)
-        logits = self._answer(self._tokens[:, None], self._decoding)[:, -1, :]
+        logits = self._answer(self._tokens[:, None], self._decoding, self.rows)[:, -1, :]
         if self._drafter is not None:
             self._drafter.stepped(self._tokens, self._hidden, self._drafting)
         return logits
 
-    def _answer(self, tokens: mx.array, cache: Caches) -> mx.array:
-        """Logits [B, T, V] of the model that answers, for tokens int [B, T] of all rows."""
+    def _answer(self, tokens: mx.array, cache: Caches, rows: Sequence[Row]) -> mx.array:
+        """Logits [B, T, V] of the model that answers, for tokens int [B, T] of these rows."""
         if isinstance(self._model, Headed):
-            logits, self._hidden = self._model.decode(tokens, cache)
+            decode = self._adapters.adapted(self._model.decode, [row.adapter for row in rows])
+            logits, self._hidden = decode(tokens, cache)
         else:
-            logits = self._answering(self.rows)(tokens, cache=cache)
+            logits = self._answering(rows)(tokens, cache=cache)
         return logits
 
     def _answering(self, rows: Sequence[Row]) -> Callable[..., mx.array]:
-        """The model that answers, for a forward of these rows: behind images their tokens have
-        positions of their own."""
-        return behind(self._target, [row.shift for row in rows])
+        """The model that answers, for a forward of these rows, each with its adapter: behind images
+        their tokens have positions of their own."""
+        forward = behind(self._target, [row.shift for row in rows])
+        return self._adapters.adapted(forward, [row.adapter for row in rows])
 
     def _feed_beginners(self, beginners: Prefilled) -> mx.array:
         """As `_feed_newest`, in two forwards, after which all rows are in the batch's caches. Heads
@@ -306,14 +316,12 @@ class LiveBatch:
         parts = (slice(first), self._caches), (slice(first, None), beginners.caches)
         logits, hidden = list[mx.array](), list[mx.array]()
         for rows, caches in parts:
-            target = self._answering(self.rows[rows])
-            if isinstance(self._model, Headed):
-                logits.append(self._answer(tokens[rows], caches[: self._own])[:, -1, :])
-                hidden += [self._hidden] if self._hidden is not None else []
-            elif isinstance(self._model, Pair):
-                logits.append(self._model(tokens[rows], caches, target)[:, -1, :])
+            if isinstance(self._model, Pair):
+                found = self._model(tokens[rows], caches, self._answering(self.rows[rows]))
             else:
-                logits.append(target(tokens[rows], cache=caches)[:, -1, :])
+                found = self._answer(tokens[rows], caches[: self._own], self.rows[rows])
+            logits.append(found[:, -1, :])
+            hidden += [self._hidden] if self._hidden is not None else []
         self._beginners = None
         self._add_caches(beginners)
         if hidden and self._drafter is not None:

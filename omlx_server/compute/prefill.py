@@ -9,6 +9,7 @@ import mlx.core as mx
 import mlx.nn as nn
 
 from omlx_server.compute import caches as cache_ops
+from omlx_server.compute.adapters.adapters import Adapters
 from omlx_server.compute.architectures.pair import Pair
 from omlx_server.compute.caches import Caches
 from omlx_server.compute.hardware import device_policy
@@ -20,11 +21,19 @@ from omlx_server.core.step import Chunk, SequenceId
 
 class Prefiller:
     """Holds the solo caches of unfinished prompts. Without `vision` there must be no images in
-    them."""
+    them. `adapters` are those of the model."""
 
-    def __init__(self, model: nn.Module, *, batchable: bool, vision: Vision | None = None) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        *,
+        batchable: bool,
+        vision: Vision | None = None,
+        adapters: Adapters | None = None,
+    ) -> None:
         self._model = model
         self._vision = vision
+        self._adapters = adapters or Adapters()
         fresh = cache_ops.new_caches(model)
         groups = batchable and cache_ops.can_group(fresh)
         self.grouping = Grouping(
@@ -93,7 +102,8 @@ class Prefiller:
         caches = cache_ops.merge([self._caches(chunk.prefill) for chunk in group])
         done = False
         try:
-            _forward_padded(self._model, [chunk.tokens for chunk in group], caches)
+            with self._adapters.using([chunk.adapter for chunk in group]):
+                _forward_padded(self._model, [chunk.tokens for chunk in group], caches)
             done = True
         finally:
             if not done:
@@ -110,7 +120,8 @@ class Prefiller:
     def _run_solo(self, chunk: Chunk) -> Prefilled | None:
         caches = self._unfinished[chunk.prefill] = self._caches(chunk.prefill)
         if chunk.tokens:
-            self._forward(chunk, caches)
+            with self._adapters.using([chunk.adapter]):
+                self._forward(chunk, caches)
             cache_ops.evaluate(caches, wait=False)
         self.drop([chunk.prefill])
         if chunk.joins:

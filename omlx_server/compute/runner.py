@@ -61,11 +61,17 @@ class ModelRunner:
         self.batchable = not self.why_alone
         self.codec = codec
         self._fetch = fetch
-        self._prefiller = Prefiller(loaded.model, batchable=self.batchable, vision=loaded.vision)
+        self._prefiller = Prefiller(
+            loaded.model,
+            batchable=self.batchable,
+            vision=loaded.vision,
+            adapters=loaded.adapters,
+        )
         self.grouping = self._prefiller.grouping
         self.runs = codec.runs if codec else Runs()
         block_size = codec.layout.block_size if codec else 1
-        self._batch = LiveBatch(loaded.model, loaded.dims.vocab, self.runs, block_size)
+        vocab, adapters = loaded.dims.vocab, loaded.adapters
+        self._batch = LiveBatch(loaded.model, vocab, self.runs, block_size, adapters)
 
     @property
     def idle(self) -> bool:
@@ -150,7 +156,8 @@ class ModelRunner:
         Waits for both. Raises RuntimeError when the prefill fails, and whatever the decode
         raises."""
         scratch = ModelRunner(self.loaded)
-        chunk = Chunk(join.id, 0, join.context[:-1], (join,), images=images)
+        context = join.context[:-1]
+        chunk = Chunk(join.id, 0, context, (join,), images=images, adapter=join.adapter)
         for step in (Step(chunks=(chunk,)), Step(decodes=(join.id,))):
             launched = scratch.execute(step)
             launched.tokens()

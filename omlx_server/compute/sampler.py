@@ -30,6 +30,7 @@ from omlx_server.compute.sampling.penalties import (
     together,
 )
 from omlx_server.compute.sampling.rows import for_rows
+from omlx_server.core.adapters import Adapter
 from omlx_server.core.request import (
     Constraint,
     Logprobs,
@@ -60,6 +61,7 @@ class Row:
     history: History | None = None
     constraint: Constraint | None = None
     shift: int = 0
+    adapter: Adapter | None = None
 
     @classmethod
     def of(cls, join: Join, vocab: int) -> "Row":
@@ -67,7 +69,7 @@ class Row:
         sampling = join.sampling
         generated = join.context[join.prompt_tokens :]
         row = cls(join.id, sampling, len(join.context), len(generated), sampling.greedy)
-        row.shift = join.shift
+        row.shift, row.adapter = join.shift, join.adapter
         row.bias = Offsets.of(dict(sampling.logit_bias), vocab)
         if has_penalties(sampling):
             prompt = join.context[: join.prompt_tokens]

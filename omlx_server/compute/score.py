@@ -4,7 +4,7 @@ It is a job of the mlx thread, done in slices of few tokens, because each token'
 as wide as the vocabulary.
 """
 
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from typing import Any
 
 import mlx.core as mx
@@ -23,17 +23,22 @@ _TIMES = 4
 
 
 def score_prompt(
-    model: nn.Module, vocab: int, tokens: Sequence[int], top: int
+    model: nn.Module,
+    vocab: int,
+    tokens: Sequence[int],
+    top: int,
+    forward: Callable[..., mx.array] | None = None,
 ) -> Generator[None, None, list[Logprobs]]:
     """A job that returns an entry for each token but the first: its log-probability after the
     tokens before it, and the `top` likeliest tokens there with theirs. They come from the raw
-    logits, as those of sampled tokens do. Waits for each slice."""
+    logits, as those of sampled tokens do. `forward` is called in the model's place: the model with
+    an adapter. Waits for each slice."""
     caches = cache_ops.new_caches(model)
     rows = slice_rows(vocab)
     found: list[Logprobs] = []
     for start in range(0, len(tokens) - 1, rows):
         stop = min(start + rows, len(tokens) - 1)
-        found += _score(model, caches, tokens[start : stop + 1], top)
+        found += _score(forward or model, caches, tokens[start : stop + 1], top)
         yield
     return found
 
@@ -50,7 +55,9 @@ def logits_bytes(vocab: int, rows: int) -> int:
     return _TIMES * 4 * vocab * rows
 
 
-def _score(model: nn.Module, caches: Caches, tokens: Sequence[int], top: int) -> list[Logprobs]:
+def _score(
+    model: Callable[..., mx.array], caches: Caches, tokens: Sequence[int], top: int
+) -> list[Logprobs]:
     """Feed all tokens but the last, and return the entries of all but the first. Waits for it."""
     logits = model(mx.array([list(tokens[:-1])]), cache=caches)[0].astype(mx.float32)
     norm = mx.logsumexp(logits, axis=-1, keepdims=True)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated, Literal, NewType, Protocol
 
+from omlx_server.core.adapters import Adapter, salted
 from omlx_server.core.images import FIRST_ID, ImageSpan
 from omlx_server.core.speculation.methods import Mode
 
@@ -136,11 +137,11 @@ class Constraint(Protocol):
 class Request:
     """One prompt, to which `n` answers are wanted. Times are time.monotonic() seconds.
 
-    The lowest `priority` goes first. Requests of different `salt` share no cached prefix; those of
-    one `owner` share its part of the machine. Up to the positions `checkpoints_at` in `tokens`
-    later requests will probably repeat this one: ends of the system prompt and of turns. Tokens are
-    drafted for it as `speculation` says, or with None as for the others. The tokens of its
-    `images`, which are in order, are among `tokens`.
+    The lowest `priority` goes first. Requests of different `salt` or `adapter` share no cached
+    prefix; those of one `owner` share its part of the machine. Up to the positions `checkpoints_at`
+    in `tokens` later requests will probably repeat this one: ends of the system prompt and of
+    turns. Tokens are drafted for it as `speculation` says, or with None as for the others. The
+    tokens of its `images`, which are in order, are among `tokens`.
     """
 
     id: RequestId
@@ -156,6 +157,12 @@ class Request:
     owner: bytes = b""
     speculation: Mode | None = None
     images: tuple[ImageSpan, ...] = ()
+    adapter: Adapter | None = None
+
+    @property
+    def block_salt(self) -> bytes:
+        """The salt of its blocks' keys."""
+        return salted(self.salt, self.adapter)
 
     def __post_init__(self) -> None:
         if not self.tokens:

@@ -20,6 +20,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from omlx_server.core.adapters import Adapter
 from omlx_server.core.blocks.block import Worth
 from omlx_server.core.blocks.restore import RestorePlan
 from omlx_server.core.images import ImageSpan
@@ -45,6 +46,7 @@ class Join:
     sampling: SamplingParams
     constraint: Constraint | None = None
     shift: int = 0
+    adapter: Adapter | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +86,7 @@ class Chunk:
     restored: int = 0
     images: tuple[ImageSpan, ...] = ()
     shift: int = 0
+    adapter: Adapter | None = None
 
     @property
     def stop(self) -> int:

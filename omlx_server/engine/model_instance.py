@@ -34,6 +34,7 @@ from omlx_server.core.scheduler.sequence import Sequence
 from omlx_server.core.speculation.speculation import Speculation
 from omlx_server.core.step import SequenceId, Step, StepResult
 from omlx_server.engine.decode_times import DecodeTimes
+from omlx_server.engine.memory.adapters import LoadedAdapters
 from omlx_server.engine.memory.image_features import KeptFeatures
 from omlx_server.engine.memory.watch import MemoryWatch
 from omlx_server.engine.tiers import Tiers
@@ -72,6 +73,7 @@ class ModelInstance:
         self._make_cache = make_cache
         self.tiers = Tiers(hot, cold, write_through=write_through)
         self.features = KeptFeatures(runner.loaded.vision, lambda: self.scheduler.queues)
+        self.adapters = LoadedAdapters(runner.loaded.adapters, lambda: self.scheduler.queues)
         self.start_over()
         if watch is not None:
             watch.share.holder = self

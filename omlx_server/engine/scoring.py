@@ -8,6 +8,7 @@ from omlx_server.compute import score
 from omlx_server.compute.embed import yes_no
 from omlx_server.compute.embed.batch import Part
 from omlx_server.compute.hardware import device_policy
+from omlx_server.core.adapters import Adapter
 from omlx_server.core.memory.room import within
 from omlx_server.core.memory.shape import Prefill
 from omlx_server.core.request import Logprobs
@@ -19,12 +20,15 @@ A = TypeVar("A")
 Y = TypeVar("Y")
 
 
-def scored(instance: ModelInstance, tokens: Sequence[int], top: int) -> Work[list[Logprobs]]:
+def scored(
+    instance: ModelInstance, tokens: Sequence[int], top: int, adapter: Adapter | None = None
+) -> Work[list[Logprobs]]:
     """A job for the log-probabilities of a prompt's own tokens but the first, each with those of
-    the `top` likeliest tokens."""
+    the `top` likeliest tokens. The adapter must be loaded, and stay so."""
     loaded = instance.runner.loaded
     vocab = loaded.dims.vocab
-    work = score.score_prompt(loaded.target, vocab, tokens, top)
+    forward = loaded.adapters.adapted(loaded.target, [adapter])
+    work = score.score_prompt(loaded.target, vocab, tokens, top, forward)
     rows = min(len(tokens), score.slice_rows(vocab))
     return _on_account(instance, work, len(tokens), 1, rows, score.logits_bytes(vocab, rows))
 

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 
 import msgspec
@@ -28,12 +29,13 @@ _METADATA = "__metadata__"
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """The `tensors` in a file by their names. The file has `nbytes` bytes, and `whole_bytes` if
-    nothing is missing of it."""
+    """The `tensors` in a file by their names, which have so many `numbers` together. The file has
+    `nbytes` bytes, and `whole_bytes` if nothing is missing of it."""
 
     tensors: Mapping[str, Tensor]
     nbytes: int
     whole_bytes: int
+    numbers: int = 0
 
 
 def read_header(file: Path) -> Header | None:
@@ -48,4 +50,5 @@ def read_header(file: Path) -> Header | None:
         found = _HEADER.decode(opened.read(length))
     ends = max((tensor.data_offsets[1] for tensor in found.values() if tensor), default=0)
     tensors = {name: one for name, one in found.items() if one and name != _METADATA}
-    return Header(tensors, nbytes, _LENGTH_BYTES + length + ends)
+    numbers = sum(prod(one.shape) for one in tensors.values())
+    return Header(tensors, nbytes, _LENGTH_BYTES + length + ends, numbers)

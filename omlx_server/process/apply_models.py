@@ -10,7 +10,7 @@ from omlx_server.errors import ConfigError
 from omlx_server.process.reload import NotYet
 from omlx_server.settings import Settings
 from omlx_server.wiring.memory import Shares, cache_budget, shares_of
-from omlx_server.wiring.model_factory import InstanceFactory, limits
+from omlx_server.wiring.model_factory import InstanceFactory, adapter_limits, limits
 
 
 def change_instances(instances: InstanceFactory, settings: Settings) -> None:
@@ -68,6 +68,7 @@ def _leave_cold(instances: InstanceFactory) -> None:
 def _change(instance: ModelInstance, shares: Shares, settings: Settings) -> None:
     bounds = limits(settings, instance.names, instance.chunks)
     instance.change(bounds, write_through=settings.cache.cold_write_through)
+    instance.adapters.limits = adapter_limits(settings)
     if instance.watch is None:
         return
     share, planner = instance.watch.share, instance.watch.planner

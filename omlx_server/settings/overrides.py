@@ -12,6 +12,7 @@ from omlx_server.core.request import Bounds, Effort, SamplingPresets
 from omlx_server.core.speculation.methods import Mode
 from omlx_server.settings.fields import Section
 from omlx_server.settings.types import (
+    AdapterName,
     Bits,
     GroupSize,
     IdleSeconds,
@@ -91,11 +92,13 @@ PresetOverride: Any = defstruct(
 
 class ModelOverrides(PromptOverride, frozen=True):
     """What one model has otherwise. `ttl` is its `models.idle_ttl_seconds`; an empty parser is the
-    one that its template asks for, and an empty `chat_template` the model's own."""
+    one that its template asks for, and an empty `chat_template` the model's own. `adapter` is the
+    one for requests that name none."""
 
     context_length: Annotated[int, Meta(ge=16, le=100_000_000)] | None = None
     ttl: IdleSeconds | None = None
     pin: bool | None = None
+    adapter: AdapterName | None = None
     tool_parser: str | None = None
     reasoning_parser: str | None = None
     sampling: SamplingOverride = field(default_factory=SamplingOverride)

@@ -18,6 +18,7 @@ from omlx_server.settings.aliases import resolve
 from omlx_server.settings.fields import Field, Section, fields_of
 from omlx_server.settings.overrides import ModelOverrides, merged, said, without
 from omlx_server.settings.types import (
+    AdapterName,
     AtHome,
     AutoChunk,
     AutoLimit,
@@ -33,6 +34,7 @@ from omlx_server.settings.types import (
     Live,
     LogFile,
     MaxTokens,
+    MaybeDirectory,
     ModelName,
     Origin,
     Says,
@@ -196,6 +198,15 @@ class Speculation(Section, frozen=True):
     draft_model: ModelName = ""
 
 
+class Adapters(Section, frozen=True):
+    """LoRA adapters, which requests ask for by name."""
+
+    directory: MaybeDirectory = ""
+    default: AdapterName = ""
+    max_loaded: Annotated[int, Meta(ge=1, le=256), Live()] = 8
+    max_bytes: Annotated[Size, Live()] = 2 * 10**9
+
+
 class Sampling(Section, frozen=True):
     source: Annotated[Literal["model", "openai"], Live()] = "model"
     max_tokens: Annotated[MaxTokens, Live()] = 0
@@ -271,6 +282,7 @@ class Settings(Section, frozen=True):
     cache: Cache = field(default_factory=Cache)
     kv_cache: KvCache = field(default_factory=KvCache)
     speculation: Speculation = field(default_factory=Speculation)
+    adapters: Adapters = field(default_factory=Adapters)
     sampling: Sampling = field(default_factory=Sampling)
     context: Context = field(default_factory=Context)
     images: Images = field(default_factory=Images)
@@ -303,6 +315,12 @@ class Settings(Section, frozen=True):
     def speculation_of(self, names: Iterable[str]) -> Speculation:
         """The section `speculation`, likewise."""
         return replace(self.speculation, **said(self.overrides_of(names).speculation))
+
+    def default_adapter_of(self, names: Iterable[str], *, served: bool) -> str:
+        """The adapter that requests to a model get which name none, or empty: `served` tells
+        whether the server was started with this model, which alone has `adapters.default`."""
+        own = self.overrides_of(names).adapter
+        return own if own is not None else self.adapters.default if served else ""
 
     def without_overrides(self, keys: Collection[str]) -> Self:
         """The same settings without any model's overrides of those of the "section.key" in `keys`

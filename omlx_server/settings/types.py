@@ -196,6 +196,8 @@ Directory = Annotated[Path, Says("the path of a directory")]
 UNIX = "unix:"
 """The prefix of a Unix socket's path, in places that otherwise take a URL."""
 SocketPath = Annotated[str, Reads(_file), Says('the path of a socket, or "" for none')]
+AdapterName = Annotated[str, Says('the name or the path of an adapter, or "" for none')]
+MaybeDirectory = Annotated[str, Reads(_file), Says('the path of a directory, or "" for none')]
 ModelName = Annotated[str, Says('the name or the path of a model, or "" for none')]
 LogFile = Annotated[str, Reads(_file), Says('a path, or "" for stderr')]
 TemplateFile = Annotated[

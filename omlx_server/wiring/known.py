@@ -11,10 +11,11 @@ from pathlib import Path
 
 from omlx_server.api.models import encoders
 from omlx_server.api.models.encoders import Role
-from omlx_server.api.models.served import ModelListing
+from omlx_server.api.models.listing import ModelListing
 from omlx_server.core.model_files.kind import Kind
 from omlx_server.core.model_files.vision import server_lacks
 from omlx_server.engine.pool.entry import Wanted
+from omlx_server.models.adapters.shelf import AdapterFiles, AdapterPlaces
 from omlx_server.models.description import described, encoder_length
 from omlx_server.models.kind import kind_in
 from omlx_server.models.layout import weight_bytes
@@ -69,6 +70,7 @@ class KnownModels:
         self._on_disk: list[Source] = []
         self._looked_at = 0.0
         self._looking = asyncio.Lock()
+        self.adapter_files = AdapterFiles()
         self._list()
 
     def change(self, settings: Settings) -> None:
@@ -161,9 +163,20 @@ class KnownModels:
         return replace(
             listing,
             takes_images=not self._why_no_images(source),
+            adapters=self.adapter_places(source),
             presets=tuple(own.presets),
             defaults=request_defaults(source.recommended, own, self._settings),
         )
+
+    def adapter_places(self, source: Source) -> AdapterPlaces | None:
+        """Where the adapters of a model are; None of one that does not chat."""
+        if source.role is not encoders.CHAT:
+            return None
+        located, directory = source.located, self._settings.adapters.directory
+        served = source.key == self._fixed[0].key
+        default = self._settings.default_adapter_of(located.names, served=served)
+        where = Path(directory) if directory else None
+        return AdapterPlaces(located.path, located.names, where, default)
 
     def _why_no_images(self, source: Source) -> str:
         mode = self._settings.speculation_of(source.located.names).mode

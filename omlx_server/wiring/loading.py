@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from omlx_server.api.models.encoders import RERANKING
 from omlx_server.api.models.image_reader import ImageReader, TextOnly
-from omlx_server.api.models.served import Served, ServedModel
+from omlx_server.api.models.served_model import Served, ServedModel
 from omlx_server.compute.embed.cross_encoder import CrossEncoder
 from omlx_server.compute.embed.embedder import Embedder
 from omlx_server.compute.embed.loader import loading_cross_encoder, loading_embedder
@@ -112,6 +112,7 @@ class Loading:
             work = instances.making(located, nbytes, known_as, drafter)
             await client.load(work, located.names[0])
             undo.push_async_callback(client.unload)
+            await self._default_adapter(source, client)
             tokenizer = await reading
             about = await client.ask(_About.of)
             drafted_by = "heads" if about.has_heads else drafter and drafter[0]
@@ -141,6 +142,15 @@ class Loading:
         if found is None:
             return None
         return found, await asyncio.to_thread(self.instances.fingerprint, found)
+
+    async def _default_adapter(self, source: Source, client: GeneratorClient) -> None:
+        """Load the adapter for requests that name none, if there is one: the model is not served
+        with one that can't be used."""
+        places = self.known.adapter_places(source)
+        if places is not None and places.default:
+            find = self.known.adapter_files.find
+            async with client.adapting(await asyncio.to_thread(find, places, None)):
+                pass
 
     def _warm(self, served: ServedModel) -> None:
         """Get its grammars ready, in the background."""

@@ -33,6 +33,7 @@ from omlx_server.core.speculation.methods import Method
 from omlx_server.core.speculation.speculation import DrafterRecord, Speculation
 from omlx_server.core.work import Work
 from omlx_server.engine.memory.account import Account, MemoryShare
+from omlx_server.engine.memory.adapters import AdapterLimits
 from omlx_server.engine.memory.watch import MemoryWatch
 from omlx_server.engine.model_instance import ModelInstance
 from omlx_server.engine.pin_board import PinBoard
@@ -79,6 +80,11 @@ def limits(
         most_places=device_policy.current().places,
         most_joins=device_policy.current().joins,
     )
+
+
+def adapter_limits(settings: Settings) -> AdapterLimits:
+    """The bounds of the adapters of one model."""
+    return AdapterLimits(settings.adapters.max_loaded, settings.adapters.max_bytes)
 
 
 class InstanceFactory:
@@ -227,6 +233,7 @@ class InstanceFactory:
             speculation=speculation,
             names=located.names,
         )
+        instance.adapters.limits = adapter_limits(self.settings)
         if why := instance.runner.why_alone:
             _log.warning("%s runs one sequence at a time: %s", name, why)
         if cold is not None:

@@ -8,7 +8,8 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from functools import partial
 
-from omlx_server.api.models.served import Served, ServedModel, ServedModels
+from omlx_server.api.models.served import ServedModels
+from omlx_server.api.models.served_model import Served, ServedModel
 from omlx_server.core.blocks.pins import Pin, PinReport, Unpinned
 from omlx_server.engine.client.engine_client import AsyncEngine
 from omlx_server.engine.pool.pool import ModelPool

@@ -14,6 +14,7 @@ from omlx_server.cli.shell import output
 from omlx_server.compute.hardware import device
 from omlx_server.errors import OmlxError, UsageError
 from scripts.benchmarks import (
+    adapters_command,
     cpu_command,
     kv_command,
     markdown,
@@ -42,6 +43,7 @@ app = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False, add_com
 
 _CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
+app.command("adapters", context_settings=_CONTEXT)(adapters_command.adapters)
 app.command("cpu", context_settings=_CONTEXT)(cpu_command.cpu)
 app.command("kv", context_settings=_CONTEXT)(kv_command.kv)
 app.command("memory", context_settings=_CONTEXT)(memory_command.memory)
@@ -112,6 +114,7 @@ def bench(
       scripts/bench --peers none --out /tmp/before
       scripts/bench --quick --peers all
       scripts/bench --quick --share report.json
+      scripts/bench adapters --quick
       scripts/bench cpu --quick
       scripts/bench kv --quick
       scripts/bench memory --quick

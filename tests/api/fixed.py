@@ -6,7 +6,9 @@ from pathlib import Path
 from types import MappingProxyType
 
 from omlx_server.api.models.encoders import CHAT, EMBEDDING, RERANKING, ServedEmbedder
-from omlx_server.api.models.served import ModelListing, Served, ServedModel, ServedModels, Vitals
+from omlx_server.api.models.listing import ModelListing, Vitals
+from omlx_server.api.models.served import ServedModels
+from omlx_server.api.models.served_model import Served, ServedModel
 from omlx_server.core.blocks.pins import Pin, PinReport, Unpinned
 from omlx_server.core.cold.index import ColdReport
 from omlx_server.core.memory.ledger import MemoryReport
@@ -14,6 +16,7 @@ from omlx_server.engine.messages import Counted
 from omlx_server.engine.pool.entry import Wanted
 from omlx_server.engine.pool.pool import ModelPool
 from omlx_server.engine.pool.residency import Rules
+from omlx_server.models.adapters.shelf import AdapterFiles
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +26,7 @@ class Fixed:
     models: tuple[ModelListing, ...] = ()
     autoload: bool = True
     aliases: Mapping[str, str] = field(default_factory=dict)
+    adapter_files: AdapterFiles = field(default_factory=AdapterFiles)
 
     def known(self) -> Sequence[ModelListing]:
         return self.models

@@ -162,6 +162,14 @@ def test_any_shape_of_a_file_takes_an_alias(text: str, models: Path, home: Path)
     assert "my model" not in (home / "omlx.toml").read_text()
 
 
+def test_an_alias_may_stand_for_a_model_with_an_adapter(models: Path) -> None:
+    adapter = make(models / "acme" / "tiny") / "adapters" / "coder"
+    adapter.mkdir(parents=True)
+    (adapter / "adapter_config.json").write_text("{}")
+    for name, target in (("coder", "acme/tiny:coder"), ("short", "tiny:coder")):
+        assert omlx("alias", name, target).startswith(f"{name} -> {target}")
+
+
 def test_aliases_that_make_no_sense_are_refused(models: Path, home: Path) -> None:
     make(models / "acme" / "tiny")
     (home / "omlx.toml").write_text(CONFIG)
@@ -169,6 +177,7 @@ def test_aliases_that_make_no_sense_are_refused(models: Path, home: Path) -> Non
         (("tiny", "starter"), "has the name tiny already"),
         (("starter", "tiny"), "has the name starter already"),
         (("small", "acme/other"), "no model acme/other here"),
+        (("small", "acme/tiny:coder"), "no model acme/tiny:coder here"),
         (("small", "gpt-4o"), "gpt-4o is an alias itself"),
         (("small",), "what should small stand for"),
         (("--remove", "small"), "there is no alias small"),

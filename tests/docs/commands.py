@@ -57,6 +57,7 @@ LEFT: Mapping[str, str] = MappingProxyType(
         "uvx": "needs the network; tests/packaging builds the distributions",
         "packaging/homebrew/release": "tests/packaging runs it on a copy of the formula",
         "ssh": "needs another machine",
+        "mlx_lm.lora": "trains for minutes",
         "kill": "needs a server that is the reader's own",
         "docker": "a program of others, and the network",
         "claude": "a program of others",

@@ -16,10 +16,11 @@ from omlx_server.models.bundled.embedded import ensure
 from omlx_server.models.catalogue import MINILM
 from omlx_server.settings import Settings
 from scripts.reference.served import Served, ask
+from tests.adapters import save_adapter
 from tests.api.conftest import CHATML
 from tests.api.harness import ADMIN_TOKEN, ServerProcess, serving, wait_for
 from tests.text import makers
-from tests.tiny_models import save_tiny
+from tests.tiny_models import make_model, save_tiny
 
 NAME = "starter"
 # Models that the pages speak of, which are not here.
@@ -51,7 +52,9 @@ class Documented:
 def documented(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Documented]:
     folder = tmp_path_factory.mktemp("documented")
     model = makers.save(folder / "models" / NAME, "byte_level", CHATML)
-    save_tiny(model, "llama", vocab_size=makers.FAMILIES["byte_level"]().get_vocab_size())
+    vocab = makers.FAMILIES["byte_level"]().get_vocab_size()
+    save_tiny(model, "llama", vocab_size=vocab)
+    save_adapter(model / "adapters" / "writer", make_model("llama", vocab_size=vocab)[0])
     (model.parent / MINILM.name).symlink_to(ensure(MINILM, Settings().models.dirs[0]))
     sets = (
         f"models.dirs={model.parent}",

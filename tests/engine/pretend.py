@@ -12,6 +12,7 @@ from typing import Any
 
 import mlx.core as mx
 
+from omlx_server.compute.adapters.adapters import Adapters
 from omlx_server.compute.kv.spans import Runs
 from omlx_server.compute.launched import ChunksLaunched, CutPayload, Decoding, Launched
 from omlx_server.compute.payload import Payload
@@ -94,7 +95,9 @@ class PretendRunner:
     seconds: float = 0.0
 
     def __post_init__(self) -> None:
-        self.loaded = SimpleNamespace(weight_bytes=0, verifies=Verifies.ALWAYS, vision=None)
+        self.loaded = SimpleNamespace(
+            weight_bytes=0, verifies=Verifies.ALWAYS, vision=None, adapters=Adapters()
+        )
         self.runs = Runs()
         self.lost = list[SequenceId]()
         self.reset()

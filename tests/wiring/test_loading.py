@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from omlx_server.api.models.served import ServedModel
+from omlx_server.api.models.served_model import ServedModel
 from omlx_server.compute.model.loader import load as load_model
 from omlx_server.engine.client.engine_client import AsyncEngine
 from omlx_server.errors import LoadFailed
@@ -21,24 +21,30 @@ from omlx_server.wiring.encoders import FoundEncoders
 from omlx_server.wiring.known import KnownModels
 from omlx_server.wiring.loading import Loading
 from omlx_server.wiring.model_factory import InstanceFactory
+from tests.adapters import save_adapter
 from tests.api.conftest import CHATML
 from tests.compute.headed import save_headed
 from tests.engine.running import collect, request
 from tests.service.made import save_small
 from tests.text import makers
-from tests.tiny_models import save_tiny
+from tests.tiny_models import make_model, save_tiny
 
 FIXED = {"cache.hot_cache_only": "true", "memory.activation_reserve": "64MB"}
 
 
 @asynccontextmanager
 async def loading_of(
-    model: Path, mode: str = "auto", drafter: str = "", reranker: Path | None = None
+    model: Path,
+    mode: str = "auto",
+    drafter: str = "",
+    reranker: Path | None = None,
+    adapter: str = "",
 ) -> AsyncIterator[tuple[Loading, str]]:
-    """A loader, and the key of that model. A draft model may be beside it, or a reranker."""
+    """A loader, and the key of that model. A draft model may be beside it, or a reranker; and it
+    may have a default adapter."""
     places = {"models.dirs": str(model.parent), "models.use_hf_cache": "false"}
     drafts = {"speculation.mode": mode, "speculation.draft_model": drafter}
-    settings = load(overrides=FIXED | places | drafts).settings
+    settings = load(overrides=FIXED | places | drafts | {"adapters.default": adapter}).settings
     found = FoundEncoders(reranker=Located(reranker, (reranker.name,)) if reranker else None)
     known = KnownModels(settings, Located(model, (model.name,)), found)
     instances = InstanceFactory(settings)
@@ -116,6 +122,42 @@ def test_collections_do_not_look_through_what_was_loaded(tmp_path: Path) -> None
             assert len(gc.get_objects()) < gc.get_freeze_count() / 50
             await loading.unload(model)
             assert len(gc.get_objects()) < gc.get_freeze_count() / 50
+
+    asyncio.run(scene())
+
+
+@pytest.mark.parametrize(
+    ("default", "why"),
+    [
+        ("wide", "the adapter 'wide' can't be used: model.layers."),
+        ("nope", "The model 'tiny' has no adapter 'nope'. It has: good, wide."),
+        ("./nowhere", "the adapter 'nowhere' can't be used: it has no adapter_config.json"),
+        ("good", ""),
+    ],
+)
+def test_a_model_is_not_loaded_with_a_default_adapter_that_can_not_be_used(
+    default: str, why: str, tmp_path: Path
+) -> None:
+    save_small(tmp_path / "tiny")
+    beside = tmp_path / "tiny" / "adapters"
+    save_adapter(beside / "good", load_model(tmp_path / "tiny").model)
+    save_adapter(beside / "wide", make_model("llama", hidden_size=32)[0])
+
+    async def scene() -> None:
+        async with loading_of(tmp_path / "tiny", adapter=default) as (loading, key):
+            if why:
+                with pytest.raises(LoadFailed, match=re.escape(why)) as failed:
+                    await loading.load(key)
+                assert "\n" not in failed.value.message
+                assert not loading.instances.account.shares
+                return
+            model = await loading.load(key)
+            assert isinstance(model, ServedModel)
+            told = await model.engine.ask(
+                lambda own: [a.name for a in own.adapters.adapters.loaded]
+            )
+            assert told == ["good"]
+            await loading.unload(model)
 
     asyncio.run(scene())
 

@@ -19,7 +19,8 @@ from omlx_server.api.activity.recent import RecentExchanges
 from omlx_server.api.activity.standings import StandingsAsked
 from omlx_server.api.http.sse import named
 from omlx_server.api.metric_helpers import label_of
-from omlx_server.api.models.served import ModelListing, ServedModels
+from omlx_server.api.models.listing import ModelListing
+from omlx_server.api.models.served import ServedModels
 from omlx_server.core.prefix_cache.report import CacheReport
 from omlx_server.core.request import Miss
 from omlx_server.engine.pool.entry import Phase

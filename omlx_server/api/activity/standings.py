@@ -8,7 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from omlx_server.api.activity.lanes import prefilled
 from omlx_server.api.http.exchange import Exchange, of_engine_id
 from omlx_server.api.metric_helpers import label_of
-from omlx_server.api.models.served import ServedModel, ServedModels
+from omlx_server.api.models.served import ServedModels
+from omlx_server.api.models.served_model import ServedModel
 from omlx_server.core.scheduler.awaited import Standing
 from omlx_server.errors import OmlxError
 

@@ -20,7 +20,8 @@ from omlx_server.api.chat.request import ChatRequest
 from omlx_server.api.context import context_of
 from omlx_server.api.description.operation import MODEL, STATE, WORK, Operation, Query
 from omlx_server.api.http.json import JsonResponse
-from omlx_server.api.models.served import ServedModel, ServedModels
+from omlx_server.api.models.served import ServedModels
+from omlx_server.api.models.served_model import ServedModel
 from omlx_server.core.blocks.keys import BlockKey
 from omlx_server.core.prefix_cache.block_map import MappedBlock, mapped
 from omlx_server.core.prefix_cache.divergence import Divergence, divergence

@@ -20,7 +20,7 @@ from omlx_server.api.http.json import JsonResponse
 from omlx_server.api.http.sse import EventStream, named
 from omlx_server.api.metric_helpers import label_of
 from omlx_server.api.models.fetcher import Fetched, ModelFetcher
-from omlx_server.api.models.served import Catalogue
+from omlx_server.api.models.listing import Catalogue
 from omlx_server.errors import (
     BadRequest,
     ModelNotFound,

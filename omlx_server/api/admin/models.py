@@ -11,7 +11,9 @@ from omlx_server.api.context import context_of
 from omlx_server.api.description.operation import MODEL, WORK, Operation
 from omlx_server.api.http import json_body
 from omlx_server.api.http.json import JsonResponse
-from omlx_server.api.models.served import ModelListing, Served, ServedModel, ServedModels
+from omlx_server.api.models.listing import ModelListing
+from omlx_server.api.models.served import ServedModels
+from omlx_server.api.models.served_model import Served, ServedModel
 from omlx_server.engine.pool.entry import Entry, Phase
 
 router = APIRouter(dependencies=[Depends(require_admin)])

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, StringConstraints
 
-from omlx_server.api.chat.sampling import PresetName, SharedFields, Stop
+from omlx_server.api.chat.sampling import AdapterName, PresetName, SharedFields, Stop
 from omlx_server.api.http.json_body import StrictModel
 
 Effort = Literal["low", "medium", "high", "xhigh", "max"]
@@ -95,6 +95,7 @@ class CountRequest(StrictModel):
 
     model: Annotated[str, StringConstraints(min_length=1)]
     preset: PresetName | None = None
+    adapter: AdapterName | None = None
     messages: Annotated[list[Turn], Field(min_length=1, max_length=10_000)]
     system: str | list[Block] | None = None
     tools: Annotated[list[Tool], Field(max_length=10_000)] | None = None
@@ -106,8 +107,8 @@ class CountRequest(StrictModel):
 
 
 class MessagesRequest(CountRequest, SharedFields):
-    """The body of POST /v1/messages. `min_p`, `seed`, `ignore_eos`, `speculation`, `preset`,
-    `cache_salt` and `priority` are this server's own."""
+    """The body of POST /v1/messages. `min_p`, `seed`, `ignore_eos`, `speculation`, `adapter`,
+    `preset`, `cache_salt` and `priority` are this server's own."""
 
     max_tokens: Annotated[int, Field(ge=1, le=1 << 31)]
     stop_sequences: Annotated[list[Stop], Field(max_length=32)] | None = None

@@ -65,7 +65,7 @@ async def _turn(request: Request, asked: CountRequest) -> Turn:
     """The turn that `asked` wants. The conversion of a long conversation takes a while, so it runs
     in a worker thread."""
     context = context_of(request)
-    model = await context.models.find(asked.model, asked.preset)
+    model = await context.models.find(asked.model, adapter=asked.adapter, preset=asked.preset)
     chat = await context.threads.run(
         prompt.chat_request, asked, model.template, beside=image_chars(asked)
     )

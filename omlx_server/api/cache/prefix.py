@@ -9,12 +9,14 @@ from omlx_server.api.chat.encoding import read_and_encoded
 from omlx_server.api.chat.request import ChatRequest
 from omlx_server.api.context import context_of
 from omlx_server.api.http import json_body
-from omlx_server.api.models.served import ServedModel
+from omlx_server.api.models.served_model import ServedModel
+from omlx_server.core.adapters import salted
 
 
 @dataclass(frozen=True, slots=True)
 class Prefix:
-    """The prompt that a request is about, as token ids. `name` is the model's name in it."""
+    """The prompt that a request is about, as token ids, and the salt of its blocks. `name` is the
+    model's name in it."""
 
     name: str
     model: ServedModel
@@ -27,6 +29,7 @@ async def prefix_of(request: Request) -> Prefix:
     would raise while its prompt is made."""
     context = context_of(request)
     chat = await json_body.read(request, ChatRequest, context.max_body_bytes)
-    model = await context.models.find(chat.model, chat.preset)
+    model = await context.models.find(chat.model, adapter=chat.adapter, preset=chat.preset)
     tokens = (await read_and_encoded(chat, model, context)).tokens
-    return Prefix(chat.model, model, tuple(tokens), salt_of(request, chat.cache_salt))
+    salt = salted(salt_of(request, chat.cache_salt), model.adapter)
+    return Prefix(chat.model, model, tuple(tokens), salt)

@@ -5,6 +5,8 @@ neither tier evicts: each API key sees and ends its own pins; keys that share ca
 their pins. An archive holds the cached blocks of one prompt as a file, for another server.
 """
 
+from collections.abc import Sequence
+
 from fastapi import APIRouter, Request
 from starlette.responses import Response, StreamingResponse
 
@@ -15,8 +17,9 @@ from omlx_server.api.context import context_of
 from omlx_server.api.description.operation import MODEL, STATE, Bytes, Header, Operation, Query
 from omlx_server.api.http import json_body
 from omlx_server.api.http.json import JsonResponse
-from omlx_server.api.models.served import ServedModel
+from omlx_server.api.models.served_model import ServedModel
 from omlx_server.api.own import answers
+from omlx_server.core.adapters import salted
 from omlx_server.core.blocks.pins import PinReport, Unpinned
 from omlx_server.errors import BadRequest, PinNotFound
 
@@ -74,16 +77,21 @@ async def reset(request: Request, cache_salt: str | None = None) -> Response:
     those without a `cache_salt`, or with the one given. The admin token drops all."""
     context = context_of(request)
     salt = salt_to_reset(request, cache_salt)
-    models = context.models.loaded()
-    dropped = [
-        await model.engine.ask(lambda instance: instance.reset_cache(salt)) for model in models
-    ]
-    await context.models.kept.clear_cold(salt)
-    shapes = [
-        answers.DroppedCache(bytes=one.nbytes, blocks=one.blocks, checkpoints=one.checkpoints)
-        for one in dropped
-    ]
+    salts = [None] if salt is None else await context.models.salts(salt)
+    shapes = [await _reset(model, salts) for model in context.models.loaded()]
+    for one in salts:
+        await context.models.kept.clear_cold(one)
     return JsonResponse(answers.CacheReset(dropped=shapes))
+
+
+async def _reset(model: ServedModel, salts: Sequence[bytes | None]) -> answers.DroppedCache:
+    """Drop a model's blocks of these salts, one after the other. Returns what there was of all."""
+    dropped = [await model.reset_cache(salt) for salt in salts]
+    return {
+        "bytes": sum(one.nbytes for one in dropped),
+        "blocks": sum(one.blocks for one in dropped),
+        "checkpoints": sum(one.checkpoints for one in dropped),
+    }
 
 
 @router.post("/v1/cache/export", openapi_extra=_EXPORT)
@@ -91,7 +99,8 @@ async def export(request: Request) -> Response:
     """The cached blocks of a conversation's prompt as an archive, for another server with the same
     model. Takes the body of a chat completion."""
     asked = await prefix_of(request)
-    exported = await asked.model.archives.export(asked.tokens, asked.salt)
+    model = asked.model
+    exported = await model.archives.export(asked.tokens, asked.salt, model.adapter)
     return StreamingResponse(
         (bytes(part) for part in exported.parts),
         media_type=_TAR,
@@ -110,7 +119,8 @@ async def import_(
     """Take in an archive, the body, for `model`, which may be left out where there is only one."""
     served = await _model(request, model)
     data = await json_body.read_bytes(request, served.archives.max_bytes)
-    taken = await served.archives.take_in(data, salt_of(request, cache_salt))
+    salt = salted(salt_of(request, cache_salt), served.adapter)
+    taken = await served.archives.take_in(data, salt, served.adapter)
     answer: answers.CacheImport = {
         "model": served.names[0],
         "tokens": taken.tokens,
@@ -133,7 +143,7 @@ async def pin(request: Request) -> Response:
     """Keep the blocks of a conversation's prompt, from now on or from when they are computed. Takes
     the body of a chat completion."""
     asked = await prefix_of(request)
-    tokens, salt, name = asked.tokens, asked.salt, asked.model.names[0]
+    tokens, salt, name = asked.tokens, asked.salt, asked.model.full_name
     made = await asked.model.engine.ask(lambda instance: instance.pin(tokens, salt, name))
     if made is None:
         raise BadRequest(
@@ -145,16 +155,20 @@ async def pin(request: Request) -> Response:
 @router.get("/v1/cache/pins", openapi_extra=_PINS)
 async def pins(request: Request, cache_salt: str | None = None) -> Response:
     """All pins, the oldest first, of models that are not loaded as well."""
-    reports = await context_of(request).models.kept.pins(salt_of(request, cache_salt))
-    data = [_pin_shape(report) for report in reports]
+    models = context_of(request).models
+    salts = await models.salts(salt_of(request, cache_salt))
+    reports = [report for salt in salts for report in await models.kept.pins(salt)]
+    data = [_pin_shape(report) for report in sorted(reports, key=lambda r: r.pin.created)]
     return JsonResponse(answers.PinList(object="list", data=data))
 
 
 @router.delete("/v1/cache/pins/{id}", openapi_extra=_UNPIN)
 async def unpin(request: Request, id: str, cache_salt: str | None = None) -> Response:
     """End a pin. What it held goes when there is no room for it."""
-    salt = salt_of(request, cache_salt)
-    outcome = await context_of(request).models.kept.unpin(id, salt)
+    models, outcome = context_of(request).models, Unpinned.UNKNOWN
+    for salt in await models.salts(salt_of(request, cache_salt)):
+        if outcome is Unpinned.UNKNOWN:
+            outcome = await models.kept.unpin(id, salt)
     if outcome is Unpinned.UNKNOWN:
         raise PinNotFound("there is no such pin; GET /v1/cache/pins lists them")
     stored = outcome is Unpinned.STORED

@@ -6,7 +6,7 @@ from omlx_server.api.chat.images import ChatImages, read_images
 from omlx_server.api.chat.prompt import Encoded
 from omlx_server.api.chat.request import ChatRequest
 from omlx_server.api.context import ApiContext
-from omlx_server.api.models.served import ServedModel
+from omlx_server.api.models.served_model import ServedModel
 
 
 async def read_and_encoded(chat: ChatRequest, model: ServedModel, context: ApiContext) -> Encoded:

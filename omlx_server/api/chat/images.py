@@ -9,7 +9,7 @@ from typing import Protocol
 from omlx_server.api.chat.request import ChatRequest, ImageUrl
 from omlx_server.api.image_threads import ImageThreads
 from omlx_server.api.models.image_reader import GivenImage, ReadImage, TextOnly
-from omlx_server.api.models.served import ServedModel
+from omlx_server.api.models.served_model import ServedModel
 from omlx_server.core.images import ImageSpan
 from omlx_server.core.request import Request
 from omlx_server.errors import BadRequest
@@ -98,7 +98,7 @@ async def compute_features(
     time is decoded and prepared, with memory set aside for that. Raises what the methods of
     `engine` raise."""
     by_image: dict[bytes, list[ImageSpan]] = {}
-    for span in await engine.images_to_compute(request.tokens, request.salt, request.images):
+    for span in await engine.images_to_compute(request.tokens, request.block_salt, request.images):
         by_image.setdefault(images.read[span.digest].digest, []).append(span)
     for spans in by_image.values():
         image = images.read[spans[0].digest]

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from omlx_server.api.chat.request import ChatRequest
 from omlx_server.api.chat.tools import Toolbox, toolbox_of
-from omlx_server.api.models.served import ServedModel
+from omlx_server.api.models.served_model import ServedModel
 from omlx_server.core.request import Constraint
 from omlx_server.text.answers.bad_words import BadWords, spellings
 from omlx_server.text.answers.form import Form

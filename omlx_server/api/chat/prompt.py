@@ -12,7 +12,7 @@ from omlx_server.api.chat.images import ChatImages, Place
 from omlx_server.api.chat.plan import Plan, plan_of
 from omlx_server.api.chat.request import UNSUPPORTED, ChatRequest, Message
 from omlx_server.api.http.json_body import refuse
-from omlx_server.api.models.served import ServedModel
+from omlx_server.api.models.served_model import ServedModel
 from omlx_server.core.images import FIRST_ID, ImageSpan
 from omlx_server.core.request import SamplingParams
 from omlx_server.errors import BadRequest, ContextTooLong, PromptTooLong, TooManyTokens

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, Field, StringConstraints
 
 from omlx_server.api.http.json_body import StrictModel
-from omlx_server.api.models.served import ServedModel
+from omlx_server.api.models.served_model import ServedModel
 from omlx_server.core.request import RequestDefaults, SamplingParams, SamplingPresets
 from omlx_server.core.speculation.methods import Mode
 from omlx_server.errors import BadRequest
@@ -19,6 +19,7 @@ Stop = Annotated[str, StringConstraints(min_length=1, max_length=1000)]
 BadWord = Annotated[str, StringConstraints(min_length=1, max_length=256)]
 PresetName = Annotated[str, StringConstraints(min_length=1)]
 TokenId = Annotated[int, Field(ge=0, le=1 << 31)]
+AdapterName = Annotated[str, StringConstraints(min_length=1, max_length=1024)]
 
 
 _BIASES = 10_000
@@ -47,10 +48,11 @@ class StreamOptions(StrictModel):
 
 
 class EngineFields(StrictModel):
-    """Which model a request is for, and how it stands to others."""
+    """Which model a request is for, with which adapter, and how it stands to others."""
 
     model: Annotated[str, StringConstraints(min_length=1)]
     preset: PresetName | None = None
+    adapter: AdapterName | None = None
     cache_salt: Annotated[str, StringConstraints(min_length=1, max_length=1024)] | None = None
     priority: Annotated[int, Field(ge=-1000, le=1000)] | None = None
 

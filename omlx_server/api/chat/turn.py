@@ -19,7 +19,7 @@ from omlx_server.api.chat.request import ChatRequest
 from omlx_server.api.chat.sampling import SamplingFields
 from omlx_server.api.context import context_of
 from omlx_server.api.http.exchange import current, known_as
-from omlx_server.api.models.served import ServedModel
+from omlx_server.api.models.served_model import ServedModel
 from omlx_server.core.request import Request as EngineRequest
 from omlx_server.core.request import RequestId
 from omlx_server.errors import DeadlineExceeded
@@ -82,7 +82,8 @@ class Turn:
             yield
             return
         threads, engine = context_of(self.request).image_threads, self.model.engine
-        salted = replace(request, salt=salt_of(self.request, self.chat.cache_salt))
+        salt, adapter = salt_of(self.request, self.chat.cache_salt), self.model.adapter
+        salted = replace(request, salt=salt, adapter=adapter)
         async with engine.expecting(request.images):
             async with _deadline(self.request):
                 await compute_features(images, salted, engine, threads)
@@ -106,10 +107,11 @@ async def submit(
 ) -> Choices:
     """Queue `request` and return its choices, which `form` says how to read. The HTTP request
     `http` and its body `asked` decide its salt (whose cached prefixes it shares), its owner, its
-    priority, its deadline, and how tokens are drafted for it.
+    priority, its deadline, and how tokens are drafted for it. It has the adapter of `model`.
 
     Raises:
         QueueFull, NoMemory, Unavailable: the engine does not take the request.
+        AdapterUnusable: its adapter does not fit the model.
     """
     known_as(request.id)
     context = context_of(http)
@@ -123,6 +125,7 @@ async def submit(
         salt=salt_of(http, asked.cache_salt),
         owner=owner_of(http),
         speculation=asked.speculation,
+        adapter=model.adapter,
     )
     generation = await model.engine.submit(of_client)
     return Choices(generation, model.tokenizer, form, context.metrics.of(model.names[0]))

@@ -8,7 +8,7 @@ from prometheus_client.core import Metric
 
 from omlx_server import __version__
 from omlx_server.api.metric_helpers import MODEL, OWN, gauges, label_of
-from omlx_server.api.models.served import Served, role_of
+from omlx_server.api.models.served_model import Served, role_of
 
 
 def build_info() -> Metric:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from prometheus_client.core import Metric
 
 from omlx_server.api.metric_helpers import MODEL, OWN, counters, label_of
-from omlx_server.api.models.served import ServedModel
+from omlx_server.api.models.served_model import ServedModel
 from omlx_server.text.encoding.kept_ids import Characters
 from omlx_server.text.tokenizer import Tokenizer
 

@@ -1,183 +1,29 @@
 """The HTTP side of the models: the names of a request, and the loaded models behind them."""
 
+import asyncio
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from pathlib import Path
-from typing import Protocol
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
 
 from omlx_server.api.http.exchange import afterwards, current
 from omlx_server.api.metric_helpers import label_of
 from omlx_server.api.models import encoders
 from omlx_server.api.models.encoders import Role, ServedEmbedder, ServedReranker
-from omlx_server.api.models.image_reader import ImageReader, TextOnly
-from omlx_server.core.blocks.pins import Pin, PinReport, Unpinned
-from omlx_server.core.cold.index import ColdReport
-from omlx_server.core.memory.ledger import MemoryReport
-from omlx_server.core.request import RequestDefaults
+from omlx_server.api.models.image_reader import ImageReader
+from omlx_server.api.models.listing import Catalogue, Kept, ModelListing, Vitals
+from omlx_server.api.models.served_model import (
+    Served,
+    ServedModel,
+    check_preset,
+)
+from omlx_server.core.adapters import Adapter, salted
 from omlx_server.core.scheduler.limits import Load
-from omlx_server.engine.client.archives import PrefixArchives
-from omlx_server.engine.client.model_client import GeneratorClient
-from omlx_server.engine.messages import Counted, State, Status
-from omlx_server.engine.pool.entry import Phase, Wanted
+from omlx_server.engine.messages import State, Status
+from omlx_server.engine.pool.entry import Phase
 from omlx_server.engine.pool.pool import ModelPool
-from omlx_server.errors import BadRequest, ModelNotFound
+from omlx_server.errors import AdapterNotFound, AdapterUnusable, BadRequest, ModelNotFound
 from omlx_server.models.hub.names import hub_name
-from omlx_server.text.dialect import Dialect
-from omlx_server.text.grammar.compile import Grammars
-from omlx_server.text.overflow import Overflow
-from omlx_server.text.reasoning.constraint import ReasoningMarkers
-from omlx_server.text.templates.template import ChatTemplate
-from omlx_server.text.tokenizer import Tokenizer
-
-TemplateValue = bool | int | float | str
-
-
-@dataclass(frozen=True, slots=True)
-class Preset:
-    """What counts for a request that names a preset: `defaults` for fields that it leaves out, and
-    the variables of the chat template, of which those that the request sends win."""
-
-    defaults: RequestDefaults
-    template_kwargs: Mapping[str, TemplateValue]
-
-
-def _no_judge() -> ServedReranker:
-    raise BadRequest("this model can't judge documents")
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class ServedModel:
-    """One chat model and everything that a request to it needs.
-
-    `system_fingerprint` names what computes its answers (weights, KV format, device, versions).
-    `archives` exports and imports prefixes. Token ids are below `vocab`. `context_length` is in
-    tokens, `created` in seconds since 1970. `markers`: the markers of thoughts, as tokens. `judge`
-    returns the same model as one that ranks documents; it raises BadRequest or ModelUnavailable
-    where the model can't. `recommended`: the sampling values that its makers recommend.
-    `template_kwargs`: variables of the chat template; those that a request sends win. `presets`, by
-    name, stand for `defaults` and `template_kwargs` in requests that name one. `images` reads the
-    images of requests, or says why the model takes none.
-    """
-
-    names: tuple[str, ...]
-    system_fingerprint: str
-    engine: GeneratorClient
-    archives: PrefixArchives
-    tokenizer: Tokenizer
-    template: ChatTemplate
-    context_length: int
-    vocab: int
-    created: int
-    grammars: Grammars
-    markers: ReasoningMarkers | None = None
-    dialect: Dialect = field(default_factory=Dialect)
-    strips_reasoning: bool = False
-    overflow: Overflow = field(default_factory=Overflow)
-    defaults: RequestDefaults = field(default_factory=RequestDefaults)
-    judge: Callable[[], ServedReranker] = _no_judge
-    recommended: Mapping[str, float] = field(default_factory=dict)
-    template_kwargs: Mapping[str, TemplateValue] = field(default_factory=dict)
-    presets: Mapping[str, Preset] = field(default_factory=dict)
-    images: ImageReader | TextOnly = field(default_factory=TextOnly)
-
-    def with_preset(self, name: str | None) -> "ServedModel":
-        """The same model with the defaults of a preset; as it is for None. Raises BadRequest if it
-        has no preset of that name."""
-        if name is None:
-            return self
-        check_preset(self.names[0], name, self.presets)
-        preset = self.presets[name]
-        return replace(self, defaults=preset.defaults, template_kwargs=preset.template_kwargs)
-
-
-def check_preset(model: str, name: str | None, presets: Collection[str]) -> None:
-    """Raises BadRequest if a request names a preset that is not among those of its model."""
-    if name is None or name in presets:
-        return
-    known = f"it has {', '.join(presets)}" if presets else "it has none"
-    raise BadRequest(f"{model} has no preset {name[:64]!r}: {known}", param="preset")
-
-
-Served = ServedModel | ServedEmbedder | ServedReranker
-
-
-def role_of(model: Served) -> Role:
-    """What a loaded model is for."""
-    if isinstance(model, ServedModel):
-        return encoders.CHAT
-    return encoders.EMBEDDING if isinstance(model, ServedEmbedder) else encoders.RERANKING
-
-
-@dataclass(frozen=True, slots=True)
-class ModelListing:
-    """A model that a request may name, loaded or not. `wanted` is what the pool needs to load it.
-    `context_length` in tokens, None where its files do not tell; `created` in seconds since 1970.
-    `takes_images`: whether its files, and the settings, let it take images. `presets` are the names
-    that requests to a chat model may choose from; `defaults` counts for those that choose none.
-    """
-
-    role: Role
-    names: tuple[str, ...]
-    wanted: Wanted
-    created: int
-    context_length: int | None = None
-    takes_images: bool = False
-    presets: tuple[str, ...] = ()
-    defaults: RequestDefaults = field(default_factory=RequestDefaults)
-
-
-class Catalogue(Protocol):
-    """The models that requests may name. A request without a name gets the first known model of the
-    role that it needs."""
-
-    @property
-    def autoload(self) -> bool: ...
-    @property
-    def aliases(self) -> Mapping[str, str]: ...
-
-    def known(self) -> Sequence[ModelListing]:
-        """The models as the last look at the disk has found them."""
-
-    def resolve_alias(self, name: str) -> str:
-        """The name for which an alias stands; any other name is returned as it is."""
-
-    def directory(self, key: str) -> Path | None:
-        """Where the files of a known model are, by its key in the pool; None if it is not known."""
-
-    async def refresh(self, *, anew: bool = False) -> None:
-        """Look at the disk again, unless that was a moment ago; with `anew` in any case."""
-
-
-class Vitals(Protocol):
-    """The engine's reports on its health and its memory."""
-
-    @property
-    def memory(self) -> MemoryReport | None: ...
-    @property
-    def counted(self) -> Mapping[str, Counted]:
-        """The counters of each model by its name, also of models that were unloaded since."""
-
-    @property
-    def cold(self) -> ColdReport | None: ...
-
-    def alive(self, now: float) -> bool: ...
-
-
-class Kept(Protocol):
-    """The cached blocks and pins of all models, also of models that are not loaded."""
-
-    async def clear_cold(self, salt: bytes | None) -> None:
-        """Delete the blocks in the cold tier: those of `salt`, or with None all of them."""
-
-    async def pinned(self, pin: Pin) -> PinReport:
-        """Save a pin that a model has just made, and report how much of it is cached."""
-
-    async def pins(self, salt: bytes) -> list[PinReport]:
-        """The pins of the tenant with this salt, the oldest first."""
-
-    async def unpin(self, id: str, salt: bytes) -> Unpinned:
-        """End a pin of the tenant with this salt. Returns UNKNOWN where it has no such pin."""
 
 
 @dataclass(slots=True, eq=False)
@@ -212,30 +58,73 @@ class ServedModels:
             return isinstance(model.images, ImageReader)
         return known.takes_images
 
-    async def find(self, name: str | None, preset: str | None = None) -> ServedModel:
+    async def find(
+        self, name: str | None, *, adapter: str | None = None, preset: str | None = None
+    ) -> ServedModel:
         """The chat model of that name, loaded first if need be; with None the first chat model. It
-        has the defaults of `preset`, if one is given.
+        has the `adapter` that is named here or, as MODEL:ADAPTER, in its name, or its default one;
+        and the defaults of `preset`, if one is given.
 
         Raises:
             ModelNotFound: there is no such model, or it is not loaded and autoload is off.
+            AdapterNotFound, AdapterUnusable: it has no such adapter, or that can't be used.
             BadRequest: the model can't chat, or has no such preset, or none was named and there is
-                no chat model.
+                no chat model; or the name and `adapter` name two adapters.
             Whatever ModelPool.acquire raises.
         """
-        model = await self._take(name, encoders.CHAT, preset)
+        name, wanted = self.parted(name)
+        if wanted and adapter and wanted != adapter:
+            raise BadRequest(f"model asks for the adapter '{wanted[:200]}'", param="adapter")
+        known = await self._of(name, encoders.CHAT)
+        check_preset(known.names[0], preset, known.presets)
+        found = await self._adapter(known, adapter or wanted)
+        model = await self._take(known)
         assert isinstance(model, ServedModel)
-        return model.with_preset(preset)
+        return model.with_preset(preset).adapted(found)
+
+    def parted(self, name: str | None) -> tuple[str | None, str | None]:
+        """A name as MODEL:ADAPTER, in its two parts. One that is a model's stays whole."""
+        meant = None if name is None else self.catalogue.resolve_alias(name)
+        if meant is None or ":" not in meant or self._candidates(meant):
+            return name, None
+        model, _, adapter = meant.rpartition(":")
+        return model, adapter
+
+    async def _adapter(self, known: ModelListing, name: str | None) -> Adapter | None:
+        """The adapter of that name, or the default one. Its files are read before the model is
+        loaded for it."""
+        places = known.adapters
+        if places is None or not (name or places.default):
+            return None
+        return await asyncio.to_thread(self.catalogue.adapter_files.find, places, name)
+
+    async def adapters(self, known: ModelListing) -> list[str]:
+        """The names of the adapters that a model has now."""
+        places = known.adapters
+        return [] if places is None else list(await asyncio.to_thread(places.all))
+
+    async def salts(self, salt: bytes) -> list[bytes]:
+        """The salts of all blocks of a tenant with this `salt`: its own, and one for each adapter
+        of all models. Adapters that can't be read have no blocks."""
+        find, found = self.catalogue.adapter_files.find, [salt]
+        for known in self.known():
+            for name in await self.adapters(known):
+                assert known.adapters is not None
+                with suppress(AdapterUnusable, AdapterNotFound):
+                    adapter = await asyncio.to_thread(find, known.adapters, name)
+                    found.append(salted(salt, adapter))
+        return list(dict.fromkeys(found))
 
     async def embedder(self, name: str | None) -> ServedEmbedder:
         """The embedding model of that name, else the first one; loads and raises as `find`."""
-        model = await self._take(name, encoders.EMBEDDING)
+        model = await self._take(await self._of(name, encoders.EMBEDDING))
         assert isinstance(model, ServedEmbedder)
         return model
 
     async def reranker(self, name: str | None) -> ServedReranker:
         """The reranker of that name, else the first one; loads and raises as `find`. A chat model
         that is served as a reranker is asked through its `judge`."""
-        model = await self._take(name, encoders.RERANKING)
+        model = await self._take(await self._of(name, encoders.RERANKING))
         if isinstance(model, ServedModel):
             return model.judge()
         assert isinstance(model, ServedReranker)
@@ -243,7 +132,7 @@ class ServedModels:
 
     def keep(self, name: str, role: Role, seconds: float | None) -> None:
         """Keep a loaded model for so many seconds after its last use; see `ModelPool.keep`."""
-        known = self._of_role(name, role)
+        known = self._of_role(self.parted(name)[0], role)
         if known is not None:
             self.pool.keep(known.wanted.key, seconds)
 
@@ -269,13 +158,15 @@ class ServedModels:
         current().about = label_of(found.names[0])
         return found
 
-    async def _take(self, name: str | None, role: Role, preset: str | None = None) -> Served:
-        """The model, with a lease that is released when the current exchange ends. Nothing is
-        loaded for a `preset` that it does not have."""
+    async def _of(self, name: str | None, role: Role) -> ModelListing:
+        """The listing of the model of that name and role. Raises as `find`."""
         known = await self._sought(lambda: self._of_role(name, role))
         if known is None:
             raise self._missing(name, role)
-        check_preset(known.names[0], preset, known.presets)
+        return known
+
+    async def _take(self, known: ModelListing) -> Served:
+        """The model, with a lease that is released when the current exchange ends."""
         entry = self.pool.entry(known.wanted.key)
         is_there = entry is not None and entry.phase not in (Phase.ABSENT, Phase.FAILED)
         if not (is_there or self.catalogue.autoload):
@@ -314,6 +205,8 @@ class ServedModels:
         hint = encoders.hint_for(role, names)
         if name is None:
             return BadRequest(f"{role.route} needs {role.noun}. {hint}", param="model")
+        if role is not encoders.CHAT and self.parted(name)[1] is not None:
+            return BadRequest(f"{role.route} knows no adapters: name a model alone", param="model")
         roles = list(dict.fromkeys(k.role for k in self._candidates(name)))
         if roles:
             return encoders.for_another_route(name, roles, role, hint)

@@ -14,12 +14,14 @@ from omlx_server.api.description.operation import MODEL, Operation
 from omlx_server.api.http import json_body
 from omlx_server.api.http.json import JsonResponse
 from omlx_server.api.models.encoders import CHAT, EMBEDDING, RERANKING
-from omlx_server.api.models.served import ModelListing, Served, ServedModels
+from omlx_server.api.models.listing import ModelListing
+from omlx_server.api.models.served import ServedModels
+from omlx_server.api.models.served_model import Served
 from omlx_server.api.ollama import answers
 from omlx_server.api.ollama.about import Abilities, About, abilities, about, in_words
 from omlx_server.api.ollama.lines import rfc3339
 from omlx_server.api.ollama.request import ShowRequest
-from omlx_server.api.ollama.stay import served_name
+from omlx_server.api.ollama.stay import known_as
 from omlx_server.api.openai.models import by_name
 from omlx_server.engine.pool.entry import Entry, Phase
 from omlx_server.errors import BadRequest
@@ -45,11 +47,15 @@ async def version() -> Response:
 
 @router.get("/api/tags", openapi_extra=_TAGS)
 async def tags(request: Request) -> Response:
-    """The models that chat or embed, loaded or not, by every name that a request may use. A
-    reranker is none of Ollama's kinds."""
+    """The models that chat or embed, loaded or not, by every name that a request may use, adapters
+    included. A reranker is none of Ollama's kinds."""
     models = context_of(request).models
     await models.catalogue.refresh()
-    listed = {n: one for n, one in by_name(models).items() if one.role is not RERANKING}
+    listed = dict[str, ModelListing]()
+    for name, one in by_name(models).items():
+        if one.role is not RERANKING:
+            listed[name] = one
+            listed |= {f"{name}:{adapter}": one for adapter in await models.adapters(one)}
     return JsonResponse(await asyncio.to_thread(_tags, models, listed))
 
 
@@ -71,7 +77,7 @@ async def show(request: Request) -> Response:
     if not name:
         raise BadRequest("model is missing", param="model")
     models = context.models
-    known = await models.known_as(served_name(models, name))
+    known = await known_as(models, name)
     takes_images = models.takes_images(known)
     directory = models.catalogue.directory(known.wanted.key)
     return JsonResponse(await asyncio.to_thread(_shown, name, known, directory, takes_images))

@@ -8,7 +8,7 @@ from omlx_server.api.chat.request import ChatRequest
 from omlx_server.api.chat.sampling import EngineFields, TokenFields
 from omlx_server.api.http.errors import from_validation
 from omlx_server.api.http.json_body import refuse
-from omlx_server.api.models.served import ServedModel
+from omlx_server.api.models.served_model import ServedModel
 from omlx_server.api.ollama import messages
 from omlx_server.api.ollama.request import (
     Format,

@@ -16,12 +16,12 @@ from omlx_server.api.http import json_body, sse
 from omlx_server.api.http.exchange import current
 from omlx_server.api.http.json import JsonResponse
 from omlx_server.api.models.encoders import CHAT
-from omlx_server.api.models.served import ServedModel
+from omlx_server.api.models.served_model import ServedModel
 from omlx_server.api.ollama import answers, messages, prompt
 from omlx_server.api.ollama.lines import JsonLines, line
 from omlx_server.api.ollama.request import GenerateRequest, OllamaChatRequest, WrittenRequest
 from omlx_server.api.ollama.shapes import AnswerShapes, Body, loaded, message_body, response_body
-from omlx_server.api.ollama.stay import seconds_of, served_name
+from omlx_server.api.ollama.stay import known_as, seconds_of, served_name
 from omlx_server.api.openai import completion_prompts
 from omlx_server.core.request import Request as EngineRequest
 from omlx_server.core.request import RequestId
@@ -98,7 +98,7 @@ async def _stays(request: Request, body: WrittenRequest, shape: Body) -> Respons
     models, seconds = context_of(request).models, seconds_of(body.keep_alive)
     name = served_name(models, body.model)
     if seconds == 0:
-        await models.known_as(name)
+        await known_as(models, body.model)
         models.keep(name, CHAT, seconds)
         return JsonResponse(loaded(body.model, shape, "unload"))
     await _found(request, body)

@@ -3,6 +3,7 @@
 import math
 import re
 
+from omlx_server.api.models.listing import ModelListing
 from omlx_server.api.models.served import ServedModels
 from omlx_server.api.ollama.request import KeepAlive
 from omlx_server.errors import BadRequest
@@ -21,6 +22,12 @@ def served_name(models: ServedModels, name: str) -> str:
         return name
     known = {*models.catalogue.aliases, *(own for one in models.known() for own in one.names)}
     return name if name in known else name.removesuffix(_LATEST)
+
+
+async def known_as(models: ServedModels, name: str) -> ModelListing:
+    """The listing of a model, whatever adapter its name asks for. Raises ModelNotFound."""
+    own = served_name(models, name)
+    return await models.known_as(models.parted(own)[0] or own)
 
 
 def seconds_of(keep_alive: KeepAlive | None) -> float | None:

@@ -235,15 +235,17 @@ class ModelArchitecture(TypedDict):
 
 
 class Model(TypedDict):
-    """`max_model_len`: the tokens of its context. Null while it is being loaded. `architecture` has
-    the fields that OpenRouter and llama.cpp tell, `default_parameters` OpenRouter's: the sampling
-    values of requests that name none, null for a model that does not chat. `presets` are the names
-    that the `preset` of a request can be. The fields behind it are Anthropic's."""
+    """`parent`: of a model with an adapter, the model without. `max_model_len`: the tokens of its
+    context. Null while it is being loaded. `architecture` has the fields that OpenRouter and
+    llama.cpp tell, `default_parameters` OpenRouter's: the sampling values of requests that name
+    none, null for a model that does not chat. `presets` are the names that the `preset` of a
+    request can be. The fields behind it are Anthropic's."""
 
     id: str
     object: Literal["model"]
     created: int
     owned_by: str
+    parent: str | None
     max_model_len: int | None
     architecture: ModelArchitecture
     presets: list[str]

@@ -21,7 +21,7 @@ from omlx_server.api.context import context_of
 from omlx_server.api.description.operation import MODEL, WORK, Events, Operation
 from omlx_server.api.http import json_body, sse
 from omlx_server.api.http.json import JsonResponse
-from omlx_server.api.models.served import ServedModel
+from omlx_server.api.models.served_model import ServedModel
 from omlx_server.api.openai import answers
 from omlx_server.api.openai.shapes import logprobs, usage
 from omlx_server.text.parts import Arguments, Call, CallStart, Part, Reasoning, Text, assemble
@@ -43,7 +43,7 @@ async def chat_completions(request: Request) -> Response:
     """Answer a conversation, whole or as a stream of server-sent events."""
     context = context_of(request)
     chat = await json_body.read(request, ChatRequest, context.max_body_bytes)
-    model = await context.models.find(chat.model, chat.preset)
+    model = await context.models.find(chat.model, adapter=chat.adapter, preset=chat.preset)
     id = f"chatcmpl-{uuid.uuid4().hex}"
     answer = _Answer(id, chat, model)
     choices = await sse.while_connected(request.receive, Turn(chat, model, request, id).start())

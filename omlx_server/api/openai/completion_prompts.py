@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from omlx_server.api.models.served import ServedModel
+from omlx_server.api.models.served_model import ServedModel
 from omlx_server.api.openai.completion_schema import CompletionRequest, prompts_in
 from omlx_server.errors import BadRequest, ContextTooLong, TooManyTokens
 from omlx_server.text.fill_in import FILL_IN

@@ -26,7 +26,7 @@ from omlx_server.api.description.operation import MODEL, WORK, Events, Operation
 from omlx_server.api.http import json_body, sse
 from omlx_server.api.http.json import JsonResponse
 from omlx_server.api.http.merge import merged
-from omlx_server.api.models.served import ServedModel
+from omlx_server.api.models.served_model import ServedModel
 from omlx_server.api.openai import answers, completion_prompts
 from omlx_server.api.openai.completion_prompts import EncodedPrompt
 from omlx_server.api.openai.completion_schema import CompletionRequest
@@ -58,7 +58,7 @@ async def completions(request: Request) -> Response:
     """Continue one prompt or several, whole or as a stream of server-sent events."""
     context = context_of(request)
     asked = await json_body.read(request, CompletionRequest, context.max_body_bytes)
-    model = await context.models.find(asked.model, asked.preset)
+    model = await context.models.find(asked.model, adapter=asked.adapter, preset=asked.preset)
     asked.check()
     prompts = await context.threads.run(completion_prompts.encode, asked, model)
     answer = _Answer(asked, model, request, prompts)
@@ -190,7 +190,9 @@ class _Answer:
         if self._asked.logprobs is None:
             return ()
         tokenizer = self._model.tokenizer
-        scores = await self._model.engine.score(prompt.tokens, self._asked.logprobs)
+        scores = await self._model.engine.score(
+            prompt.tokens, self._asked.logprobs, self._model.adapter
+        )
         first = LoggedToken(piece_entry(tokenizer.token_bytes(prompt.tokens[0]), None), ())
         pieces = [tokenizer.token_bytes(token) for token in prompt.tokens[1:]]
         others = [logged(tokenizer, *scored) for scored in zip(pieces, scores, strict=True)]

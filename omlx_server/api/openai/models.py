@@ -11,8 +11,10 @@ from omlx_server.api.context import context_of
 from omlx_server.api.description.operation import MODEL, Operation
 from omlx_server.api.http.json import JsonResponse
 from omlx_server.api.models.encoders import CHAT, EMBEDDING
-from omlx_server.api.models.served import ModelListing, ServedModels
+from omlx_server.api.models.listing import ModelListing
+from omlx_server.api.models.served import ServedModels
 from omlx_server.api.openai.answers import Model, ModelArchitecture, ModelList
+from omlx_server.errors import ModelNotFound
 
 router = APIRouter()
 _ONE = Operation("Models", Model, may_fail=MODEL).extra
@@ -23,7 +25,12 @@ async def list_models(request: Request) -> Response:
     """Every name that a request may use."""
     models = context_of(request).models
     await models.catalogue.refresh()
-    shapes = [_shape(models, *item) for item in by_name(models).items()]
+    found = by_name(models)
+    shapes = [shape for item in found.items() for shape in await _shapes(models, *item)]
+    for alias in models.catalogue.aliases:
+        name, adapter = models.parted(alias)
+        if name in found and adapter in await models.adapters(found[name]):
+            shapes.append(_shape(models, alias, found[name], parent=name))
     page: ModelList = {
         "object": "list",
         "data": shapes,
@@ -38,7 +45,20 @@ async def list_models(request: Request) -> Response:
 async def get_model(request: Request, name: str) -> Response:
     """One model by name."""
     models = context_of(request).models
-    return JsonResponse(_shape(models, name, await models.known_as(name)))
+    model, adapter = models.parted(name)
+    known = await models.known_as(model or name)
+    if adapter is None:
+        return JsonResponse(_shape(models, name, known))
+    if adapter not in await models.adapters(known):
+        raise ModelNotFound(f"The model '{name[:200]}' does not exist.", param="model")
+    return JsonResponse(_shape(models, name, known, parent=model))
+
+
+async def _shapes(models: ServedModels, name: str, model: ModelListing) -> list[Model]:
+    """A model under one of its names, and under MODEL:ADAPTER with each of its adapters."""
+    adapters = [f"{name}:{adapter}" for adapter in await models.adapters(model)]
+    adapted = [_shape(models, full, model, parent=name) for full in adapters]
+    return [_shape(models, name, model), *adapted]
 
 
 def by_name(models: ServedModels) -> dict[str, ModelListing]:
@@ -55,7 +75,9 @@ def by_name(models: ServedModels) -> dict[str, ModelListing]:
     return found
 
 
-def _shape(models: ServedModels, name: str, model: ModelListing) -> Model:
+def _shape(
+    models: ServedModels, name: str, model: ModelListing, parent: str | None = None
+) -> Model:
     """A model as clients of OpenAI, vLLM, OpenRouter and Anthropic read it, in one object.
     Anthropic's `capabilities` are null: they would have to say whether the model thinks, which its
     tokenizer tells when it is loaded."""
@@ -64,6 +86,7 @@ def _shape(models: ServedModels, name: str, model: ModelListing) -> Model:
         "object": "model",
         "created": model.created,
         "owned_by": "omlx_server",
+        "parent": parent,
         "max_model_len": model.context_length,
         "architecture": _architecture(model, takes_images=models.takes_images(model)),
         "presets": list(model.presets),

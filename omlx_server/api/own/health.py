@@ -26,7 +26,7 @@ from omlx_server.api.http.json import JsonResponse
 from omlx_server.api.http.static_files import INDEX, WebFiles, sent, wants_page
 from omlx_server.api.metric_helpers import label_of
 from omlx_server.api.metrics.engine import account_of
-from omlx_server.api.models.served import role_of
+from omlx_server.api.models.served_model import role_of
 from omlx_server.api.own import answers
 from omlx_server.api.own.degraded import FOR_OTHERS
 from omlx_server.core.memory.ledger import MemoryReport

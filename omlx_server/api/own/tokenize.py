@@ -22,7 +22,7 @@ from omlx_server.api.description.operation import MODEL, Operation
 from omlx_server.api.http import json_body
 from omlx_server.api.http.json import JsonResponse
 from omlx_server.api.http.json_body import StrictModel
-from omlx_server.api.models.served import ServedModel
+from omlx_server.api.models.served_model import ServedModel
 from omlx_server.api.own.answers import Detokenized, Tokenized, TokenizedContent, TokenPiece
 from omlx_server.errors import BadRequest, PromptTooLong, TooManyTokens
 from omlx_server.text.tokenizer import Tokenizer
@@ -65,7 +65,7 @@ async def tokenize(request: Request) -> Response:
     """The token ids of a text or of a conversation."""
     context = context_of(request)
     asked = await json_body.read(request, TokenizeRequest, context.max_body_bytes)
-    model = await context.models.find(asked.model, asked.preset)
+    model = await context.models.find(asked.model, preset=asked.preset)
     _check(asked)
     if asked.messages is not None:
         tokens = await _of_conversation(asked, asked.messages, model, context)

@@ -13,7 +13,7 @@ from omlx_server.api.chat.turn import Turn
 from omlx_server.api.context import context_of
 from omlx_server.api.http import sse
 from omlx_server.api.http.exchange import failed
-from omlx_server.api.models.served import ServedModel
+from omlx_server.api.models.served_model import ServedModel
 from omlx_server.api.responses import shapes
 from omlx_server.api.responses.answers import InputItem, Response
 from omlx_server.api.responses.chat_form import chat_request, renamed_params

@@ -8,7 +8,7 @@ from pydantic import ValidationError
 
 from omlx_server.api.chat.request import ChatRequest
 from omlx_server.api.chat.sampling import SamplingFields
-from omlx_server.api.models.served import ServedModel
+from omlx_server.api.models.served_model import ServedModel
 from omlx_server.api.responses import schema
 from omlx_server.api.responses.answers import InputItem
 from omlx_server.api.responses.items.messages import chat_messages, with_gaps
@@ -70,6 +70,7 @@ def compaction_request(
         "reasoning_effort": "none",
         "temperature": 0.0,
         "stop": [],
+        "adapter": asked.adapter,
         "cache_salt": asked.cache_salt,
         "priority": asked.priority,
     }

@@ -10,7 +10,7 @@ from fastapi import Request
 
 from omlx_server.api.chat.turn import Turn
 from omlx_server.api.context import context_of
-from omlx_server.api.models.served import ServedModel
+from omlx_server.api.models.served_model import ServedModel
 from omlx_server.api.responses import answers, shapes
 from omlx_server.api.responses.chat_form import compaction_request, renamed_params
 from omlx_server.api.responses.items.ids import ItemIds, new_response_id

@@ -12,7 +12,7 @@ from omlx_server.api.context import context_of
 from omlx_server.api.description.operation import MODEL, WORK, Events, Operation, Query
 from omlx_server.api.http import json_body, sse
 from omlx_server.api.http.json import JsonResponse
-from omlx_server.api.models.served import ServedModel
+from omlx_server.api.models.served_model import ServedModel
 from omlx_server.api.responses import answers
 from omlx_server.api.responses.answer import ResponseAnswer
 from omlx_server.api.responses.chat_form import prompt_request, renamed_params
@@ -135,7 +135,8 @@ async def _asked(request: Request, kind: type[Asked]) -> tuple[Asked, ServedMode
     context = context_of(request)
     asked = await json_body.read(request, kind, context.max_body_bytes)
     asked.check()
-    return asked, await context.models.find(asked.model, asked.preset)
+    model = await context.models.find(asked.model, adapter=asked.adapter, preset=asked.preset)
+    return asked, model
 
 
 def _limit(text: str) -> int:

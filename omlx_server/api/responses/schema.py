@@ -10,7 +10,12 @@ from typing import Annotated, Any, Literal
 from pydantic import Discriminator, Field, StringConstraints, Tag
 
 from omlx_server.api.chat.request import ImageDetail
-from omlx_server.api.chat.sampling import EngineFields, PresetName, SamplingFields
+from omlx_server.api.chat.sampling import (
+    AdapterName,
+    EngineFields,
+    PresetName,
+    SamplingFields,
+)
 from omlx_server.api.http.json_body import StrictModel, refuse
 from omlx_server.core.request import Effort
 
@@ -219,6 +224,7 @@ class InputTokensRequest(PromptFields):
 
     model: Annotated[str, StringConstraints(min_length=1)] | None = None
     preset: PresetName | None = None
+    adapter: AdapterName | None = None
 
 
 class CompactRequest(PromptFields, EngineFields):

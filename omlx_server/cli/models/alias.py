@@ -2,13 +2,14 @@
 
 from pathlib import Path
 
+from omlx_server.cli.models.list import adapters_of
 from omlx_server.cli.shell.options import load_settings
 from omlx_server.cli.shell.output import say, show_json
 from omlx_server.errors import UsageError
 from omlx_server.models import catalogue
 from omlx_server.models.installed import installed_models
 from omlx_server.models.locate import unknown
-from omlx_server.settings import edit
+from omlx_server.settings import Settings, edit
 from omlx_server.settings.sections import Models
 
 _KEY = "models.aliases"
@@ -22,11 +23,11 @@ def run(*, name: str, target: str, remove: str, as_json: bool, config: Path | No
         raise UsageError(f"what should {name} stand for?", hint="omlx-server alias NAME TARGET")
     if not (name or remove):
         return _show(config, as_json=as_json)
-    models = load_settings(_readable(config)).settings.models
+    settings = load_settings(_readable(config)).settings
     if remove:
-        _check_is_there(remove, models)
+        _check_is_there(remove, settings.models)
     else:
-        _check(name, target, models)
+        _check(name, target, settings)
     file = edit.file_to_change(config)
     edit.set_alias(file, remove or name, target or None)
     if as_json:
@@ -62,9 +63,10 @@ def _check_is_there(name: str, models: Models) -> None:
         )
 
 
-def _check(name: str, target: str, models: Models) -> None:
+def _check(name: str, target: str, settings: Settings) -> None:
     """Raises UsageError unless `name` is a possible and free name and `target` is a model that is
-    here or in the catalogue."""
+    here or in the catalogue, or as MODEL:ADAPTER one that is here with its adapter."""
+    models = settings.models
     odd = name.startswith((".", "/", "~")) or any(p in ("", ".", "..") for p in name.split("/"))
     if odd or not name.isprintable() or name != name.strip() or len(name) > _LONGEST:
         raise UsageError(
@@ -74,10 +76,13 @@ def _check(name: str, target: str, models: Models) -> None:
         raise UsageError(
             f"{target} is an alias itself", hint=f"it stands for {models.aliases[target]}"
         )
-    known = catalogue.NAMES.union(*(model.names for model in installed_models(models)))
+    here = installed_models(models)
+    known = catalogue.NAMES.union(*(model.names for model in here))
     if name in known:
         raise UsageError(f"a model has the name {name} already", hint="choose another one")
-    if target not in known:
+    model, _, adapter = target.rpartition(":")
+    adapted = (m for m in here if model in m.names and adapter in adapters_of(m, settings).all())
+    if target not in known and next(adapted, None) is None:
         error = unknown(target, models)
         hint = f"`omlx-server pull {target}` first" if "/" in target else error.hint
         raise UsageError(f"there is no model {target} here", hint=hint)

@@ -13,7 +13,9 @@ from rich.text import Text
 from omlx_server.cli.models.images import images_of
 from omlx_server.cli.shell.options import load_settings
 from omlx_server.cli.shell.output import show_json, visible
+from omlx_server.core.model_files.kind import Kind
 from omlx_server.errors import UsageError
+from omlx_server.models.adapters.shelf import AdapterPlaces
 from omlx_server.models.installed import Installed, installed_models
 from omlx_server.models.locate import unknown
 from omlx_server.settings import Settings
@@ -52,17 +54,19 @@ def _table(found: Sequence[Installed], settings: Settings) -> Table:
         cells = (model.quantization, context, model.source.value)
         size, images = decimal(model.weight_bytes), images_of(model, settings)
         kind = f"{model.kind.value}, images" if images["images"] else model.kind.value
-        name = _named(model, settings.models.aliases, images["no_images"])
+        name = _named(model, settings, images["no_images"])
         table.add_row(name, kind, size, *map(visible, cells))
     return table
 
 
-def _named(model: Installed, aliases: Mapping[str, str], no_images: str | None) -> Text:
-    """The name of a model, and below it its aliases, why it can't be served, and why it takes
-    `no_images` although it has a vision tower, if so."""
+def _named(model: Installed, settings: Settings, no_images: str | None) -> Text:
+    """The name of a model, and below it its aliases and adapters, why it can't be served, and why
+    it takes `no_images` although it has a vision tower, if so."""
     text = Text(visible(model.names[0]))
-    if also := _aliases_of(model, aliases):
+    if also := _aliases_of(model, settings.models.aliases):
         text.append(f"\n  also {', '.join(map(visible, also))}", "dim")
+    if adapters := adapters_of(model, settings).all():
+        text.append(f"\n  adapters {', '.join(map(visible, adapters))}", "dim")
     if model.problem:
         text.append(f"\n  {visible(model.problem)}", "yellow")
     elif model.has_vision and no_images:
@@ -72,6 +76,17 @@ def _named(model: Installed, aliases: Mapping[str, str], no_images: str | None) 
 
 def _aliases_of(model: Installed, aliases: Mapping[str, str]) -> list[str]:
     return [name for name, target in aliases.items() if target in model.names]
+
+
+def adapters_of(model: Installed, settings: Settings) -> AdapterPlaces:
+    """Where the adapters of a model are, of one that does not chat nowhere. The default one of the
+    settings is that of the model that `serve` serves when none is named."""
+    if model.kind is not Kind.CHAT:
+        return AdapterPlaces(model.path, ())
+    models, directory = settings.models, settings.adapters.directory
+    served = models.resolve_alias(models.default) in model.names
+    default = settings.default_adapter_of(model.names, served=served)
+    return AdapterPlaces(model.path, model.names, Path(directory) if directory else None, default)
 
 
 def shape(model: Installed, settings: Settings) -> dict[str, object]:
@@ -87,6 +102,7 @@ def shape(model: Installed, settings: Settings) -> dict[str, object]:
         "weight_bytes": model.weight_bytes,
         "context_length": model.context_length,
         **images_of(model, settings),
+        "adapters": list(adapters_of(model, settings).all()),
         "source": model.source.value,
         "path": str(model.path),
         "problem": model.problem or None,

@@ -12,6 +12,7 @@ from omlx_server.cli.shell import stdin
 from omlx_server.cli.shell.options import load_settings
 from omlx_server.cli.shell.output import say
 from omlx_server.errors import OmlxError, UsageError
+from omlx_server.models.adapters.shelf import AdapterPlaces
 from omlx_server.models.installed import Installed
 from omlx_server.models.remove import freed_by, remove
 from omlx_server.settings import Settings
@@ -67,8 +68,9 @@ def _refuse_if_loaded(model: Installed, settings: Settings) -> None:
 
 
 def _confirmed(model: Installed) -> bool:
-    size = decimal(freed_by(model))
-    return stdin.agreed_to_remove(f"{model.names[0]} ({size}) from {model.path}")
+    size, beside = decimal(freed_by(model)), AdapterPlaces(model.path, ()).all()
+    own = f" and its adapters {', '.join(beside)}" if beside else ""
+    return stdin.agreed_to_remove(f"{model.names[0]} ({size}){own} from {model.path}")
 
 
 def _stored_bytes(model: Installed, settings: Settings) -> int:

@@ -9,7 +9,7 @@ from rich.filesize import decimal
 from omlx_server.cli.models.images import in_words, tokens_of_images
 from omlx_server.cli.models.in_force import TOLD, of_requests, template_in_words, with_template
 from omlx_server.cli.models.in_force import lines as lines_in_force
-from omlx_server.cli.models.list import named, shape
+from omlx_server.cli.models.list import adapters_of, named, shape
 from omlx_server.cli.models.server import is_of, items_of, own_admin_server, told
 from omlx_server.cli.server_client.chunks import in_chunks
 from omlx_server.cli.shell.options import load_settings
@@ -42,6 +42,7 @@ def _found(model: Installed, settings: Settings) -> dict[str, Any]:
     own, about = settings.overrides_of(model.names), described(model.path)
     found: dict[str, Any] = shape(model, settings)
     found |= {
+        "default_adapter": adapters_of(model, settings).default_name or None,
         "disk_bytes": freed_by(model),
         "sampling": about.recommended if about else {},
         "overrides": plain(own),
@@ -135,6 +136,8 @@ def _lines(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         yield "context", f"{found['context_length']} tokens"
     if found["kind"] == Kind.CHAT.value:
         yield "images", in_words(found)
+        if found["adapters"]:
+            yield "adapters", _adapters(found)
     if "template" in found:
         yield "template", template_in_words(found["template"])
     for label, key in (("tools", "tool_parser"), ("reasoning", "reasoning_parser")):
@@ -157,6 +160,11 @@ def _of_requests(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         yield "sampling", _in_words(found["sampling"])
     if others := {key: value for key, value in found["overrides"].items() if key not in told}:
         yield "overrides", _in_words(others)
+
+
+def _adapters(found: Mapping[str, Any]) -> str:
+    default = found["default_adapter"]
+    return ", ".join(f"{n} (default)" if n == default else n for n in found["adapters"])
 
 
 def _in_words(values: Mapping[str, Any]) -> str:

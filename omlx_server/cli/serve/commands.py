@@ -76,6 +76,13 @@ DraftModelOption = Annotated[
         help="A small model of the same family drafts tokens, for the same answers in less time.",
     ),
 ]
+AdapterOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME",
+        help="A LoRA adapter of the model, or its directory, for requests that name none.",
+    ),
+]
 DegradedOption = Annotated[
     bool,
     typer.Option(
@@ -130,6 +137,7 @@ def serve(
     kv_bits: KvBitsOption = None,
     kv_group_size: KvGroupOption = None,
     draft_model: DraftModelOption = None,
+    adapter: AdapterOption = None,
     config_file: ConfigOption = None,
     sets: SetOption = None,
     degraded_on_error: DegradedOption = False,
@@ -140,9 +148,8 @@ def serve(
     Examples:
       omlx-server serve
       omlx-server serve mlx-community/Qwen3-0.6B-4bit --port 9000
-      omlx-server serve ./my-model --set scheduler.max_batch_size=16
-      omlx-server serve ./my-model --kv-scheme turboquant --kv-bits 3.5
-      omlx-server serve ./my-model --draft-model ./my-small-model
+      omlx-server serve ./my-model --adapter ./my-adapter --set scheduler.max_batch_size=16
+      omlx-server serve ./my-model --draft-model ./small --kv-scheme turboquant --kv-bits 3.5
       omlx-server serve --embedding-model all-MiniLM-L6-v2
       OMLX_AUTH__API_KEYS=secret omlx-server serve --host 0.0.0.0
 
@@ -155,8 +162,8 @@ def serve(
     """
     from omlx_server.cli.serve.serve import run
 
-    flags = {"server.host": host, "server.port": port}
-    flags |= {"models.embedding": embedding_model, "models.reranker": reranker}
-    flags |= {"kv_cache.scheme": kv_scheme, "kv_cache.bits": kv_bits}
+    flags = {"server.host": host, "server.port": port, "models.embedding": embedding_model}
+    flags |= {"models.reranker": reranker, "kv_cache.scheme": kv_scheme, "kv_cache.bits": kv_bits}
     flags |= {"kv_cache.group_size": kv_group_size, "speculation.draft_model": draft_model}
+    flags |= {"adapters.default": adapter}
     return run(model, flags, config_file, sets or [], degraded_on_error=degraded_on_error)

@@ -1,7 +1,7 @@
 """Loads a model directory into memory. Runs on the mlx thread, which owns the arrays."""
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +10,7 @@ import mlx.nn as nn
 from mlx.utils import tree_flatten
 from mlx_lm.utils import load_config, load_model
 
+from omlx_server.compute.adapters.adapters import Adapters
 from omlx_server.compute.architectures import gemma3, idefics3
 from omlx_server.compute.architectures.heads import Headed
 from omlx_server.compute.architectures.pair import members
@@ -52,7 +53,7 @@ class LoadedModel:
     """A model with its weights in memory. `fingerprint` is the same for the same weights, config
     and tokenizer, with `vision` and without: they change nothing for text. Its rows can `verify`
     drafts alone or together. `drafter`: the other one of a pair. Where it has no vision,
-    `why_no_vision` may say why, for users."""
+    `why_no_vision` may say why, for users. Its `adapters` come and go while it is loaded."""
 
     model: nn.Module
     dims: ModelDims
@@ -62,6 +63,7 @@ class LoadedModel:
     drafter: "LoadedModel | None" = None
     vision: Vision | None = None
     why_no_vision: str = ""
+    adapters: Adapters = field(default_factory=Adapters)
 
     @property
     def has_vision(self) -> bool:

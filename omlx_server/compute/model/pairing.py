@@ -32,4 +32,5 @@ def paired(target: LoadedModel, drafter: LoadedModel) -> LoadedModel:
         drafter,
         target.vision,
         target.why_no_vision,
+        target.adapters,
     )

@@ -5,8 +5,9 @@
     state key  = H(parent key, token ids, "state")
 
 The namespace stands for the model, the KV format of every layer and the format version; the salt
-for a tenant. So a key says all that a block depends on, and is the same on every machine. Beyond
-the last full block that two sequences share, their common tokens are counted one by one.
+for a tenant and for the adapter of its requests (core/adapters.py). So a key says all that a block
+depends on, and is the same on every machine. Beyond the last full block that two sequences share,
+their common tokens are counted one by one.
 """
 
 import hashlib

@@ -127,12 +127,14 @@ class Correction:
 class Planner:
     """Estimates for one model, corrected by what its steps took. Prefills and decodes have a
     correction each: the small ones of decodes are no measure for the others. Prompts are prefilled
-    in chunks of at most `chunk` tokens, which may be set once more is known of them."""
+    in chunks of at most `chunk` tokens, which may be set once more is known of them. Of each token
+    of a forward the adapters that are loaded may take `adapter_bytes` more."""
 
     def __init__(self, model: ModelShape, coefficients: Coefficients, chunk: int = CHUNK) -> None:
         self.model = model
         self.coefficients = coefficients
         self.chunk = chunk
+        self.adapter_bytes = 0
         self._decodes = Correction()
         self._prefills = Correction()
 
@@ -148,7 +150,8 @@ class Planner:
         deep = prefill_terms(self.model, prefill) if prefill.context else shallow
         wide = times(wide_columns(shallow), known.wide)
         deepest = times(deep_columns(deep), known.deep) + widened_for_few(self.model, prefill)
-        return _rounded(max(wide, deepest))
+        adapted = prefill.rows * prefill.tokens * self.adapter_bytes
+        return _rounded(max(wide, deepest) + adapted)
 
     def decode(self, decode: Decode) -> int:
         """The same for a decode. One that grows has room for a layer of all its rows, or for some
@@ -159,6 +162,7 @@ class Planner:
         behind = caught_up(self.model, decode)
         steady = max(steady, times(behind, self.coefficients.alone.deep[:3]))
         steady += widened(self.model, decode)
+        steady += decode.rows * decode.tokens * self.adapter_bytes
         for part in (states_before, gathered, rings_copied):
             steady += part(self.model, decode)
         if not terms.grown:

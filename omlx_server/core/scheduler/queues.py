@@ -107,7 +107,8 @@ class SequenceQueues:
         """Queue sequences that have the same context, as one prefill."""
         request = sequences[0].request
         tokens = sequences[0].context[:-1]
-        handle = self._cache.enter(tokens, request.salt, request.checkpoints_at, request.owner)
+        at, owner = request.checkpoints_at, request.owner
+        handle = self._cache.enter(tokens, request.block_salt, at, owner)
         prefill = Prefill(sequences, self.queued, handle, expected=handle.known)
         self.waiting.append(prefill)
         self.queued += 1

@@ -101,7 +101,15 @@ class Sequence:
         request = self.request
         prompt = len(request.tokens)
         ahead = shift(request.images, prompt) if request.images else 0
-        return Join(self.id, self.context, prompt, request.sampling, request.constraint, ahead)
+        return Join(
+            self.id,
+            self.context,
+            prompt,
+            request.sampling,
+            request.constraint,
+            ahead,
+            request.adapter,
+        )
 
 
 @dataclass(slots=True, eq=False)
@@ -155,7 +163,17 @@ class Prefill:
         joins = self.joins() if stop == self.target else ()
         seen, ahead = within(images, start, stop), shift(images, start)
         tokens = self.context[start:stop]
-        return Chunk(self.key, start, tokens, joins, tuple(cuts), self.restored, seen, ahead)
+        return Chunk(
+            self.key,
+            start,
+            tokens,
+            joins,
+            tuple(cuts),
+            self.restored,
+            seen,
+            ahead,
+            self.request.adapter,
+        )
 
     def place(self, cut: Cut, size: int) -> Place:
         """Where the tokens of a cut stand, of blocks of `size` tokens."""

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from io import BytesIO
 
+from omlx_server.core.adapters import Adapter
 from omlx_server.core.blocks.keys import BlockKey, root_key
 from omlx_server.core.blocks.record import Packed, Part, Record
 from omlx_server.engine.client.model_client import GeneratorClient
@@ -67,15 +68,18 @@ class PrefixArchives:
         `take_in` to check."""
         return self._engine.status.counted.cache.budget + _OVERHEAD_BYTES
 
-    async def export(self, tokens: tuple[int, ...], salt: bytes) -> Exported:
-        """An archive of what is known of a prompt, in memory and in the cold tier.
+    async def export(
+        self, tokens: tuple[int, ...], salt: bytes, adapter: Adapter | None = None
+    ) -> Exported:
+        """An archive of what is known of a prompt, in memory and in the cold tier. `salt` is that
+        of its blocks, computed with this adapter, which is the only one that can take them in.
 
         Raises:
             NotCached: nothing is known of it.
             BadRequest: this server keeps no prefixes of the model.
             Unavailable: the model is not loaded.
         """
-        _, about = await self._here()
+        _, about = await self._here(adapter)
         handle = await self._engine.ask(lambda instance: instance.cache.enter(tokens, salt, ()))
         try:
             while await self._engine.ask(lambda instance: handle.awaits_cold):
@@ -89,20 +93,21 @@ class PrefixArchives:
             raise NotCached("nothing of this prompt is in the cache; ask it once, then export it")
         return Exported(cached, await asyncio.to_thread(_parts, about, packed))
 
-    async def take_in(self, data: bytes, salt: bytes) -> Imported:
-        """Keep the blocks of an archive in memory. All of it is verified before.
+    async def take_in(self, data: bytes, salt: bytes, adapter: Adapter | None = None) -> Imported:
+        """Keep the blocks of an archive in memory, under this salt, for the model with this
+        adapter. All of it is verified before.
 
         Raises:
-            BadRequest: the archive is damaged or made by another model, or this server keeps no
-                prefixes of the model.
+            BadRequest: the archive is damaged or made by another model or adapter, or this server
+                keeps no prefixes of the model.
             Unavailable: the model is not loaded.
         """
-        own, here = await self._here()
+        own, here = await self._here(adapter)
         about, found = await asyncio.to_thread(_read, data)
         if about.namespace != here.namespace:
             raise BadRequest(
-                f"the archive was made with another model or KV format ({about.model}), "
-                f"not with {self._model} as it is served here"
+                f"the archive was made with another model, adapter or KV format ({about.model}), "
+                f"not with {here.model} as it is served here"
             )
         blocks = _rerooted(found, about.root, root_key(own, salt), own)
         added = 0
@@ -113,16 +118,20 @@ class PrefixArchives:
         tokens = max(record.stop for record, _ in blocks)
         return Imported(tokens, len(blocks) - checkpoints, checkpoints, added)
 
-    async def _here(self) -> tuple[str, About]:
-        """The engine's own name for the model's namespace, and what its archives are about."""
+    async def _here(self, adapter: Adapter | None) -> tuple[str, About]:
+        """The engine's own name for the model's namespace, and what its archives are about, with
+        this adapter."""
         own, layout = await self._engine.ask(
             lambda instance: (instance.cache.namespace, instance.cache.layout)
         )
         if not layout.keeps:
             raise BadRequest("this server keeps no prefixes of this model")
         fingerprint = await asyncio.to_thread(self._fingerprint)
+        model = self._model
+        if adapter is not None:
+            fingerprint, model = f"{fingerprint}+{adapter.digest.hex()}", f"{model}:{adapter.name}"
         name = f"{fingerprint}|{own.partition('|')[2]}"
-        return own, About(name, self._model, layout.block_size, int(time.time()))
+        return own, About(name, model, layout.block_size, int(time.time()))
 
 
 def _cached(packed: Sequence[tuple[Record, Packed]], *, needs_checkpoint: bool) -> int:

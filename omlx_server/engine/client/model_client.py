@@ -10,11 +10,12 @@ from functools import partial
 from typing import Generic, TypeVar, cast
 
 from omlx_server.compute.vision.towers.grids import Floats
+from omlx_server.core.adapters import Adapter
 from omlx_server.core.images import ImageSpan
 from omlx_server.core.request import Logprobs, Request
 from omlx_server.core.scheduler.limits import Load as Occupied
 from omlx_server.core.work import Work
-from omlx_server.engine import image_jobs
+from omlx_server.engine import adapter_jobs, image_jobs
 from omlx_server.engine.client.engine_client import AsyncEngine
 from omlx_server.engine.client.generation import Generation
 from omlx_server.engine.messages import Call, ModelId, Start, State, Status, Submit
@@ -127,14 +128,33 @@ class GeneratorClient(ModelClient[ModelInstance]):
             NoMemory: it would not fit even if nothing else were at work and all other models that
                 may leave had left.
             Unavailable: the model is not loaded, or another one may leave for it later.
+            AdapterUnusable: the request's adapter can't be used with the model.
         """
-        while True:
-            try:
-                return await self._submit(request)
-            except NoMemory:
-                alone = await self.ask(lambda instance: instance.fits_without_others(request))
-                if not (alone and await self.make_way()):
-                    raise
+        async with self.adapting(request.adapter):
+            while True:
+                try:
+                    return await self._submit(request)
+                except NoMemory:
+                    alone = await self.ask(lambda instance: instance.fits_without_others(request))
+                    if not (alone and await self.make_way()):
+                        raise
+
+    @asynccontextmanager
+    async def adapting(self, adapter: Adapter | None) -> AsyncIterator[None]:
+        """A context in which an adapter is loaded, and stays so; nothing with None. Raises as
+        `work`, and AdapterUnusable where it can't be used with the model."""
+        if adapter is None:
+            yield
+            return
+        held = ExitStack()
+        try:
+            await self.ask(lambda own: held.enter_context(own.adapters.expecting(adapter)))
+            if not await self.ask(lambda own: own.adapters.adapters.has(adapter)):
+                await self.work(lambda own: adapter_jobs.load_adapter(own, adapter))
+            yield
+        finally:
+            with suppress(Unavailable):  # the thread has ended
+                self.engine.put(Call(held.close, Future()))
 
     async def _submit(self, request: Request) -> Generation:
         id = self._ready()
@@ -147,10 +167,14 @@ class GeneratorClient(ModelClient[ModelInstance]):
             undo.pop_all()
         return generation
 
-    async def score(self, tokens: Sequence[int], top: int) -> list[Logprobs]:
+    async def score(
+        self, tokens: Sequence[int], top: int, adapter: Adapter | None = None
+    ) -> list[Logprobs]:
         """The log-probabilities of a prompt's own tokens but the first, each with those of the
-        `top` likeliest tokens. Raises as `work`."""
-        return await self.work(lambda instance: scored(instance, tokens, top))
+        `top` likeliest tokens, by the model with this adapter. Raises as `work`, and
+        AdapterUnusable."""
+        async with self.adapting(adapter):
+            return await self.work(lambda instance: scored(instance, tokens, top, adapter))
 
     # -- images --------------------------------------------------------------------------
 

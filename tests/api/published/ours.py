@@ -20,6 +20,8 @@ OURS = {
             "ModelInfo.architecture",
             *("Model.presets", "ModelInfo.presets"),
             *("Model.default_parameters", "ModelInfo.default_parameters"),
+            "Model.parent",
+            "ModelInfo.parent",
         ),
         CLIENTS,
     ),

@@ -69,6 +69,8 @@ def test_all_of_one_model(models: Path) -> None:
         "images": False,
         "vision": None,
         "no_images": "it is a model for text",
+        "adapters": [],
+        "default_adapter": None,
         "source": "directory",
         "path": str(models / "acme" / "big"),
         "problem": None,
@@ -115,6 +117,18 @@ def test_the_same_in_words(models: Path) -> None:
     assert said["overrides"] == "ttl 5, kv_cache.bits 8"
     assert "problem" not in said
     assert "server" not in said
+
+
+def test_its_adapters_and_which_one_is_the_default(models: Path) -> None:
+    for name in ("writer", "coder"):
+        directory = models / "acme" / "big" / "adapters" / name
+        directory.mkdir(parents=True)
+        (directory / "adapter_config.json").write_text("{}")
+    default = ("--set", 'models.overrides={"big": {"adapter": "writer"}}')
+    assert json.loads(omlx("show", "big", "--json"))["adapters"] == ["coder", "writer"]
+    assert json.loads(omlx("show", "big", "--json", *default))["default_adapter"] == "writer"
+    assert "adapters   coder, writer (default)" in omlx("show", "big", *default)
+    assert "adapters coder, writer" in omlx("list")
 
 
 def test_by_any_name_and_by_its_path(models: Path) -> None:

@@ -33,6 +33,7 @@ from omlx_server.compute.vision.views import moved
 from omlx_server.core.prefix_cache.eviction import Budget
 from omlx_server.core.request import FinishReason
 from omlx_server.core.work import finish
+from tests.adapters import save_adapter
 from tests.compute import cold_cache
 from tests.compute.drive import ROOMY, Drive, sampling
 from tests.compute.embed import tiny
@@ -67,7 +68,7 @@ def runs() -> Iterator[Run]:
     yield from _of_drafters()
     for architecture in ("llama", "gemma3_text", "qwen3_next"):
         yield partial(come_back, partial(typed, architecture, mx.bfloat16))
-    yield from (sample, diverge, score_a_prompt, read_and_plan, read_heads, rank_by_words)
+    yield from (sample, adapt, diverge, score_a_prompt, read_and_plan, read_heads, rank_by_words)
     yield attend_in_pieces
     for model in MODELS:
         yield partial(show, model)
@@ -176,6 +177,24 @@ def sample() -> None:
         drive.add(f"r{number}", _REPEATING, sampling(9, **options))
     drive.add("grammar", _REPEATING, sampling(30), constraint=Template(form("portable")))
     complete(drive)
+
+
+def adapt() -> None:
+    """Rows with adapters of two ranks and with none, of which one then goes."""
+    loaded = typed("llama", mx.bfloat16)
+    drive = Drive(loaded, LIMITS, SIZE)
+    with TemporaryDirectory() as directory:
+        made = [
+            save_adapter(Path(directory) / f"{number}", loaded.model, seed=number, rank=rank)
+            for number, rank in enumerate((4, 4, 8))
+        ]
+        for adapter in made:
+            finish(loaded.adapters.loading(loaded.model, adapter))
+    for number, own in enumerate((None, *made)):
+        drive.add(f"r{number}", [*_HEAD, number], sampling(4), adapter=own)
+    complete(drive)
+    finish(loaded.adapters.unloading(made[0]))
+    drive.answer("again", _HEAD, 2, adapter=made[1])
 
 
 def draft(architecture: str) -> None:

@@ -15,7 +15,9 @@ from tests.compute.portable.traced import ROOT, Traced, problems, trace_all_runs
 # What no run shows, and why it need not.
 _ON_CPU = "computed by the CPU backend only"
 _ELSEWHERE = "its operations are traced elsewhere"
+_READS = "reads a file, and computes nothing"
 NOT_TRACED = {
+    ("compute/adapters/reading.py", "reading"): _READS,
     ("compute/attention/by_powers.py", "attention"): _ON_CPU,
     ("compute/attention/by_powers.py", "_masked"): _ON_CPU,
     ("compute/embed/gelu.py", "rational_gelu"): _ON_CPU,

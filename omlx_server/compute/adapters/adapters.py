@@ -1,0 +1,159 @@
+"""The adapters of one loaded model, and forwards in which its rows use them. Owned by the mlx
+thread.
+
+    loading(model, adapter)    reads an adapter and checks it, in slices
+    using(rows)                a context: a forward in it has an adapter, or none, for each row
+    unloading(adapter)         lets go of one
+
+Outside `using` no layer of the model is another than without adapters, and within it only those
+that an adapter of its rows has: a step whose rows have none costs nothing.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import TypeVar
+
+import mlx.core as mx
+import mlx.nn as nn
+
+from omlx_server.compute.adapters.reading import Place, place_of, reading, unusable
+from omlx_server.compute.adapters.stacks import AdaptedLinear, GroupRows, RankGroup, Stack
+from omlx_server.core.adapters import Adapter
+from omlx_server.core.crash import Crash, guarded
+from omlx_server.core.work import Work
+
+A = TypeVar("A")
+Rows = Sequence[Adapter | None]
+_Placed = list[tuple[Place, AdaptedLinear]]
+
+
+class Adapters:
+    """`loaded`: the adapters whose weights are in memory, the least recently used first."""
+
+    def __init__(self) -> None:
+        self.loaded: dict[Adapter, None] = {}
+        self._groups: dict[int, RankGroup] = {}
+        self._places: dict[str, Place] = {}
+        self._newest: tuple[tuple[Adapter | None, ...], _Placed] = (), []
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all weights."""
+        return sum(group.nbytes for group in self._groups.values())
+
+    @property
+    def token_bytes(self) -> int:
+        """The most bytes that adapters take for one token of a forward."""
+        stacks = (stack for group in self._groups.values() for stack in group.stacks.values())
+        return max((stack.token_bytes for stack in stacks), default=0)
+
+    def needs(self, adapter: Adapter) -> int:
+        """The most bytes that it takes to load an adapter: its file, its matrices, and the stacks
+        of its rank, which are made anew, with a slot of zeros if it is the first."""
+        group = self._groups.get(adapter.rank)
+        return 4 * adapter.nbytes + (group.nbytes if group else 0)
+
+    def has(self, adapter: Adapter) -> bool:
+        """Whether an adapter is loaded. It counts as a use."""
+        if adapter not in self.loaded:
+            return False
+        del self.loaded[adapter]
+        self.loaded[adapter] = None
+        return True
+
+    def loading(self, model: nn.Module, adapter: Adapter) -> Work[None]:
+        """Loads an adapter of `model`, in slices, unless one with the same files is there. No other
+        is to come or go meanwhile.
+
+        Raises:
+            AdapterUnusable: its files can't be read, or don't fit the model.
+        """
+        if adapter in self.loaded:
+            return
+        matrices = yield from reading(adapter, model)
+        before = self._groups.get(adapter.rank, RankGroup(adapter.rank))
+        after = yield from before.joined(adapter, matrices)
+        self._places |= {path: place_of(adapter, model, path) for path in matrices}
+        self.loaded[adapter] = None
+        self._change(after)
+        crash = guarded(self._try, model, adapter)
+        if isinstance(crash, Crash):
+            del self.loaded[adapter]
+            self._change(before)
+            raise unusable(adapter, f"the model does not work with it: {crash.summary}")
+
+    def unloading(self, adapter: Adapter) -> Work[None]:
+        """Lets go of an adapter that is loaded and that no row has, in slices. From the first one
+        on it is not loaded, so that nobody counts on it; if the work is closed, it stays."""
+        del self.loaded[adapter]
+        try:
+            group = yield from self._groups[adapter.rank].without(adapter)
+        except BaseException:
+            self.loaded[adapter] = None
+            raise
+        self._change(group)
+
+    def _try(self, model: nn.Module, adapter: Adapter) -> None:
+        """Set up a forward over one token, which is not computed: a model may want more of a layer
+        than to call it."""
+        with self.using([adapter]):
+            model(mx.array([[0]]))
+
+    def _change(self, group: RankGroup) -> None:
+        self._groups[group.rank] = group
+        self._groups = {rank: one for rank, one in self._groups.items() if one.adapters}
+        paths = {path for one in self._groups.values() for path in one.stacks}
+        self._places = {path: place for path, place in self._places.items() if path in paths}
+        self._newest = (), []
+
+    # -- a forward -----------------------------------------------------------------------
+
+    @contextmanager
+    def using(self, rows: Rows) -> Iterator[None]:
+        """A context in which a forward of the model, over as many rows, gives each its adapter.
+        All of them must be loaded."""
+        placed = self._placed(rows) if any(rows) else ()
+        try:
+            for place, layer in placed:
+                place.put(layer)
+            yield
+        finally:
+            for place, _ in placed:
+                place.restore()
+
+    def adapted(self, forward: Callable[..., A], rows: Rows) -> Callable[..., A]:
+        """A forward of the model over rows with these adapters; `forward` itself where no row has
+        one."""
+        return partial(self._within, forward, rows) if any(rows) else forward
+
+    def _within(self, forward: Callable[..., A], rows: Rows, *args: object, **options: object) -> A:
+        with self.using(rows):
+            return forward(*args, **options)
+
+    def _placed(self, rows: Rows) -> _Placed:
+        """The layers for a forward, and where they stand. Those of the newest forward are kept:
+        the next decode mostly has the same rows."""
+        if self._newest[0] == tuple(rows):
+            return self._newest[1]
+        missing = [adapter.name for adapter in rows if adapter and adapter not in self.loaded]
+        if missing:
+            raise RuntimeError(f"the adapter '{missing[0]}' is not loaded")
+        groups = (group.rows(rows) for group in self._groups.values())
+        used = [group for group in groups if group is not None]
+        placed = [
+            (place, AdaptedLinear(_linear(place), _parts(path, used)))
+            for path, place in self._places.items()
+            if _parts(path, used)
+        ]
+        self._newest = tuple(rows), placed
+        return placed
+
+
+def _parts(path: str, used: Sequence[GroupRows]) -> list[tuple[Stack, GroupRows]]:
+    return [(rows.group.stacks[path], rows) for rows in used if path in rows.group.stacks]
+
+
+def _linear(place: Place) -> nn.Module:
+    assert isinstance(place.layer, nn.Module)
+    return place.layer

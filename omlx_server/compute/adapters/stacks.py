@@ -1,0 +1,147 @@
+"""The weights of adapters of one rank, stacked so that one kernel takes each row's own.
+
+    rows        none    adapter 1    adapter 2          slot 0 is zeros: a row without an adapter
+    slot        0       1            2
+    a           [slots, in, rank]                       float32; of a layer that an adapter
+    b           [slots, rank, out]                      does not have, its slot is zeros
+    scales      [slots, 1, 1]
+
+Adapters of another rank have stacks of their own. So what a row computes depends on its adapter
+alone, and not on those beside it: sums of zeros, as padding to one rank would add, change no value,
+but a product of another width may be summed in another order.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import mlx.core as mx
+import mlx.nn as nn
+
+from omlx_server.compute.hardware import device
+from omlx_server.core.adapters import Adapter
+from omlx_server.core.work import Work
+
+Matrices = Mapping[str, tuple[mx.array, mx.array]]
+"""The matrices a float32 [in, rank] and b float32 [rank, out] of one adapter, by the path of their
+layer in the model."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Stack:
+    """The matrices of all adapters in one layer. Those in `having` have some there."""
+
+    a: mx.array
+    b: mx.array
+    having: frozenset[bytes]
+
+    @property
+    def nbytes(self) -> int:
+        return self.a.nbytes + self.b.nbytes
+
+    @property
+    def token_bytes(self) -> int:
+        """The most bytes that the layer takes for a token beside what it takes without adapters:
+        its input as float32, the inner product, the sum, scaled, and cast."""
+        (_, inner, rank), outer = self.a.shape, self.b.shape[2]
+        return 4 * inner + 4 * rank + 12 * outer
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RankGroup:
+    """The stacks of all adapters of one rank, by the path of their layer. It never changes: what
+    is on the device may refer to it."""
+
+    rank: int
+    adapters: tuple[Adapter, ...] = ()
+    layers: Mapping[str, Stack] | None = None
+
+    @property
+    def stacks(self) -> Mapping[str, Stack]:
+        return self.layers or {}
+
+    @property
+    def nbytes(self) -> int:
+        return sum(stack.nbytes for stack in self.stacks.values())
+
+    def joined(self, adapter: Adapter, matrices: Matrices) -> "Work[RankGroup]":
+        """The group with one adapter more, made layer by layer. Waits for each."""
+        count, made = 1 + len(self.adapters), dict[str, Stack]()
+        for path in {**self.stacks, **matrices}:
+            old, new = self.stacks.get(path), matrices.get(path)
+            pairs = [
+                (_before(old.a if old else None, new[0] if new else None, count)),
+                (_before(old.b if old else None, new[1] if new else None, count)),
+            ]
+            a, b = (mx.concatenate(pair) for pair in pairs)
+            device.wait_for([a, b])
+            having = old.having if old else frozenset()
+            made[path] = Stack(a, b, having | {adapter.digest} if new else having)
+            yield
+        return RankGroup(self.rank, (*self.adapters, adapter), made)
+
+    def without(self, adapter: Adapter) -> "Work[RankGroup]":
+        """The group without one of its adapters, made layer by layer. Waits for each."""
+        slot, made = 1 + self.adapters.index(adapter), dict[str, Stack]()
+        kept = mx.array([at for at in range(1 + len(self.adapters)) if at != slot])
+        for path, old in self.stacks.items():
+            having = old.having - {adapter.digest}
+            if having:
+                a, b = old.a[kept], old.b[kept]
+                device.wait_for([a, b])
+                made[path] = Stack(a, b, having)
+                yield
+        left = tuple(other for other in self.adapters if other != adapter)
+        return RankGroup(self.rank, left, made)
+
+    def rows(self, rows: Sequence[Adapter | None]) -> "GroupRows | None":
+        """What a forward over rows with these adapters takes of this group; None where no row has
+        one of it."""
+        slots = {adapter: slot for slot, adapter in enumerate(self.adapters, 1)}
+        indices = [slots.get(adapter, 0) if adapter else 0 for adapter in rows]
+        if not any(indices):
+            return None
+        scales = [self.adapters[index - 1].scale if index else 0.0 for index in indices]
+        return GroupRows(
+            self,
+            mx.array(indices, dtype=mx.uint32),
+            mx.array(scales, dtype=mx.float32)[:, None, None],
+        )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class GroupRows:
+    """Rows of a forward in a `group`: the slots uint32 [B] of their adapters, and their scales
+    float32 [B, 1, 1]."""
+
+    group: RankGroup
+    slots: mx.array
+    scales: mx.array
+
+
+class AdaptedLinear:
+    """Stands for a linear layer in forwards whose rows have adapters. It is called as that is."""
+
+    def __init__(self, linear: nn.Module, parts: Sequence[tuple[Stack, GroupRows]]) -> None:
+        self._linear = linear
+        self._parts = parts
+
+    def __call__(self, x: mx.array) -> mx.array:
+        """The layer's output for `x` [B, ..., in], and what the adapter of each row adds: computed
+        in float32, as mlx-lm does where an adapter was saved so."""
+        y: mx.array = self._linear(x)
+        for stack, rows in self._parts:
+            flat = x.reshape(rows.slots.size, -1, x.shape[-1]).astype(mx.float32)
+            z = mx.gather_mm(flat, stack.a, rhs_indices=rows.slots)
+            z = mx.gather_mm(z, stack.b, rhs_indices=rows.slots)
+            y = y + (rows.scales * z).astype(x.dtype).reshape(y.shape)
+        return y
+
+
+def _before(old: mx.array | None, new: mx.array | None, count: int) -> list[mx.array]:
+    """The `count` slots of a stack, which are zeros where there is none, and one more: `new`, or
+    zeros."""
+    like: Any = new if old is None else old[0]
+    first = mx.zeros((count, *like.shape)) if old is None else old
+    last = mx.zeros(like.shape) if new is None else new
+    return [first, last[None]]

@@ -1,0 +1,81 @@
+"""Reads what the files of an adapter say, as mlx-lm writes them; it opens no weights but to hash
+them. Any thread."""
+
+import hashlib
+from collections.abc import Mapping
+from math import isfinite
+from pathlib import Path
+from typing import Any
+
+from omlx_server.core.adapters import CONFIG, WEIGHTS, Adapter, digest_of
+from omlx_server.errors import AdapterUnusable, first_line
+from omlx_server.models import json_file
+from omlx_server.models.safetensors_header import read_header
+
+_F32 = 4
+_OTHER_TYPES = {
+    "full": "it is a whole model, not LoRA: serve it as a model of its own (`mlx_lm.fuse`)",
+    "dora": "it is DoRA, and only LoRA can share a batch: fuse it (`mlx_lm.fuse`)",
+}
+
+
+def read_adapter(directory: Path, name: str) -> Adapter:
+    """The adapter in a directory, with the digest of its files: it reads them to their end.
+
+    Raises:
+        AdapterUnusable: a file is missing, can't be read, or is of a kind that can't be used.
+    """
+    try:
+        rank, scale = _parameters(json_file.read(directory / CONFIG))
+        config = (directory / CONFIG).read_bytes()
+        header = read_header(directory / WEIGHTS)
+        if header is None or header.nbytes < header.whole_bytes:
+            raise ValueError(f"{WEIGHTS} is damaged, or cut short")
+        with (directory / WEIGHTS).open("rb") as file:
+            digest = hashlib.file_digest(file, "sha256").digest()
+    except FileNotFoundError as error:
+        raise _unusable(name, f"it has no {Path(error.filename).name}") from None
+    except json_file.PROBLEMS as error:
+        reason = error.strerror if isinstance(error, OSError) else first_line(error)
+        raise _unusable(name, reason or "it can't be read") from error
+    return Adapter(digest_of(config, digest), name, directory, rank, scale, header.numbers * _F32)
+
+
+def stamp_of(directory: Path) -> tuple[tuple[int, int, int], ...]:
+    """What changes when a file of an adapter does: number, size in bytes and time of each. Zeros
+    for a file that is not there."""
+    return tuple(_stamp(directory / name) for name in (CONFIG, WEIGHTS))
+
+
+def _stamp(file: Path) -> tuple[int, int, int]:
+    try:
+        found = file.stat()
+    except OSError:
+        return 0, 0, 0
+    return found.st_ino, found.st_size, found.st_mtime_ns
+
+
+def _parameters(config: Any) -> tuple[int, float]:
+    """The rank and the scale in an adapter_config.json. Raises ValueError for one that can't be
+    used."""
+    if not isinstance(config, Mapping):
+        raise ValueError(f"{CONFIG} is no object")
+    if "peft_type" in config:
+        raise ValueError("it is in PEFT's format: mlx-lm's is needed")
+    kind = config.get("fine_tune_type", "lora")
+    if kind != "lora":
+        raise ValueError(_OTHER_TYPES.get(str(kind), f"its fine_tune_type is no LoRA: {kind}"))
+    own = config.get("lora_parameters")
+    if not isinstance(own, Mapping):
+        raise ValueError(f"{CONFIG} has no lora_parameters")
+    rank, scale = own.get("rank"), own.get("scale")
+    if isinstance(rank, bool) or not isinstance(rank, int) or rank < 1:
+        raise ValueError("lora_parameters.rank must be a whole number above 0")
+    if isinstance(scale, bool) or not isinstance(scale, int | float) or not isfinite(scale):
+        also = ": alpha is another framework's, and not used" if "alpha" in own else ""
+        raise ValueError(f"lora_parameters.scale must be a number{also}")
+    return rank, float(scale)
+
+
+def _unusable(name: str, why: str) -> AdapterUnusable:
+    return AdapterUnusable(f"the adapter '{name}' can't be used: {why}", param="adapter")

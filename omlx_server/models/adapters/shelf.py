@@ -1,0 +1,106 @@
+"""Finds the adapters of a model by their names: directories with an adapter_config.json.
+
+    MODEL/adapters/NAME/             beside the files of the model
+    DIRECTORY/ORG/MODEL/NAME/        below `adapters.directory`, by a name of the model
+
+A name is looked up among those of the directories, and never made a path: so no name that a client
+sends leads anywhere else. Reads the disk each time; any thread may call it.
+"""
+
+import os
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from omlx_server.core.adapters import CONFIG, Adapter
+from omlx_server.errors import AdapterNotFound
+from omlx_server.models.adapters.files import read_adapter, stamp_of
+
+BESIDE = "adapters"
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+NONE = "none"
+"""What a request says that wants the model without its default adapter."""
+
+
+@dataclass(frozen=True, slots=True)
+class AdapterPlaces:
+    """Where the adapters of one model are: beside its files at `model`, and in folders of its
+    `names` below `directory`, if that is not None. `default` is what counts where a request names
+    none: a name, the path of an adapter, or empty for none."""
+
+    model: Path
+    names: tuple[str, ...]
+    directory: Path | None = None
+    default: str = ""
+
+    def all(self) -> dict[str, Path]:
+        """The directories of the adapters by their names, in order. Where two have the same name
+        the default's path counts first, then the one beside the model's files."""
+        found = {path.name: path for path in (self._default_path(),) if path is not None}
+        roots = [self.model / BESIDE]
+        if self.directory is not None:
+            roots += [self.directory / name for name in self.names if _is_safe(name)]
+        for root in roots:
+            for path in _in(root):
+                found.setdefault(path.name, path)
+        return dict(sorted(found.items()))
+
+    @property
+    def default_name(self) -> str:
+        """The name of the default adapter, or empty."""
+        path = self._default_path()
+        return self.default if path is None else path.name
+
+    def _default_path(self) -> Path | None:
+        is_path = self.default.startswith((".", "~")) or "/" in self.default
+        return Path(self.default).expanduser().absolute() if is_path else None
+
+
+def _is_safe(name: str) -> bool:
+    """Whether a model's name stays below a directory as a path."""
+    return all(NAME.fullmatch(part) for part in name.split("/"))
+
+
+def _in(root: Path) -> Iterable[Path]:
+    try:
+        with os.scandir(root) as entries:
+            names = [entry.name for entry in entries if NAME.fullmatch(entry.name)]
+    except OSError:
+        return []
+    return [root / name for name in names if name != NONE and (root / name / CONFIG).is_file()]
+
+
+@dataclass(slots=True)
+class AdapterFiles:
+    """Reads adapters, and remembers them until their files change."""
+
+    _read: dict[tuple[Path, str], tuple[object, Adapter]] = field(default_factory=dict)
+
+    def find(self, places: AdapterPlaces, name: str | None) -> Adapter | None:
+        """The adapter of that name among those of a model; without a name its default one, or None
+        where it has none. The first time it reads the files to their end.
+
+        Raises:
+            AdapterNotFound: there is no such adapter.
+            AdapterUnusable: as `read_adapter`.
+        """
+        wanted = places.default_name if name is None else name
+        if not wanted or name == NONE:
+            return None
+        there = places.all()
+        if wanted not in there:
+            raise AdapterNotFound(
+                f"The model '{places.names[0]}' has no adapter '{wanted[:200]}'. "
+                + (f"It has: {', '.join(there)}." if there else "It has none."),
+                param="adapter",
+            )
+        return self._adapter(there[wanted], wanted)
+
+    def _adapter(self, directory: Path, name: str) -> Adapter:
+        stamp, known = stamp_of(directory), self._read.get((directory, name))
+        if known is not None and known[0] == stamp:
+            return known[1]
+        adapter = read_adapter(directory, name)
+        self._read[directory, name] = stamp, adapter
+        return adapter

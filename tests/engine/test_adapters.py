@@ -1,0 +1,195 @@
+"""Adapters of a model in an engine: loaded when they are first asked for, once, and let go when
+others need their place."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from omlx_server.core.adapters import Adapter
+from omlx_server.core.request import Request, RequestId, SamplingParams
+from omlx_server.engine import adapter_jobs
+from omlx_server.engine.client.generation import now
+from omlx_server.engine.client.model_client import GeneratorClient
+from omlx_server.engine.memory.adapters import AdapterLimits
+from omlx_server.engine.model_instance import ModelInstance
+from omlx_server.errors import AdapterUnusable, Unavailable
+from omlx_server.models.adapters.files import read_adapter
+from tests.adapters import fuse, save_adapter, wear
+from tests.compute.oracle import greedy
+from tests.engine.running import collect, some
+from tests.engine.several import Several, play, several
+from tests.tiny_models import make_model, save_tiny
+
+PROMPT = [(7 * i) % 190 + 1 for i in range(40)]
+COUNT = 12
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("adapters")
+    save_tiny(path / "llama", "llama")
+    model, _ = make_model("llama")
+    for seed in range(3):
+        save_adapter(path / f"a{seed}", model, seed=seed, rank=4 * (1 + seed % 2))
+    wide, _ = make_model("llama", hidden_size=32)
+    save_adapter(path / "other", wide)
+    return path
+
+
+@pytest.fixture(scope="module")
+def adapters(directory: Path) -> list[Adapter]:
+    return [read_adapter(directory / f"a{seed}", f"a{seed}") for seed in range(3)]
+
+
+@asynccontextmanager
+async def house_of(directory: Path, count: int = 8) -> AsyncIterator[tuple[Several, Any]]:
+    async with several(directory) as house:
+        client = await house.load("llama")
+        await limit(client, AdapterLimits(count))
+        yield house, client
+
+
+async def limit(client: GeneratorClient, limits: AdapterLimits) -> None:
+    def act(instance: ModelInstance) -> None:
+        instance.adapters.limits = limits
+
+    await client.ask(act)
+
+
+def request(name: str, adapter: Adapter | None, count: int = COUNT) -> Request:
+    sampling = SamplingParams(max_tokens=count, temperature=0)
+    return Request(RequestId(name), tuple(PROMPT), sampling, arrived=now(), adapter=adapter)
+
+
+async def ask(client: GeneratorClient, name: str, adapter: Adapter | None) -> list[int]:
+    return await collect(await client.submit(request(name, adapter)))
+
+
+def said(adapter: Adapter | None, count: int = COUNT) -> list[int]:
+    model, _ = make_model("llama")
+    return greedy(fuse(wear(model, adapter.path)) if adapter else model, PROMPT, count)
+
+
+async def loaded(client: GeneratorClient) -> list[str]:
+    return await client.ask(lambda own: [one.name for one in own.adapters.adapters.loaded])
+
+
+def test_each_is_loaded_once_and_counted_as_weights(
+    directory: Path, adapters: list[Adapter]
+) -> None:
+    async def scene() -> None:
+        async with house_of(directory) as (house, client):
+            before = house.account.weights
+            wanted = [None, *adapters, *adapters]
+            found = await asyncio.gather(
+                *(ask(client, f"r{i}", adapter) for i, adapter in enumerate(wanted))
+            )
+            assert list(found) == [said(adapter) for adapter in wanted]
+            assert sorted(await loaded(client)) == ["a0", "a1", "a2"]
+            nbytes = await client.ask(lambda own: own.adapters.adapters.nbytes)
+            assert house.account.weights == before + nbytes > before
+            assert house.account.aside == 0
+            planner = await client.ask(lambda own: own.watch.planner)
+            assert planner.adapter_bytes == 4 * 64 + 4 * 8 + 12 * 64
+
+    play(scene())
+
+
+def test_the_one_longest_unused_makes_room_but_none_in_use(
+    directory: Path, adapters: list[Adapter]
+) -> None:
+    async def scene() -> None:
+        async with house_of(directory, 2) as (house, client):
+            weights = house.account.weights
+            long = await client.submit(request("long", adapters[0], 300))
+            assert (await some(long, 3))[:3] == said(adapters[0])[:3]
+            for turn, number in enumerate((1, 2, 1)):
+                assert await ask(client, f"r{turn}", adapters[number]) == said(adapters[number])
+                assert await loaded(client) == ["a0", f"a{number}"]
+            long.close()
+            assert await ask(client, "last", adapters[2]) == said(adapters[2])
+            assert await loaded(client) == ["a1", "a2"]
+            await limit(client, AdapterLimits(1))
+            assert await ask(client, "one", adapters[0]) == said(adapters[0])
+            assert await loaded(client) == ["a0"]
+            nbytes = await client.ask(lambda own: own.adapters.adapters.nbytes)
+            assert house.account.weights == weights + nbytes
+
+    play(scene())
+
+
+def test_who_finds_all_places_taken_waits_and_is_told_at_last(
+    directory: Path, adapters: list[Adapter], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scene() -> None:
+        async with house_of(directory, 1) as (_, client):
+            long = await client.submit(request("long", adapters[0], 2000))
+            waits = asyncio.create_task(ask(client, "waits", adapters[1]))
+            await some(long, 5)
+            assert not waits.done()
+            long.close()
+            assert await waits == said(adapters[1])
+            monkeypatch.setattr(adapter_jobs, "_PATIENCE_SECONDS", 0.05)
+            long = await client.submit(request("again", adapters[1], 2000))
+            with pytest.raises(Unavailable, match="all 1 adapters that may be loaded are in use"):
+                await ask(client, "told", adapters[0])
+            long.close()
+            assert await ask(client, "now", adapters[0]) == said(adapters[0])
+
+    play(scene())
+
+
+def test_one_that_can_not_be_used_is_refused_and_leaves_nothing_behind(
+    directory: Path, adapters: list[Adapter]
+) -> None:
+    async def scene() -> None:
+        async with house_of(directory) as (house, client):
+            weights = house.account.weights
+            other = read_adapter(directory / "other", "other")
+            with pytest.raises(AdapterUnusable, match=r"has \(32, 4\)"):
+                await ask(client, "unfit", other)
+            await limit(client, AdapterLimits(8, adapters[0].nbytes - 1))
+            with pytest.raises(AdapterUnusable, match=r"and adapters\.max_bytes is"):
+                await ask(client, "large", adapters[0])
+            assert house.account.weights == weights
+            assert house.account.aside == 0
+            assert await ask(client, "plain", None) == said(None)
+
+    play(scene())
+
+
+def test_who_gives_up_while_one_is_loaded_leaves_it_to_others(
+    directory: Path, adapters: list[Adapter]
+) -> None:
+    async def scene() -> None:
+        async with house_of(directory) as (house, client):
+            asked = [asyncio.create_task(ask(client, f"r{i}", adapters[0])) for i in range(3)]
+            await asyncio.sleep(0.002)
+            asked[0].cancel()
+            assert await asyncio.gather(*asked[1:]) == [said(adapters[0])] * 2
+            assert house.account.aside == 0
+            await client.ask(lambda own: own.check_invariants())
+
+    play(scene())
+
+
+def test_a_text_is_scored_by_the_model_with_its_adapter(
+    directory: Path, adapters: list[Adapter]
+) -> None:
+    async def scene() -> None:
+        async with house_of(directory) as (house, client):
+            for adapter in (None, adapters[0]):
+                found = await client.score(PROMPT, 1, adapter)
+                answer = [scored.top[0][0] for scored in found][-1]
+                model = house.oracle("llama", PROMPT[:-1], 1)[0]
+                if adapter is None:
+                    assert answer == model
+                else:
+                    fused, _ = make_model("llama")
+                    assert answer == greedy(fuse(wear(fused, adapter.path)), PROMPT[:-1], 1)[0]
+
+    play(scene())
