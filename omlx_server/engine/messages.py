@@ -173,7 +173,8 @@ class Counted:
 class Status:
     """A snapshot of a model that any thread may read. `beat` is the time.monotonic() of its last
     turn; `live` is the bytes that its requests need. `oldest`: as `Scheduler.oldest`. `chunks`: the
-    sizes in which it prefills prompts, once they are known."""
+    sizes in which it prefills prompts, once they are known. `adapters` are the names of those in
+    memory."""
 
     state: State
     load: Load
@@ -183,3 +184,4 @@ class Status:
     live: int = 0
     oldest: Mapping[str, float] = field(default_factory=dict)
     chunks: ChunkSizes | None = None
+    adapters: tuple[str, ...] = ()

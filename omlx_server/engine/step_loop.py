@@ -163,6 +163,7 @@ class StepLoop:
             live=max(instance.reserved, instance.runner.live_bytes),
             oldest=instance.scheduler.oldest(),
             chunks=instance.chunks,
+            adapters=instance.adapters.names,
         )
 
     def tally(self) -> Counted:

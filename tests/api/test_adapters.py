@@ -12,7 +12,15 @@ from mlx.utils import tree_flatten
 from openai import OpenAI
 
 from tests.adapters import DENSE, fuse, save_adapter, wear, write
-from tests.api.harness import Json, ServerProcess, assert_envelope, cached, serving, text_of
+from tests.api.harness import (
+    ADMIN_TOKEN,
+    Json,
+    ServerProcess,
+    assert_envelope,
+    cached,
+    serving,
+    text_of,
+)
 from tests.api.small_models import ask, save, sets
 from tests.text import makers
 from tests.tiny_models import make_model
@@ -93,6 +101,7 @@ def test_every_adapter_answers_as_the_model_that_it_is_fused_into(server: Server
         assert text_of(told) == texts["a:second"]
         assert cached(told) > 100
         assert told["model"] == name
+    assert in_memory(server) == ["first", "second", "third"]
 
 
 def test_its_prefixes_are_its_own(server: ServerProcess) -> None:
@@ -105,6 +114,13 @@ def test_its_prefixes_are_its_own(server: ServerProcess) -> None:
     assert cached(answer(server, "org/a", adapter="none", **own)) < 20
     assert known(server, "org/a:third", **own) < 20
     assert known(server, "org/a:second", **own) > 100
+
+
+def in_memory(server: ServerProcess) -> object:
+    url, headers = f"{server.url}/admin/models", {"x-admin-token": ADMIN_TOKEN}
+    told: Json = server.http.get(url, headers=headers).json()
+    [names] = [one["adapters"] for one in told["models"] if one["name"] == "org/a"]
+    return names
 
 
 def known(server: ServerProcess, model: str, **fields: object) -> int:

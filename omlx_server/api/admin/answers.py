@@ -11,9 +11,9 @@ from omlx_server.api.http.errors import ErrorDetails
 class AdminModel(TypedDict):
     """`weight_bytes` of one that is loaded, `disk_bytes` of its files. One that chats prefills
     prompts in chunks of `chunk_tokens` beside running answers, of `chunk_tokens_alone` else; null
-    while it is not loaded. `in_use` by so many
-    requests; it leaves after `ttl_seconds` without any, unless that is 0. `problem`: why the last
-    try to load it failed."""
+    while it is not loaded. `adapters` are the names of its LoRA adapters in memory. `in_use` by so
+    many requests; it leaves after `ttl_seconds` without any, unless that is 0. `problem`: why the
+    last try to load it failed."""
 
     name: str
     names: list[str]
@@ -22,6 +22,7 @@ class AdminModel(TypedDict):
     pinned: bool
     default: bool
     weight_bytes: int | None
+    adapters: list[str]
     disk_bytes: int | None
     context_length: int | None
     chunk_tokens: int | None

@@ -88,7 +88,8 @@ def _shape(models: ServedModels, known: ModelListing) -> AdminModel:
     model = entry.model if entry else None
     is_there = entry is not None and entry.phase is Phase.LOADED
     first = next(iter(models.catalogue.known()), None)
-    chunks = model.engine.status.chunks if isinstance(model, ServedModel) else None
+    status = model.engine.status if isinstance(model, ServedModel) else None
+    chunks = status.chunks if status else None
     return {
         "name": known.names[0],
         "names": [*known.names, *_aliases(models, known)],
@@ -97,6 +98,7 @@ def _shape(models: ServedModels, known: ModelListing) -> AdminModel:
         "pinned": entry.is_pinned if entry else known.wanted.pinned,
         "default": known is first,
         "weight_bytes": _weight_bytes(model) if model is not None else None,
+        "adapters": list(status.adapters) if status else [],
         "disk_bytes": known.wanted.nbytes or None,
         "context_length": known.context_length,
         "chunk_tokens": chunks.beside if chunks else None,

@@ -30,6 +30,9 @@ def ps(server: ServerClient, *, as_json: bool) -> int:
     for item in items:
         if item.get("problem"):
             show(f"{_name(item, '?')} could not be loaded: {visible(str(item['problem']))}")
+        if adapters := item.get("adapters"):
+            names = ", ".join(visible(str(name)) for name in adapters)
+            show(f"{_name(item, '?')} has adapters in memory: {names}")
     memory = said.get("memory")
     if isinstance(memory, Mapping):
         weights, limit = _size(memory.get("weights")), _size(memory.get("limit"))

@@ -35,6 +35,11 @@ class LoadedAdapters:
         self._expected = Counter[Adapter]()
         self._counted = 0
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the adapters in memory, in the order of the alphabet."""
+        return tuple(sorted({adapter.name for adapter in self.adapters.loaded}))
+
     @contextmanager
     def expecting(self, adapter: Adapter) -> Iterator[None]:
         """A context in which an adapter stays once it is loaded, because a request that is not

@@ -104,6 +104,7 @@ function Facts({ model, here }) {
     ["Context", number(model.context_length)],
     ["Idle", here ? idle(model) : "–"],
   ];
+  if (model.adapters?.length) facts.push(["Adapters", model.adapters.map(plain).join(", ")]);
   return html`<dl class="facts">
     ${facts.map(([name, value]) => html`<div key=${name}><dt>${name}</dt><dd>${value}</dd></div>`)}
   </dl>`;
