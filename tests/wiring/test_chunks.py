@@ -177,7 +177,7 @@ async def asked(
         return answer, generation.admitted.cached
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ["gemma3_text", "qwen3_next"])  # with layers of full attention
 def test_a_prefix_of_another_start_is_right_however_it_was_cut(
     directory: Path, tmp_path: Path, slow: None, launched: list[int], kind: str
 ) -> None:

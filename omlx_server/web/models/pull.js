@@ -25,7 +25,8 @@ export function Pull({ pulled }) {
     <form class="pull" onSubmit=${submit}>
       <label>
         Model
-        <input type="text" class="mono" placeholder="org/name of a hub, its address, a short name or an alias"
+        <input type="text" class="mono"
+          placeholder="org/name of a hub, its address, a short name or an alias"
           spellcheck="false" autocapitalize="off" value=${name}
           onInput=${(event) => set(event.target.value)} />
       </label>

@@ -64,7 +64,6 @@ BOMBS: dict[str, Callable[[], GrammarSpec]] = {
     "endless reference": schema({"$ref": "#"}),
     "two endless references": schema({"$ref": "#/$defs/a", "$defs": {"a": ref(0), "d0": ref(0)}}),
     "chain of references": schema(chain(ref)),
-    "chain of lists": schema(chain(lambda i: {"type": "array", "items": ref(i)})),
     "chain of intersections": schema(chain(lambda i: {"allOf": [ref(i), {"type": "object"}]})),
     "intersected patterns": schema(
         {"allOf": [{"type": "string", "pattern": f"a{{{i}}}.*b{i}"} for i in range(100)]}
@@ -82,9 +81,7 @@ BOMBS: dict[str, Callable[[], GrammarSpec]] = {
     "nothing fits": schema({"type": "integer", "minimum": 3, "maximum": 2}),
     "repeated patterns": schema({"type": "string", "pattern": "^((a{1000}){1000}){1000}$"}),
     "large constant": schema({"const": "ab" * 200_000}),
-    "megabyte": schema({"enum": ["x" * 2_000_000]}),
     "repeated stars": regex("(a|b)*" * 1_000_000),
-    "fewer repeated stars": regex("(a|b)*" * 10_000),
     "nested groups": regex("(" * 20_000 + "a" + ")" * 20_000),
     "chain of rules": grammar(rules(20_000, '"a"', lambda i: f"r{i}")),
     "chain of terminals": grammar(rules(20_000, '"a"', lambda i: f"R{i}")),
@@ -93,9 +90,6 @@ BOMBS: dict[str, Callable[[], GrammarSpec]] = {
     ),
     "endless rule": grammar("start: a\na: b\nb: a"),
     "nested gbnf": grammar("root ::= " + "(" * 20_000 + '"a"' + ")" * 20_000),
-    "long gbnf": grammar(
-        "".join(f"r{i} ::= r{i + 1}\n" for i in range(20_000)) + 'r20000 ::= "a"\nroot ::= r0'
-    ),
 }
 
 
