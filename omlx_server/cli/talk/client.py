@@ -6,6 +6,7 @@ Errors become an `OmlxError` of one line. Blocking; used by `chat` and `up`.
 import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol, Self
 
@@ -120,15 +121,9 @@ class ChatClient:
             "stream_options": {"include_usage": True},
             **fields,
         }
-        # A lone surrogate is no text: httpx would refuse to encode it.
-        sent = json.dumps(body, ensure_ascii=False).encode("utf-8", "replace")
-        post = "POST", "/v1/chat/completions"
         reading = _Reading()
         try:
-            with (
-                connecting(self.url),
-                self._http.stream(*post, content=sent, headers=_JSON) as response,
-            ):
+            with connecting(self.url), self._sent(body) as response:
                 if not response.is_success:
                     response.read()
                     raise OmlxError(refusal(response))
@@ -140,6 +135,12 @@ class ChatClient:
         except KeyboardInterrupt:
             raise Stopped(reading.text) from None
         return reading.answer()
+
+    def _sent(self, body: object) -> AbstractContextManager[httpx.Response]:
+        """Send the body as JSON. A lone surrogate, which is no text and can't be encoded, becomes
+        "?"."""
+        data = json.dumps(body, ensure_ascii=False).encode("utf-8", "replace")
+        return self._http.stream("POST", "/v1/chat/completions", content=data, headers=_JSON)
 
 
 def served_by(client: ChatClient) -> list[str]:
