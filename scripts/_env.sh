@@ -26,7 +26,15 @@ fits() {
 
 find_python() {
   local candidate
-  for candidate in ${OMLX_PYTHON:-python3 python3.13 python3.12 python3.11 python3.14}; do
+  if [ -n "${OMLX_PYTHON:-}" ]; then
+    if ! fits "$OMLX_PYTHON"; then
+      fail "OMLX_PYTHON=$OMLX_PYTHON is no Python >= 3.11 with venv and ensurepip" \
+        "name another, or unset it"
+    fi
+    printf '%s\n' "$OMLX_PYTHON"
+    return
+  fi
+  for candidate in python3 python3.13 python3.12 python3.11 python3.14; do
     if fits "$candidate"; then
       printf '%s\n' "$candidate"
       return

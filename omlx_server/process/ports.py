@@ -13,13 +13,13 @@ def is_free(host: str, port: int) -> bool:
     let us bind it although another program listens on a wildcard address. An address that can't be
     used for another reason counts as free: the server itself reports that."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.socket(family) as probe:
-        probe.settimeout(_CONNECT_SECONDS)
-        try:
+    try:
+        with socket.socket(family) as probe:
+            probe.settimeout(_CONNECT_SECONDS)
             if probe.connect_ex((host, port)) == 0:
                 return False
-        except OSError:
-            return True
+    except OSError:  # such as that the machine has no IPv6
+        return True
     try:
         socket.create_server((host, port), family=family).close()
     except OSError as error:

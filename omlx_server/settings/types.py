@@ -29,9 +29,8 @@ _BASES = {
     "~/.config/": "XDG_CONFIG_HOME",
     "~/.cache/": "XDG_CACHE_HOME",
     "~/.local/state/": "XDG_STATE_HOME",
-    "~/.local/share/": "XDG_DATA_HOME",
 }
-"""The directories of the XDG base directory specification, and the variables that move them."""
+"""Directories of the XDG base directory specification, and the variables that move them."""
 XDG_VARIABLES = tuple(_BASES.values())
 
 
@@ -67,10 +66,10 @@ def expanded(value: str | Path) -> Path:
 
 
 def own_place(written: str, home: Path | None = None) -> Path:
-    """The path of a file or directory of ours below the home directory (`home`, by default this
-    user's), such as ~/.cache/omlx_server/kv. Where the XDG variable of its kind is set, it is below
-    that instead, unless there is a ~/.cache/omlx_server already. Raises PlaceUnusable if no
-    variable says where it is, and there is no home directory."""
+    """Where this program keeps a file: below the XDG directory of its kind, or below home where
+    that is unset or where our directory already exists in home. `written` is the path below home,
+    such as ~/.cache/omlx_server/kv; `home` is by default this user's. Raises PlaceUnusable if
+    it is below home, and there is no home directory."""
     for start, variable in _BASES.items():
         base = os.environ.get(variable, "")
         moves = written.startswith(start) and Path(base).is_absolute()

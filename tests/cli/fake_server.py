@@ -15,6 +15,7 @@ ANSWER = os.environ.get("FAKE_ANSWER", "It is Paris.")
 KEY = os.environ.get("FAKE_KEY", "")
 CONTEXT = int(os.environ.get("FAKE_CONTEXT", "0")) or None
 PAGE = os.environ.get("FAKE_PAGE", "")
+REFUSED = {"role": "system", "content": "refuse"}
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -36,7 +37,7 @@ class Handler(BaseHTTPRequestHandler):
         last = _text_of(request["messages"][-1]["content"])
         if KEY and self.headers.get("Authorization") != f"Bearer {KEY}":
             self._error(401, "no")
-        elif last == "refuse":
+        elif last == "refuse" or request["messages"][0] == REFUSED:
             self._error(400, "the model refuses")
         elif last == "html":
             self._body(200, b"data: <html>\n\n")
@@ -51,13 +52,16 @@ class Handler(BaseHTTPRequestHandler):
         if last == "think and crash":
             deltas = [{"reasoning": "Hm"}, {"reasoning": "m."}]
         events: list[dict[str, Any]] = [{"choices": [{"delta": d}]} for d in deltas]
-        usage = {
+        usage: dict[str, Any] = {
             "prompt_tokens": 10 * len(messages),
             "completion_tokens": len(answer),
             "prompt_tokens_details": {"cached_tokens": 10 * (len(messages) - 1)},
         }
         if last == "filter":
             events.append({"choices": [{"delta": {}, "finish_reason": "content_filter"}]})
+        if last == "odd":
+            usage = {"prompt_tokens": "many", "completion_tokens": None, "prompt_tokens_details": 1}
+            events.append({"choices": [{"delta": {}, "finish_reason": 7}]})
         if last.endswith("crash"):
             events.append({"error": {"message": "the engine fell over"}})
         text = ": keepalive\n\n" + "".join(_event(event) for event in events)

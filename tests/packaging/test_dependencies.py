@@ -1,6 +1,7 @@
 """pyproject.toml names what the program imports, and config/constraints.txt the tested versions."""
 
 import ast
+import os
 import subprocess
 import sys
 import tomllib
@@ -141,6 +142,22 @@ def install(clone: Path, extra: str = "") -> tuple[list[str], str]:
     assert done.returncode == 0, done.stderr
     asked = clone / "asked"
     return (asked.read_text().splitlines() if asked.exists() else []), done.stderr
+
+
+def test_the_python_that_is_named_is_taken_or_told_about(clone: Path) -> None:
+    named = clone / "a b" / "python"
+    named.parent.mkdir()
+    named.symlink_to(sys.executable)
+    text = "set -euo pipefail; source scripts/_env.sh; find_python"
+    for python, code in ((named, 0), (clone / "no such", 1)):
+        done = subprocess.run(
+            ["bash", "-c", text],
+            cwd=clone,
+            env=os.environ | {"OMLX_PYTHON": str(python)},
+            capture_output=True,
+            text=True,
+        )
+        assert (done.returncode, str(python) in done.stdout + done.stderr) == (code, True)
 
 
 def test_scripts_install_the_tested_versions_once(clone: Path) -> None:

@@ -14,13 +14,12 @@ VARIABLES = {
     ".config": "XDG_CONFIG_HOME",
     ".cache": "XDG_CACHE_HOME",
     ".local/state": "XDG_STATE_HOME",
-    ".local/share": "XDG_DATA_HOME",
 }
 
 
 @pytest.fixture
 def moved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """All four variables are set."""
+    """All these variables are set."""
     for number, name in enumerate(VARIABLES.values()):
         monkeypatch.setenv(name, str(tmp_path / "xdg" / str(number)))
     return tmp_path / "xdg"

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from omlx_server.cli.launch.target import LEAST_CONTEXT, Target
-from omlx_server.settings.types import expanded
+from omlx_server.settings.types import own_place
 
 KEY_VARIABLE = "OMLX_API_KEY"
 _LEAST_OF_CLAUDE = 48_000
@@ -122,7 +122,7 @@ def _aider_metadata(name: str, target: Target) -> tuple[Path, str]:
     }
     content = _json({name: limits})
     digest = hashlib.sha256(content.encode()).hexdigest()[:16]
-    return expanded(_FILES) / f"aider-{digest}.json", content
+    return own_place(_FILES) / f"aider-{digest}.json", content
 
 
 def _json(value: object) -> str:

@@ -46,6 +46,8 @@ def run(
         say(f"warning: {warning}")
     if show:
         _write(launch)
+        if target.key not in (NO_KEY, os.environ.get(KEY_VARIABLE)):
+            say(f"note: the key stands in auth.api_keys; the shell needs it in {KEY_VARIABLE}")
         print(as_shell(launch, arguments, target.key))
         return 0
     return _exec(client, launch, arguments)

@@ -45,7 +45,8 @@ def target_of(server: ServerClient, model: str, default: str, *, must_answer: bo
 
     Raises:
         NoAnswer: the server does not answer, and `must_answer` is true.
-        UsageError: the server has no such model, or the model can't chat.
+        UsageError: the server has no such model, or wants an API key; or the model can't chat.
+        OmlxError: the server refuses to list its models.
     """
     served = _served(server, must_answer=must_answer)
     chosen = choose(server.url, served, model) or default or STARTER.name
@@ -85,9 +86,9 @@ def context_of(listing: Listing) -> int:
 def short_context(
     model: str, context: int, needs: str = "agents need", least: int = LEAST_CONTEXT
 ) -> str:
-    """A sentence for the user if the model's context holds fewer than `least` tokens, else an empty
-    text. A `context` of 0 is an unknown one, of which nothing is said. `needs` says who needs that
-    many."""
+    """A warning for the user if the model's context holds fewer than `least` tokens; empty if it
+    holds more, or if `context` is 0, which means that it is unknown. `needs` is the part of the
+    sentence that says who needs the tokens."""
     if not 0 < context < least:
         return ""
     return (

@@ -17,13 +17,13 @@ from omlx_server.settings.values import plain
 from omlx_server.wiring.overrides.in_force import DEFAULT, OVERRIDE, values_in_force
 
 _MOST_CHARS = 60
-_UNSAID: tuple[object, ...] = (None, [])
-_APART = ("system", "reasoning_effort", "thinking_budget")
-TOLD = frozenset({*_APART, "sampling", "presets", "chat_template"})
-"""The overrides that `lines` and `template_in_words` tell of."""
+_EMPTY: tuple[object, ...] = (None, [])
+_NOT_SAMPLING = ("system", "reasoning_effort", "thinking_budget")
+REPORTED = frozenset({*_NOT_SAMPLING, "sampling", "presets", "chat_template"})
+"""The overrides that `report_lines` and `template_in_words` tell of."""
 
 
-def of_requests(
+def in_force_shape(
     recommended: Mapping[str, float], own: ModelOverrides, settings: Settings
 ) -> dict[str, Any]:
     """`in_force`: each value that counts for what a request leaves out, with its origin. `presets`:
@@ -48,7 +48,10 @@ def with_template(
         if source is None:
             return files, {"chat_template": False, "template": None}
         where = str(directory / files.template_file)
-        return files, {"chat_template": True, "template": _told(where, files.template_file, source)}
+        return files, {
+            "chat_template": True,
+            "template": _template_shape(where, files.template_file, source),
+        }
     from omlx_server.wiring.overrides.templates import checked_template
 
     try:
@@ -56,11 +59,11 @@ def with_template(
     except ConfigError as error:
         told = {"path": path, "origin": OVERRIDE, "sha256": None, "problem": error.message}
         return files, {"chat_template": False, "template": told}
-    told = _told(path, OVERRIDE, source)
+    told = _template_shape(path, OVERRIDE, source)
     return replace(files, templates={"default": source}), {"chat_template": True, "template": told}
 
 
-def _told(path: str, origin: str, source: str) -> dict[str, Any]:
+def _template_shape(path: str, origin: str, source: str) -> dict[str, Any]:
     digest = hashlib.sha256(source.encode()).hexdigest()
     return {"path": path, "origin": origin, "sha256": digest, "problem": None}
 
@@ -78,16 +81,16 @@ def template_in_words(template: Mapping[str, Any] | None) -> str:
     return f"yes ({template['origin']})"
 
 
-def lines(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+def report_lines(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """A line for the system prompt, for thinking, for sampling and for each preset. Values that
     nobody has set are told for sampling only."""
     values = found["in_force"]
-    for label, names in (("system", ("system",)), ("thinking", _APART[1:])):
+    for label, names in (("system", ("system",)), ("thinking", _NOT_SAMPLING[1:])):
         said = {name: values[name] for name in names if values[name]["value"] is not None}
         if said:
             yield label, _by_origin(said, named=label != "system")
-    others = {name: one for name, one in values.items() if name not in _APART}
-    yield "sampling", _by_origin({n: o for n, o in others.items() if o["value"] not in _UNSAID})
+    others = {name: one for name, one in values.items() if name not in _NOT_SAMPLING}
+    yield "sampling", _by_origin({n: o for n, o in others.items() if o["value"] not in _EMPTY})
     for name, preset in found["presets"].items():
         yield "preset", f"{name}: " + ", ".join(f"{k} {_short(v)}" for k, v in preset.items())
 

@@ -7,8 +7,13 @@ from typing import Any
 from rich.filesize import decimal
 
 from omlx_server.cli.models.images import in_words, tokens_of_images
-from omlx_server.cli.models.in_force import TOLD, of_requests, template_in_words, with_template
-from omlx_server.cli.models.in_force import lines as lines_in_force
+from omlx_server.cli.models.in_force import (
+    REPORTED,
+    in_force_shape,
+    report_lines,
+    template_in_words,
+    with_template,
+)
 from omlx_server.cli.models.list import adapters_of, named, shape
 from omlx_server.cli.models.server import is_of, items_of, own_admin_server, told
 from omlx_server.cli.server_client.chunks import in_chunks
@@ -50,7 +55,7 @@ def _found(model: Installed, settings: Settings) -> dict[str, Any]:
     if model.kind is Kind.CHAT:
         name, files = model.names[0], TokenizerFiles.of(model.path)
         files, told = with_template(files, model.path, name, own)
-        found |= told | of_requests(found["sampling"], own, settings)
+        found |= told | in_force_shape(found["sampling"], own, settings)
         found |= _parsers(files, own) if found["chat_template"] else {}
     if found["images"]:
         found |= _image_tokens(model, settings)
@@ -154,8 +159,8 @@ def _of_requests(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """What counts for requests, and the overrides that say something else."""
     told: Collection[str] = ()
     if "in_force" in found:
-        yield from lines_in_force(found)
-        told = TOLD
+        yield from report_lines(found)
+        told = REPORTED
     elif found["sampling"]:
         yield "sampling", _in_words(found["sampling"])
     if others := {key: value for key, value in found["overrides"].items() if key not in told}:

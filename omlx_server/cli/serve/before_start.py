@@ -1,5 +1,6 @@
 """Checks what `serve` can know before it imports MLX, which takes seconds: that its address is
-free, and that its models are here or can be downloaded. What is right is looked at again later."""
+free, and that its models are here or can be downloaded. The server repeats these checks when it
+starts."""
 
 from omlx_server.models import catalogue, locate
 from omlx_server.process.listen import listening

@@ -114,9 +114,9 @@ def up(
     has the port, the next free one is taken. On a terminal of a desktop its page is opened.
     Serves until Ctrl-C. With --once the exit code says whether the answers came.
     """
-    from omlx_server.cli.serve.up import Wish, run
+    from omlx_server.cli.serve.up import UpOptions, run
 
-    wish = Wish(
+    options = UpOptions(
         model=model,
         once=once,
         demo=demo,
@@ -124,7 +124,7 @@ def up(
         sets=sets or [],
         browser=not no_browser,
     )
-    return run(wish, port=port)
+    return run(options, port=port)
 
 
 def serve(

@@ -35,7 +35,7 @@ _CURL = (
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class UpOptions:
     """The options of the command line. `program` is the command that serves; tests give a smaller
     one. `browser`: the page may be opened."""
 
@@ -48,18 +48,18 @@ class Wish:
     browser: bool = True
 
 
-def run(wish: Wish, *, port: str | None) -> int:
-    loaded = load_settings(wish.config, wish.sets, {"server.port": port})
+def run(options: UpOptions, *, port: str | None) -> int:
+    loaded = load_settings(options.config, options.sets, {"server.port": port})
     found = address_in_use.look(loaded.settings)
     if found.listener is Listener.NOBODY:
-        return _start(loaded, found, wish)
+        return _start(loaded, found, options)
     served = _served(found.server) if found.listener is Listener.OURS else []
-    if served and (not wish.model or wish.model in served):
-        return _use(found.server, wish.model or served[0], wish)
+    if served and (not options.model or options.model in served):
+        return _use(found.server, options.model or served[0], options)
     free = address_in_use.next_free(loaded.settings)
     what = f"A server of {served[0]}" if served else "Another program"
     print(f"{what} has port {found.port}; taking {free.port}.", flush=True)
-    return _start(loaded, free, wish)
+    return _start(loaded, free, options)
 
 
 # --- A server that runs already ------------------------------------------------------------------
@@ -70,35 +70,35 @@ def _served(server: ServerClient) -> list[str]:
         return served_by(client)
 
 
-def _use(server: ServerClient, model: str, wish: Wish) -> int:
+def _use(server: ServerClient, model: str, options: UpOptions) -> int:
     print(f"A server runs already at {server.url}.", flush=True)
     with ChatClient(server) as client:
-        if wish.once or wish.demo:
+        if options.once or options.demo:
             ask_twice(client, model)
-    _say_where_to_go(server, model, wish)
+    _say_where_to_go(server, model, options)
     return 0
 
 
 # --- A server of our own -------------------------------------------------------------------------
 
 
-def _start(loaded: Loaded, at: ListenAddress, wish: Wish) -> int:
+def _start(loaded: Loaded, at: ListenAddress, options: UpOptions) -> int:
     settings = loaded.settings
-    wanted = wish.model or _chosen(settings)
+    wanted = options.model or _chosen(settings)
     print(f"Starting {wanted} on {at.server.url} ...", flush=True)
-    arguments = _arguments(loaded, wanted, at, wish)
+    arguments = _arguments(loaded, wanted, at, options)
     grace = settings.server.shutdown_grace_seconds
     with (
-        child.started(wish.program, arguments, grace) as server,
+        child.started(options.program, arguments, grace) as server,
         ChatClient(at.server) as client,
     ):
         if not child.waits_for(client.is_ready, server):
             return int(server.returncode)
         model = _name_among(client.models(), wanted)
-        if wish.once or wish.demo:
+        if options.once or options.demo:
             ask_twice(client, model)
-        _say_where_to_go(at.server, model, wish)
-        if wish.once:
+        _say_where_to_go(at.server, model, options)
+        if options.once:
             print(f"\nThe server ends now. One that stays: {_program()} up", flush=True)
         else:
             _wait(server)
@@ -113,12 +113,12 @@ def _chosen(settings: Settings) -> str:
     return choice.name
 
 
-def _arguments(loaded: Loaded, model: str, at: ListenAddress, wish: Wish) -> list[str]:
+def _arguments(loaded: Loaded, model: str, at: ListenAddress, options: UpOptions) -> list[str]:
     """The arguments of the child, so that it loads the same settings; only the port, and a log
     level of "warning" if none is set, are given by us."""
     words = ["serve", model, *(["--port", str(at.port)] if at.port else [])]
-    words += ["--config", str(wish.config)] if wish.config else []
-    words += [word for text in wish.sets for word in ("--set", text)]
+    words += ["--config", str(options.config)] if options.config else []
+    words += [word for text in options.sets for word in ("--set", text)]
     if loaded.origins.get("logging.level", "default") == "default":
         words += ["--set", "logging.level=warning"]
     return words
@@ -139,11 +139,11 @@ def _wait(server: child.Server) -> None:
 # --- How to connect ------------------------------------------------------------------------------
 
 
-def _say_where_to_go(server: ServerClient, model: str, wish: Wish) -> None:
+def _say_where_to_go(server: ServerClient, model: str, options: UpOptions) -> None:
     page = page_of(server)
     lines = list(_connections(server, model, page))
     print("\n" + "\n".join(f"{what + ':':<9} {how}" for what, how in lines), flush=True)
-    if page and wish.browser and not wish.once:
+    if page and options.browser and not options.once:
         open_page(page)
 
 

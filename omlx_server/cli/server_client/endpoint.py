@@ -13,10 +13,11 @@ from omlx_server.cli.server_client.http import (
     ServerClient,
     is_local,
     no_answer,
+    no_key,
     no_url,
     socket_of,
 )
-from omlx_server.errors import OmlxError, UsageError
+from omlx_server.errors import OmlxError
 
 
 def options(server: ServerClient, transport: Callable[..., Any]) -> dict[str, Any]:
@@ -37,7 +38,18 @@ def options(server: ServerClient, transport: Callable[..., Any]) -> dict[str, An
 @contextmanager
 def explained(url: str) -> Iterator[None]:
     """Turn errors of the connection, and of JSON of another shape, into an OmlxError of one line; a
-    wrong URL into a UsageError."""
+    wrong URL into a UsageError. What is done within must read an answer and nothing else."""
+    try:
+        with connecting(url):
+            yield
+    except (ValueError, KeyError, TypeError, AttributeError):  # JSON of another shape
+        raise OmlxError(f"{url} does not answer as an OpenAI server does") from None
+
+
+@contextmanager
+def connecting(url: str) -> Iterator[None]:
+    """Turn errors of the connection into an OmlxError of one line; a wrong URL into a
+    UsageError."""
     try:
         yield
     except (httpx.ConnectError, httpx.ConnectTimeout):
@@ -47,15 +59,13 @@ def explained(url: str) -> Iterator[None]:
     except httpx.HTTPError as error:
         reason = str(error) or type(error).__name__
         raise OmlxError(f"the connection to {url} broke: {reason}") from None
-    except (ValueError, KeyError, TypeError, AttributeError):  # JSON of another shape
-        raise OmlxError(f"{url} does not answer as an OpenAI server does") from None
 
 
 def refusal(response: httpx.Response) -> str:
     """The server's message about a request that it refused; the body of `response` must have been
     read. Raises UsageError if the server wants an API key (HTTP 401)."""
     if response.status_code == 401:
-        raise UsageError("the server wants an API key", hint="give it: --api-key or OMLX_API_KEY")
+        raise no_key()
     try:
         message = str(response.json()["error"]["message"])
     except (ValueError, KeyError, TypeError):

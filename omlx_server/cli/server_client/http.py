@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 from omlx_server.errors import OmlxError, UsageError
 from omlx_server.settings.types import UNIX, is_loopback
 
+_MODELS = "/v1/models"
 _SECONDS = 5.0
 _MOST_BYTES = 1 << 24
 
@@ -109,14 +110,22 @@ class ServerClient:
 
     def models(self) -> list[str]:
         """The names of the server's models; empty if it does not list them. Raises as `get`."""
-        return list(self.model_listings())
+        return list(_listings(self.get(_MODELS)))
 
     def model_listings(self) -> dict[str, Mapping[str, Any]]:
-        """What the server lists of its models, by their names. Raises as `get`."""
-        rows = (self.get("/v1/models").said or {}).get("data")
-        return {
-            str(row["id"]): row for row in rows or () if isinstance(row, Mapping) and "id" in row
-        }
+        """What the server lists of its models, by their names.
+
+        Raises:
+            NoAnswer: the server does not answer.
+            UsageError: the server wants an API key; or the URL can't be requested.
+            OmlxError: the server refuses to list them.
+        """
+        reply = self.get(_MODELS)
+        if reply.status == 401:
+            raise no_key()
+        if reply.status != 200:
+            raise OmlxError(f"{self.url} does not list its models (HTTP {reply.status})")
+        return _listings(reply)
 
     def _base(self) -> str:
         return "" if socket_of(self.url) else urlsplit(self.url).path.rstrip("/")
@@ -156,6 +165,15 @@ def _host_of(url: str) -> str:
     if not valid or not parts.hostname:
         raise no_url(url)
     return parts.hostname
+
+
+def _listings(reply: Reply) -> dict[str, Mapping[str, Any]]:
+    rows = (reply.said or {}).get("data")
+    return {str(row["id"]): row for row in rows or () if isinstance(row, Mapping) and "id" in row}
+
+
+def no_key() -> UsageError:
+    return UsageError("the server wants an API key", hint="give it: OMLX_API_KEY, or --api-key")
 
 
 def no_answer(url: str) -> NoAnswer:

@@ -21,8 +21,9 @@ import typer
 from omlx_server.errors import OmlxError
 
 STDOUT = "-"
-# C0 but for tab and line feed, DEL, and C1, whose 0x9b begins a sequence by itself.
-_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+# C0 but for tab and line feed, DEL, C1, whose 0x9b begins a sequence by itself, and the controls
+# that turn the direction of writing.
+_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
 
 def debugging() -> bool:

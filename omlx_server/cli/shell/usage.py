@@ -1,9 +1,9 @@
 """The root command: its help, and the errors of a wrong command line: an unknown option or command,
 an invalid value, a missing argument.
 
-These errors have typer's words and form, with three exceptions: those about numbers ("is not a
-valid int range") get our own words and form, a command that other programs have is answered with
-ours, and with --json every error is one object.
+Most of these errors have typer's words and form. Those about numbers have our own, as typer says
+"is not a valid int range", and a command of other programs is answered with ours. With --json every
+error is one object.
 """
 
 import re

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
+from io import TextIOWrapper
 from pathlib import Path
 from typing import Protocol
 
@@ -37,10 +38,10 @@ class MessageInput(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
-    """What was asked for on the command line. `once` are the questions; without any there is a
-    conversation. `plain` does without Markdown, styles and the editing of lines; `history` keeps
-    what is typed for the next time."""
+class ChatOptions:
+    """The options of the command line. `once` are the questions; without any there is a
+    conversation. `plain`: no Markdown, styles or line editing. `history` keeps what is typed for
+    the next time."""
 
     model: str = ""
     once: Sequence[str] = ()
@@ -50,23 +51,24 @@ class Wish:
     history: bool = True
 
 
-def run(server: ServerClient, wish: Wish, fields: Mapping[str, float]) -> int:
+def run(server: ServerClient, options: ChatOptions, fields: Mapping[str, float]) -> int:
     """Hold the conversation; `fields` are sampling fields of its requests."""
-    images = [read_image(path) for path in wish.images]
-    once = _with_stdin(wish.once) if wish.once else ()
-    is_rich = not wish.plain and not once and _is_capable_terminal()
+    _take_any_text()
+    images = [read_image(path) for path in options.images]
+    once = _with_stdin(options.once) if options.once else ()
+    is_rich = not options.plain and not once and _is_capable_terminal()
     with ChatClient(server) as client:
-        model = wish.model or served_by(client)[0]
+        model = options.model or served_by(client)[0]
         make_screen = _rich_screen() if is_rich else Screen
-        conversation = Conversation(client, model, wish.system, fields, make_screen)
+        conversation = Conversation(client, model, options.system, fields, make_screen)
         for image in images:
-            conversation.show(image)
+            conversation.attach(image)
         for prompt in once:
             _close(conversation, conversation.say(prompt))
         if not once:
             if client.is_ours():
                 conversation.roll()
-            with _input(is_rich, wish.history) as reader:
+            with _input(is_rich, options.history) as reader:
                 _converse(conversation, reader)
     return 0
 
@@ -83,12 +85,20 @@ def fields_of(max_tokens: int | None, temperature: float | None) -> dict[str, fl
 # --- Where messages come from, and where answers go ----------------------------------------------
 
 
+def _take_any_text() -> None:
+    """Let stdin replace bytes that are no text in its encoding, and stdout escape characters that
+    it can't encode: neither ends the conversation."""
+    for stream, errors in ((sys.stdin, "replace"), (sys.stdout, "backslashreplace")):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors=errors)
+
+
 def _with_stdin(prompts: Sequence[str]) -> list[str]:
-    """The prompts; what a pipe or a file gives on standard input stands behind the first one.
+    """The prompts; what a pipe or a file gives on standard input is appended to the first one.
     Raises UsageError if that is too much."""
-    if stdin.is_terminal():
+    if sys.stdin is None or stdin.is_terminal():
         return list(prompts)
-    with suppress(OSError, ValueError):  # it is closed, or no file
+    with suppress(OSError, ValueError):  # it is no file
         if not select.select([sys.stdin.fileno()], [], [], _PATIENCE)[0]:
             output.say("[waiting for standard input; with </dev/null there is none]")
     data = stdin.read(_MOST_STDIN_BYTES + 1)
@@ -136,10 +146,11 @@ def _input(is_rich: bool, keeps_history: bool) -> Iterator[MessageInput]:
 def _converse(conversation: Conversation, reader: MessageInput) -> None:
     if stdin.is_terminal():
         model = output.visible(conversation.model)
-        print(_wrapped(f"Talking to {model}. /exit or Ctrl-D ends it, /help shows more."))
+        _remark(f"Talking to {model}. /exit or Ctrl-D ends it, /help shows more.")
     while (line := _next(reader)) is not None and not slash.leaves(line):
-        if line:
-            _take(conversation, line)
+        if line.strip():
+            with suppress(KeyboardInterrupt):  # one more, while it is told what the first stopped
+                _take(conversation, line)
 
 
 def _next(reader: MessageInput) -> str | None:
@@ -170,7 +181,7 @@ def _take(conversation: Conversation, line: str) -> None:
 
 
 def _ask(conversation: Conversation, turn: slash.Turn) -> None:
-    images = len(conversation.waiting)
+    images = len(conversation.pending_images)
     try:
         _close(conversation, turn())
         return
@@ -181,7 +192,7 @@ def _ask(conversation: Conversation, turn: slash.Turn) -> None:
         _remark("[stopped]")
     except OmlxError as error:
         output.report(error)
-    if images and not conversation.waiting:
+    if images and not conversation.pending_images:
         what = "the image" if images == 1 else "the images"
         _remark(f"[the conversation goes on without {what}]")
 

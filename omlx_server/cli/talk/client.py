@@ -6,16 +6,18 @@ Errors become an `OmlxError` of one line. Blocking; used by `chat` and `up`.
 import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol, Self
 
 import httpx
 
-from omlx_server.cli.server_client.endpoint import explained, options, refusal
+from omlx_server.cli.server_client.endpoint import connecting, explained, options, refusal
 from omlx_server.cli.server_client.http import ServerClient
 from omlx_server.errors import OmlxError, UsageError
 
 Message = Mapping[str, Any]
+_JSON = {"Content-Type": "application/json"}
 _OWNER = "omlx_server"  # of the models of this program's own server
 
 
@@ -119,20 +121,26 @@ class ChatClient:
             "stream_options": {"include_usage": True},
             **fields,
         }
-        reading = _Reading(screen)
+        reading = _Reading()
         try:
-            with (
-                explained(self.url),
-                self._http.stream("POST", "/v1/chat/completions", json=body) as response,
-            ):
+            with connecting(self.url), self._sent(body) as response:
                 if not response.is_success:
                     response.read()
                     raise OmlxError(refusal(response))
-                for event in _events(response):
-                    reading.take(event)
+                for thought, text in reading.pieces(self.url, response):
+                    if thought:
+                        screen.thought(thought)
+                    if text:
+                        screen.text(text)
         except KeyboardInterrupt:
             raise Stopped(reading.text) from None
         return reading.answer()
+
+    def _sent(self, body: object) -> AbstractContextManager[httpx.Response]:
+        """Send the body as JSON. A lone surrogate, which is no text and can't be encoded, becomes
+        "?"."""
+        data = json.dumps(body, ensure_ascii=False).encode("utf-8", "replace")
+        return self._http.stream("POST", "/v1/chat/completions", content=data, headers=_JSON)
 
 
 def served_by(client: ChatClient) -> list[str]:
@@ -146,57 +154,66 @@ def served_by(client: ChatClient) -> list[str]:
 class _Reading:
     """Collects one answer from the events of its stream."""
 
-    def __init__(self, screen: AnswerScreen) -> None:
-        self._screen = screen
+    def __init__(self) -> None:
         self._sent_at = time.perf_counter()
         self._pieces: list[str] = []
         self._first_at = 0.0
         self._thought_at = 0.0
         self._last_at = 0.0
         self._finish_reason = "stop"
-        self._usage: Mapping[str, Any] = {}
+        self._usage: object = None
 
-    def take(self, event: Mapping[str, Any]) -> None:
-        if "error" in event:
-            raise OmlxError(str(event["error"]["message"]))
-        self._usage = event.get("usage") or self._usage
-        for choice in event["choices"]:
-            self._finish_reason = choice.get("finish_reason") or self._finish_reason
-            self._hear(choice["delta"])
+    def pieces(self, url: str, response: httpx.Response) -> Iterator[tuple[str, str]]:
+        """Yield each piece of thoughts and of text as it comes from `url`; either may be empty.
+        Raises OmlxError if the answer reports an error, breaks off, or has another shape."""
+        with explained(url):
+            for event in _events(response):
+                if "error" in event:
+                    raise OmlxError(str(event["error"]["message"]))
+                self._usage = event.get("usage") or self._usage
+                for choice in event["choices"]:
+                    self._finish_reason = str(choice.get("finish_reason") or self._finish_reason)
+                    yield self._piece(choice["delta"])
 
-    def _hear(self, delta: Mapping[str, Any]) -> None:
+    def _piece(self, delta: Mapping[str, Any]) -> tuple[str, str]:
         # Our server has a thought under both names; others have one of them.
-        thought = delta.get("reasoning_content") or delta.get("reasoning")
-        text = delta.get("content")
+        thought = delta.get("reasoning_content") or delta.get("reasoning") or ""
+        text = delta.get("content") or ""
+        if not (isinstance(thought, str) and isinstance(text, str)):
+            raise TypeError("a piece is no text")
         if thought or text:
             self._last_at = time.perf_counter() - self._sent_at
             self._first_at = self._first_at or self._last_at
         if thought:
             self._thought_at = self._last_at
-            self._screen.thought(thought)
-        if text:
-            self._pieces.append(text)
-            self._screen.text(text)
+        self._pieces.append(text)
+        return thought, text
 
     @property
     def text(self) -> str:
         return "".join(self._pieces)
 
     def answer(self) -> Answer:
-        prompt = self._usage.get("prompt_tokens_details") or {}
-        completion = self._usage.get("completion_tokens_details") or {}
+        prompt, completion = "prompt_tokens_details", "completion_tokens_details"
         return Answer(
             text=self.text,
             first_token_at=self._first_at,
             last_token_at=self._last_at,
-            prompt_tokens=self._usage.get("prompt_tokens", 0),
-            completion_tokens=self._usage.get("completion_tokens", 0),
-            cached_tokens=prompt.get("cached_tokens") or 0,
-            reasoning_tokens=completion.get("reasoning_tokens") or 0,
+            prompt_tokens=_count(self._usage, "prompt_tokens"),
+            completion_tokens=_count(self._usage, "completion_tokens"),
+            cached_tokens=_count(self._usage, prompt, "cached_tokens"),
+            reasoning_tokens=_count(self._usage, completion, "reasoning_tokens"),
             thought_seconds=max(0.0, self._thought_at - self._first_at),
-            dropped_messages=prompt.get("dropped_messages") or 0,
+            dropped_messages=_count(self._usage, prompt, "dropped_messages"),
             finish_reason=self._finish_reason,
         )
+
+
+def _count(usage: object, *path: str) -> int:
+    """The count at `path` in what a server says of its usage; 0 if there is none."""
+    for name in path:
+        usage = usage.get(name) if isinstance(usage, Mapping) else None
+    return usage if isinstance(usage, int) else 0
 
 
 def _events(response: httpx.Response) -> Iterator[Mapping[str, Any]]:

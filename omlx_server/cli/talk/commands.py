@@ -27,7 +27,8 @@ PromptsOption = Annotated[
     typer.Option(
         "--once",
         metavar="PROMPT",
-        help="Ask this and end; repeat it for several turns. What a pipe gives stands behind it.",
+        help="Ask this and end; repeat it for several turns. What a pipe gives is appended to the "
+        "question.",
     ),
 ]
 ImagesOption = Annotated[
@@ -102,15 +103,16 @@ def chat(
     Ctrl-D leaves. /help lists the commands, such as /regenerate, /save FILE and
     /image FILE [TEXT], which shows a picture to a model that takes images.
 
-    Answers go to stdout, all else to stderr: thoughts, tokens and speed, errors.
+    Answers go to stdout, everything else to stderr: thoughts, tokens and speed, what commands tell,
+    errors.
     """
     from omlx_server.cli.server_client.address import server_of
-    from omlx_server.cli.talk.chat import Wish, fields_of, run
+    from omlx_server.cli.talk.chat import ChatOptions, fields_of, run
 
     fields = fields_of(max_tokens, temperature)
     server = server_of(url, api_key, config_file)
-    wish = Wish(model, once or [], system, image or [], plain, history=not no_history)
-    return run(server, wish, fields)
+    options = ChatOptions(model, once or [], system, image or [], plain, history=not no_history)
+    return run(server, options, fields)
 
 
 def launch(

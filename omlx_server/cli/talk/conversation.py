@@ -11,12 +11,12 @@ MakeScreen = Callable[[], AbstractContextManager[AnswerScreen]]
 
 
 class Conversation:
-    """The messages so far. A turn that fails or gives no text is not kept, nor are its images; of
-    one that is stopped, what came is kept.
+    """The messages so far. A failed or empty turn is dropped, with its images. A stopped turn keeps
+    the text that had come.
 
     `system` is the text of the system message, or empty. `fields` are sent with every request.
-    `waiting` are the images that go with the next message. `left_out` counts the oldest messages
-    that the model did not see with the last turn, since its context is full.
+    `pending_images` go with the next message. `left_out` counts the oldest messages that the model
+    did not see with the last turn, since its context is full.
     """
 
     def __init__(
@@ -30,13 +30,14 @@ class Conversation:
         self.model = model
         self.system = system
         self.max_tokens = fields.get("max_tokens")
-        self.waiting: list[Image] = []
+        self.pending_images: list[Image] = []
         self.left_out = 0
         self._client = client
         self._fields: dict[str, float | str] = {**fields}
         self._make_screen = make_screen
         self._turns: list[Message] = []  # all but the system message
-        self._unanswered: Message | None = None
+        # The last question, if it has no answer, and the turns before it.
+        self._unanswered: tuple[list[Message], Message] | None = None
 
     @property
     def messages(self) -> list[Message]:
@@ -52,24 +53,25 @@ class Conversation:
         """The names of the server's models. Raises OmlxError."""
         return self._client.models()
 
-    def show(self, image: Image) -> None:
-        self.waiting.append(image)
+    def attach(self, image: Image) -> None:
+        """Let the image go with the next message."""
+        self.pending_images.append(image)
 
     def say(self, prompt: str) -> Answer:
-        """Ask `prompt`, with the images that wait, and keep the answer.
+        """Ask `prompt`, with the pending images, and keep the answer.
 
         Raises:
             OmlxError: the server refuses, reports an error, or breaks off.
             Stopped: the user stopped the answer; what came of its text is kept.
         """
-        images, self.waiting = self.waiting, []
+        images, self.pending_images = self.pending_images, []
         return self._ask(self._turns, {"role": "user", "content": content(prompt, images)})
 
     def regenerate(self) -> Answer:
         """Ask the last question again. If it has an answer, the new one takes its place as soon as
         it has a text. Raises as `say`, and UsageError if nothing was asked."""
         if self._unanswered is not None:
-            return self._ask(self._turns, self._unanswered)
+            return self._ask(*self._unanswered)
         asked = [at for at, turn in enumerate(self._turns) if turn["role"] == "user"]
         if not asked:
             raise UsageError("nothing was asked yet")
@@ -77,7 +79,7 @@ class Conversation:
 
     def forget(self) -> None:
         """Forget all but the system message."""
-        self._turns, self.waiting, self._unanswered = [], [], None
+        self._turns, self.pending_images, self._unanswered = [], [], None
         self.left_out = 0
 
     def replace(self, messages: Iterable[Message]) -> None:
@@ -92,16 +94,22 @@ class Conversation:
             del self._turns[0]
 
     def _ask(self, before: list[Message], question: Message) -> Answer:
-        self._unanswered = question
+        self._unanswered = before, question
         turns = [*before, question]
         system = self.messages[: 1 if self.system else 0]
+        text = ""
         try:
             with self._make_screen() as screen:
-                answer = self._client.ask(self.model, [*system, *turns], screen, **self._fields)
-        except Stopped as stopped:
-            self._keep(turns, stopped.text)
-            raise
-        self._keep(turns, answer.text)
+                try:
+                    answer = self._client.ask(self.model, [*system, *turns], screen, **self._fields)
+                except Stopped as stopped:
+                    text = stopped.text
+                    raise
+                text = answer.text
+        except KeyboardInterrupt:  # one more may come while the screen finishes
+            raise Stopped(text) from None
+        finally:
+            self._keep(turns, text)
         return answer
 
     def _keep(self, turns: list[Message], text: str) -> None:

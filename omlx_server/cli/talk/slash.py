@@ -20,7 +20,7 @@ _KEYS = '''\
 Ctrl-C               stops an answer, which is kept; twice at the prompt leaves
 \\ at a line's end    goes on in the next line; so do Alt-Enter and Ctrl-J
 """                  begins and ends a message of several lines
-All else is said to the model.'''
+Everything else is sent to the model.'''
 
 Turn = Callable[[], Answer]
 """Asks the model and returns its answer. Raises as `Conversation.say`."""
@@ -80,15 +80,15 @@ def _parted(line: str) -> tuple[Command, str] | None:
 def _image(conversation: Conversation, argument: str) -> Turn | None:
     path, text = split(argument)
     image = read_image(path)
-    conversation.show(image)
-    output.show(f"[{image.words}]" if text else f"[{image.words}; it goes with the next message]")
+    conversation.attach(image)
+    output.say(f"[{image.words}]" if text else f"[{image.words}; it goes with the next message]")
     return partial(conversation.say, text) if text else None
 
 
 def _system(conversation: Conversation, argument: str) -> None:
     if argument:
         conversation.system = "" if argument == _NOTHING else argument
-    output.show(output.harmless(conversation.system) or "[there is no system message]")
+    output.say(output.harmless(conversation.system) or "[there is no system message]")
 
 
 def _model(conversation: Conversation, argument: str) -> None:
@@ -98,7 +98,7 @@ def _model(conversation: Conversation, argument: str) -> None:
         raise UsageError(f"the server has no {output.visible(argument)}", hint=f"it has {had}")
     conversation.model = argument or conversation.model
     for name in served:
-        output.show(f"{'*' if name == conversation.model else ' '} {output.visible(name)}")
+        output.say(f"{'*' if name == conversation.model else ' '} {output.visible(name)}")
 
 
 def _regenerate(conversation: Conversation, _: str) -> Turn:
@@ -111,14 +111,16 @@ def _new(conversation: Conversation, _: str) -> None:
 
 def _save(conversation: Conversation, argument: str) -> None:
     path = _file(argument)
-    transcript.save(path, conversation.messages)
-    output.show(f"[saved to {output.visible(str(path))}]")
+    if not conversation.messages:
+        raise UsageError("nothing was said yet")
+    replaced = transcript.save(path, conversation.messages)
+    output.say(f"[saved {'over' if replaced else 'to'} {output.visible(str(path))}]")
 
 
 def _load(conversation: Conversation, argument: str) -> None:
     messages = transcript.load(_file(argument))
     conversation.replace(messages)
-    output.show(f"[{len(messages)} messages; the conversation goes on from there]")
+    output.say(f"[{len(messages)} messages; the conversation goes on from there]")
 
 
 def _file(argument: str) -> Path:
@@ -127,12 +129,14 @@ def _file(argument: str) -> Path:
     path, rest = split(argument)
     if rest:
         raise UsageError("there is more than a file", hint="put a name with blanks in quotes")
+    if "\0" in str(path):
+        raise UsageError(f"{output.visible(str(path))} can't be the name of a file")
     return path
 
 
 def _help(conversation: Conversation, _: str) -> None:
     lines = [f"{command.usage:<21}{command.about}" for command in COMMANDS]
-    output.show("\n".join([*lines, _KEYS]))
+    output.say("\n".join([*lines, _KEYS]))
 
 
 def _exit(conversation: Conversation, _: str) -> None:
@@ -148,7 +152,7 @@ COMMANDS = (
     Command(("/regenerate",), "", "asks the last question again", _regenerate),
     Command(("/new", "/clear"), "", "begins anew; the system message stays", _new),
     Command(("/save",), "FILE", "writes the conversation to a file, as JSON", _save),
-    Command(("/load",), "FILE", "goes on from such a file", _load),
+    Command(("/load",), "FILE", "replaces the conversation by that of a file", _load),
     Command(("/help", "/?"), "", "shows this", _help),
     Command(_LEAVE, "", "leaves; so does Ctrl-D", _exit),
 )

@@ -1,8 +1,9 @@
-"""Conversations as files: a JSON list of messages, as a chat completion takes them."""
+"""Conversations as files: a JSON list of messages of the system, the user and the assistant."""
 
 import json
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +19,14 @@ _MOST_BYTES = 256 * 1024 * 1024
 _CONTROLS = re.compile(r"[\x7f-\x9f]")
 
 
-def save(path: Path, messages: Sequence[Message]) -> None:
-    """Write the messages to a file that only the user can read. Raises UsageError if that is
-    impossible, or if the file is there and holds no conversation."""
+def save(path: Path, messages: Sequence[Message]) -> bool:
+    """Write the messages to a file that only the user can read; return whether it takes the place
+    of another. Raises UsageError if that is impossible, or if the file is there and holds more than
+    a conversation as this function writes it."""
     path = expanded(path)
-    if path.exists():
+    with system_errors_as(UsageError, visible(str(path))):
+        replaced = path.exists()
+    if replaced:
         _must_be_ours(path)
     text = json.dumps(messages, ensure_ascii=False, indent=2)
     text = _CONTROLS.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
@@ -32,12 +36,18 @@ def save(path: Path, messages: Sequence[Message]) -> None:
     ):
         # A lone surrogate, which JSON may hold, is no text.
         file.write(text.encode("utf-8", "replace") + b"\n")
+    return replaced
 
 
 def load(path: Path) -> list[Message]:
     """The messages in a file: a list, or an object that has one under `messages`. Fields other than
     `role` and `content` are left out. Raises UsageError if the file can't be read, or has no such
     list."""
+    return _messages(_document(path), visible(str(path)))
+
+
+def _document(path: Path) -> Any:
+    """The JSON in a file. Raises UsageError if there is none, or it can't be read."""
     name = visible(str(path))
     path = expanded(path)
     with system_errors_as(UsageError, name):
@@ -48,9 +58,13 @@ def load(path: Path) -> list[Message]:
     if len(data) > _MOST_BYTES:
         raise UsageError(f"{name} is larger than {_MOST_BYTES >> 20} MiB")
     try:
-        document = json.loads(data)
+        return json.loads(data)
     except (ValueError, RecursionError) as error:
         raise UsageError(f"{name} is no JSON: {visible(str(error))}") from None
+
+
+def _messages(document: Any, name: str) -> list[Message]:
+    """The messages of a document of the file `name`. Raises UsageError if it has none."""
     if isinstance(document, dict):
         document = document.get("messages")
     if not isinstance(document, list) or not document:
@@ -71,10 +85,12 @@ def _message(item: Any, where: str) -> Message:
 
 
 def _must_be_ours(path: Path) -> None:
-    """Raises UsageError if the file is no conversation: it is somebody's, and must stay."""
-    try:
-        load(path)
-    except UsageError:
-        name = visible(str(path))
-        hint = "name another, or remove it"
-        raise UsageError(f"{name} is there, and is no conversation", hint=hint) from None
+    """Raises UsageError if `load` would leave something of the file out: `save` did not write it,
+    so it must stay."""
+    name = visible(str(path))
+    with suppress(UsageError):
+        document = _document(path)
+        if document == _messages(document, name):
+            return
+    hint = "name another, or remove it"
+    raise UsageError(f"{name} is there, and no conversation that /save wrote", hint=hint)

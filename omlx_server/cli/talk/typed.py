@@ -1,5 +1,6 @@
 """Reads messages from standard input line by line: from a pipe, or from a plain terminal."""
 
+import sys
 from contextlib import suppress
 
 from omlx_server.cli.talk.terminal.several_lines import continued, is_open, message
@@ -10,7 +11,7 @@ with suppress(ImportError):  # some builds of Python lack it; with it, `input` c
 
 class TypedLines:
     """`prompt` is written before each message, and dots before its further lines; nothing is if it
-    is empty."""
+    is empty. They go to stderr where stdout is no terminal."""
 
     def __init__(self, prompt: str) -> None:
         self._prompt = prompt
@@ -26,9 +27,12 @@ class TypedLines:
         return None if text is None else message(text)
 
     def _line(self, prompt: str) -> str | None:
+        at_terminal = sys.stdout.isatty()
         try:
-            return input(prompt)
+            if not at_terminal:
+                print(prompt, end="", file=sys.stderr, flush=True)
+            return input(prompt if at_terminal else "")
         except (EOFError, RuntimeError):  # RuntimeError: stdin is closed
             if prompt:
-                print()
+                print(file=sys.stdout if at_terminal else sys.stderr)
             return None

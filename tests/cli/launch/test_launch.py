@@ -143,13 +143,16 @@ def test_opencode_and_aider(tiny: ServerProcess, home: Path, clients: str) -> No
     assert told["provider"]["omlx"]["options"]["baseURL"] == f"{tiny.url}/v1"
     assert KEY not in found["environ"]["OPENCODE_CONFIG_CONTENT"]
     assert found["environ"]["OMLX_API_KEY"] == KEY
-    found = launched(home, clients, "aider", "--url", tiny.url, OMLX_API_KEY=KEY)
+    cache = {"XDG_CACHE_HOME": str(home / "cache")}
+    found = launched(home, clients, "aider", "--url", tiny.url, OMLX_API_KEY=KEY, **cache)
     assert found["environ"]["OPENAI_API_BASE"] == f"{tiny.url}/v1"
     assert found["environ"]["OPENAI_API_KEY"] == KEY
     assert found["arguments"][:2] == ["--model", "openai/tiny"]
     limits = json.loads(Path(found["arguments"][-1]).read_text(encoding="utf-8"))["openai/tiny"]
     assert limits["max_input_tokens"] == CONTEXT
     assert limits["max_output_tokens"] == CONTEXT // 4
+    assert found["arguments"][-1].startswith(f"{home}/cache/omlx_server/launch/")
+    assert not (home / ".cache").exists()
 
 
 @pytest.mark.parametrize("client", CLIENTS)
@@ -184,16 +187,24 @@ def test_launch_says_in_a_line_what_is_missing(tiny: ServerProcess, home: Path) 
         (("claude", "--url", NOBODY), 1, "no server answers at"),
         (("cloude", "--url", tiny.url), 2, "cloude is not known\nhint: known are claude, codex"),
     ):
-        done = program(home, *arguments, path=os.defpath)
+        done = program(home, *arguments, path=os.defpath, OMLX_API_KEY=KEY)
         assert (done.returncode, done.stdout) == (code, "")
         assert words in done.stderr
         assert len(done.stderr.splitlines()) == 2
 
 
 def test_a_model_that_is_not_served_is_refused(tiny: ServerProcess, home: Path) -> None:
-    done = program(home, "aider", "--url", tiny.url, "--model", "other", OMLX_API_KEY=KEY)
-    assert done.returncode == 2
+    done = invoke(tiny, "aider", "--model", "other")
+    assert done.exit_code == 2
     assert "does not serve other" in done.stderr
+
+
+@pytest.mark.parametrize("key", ["", "wrong"])
+def test_without_the_right_key_no_agent_is_started(tiny: ServerProcess, key: str) -> None:
+    asks = ["launch", "codex", "--url", tiny.url]
+    done = CliRunner().invoke(app, asks, env={"OMLX_API_KEY": key})
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert done.stderr.startswith("error: the server wants an API key\nhint: ")
 
 
 def test_our_own_key_goes_to_our_own_server_only(home: Path, clients: str) -> None:
@@ -203,6 +214,10 @@ def test_our_own_key_goes_to_our_own_server_only(home: Path, clients: str) -> No
     other = program(home, "aider", "--print", "--url", NOBODY)
     assert "none-needed" in other.stdout
     assert KEY not in own.stdout + other.stdout
+    assert own.stderr == (
+        "note: the key stands in auth.api_keys; the shell needs it in OMLX_API_KEY\n"
+    )
+    assert other.stderr == ""
 
 
 # --- The context, and models that can't chat -----------------------------------------------------

@@ -15,9 +15,9 @@ ROOT = Path(__file__).parents[3]
 UP = """\
 import sys
 from omlx_server.cli.serve import up
-wish = up.Wish("starter", once="once" in sys.argv, demo=False, config=None, sets=[],
-               program=(sys.executable, {fake!r}), browser="quiet" not in sys.argv)
-sys.exit(up.run(wish, port="0"))
+options = up.UpOptions("starter", once="once" in sys.argv, demo=False, config=None, sets=[],
+                       program=(sys.executable, {fake!r}), browser="quiet" not in sys.argv)
+sys.exit(up.run(options, port="0"))
 """
 
 

@@ -47,10 +47,10 @@ def signals() -> Iterator[None]:
 
 
 def start(
-    model: str = "starter", *, port: str = "0", program: Sequence[str] = PROGRAM, **wish: Any
+    model: str = "starter", *, port: str = "0", program: Sequence[str] = PROGRAM, **options: Any
 ) -> int:
-    wish = {"once": True, "demo": False, "config": None, "sets": []} | wish
-    return up.run(up.Wish(model=model, program=program, **wish), port=port)
+    options = {"once": True, "demo": False, "config": None, "sets": []} | options
+    return up.run(up.UpOptions(model=model, program=program, **options), port=port)
 
 
 def port_of(url: str) -> str:
@@ -276,7 +276,7 @@ import dataclasses, sys
 from omlx_server.cli.serve import up
 from omlx_server.cli.app import main
 run, (arguments, *program) = up.run, sys.argv[1:]
-up.run = lambda wish, port: run(dataclasses.replace(wish, program=program), port=port)
+up.run = lambda options, port: run(dataclasses.replace(options, program=program), port=port)
 sys.argv = ["omlx-server", *arguments.split()]
 main()
 """

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +13,14 @@ from typer.testing import CliRunner, Result
 from omlx_server.cli.app import app
 from omlx_server.cli.server_client.address import local_url, own_server
 from omlx_server.cli.server_client.http import NoAnswer, asked
-from omlx_server.cli.talk.client import Answer, ChatClient
+from omlx_server.cli.shell.screen import Screen
+from omlx_server.cli.talk.client import Answer, ChatClient, Stopped
+from omlx_server.cli.talk.conversation import Conversation
 from omlx_server.cli.talk.slash import completions
+from omlx_server.cli.talk.typed import TypedLines
 from omlx_server.settings import load
 from tests.cli.conftest import FAKE_SERVER
+from tests.cli.program import ROOT
 
 runner = CliRunner()
 
@@ -51,9 +56,9 @@ def test_all_that_people_end_a_talk_with_ends_it(server_url: str, end: str) -> N
 def test_what_could_be_said_is_listed_on_demand(server_url: str) -> None:
     for line in ("/help", "/?"):
         result = chat(server_url, stdin=f"{line}\n")
-        assert result.stderr == ""
-        assert all(name in result.stdout for name in completions())
-        assert max(map(len, result.stdout.splitlines())) < 80
+        assert result.stdout == ""
+        assert all(name in result.stderr for name in completions())
+        assert max(map(len, result.stderr.splitlines())) < 80
 
 
 @pytest.mark.parametrize("line", ["/what", "/", "/Exit", "/new!"])
@@ -88,9 +93,70 @@ def test_an_end_that_the_server_chose_is_marked(server_url: str) -> None:
     assert said.stderr.startswith("[ended by the server: content_filter]\n")
 
 
+def test_counts_and_ends_that_are_none_do_no_harm(server_url: str) -> None:
+    said = chat(server_url, "--once", "odd")
+    assert (said.exit_code, said.stdout) == (0, "It is Paris.\n")
+    assert said.stderr.startswith("[ended by the server: 7]\n")
+    assert said.stderr.endswith(" 0 tokens, 0 of 0 prompt tokens cached]\n")
+
+
 def test_line_separators_inside_an_answer_do_not_cut_events(server_url: str) -> None:
     # U+0085 is a control character, and left out.
     assert chat(server_url, "--once", "lines").stdout == "one\u2028twothree\n"
+
+
+def test_what_a_terminal_or_a_request_can_not_encode_ends_nothing(server_url: str) -> None:
+    latin = CliRunner(charset="latin-1").invoke(app, ["chat", "--url", server_url, "--once=lines"])
+    assert latin.stdout == "one\\u2028twothree\n"
+    (request,) = requests(server_url, "--system", "\udcff", stdin="repeat\n")
+    assert request["messages"][0]["content"] == "?"
+    said = runner.invoke(app, ["chat", "--url", server_url], input=b'\xff\n""" """\nrepeat\n')
+    assert (said.exit_code, '"\\ufffd"' in said.stdout) == (0, True)
+
+
+def test_standard_input_may_be_closed(server_url: str) -> None:
+    words = [sys.executable, "-m", "omlx_server", "chat", "--url", server_url, "--once", "hi"]
+    closed = ["/bin/sh", "-c", 'exec "$@" <&-', "sh", *words]
+    done = subprocess.run(closed, env={"PYTHONPATH": str(ROOT)}, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, "It is Paris.\n"), done.stderr
+
+
+def test_a_prompt_is_no_part_of_what_is_piped_away(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.stdin", StringIO("a\\\nb\n"))
+    lines = TypedLines("> ")
+    assert (lines.read(), lines.read()) == ("a\nb", None)
+    assert capsys.readouterr() == ("", "> . > \n")
+
+
+class _Interrupted(Screen):
+    """Ctrl-C is pressed at the first piece, and once more while the screen ends."""
+
+    def text(self, piece: str) -> None:
+        raise KeyboardInterrupt
+
+    def __exit__(self, *_: object) -> None:
+        raise KeyboardInterrupt
+
+
+class _Broken(Screen):
+    def text(self, piece: str) -> None:
+        raise ValueError("a bug of ours")
+
+
+def test_a_stopped_answer_is_kept_however_often_ctrl_c_is_pressed(server_url: str) -> None:
+    with ChatClient(asked(server_url, "")) as client:
+        talk = Conversation(client, "starter", "", {}, _Interrupted)
+        with pytest.raises(Stopped) as stopped:
+            talk.say("hello")
+    assert stopped.value.text == talk.messages[-1]["content"] == "I"
+
+
+def test_a_bug_of_the_screen_is_no_fault_of_the_server(server_url: str) -> None:
+    question = [{"role": "user", "content": "hello"}]
+    with ChatClient(asked(server_url, "")) as client, pytest.raises(ValueError, match="of ours"):
+        client.ask("starter", question, _Broken())
 
 
 def requests(url: str, *arguments: str, stdin: str) -> list[dict[str, Any]]:

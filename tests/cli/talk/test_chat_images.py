@@ -58,12 +58,13 @@ def test_an_image_is_sent_as_a_data_url_with_its_text(
 
 
 def test_its_kind_and_size_are_told(server_url: str, cat: Path) -> None:
-    lines = chat(server_url, stdin="/image cat.png\n").stdout.splitlines()
+    lines = chat(server_url, stdin="/image cat.png\n").stderr.splitlines()
     assert lines == [
         f"[cat.png: PNG, 12 x 8 pixels, {len(CAT)} bytes; it goes with the next message]"
     ]
-    lines = chat(server_url, stdin="/image cat.png count\n").stdout.splitlines()
-    assert lines[:2] == [f"[cat.png: PNG, 12 x 8 pixels, {len(CAT)} bytes]", "1"]
+    said = chat(server_url, stdin="/image cat.png count\n")
+    assert said.stderr.startswith(f"[cat.png: PNG, 12 x 8 pixels, {len(CAT)} bytes]\n[first token")
+    assert said.stdout == "1\n"
 
 
 def test_a_photo_on_its_side_has_the_size_that_is_seen(server_url: str, home: Path) -> None:
@@ -71,7 +72,7 @@ def test_a_photo_on_its_side_has_the_size_that_is_seen(server_url: str, home: Pa
     exif = Image.Exif()
     exif[0x0112] = 6
     (home / "p.jpg").write_bytes(encoded(image, "JPEG", exif=exif))
-    assert "8 x 12 pixels" in chat(server_url, stdin="/image p.jpg\n").stdout
+    assert "8 x 12 pixels" in chat(server_url, stdin="/image p.jpg\n").stderr
 
 
 def test_several_go_with_the_next_message_and_stay_in_the_talk(server_url: str, cat: Path) -> None:
@@ -96,7 +97,7 @@ def test_an_image_that_was_refused_is_not_sent_again(
     server_url: str, cat: Path, failure: str
 ) -> None:
     result = chat(server_url, stdin=f"/image cat.png\n{failure}\nrepeat\n")
-    assert result.stderr.startswith("error: ")
+    assert "]\nerror: " in result.stderr
     assert "[the conversation goes on without the image]" in result.stderr
     assert sent(result) == [["repeat"]]
     two = chat(server_url, stdin=f"/image cat.png\n/image cat.png {failure}\nrepeat\n")
@@ -183,7 +184,7 @@ def test_a_name_with_control_characters_can_not_move_the_cursor(home: Path) -> N
 
 
 def test_help_teaches_it(server_url: str) -> None:
-    assert "/image FILE [TEXT]" in chat(server_url, stdin="/help\n").stdout
+    assert "/image FILE [TEXT]" in chat(server_url, stdin="/help\n").stderr
     result = runner.invoke(app, ["chat", "--help"])
     assert "--image" in result.output and "/image FILE [TEXT]" in result.output
 

@@ -13,6 +13,7 @@ from typer.testing import CliRunner, Result
 from omlx_server.cli.app import app
 from omlx_server.cli.talk import transcript
 from omlx_server.cli.talk.terminal.history import history_file
+from omlx_server.cli.talk.terminal.several_lines import is_open, message
 from omlx_server.errors import OmlxError, UsageError
 from tests.cli.program import ROOT, imported_by
 
@@ -32,12 +33,13 @@ def sent(result: Result) -> list[list[str]]:
 
 def test_a_conversation_goes_on_from_its_file(server_url: str, home: Path) -> None:
     said = chat(server_url, "hello\n/save talk.json\n", "--system", "Be brief.")
-    assert "[saved to talk.json]" in said.stdout
+    assert "[saved to talk.json]" in said.stderr
     system = {"role": "system", "content": "Be brief."}
     assert json.loads((home / "talk.json").read_text()) == [system, *HELLO]
     assert stat.S_IMODE((home / "talk.json").stat().st_mode) == 0o600
     said = chat(server_url, "/load talk.json\nrepeat\n/save talk.json\n/new\nrepeat\n")
-    assert "[3 messages; the conversation goes on from there]" in said.stdout
+    assert "[3 messages; the conversation goes on from there]" in said.stderr
+    assert "[saved over talk.json]" in said.stderr
     assert sent(said) == [["Be brief.", "hello", "It is Paris.", "repeat"], ["Be brief.", "repeat"]]
     assert len(json.loads((home / "talk.json").read_text())) == 5
 
@@ -70,17 +72,32 @@ def test_what_is_no_conversation_is_told_and_stays(home: Path, text: str, proble
     with pytest.raises(UsageError, match=problem):
         transcript.load(path)
     before = path.read_bytes()
-    with pytest.raises(UsageError, match="is there, and is no conversation"):
+    with pytest.raises(UsageError, match="is there, and no conversation that /save wrote"):
         transcript.save(path, HELLO)
     assert path.read_bytes() == before
 
 
+@pytest.mark.parametrize("theirs", [{"messages": HELLO}, [HELLO[0] | {"name": "x"}]])
+def test_a_file_that_can_be_loaded_but_was_not_saved_here_stays(home: Path, theirs: object) -> None:
+    path = home / "a.json"
+    path.write_text(json.dumps(theirs))
+    assert transcript.load(path)
+    with pytest.raises(UsageError, match="no conversation that /save wrote"):
+        transcript.save(path, HELLO)
+    assert json.loads(path.read_text()) == theirs
+
+
 def test_a_failed_command_leaves_the_conversation_as_it_was(server_url: str, home: Path) -> None:
     (home / "bad.json").write_text("[1]")
-    lines = ["hello", "/load none.json", "/load bad.json", "/load", "/load .", "/save", "/save a b"]
+    lines = ["/save a.json", f"/save {'x' * 300}", "hello", f"/save {'x' * 300}", "/save a\0b"]
+    lines += ["/load none.json", "/load bad.json", "/load", "/load .", "/save", "/save a b"]
     said = chat(server_url, "\n".join([*lines, "/save no/such/place", "/model x", "repeat\n"]))
     errors = [line for line in said.stderr.splitlines() if line.startswith("error: ")]
     assert errors == [
+        "error: nothing was said yet",
+        "error: nothing was said yet",
+        f"error: {'x' * 300}: File name too long",
+        "error: a?b can't be the name of a file",
         "error: none.json: No such file or directory",
         "error: bad.json, message 1: it is no object",
         "error: a file is missing",
@@ -109,15 +126,44 @@ def test_the_last_question_is_asked_again(server_url: str) -> None:
     assert said.stdout.splitlines()[-1] == "5"
 
 
+def test_a_question_that_failed_twice_is_still_asked_once(server_url: str) -> None:
+    again = "/system refuse\n/regenerate\n/system -\n/regenerate\n"
+    said = chat(server_url, f"repeat\n{again}")
+    assert said.stderr.count("error: the model refuses") == 1
+    assert sent(said) == [["repeat"]] * 2
+
+
 def test_the_system_message_and_the_model_can_be_changed(server_url: str) -> None:
     said = chat(
         server_url, "/system\n/system Be kind.\nrepeat\n/system -\nrepeat\n/model starter\n"
     )
-    assert said.stdout.count("[there is no system message]") == 2
-    assert said.stdout.splitlines()[1] == "Be kind."
+    assert said.stderr.count("[there is no system message]\n") == 2
+    assert said.stderr.splitlines()[1] == "Be kind."
     first, second = sent(said)
     assert first == ["Be kind.", "repeat"] and second[0] == "repeat"
-    assert said.stdout.splitlines()[-1] == "* starter"
+    assert said.stderr.splitlines()[-1] == "* starter"
+
+
+SEVERAL = {
+    "a": (False, "a"),
+    "a \\": (True, "a \\"),
+    '"""': (True, '"""'),
+    '"""a': (True, '"""a'),
+    '"""a\nb"""': (False, "a\nb"),
+    '"""\na"""b"""c': (True, '"""\na"""b"""c'),
+    '"""\nx = """b"""\n"""': (False, 'x = """b"""'),
+    '"""Docs."""\nimport x': (False, '"""Docs."""\nimport x'),
+    '"""Docs."""\nx = """b"""': (False, '"""Docs."""\nx = """b"""'),
+    '""""""': (False, ""),
+    '""" """': (False, " "),
+}
+
+
+@pytest.mark.parametrize(("typed", "expected"), SEVERAL.items(), ids=repr)
+def test_quotes_and_backslashes_say_where_a_message_ends(
+    typed: str, expected: tuple[bool, str]
+) -> None:
+    assert (is_open(typed), message(typed)) == expected
 
 
 def test_a_message_of_several_lines_may_come_from_a_pipe(server_url: str) -> None:
@@ -170,6 +216,7 @@ def test_the_history_is_the_users_own_and_bounded(
     kept = path.read_bytes()
     assert kept.startswith(b"\n# 2026\n+") and kept.endswith(b"+99999\n")
     assert 400_000 < len(kept) <= 1 << 19
-    monkeypatch.setenv("XDG_STATE_HOME", str(path))
+    (home / ".local").rename(home / "elsewhere")
+    monkeypatch.setenv("XDG_STATE_HOME", str(home / "elsewhere/state/omlx_server/chat_history"))
     with pytest.raises(OmlxError, match="no history is kept"):
         history_file()

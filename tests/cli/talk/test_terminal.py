@@ -74,9 +74,9 @@ def say(terminal: PseudoTerminal, text: str) -> None:
 
 def asked(terminal: PseudoTerminal, file: Path) -> list[str]:
     """What the user said in the conversation so far."""
-    count = terminal.text.count("[saved to")
+    count = terminal.text.count("[saved ")
     terminal.type(f"/save {file.name}{ENTER}")
-    terminal.shows("[saved to", count + 1)
+    terminal.shows("[saved ", count + 1)
     return [m["content"] for m in json.loads(file.read_text()) if m["role"] == "user"]
 
 
@@ -139,10 +139,14 @@ def _leave_with_ctrl_c(terminal: PseudoTerminal) -> None:
     assert terminal.ends() == 0
 
 
-def test_a_narrow_terminal_without_colours_shows_every_line_once(url: str) -> None:
+def test_a_narrow_terminal_without_colours_shows_every_line_once(url: str, home: Path) -> None:
     with chatting(url, columns=24, rows=6, NO_COLOR="1") as terminal:
+        file = home / ".local" / "state" / "omlx_server" / "chat_history"
+        file.unlink()
+        file.mkdir()  # then nothing can be kept, which is told once
         say(terminal, "Hi")
         say(terminal, "Again")
+        assert terminal.raw.count(b"[no history is kept: Is a directory]") == 1
         assert terminal.text.count("def rain(drops):") == 2
         words = "It will rain all day\nlong, so that whoever\ngoes out should take an"
         assert terminal.text.count(words) == 2

@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 
 from omlx_server.errors import OmlxError, system_errors_as
-from omlx_server.settings.types import expanded
+from omlx_server.settings.types import own_place
 from omlx_server.settings.whole_file import OTHERS, PRIVATE_DIRECTORY, PRIVATE_FILE, replacing
 
 # A file that is larger loses its older half when a conversation begins.
@@ -13,11 +13,9 @@ _ENTRY = b"\n# "  # how prompt_toolkit begins an entry: its time, as a comment
 
 
 def history_file() -> Path:
-    """The file in $XDG_STATE_HOME, or in ~/.local/state. Makes it, and its directory, if they are
-    missing. Raises OmlxError if that is impossible."""
-    state = os.environ.get("XDG_STATE_HOME", "")
-    home = Path(state) if Path(state).is_absolute() else expanded("~/.local/state")
-    path = home / "omlx_server" / "chat_history"
+    """The path of the file. Makes it, and its directory, if they are missing. Raises OmlxError if
+    that is impossible."""
+    path = own_place("~/.local/state/omlx_server/chat_history")
     with system_errors_as(OmlxError, f"no history is kept: {path}"):
         path.parent.mkdir(mode=PRIVATE_DIRECTORY, parents=True, exist_ok=True)
         number = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, PRIVATE_FILE)

@@ -35,7 +35,7 @@ class _Code(CodeBlock):
     """Highlighted between its fences, without a margin, so that it can be copied."""
 
     def __rich_console__(self, console: Console, options: Options) -> RenderResult:
-        name = "" if self.lexer_name == "text" else self.lexer_name
+        name = "" if self.lexer_name == "text" else harmless(self.lexer_name)
         yield Text(f"```{name}", style="dim")
         yield Syntax(
             str(self.text).rstrip(),
@@ -61,6 +61,7 @@ class _Markdown(Markdown):
         self.parsed = _PARSER.parse(text)
         for token in self.parsed:
             for child in token.children or ():
+                child.content = harmless(child.content)  # it may have been written as an entity
                 if child.type == "softbreak":  # the lines of a poem stay lines
                     child.type = "hardbreak"
 

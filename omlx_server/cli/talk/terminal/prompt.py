@@ -11,6 +11,7 @@ from prompt_toolkit.history import FileHistory, InMemoryHistory
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 from prompt_toolkit.shortcuts import CompleteStyle
 
+from omlx_server.cli.shell.output import say
 from omlx_server.cli.talk.terminal.several_lines import continued, is_open, message
 
 
@@ -18,6 +19,7 @@ class Prompt:
     """`commands` are those that can be completed; of each, whether it takes a file."""
 
     def __init__(self, commands: Mapping[str, bool], history: Path | None) -> None:
+        self._history = InMemoryHistory() if history is None else _History(str(history))
         self._session: PromptSession[str] = PromptSession(
             "> ",
             multiline=True,
@@ -26,15 +28,52 @@ class Prompt:
             completer=_Commands(commands),
             complete_while_typing=False,
             complete_style=CompleteStyle.READLINE_LIKE,
-            history=InMemoryHistory() if history is None else FileHistory(str(history)),
+            history=self._history,
         )
 
     def read(self) -> str | None:
         """The next message; None at Ctrl-D. Raises KeyboardInterrupt at Ctrl-C."""
         try:
-            return message(self._session.prompt())
+            typed = self._session.prompt()
         except EOFError:
             return None
+        if isinstance(self._history, _History) and (problem := self._history.new_problem()):
+            say(problem)
+        return message(typed)
+
+
+class _History(FileHistory):
+    """Keeps messages in a file, until that can't be read or written."""
+
+    def __init__(self, filename: str) -> None:
+        super().__init__(filename)
+        self._problem = ""
+        self._is_told = False
+
+    def new_problem(self) -> str:
+        """Why messages are no longer kept; empty if they are, or if that was asked before."""
+        problem = "" if self._is_told else self._problem
+        self._is_told = bool(self._problem)
+        return problem
+
+    def load_history_strings(self) -> Iterable[str]:
+        try:
+            return super().load_history_strings()
+        except OSError as error:
+            self._fail(error)
+            return ()
+
+    def store_string(self, string: str) -> None:
+        if self._problem:
+            return
+        try:
+            # What is typed may have lone surrogates: bytes that are no UTF-8.
+            super().store_string(string.encode("utf-8", "replace").decode())
+        except OSError as error:
+            self._fail(error)
+
+    def _fail(self, error: OSError) -> None:
+        self._problem = f"[no history is kept: {error.strerror or error}]"
 
 
 class _Commands(Completer):

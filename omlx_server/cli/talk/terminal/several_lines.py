@@ -6,20 +6,36 @@ _QUOTES = '"""'
 def is_open(text: str) -> bool:
     """Whether the end of a line is not yet the end of the message."""
     text = text.strip()
-    if text.startswith(_QUOTES):
-        return len(text) < 2 * len(_QUOTES) or not text.endswith(_QUOTES)
-    return text.endswith("\\")
+    return _quotes_are_open(text) or text.endswith("\\")
 
 
 def message(text: str) -> str:
-    """The message of what was typed: without the quotes around it, and blanks at its ends."""
+    """The message of what was typed: without the quotes around it, and blanks at its ends. What
+    only begins with quotes, such as a Python module with a docstring, keeps them."""
     text = text.strip()
-    if text.startswith(_QUOTES) and not is_open(text):
-        text = text[len(_QUOTES) : -len(_QUOTES)].strip("\n")
+    inner = text[len(_QUOTES) : -len(_QUOTES)]
+    if text == f"{_QUOTES}{inner}{_QUOTES}" and (_QUOTES not in inner or _begins_a_block(text)):
+        return inner.strip("\n")
     return text
 
 
 def continued(text: str) -> str:
     """An open text with the end of its line: without the backslash that asked for more."""
-    quoted = text.lstrip().startswith(_QUOTES)
-    return f"{text}\n" if quoted else f"{text.rstrip()[:-1]}\n"
+    if _quotes_are_open(text.strip()):
+        return f"{text}\n"
+    return f"{text.rstrip()[:-1]}\n"
+
+
+def _quotes_are_open(text: str) -> bool:
+    """Whether a text without blanks at its ends begins with quotes that are not closed yet. Those
+    on a line of their own are closed by quotes at the end only."""
+    if not text.startswith(_QUOTES):
+        return False
+    if _begins_a_block(text):
+        return not text.endswith(_QUOTES) or len(text) < 2 * len(_QUOTES)
+    return _QUOTES not in text[len(_QUOTES) :]
+
+
+def _begins_a_block(text: str) -> bool:
+    """Whether the first line holds the quotes alone."""
+    return text.partition("\n")[0].rstrip() == _QUOTES
