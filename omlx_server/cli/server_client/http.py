@@ -173,7 +173,7 @@ def _listings(reply: Reply) -> dict[str, Mapping[str, Any]]:
 
 
 def no_key() -> UsageError:
-    return UsageError("the server wants an API key", hint="give it: OMLX_API_KEY, or --api-key")
+    return UsageError("the server wants an API key", hint="set OMLX_API_KEY to it")
 
 
 def no_answer(url: str) -> NoAnswer:
