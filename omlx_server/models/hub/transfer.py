@@ -24,7 +24,7 @@ from huggingface_hub.errors import HfHubHTTPError, HTTPError
 from huggingface_hub.utils import build_hf_headers, hf_raise_for_status
 
 from omlx_server.core.crash import Crash, guarded
-from omlx_server.models.hub.part import Abandoned, Part, Range, bytes_here, bytes_in
+from omlx_server.models.hub.part import Abandoned, Part, Range, bytes_here, has_size
 
 CONNECTIONS = 16
 """The most connections of one transfer. Each holds `_CHUNK_BYTES` of memory, and a few buffers."""
@@ -39,7 +39,7 @@ _STOP_SECONDS = 1.0
 _LONGEST_PAUSE = 60.0
 _OK, _PARTIAL, _NO_SUCH_RANGE, _SERVER_ERROR = 200, 206, 416, 500
 _BUSY = (408, 429)
-_CONTENT_RANGE = re.compile(r"bytes (\d+)-\d+/(\d+)")
+_CONTENT_RANGE = re.compile(r"bytes (\d+)-\d+/(\d+|\*)")
 Report = Callable[[int], None]
 
 
@@ -189,7 +189,7 @@ class _Transfer:
 
     def _open(self, wanted: Wanted, counted: int) -> None:
         part = Part(wanted.part, wanted.nbytes, self._range_bytes, self._wait)
-        is_there = bytes_in(wanted.target) == wanted.nbytes  # another process was first
+        is_there = has_size(wanted.target, wanted.nbytes)  # another process was first
         here = wanted.nbytes if is_there else part.here
         waiting = deque(at for at in part.ranges if not at.is_done)
         if is_there:
@@ -323,11 +323,11 @@ class _Transfer:
 
 
 def _check_range(response: Any, at: Range, nbytes: int) -> None:
-    """Raises OSError for bytes of another place, or of a file of another size."""
+    """Raises OSError for bytes of another or of no place, or of a file of another size."""
     told = _CONTENT_RANGE.fullmatch(response.headers.get("Content-Range", ""))
     if told is None:
-        return
-    if int(told[2]) != nbytes:
+        raise OSError(errno.EBADMSG, "the server does not say which range it sends")
+    if told[2] != "*" and int(told[2]) != nbytes:
         more = "more" if int(told[2]) > nbytes else "less"
         raise OSError(errno.EBADMSG, f"the server has {more} than the hub has listed")
     if int(told[1]) != at.position:
