@@ -22,6 +22,7 @@ from omlx_server.api.ollama import answers
 from omlx_server.api.ollama.about import Abilities, About, abilities, about, in_words
 from omlx_server.api.ollama.keep_alive import known_as
 from omlx_server.api.ollama.lines import rfc3339
+from omlx_server.api.ollama.prompt import OPTION_NAMES
 from omlx_server.api.ollama.request import ShowRequest
 from omlx_server.api.openai.models import by_name
 from omlx_server.core.request import SamplingPresets
@@ -33,7 +34,6 @@ router = APIRouter()
 OLLAMA_VERSION = "0.13.5"
 """Clients refuse versions that are older than what they need."""
 _CENTURIES = 292 * 365 * 86_400.0  # seconds; as long as Ollama writes for a model that stays
-_OPTIONS = {"repetition_penalty": "repeat_penalty"}
 
 _TAGS = Operation("Ollama", answers.Tags).extra
 _RUNNING = Operation("Ollama", answers.Running).extra
@@ -161,7 +161,7 @@ def _parameters(known: ModelListing) -> str:
         return ""
     names = [field.name for field in dataclasses.fields(SamplingPresets)]
     return "\n".join(
-        f"{_OPTIONS.get(name, name)} {getattr(known.defaults, name)}" for name in names
+        f"{OPTION_NAMES.get(name, name)} {getattr(known.defaults, name)}" for name in names
     )
 
 

@@ -28,6 +28,8 @@ _NO_TEMPLATE = "a template in a request is refused; the model's own is used"
 _NO_CONTEXT = "this server keeps no context; send the conversation to /api/chat"
 _UNSUPPORTED = {"template": _NO_TEMPLATE, "context": _NO_CONTEXT}
 _NO_LIMIT_TOKENS = 1 << 31
+OPTION_NAMES = {"repetition_penalty": "repeat_penalty"}
+"""What Ollama calls a sampling parameter otherwise, where a model is shown."""
 
 
 def of_chat(asked: OllamaChatRequest, model: ServedModel) -> ChatRequest:
