@@ -7,15 +7,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from omlx_server.errors import FetchFailed, ModelUnavailable
+from omlx_server.models import layout
 from omlx_server.models.bundled import embedded
 from omlx_server.models.catalogue import MINILM
 from omlx_server.models.damage import damage_in
 from omlx_server.models.hub.download import download
-from omlx_server.models.hub.hub import NoNetwork
+from omlx_server.models.hub.hub import HubSilent, NoNetwork
 from omlx_server.models.hub.names import HubName, hub_name
 from omlx_server.models.locate import (
     Located,
     Places,
+    candidates,
     find_installed,
     installed,
     located,
@@ -50,7 +52,7 @@ def pulled(name: str, places: Places, progress: Progress) -> Pulled:
     if own := bundled(name, places, progress):
         return Pulled(own, 0)
     meant = hub_name(name)
-    found = find_installed(name, places) if meant is None or "/" not in name else None
+    found = _here(name, places) if meant is None or "/" not in name else None
     if found is not None:
         full = found.names[0]
         meant = hub_name(full) if "/" in full else None
@@ -73,8 +75,15 @@ def bundled(name: str, places: Places, progress: Progress) -> Located | None:
     return Located(path, (MINILM.full_name, MINILM.name))
 
 
+def _here(name: str, places: Places) -> Located | None:
+    """The model of that name in the directories, whole or not; a full name goes first."""
+    found = [model for model in candidates(places.dirs) if name in model.names]
+    return min(found, key=lambda model: model.names[0] != name, default=None)
+
+
 def _undamaged(model: Located) -> Located:
     """One that came from no hub that could tell what its bytes have to be, nor give them again."""
+    layout.check(model.path)
     if problem := damage_in(model.path):
         raise FetchFailed(
             f"{model.names[0]} in {model.path} is damaged: {problem}",
@@ -87,11 +96,11 @@ def _undamaged(model: Located) -> Located:
 def _from_hub(meant: HubName, places: Places, progress: Progress) -> Pulled:
     name = str(meant)
     here = _found(name, places)
-    into = _where(meant, here, places)
+    into = _where(meant, places)
     try:
         done = download(meant.repo_id, into, progress, revision=meant.revision)
     except NoNetwork as error:
-        if here is not None:
+        if here is not None and isinstance(error, HubSilent):
             return Pulled(here, 0, is_checked=False)
         raise NoNetwork(error.message, hint=_offline_hint(places)) from error
     return Pulled(located(done.path, name), done.fetched_bytes)
@@ -104,10 +113,11 @@ def _found(name: str, places: Places) -> Located | None:
         return None  # what is there of it is not whole
 
 
-def _where(meant: HubName, here: Located | None, places: Places) -> Path | None:
-    """The directory that has the model already, else where new ones go; None is the cache."""
+def _where(meant: HubName, places: Places) -> Path | None:
+    """The directory that has the model already, whole or not, else where new ones go; None is the
+    cache."""
     for root in places.dirs:
-        if here is not None and here.path == root.expanduser() / str(meant):
+        if (root.expanduser() / str(meant) / "config.json").is_file():
             return root.expanduser()
     return where_new(meant, places)
 

@@ -23,6 +23,8 @@ _COLORS: Mapping[int, str] = MappingProxyType(
     {logging.DEBUG: "2", logging.INFO: "36", logging.WARNING: "33"}
 )
 _RED = "31"
+# They log each request with its URL, whose query may be the signature that lets one read a file.
+_TALKATIVE = ("uvicorn", "httpx", "httpcore", "httpx2", "httpcore2")
 
 
 class _OwnFile(RotatingFileHandler):
@@ -39,8 +41,8 @@ def start_logging(level: str, file: str, style: str = "auto") -> None:
     handler = log_handler(file)
     _format(handler, style)
     logging.basicConfig(level=level.upper(), handlers=[handler])
-    logging.getLogger("uvicorn").setLevel(logging.WARNING)
-    logging.getLogger("httpx").setLevel(logging.WARNING)
+    for name in _TALKATIVE:
+        logging.getLogger(name).setLevel(logging.WARNING)
 
 
 def change_logging(level: str, style: str) -> None:

@@ -20,13 +20,13 @@ from omlx_server.settings.types import Says
 from omlx_server.settings.values import Entry, from_json, plain, typed, valid
 
 TABLE = "models.overrides"
-_ANY = "chat_template_kwargs"
+_TEMPLATE_KWARGS = "chat_template_kwargs"
 _PRESETS = "presets"
 _PRESET = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _QUOTED = re.compile(r'"(?P<model>[^"]+)"\.(?P<key>.+)|\'(?P<other>[^\']+)\'\.(?P<its>.+)')
 
 
-_ARGUMENT = Field(
+_TEMPLATE_VALUE = Field(
     "argument",
     Annotated[bool | int | float | str, Says("true, false, a number or a text")],
 )
@@ -73,7 +73,7 @@ class OverrideKey:
         """
         entry = Entry(text, origin, is_text=True)
         value = valid(self.dotted, self.field, typed(text, self.field), entry)
-        return value if self.key.startswith(f"{_ANY}.") else plain(value)
+        return value if self.key.startswith(f"{_TEMPLATE_KWARGS}.") else plain(value)
 
     def value_in(self, settings: Settings) -> object:
         """The value that `settings` have for this key, as JSON can hold it.
@@ -153,8 +153,8 @@ def find_override(dotted: str) -> OverrideKey:
 
 
 def _field(key: str) -> Field | None:
-    if key.startswith(f"{_ANY}.") and key != f"{_ANY}.":
-        return _ARGUMENT
+    if key.startswith(f"{_TEMPLATE_KWARGS}.") and key != f"{_TEMPLATE_KWARGS}.":
+        return _TEMPLATE_VALUE
     table, _, rest = key.partition(".")
     preset, dot, own = rest.partition(".")
     if table == _PRESETS and _PRESET.fullmatch(preset):

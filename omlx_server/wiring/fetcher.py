@@ -1,6 +1,8 @@
 """Tells what a name stands for, and fetches models, for a server that runs."""
 
-from omlx_server.api.models.fetcher import Fetched, Kind, Resolved
+import threading
+
+from omlx_server.api.models.fetcher import MOST_AT_ONCE, Fetched, Kind, Resolved
 from omlx_server.errors import ModelUnavailable
 from omlx_server.models import catalogue
 from omlx_server.models.hub.names import hub_name
@@ -16,6 +18,7 @@ class DiskFetcher:
 
     def __init__(self, known: KnownModels) -> None:
         self._known = known
+        self.free = threading.BoundedSemaphore(MOST_AT_ONCE)
 
     def resolve(self, name: str) -> Resolved:
         settings = self._known.settings

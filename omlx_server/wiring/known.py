@@ -166,6 +166,8 @@ class KnownModels:
             adapters=self.adapter_places(source),
             presets=tuple(own.presets),
             defaults=request_defaults(source.recommended, own, self._settings),
+            template_file=own.chat_template or "",
+            reasoning_parser=own.reasoning_parser or "",
         )
 
     def adapter_places(self, source: Source) -> AdapterPlaces | None:

@@ -318,6 +318,10 @@ def test_only_by_hand(directory: Path, tmp_path: Path) -> None:
         assert "omlx-server load" in error["message"]
         order(server, "load", "b")
         assert ask(server, "b").status_code == 200
+        asked = {"model": "b", "keep_alive": 0}  # nobody but the owner could bring it back
+        assert server.http.post(f"{server.url}/api/generate", json=asked).status_code == 200
+        running = server.http.get(f"{server.url}/api/ps").json()["models"]
+        assert {one["name"] for one in running if one["expires_at"] > "2200"} >= {"org/b"}
 
 
 def test_a_stream_goes_on_while_another_model_is_loaded(roomy: ServerProcess) -> None:

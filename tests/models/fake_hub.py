@@ -32,7 +32,9 @@ class Faults:
     `busy`: the statuses of answers to come instead of large files; `most`: how many large answers
     there are at once before others get a 429; `gate`: large answers wait for so many of each other;
     `whole_only`: ranges are not known. `delay`: seconds before an answer; `rate`: the bytes a
-    second of each connection. `cdn`: the address to which requests of large files are sent."""
+    second of each connection. `cdn`: the address to which requests of large files are sent, with a
+    signature. `heads`: the commits of main that are told one after the other, before the real.
+    `content_range`: the header of that name, "" for none."""
 
     cuts: list[int] = field(default_factory=list)
     damaged: int = 0
@@ -46,6 +48,8 @@ class Faults:
     delay: float = 0.0
     rate: float = 0.0
     cdn: str = ""
+    heads: list[str] = field(default_factory=list)
+    content_range: str = "bytes {first}-{last}/{size}"
 
 
 @dataclass
@@ -82,7 +86,7 @@ class Handler(BaseHTTPRequestHandler):
         elif path.startswith(info := f"/api/models/{self.repo_id}/revision/"):
             self._info(path.removeprefix(info))
         elif path == f"/api/models/{self.repo_id}/tree/{COMMIT}":
-            self._json([self._entry(name) for name in self.files])
+            self._tree()
         elif (name := path.removeprefix(f"/{self.repo_id}/resolve/{COMMIT}/")) in self.files:
             self._file(name, asked_range)
         else:
@@ -97,8 +101,19 @@ class Handler(BaseHTTPRequestHandler):
         if revision not in {"main", COMMIT, *self.revisions}:
             self._send(404, b"{}", {"X-Error-Code": "RevisionNotFound"})
             return
+        heads = self.faults.heads
+        sha = heads.pop(0) if revision == "main" and heads else COMMIT
         names = [{"rfilename": name} for name in self.files]
-        self._json({"id": self.repo_id, "sha": COMMIT, "siblings": names})
+        self._json({"id": self.repo_id, "sha": sha, "siblings": names})
+
+    def _tree(self) -> None:
+        """The files, in two pages."""
+        names, half = list(self.files), len(self.files) // 2
+        is_second = "cursor=" in self.path
+        url = f"http://{self.headers['Host']}{self.path}&cursor=x"
+        told = {} if is_second else {"Link": f'<{url}>; rel="next"'}
+        page = names[half:] if is_second else names[:half]
+        self._json([self._entry(name) for name in page], told)
 
     def _file(self, name: str, asked_range: str) -> None:
         body = self.files[name]
@@ -108,7 +123,7 @@ class Handler(BaseHTTPRequestHandler):
         with self.seen.lock:
             self.seen.tokens.append(self.headers.get("Authorization"))
         if self.faults.cdn:
-            self._send(302, b"", {"Location": self.faults.cdn + self.path})
+            self._send(302, b"", {"Location": f"{self.faults.cdn}{self.path}?Signature=x"})
             return
         with self._counted() as is_let_in:
             if self.faults.gate is not None:
@@ -145,7 +160,8 @@ class Handler(BaseHTTPRequestHandler):
         if self.faults.damaged:
             self.faults.damaged -= 1
             body = bytes([body[0] ^ 1]) + body[1:]
-        told = {"Content-Range": f"bytes {first}-{last}/{size}"} if asked_range else {}
+        content_range = self.faults.content_range.format(first=first, last=last, size=size)
+        told = {"Content-Range": content_range} if asked_range else {}
         if self.faults.stall_after:
             self._stall(body, told)
             return
@@ -171,8 +187,9 @@ class Handler(BaseHTTPRequestHandler):
         method = hashlib.sha256 if name in self.large else hashlib.sha1
         return method(self.files[name]).hexdigest()
 
-    def _json(self, value: object) -> None:
-        self._send(200, json.dumps(value).encode(), {"Content-Type": "application/json"})
+    def _json(self, value: object, told: dict[str, str] | None = None) -> None:
+        headers = {"Content-Type": "application/json", **(told or {})}
+        self._send(200, json.dumps(value).encode(), headers)
 
     def _send(
         self, status: int, body: bytes, headers: dict[str, str], cut: int | None = None

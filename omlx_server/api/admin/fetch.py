@@ -1,7 +1,6 @@
 """The admin routes that tell what a model's name stands for, and fetch models."""
 
 import asyncio
-import threading
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
@@ -19,7 +18,7 @@ from omlx_server.api.http.exchange import current
 from omlx_server.api.http.json import JsonResponse
 from omlx_server.api.http.sse import EventStream, named
 from omlx_server.api.metric_helpers import label_of
-from omlx_server.api.models.fetcher import Fetched, ModelFetcher
+from omlx_server.api.models.fetcher import MOST_AT_ONCE, Fetched, ModelFetcher
 from omlx_server.api.models.listing import Catalogue
 from omlx_server.errors import (
     BadRequest,
@@ -32,7 +31,6 @@ from omlx_server.errors import (
 
 router = APIRouter(dependencies=[Depends(require_admin)])
 
-MOST_AT_ONCE = 2
 _LONGEST_NAME = 500
 _TOLD_SECONDS = 0.25
 _NAME = Query("name", str, "As `omlx-server pull` takes it.")
@@ -45,7 +43,6 @@ _PULL = Operation(
     may_fail=(*ADMIN, *MODEL, 429, 503),
 ).extra
 FetchStep = FetchProgress | ModelFetched
-_FREE = threading.BoundedSemaphore(MOST_AT_ONCE)
 
 
 class FetchStopped(OmlxError):
@@ -61,7 +58,9 @@ async def resolve(request: Request, name: str | None = None) -> Response:
     """What a name stands for: a model that is here, one that can be fetched, an alias, or nothing;
     then with names that are near. Uses no network."""
     if not name or len(name) > _LONGEST_NAME:
-        raise BadRequest("a name of at most 500 characters is needed, as ?name=", param="name")
+        raise BadRequest(
+            f"a name of at most {_LONGEST_NAME} characters is needed, as ?name=", param="name"
+        )
     found = await asyncio.to_thread(_fetcher(request).resolve, name)
     answer: ModelResolved = {
         "name": found.name,
@@ -91,15 +90,19 @@ async def fetching(request: Request, name: str) -> AsyncGenerator[FetchStep, Non
     ends it. The generator raises QueueFull, and FetchProblem where the fetch fails.
 
     Raises:
+        BadRequest: the name is too long.
         ModelNotFound: the name is that of no model.
         Unavailable: this server fetches no models.
     """
+    if len(name) > _LONGEST_NAME:
+        raise BadRequest(f"a name has at most {_LONGEST_NAME} characters", param="model")
     fetcher = _fetcher(request)
-    found = await asyncio.to_thread(fetcher.resolve, name[:_LONGEST_NAME])
+    found = await asyncio.to_thread(fetcher.resolve, name)
     if found.kind == "unknown":
         near = f" Did you mean {' or '.join(found.suggestions)}?" if found.suggestions else ""
         raise ModelNotFound(f"There is no model {name[:200]!r}.{near}", param="model")
-    current().about = label_of(found.name)
+    # Not the client's own text, which may be an address with a query.
+    current().about = label_of(found.names[0] if found.names else found.alias_of or found.name)
     return _steps(fetcher, name, context_of(request).models.catalogue)
 
 
@@ -119,17 +122,17 @@ async def _events(steps: AsyncGenerator[FetchStep, None]) -> AsyncGenerator[byte
 async def _steps(
     fetcher: ModelFetcher, name: str, catalogue: Catalogue
 ) -> AsyncGenerator[FetchStep, None]:
-    if not _FREE.acquire(blocking=False):
+    if not fetcher.free.acquire(blocking=False):
         raise QueueFull(f"{MOST_AT_ONCE} models are being fetched already", retry_after=10)
     progress = _Latest()
     task = asyncio.ensure_future(asyncio.to_thread(_fetch, fetcher, name, progress))
-    task.add_done_callback(_noted)
+    task.add_done_callback(_retrieve_exception)
     try:
-        told = None
+        last_sent = None
         while not task.done():
-            if progress.latest != told:
-                told = progress.latest
-                yield told
+            if progress.latest != last_sent:
+                last_sent = progress.latest
+                yield last_sent
             await asyncio.wait({task}, timeout=_TOLD_SECONDS)
         await catalogue.refresh(anew=True)  # so that it can be used at once
         yield _done(task.result())
@@ -141,7 +144,7 @@ async def _steps(
         progress.stop()
 
 
-def _noted(task: "asyncio.Future[Fetched]") -> None:
+def _retrieve_exception(task: "asyncio.Future[Fetched]") -> None:
     """Look at the exception of a fetch: asyncio logs one that nobody has looked at."""
     if not task.cancelled():
         task.exception()
@@ -152,7 +155,7 @@ def _fetch(fetcher: ModelFetcher, name: str, progress: "_Latest") -> Fetched:
     try:
         return fetcher.fetch(name, progress)
     finally:
-        _FREE.release()
+        fetcher.free.release()
 
 
 def _done(fetched: Fetched) -> ModelFetched:

@@ -75,8 +75,8 @@ class Phases:
 class Exchange:
     """One HTTP request and its answer. `parent`: the `traceparent` header. `route`: the pattern of
     the path, as the path itself can hold text that a client chose. `status`: 0 until a response
-    begins. `model`: the first name of the requested model; `about`: that of the model with which an
-    order of the server's owner deals. `problem`: the code of the error that the answer was, or
+    begins. `model`: the first name of the requested model; `about`: that of the model that an admin
+    route, /api/show or /api/pull is about. `problem`: the code of the error that the answer was, or
     ended with; `param` and `reason` are those of the error. `encoded`: tokens of texts that an
     encoder was given. `body`: the size of the request's body in bytes. Times are in
     time.monotonic() seconds. The calls in `afterwards` run when the answer was sent or given up."""
@@ -260,7 +260,7 @@ def _tell(exchange: Exchange, scope: Scope) -> None:
 def _named(exchange: Exchange) -> Fields:
     """The model of a request, and its error; without what it has not."""
     named = {
-        "model": exchange.model or exchange.about,
+        "model": _in_one_line(exchange.model or exchange.about),
         "error": exchange.problem,
         "param": exchange.param,
         "reason": _in_one_line(exchange.reason),

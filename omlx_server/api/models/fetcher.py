@@ -1,21 +1,23 @@
 """What the admin routes need to know of models that are not loaded, and to fetch others; wiring/
 brings the object."""
 
+import threading
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from omlx_server.models.progress import Progress
 
 Kind = Literal["directory", "hub", "catalogue", "unknown"]
+MOST_AT_ONCE = 2
+"""The most fetches at the same time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Resolved:
-    """What a name stands for. `alias_of`: the name for which it is an alias, a short
-    name or an address. `kind`: a directory
-    below models.dirs, a model of the hub or of the catalogue, or nothing; `names` and `path` are
-    those of one that is here. `suggestions` are names that are near, if it is unknown; `problem`
-    says why it can't be used."""
+    """What a name stands for. `kind`: "directory" for one below models.dirs, "hub" and "catalogue"
+    for models of these, "unknown" for nothing. `alias_of`: the name for which it is an alias, a
+    short name or an address. `names` and `path` are those of a model that is here. `suggestions`
+    are names that are near, if it is unknown; `problem` says why it can't be used."""
 
     name: str
     kind: Kind
@@ -38,7 +40,11 @@ class Fetched:
 
 
 class ModelFetcher(Protocol):
-    """Looks for models on the disk, and fetches them. Blocking; any thread."""
+    """Looks for models on the disk, and fetches them. Blocking; any thread. Who fetches holds one
+    of the `MOST_AT_ONCE` places of `free` until the fetch has ended."""
+
+    @property
+    def free(self) -> threading.BoundedSemaphore: ...
 
     def resolve(self, name: str) -> Resolved:
         """What a name would be. Uses no network."""

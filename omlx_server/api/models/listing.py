@@ -21,7 +21,9 @@ class ModelListing:
     `context_length` in tokens, None where its files do not tell; `created` in seconds since 1970.
     `takes_images`: whether its files, and the settings, let it take images. `adapters` says where
     its adapters are; None where it can have none. `presets` are the names that requests to a chat
-    model may choose from; `defaults` counts for those that choose none.
+    model may choose from; `defaults` counts for those that choose none. `template_file` is the path
+    of the chat template that stands for the model's own, and `reasoning_parser` the parser of
+    thoughts that stands for that of its template; each is empty where the settings name none.
     """
 
     role: Role
@@ -33,6 +35,8 @@ class ModelListing:
     adapters: AdapterPlaces | None = None
     presets: tuple[str, ...] = ()
     defaults: RequestDefaults = field(default_factory=RequestDefaults)
+    template_file: str = ""
+    reasoning_parser: str = ""
 
 
 class Catalogue(Protocol):

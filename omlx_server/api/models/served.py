@@ -83,11 +83,14 @@ class ServedModels:
         return model.with_preset(preset).adapted(found)
 
     def parted(self, name: str | None) -> tuple[str | None, str | None]:
-        """A name as MODEL:ADAPTER, in its two parts. One that is a model's stays whole."""
+        """A name as MODEL:ADAPTER, in its two parts. One that is a model's stays whole, and so does
+        one of the hub that is not here."""
         meant = None if name is None else self.catalogue.resolve_alias(name)
         if meant is None or ":" not in meant or self._candidates(meant):
             return name, None
         model, _, adapter = meant.rpartition(":")
+        if hub_name(meant) is not None and not self._candidates(model):
+            return name, None
         return model, adapter
 
     async def _adapter(self, known: ModelListing, name: str | None) -> Adapter | None:
@@ -131,9 +134,10 @@ class ServedModels:
         return model
 
     def keep(self, name: str, role: Role, seconds: float | None) -> None:
-        """Keep a loaded model for so many seconds after its last use; see `ModelPool.keep`."""
+        """Keep a loaded model for so many seconds after its last use; see `ModelPool.keep`. It does
+        nothing where autoload is off: no request could bring the model back."""
         known = self._of_role(self.parted(name)[0], role)
-        if known is not None:
+        if known is not None and self.catalogue.autoload:
             self.pool.keep(known.wanted.key, seconds)
 
     def loaded(self) -> list[ServedModel]:
@@ -195,10 +199,17 @@ class ServedModels:
         return next((k for k in known if k.role is role), None)
 
     def _candidates(self, name: str) -> list[ModelListing]:
-        """The known models of that name; one whose full name it is goes before others."""
+        """The known models of that name, or of the hub's name for which it stands as in `pull`; one
+        whose full name it is goes before others."""
         meant = self.catalogue.resolve_alias(name)
-        found = [known for known in self.known() if meant in known.names]
-        return sorted(found, key=lambda known: known.names[0] != meant)
+        found = self._named(meant)
+        if not found and (of_hub := hub_name(meant)) is not None:
+            found = self._named(str(of_hub))
+        return found
+
+    def _named(self, name: str) -> list[ModelListing]:
+        found = [known for known in self.known() if name in known.names]
+        return sorted(found, key=lambda known: known.names[0] != name)
 
     def _missing(self, name: str | None, role: Role) -> BadRequest | ModelNotFound:
         names = [n for k in self.catalogue.known() if k.role is role for n in k.names]

@@ -1,20 +1,24 @@
-"""What a model's files say of it, as Ollama's clients want to know it. Reads the disk; any thread.
-Nothing is raised: what can't be read is empty or 0."""
+"""What a model's files say of it, as Ollama's clients want to know it.
+
+Reads the disk, and keeps what it has found of 256 models until their files change. Any thread.
+Nothing is raised: what can't be read is empty or 0.
+"""
 
 import hashlib
-from collections.abc import Iterator, Mapping
+import threading
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from omlx_server.core.model_files.parser_signs import reasoning_parser_of
-from omlx_server.errors import ModelUnavailable
+from omlx_server.errors import ConfigError, ModelUnavailable
 from omlx_server.models import layout
 from omlx_server.models.kind import read_json
 from omlx_server.models.quantization import quantization_of
 from omlx_server.models.safetensors_header import Tensor, read_header
-from omlx_server.models.tokenizer_files import TokenizerFiles
+from omlx_server.models.tokenizer_files import TokenizerFiles, read_template
 from omlx_server.text.fill_in import FILL_IN
 from omlx_server.text.reasoning.style import STYLES
 from omlx_server.text.tool_calls.fallback import supports_tools
@@ -23,6 +27,8 @@ FileState = tuple[str, int, float]
 """A file's name, its size in bytes and when it was changed."""
 
 _KEPT = 256
+_READING = threading.Lock()
+"""Held by the thread that reads a vocabulary: clients ask for all models at the same time."""
 _GROUP_SIZE = 64
 _UNITS = ((10**12, "T"), (10**9, "B"), (10**6, "M"), (10**3, "K"))
 # The keys of a config.json, and what Ollama calls the same below the architecture.
@@ -61,30 +67,60 @@ class Abilities:
 
 
 def about(directory: Path | None) -> About:
-    """What the files in a directory say; kept until one of them changes."""
+    """What the files in a directory say."""
     if directory is None:
         return About()
     try:
-        states = [(file.name, file.stat()) for file in sorted(directory.iterdir())]
+        states = _states(directory.iterdir())
     except OSError:
         return About()
-    return _about(directory, tuple((name, s.st_size, s.st_mtime) for name, s in states))
+    return _about(directory, states)
 
 
-def abilities(directory: Path | None) -> Abilities:
-    """What the tokenizer's files in a directory say. They are large: this takes a while."""
+def abilities(
+    directory: Path | None, template_file: str = "", reasoning_parser: str = ""
+) -> Abilities:
+    """What the tokenizer's files in a directory say, with the chat template and the parser of
+    thoughts that the settings name instead of its own, if they do. The files are large: the first
+    time this takes a while."""
     if directory is None:
         return Abilities()
+    own = [Path(template_file)] if template_file else []
+    try:
+        states = _states([*directory.iterdir(), *own])
+    except OSError:
+        return Abilities()
+    with _READING:
+        return _abilities(directory, template_file, reasoning_parser, states)
+
+
+def _states(files: Iterable[Path]) -> tuple[FileState, ...]:
+    states = [(file.name, file.stat()) for file in sorted(files)]
+    return tuple((name, state.st_size, state.st_mtime) for name, state in states)
+
+
+@lru_cache(_KEPT)
+def _abilities(
+    directory: Path, template_file: str, reasoning_parser: str, states: tuple[FileState, ...]
+) -> Abilities:
     files = TokenizerFiles.of(directory)
-    sources = list(files.templates.values())
+    templates = _template_in(template_file) if template_file else files.templates
+    sources = list(templates.values())
     template = "\n".join(sources)
-    style = STYLES[reasoning_parser_of(template, files.vocabulary)]
+    style = STYLES[reasoning_parser or reasoning_parser_of(template, files.vocabulary)]
     return Abilities(
-        template=files.templates.get("default", ""),
+        template=templates.get("default", ""),
         tools=any(map(_supports_tools, sources)),
         thinking=style is not None and style.start in template,
         insert=any(files.vocabulary.issuperset(tokens) for tokens in FILL_IN),
     )
+
+
+def _template_in(file: str) -> Mapping[str, str]:
+    try:
+        return {"default": read_template(file)}
+    except ConfigError:
+        return {}
 
 
 def in_words(parameters: int) -> str:

@@ -136,8 +136,8 @@ class ModelDetails(TypedDict):
 
 
 class TaggedModel(TypedDict):
-    """`digest` stands for the model's configuration and the names and sizes of its files: names of
-    one model have the same."""
+    """`digest` stands for the model's configuration and the names and sizes of its files: all names
+    of one model share it."""
 
     name: str
     model: str
@@ -173,7 +173,7 @@ Capability = Literal["completion", "tools", "vision", "thinking", "insert", "emb
 
 
 class Shown(TypedDict):
-    """`parameters`: the sampling values that the model's makers recommend, one a line. `model_info`
+    """`parameters`: the sampling values for what a request leaves out, one a line. `model_info`
     has `general.architecture`, and by its value the context length and other sizes."""
 
     modelfile: str

@@ -14,8 +14,8 @@ from omlx_server.api.http.exchange import current
 from omlx_server.api.http.json import JsonResponse
 from omlx_server.api.models.encoders import EMBEDDING, ServedEmbedder
 from omlx_server.api.ollama import answers
+from omlx_server.api.ollama.keep_alive import seconds_of, served_name
 from omlx_server.api.ollama.request import EmbeddingsRequest, EmbedRequest, KeepAlive
-from omlx_server.api.ollama.stay import seconds_of, served_name
 from omlx_server.api.openai import embeddings as openai
 
 router = APIRouter()
@@ -29,12 +29,13 @@ _EMBEDDINGS = Operation(
 
 @router.post("/api/embed", openapi_extra=_EMBED)
 async def embed(request: Request) -> Response:
-    """A vector for each text, in their order."""
+    """A vector for each text, in their order; none for an empty one, for which the model is
+    loaded."""
     body = await json_body.read(request, EmbedRequest, context_of(request).max_body_bytes)
     began = time.monotonic()
     model = await _found(request, body.model, body.keep_alive)
     load_seconds = time.monotonic() - began
-    texts = [body.input] if isinstance(body.input, str) else body.input
+    texts = body.input if isinstance(body.input, list) else [body.input] if body.input else []
     most = None if body.truncate is False else _WHAT_FITS
     vectors, tokens = await _vectors(
         request, model, texts, truncate_prompt_tokens=most, dimensions=body.dimensions

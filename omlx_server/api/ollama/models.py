@@ -2,6 +2,7 @@
 they are."""
 
 import asyncio
+import dataclasses
 import math
 import time
 from pathlib import Path
@@ -19,13 +20,14 @@ from omlx_server.api.models.served import ServedModels
 from omlx_server.api.models.served_model import Served
 from omlx_server.api.ollama import answers
 from omlx_server.api.ollama.about import Abilities, About, abilities, about, in_words
+from omlx_server.api.ollama.keep_alive import known_as
 from omlx_server.api.ollama.lines import rfc3339
+from omlx_server.api.ollama.prompt import OPTION_NAMES
 from omlx_server.api.ollama.request import ShowRequest
-from omlx_server.api.ollama.stay import known_as
 from omlx_server.api.openai.models import by_name
+from omlx_server.core.request import SamplingPresets
 from omlx_server.engine.pool.entry import Entry, Phase
 from omlx_server.errors import BadRequest
-from omlx_server.models.description import described
 
 router = APIRouter()
 
@@ -64,8 +66,10 @@ async def running(request: Request) -> Response:
     """The models that are loaded."""
     models = context_of(request).models
     entries = [(one, models.pool.entry(one.wanted.key)) for one in models.known()]
-    there = [(one, e) for one, e in entries if e is not None and e.phase is Phase.LOADED]
-    return JsonResponse(await asyncio.to_thread(_running, models, there))
+    loaded = [
+        (one, entry) for one, entry in entries if entry is not None and entry.phase is Phase.LOADED
+    ]
+    return JsonResponse(await asyncio.to_thread(_running, models, loaded))
 
 
 @router.post("/api/show", openapi_extra=_SHOW)
@@ -103,15 +107,15 @@ def _tagged(name: str, known: ModelListing, found: About) -> answers.TaggedModel
 
 
 def _running(
-    models: ServedModels, there: list[tuple[ModelListing, Entry[Served]]]
+    models: ServedModels, loaded: list[tuple[ModelListing, Entry[Served]]]
 ) -> answers.Running:
-    return {"models": [_run(one, entry, _about(models, one)) for one, entry in there]}
+    return {"models": [_run(one, entry, _about(models, one)) for one, entry in loaded]}
 
 
 def _run(known: ModelListing, entry: Entry[Served], found: About) -> answers.RunningModel:
     stays = math.inf if entry.is_pinned or not entry.ttl else entry.ttl
     idle = 0.0 if entry.users else time.monotonic() - entry.used
-    left = _CENTURIES if math.isinf(stays) else max(0.0, stays - idle)
+    left = min(max(0.0, stays - idle), _CENTURIES)
     return {
         "name": known.names[0],
         "model": known.names[0],
@@ -138,18 +142,27 @@ def _details(found: About) -> answers.ModelDetails:
 def _shown(
     name: str, known: ModelListing, directory: Path | None, takes_images: bool
 ) -> answers.Shown:
-    found, able = about(directory), abilities(directory)
-    said = described(directory) if directory is not None else None
-    recommended = said.recommended if said is not None else {}
+    found = about(directory)
+    able = abilities(directory, known.template_file, known.reasoning_parser)
     return {
         "modelfile": f"FROM {name}\n",
-        "parameters": "\n".join(f"{key} {value:g}" for key, value in recommended.items()),
+        "parameters": _parameters(known),
         "template": able.template,
         "details": _details(found),
         "model_info": _info(known, found),
         "capabilities": _capabilities(known, able, takes_images),
         "modified_at": rfc3339(found.modified or known.created),
     }
+
+
+def _parameters(known: ModelListing) -> str:
+    """What counts for a request that leaves it out, one value a line, by Ollama's names."""
+    if known.role is not CHAT:
+        return ""
+    names = [field.name for field in dataclasses.fields(SamplingPresets)]
+    return "\n".join(
+        f"{OPTION_NAMES.get(name, name)} {getattr(known.defaults, name)}" for name in names
+    )
 
 
 def _capabilities(

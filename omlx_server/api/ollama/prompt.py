@@ -27,7 +27,9 @@ M = TypeVar("M", bound=BaseModel)
 _NO_TEMPLATE = "a template in a request is refused; the model's own is used"
 _NO_CONTEXT = "this server keeps no context; send the conversation to /api/chat"
 _UNSUPPORTED = {"template": _NO_TEMPLATE, "context": _NO_CONTEXT}
-_LONGEST = 1 << 31
+_NO_LIMIT_TOKENS = 1 << 31
+OPTION_NAMES = {"repetition_penalty": "repeat_penalty"}
+"""What Ollama calls a sampling parameter otherwise, where a model is shown."""
 
 
 def of_chat(asked: OllamaChatRequest, model: ServedModel) -> ChatRequest:
@@ -65,7 +67,7 @@ def of_text(asked: GenerateRequest, model: ServedModel) -> CompletionRequest:
         "logprobs": (asked.top_logprobs or 0) if asked.logprobs else None,
         **_shared(asked),
     }
-    most = model.defaults.max_tokens or _LONGEST
+    most = model.defaults.max_tokens or _NO_LIMIT_TOKENS
     return _validated(CompletionRequest, {"max_tokens": most, **_given(fields)})
 
 

@@ -15,15 +15,16 @@ from omlx_server.api.description.operation import MODEL, Operation
 from omlx_server.api.http import json_body, sse
 from omlx_server.api.http.json import JsonResponse
 from omlx_server.api.ollama import answers
+from omlx_server.api.ollama.keep_alive import served_name
 from omlx_server.api.ollama.lines import JsonLines, line
 from omlx_server.api.ollama.request import PullRequest
-from omlx_server.api.ollama.stay import served_name
 from omlx_server.errors import BadRequest
 
 router = APIRouter(dependencies=[Depends(require_admin)])
 
 _LOOKING: answers.PullStatus = {"status": "pulling manifest"}
 _DONE: answers.PullStatus = {"status": "success"}
+_UNCHECKED: answers.PullStatus = {"status": "not checked: no network"}
 _PULL = Operation(
     "Ollama",
     answers.PullStatus,
@@ -46,7 +47,7 @@ async def pull(request: Request) -> Response:
     if asked.stream is False:
         await sse.while_connected(request.receive, _to_its_end(steps))
         return JsonResponse(_DONE)
-    return JsonLines(_lines(steps, name), context.keepalive_seconds, _LOOKING)
+    return JsonLines(lines_of(steps, name), context.keepalive_seconds, _LOOKING)
 
 
 async def _to_its_end(steps: AsyncGenerator[FetchStep, None]) -> None:
@@ -55,10 +56,15 @@ async def _to_its_end(steps: AsyncGenerator[FetchStep, None]) -> None:
             pass
 
 
-async def _lines(steps: AsyncGenerator[FetchStep, None], name: str) -> AsyncGenerator[bytes, None]:
+async def lines_of(
+    steps: AsyncGenerator[FetchStep, None], name: str
+) -> AsyncGenerator[bytes, None]:
+    """A line for each step, and one more where the hub could not be asked; closes the steps."""
     digest = f"sha256:{hashlib.sha256(name.encode(errors='replace')).hexdigest()}"
     async with aclosing(steps):
         async for step in steps:
+            if step["type"] == "done" and not step["checked"]:
+                yield line(_UNCHECKED)
             yield line(_status(step, digest))
 
 

@@ -18,10 +18,10 @@ from omlx_server.api.http.json import JsonResponse
 from omlx_server.api.models.encoders import CHAT
 from omlx_server.api.models.served_model import ServedModel
 from omlx_server.api.ollama import answers, messages, prompt
+from omlx_server.api.ollama.keep_alive import known_as, seconds_of, served_name
 from omlx_server.api.ollama.lines import JsonLines, line
 from omlx_server.api.ollama.request import GenerateRequest, OllamaChatRequest, WrittenRequest
 from omlx_server.api.ollama.shapes import AnswerShapes, Body, loaded, message_body, response_body
-from omlx_server.api.ollama.stay import known_as, seconds_of, served_name
 from omlx_server.api.openai import completion_prompts
 from omlx_server.core.request import Request as EngineRequest
 from omlx_server.core.request import RequestId
@@ -98,8 +98,8 @@ async def _stays(request: Request, body: WrittenRequest, shape: Body) -> Respons
     models, seconds = context_of(request).models, seconds_of(body.keep_alive)
     name = served_name(models, body.model)
     if seconds == 0:
-        await known_as(models, body.model)
-        models.keep(name, CHAT, seconds)
+        known = await known_as(models, body.model)
+        models.keep(name, known.role, seconds)
         return JsonResponse(loaded(body.model, shape, "unload"))
     await _found(request, body)
     return JsonResponse(loaded(body.model, shape, "load"))
@@ -110,7 +110,7 @@ async def _found(request: Request, body: WrittenRequest) -> _Asked:
     request says. Raises what `ServedModels.find` raises, and BadRequest for its `keep_alive`."""
     models, seconds = context_of(request).models, seconds_of(body.keep_alive)
     name, began = served_name(models, body.model), time.monotonic()
-    model = await models.find(name)
+    model = await models.find(name, adapter=body.adapter, preset=body.preset)
     models.keep(name, CHAT, seconds)
     return _Asked(body, model, time.monotonic() - began, request)
 

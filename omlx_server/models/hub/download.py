@@ -4,7 +4,8 @@
     2. fetch the small files; refuse it if they are not those of a model that can be served
     3. refuse it if the disk has no room for the rest
     4. fetch the large files in ranges, into parts with which a later run goes on
-    5. check the sha256 of each; fetch a damaged one once more
+    5. check the sha256 of each; fetch a damaged one once more, and replace what was here of it
+       when the new one is checked
     6. give the model its name
 
 The model goes into Hugging Face's cache, which does step 6 itself, or below a directory of models:
@@ -23,13 +24,14 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 from omlx_server.errors import FetchFailed, NoPlaceForModels
 from omlx_server.models import layout
 from omlx_server.models.hub import hub
 from omlx_server.models.hub.hub import explained
 from omlx_server.models.hub.names import MAIN, HubName
-from omlx_server.models.hub.part import bytes_here, bytes_in
+from omlx_server.models.hub.part import bytes_here, has_size
 from omlx_server.models.hub.remote import Remote, RemoteFile
 from omlx_server.models.hub.transfer import Wanted, transfer
 from omlx_server.models.progress import Progress
@@ -38,6 +40,7 @@ DOWNLOADS = ".downloads"
 PARTS = ".parts"
 RESERVE_BYTES = 1_000_000_000
 _UPDATE_SECONDS = 0.1
+_LOCK_SECONDS = 0.2
 _HASH_BYTES = 1 << 20
 
 
@@ -67,6 +70,10 @@ class _Place:
         # The cache's own cleaning knows this end of a name.
         return self.parts / f"{file.sha256}.omlx.incomplete"
 
+    def again(self, file: RemoteFile) -> Path:
+        """Where a file that is to replace a damaged one waits for its check."""
+        return self.parts / f"{file.sha256}.omlx.again.incomplete"
+
 
 def download(
     repo_id: str, models_dir: Path | None, progress: Progress, *, revision: str = MAIN
@@ -82,43 +89,49 @@ def download(
     remote = hub.HUB.look(repo_id, revision)
     remote.check_files()
     name = str(HubName(repo_id, revision))
-    with _alone(_lock_of(name, models_dir), repo_id):
+    with explained(repo_id), _alone(_lock_of(name, models_dir), progress):
         return _download(remote, _place(name, models_dir), progress)
 
 
 def _download(remote: Remote, place: _Place, progress: Progress) -> Downloaded:
-    repo_id = remote.repo_id
+    repo_id, commit = remote.repo_id, remote.commit
     small = _small_patterns(remote)
-    remote.check_contents(hub.HUB.fetch(repo_id, place.into, commit=remote.commit, only=small))
-    missing = [file for file in remote.large if bytes_in(place.of(file)) != file.nbytes]
+    remote.check_contents(hub.HUB.fetch(repo_id, place.into, commit=commit, only=small))
+    missing = [file for file in remote.large if not has_size(place.of(file), file.nbytes)]
     _check_room(remote, place, missing)
-    with explained(repo_id):
-        fetched = _fetch(remote, place, missing, progress, "download")
-        damaged = _damaged(remote, place, progress)
-        fetched += _fetch(remote, place, damaged, progress, "download again")
-        if again := [file for file in damaged if not _is_sound(place, file)]:
-            for file in again:
-                place.of(file).unlink()
-            raise FetchFailed(
-                f"{again[0].path} of {repo_id} comes damaged from the hub", hint="Try again later."
-            )
+    fetched = _fetch(remote, place, missing, progress, "download")
+    damaged = _damaged(remote, place, progress)
+    for file in damaged:
+        if file in missing:
+            place.of(file).unlink()  # nobody has used what has just come
+    fetched += _replace(remote, place, damaged, progress)
     # The large files are in their places; in the cache this gives them their names.
     without = [] if place.into is None else [file.path for file in remote.large]
-    commit = None if place.into is None else remote.commit
     directory = hub.HUB.fetch(repo_id, place.into, commit=commit, without=without)
     layout.check(directory)
+    if place.into is None:
+        hub.HUB.make_newest(repo_id, commit)
     return Downloaded(_finished(place) or directory, fetched)
 
 
 @contextmanager
-def _alone(lock: Path, repo_id: str) -> Iterator[None]:
-    """Waits for another process that downloads the same model; then most of it is here."""
-    with explained(repo_id):
-        lock.parent.mkdir(parents=True, exist_ok=True)
-        file = lock.open("ab")
-        fcntl.flock(file, fcntl.LOCK_EX)
-    with file:
+def _alone(lock: Path, progress: Progress) -> Iterator[None]:
+    """Waits for another process that downloads the same model; then most of it is here. `progress`
+    may end the wait."""
+    lock.parent.mkdir(parents=True, exist_ok=True)
+    with lock.open("ab") as file:
+        while not _locked(file):
+            progress.update("look", 0, 0)
+            time.sleep(_LOCK_SECONDS)
         yield
+
+
+def _locked(file: BinaryIO) -> bool:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def _lock_of(name: str, models_dir: Path | None) -> Path:
@@ -168,12 +181,16 @@ def _check_room(remote: Remote, place: _Place, missing: Iterable[RemoteFile]) ->
     place.parts.mkdir(parents=True, exist_ok=True)
     free = shutil.disk_usage(place.parts).free
     if need and need > free - RESERVE_BYTES:
-        raise NoPlaceForModels(
-            f"{remote.repo_id} needs {need / 1e9:.1f} GB more, and {place.parts.parent} has "
-            f"{free / 1e9:.1f} GB free, of which {RESERVE_BYTES / 1e9:.0f} GB stay so",
-            hint="Free some space (`omlx-server rm`, `omlx-server cache trim`), or set models.dirs "
-            "to a directory on another disk.",
-        )
+        raise _no_room(remote, place, need, free)
+
+
+def _no_room(remote: Remote, place: _Place, need: int, free: int) -> NoPlaceForModels:
+    return NoPlaceForModels(
+        f"{remote.repo_id} needs {need / 1e9:.1f} GB more, and {place.parts.parent} has "
+        f"{free / 1e9:.1f} GB free, of which {RESERVE_BYTES / 1e9:.0f} GB stay so",
+        hint="Free some space (`omlx-server rm`, `omlx-server cache trim`), or set models.dirs "
+        "to a directory on another disk.",
+    )
 
 
 # --- The large files -----------------------------------------------------------------------------
@@ -198,39 +215,61 @@ class _Meter:
 
 
 def _fetch(
-    remote: Remote, place: _Place, files: list[RemoteFile], progress: Progress, stage: str
+    remote: Remote,
+    place: _Place,
+    files: list[RemoteFile],
+    progress: Progress,
+    stage: str,
+    into: Callable[[_Place, RemoteFile], Path] = _Place.of,
 ) -> int:
-    """The bytes that came."""
+    """The bytes that came. Raises NoPlaceForModels where others fill the disk meanwhile."""
     if not files:
         return 0
     total = sum(file.nbytes for file in remote.large)
     here = total - sum(file.nbytes for file in files)
     wanted = [
-        Wanted(hub.HUB.url(remote, file.path), place.part(file), place.of(file), file.nbytes)
+        Wanted(hub.HUB.url(remote, file.path), place.part(file), into(place, file), file.nbytes)
         for file in files
     ]
-    return transfer(wanted, hub.HUB.pauses, lambda done: progress.update(stage, here + done, total))
+
+    def report(done: int) -> None:
+        free, left = shutil.disk_usage(place.parts).free, total - here - done
+        if left and free < RESERVE_BYTES:
+            raise _no_room(remote, place, left, free)
+        progress.update(stage, here + done, total)
+
+    return transfer(wanted, hub.HUB.pauses, report)
+
+
+def _replace(remote: Remote, place: _Place, damaged: list[RemoteFile], progress: Progress) -> int:
+    """Replace damaged files by sound ones; what is here of them stays until then. Returns the bytes
+    that came. Raises FetchFailed where the hub's own are damaged."""
+    _check_room(remote, place, damaged)
+    came = _fetch(remote, place, damaged, progress, "download again", _Place.again)
+    for file in damaged:
+        new = place.again(file)
+        if _sha256_of(new) != file.sha256:
+            new.unlink()
+            raise FetchFailed(
+                f"{file.path} of {remote.repo_id} comes damaged from the hub",
+                hint="Try again later.",
+            )
+        new.replace(place.of(file))
+    return came
 
 
 def _damaged(remote: Remote, place: _Place, progress: Progress) -> list[RemoteFile]:
-    """What is not as the hub says, removed."""
+    """What is not as the hub says."""
     meter = _Meter(progress, sum(file.nbytes for file in remote.large))
     found = []
     for file in remote.large:
-        if not _is_sound(place, file, meter.tell):
-            place.of(file).unlink(missing_ok=True)
+        if _sha256_of(place.of(file), meter.tell) != file.sha256:
             found.append(file)
         meter.finish(file.nbytes)
     return found
 
 
-def _is_sound(
-    place: _Place, file: RemoteFile, report: Callable[[int], None] = lambda done: None
-) -> bool:
-    return _sha256_of(place.of(file), report) == file.sha256
-
-
-def _sha256_of(path: Path, report: Callable[[int], None]) -> str:
+def _sha256_of(path: Path, report: Callable[[int], None] = lambda done: None) -> str:
     """The sha256 of a file in hex digits. `report` is told how many bytes have been read."""
     digest, done = hashlib.sha256(), 0
     with path.open("rb") as file:

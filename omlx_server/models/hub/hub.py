@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from huggingface_hub import HfApi, constants, hf_hub_url, snapshot_download
+from huggingface_hub import HfApi, constants, get_session, hf_hub_url, snapshot_download
 from huggingface_hub.errors import (
     GatedRepoError,
     HfHubHTTPError,
@@ -24,7 +24,12 @@ from huggingface_hub.errors import (
     RevisionNotFoundError,
 )
 from huggingface_hub.hf_api import RepoFile
-from huggingface_hub.utils import filter_repo_objects, tqdm
+from huggingface_hub.utils import (
+    build_hf_headers,
+    filter_repo_objects,
+    hf_raise_for_status,
+    tqdm,
+)
 
 from omlx_server.errors import FetchFailed, ModelUnavailable, first_line
 from omlx_server.models import layout
@@ -43,6 +48,10 @@ _PAUSES = (1.0, 2.0, 4.0, 8.0)
 
 class NoNetwork(FetchFailed):
     """The hub can't be reached, or the connection broke off."""
+
+
+class HubSilent(NoNetwork):
+    """The hub did not say what it has: nothing of a model was fetched or changed."""
 
 
 class _Silent(tqdm):  # type: ignore[misc]
@@ -95,12 +104,15 @@ class Hub:
         return self.root / f"models--{repo_id.replace('/', '--')}"
 
     def look(self, repo_id: str, revision: str = MAIN) -> Remote:
-        """Ask the hub which files a model has now. Raises what `explained` raises."""
+        """Ask the hub which files a model has now. Raises what `explained` raises; HubSilent where
+        that is NoNetwork."""
         api = HfApi(endpoint=self.endpoint)
-        with explained(repo_id):
-            commit = str(api.model_info(repo_id, revision=revision, timeout=_ASK_SECONDS).sha)
-            tree = api.list_repo_tree(repo_id, recursive=True, revision=commit)
-            found = {entry.path: entry for entry in tree if isinstance(entry, RepoFile)}
+        try:
+            with explained(repo_id):
+                commit = str(api.model_info(repo_id, revision=revision, timeout=_ASK_SECONDS).sha)
+                found = {entry.path: entry for entry in self._tree(repo_id, commit)}
+        except NoNetwork as error:
+            raise HubSilent(error.message, hint=error.hint) from error
         wanted = set(
             filter_repo_objects(
                 found, allow_patterns=list(ALLOWED_FILES), ignore_patterns=list(REFUSED_FILES)
@@ -108,6 +120,17 @@ class Hub:
         )
         files = tuple(_remote_file(found[path]) for path in sorted(wanted))
         return Remote(repo_id, commit, files, tuple(sorted(found.keys() - wanted)))
+
+    def _tree(self, repo_id: str, commit: str) -> Iterator[RepoFile]:
+        """The files of a commit. HfApi.list_repo_tree has no timeout, and waits as long as a server
+        tells it to."""
+        address = f"{self.endpoint or constants.ENDPOINT}/api/models/{repo_id}/tree/{commit}"
+        url: str | None = f"{address}?recursive=true"
+        while url is not None:
+            answer = get_session().get(url, headers=build_hf_headers(), timeout=_ASK_SECONDS)
+            hf_raise_for_status(answer)
+            yield from (RepoFile(**entry) for entry in answer.json() if entry["type"] == "file")
+            url = answer.links.get("next", {}).get("url")
 
     def fetch(
         self,
@@ -119,8 +142,8 @@ class Hub:
         without: Sequence[str] = (),
     ) -> Path:
         """Download the files that `only` matches and `without` does not, into the cache or the
-        directory `into`; each appears when it is whole. With a `commit`, the cache still takes the
-        commit that it had before for the newest. Raises what `explained` raises."""
+        directory `into`; each appears when it is whole. A fetch with a `commit` does not move the
+        cache's refs/main; one without does. Raises what `explained` raises."""
         with explained(repo_id):
             path = snapshot_download(
                 repo_id,
@@ -133,6 +156,14 @@ class Hub:
                 tqdm_class=_Silent,
             )
         return Path(path)
+
+    def make_newest(self, repo_id: str, commit: str) -> None:
+        """Let the cache take a commit, of which it has a snapshot, for the newest of main."""
+        ref = self.folder(repo_id) / "refs" / MAIN
+        ref.parent.mkdir(parents=True, exist_ok=True)
+        new = self.folder(repo_id) / f"{MAIN}.new"
+        new.write_text(commit)
+        new.replace(ref)
 
     def url(self, remote: Remote, path: str) -> str:
         return str(hf_hub_url(remote.repo_id, path, revision=remote.commit, endpoint=self.endpoint))

@@ -41,17 +41,18 @@ def hub_name(text: str) -> HubName | None:
     if short is not None:
         return HubName(short.repo_id)
     address = _SCHEME.sub("", text, count=1)
-    host, _, path = address.partition("/")
-    if host.lower() in (*_HOSTS, *_mirror()):
-        return _of_path(re.split("[?#]", path, maxsplit=1)[0])
+    for root in (*_HOSTS, *_mirror()):
+        if f"{address}/".lower().startswith(f"{root}/"):
+            path = address[len(root) :]
+            return _of_path(re.split("[?#]", path, maxsplit=1)[0])
     repo_id, _, revision = text.partition("@")
     return _checked(repo_id, revision or MAIN) if not text.endswith("@") else None
 
 
 def _mirror() -> list[str]:
-    """The host and port of the hub that the environment names."""
+    """The address of the hub that the environment names, without its scheme."""
     endpoint = _SCHEME.sub("", os.environ.get("HF_ENDPOINT", ""), count=1)
-    return [host] if (host := endpoint.partition("/")[0].lower()) else []
+    return [root] if (root := endpoint.rstrip("/").lower()) else []
 
 
 def _of_path(path: str) -> HubName | None:

@@ -28,7 +28,7 @@ _LOCK_SECONDS = 0.2
 
 
 class Abandoned(Exception):
-    """The transfer was stopped, or another thread fetches this range now."""
+    """The transfer was stopped, or the file was divided anew and this range is no more."""
 
 
 @dataclass(slots=True, eq=False)
@@ -180,6 +180,11 @@ def bytes_in(path: Path) -> int:
         return path.stat().st_size
     except OSError:
         return 0
+
+
+def has_size(path: Path, nbytes: int) -> bool:
+    """Whether there is a file of so many bytes."""
+    return bytes_in(path) == nbytes and path.is_file()
 
 
 def bytes_here(path: Path, nbytes: int) -> int:

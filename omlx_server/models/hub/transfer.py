@@ -24,7 +24,7 @@ from huggingface_hub.errors import HfHubHTTPError, HTTPError
 from huggingface_hub.utils import build_hf_headers, hf_raise_for_status
 
 from omlx_server.core.crash import Crash, guarded
-from omlx_server.models.hub.part import Abandoned, Part, Range, bytes_here, bytes_in
+from omlx_server.models.hub.part import Abandoned, Part, Range, bytes_here, has_size
 
 CONNECTIONS = 16
 """The most connections of one transfer. Each holds `_CHUNK_BYTES` of memory, and a few buffers."""
@@ -39,7 +39,7 @@ _STOP_SECONDS = 1.0
 _LONGEST_PAUSE = 60.0
 _OK, _PARTIAL, _NO_SUCH_RANGE, _SERVER_ERROR = 200, 206, 416, 500
 _BUSY = (408, 429)
-_CONTENT_RANGE = re.compile(r"bytes (\d+)-\d+/(\d+)")
+_CONTENT_RANGE = re.compile(r"bytes (\d+)-\d+/(\d+|\*)")
 Report = Callable[[int], None]
 
 
@@ -78,7 +78,7 @@ class _NoProgress(Exception):
 
 
 @dataclass(slots=True, eq=False)
-class _Open:
+class _Opened:
     """A part with its ranges: those that nobody fetches yet, and how many are being fetched."""
 
     part: Part
@@ -92,12 +92,12 @@ class _Work:
     """What the threads share. `changed` guards it; `here` and `came` count bytes; `sockets` are
     those on which threads wait for bytes."""
 
-    files: deque[tuple[Wanted, int]]
+    unopened: deque[tuple[Wanted, int]]
     here: int
     came: int = 0
     opening: int = 0
-    open: list[_Open] = field(default_factory=list)
-    threads: int = 0
+    open: list[_Opened] = field(default_factory=list)
+    threads_left: int = 0
     sockets: list[socket.socket] = field(default_factory=list)
     is_stopped: bool = False
     problem: Exception | None = None
@@ -105,7 +105,7 @@ class _Work:
 
     @property
     def is_done(self) -> bool:
-        return self.is_stopped or not (self.files or self.opening or self.open)
+        return self.is_stopped or not (self.unopened or self.opening or self.open)
 
 
 class _Transfer:
@@ -120,7 +120,7 @@ class _Transfer:
 
     def run(self, report: Report) -> int:
         work = self._work
-        work.threads = self._most
+        work.threads_left = self._most
         # A thread that waits for a server must not keep a program from ending.
         threads = [Thread(target=self._fetch_all, daemon=True) for _ in range(self._most)]
         try:
@@ -152,8 +152,8 @@ class _Transfer:
                 with suppress(OSError):
                     # That of an SSLSocket would take part in the work of the thread that reads.
                     socket.socket.shutdown(line, socket.SHUT_RDWR)
-        for one in closing:
-            one.part.close()
+        for opened in closing:
+            opened.part.close()
 
     # -- In the threads ------------------------------------------------------------------
 
@@ -165,33 +165,35 @@ class _Transfer:
     def _fetch_ranges(self) -> None:
         is_let_in = True
         while is_let_in and (taken := self._take()) is not None:
-            one, at = taken
-            is_let_in = self._fetch_one(one, at)
-            self._give_back(one, at)
+            opened, part_range = taken
+            is_let_in = self._fetch_one(opened, part_range)
+            self._give_back(opened, part_range)
 
-    def _take(self) -> tuple[_Open, Range] | None:
+    def _take(self) -> tuple[_Opened, Range] | None:
         """A range that nobody fetches; None when all is done."""
         work = self._work
         while True:
             with work.changed:
                 work.changed.wait_for(
-                    lambda: work.is_done or work.files or any(one.waiting for one in work.open)
+                    lambda: (
+                        work.is_done or work.unopened or any(opened.waiting for opened in work.open)
+                    )
                 )
                 if work.is_done:
                     return None
-                for one in work.open:
-                    if one.waiting:
-                        one.fetching += 1
-                        return one, one.waiting.popleft()
-                wanted, counted = work.files.popleft()
+                for opened in work.open:
+                    if opened.waiting:
+                        opened.fetching += 1
+                        return opened, opened.waiting.popleft()
+                wanted, counted = work.unopened.popleft()
                 work.opening += 1
             self._open(wanted, counted)
 
     def _open(self, wanted: Wanted, counted: int) -> None:
         part = Part(wanted.part, wanted.nbytes, self._range_bytes, self._wait)
-        is_there = bytes_in(wanted.target) == wanted.nbytes  # another process was first
+        is_there = has_size(wanted.target, wanted.nbytes)  # another process was first
         here = wanted.nbytes if is_there else part.here
-        waiting = deque(at for at in part.ranges if not at.is_done)
+        waiting = deque(each for each in part.ranges if not each.is_done)
         if is_there:
             part.remove()
         elif not waiting:
@@ -204,77 +206,81 @@ class _Transfer:
                 part.close()
                 raise Abandoned
             if not is_there and waiting:
-                work.open.append(_Open(part, wanted, waiting))
+                work.open.append(_Opened(part, wanted, waiting))
             work.changed.notify_all()
 
-    def _fetch_one(self, one: _Open, at: Range) -> bool:
+    def _fetch_one(self, opened: _Opened, part_range: Range) -> bool:
         """Fetch a range. Returns False where the server answers other threads and not this one,
         which should end then."""
         try:
-            self._fetch(one, at)
+            self._fetch(opened, part_range)
         except _WholeOnly:
-            self._join_ranges(one)
+            self._join_ranges(opened)
         except Abandoned:
             if self._work.is_stopped:
                 raise
         except _NoProgress as error:
             with self._work.changed:
-                self._work.threads -= 1
-                if self._work.came == error.came or not self._work.threads:
+                self._work.threads_left -= 1
+                if self._work.came == error.came or not self._work.threads_left:
                     raise error.cause from None
             return False
         return True
 
-    def _give_back(self, one: _Open, at: Range) -> None:
+    def _give_back(self, opened: _Opened, part_range: Range) -> None:
         """End the fetch of a range; whoever ends the last one gives the file its name."""
         work = self._work
         with work.changed:
-            one.fetching -= 1
-            if not at.is_done and one.part.ranges[at.index : at.index + 1] == [at]:
-                one.waiting.append(at)
-            is_whole = not (one.waiting or one.fetching)
+            opened.fetching -= 1
+            index = part_range.index
+            is_current = opened.part.ranges[index : index + 1] == [part_range]
+            if is_current and not part_range.is_done:
+                opened.waiting.append(part_range)
+            is_whole = not (opened.waiting or opened.fetching)
             work.changed.notify_all()
         if is_whole:
-            one.part.move_to(one.wanted.target)
+            opened.part.move_to(opened.wanted.target)
             with work.changed:
-                work.open.remove(one)
+                work.open.remove(opened)
                 work.changed.notify_all()
 
-    def _join_ranges(self, one: _Open) -> None:
+    def _join_ranges(self, opened: _Opened) -> None:
         with self._work.changed:
-            if (joined := one.part.join_ranges()) is not None:
+            if (joined := opened.part.join_ranges()) is not None:
                 whole, lost = joined
-                one.waiting = deque([whole])
+                opened.waiting = deque([whole])
                 self._work.here -= lost
 
-    def _fetch(self, one: _Open, at: Range) -> None:
-        left, most, came = list(self._pauses), at.done, self._work.came
+    def _fetch(self, opened: _Opened, part_range: Range) -> None:
+        left, most, came = list(self._pauses), part_range.done, self._work.came
         while True:
             problem: Exception = ConnectionError("the server sends less than the hub has listed")
             try:
-                self._stream(one, at)
+                self._stream(opened, part_range)
             except HTTPError as error:
                 if not _may_pass(error):
                     raise
                 problem = error
-            if at.is_done:
+            if part_range.is_done:
                 return
-            if at.done > most:
-                left, most, came = list(self._pauses), at.done, self._work.came
+            if part_range.done > most:
+                left, most, came = list(self._pauses), part_range.done, self._work.came
                 self._wait(0.0)
             elif not left:
                 raise _NoProgress(problem, came)
             else:
                 self._wait(max(left.pop(0), _asked_pause(problem)))
 
-    def _stream(self, one: _Open, at: Range) -> None:
+    def _stream(self, opened: _Opened, part_range: Range) -> None:
         """What is missing of a range, or as much of it as comes."""
-        is_whole = at.length == one.wanted.nbytes
+        is_whole = part_range.length == opened.wanted.nbytes
         headers = {**build_hf_headers(), "Accept-Encoding": "identity"}
-        if at.done or not is_whole:
-            headers["Range"] = f"bytes={at.position}-{at.start + at.length - 1}"
+        if part_range.done or not is_whole:
+            headers["Range"] = (
+                f"bytes={part_range.position}-{part_range.start + part_range.length - 1}"
+            )
         with get_session().stream(
-            "GET", one.wanted.url, headers=headers, timeout=_READ_SECONDS
+            "GET", opened.wanted.url, headers=headers, timeout=_READ_SECONDS
         ) as response:
             if response.status_code == _NO_SUCH_RANGE:
                 raise OSError(errno.EBADMSG, "the server has less than the hub has listed")
@@ -282,13 +288,13 @@ class _Transfer:
             if response.status_code != _PARTIAL and not is_whole:
                 raise _WholeOnly
             if response.status_code == _PARTIAL:
-                _check_range(response, at, one.wanted.nbytes)
-            elif at.done:
-                self._count(-at.done)
-                one.part.empty(at)
+                _check_range(response, part_range, opened.wanted.nbytes)
+            elif part_range.done:
+                self._count(-part_range.done)
+                opened.part.empty(part_range)
             with self._waiting_on(response):
                 for chunk in response.iter_raw(_CHUNK_BYTES):
-                    one.part.write(at, chunk)
+                    opened.part.write(part_range, chunk)
                     self._count(len(chunk))
 
     @contextmanager
@@ -322,15 +328,15 @@ class _Transfer:
                 raise Abandoned
 
 
-def _check_range(response: Any, at: Range, nbytes: int) -> None:
-    """Raises OSError for bytes of another place, or of a file of another size."""
+def _check_range(response: Any, part_range: Range, nbytes: int) -> None:
+    """Raises OSError for bytes of another or of no place, or of a file of another size."""
     told = _CONTENT_RANGE.fullmatch(response.headers.get("Content-Range", ""))
     if told is None:
-        return
-    if int(told[2]) != nbytes:
+        raise OSError(errno.EBADMSG, "the server does not say which range it sends")
+    if told[2] != "*" and int(told[2]) != nbytes:
         more = "more" if int(told[2]) > nbytes else "less"
         raise OSError(errno.EBADMSG, f"the server has {more} than the hub has listed")
-    if int(told[1]) != at.position:
+    if int(told[1]) != part_range.position:
         raise OSError(errno.EBADMSG, "the server sends another range than was asked for")
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TypeVar
 
 import ollama
+import orjson
 import pytest
 
 from omlx_server.models.locate import Located
@@ -43,6 +44,15 @@ def talking(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
+def overrides(talking: Path) -> dict[str, object]:
+    """Of the models in `talking`, with the template of one that thinks in a file there."""
+    template = talking / "thinking.jinja"
+    template.write_text(THINKING)
+    leaver = {"chat_template": str(template), "sampling": {"temperature": 0.25}}
+    presets = {"presets": {"brief": {"max_tokens": 3}}}
+    return {"org/thinker": {"ttl": 30}, "org/tiny": presets, "org/leaver": leaver}
+
+
 @pytest.fixture(scope="session")
 def own(
     talking: Path, minilm: Located, tmp_path_factory: pytest.TempPathFactory
@@ -55,7 +65,7 @@ def own(
         "models.embedding=minilm",
         'models.aliases={"small": "org/tiny"}',
         "models.pinned=org/tiny",
-        'models.overrides={"org/thinker": {"ttl": 30}}',
+        f"models.overrides={orjson.dumps(overrides(talking)).decode()}",
         UNPROBED,
     )
     with (

@@ -126,6 +126,9 @@ def test_texts_are_embedded(client: ollama.Client, own: ServerProcess) -> None:
     assert [list(client.embeddings("minilm", "Hi").embedding)] == embedded(own, ["Hi"])
     assert list(client.embeddings("minilm", "").embedding) == []
     assert list(client.embed("minilm", []).embeddings) == []
+    assert list(client.embed("minilm", "").embeddings) == []
+    assert client.generate("minilm", keep_alive=0).done_reason == "unload"
+    wait_for(lambda: not [one for one in client.ps().models if "MiniLM" in (one.model or "")])
     assert len(client.embed("minilm", "Hi " * 2000).embeddings) == 1
     wrongs: tuple[dict[str, Any], ...] = ({"truncate": False}, {"dimensions": 9999})
     for wrong in wrongs:
@@ -155,6 +158,12 @@ def test_what_there_is_is_listed_and_shown(client: ollama.Client) -> None:
     assert shown.modelinfo["llama.context_length"] == 4096
     assert "thinking" in (client.show("org/thinker").capabilities or ())
     assert "vision" in (client.show("org/seeing").capabilities or ())
+    changed = client.show("org/leaver")
+    assert "thinking" in (changed.capabilities or ()) and "think" in (changed.template or "")
+    assert "temperature 0.25" in (changed.parameters or "").splitlines()
+    with pytest.raises(ResponseError) as caught:
+        client.show("org/tiny:nobody")
+    assert caught.value.status_code == 404 and "no adapter 'nobody'" in caught.value.error
     embedder = next(name for name in found if name and "MiniLM" in name)
     assert client.show(embedder).capabilities == ["embedding"]
 
@@ -174,6 +183,9 @@ def test_a_model_stays_as_long_as_a_request_says(client: ollama.Client) -> None:
     assert 200 < seconds_left() <= 300
     client.chat("org/leaver", TALK, options=GREEDY, keep_alive=-1)
     assert seconds_left() > 1e9
+    for ages in (1e12, "999999999999h"):
+        client.chat("org/leaver", keep_alive=ages)
+        assert seconds_left() > 1e9
     client.chat("org/leaver", TALK, options=GREEDY, keep_alive=90)
     assert 30 < seconds_left() <= 90
     client.chat("org/leaver", TALK, options=GREEDY)  # as the settings say
@@ -229,10 +241,14 @@ def test_a_model_is_pulled_by_its_owner_only(own: ServerProcess, client: ollama.
         assert (steps[0].status, steps[-1].status) == ("pulling manifest", "success")
         assert all(step.digest and step.total for step in steps if step.completed is not None)
         assert owner.pull(FAR).status == "success"
-        assert client.chat(FAR, TALK, options=GREEDY).eval_count == 12
-        with pytest.raises(ResponseError) as caught:
-            owner.pull("nobody")
-        assert caught.value.status_code == 404
+        for name in (FAR, f"hf.co/{FAR}", f"https://huggingface.co/{FAR}/tree/main"):
+            assert client.chat(name, TALK, options=GREEDY).eval_count == 12
+        for name, status in (("nobody", 404), ("x" * 501, 400)):
+            with pytest.raises(ResponseError) as caught:
+                owner.pull(name)
+            assert caught.value.status_code == status
+        owner.pull(f"https://huggingface.co/{FAR}?token=secret")
+        assert '"route":"/api/pull"' in own.log and "secret" not in own.log
         with pytest.raises(ResponseError) as caught:
             list(owner.pull("who/knows", stream=True))
         assert "who/knows was not found" in caught.value.error

@@ -1,11 +1,18 @@
 """What Ollama's routes share with all others: the answers, the cache, keys, the log, and clients
 that leave."""
 
+import asyncio
+from collections.abc import AsyncGenerator
+
 import httpx
+import orjson
 import pytest
 
+from omlx_server.api.admin.answers import ModelFetched
+from omlx_server.api.admin.fetch import FetchStep
 from omlx_server.api.app import create_app
 from omlx_server.api.ollama.models import OLLAMA_VERSION
+from omlx_server.api.ollama.pull import lines_of
 from omlx_server.settings import Settings
 from omlx_server.wiring.context import make_context
 from tests.api.fixed import fixed_models
@@ -71,6 +78,13 @@ def test_options_mean_what_they_mean_elsewhere(own: ServerProcess) -> None:
     assert whole(own, "chat", messages=TALK, options=off)["message"] == plain["message"]
 
 
+def test_presets_and_adapters_mean_what_they_mean_elsewhere(own: ServerProcess) -> None:
+    told = whole(own, "chat", messages=TALK, preset="brief", options={"ignore_eos": True})
+    assert told["eval_count"] == 3
+    for wrong, status in (({"preset": "long"}, 400), ({"adapter": "nobody"}, 404)):
+        assert_ollama_envelope(post(own, "chat", messages=TALK, **wrong), status)
+
+
 def test_the_beginning_of_an_answer_is_continued(own: ServerProcess) -> None:
     turns = [*TALK, {"role": "assistant", "content": "Once upon"}]
     told = whole(own, "chat", messages=turns, options=GREEDY)
@@ -122,6 +136,22 @@ def test_a_request_is_a_line_in_the_log_and_a_count(own: ServerProcess) -> None:
     found = samples(own.http.get(f"{own.url}/metrics").text)
     key = 'omlx_http_requests_total{method="POST",route="/api/chat",status="200"}'
     assert found[key] > 0
+
+
+def test_a_pull_that_asked_no_hub_says_so() -> None:
+    async def steps() -> AsyncGenerator[FetchStep, None]:
+        here = ModelFetched(
+            type="done", model="a", names=["a"], path="/a", fetched_bytes=0, checked=False
+        )
+        yield here
+
+    async def told() -> list[Json]:
+        return [orjson.loads(line) async for line in lines_of(steps(), "a")]
+
+    assert [line["status"] for line in asyncio.run(told())] == [
+        "not checked: no network",
+        "success",
+    ]
 
 
 def test_a_page_of_another_site_pulls_nothing(own: ServerProcess) -> None:

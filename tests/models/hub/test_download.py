@@ -1,6 +1,7 @@
 """Downloads against a hub that breaks off, lies and sends damaged bytes."""
 
 import errno
+import fcntl
 import hashlib
 import json
 import random
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from omlx_server.errors import ModelUnavailable
+from omlx_server.models.hub import download as download_module
 from omlx_server.models.hub.download import DOWNLOADS, download
 from omlx_server.models.hub.hub import explained
 from omlx_server.models.locate import find_here, find_installed
@@ -17,7 +19,7 @@ from omlx_server.models.progress import Silent
 from omlx_server.models.pull import pulled
 from tests.models import fake_hub
 from tests.models.directories import Places, make
-from tests.models.fake_hub import Faults, HubAt
+from tests.models.fake_hub import COMMIT, Faults, HubAt
 
 NOWHERE = "http://127.0.0.1:9"
 REPO = "acme/tiny-4bit"
@@ -146,6 +148,95 @@ def test_damage_on_the_disk_is_found_and_repaired(models_dir: Path | None, hub_a
         done = pulled(REPO, Places(dirs, models_dir is None), Silent())
         assert (done.model, done.fetched_bytes) == (found, len(WEIGHTS))
         assert file.read_bytes() == WEIGHTS
+
+
+def test_a_repair_that_breaks_off_leaves_what_was_here(
+    models_dir: Path | None, hub_at: HubAt
+) -> None:
+    places, faults = Places([models_dir] if models_dir else [], models_dir is None), Faults()
+    damaged = b"\0" + WEIGHTS[1:]
+    with fake_hub.serve(REPO, FILES, LARGE, faults) as (address, _):
+        hub_at(address, ())
+        file = pulled(REPO, places, Silent()).model.path / "model.safetensors"
+        file.write_bytes(damaged)
+        faults.cuts = [0] * 20
+        with pytest.raises(ModelUnavailable, match="Could not download"):
+            pulled(REPO, places, Silent())
+        assert file.read_bytes() == damaged
+        faults.cuts, faults.damaged = [], 9
+        with pytest.raises(ModelUnavailable, match="comes damaged"):
+            pulled(REPO, places, Silent())
+        assert file.read_bytes() == damaged
+        faults.damaged = 0
+        pulled(REPO, places, Silent())
+        assert file.read_bytes() == WEIGHTS
+
+
+def test_the_end_of_a_name_repairs_what_is_not_whole(tmp_path: Path, hub_at: HubAt) -> None:
+    with fake_hub.serve(REPO, FILES, LARGE) as (address, _):
+        hub_at(address)
+        file = pulled(REPO, Places([tmp_path]), Silent()).model.path / "model.safetensors"
+        file.unlink()
+        assert pulled("tiny-4bit", Places([tmp_path], True), Silent()).fetched_bytes
+        assert file.read_bytes() == WEIGHTS
+
+
+def test_what_was_checked_is_what_is_served_though_main_moves(hub_at: HubAt) -> None:
+    with fake_hub.serve(REPO, FILES, LARGE, Faults(heads=[COMMIT, "d" * 40])) as (address, _):
+        hub = hub_at(address)
+        done = download(REPO, None, Silent())
+    assert done.path.name == COMMIT
+    assert hub.cached(REPO) == done.path
+
+
+def test_a_large_file_may_be_empty(models_dir: Path | None, hub_at: HubAt) -> None:
+    files = {**FILES, "more.safetensors": b""}
+    with fake_hub.serve(REPO, files, frozenset(files) - {"config.json"}) as (address, _):
+        hub_at(address)
+        done = download(REPO, models_dir, Silent())
+    assert (done.path / "more.safetensors").read_bytes() == b""
+
+
+def test_what_waits_for_another_download_can_be_ended(
+    models_dir: Path | None, tmp_path: Path, hub_at: HubAt
+) -> None:
+    class Ended(Exception):
+        pass
+
+    class Ending(Seen):
+        def update(self, stage: str, done: int, total: int) -> None:
+            raise Ended
+
+    with fake_hub.serve(REPO, FILES, LARGE) as (address, _):
+        hub_at(address)
+        download(REPO, models_dir, Silent())
+        [lock] = models_dir.rglob("models--*.lock") if models_dir else tmp_path.rglob("omlx.lock")
+        with lock.open("ab") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            with pytest.raises(Ended):
+                download(REPO, models_dir, Ending())
+
+
+def test_a_disk_that_fails_is_told(tmp_path: Path, hub_at: HubAt) -> None:
+    (tmp_path / "models").mkdir()
+    (tmp_path / "models" / "acme").write_text("no directory")
+    with fake_hub.serve(REPO, FILES, LARGE) as (address, _):
+        hub_at(address)
+        with pytest.raises(ModelUnavailable, match=f"Could not download {REPO}: File exists"):
+            download(REPO, tmp_path / "models", Silent())
+
+
+def test_a_disk_that_others_fill_meanwhile_ends_the_download(
+    hub_at: HubAt, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Filling(Seen):
+        def update(self, stage: str, done: int, total: int) -> None:
+            monkeypatch.setattr(download_module, "RESERVE_BYTES", 10**18)
+
+    with fake_hub.serve(REPO, FILES, LARGE, Faults(rate=2e5)) as (address, _):
+        hub_at(address)
+        with pytest.raises(ModelUnavailable, match="GB free"):
+            download(REPO, None, Filling())
 
 
 def test_too_small_a_disk_is_told_before_the_download(

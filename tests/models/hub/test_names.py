@@ -61,6 +61,9 @@ def test_a_mirror_has_addresses_too(monkeypatch: pytest.MonkeyPatch) -> None:
     assert hub_name("https://mirror.example:8443/org/name") is None
     monkeypatch.setenv("HF_ENDPOINT", "https://mirror.example:8443")
     assert hub_name("https://mirror.example:8443/org/name/tree/main") == HubName("org/name")
+    monkeypatch.setenv("HF_ENDPOINT", "https://proxy.example/hub/")
+    assert hub_name("https://proxy.example/hub/org/name/tree/main") == HubName("org/name")
+    assert hub_name("https://proxy.example/org/name") is None
 
 
 def test_short_names_are_plain_and_stand_for_names_of_the_hub() -> None:

@@ -1,5 +1,6 @@
 """Transfers in parallel, from a hub of ours that counts what it is asked at the same time."""
 
+import logging
 import random
 import threading
 import time
@@ -12,6 +13,7 @@ from huggingface_hub.errors import HfHubHTTPError
 
 from omlx_server.models.hub.part import bytes_here
 from omlx_server.models.hub.transfer import CONNECTIONS, Wanted, transfer
+from omlx_server.process.logs import start_logging
 from tests.models import fake_hub
 from tests.models.fake_hub import COMMIT, Faults, Seen
 
@@ -153,6 +155,28 @@ def test_no_token_leaves_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
             hub.check()
     assert set(cdn.tokens) == {None} and len(cdn.tokens) == CONNECTIONS
     assert set(hub_seen.tokens) == {"Bearer hf_secret"}
+
+
+def test_no_line_of_the_log_has_the_signature_of_an_address(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    start_logging("info", "")
+    with hub_of(ONE, tmp_path) as far, caplog.at_level(logging.INFO):
+        address = far.wanted[0].url.partition(f"/{REPO}")[0]
+        with hub_of(ONE, tmp_path, Faults(cdn=address)) as hub:
+            hub.transfer()
+        assert any("?Signature=" in line for line in far.asked)
+    assert not [line for line in caplog.messages if "?" in line]
+
+
+def test_a_range_that_is_not_named_is_not_taken(tmp_path: Path) -> None:
+    faults = Faults(content_range="")
+    with hub_of(ONE, tmp_path, faults) as hub:
+        with pytest.raises(OSError, match="which range"):
+            hub.transfer()
+        faults.content_range = "bytes {first}-{last}/*"
+        hub.transfer()
+        hub.check()
 
 
 def test_what_is_told_may_end_it_although_the_server_is_silent(tmp_path: Path) -> None:

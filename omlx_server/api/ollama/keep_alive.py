@@ -1,4 +1,5 @@
-"""How long a model is to stay (`keep_alive`), and names of models with Ollama's tag. Pure."""
+"""How long a model stays (`keep_alive`), and what a name with Ollama's tag stands for. Event loop's
+thread."""
 
 import math
 import re
@@ -6,7 +7,8 @@ import re
 from omlx_server.api.models.listing import ModelListing
 from omlx_server.api.models.served import ServedModels
 from omlx_server.api.ollama.request import KeepAlive
-from omlx_server.errors import BadRequest
+from omlx_server.errors import AdapterNotFound, BadRequest
+from omlx_server.models.adapters.shelf import NONE
 
 _LATEST = ":latest"
 _UNITS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
@@ -25,9 +27,16 @@ def served_name(models: ServedModels, name: str) -> str:
 
 
 async def known_as(models: ServedModels, name: str) -> ModelListing:
-    """The listing of a model, whatever adapter its name asks for. Raises ModelNotFound."""
+    """The listing of a model, whichever of its adapters the name asks for. Raises ModelNotFound,
+    and AdapterNotFound where the model has no such adapter."""
     own = served_name(models, name)
-    return await models.known_as(models.parted(own)[0] or own)
+    model, adapter = models.parted(own)
+    known = await models.known_as(model or own)
+    if adapter is not None and adapter not in (NONE, *await models.adapters(known)):
+        raise AdapterNotFound(
+            f"The model '{known.names[0]}' has no adapter '{adapter[:200]}'.", param="model"
+        )
+    return known
 
 
 def seconds_of(keep_alive: KeepAlive | None) -> float | None:
