@@ -17,8 +17,20 @@ from typing import TypeVar
 import mlx.core as mx
 import mlx.nn as nn
 
-from omlx_server.compute.adapters.reading import Place, place_of, reading, unusable
-from omlx_server.compute.adapters.stacks import AdaptedLinear, GroupRows, RankGroup, Stack
+from omlx_server.compute.adapters.reading import (
+    Place,
+    check_shapes,
+    place_of,
+    reading,
+    unusable,
+)
+from omlx_server.compute.adapters.stacks import (
+    SLICE_BYTES,
+    AdaptedLinear,
+    GroupRows,
+    RankGroup,
+    Stack,
+)
 from omlx_server.core.adapters import Adapter
 from omlx_server.core.crash import Crash, guarded
 from omlx_server.core.work import Work
@@ -34,6 +46,7 @@ class Adapters:
     def __init__(self) -> None:
         self.loaded: dict[Adapter, None] = {}
         self._groups: dict[int, RankGroup] = {}
+        self._refused: dict[Adapter, str] = {}
         self._places: dict[str, Place] = {}
         self._newest: tuple[tuple[Adapter | None, ...], _Placed] = (), []
 
@@ -48,11 +61,32 @@ class Adapters:
         stacks = (stack for group in self._groups.values() for stack in group.stacks.values())
         return max((stack.token_bytes for stack in stacks), default=0)
 
+    def nbytes_with(self, adapter: Adapter) -> int:
+        """Bytes of all weights once an adapter is loaded."""
+        group = self._group(adapter)
+        return self.nbytes - group.nbytes + group.nbytes_with(adapter)
+
     def needs(self, adapter: Adapter) -> int:
-        """The most bytes that it takes to load an adapter: its file, its matrices, and the stacks
-        of its rank, which are made anew, with a slot of zeros if it is the first."""
-        group = self._groups.get(adapter.rank)
-        return 4 * adapter.nbytes + (group.nbytes if group else 0)
+        """The most bytes that it takes to load an adapter, beside the weights that are there: its
+        file, what is read of it, the same as float32, and all stacks of its rank anew, with the
+        zeros of a slice of them."""
+        stacks = self._group(adapter).nbytes_with(adapter)
+        return 3 * adapter.nbytes + stacks + min(stacks, SLICE_BYTES)
+
+    def needs_without(self, adapter: Adapter) -> int:
+        """The most bytes that it takes to let an adapter go, beside the weights that are there: all
+        stacks of its rank anew, without it."""
+        return self._group(adapter).nbytes_without(adapter)
+
+    def _group(self, adapter: Adapter) -> RankGroup:
+        return self._groups.get(adapter.rank, RankGroup(adapter.rank))
+
+    def check(self, model: nn.Module, adapter: Adapter) -> None:
+        """Raises AdapterUnusable if it is known, before its weights are read, that `model` can't
+        have an adapter: by its shapes, or since it was loaded in vain."""
+        if adapter in self._refused:
+            raise unusable(adapter, self._refused[adapter])
+        check_shapes(adapter, model)
 
     def has(self, adapter: Adapter) -> bool:
         """Whether an adapter is loaded. It counts as a use."""
@@ -71,8 +105,9 @@ class Adapters:
         """
         if adapter in self.loaded:
             return
-        matrices = yield from reading(adapter, model)
-        before = self._groups.get(adapter.rank, RankGroup(adapter.rank))
+        self.check(model, adapter)
+        matrices = yield from reading(adapter)
+        before = self._group(adapter)
         after = yield from before.joined(adapter, matrices)
         self._places |= {path: place_of(adapter, model, path) for path in matrices}
         self.loaded[adapter] = None
@@ -81,7 +116,8 @@ class Adapters:
         if isinstance(crash, Crash):
             del self.loaded[adapter]
             self._change(before)
-            raise unusable(adapter, f"the model does not work with it: {crash.summary}")
+            self._refused[adapter] = f"the model does not work with it: {crash.summary}"
+            raise unusable(adapter, self._refused[adapter])
 
     def unloading(self, adapter: Adapter) -> Work[None]:
         """Lets go of an adapter that is loaded and that no row has, in slices. From the first one

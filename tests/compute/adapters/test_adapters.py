@@ -94,12 +94,29 @@ def test_what_an_adapter_adds_to_a_row_is_the_same_to_the_bit_beside_any_others(
         assert mx.array_equal(added(order, beside), alone).item()
 
 
-def test_their_bytes_are_counted(tmp_path: Path) -> None:
+def test_their_bytes_are_counted_and_known_before(tmp_path: Path) -> None:
+    """Of one rank each layer has a slot for each, and one of zeros, whoever has the layer."""
     loaded, made = loaded_with(tmp_path, 4, 8, keys=DENSE)
-    slots = 2  # each has a rank of its own, and beside it a slot of zeros
-    assert loaded.adapters.nbytes == slots * sum(adapter.nbytes for adapter in made)
+    assert loaded.adapters.nbytes == 2 * sum(adapter.nbytes for adapter in made)
     assert loaded.adapters.token_bytes == 4 * 64 + 4 * 8 + 12 * 96
-    assert loaded.adapters.needs(made[0]) == 6 * made[0].nbytes
+    last = loaded.model.layers[-1:]
+    others = [
+        save_adapter(tmp_path / "same", loaded.model, seed=5, keys=DENSE),
+        save_adapter(tmp_path / "last", loaded.model, seed=6, layers=len(last), keys=DENSE),
+        save_adapter(tmp_path / "more", loaded.model, seed=7, keys=["mlp.gate_proj"]),
+        save_adapter(tmp_path / "rank", loaded.model, seed=8, rank=2),
+    ]
+    for adapter in others:
+        known = loaded.adapters.nbytes_with(adapter)
+        assert loaded.adapters.needs(adapter) > known - loaded.adapters.nbytes
+        slices = sum(1 for _ in loaded.adapters.loading(loaded.model, adapter))
+        assert slices == 1  # a piece of the file; layers this small have none of their own
+        assert loaded.adapters.nbytes == known
+    for adapter in (*made, *others):
+        rank = loaded.adapters._groups[adapter.rank].nbytes
+        left = loaded.adapters.nbytes - rank + loaded.adapters.needs_without(adapter)
+        finish(loaded.adapters.unloading(adapter))
+        assert loaded.adapters.nbytes == left
 
 
 # -- they come and go --------------------------------------------------------------------
@@ -117,8 +134,11 @@ def test_one_that_goes_leaves_the_others_as_they_are(tmp_path: Path) -> None:
         forward(loaded, made[1], made[2])
 
 
-def test_nobody_counts_on_one_that_is_going(tmp_path: Path) -> None:
+def test_nobody_counts_on_one_that_is_going(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Else a request would be queued for it, and find it gone in the middle of its answer."""
+    monkeypatch.setattr("omlx_server.compute.adapters.stacks.SLICE_BYTES", 1)
     loaded, (first, _) = loaded_with(tmp_path, 4, 4)
     work = loaded.adapters.unloading(first)
     next(work)
