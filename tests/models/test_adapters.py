@@ -2,6 +2,7 @@
 
 import json
 import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -80,6 +81,16 @@ def test_the_default_is_a_name_or_a_path(tmp_path: Path) -> None:
         assert files.find(own, "none") is None
     assert list(places(tmp_path, str(outside)).all()) == ["mine", "one"]
     assert files.find(places(tmp_path), None) is None
+    assert files.find(places(tmp_path, "none"), None) is None
+    assert places(tmp_path, "none").default_name == ""
+
+
+def test_those_who_ask_at_once_have_its_files_read_once(tmp_path: Path) -> None:
+    files = AdapterFiles()
+    save(tmp_path / "model" / "adapters" / "one")
+    with ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(lambda _: files.find(places(tmp_path), "one"), range(8)))
+    assert len(set(map(id, found))) == 1
 
 
 # -- what their files say ----------------------------------------------------------------
