@@ -187,6 +187,11 @@ def further_layer(arrays: Arrays) -> None:
         arrays[f"model.layers.7.self_attn.q_proj.lora_{side}"] = mx.zeros(shape)
 
 
+def odd_index(arrays: Arrays) -> None:
+    for side in ("a", "b"):
+        arrays[f"model.layers.01.self_attn.q_proj.lora_{side}"] = arrays[f"{FIRST}.lora_{side}"]
+
+
 def no_layer(arrays: Arrays) -> None:
     for side, shape in (("a", (64, 4)), ("b", (4, 64))):
         arrays[f"model.norm.lora_{side}"] = mx.zeros(shape)
@@ -207,6 +212,7 @@ def nothing(arrays: Arrays) -> None:
         (without_b, "one of the two matrices of model.layers.0.self_attn.q_proj is missing"),
         (wider, r"has \(65, 4\) and \(4, 64\); the model needs \(64, 4\) and \(4, 64\)"),
         (further_layer, "the model has no layer model.layers.7.self_attn.q_proj"),
+        (odd_index, r"the model has no layer model.layers.01.self_attn.q_proj"),
         (no_layer, "model.norm is no linear layer, but RMSNorm"),
         (magnitude, "model.layers.0.self_attn.q_proj.m is no matrix of LoRA"),
         (nothing, "lora_c is no matrix of LoRA"),
