@@ -36,8 +36,8 @@ class Adapter:
 
 
 def digest_of(config: bytes, weights_digest: bytes) -> bytes:
-    """The digest of an adapter: the SHA-256 of those of its two files. `config` is the content of the
-    one, `weights_digest` the SHA-256 of the other."""
+    """The digest of an adapter: the SHA-256 of those of its two files. `config` is the content of
+    the one, `weights_digest` the SHA-256 of the other."""
     return hashlib.sha256(hashlib.sha256(config).digest() + weights_digest).digest()
 
 

@@ -17,25 +17,25 @@ def load_adapter(instance: ModelInstance, adapter: Adapter) -> Work[bool]:
         AdapterUnusable: its files can't be read, don't fit the model, or are too large.
         NoMemory: there is too little memory for it, as `within`.
     """
-    own, model = instance.adapters, instance.runner.loaded.target
-    if own.adapters.has(adapter):
+    loaded, model = instance.adapters, instance.runner.loaded.target
+    if loaded.weights.touch(adapter):
         return True
-    own.check(adapter)
-    own.adapters.check(model, adapter)
-    while own.is_full(adapter) or not _leaves_room(instance, adapter):
-        idle = own.first_to_go()
+    loaded.check(adapter)
+    loaded.weights.check(model, adapter)
+    while loaded.is_full(adapter) or not _leaves_room(instance, adapter):
+        idle = loaded.first_to_go()
         if idle is None:
             return False
         yield from _without(instance, idle)
-    yield from within(_room(instance), own.adapters.needs(adapter), _loading(instance, adapter))
+    yield from within(_room(instance), loaded.weights.needs(adapter), _loading(instance, adapter))
     return True
 
 
 def let_idle_go(instance: ModelInstance) -> Work[bool]:
     """A job that lets all adapters go that nothing uses. Returns whether there were any. Raises
     NoMemory as `within`."""
-    own, some = instance.adapters, False
-    while (idle := own.first_to_go()) is not None:
+    loaded, some = instance.adapters, False
+    while (idle := loaded.first_to_go()) is not None:
         yield from _without(instance, idle)
         some = True
     return some
@@ -50,8 +50,8 @@ def _leaves_room(instance: ModelInstance, adapter: Adapter) -> bool:
     time."""
     if instance.watch is None:
         return True
-    own, account = instance.adapters, instance.watch.share.account
-    more = own.adapters.nbytes_with(adapter) - own.adapters.nbytes
+    loaded, account = instance.adapters, instance.watch.share.account
+    more = loaded.weights.nbytes_with(adapter) - loaded.weights.nbytes
     for holder in (share.holder for share in account.shares):
         if isinstance(holder, ModelInstance) and holder.watch is not None:
             guard = holder.watch.guard.under(account.limit - more, account.queue)
@@ -61,18 +61,18 @@ def _leaves_room(instance: ModelInstance, adapter: Adapter) -> bool:
 
 
 def _without(instance: ModelInstance, adapter: Adapter) -> Work[None]:
-    nbytes = instance.adapters.adapters.needs_without(adapter)
+    nbytes = instance.adapters.weights.needs_without(adapter)
     yield from within(_room(instance), nbytes, _letting_go(instance, adapter))
 
 
 def _letting_go(instance: ModelInstance, adapter: Adapter) -> Work[None]:
     """Lets an adapter go, unless a request has come for it while there was no room to begin."""
-    own = instance.adapters
-    if own.is_idle(adapter):
-        yield from own.adapters.unloading(adapter)
-        own.weigh(instance.watch)
+    loaded = instance.adapters
+    if loaded.is_idle(adapter):
+        yield from loaded.weights.unloading(adapter)
+        loaded.update_account(instance.watch)
 
 
 def _loading(instance: ModelInstance, adapter: Adapter) -> Work[None]:
-    yield from instance.adapters.adapters.loading(instance.runner.loaded.target, adapter)
-    instance.adapters.weigh(instance.watch)
+    yield from instance.adapters.weights.loading(instance.runner.loaded.target, adapter)
+    instance.adapters.update_account(instance.watch)

@@ -84,7 +84,7 @@ async def hold(client: GeneratorClient, adapter: Adapter) -> None:
 
 
 async def loaded(client: GeneratorClient) -> list[str]:
-    return await client.ask(lambda own: [one.name for one in own.adapters.adapters.loaded])
+    return await client.ask(lambda own: [one.name for one in own.adapters.weights.loaded])
 
 
 def test_each_is_loaded_once_and_counted_as_weights(
@@ -99,11 +99,11 @@ def test_each_is_loaded_once_and_counted_as_weights(
             )
             assert list(found) == [said(adapter) for adapter in wanted]
             assert sorted(await loaded(client)) == ["a0", "a1", "a2"]
-            nbytes = await client.ask(lambda own: own.adapters.adapters.nbytes)
+            nbytes = await client.ask(lambda own: own.adapters.weights.nbytes)
             assert house.account.weights == before + nbytes > before
             assert house.account.aside == 0
             planner = await client.ask(lambda own: own.watch.planner)
-            assert planner.adapter_bytes == 4 * 64 + 4 * 8 + 12 * 64
+            assert planner.adapter_token_bytes == 4 * 64 + 4 * 8 + 12 * 64
 
     play(scene())
 
@@ -125,7 +125,7 @@ def test_the_one_longest_unused_makes_room_but_none_in_use(
             await limit(client, AdapterLimits(1))
             assert await ask(client, "one", adapters[0]) == said(adapters[0])
             assert await loaded(client) == ["a0"]
-            nbytes = await client.ask(lambda own: own.adapters.adapters.nbytes)
+            nbytes = await client.ask(lambda own: own.adapters.weights.nbytes)
             assert house.account.weights == weights + nbytes
 
     play(scene())

@@ -78,7 +78,7 @@ def _matrices(adapter: Adapter, arrays: Mapping[str, mx.array]) -> Matrices:
     return found
 
 
-class Place:
+class LayerEntry:
     """A layer of a model: what stands under a name in its parent."""
 
     def __init__(self, parent: dict[str, object] | list[object], name: str) -> None:
@@ -89,13 +89,13 @@ class Place:
     def _get(self) -> object:
         return self._parent[self._key]  # type: ignore[index]
 
-    def put(self, layer: object) -> None:
+    def replace(self, layer: object) -> None:
         """Have another layer stand there."""
         self._parent[self._key] = layer  # type: ignore[index]
 
     def restore(self) -> None:
         """Have the model's own layer stand there again."""
-        self.put(self.layer)
+        self.replace(self.layer)
 
 
 def _index(name: str) -> int:
@@ -105,15 +105,15 @@ def _index(name: str) -> int:
     return int(name)
 
 
-def place_of(adapter: Adapter, model: nn.Module, path: str) -> Place:
+def place_of(adapter: Adapter, model: nn.Module, path: str) -> LayerEntry:
     """The layer of a model at a `path` of names with dots. Raises AdapterUnusable if there is
     none."""
     node: object = model
     *above, name = path.split(".")
     try:
         for part in above:
-            node = Place(node, part).layer  # type: ignore[arg-type]
-        return Place(node, name)  # type: ignore[arg-type]
+            node = LayerEntry(node, part).layer  # type: ignore[arg-type]
+        return LayerEntry(node, name)  # type: ignore[arg-type]
     except (KeyError, IndexError, ValueError, TypeError):
         raise unusable(adapter, f"the model has no layer {path[:200]}") from None
 

@@ -95,8 +95,8 @@ class RankGroup:
     def _joined(self, path: str, adapter: Adapter, matrices: Matrices) -> Stack:
         count, old, new = 1 + len(self.adapters), self.stacks.get(path), matrices.get(path)
         pairs = [
-            (_before(old.a if old else None, new[0] if new else None, count)),
-            (_before(old.b if old else None, new[1] if new else None, count)),
+            (_with_a_slot_more(old.a if old else None, new[0] if new else None, count)),
+            (_with_a_slot_more(old.b if old else None, new[1] if new else None, count)),
         ]
         a, b = (mx.concatenate(pair) for pair in pairs)
         having = old.having if old else frozenset()
@@ -114,15 +114,15 @@ class RankGroup:
         left = tuple(other for other in self.adapters if other != adapter)
         return RankGroup(self.rank, left, made)
 
-    def rows(self, rows: Sequence[Adapter | None]) -> "GroupRows | None":
-        """What a forward over rows with these adapters takes of this group; None where no row has
-        one of it."""
+    def slots_of(self, adapters: Sequence[Adapter | None]) -> "RowSlots | None":
+        """The slots of rows with these `adapters` in this group; None where no row has one of
+        it."""
         slots = {adapter: slot for slot, adapter in enumerate(self.adapters, 1)}
-        indices = [slots.get(adapter, 0) if adapter else 0 for adapter in rows]
+        indices = [slots.get(adapter, 0) if adapter else 0 for adapter in adapters]
         if not any(indices):
             return None
         scales = [self.adapters[index - 1].scale if index else 0.0 for index in indices]
-        return GroupRows(
+        return RowSlots(
             self,
             mx.array(indices, dtype=mx.uint32),
             mx.array(scales, dtype=mx.float32)[:, None, None],
@@ -130,7 +130,7 @@ class RankGroup:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class GroupRows:
+class RowSlots:
     """Rows of a forward in a `group`: the slots uint32 [B] of their adapters, and their scales
     float32 [B, 1, 1]."""
 
@@ -142,7 +142,7 @@ class GroupRows:
 class AdaptedLinear:
     """Stands for a linear layer in forwards whose rows have adapters. It is called as that is."""
 
-    def __init__(self, linear: nn.Module, parts: Sequence[tuple[Stack, GroupRows]]) -> None:
+    def __init__(self, linear: nn.Module, parts: Sequence[tuple[Stack, RowSlots]]) -> None:
         self._linear = linear
         self._parts = parts
 
@@ -173,7 +173,7 @@ def _made(stacks: Iterable[tuple[str, Stack]]) -> Work[dict[str, Stack]]:
     return made
 
 
-def _before(old: mx.array | None, new: mx.array | None, count: int) -> list[mx.array]:
+def _with_a_slot_more(old: mx.array | None, new: mx.array | None, count: int) -> list[mx.array]:
     """The `count` slots of a stack, which are zeros where there is none, and one more: `new`, or
     zeros."""
     like: Any = new if old is None else old[0]

@@ -165,7 +165,7 @@ class GeneratorClient(ModelClient[ModelInstance]):
         held = ExitStack()
         try:
             await self.ask(lambda own: held.enter_context(own.adapters.expecting(adapter)))
-            if not await self.ask(lambda own: own.adapters.adapters.has(adapter)):
+            if not await self.ask(lambda own: own.adapters.weights.touch(adapter)):
                 await self._adapters.wait_for(adapter)
             yield
         finally:

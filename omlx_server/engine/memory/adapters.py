@@ -23,11 +23,11 @@ class AdapterLimits:
 
 
 class LoadedAdapters:
-    """The `adapters` of a model, of which `limits` bounds those in memory. `queues` gives the
-    queues of its scheduler: an adapter is in use as long as a sequence in them has it."""
+    """The adapters of a model: `weights` are those in memory, which `limits` bounds. `queues` gives
+    the queues of its scheduler: an adapter is in use as long as a sequence in them has it."""
 
-    def __init__(self, adapters: Adapters, queues: Callable[[], SequenceQueues]) -> None:
-        self.adapters = adapters
+    def __init__(self, weights: Adapters, queues: Callable[[], SequenceQueues]) -> None:
+        self.weights = weights
         self.limits = AdapterLimits()
         self._queues = queues
         self._expected = Counter[Adapter]()
@@ -41,7 +41,7 @@ class LoadedAdapters:
     @property
     def names(self) -> tuple[str, ...]:
         """The names of the adapters in memory, in the order of the alphabet."""
-        return tuple(sorted({adapter.name for adapter in self.adapters.loaded}))
+        return tuple(sorted({adapter.name for adapter in self.weights.loaded}))
 
     @contextmanager
     def expecting(self, adapter: Adapter) -> Iterator[None]:
@@ -65,12 +65,12 @@ class LoadedAdapters:
 
     def is_full(self, adapter: Adapter) -> bool:
         """Whether another adapter has to go before this one is loaded."""
-        is_crowded = len(self.adapters.loaded) >= self.limits.count
-        return is_crowded or self.adapters.nbytes_with(adapter) > self.limits.nbytes
+        is_crowded = len(self.weights.loaded) >= self.limits.count
+        return is_crowded or self.weights.nbytes_with(adapter) > self.limits.nbytes
 
     def first_to_go(self) -> Adapter | None:
         """Of the adapters that nothing uses, the one least recently used; None if there is none."""
-        return next(filter(self.is_idle, self.adapters.loaded), None)
+        return next(filter(self.is_idle, self.weights.loaded), None)
 
     def is_idle(self, adapter: Adapter) -> bool:
         """Whether nothing uses an adapter."""
@@ -78,10 +78,10 @@ class LoadedAdapters:
         used = any(sequence.request.adapter == adapter for sequence in sequences)
         return not used and adapter not in self._expected
 
-    def weigh(self, watch: MemoryWatch | None) -> None:
+    def update_account(self, watch: MemoryWatch | None) -> None:
         """Tell the account and the planner what the adapters in memory take."""
-        nbytes, counted = self.adapters.nbytes, self._counted
+        nbytes, counted = self.weights.nbytes, self._counted
         self._counted = nbytes
         if watch is not None:
-            watch.planner.adapter_bytes = self.adapters.token_bytes
+            watch.planner.adapter_token_bytes = self.weights.token_bytes
             watch.share.weigh(watch.share.weights + nbytes - counted)

@@ -78,7 +78,7 @@ def test_what_an_adapter_adds_to_a_row_is_the_same_to_the_bit_beside_any_others(
         group = RankGroup(4)
         for number in order:
             group = finish(group.joined(adapters[number], matrices[number]))
-        found = group.rows([None if n is None else adapters[n] for n in beside])
+        found = group.slots_of([None if n is None else adapters[n] for n in beside])
         assert found is not None
         layer = AdaptedLinear(silent, [(group.stacks["layer"], found)])
         return layer(mx.concatenate([inputs[:1]] * len(beside)))[0]
@@ -142,9 +142,9 @@ def test_nobody_counts_on_one_that_is_going(
     loaded, (first, _) = loaded_with(tmp_path, 4, 4)
     work = loaded.adapters.unloading(first)
     next(work)
-    assert not loaded.adapters.has(first)
+    assert not loaded.adapters.touch(first)
     work.close()
-    assert loaded.adapters.has(first)
+    assert loaded.adapters.touch(first)
     assert forward(loaded, first).shape[0] == 1
 
 
