@@ -1,57 +1,78 @@
-"""The job that loads an adapter of a model, once however many ask for it, and makes room for it
-among those that are loaded. Runs on the mlx thread."""
-
-import time
+"""The job that loads an adapter of a model, and makes room for it among those that are loaded. Runs
+on the mlx thread."""
 
 from omlx_server.core.adapters import Adapter
-from omlx_server.core.memory.room import Boundless, within
+from omlx_server.core.memory.room import Boundless, Room, within
 from omlx_server.core.work import Work
 from omlx_server.engine.memory.reservations import JobRoom
 from omlx_server.engine.model_instance import ModelInstance
-from omlx_server.errors import Unavailable
-
-# So long a request waits while all adapters that may be loaded are in use.
-_PATIENCE_SECONDS = 30.0
 
 
-def load_adapter(instance: ModelInstance, adapter: Adapter) -> Work[None]:
-    """A job that loads an adapter, unless it is there. Where another job loads one, it waits for
-    that.
+def load_adapter(instance: ModelInstance, adapter: Adapter) -> Work[bool]:
+    """A job that loads an adapter, unless it is there. No other such job of the model is to run
+    meanwhile. False if there is no place for it now: all adapters that may be loaded are in use, or
+    requests that were accepted would not fit beside it.
 
     Raises:
         AdapterUnusable: its files can't be read, don't fit the model, or are too large.
         NoMemory: there is too little memory for it, as `within`.
-        Unavailable: all adapters that may be loaded are in use, and stay so for 30 seconds.
     """
-    own, until = instance.adapters, time.monotonic() + _PATIENCE_SECONDS
-    own.check(adapter)
-    while own.changing and not own.adapters.has(adapter):
-        yield
-    if own.adapters.has(adapter):
-        return
-    with own.changing_alone():
-        while own.is_full(adapter):
-            yield from _let_one_go(instance, until)
-        room = Boundless() if instance.watch is None else JobRoom(instance.watch.share)
-        yield from within(room, own.adapters.needs(adapter), _loading(instance, adapter))
+    loaded, model = instance.adapters, instance.runner.loaded.target
+    if loaded.weights.touch(adapter):
+        return True
+    loaded.check(adapter)
+    loaded.weights.check(model, adapter)
+    while loaded.is_full(adapter) or not _leaves_room(instance, adapter):
+        idle = loaded.first_to_go()
+        if idle is None:
+            return False
+        yield from _without(instance, idle)
+    yield from within(_room(instance), loaded.weights.needs(adapter), _loading(instance, adapter))
+    return True
 
 
-def _let_one_go(instance: ModelInstance, until: float) -> Work[None]:
-    """Wait for an adapter that nothing uses, at most until this time.monotonic(), and let it go."""
-    own = instance.adapters
-    while (idle := own.first_to_go()) is None:
-        if time.monotonic() > until:
-            count = len(own.adapters.loaded)
-            raise Unavailable(
-                f"all {count} adapters that may be loaded are in use. What helps: a higher "
-                "adapters.max_loaded or adapters.max_bytes",
-                retry_after=1,
-            )
-        yield
-    yield from own.adapters.unloading(idle)
-    own.weigh(instance.watch)
+def let_idle_go(instance: ModelInstance) -> Work[bool]:
+    """A job that lets all adapters go that nothing uses. Returns whether there were any. Raises
+    NoMemory as `within`."""
+    loaded, some = instance.adapters, False
+    while (idle := loaded.first_to_go()) is not None:
+        yield from _without(instance, idle)
+        some = True
+    return some
+
+
+def _room(instance: ModelInstance) -> Room:
+    return Boundless() if instance.watch is None else JobRoom(instance.watch.share)
+
+
+def _leaves_room(instance: ModelInstance, adapter: Adapter) -> bool:
+    """Whether the requests of all models that were accepted fit beside an adapter, one at a
+    time."""
+    if instance.watch is None:
+        return True
+    loaded, account = instance.adapters, instance.watch.share.account
+    more = loaded.weights.nbytes_with(adapter) - loaded.weights.nbytes
+    for holder in (share.holder for share in account.shares):
+        if isinstance(holder, ModelInstance) and holder.watch is not None:
+            guard = holder.watch.guard.under(account.limit - more, account.queue)
+            if not holder.scheduler.all_fit(guard):
+                return False
+    return True
+
+
+def _without(instance: ModelInstance, adapter: Adapter) -> Work[None]:
+    nbytes = instance.adapters.weights.needs_without(adapter)
+    yield from within(_room(instance), nbytes, _letting_go(instance, adapter))
+
+
+def _letting_go(instance: ModelInstance, adapter: Adapter) -> Work[None]:
+    """Lets an adapter go, unless a request has come for it while there was no room to begin."""
+    loaded = instance.adapters
+    if loaded.is_idle(adapter):
+        yield from loaded.weights.unloading(adapter)
+        loaded.update_account(instance.watch)
 
 
 def _loading(instance: ModelInstance, adapter: Adapter) -> Work[None]:
-    yield from instance.adapters.adapters.loading(instance.runner.loaded.target, adapter)
-    instance.adapters.weigh(instance.watch)
+    yield from instance.adapters.weights.loading(instance.runner.loaded.target, adapter)
+    instance.adapters.update_account(instance.watch)

@@ -1,8 +1,9 @@
 """The pins of all models, loaded or not. Lives on the mlx thread."""
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
+from omlx_server.core.blocks.keys import root_key
 from omlx_server.core.blocks.pins import Pin, PinReport, Pins, Unpinned
 from omlx_server.engine.model_instance import ModelInstance
 from omlx_server.store.cold import ColdTier
@@ -22,9 +23,13 @@ class PinBoard:
         """Reports on the pins of the tenant with this `salt`, the oldest first."""
         return [self._report(pin) for pin in self.pins.all() if pin.is_of(salt)]
 
-    def made(self, pin: Pin) -> PinReport:
-        """Save a pin that an instance has made, and report on it. That instance may have no cold
-        tier, because another one with the same weights writes for both."""
+    def made(self, pin: Pin, salt: bytes) -> PinReport:
+        """Save a pin that an instance has made, as one of the tenant with this `salt`, and report
+        on it. That instance may have no cold tier, because another one with the same weights writes
+        for both."""
+        if not pin.is_of(salt):  # its blocks are those of an adapter
+            pin = replace(pin, tenant=root_key(pin.namespace, salt))
+            self.pins.add(pin)
         cold = self.cold()
         if cold is not None:
             cold.save_pins()

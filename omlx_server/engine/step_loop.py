@@ -160,7 +160,7 @@ class StepLoop:
             instance.scheduler.load,
             now,
             counted=self.tally(),
-            live=max(instance.reserved, instance.runner.live_bytes),
+            live=max(instance.reserved, instance.runner.live_bytes) + instance.adapters.nbytes,
             oldest=instance.scheduler.oldest(),
             chunks=instance.chunks,
             adapters=instance.adapters.names,

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
+from typing import BinaryIO
 
 import msgspec
 
@@ -43,11 +44,16 @@ def read_header(file: Path) -> Header | None:
     header, arrays); None for a file without one. Raises OSError or ValueError for a file that can't
     be read, or has another header."""
     with file.open("rb") as opened:
-        nbytes = os.fstat(opened.fileno()).st_size
-        length = int.from_bytes(opened.read(_LENGTH_BYTES), "little")
-        if not 0 < length <= min(nbytes - _LENGTH_BYTES, _MOST_HEADER_BYTES):
-            return None
-        found = _HEADER.decode(opened.read(length))
+        return header_of(opened)
+
+
+def header_of(opened: BinaryIO) -> Header | None:
+    """As `read_header`, of a file that was just opened."""
+    nbytes = os.fstat(opened.fileno()).st_size
+    length = int.from_bytes(opened.read(_LENGTH_BYTES), "little")
+    if not 0 < length <= min(nbytes - _LENGTH_BYTES, _MOST_HEADER_BYTES):
+        return None
+    found = _HEADER.decode(opened.read(length))
     ends = max((tensor.data_offsets[1] for tensor in found.values() if tensor), default=0)
     tensors = {name: one for name, one in found.items() if one and name != _METADATA}
     numbers = sum(prod(one.shape) for one in tensors.values())

@@ -21,6 +21,7 @@ from pathlib import Path
 import psutil
 
 from omlx_server.errors import NoPlaceForModels, system_errors_as
+from omlx_server.models.adapters.shelf import FOLDER
 
 STAGING = ".staging-"
 STALE_SECONDS = 24 * 3600
@@ -85,8 +86,12 @@ def _sync(directory: Path) -> None:
 
 def _publish(model: Path, target: Path, staging: Path, is_complete: Callable[[Path], bool]) -> None:
     if target.exists() and not is_complete(target):
-        # Files were taken out of a finished model: it makes room, and goes with the staging.
+        # Files were taken out of a finished model: it makes room, and goes with the staging. The
+        # adapters beside it are its owner's.
         target.rename(staging / "damaged")
+        adapters = staging / "damaged" / FOLDER
+        if adapters.is_dir():
+            adapters.rename(model / FOLDER)
     try:
         model.rename(target)
     except OSError as error:

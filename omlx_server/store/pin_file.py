@@ -30,6 +30,7 @@ def _shape(pin: Pin) -> dict[str, Any]:
         "id": pin.id,
         "namespace": pin.namespace,
         "root": pin.root.hex(),
+        **({} if pin.tenant is None else {"tenant": pin.tenant.hex()}),
         "tokens": pin.tokens,
         "block_tokens": pin.block_tokens,
         "model": pin.model,
@@ -41,6 +42,7 @@ def _shape(pin: Pin) -> dict[str, Any]:
 def _pin(shape: Any) -> Pin | None:
     try:
         model, size = shape.get("model", ""), int(shape.get("block_tokens", 64))
+        tenant = shape.get("tenant")  # files of older versions have none
         (shape["id"] + shape["namespace"] + model).encode()  # half a surrogate pair has no bytes
         if not math.isfinite(shape["created"]) or size < 1:
             return None
@@ -48,6 +50,7 @@ def _pin(shape: Any) -> Pin | None:
             id=str(shape["id"]),
             namespace=str(shape["namespace"]),
             root=BlockKey(bytes.fromhex(shape["root"])),
+            tenant=BlockKey(bytes.fromhex(tenant)) if tenant is not None else None,
             tokens=int(shape["tokens"]),
             created=float(shape["created"]),
             keys=tuple(BlockKey(bytes.fromhex(key)) for key in shape["keys"]),

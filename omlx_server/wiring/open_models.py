@@ -118,9 +118,10 @@ class KeptBlocks:
         or with None all of them."""
         await self._engine.call(partial(self._instances.clear_cold, salt))
 
-    async def pinned(self, pin: Pin) -> PinReport:
-        """Save a pin that a model has just made, and report how much of it is cached."""
-        return await self._engine.call(partial(self._instances.pins.made, pin))
+    async def pinned(self, pin: Pin, salt: bytes) -> PinReport:
+        """Save a pin that a model has just made, as one of the tenant with this salt, and report
+        how much of it is cached."""
+        return await self._engine.call(partial(self._instances.pins.made, pin, salt))
 
     async def pins(self, salt: bytes) -> list[PinReport]:
         """The pins of the tenant with this salt, the oldest first."""

@@ -1,6 +1,7 @@
 """Adapters over HTTP: asked for by name, several at once, each as the model that it is fused into;
 found in the cache by their own requests alone, also after a restart; listed, and refused."""
 
+import shutil
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -75,7 +76,7 @@ def server(directory: Path, home: Path) -> Iterator[ServerProcess]:
 
 
 def answer(server: ServerProcess, model: str, **fields: object) -> Json:
-    found = ask(server, model, STORY, max_tokens=24, ignore_eos=True, **fields)
+    found = ask(server, model, STORY, **{"max_tokens": 24, "ignore_eos": True, **fields})
     assert found.status_code == 200, found.text
     told: Json = found.json()
     return told
@@ -102,6 +103,26 @@ def test_every_adapter_answers_as_the_model_that_it_is_fused_into(server: Server
         assert cached(told) > 100
         assert told["model"] == name
     assert in_memory(server) == ["first", "second", "third"]
+
+
+def test_so_does_one_that_is_held_to_a_schema_and_one_whose_beginning_is_dropped(
+    server: ServerProcess,
+) -> None:
+    schema = {"type": "array", "items": {"type": "integer"}, "minItems": 3, "maxItems": 5}
+    held = {"json_schema": schema, "ignore_eos": False, "max_tokens": 40}
+    found = [text_of(answer(server, name, **held)) for name in ("a:second", "fused/second")]
+    assert found[0] == found[1]
+    assert found[0].startswith("[")
+    turns = [{"role": "user", "content": f"{n}. {STORY}"} for n in range(30)]
+    answers = [{"role": "assistant", "content": f"So {n} it is."} for n in range(30)]
+    history = [one for both in zip(turns, answers, strict=True) for one in both]
+    for end in (-3, -1):  # the second begins where the first one was cut, and finds its blocks
+        asked = {"messages": history[:end], "context_overflow": "rolling"}
+        told = [answer(server, name, **asked) for name in ("a:second", "fused/second")]
+        assert text_of(told[0]) == text_of(told[1])
+        dropped = [one["usage"]["prompt_tokens_details"]["dropped_messages"] for one in told]
+        assert dropped[0] == dropped[1] > 0
+    assert cached(told[0]) == cached(told[1]) > 100
 
 
 def test_its_prefixes_are_its_own(server: ServerProcess) -> None:
@@ -152,10 +173,17 @@ def test_an_archive_of_an_adapters_prefix_is_taken_in_by_that_adapter_alone(
     assert known(server, "a", cache_salt="mine") < 20
 
 
-def test_a_pin_of_an_adapters_prefix_is_listed_and_ended(server: ServerProcess) -> None:
-    body = {**server.body(STORY), "model": "a:second"}
+def test_a_pin_of_an_adapters_prefix_is_listed_and_ended_though_the_adapter_is_gone(
+    server: ServerProcess, directory: Path
+) -> None:
+    passing = directory / "models" / "org" / "a" / "adapters" / "passing"
+    shutil.copytree(directory / "outside", passing)
+    body = {**server.body(STORY), "model": "a:passing"}
     made = server.http.post(f"{server.url}/v1/cache/pin", json=body).json()
-    assert made["model"] == "org/a:second"
+    assert made["model"] == "org/a:passing"
+    shutil.rmtree(passing)
+    others = f"{server.url}/v1/cache/pins?cache_salt=other"
+    assert server.http.get(others).json()["data"] == []
     listed = server.http.get(f"{server.url}/v1/cache/pins").json()["data"]
     assert [pin["id"] for pin in listed] == [made["id"]]
     assert server.http.delete(f"{server.url}/v1/cache/pins/{made['id']}").status_code == 200
@@ -202,7 +230,9 @@ def test_adapters_are_listed_as_models_with_their_parent(server: ServerProcess) 
         ("a:first", {"adapter": "second"}, 400, None, "asks for the adapter 'first'"),
         ("a:wide", {}, 400, "adapter_unusable", "the model needs (64, 4) and (4, "),
         ("a:whole", {}, 400, "adapter_unusable", "a whole model, not LoRA"),
-        ("nobody:first", {}, 404, "model_not_found", "'nobody' does not exist"),
+        ("nobody:first", {}, 404, "model_not_found", "'nobody:first' does not exist"),
+        ("a:", {}, 404, "model_not_found", "'a:' does not exist"),
+        (":first", {}, 404, "model_not_found", "':first' does not exist"),
         ("a", {"adapter": 7}, 400, None, "valid string"),
     ],
 )
@@ -241,6 +271,8 @@ def test_what_embeds_has_no_adapters(server: ServerProcess) -> None:
     body = {"model": "org/a:first", "input": "x"}
     refused = server.http.post(f"{server.url}/v1/embeddings", json=body)
     assert "knows no adapters" in assert_envelope(refused, 400)["message"]
+    unknown = server.http.post(f"{server.url}/v1/embeddings", json={**body, "model": "all:22m"})
+    assert "'all:22m' does not exist" in assert_envelope(unknown, 404)["message"]
 
 
 def test_after_a_restart_an_adapter_finds_its_own_blocks(

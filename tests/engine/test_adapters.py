@@ -4,16 +4,20 @@ others need their place."""
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from omlx_server.core.adapters import Adapter
+from omlx_server.core.memory.guard import Caches
 from omlx_server.core.request import Request, RequestId, SamplingParams
-from omlx_server.engine import adapter_jobs
+from omlx_server.core.scheduler.admission import HEADROOM
+from omlx_server.engine.client import adapter_loads
 from omlx_server.engine.client.generation import now
 from omlx_server.engine.client.model_client import GeneratorClient
+from omlx_server.engine.memory.account import Account
 from omlx_server.engine.memory.adapters import AdapterLimits
 from omlx_server.engine.model_instance import ModelInstance
 from omlx_server.errors import AdapterUnusable, Unavailable
@@ -74,8 +78,13 @@ def said(adapter: Adapter | None, count: int = COUNT) -> list[int]:
     return greedy(fuse(wear(model, adapter.path)) if adapter else model, PROMPT, count)
 
 
+async def hold(client: GeneratorClient, adapter: Adapter) -> None:
+    async with client.adapting(adapter):
+        pass
+
+
 async def loaded(client: GeneratorClient) -> list[str]:
-    return await client.ask(lambda own: [one.name for one in own.adapters.adapters.loaded])
+    return await client.ask(lambda own: [one.name for one in own.adapters.weights.loaded])
 
 
 def test_each_is_loaded_once_and_counted_as_weights(
@@ -90,11 +99,11 @@ def test_each_is_loaded_once_and_counted_as_weights(
             )
             assert list(found) == [said(adapter) for adapter in wanted]
             assert sorted(await loaded(client)) == ["a0", "a1", "a2"]
-            nbytes = await client.ask(lambda own: own.adapters.adapters.nbytes)
+            nbytes = await client.ask(lambda own: own.adapters.weights.nbytes)
             assert house.account.weights == before + nbytes > before
             assert house.account.aside == 0
             planner = await client.ask(lambda own: own.watch.planner)
-            assert planner.adapter_bytes == 4 * 64 + 4 * 8 + 12 * 64
+            assert planner.adapter_token_bytes == 4 * 64 + 4 * 8 + 12 * 64
 
     play(scene())
 
@@ -116,7 +125,7 @@ def test_the_one_longest_unused_makes_room_but_none_in_use(
             await limit(client, AdapterLimits(1))
             assert await ask(client, "one", adapters[0]) == said(adapters[0])
             assert await loaded(client) == ["a0"]
-            nbytes = await client.ask(lambda own: own.adapters.adapters.nbytes)
+            nbytes = await client.ask(lambda own: own.adapters.weights.nbytes)
             assert house.account.weights == weights + nbytes
 
     play(scene())
@@ -133,9 +142,9 @@ def test_who_finds_all_places_taken_waits_and_is_told_at_last(
             assert not waits.done()
             long.close()
             assert await waits == said(adapters[1])
-            monkeypatch.setattr(adapter_jobs, "_PATIENCE_SECONDS", 0.05)
+            monkeypatch.setattr(adapter_loads, "_PATIENCE_SECONDS", 0.05)
             long = await client.submit(request("again", adapters[1], 2000))
-            with pytest.raises(Unavailable, match="all 1 adapters that may be loaded are in use"):
+            with pytest.raises(Unavailable, match="there was no place for the adapter"):
                 await ask(client, "told", adapters[0])
             long.close()
             assert await ask(client, "now", adapters[0]) == said(adapters[0])
@@ -152,7 +161,7 @@ def test_one_that_can_not_be_used_is_refused_and_leaves_nothing_behind(
             other = read_adapter(directory / "other", "other")
             with pytest.raises(AdapterUnusable, match=r"has \(32, 4\)"):
                 await ask(client, "unfit", other)
-            await limit(client, AdapterLimits(8, adapters[0].nbytes - 1))
+            await limit(client, AdapterLimits(8, 2 * adapters[0].nbytes - 1))
             with pytest.raises(AdapterUnusable, match=r"and adapters\.max_bytes is"):
                 await ask(client, "large", adapters[0])
             assert house.account.weights == weights
@@ -171,10 +180,45 @@ def test_who_gives_up_while_one_is_loaded_leaves_it_to_others(
             await asyncio.sleep(0.002)
             asked[0].cancel()
             assert await asyncio.gather(*asked[1:]) == [said(adapters[0])] * 2
+            async with asyncio.TaskGroup() as many:  # more than there may be jobs
+                for _ in range(140):
+                    many.create_task(hold(client, adapters[1]))
+            assert await loaded(client) == ["a0", "a1"]
             assert house.account.aside == 0
             await client.ask(lambda own: own.check_invariants())
 
     play(scene())
+
+
+def test_one_that_nothing_uses_makes_room_for_requests_and_none_takes_that_of_others(
+    directory: Path, adapters: list[Adapter], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scene() -> None:
+        async with house_of(directory) as (house, client):
+            assert await ask(client, "adapted", adapters[0]) == said(adapters[0])
+            await client.ask(lambda own: tighten(own, house.account))
+            plain = await client.submit(request("plain", None, 100))
+            assert await loaded(client) == []
+            monkeypatch.setattr(adapter_loads, "_PATIENCE_SECONDS", 0.0)
+            with pytest.raises(Unavailable, match="there was no place for the adapter"):
+                await ask(client, "told", adapters[0])
+            assert await collect(plain) == said(None, 100)
+
+    play(scene())
+
+
+def tighten(instance: ModelInstance, account: Account) -> None:
+    """Have the memory fit one request and a short answer, but hardly more."""
+    assert instance.watch is not None
+    guard, weights = instance.watch.guard, instance.weight_bytes
+    guard.ledger = replace(guard.ledger, weights=weights)
+    needed = next(
+        limit
+        for limit in range(weights, weights + (64 << 20), 8 << 10)
+        if guard.under(limit, account.queue).ever_fits(Caches((len(PROMPT) + HEADROOM,)), 1)
+    )
+    account.limit = needed + (8 << 10)
+    guard.change(account.limit, account.queue)
 
 
 def test_a_text_is_scored_by_the_model_with_its_adapter(

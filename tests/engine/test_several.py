@@ -338,7 +338,7 @@ def test_a_pin_of_the_same_weights_is_saved_by_whichever_name_it_was_asked(
             await collect(await twin.submit(request("x", prompt)))
             pin = await twin.ask(lambda instance: instance.pin(prompt, b"", "twin"))
             assert pin is not None and await twin.ask(lambda instance: instance.tiers.cold) is None
-            report = await call(partial(board.made, pin))
+            report = await call(partial(board.made, pin, b""))
             assert report.hot_tokens == pin.tokens > 200
             assert await call(partial(board.of, b"")) == [report]
         async with several(directory, cache=cache) as house:

@@ -2,6 +2,7 @@
 
 import json
 import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +18,15 @@ GOOD = {"fine_tune_type": "lora", "num_layers": 2, "lora_parameters": PARAMETERS
 
 
 def save(directory: Path, config: Any = GOOD, numbers: int = 8, weights: bytes = b"") -> Path:
-    """An adapter of one tensor of float16."""
-    header = {"x.lora_a": {"dtype": "F16", "shape": [2, 4], "data_offsets": [0, 16]}}
+    """An adapter of two matrices of float16, for one layer."""
+    header = {
+        "x.lora_a": {"dtype": "F16", "shape": [2, 4], "data_offsets": [0, 16]},
+        "x.lora_b": {"dtype": "F16", "shape": [4, 1], "data_offsets": [16, 24]},
+    }
     head = json.dumps(header).encode()
     directory.mkdir(parents=True)
     (directory / CONFIG).write_text(json.dumps(config))
-    content = len(head).to_bytes(8, "little") + head + bytes([numbers]) * 16
+    content = len(head).to_bytes(8, "little") + head + bytes([numbers]) * 24
     (directory / WEIGHTS).write_bytes(weights or content)
     return directory
 
@@ -77,6 +81,16 @@ def test_the_default_is_a_name_or_a_path(tmp_path: Path) -> None:
         assert files.find(own, "none") is None
     assert list(places(tmp_path, str(outside)).all()) == ["mine", "one"]
     assert files.find(places(tmp_path), None) is None
+    assert files.find(places(tmp_path, "none"), None) is None
+    assert places(tmp_path, "none").default_name == ""
+
+
+def test_those_who_ask_at_once_have_its_files_read_once(tmp_path: Path) -> None:
+    files = AdapterFiles()
+    save(tmp_path / "model" / "adapters" / "one")
+    with ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(lambda _: files.find(places(tmp_path), "one"), range(8)))
+    assert len(set(map(id, found))) == 1
 
 
 # -- what their files say ----------------------------------------------------------------
@@ -84,7 +98,8 @@ def test_the_default_is_a_name_or_a_path(tmp_path: Path) -> None:
 
 def test_the_digest_is_of_both_files_and_the_same_in_any_place(tmp_path: Path) -> None:
     first = read_adapter(save(tmp_path / "a"), "a")
-    assert (first.rank, first.scale, first.nbytes) == (4, 20.0, 32)
+    assert (first.rank, first.scale, first.nbytes) == (4, 20.0, 48)
+    assert first.shapes == {"x": ((2, 4), (4, 1))}
     again = read_adapter(save(tmp_path / "b"), "b")
     assert again == first and hash(again) == hash(first)
     louder = {**GOOD, "lora_parameters": {**PARAMETERS, "scale": 10.0}}
@@ -119,6 +134,7 @@ def with_(**changes: Any) -> dict[str, Any]:
         (with_(rank=0), "rank must be a whole number above 0"),
         (with_(rank=True), "rank must be a whole number"),
         (with_(scale="loud"), "scale must be a number"),
+        (with_(scale=10**400), "scale must be a number"),
         (with_(scale=None, alpha=16), "alpha is another framework's"),
         ([], "is no object"),
     ],

@@ -170,7 +170,7 @@ def pinned(instances: InstanceFactory, first: int) -> str:
     """The id of a pin on a prompt that begins so."""
     pin = only(instances).pin((first, *PROMPT * 2), SALT, "org/tiny")
     assert pin is not None
-    return instances.pins.made(pin).pin.id
+    return instances.pins.made(pin, SALT).pin.id
 
 
 def told_in(file: Path) -> list[str]:

@@ -51,6 +51,7 @@ any_pin = st.builds(
     keys=st.lists(key_of_anything, max_size=4).map(tuple),
     block_tokens=st.integers(1, 1 << 20),
     model=st.text(),
+    tenant=st.none() | key_of_anything,
 )
 scalar = st.none() | st.booleans() | st.integers() | st.floats() | st.text()
 any_json = st.recursive(scalar, lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner))

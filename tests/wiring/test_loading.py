@@ -153,9 +153,7 @@ def test_a_model_is_not_loaded_with_a_default_adapter_that_can_not_be_used(
                 return
             model = await loading.load(key)
             assert isinstance(model, ServedModel)
-            told = await model.engine.ask(
-                lambda own: [a.name for a in own.adapters.adapters.loaded]
-            )
+            told = await model.engine.ask(lambda own: [a.name for a in own.adapters.weights.loaded])
             assert told == ["good"]
             await loading.unload(model)
 

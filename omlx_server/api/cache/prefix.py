@@ -15,13 +15,14 @@ from omlx_server.core.adapters import salted
 
 @dataclass(frozen=True, slots=True)
 class Prefix:
-    """The prompt that a request is about, as token ids, and the salt of its blocks. `name` is the
-    model's name in it."""
+    """The prompt that a request is about, as token ids, and the salt of its blocks; `tenant` is the
+    salt of its sender's blocks without an adapter. `name` is the model's name in it."""
 
     name: str
     model: ServedModel
     tokens: tuple[int, ...]
     salt: bytes
+    tenant: bytes
 
 
 async def prefix_of(request: Request) -> Prefix:
@@ -31,5 +32,5 @@ async def prefix_of(request: Request) -> Prefix:
     chat = await json_body.read(request, ChatRequest, context.max_body_bytes)
     model = await context.models.find(chat.model, adapter=chat.adapter, preset=chat.preset)
     tokens = (await read_and_encoded(chat, model, context)).tokens
-    salt = salted(salt_of(request, chat.cache_salt), model.adapter)
-    return Prefix(chat.model, model, tuple(tokens), salt)
+    tenant = salt_of(request, chat.cache_salt)
+    return Prefix(chat.model, model, tuple(tokens), salted(tenant, model.adapter), tenant)

@@ -149,15 +149,14 @@ async def pin(request: Request) -> Response:
         raise BadRequest(
             "there is nothing to pin: the prompt is shorter than one block, or the cache is off"
         )
-    return JsonResponse(_pin_shape(await context_of(request).models.kept.pinned(made)))
+    report = await context_of(request).models.kept.pinned(made, asked.tenant)
+    return JsonResponse(_pin_shape(report))
 
 
 @router.get("/v1/cache/pins", openapi_extra=_PINS)
 async def pins(request: Request, cache_salt: str | None = None) -> Response:
     """All pins, the oldest first, of models that are not loaded as well."""
-    models = context_of(request).models
-    salts = await models.salts(salt_of(request, cache_salt))
-    reports = [report for salt in salts for report in await models.kept.pins(salt)]
+    reports = await context_of(request).models.kept.pins(salt_of(request, cache_salt))
     data = [_pin_shape(report) for report in sorted(reports, key=lambda r: r.pin.created)]
     return JsonResponse(answers.PinList(object="list", data=data))
 
@@ -165,10 +164,7 @@ async def pins(request: Request, cache_salt: str | None = None) -> Response:
 @router.delete("/v1/cache/pins/{id}", openapi_extra=_UNPIN)
 async def unpin(request: Request, id: str, cache_salt: str | None = None) -> Response:
     """End a pin. What it held goes when there is no room for it."""
-    models, outcome = context_of(request).models, Unpinned.UNKNOWN
-    for salt in await models.salts(salt_of(request, cache_salt)):
-        if outcome is Unpinned.UNKNOWN:
-            outcome = await models.kept.unpin(id, salt)
+    outcome = await context_of(request).models.kept.unpin(id, salt_of(request, cache_salt))
     if outcome is Unpinned.UNKNOWN:
         raise PinNotFound("there is no such pin; GET /v1/cache/pins lists them")
     stored = outcome is Unpinned.STORED

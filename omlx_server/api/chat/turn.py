@@ -112,6 +112,7 @@ async def submit(
     Raises:
         QueueFull, NoMemory, Unavailable: the engine does not take the request.
         AdapterUnusable: its adapter does not fit the model.
+        DeadlineExceeded: the wait for its adapter took all of its time.
     """
     known_as(request.id)
     context = context_of(http)
@@ -127,5 +128,6 @@ async def submit(
         speculation=asked.speculation,
         adapter=model.adapter,
     )
-    generation = await model.engine.submit(of_client)
+    async with _deadline(http) if model.adapter is not None else nullcontext():
+        generation = await model.engine.submit(of_client)
     return Choices(generation, model.tokenizer, form, context.metrics.of(model.names[0]))

@@ -84,8 +84,9 @@ class Kept(Protocol):
     async def clear_cold(self, salt: bytes | None) -> None:
         """Delete the blocks in the cold tier: those of `salt`, or with None all of them."""
 
-    async def pinned(self, pin: Pin) -> PinReport:
-        """Save a pin that a model has just made, and report how much of it is cached."""
+    async def pinned(self, pin: Pin, salt: bytes) -> PinReport:
+        """Save a pin that a model has just made, as one of the tenant with this salt, and report
+        how much of it is cached."""
 
     async def pins(self, salt: bytes) -> list[PinReport]:
         """The pins of the tenant with this salt, the oldest first."""

@@ -72,7 +72,7 @@ class ServedModels:
                 no chat model; or the name and `adapter` name two adapters.
             Whatever ModelPool.acquire raises.
         """
-        name, wanted = self.parted(name)
+        name, wanted = await self._split(name)
         if wanted and adapter and wanted != adapter:
             raise BadRequest(f"model asks for the adapter '{wanted[:200]}'", param="adapter")
         known = await self._of(name, encoders.CHAT)
@@ -84,14 +84,23 @@ class ServedModels:
 
     def parted(self, name: str | None) -> tuple[str | None, str | None]:
         """A name as MODEL:ADAPTER, in its two parts. One that is a model's stays whole, and so does
-        one of the hub that is not here."""
+        one whose first part is none."""
         meant = None if name is None else self.catalogue.resolve_alias(name)
-        if meant is None or ":" not in meant or self._candidates(meant):
+        if meant is None or self._candidates(meant):
             return name, None
         model, _, adapter = meant.rpartition(":")
-        if hub_name(meant) is not None and not self._candidates(model):
-            return name, None
-        return model, adapter
+        return (model, adapter) if adapter and self._candidates(model) else (name, None)
+
+    async def _split(self, name: str | None) -> tuple[str | None, str | None]:
+        """As `parted`, if need be after another look at the disk: unless the name is that of a
+        model that was there at the last one, or of a model and of an adapter that it has."""
+        model, adapter = self.parted(name)
+        if adapter is None and (name is None or self._candidates(name)):
+            return model, adapter
+        known = self._candidates(model) if model is not None else ()
+        if not known or adapter not in await self.adapters(known[0]):
+            await self.catalogue.refresh()
+        return self.parted(name)
 
     async def _adapter(self, known: ModelListing, name: str | None) -> Adapter | None:
         """The adapter of that name, or the default one. Its files are read before the model is
@@ -107,15 +116,15 @@ class ServedModels:
         return [] if places is None else list(await asyncio.to_thread(places.all))
 
     async def salts(self, salt: bytes) -> list[bytes]:
-        """The salts of all blocks of a tenant with this `salt`: its own, and one for each adapter
-        of all models. Adapters that can't be read have no blocks."""
+        """The salts of the blocks of a tenant with this `salt`: its own, and one for each adapter
+        of all models, and for each that the server has read since it runs."""
         find, found = self.catalogue.adapter_files.find, [salt]
         for known in self.known():
             for name in await self.adapters(known):
                 assert known.adapters is not None
                 with suppress(AdapterUnusable, AdapterNotFound):
-                    adapter = await asyncio.to_thread(find, known.adapters, name)
-                    found.append(salted(salt, adapter))
+                    await asyncio.to_thread(find, known.adapters, name)
+        found += [salted(salt, adapter) for adapter in self.catalogue.adapter_files.read()]
         return list(dict.fromkeys(found))
 
     async def embedder(self, name: str | None) -> ServedEmbedder:

@@ -1,5 +1,6 @@
 """GET /v1/models and /v1/models/{id}. Ids may hold slashes."""
 
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Literal
 
@@ -26,10 +27,16 @@ async def list_models(request: Request) -> Response:
     models = context_of(request).models
     await models.catalogue.refresh()
     found = by_name(models)
-    shapes = [shape for item in found.items() for shape in await _shapes(models, *item)]
+    distinct = {id(one): one for one in found.values()}.items()
+    adapters = {own: await models.adapters(one) for own, one in distinct}  # of all names of one
+    shapes = [
+        shape
+        for name, one in found.items()
+        for shape in _shapes(models, name, one, adapters[id(one)])
+    ]
     for alias in models.catalogue.aliases:
         name, adapter = models.parted(alias)
-        if name in found and adapter in await models.adapters(found[name]):
+        if name in found and adapter in adapters[id(found[name])]:
             shapes.append(_shape(models, alias, found[name], parent=name))
     page: ModelList = {
         "object": "list",
@@ -54,10 +61,11 @@ async def get_model(request: Request, name: str) -> Response:
     return JsonResponse(_shape(models, name, known, parent=model))
 
 
-async def _shapes(models: ServedModels, name: str, model: ModelListing) -> list[Model]:
+def _shapes(
+    models: ServedModels, name: str, model: ModelListing, adapters: Sequence[str]
+) -> list[Model]:
     """A model under one of its names, and under MODEL:ADAPTER with each of its adapters."""
-    adapters = [f"{name}:{adapter}" for adapter in await models.adapters(model)]
-    adapted = [_shape(models, full, model, parent=name) for full in adapters]
+    adapted = [_shape(models, f"{name}:{one}", model, parent=name) for one in adapters]
     return [_shape(models, name, model), *adapted]
 
 

@@ -5,8 +5,8 @@ thread.
     using(rows)                a context: a forward in it has an adapter, or none, for each row
     unloading(adapter)         lets go of one
 
-Outside `using` no layer of the model is another than without adapters, and within it only those
-that an adapter of its rows has: a step whose rows have none costs nothing.
+Outside `using` the model has its own layers only. Within it, those layers are replaced that an
+adapter of a row changes; where no row has one, nothing is.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -17,15 +17,27 @@ from typing import TypeVar
 import mlx.core as mx
 import mlx.nn as nn
 
-from omlx_server.compute.adapters.reading import Place, place_of, reading, unusable
-from omlx_server.compute.adapters.stacks import AdaptedLinear, GroupRows, RankGroup, Stack
+from omlx_server.compute.adapters.reading import (
+    LayerEntry,
+    check_shapes,
+    place_of,
+    reading,
+    unusable,
+)
+from omlx_server.compute.adapters.stacks import (
+    SLICE_BYTES,
+    AdaptedLinear,
+    RankGroup,
+    RowSlots,
+    Stack,
+)
 from omlx_server.core.adapters import Adapter
 from omlx_server.core.crash import Crash, guarded
 from omlx_server.core.work import Work
 
 A = TypeVar("A")
-Rows = Sequence[Adapter | None]
-_Placed = list[tuple[Place, AdaptedLinear]]
+RowAdapters = Sequence[Adapter | None]
+_Placed = list[tuple[LayerEntry, AdaptedLinear]]
 
 
 class Adapters:
@@ -34,8 +46,9 @@ class Adapters:
     def __init__(self) -> None:
         self.loaded: dict[Adapter, None] = {}
         self._groups: dict[int, RankGroup] = {}
-        self._places: dict[str, Place] = {}
-        self._newest: tuple[tuple[Adapter | None, ...], _Placed] = (), []
+        self._refused: dict[Adapter, str] = {}
+        self._places: dict[str, LayerEntry] = {}
+        self._last_placed: tuple[tuple[Adapter | None, ...], _Placed] = (), []
 
     @property
     def nbytes(self) -> int:
@@ -48,14 +61,35 @@ class Adapters:
         stacks = (stack for group in self._groups.values() for stack in group.stacks.values())
         return max((stack.token_bytes for stack in stacks), default=0)
 
-    def needs(self, adapter: Adapter) -> int:
-        """The most bytes that it takes to load an adapter: its file, its matrices, and the stacks
-        of its rank, which are made anew, with a slot of zeros if it is the first."""
-        group = self._groups.get(adapter.rank)
-        return 4 * adapter.nbytes + (group.nbytes if group else 0)
+    def nbytes_with(self, adapter: Adapter) -> int:
+        """Bytes of all weights once an adapter is loaded."""
+        group = self._group(adapter)
+        return self.nbytes - group.nbytes + group.nbytes_with(adapter)
 
-    def has(self, adapter: Adapter) -> bool:
-        """Whether an adapter is loaded. It counts as a use."""
+    def needs(self, adapter: Adapter) -> int:
+        """The most bytes that it takes to load an adapter, beside the weights that are there: its
+        file, what is read of it, the same as float32, and all stacks of its rank anew, with the
+        zeros of a slice of them."""
+        stacks = self._group(adapter).nbytes_with(adapter)
+        return 3 * adapter.nbytes + stacks + min(stacks, SLICE_BYTES)
+
+    def needs_without(self, adapter: Adapter) -> int:
+        """The most bytes that it takes to let an adapter go, beside the weights that are there: all
+        stacks of its rank anew, without it."""
+        return self._group(adapter).nbytes_without(adapter)
+
+    def _group(self, adapter: Adapter) -> RankGroup:
+        return self._groups.get(adapter.rank, RankGroup(adapter.rank))
+
+    def check(self, model: nn.Module, adapter: Adapter) -> None:
+        """Raises AdapterUnusable if it is known, before its weights are read, that `model` can't
+        have an adapter: by its shapes, or since it was loaded in vain."""
+        if adapter in self._refused:
+            raise unusable(adapter, self._refused[adapter])
+        check_shapes(adapter, model)
+
+    def touch(self, adapter: Adapter) -> bool:
+        """Whether an adapter is loaded; if so it becomes the most recently used."""
         if adapter not in self.loaded:
             return False
         del self.loaded[adapter]
@@ -71,8 +105,9 @@ class Adapters:
         """
         if adapter in self.loaded:
             return
-        matrices = yield from reading(adapter, model)
-        before = self._groups.get(adapter.rank, RankGroup(adapter.rank))
+        self.check(model, adapter)
+        matrices = yield from reading(adapter)
+        before = self._group(adapter)
         after = yield from before.joined(adapter, matrices)
         self._places |= {path: place_of(adapter, model, path) for path in matrices}
         self.loaded[adapter] = None
@@ -81,7 +116,8 @@ class Adapters:
         if isinstance(crash, Crash):
             del self.loaded[adapter]
             self._change(before)
-            raise unusable(adapter, f"the model does not work with it: {crash.summary}")
+            self._refused[adapter] = f"the model does not work with it: {crash.summary}"
+            raise unusable(adapter, self._refused[adapter])
 
     def unloading(self, adapter: Adapter) -> Work[None]:
         """Lets go of an adapter that is loaded and that no row has, in slices. From the first one
@@ -105,55 +141,57 @@ class Adapters:
         self._groups = {rank: one for rank, one in self._groups.items() if one.adapters}
         paths = {path for one in self._groups.values() for path in one.stacks}
         self._places = {path: place for path, place in self._places.items() if path in paths}
-        self._newest = (), []
+        self._last_placed = (), []
 
     # -- a forward -----------------------------------------------------------------------
 
     @contextmanager
-    def using(self, rows: Rows) -> Iterator[None]:
+    def using(self, rows: RowAdapters) -> Iterator[None]:
         """A context in which a forward of the model, over as many rows, gives each its adapter.
         All of them must be loaded."""
         placed = self._placed(rows) if any(rows) else ()
         try:
             for place, layer in placed:
-                place.put(layer)
+                place.replace(layer)
             yield
         finally:
             for place, _ in placed:
                 place.restore()
 
-    def adapted(self, forward: Callable[..., A], rows: Rows) -> Callable[..., A]:
+    def adapted(self, forward: Callable[..., A], rows: RowAdapters) -> Callable[..., A]:
         """A forward of the model over rows with these adapters; `forward` itself where no row has
         one."""
         return partial(self._within, forward, rows) if any(rows) else forward
 
-    def _within(self, forward: Callable[..., A], rows: Rows, *args: object, **options: object) -> A:
+    def _within(
+        self, forward: Callable[..., A], rows: RowAdapters, *args: object, **options: object
+    ) -> A:
         with self.using(rows):
             return forward(*args, **options)
 
-    def _placed(self, rows: Rows) -> _Placed:
+    def _placed(self, rows: RowAdapters) -> _Placed:
         """The layers for a forward, and where they stand. Those of the newest forward are kept:
         the next decode mostly has the same rows."""
-        if self._newest[0] == tuple(rows):
-            return self._newest[1]
+        if self._last_placed[0] == tuple(rows):
+            return self._last_placed[1]
         missing = [adapter.name for adapter in rows if adapter and adapter not in self.loaded]
         if missing:
             raise RuntimeError(f"the adapter '{missing[0]}' is not loaded")
-        groups = (group.rows(rows) for group in self._groups.values())
+        groups = (group.slots_of(rows) for group in self._groups.values())
         used = [group for group in groups if group is not None]
         placed = [
             (place, AdaptedLinear(_linear(place), _parts(path, used)))
             for path, place in self._places.items()
             if _parts(path, used)
         ]
-        self._newest = tuple(rows), placed
+        self._last_placed = tuple(rows), placed
         return placed
 
 
-def _parts(path: str, used: Sequence[GroupRows]) -> list[tuple[Stack, GroupRows]]:
+def _parts(path: str, used: Sequence[RowSlots]) -> list[tuple[Stack, RowSlots]]:
     return [(rows.group.stacks[path], rows) for rows in used if path in rows.group.stacks]
 
 
-def _linear(place: Place) -> nn.Module:
+def _linear(place: LayerEntry) -> nn.Module:
     assert isinstance(place.layer, nn.Module)
     return place.layer

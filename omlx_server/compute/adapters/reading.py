@@ -2,7 +2,7 @@
 
 import hashlib
 import io
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import mlx.core as mx
@@ -10,30 +10,33 @@ import mlx.nn as nn
 from mlx_lm.models.switch_layers import QuantizedSwitchLinear, SwitchLinear
 
 from omlx_server.compute.adapters.stacks import Matrices
-from omlx_server.core.adapters import CONFIG, WEIGHTS, Adapter, digest_of
+from omlx_server.core.adapters import CONFIG, SIDES, WEIGHTS, Adapter, digest_of
 from omlx_server.core.work import Work
 from omlx_server.errors import AdapterUnusable
 
 _PIECE = 16 << 20
-_SIDES = ("lora_a", "lora_b")
+_CHANGED = "its files have just changed"
 
 
-def reading(adapter: Adapter, model: nn.Module) -> Work[Matrices]:
-    """Reads the matrices of an adapter of `model`, in slices.
+def reading(adapter: Adapter) -> Work[Matrices]:
+    """Reads the matrices of an adapter, in slices.
 
     Raises:
-        AdapterUnusable: they can't be read, are not those of the digest, or don't fit the model.
+        AdapterUnusable: they can't be read, or are not those of the digest.
     """
     try:
         config = (adapter.path / CONFIG).read_bytes()
         content, digest = yield from _content(adapter.path / WEIGHTS)
         if digest_of(config, digest) != adapter.digest:
-            raise unusable(adapter, "its files have just changed")
+            raise unusable(adapter, _CHANGED)
         arrays = mx.load(content, format="safetensors")
     except (OSError, RuntimeError, ValueError) as error:
         raise unusable(adapter, f"it can't be read: {error}") from error
     assert isinstance(arrays, dict)
-    return _checked(adapter, model, arrays)
+    try:
+        return _matrices(adapter, arrays)
+    except KeyError:
+        raise unusable(adapter, _CHANGED) from None
 
 
 def unusable(adapter: Adapter, why: str) -> AdapterUnusable:
@@ -53,65 +56,64 @@ def _content(file: Path) -> Work[tuple[io.BytesIO, bytes]]:
     return content, digest.digest()
 
 
-def _checked(adapter: Adapter, model: nn.Module, arrays: Mapping[str, mx.array]) -> Matrices:
-    found = dict[str, tuple[mx.array, mx.array]]()
-    for path in _paths(adapter, arrays):
-        pair = [arrays.get(f"{path}.{side}") for side in _SIDES]
-        a, b = (array.astype(mx.float32) if array is not None else None for array in pair)
-        if a is None or b is None:
-            raise unusable(adapter, f"one of the two matrices of {path} is missing")
+def check_shapes(adapter: Adapter, model: nn.Module) -> None:
+    """Raises AdapterUnusable for an adapter whose matrices don't fit the model. It reads no
+    weights."""
+    for path, (a, b) in adapter.shapes.items():
         inner, outer = sizes_of(adapter, place_of(adapter, model, path).layer, path)
-        if a.shape != (inner, adapter.rank) or b.shape != (adapter.rank, outer):
+        needed = (inner, adapter.rank), (adapter.rank, outer)
+        if (a, b) != needed:
             raise unusable(
-                adapter,
-                f"{path} has {a.shape} and {b.shape}; the model needs {(inner, adapter.rank)} "
-                f"and {(adapter.rank, outer)}",
+                adapter, f"{path} has {a} and {b}; the model needs {needed[0]} and {needed[1]}"
             )
+
+
+def _matrices(adapter: Adapter, arrays: Mapping[str, mx.array]) -> Matrices:
+    found = dict[str, tuple[mx.array, mx.array]]()
+    for path, shapes in adapter.shapes.items():
+        a, b = (arrays[f"{path}.{side}"].astype(mx.float32) for side in SIDES)
+        if (a.shape, b.shape) != shapes:
+            raise KeyError(path)
         found[path] = a, b
     return found
 
 
-def _paths(adapter: Adapter, names: Iterator[str] | Mapping[str, mx.array]) -> list[str]:
-    paths = dict[str, None]()
-    for name in names:
-        path, _, side = name.rpartition(".")
-        if side not in _SIDES:
-            raise unusable(adapter, f"{name[:200]} is no matrix of LoRA")
-        paths[path] = None
-    if not paths:
-        raise unusable(adapter, "it has no matrices")
-    return list(paths)
-
-
-class Place:
+class LayerEntry:
     """A layer of a model: what stands under a name in its parent."""
 
     def __init__(self, parent: dict[str, object] | list[object], name: str) -> None:
         self._parent = parent
-        self._key: str | int = name if isinstance(parent, dict) else int(name)
+        self._key: str | int = name if isinstance(parent, dict) else _index(name)
         self.layer = self._get()
 
     def _get(self) -> object:
         return self._parent[self._key]  # type: ignore[index]
 
-    def put(self, layer: object) -> None:
+    def replace(self, layer: object) -> None:
         """Have another layer stand there."""
         self._parent[self._key] = layer  # type: ignore[index]
 
     def restore(self) -> None:
         """Have the model's own layer stand there again."""
-        self.put(self.layer)
+        self.replace(self.layer)
 
 
-def place_of(adapter: Adapter, model: nn.Module, path: str) -> Place:
+def _index(name: str) -> int:
+    """A name as the index of a list. Raises ValueError for any but the one way to write it."""
+    if not (name.isdecimal() and name == str(int(name))):
+        raise ValueError(name)
+    return int(name)
+
+
+def place_of(adapter: Adapter, model: nn.Module, path: str) -> LayerEntry:
     """The layer of a model at a `path` of names with dots. Raises AdapterUnusable if there is
     none."""
     node: object = model
     *above, name = path.split(".")
     try:
         for part in above:
-            node = Place(node, part).layer  # type: ignore[arg-type]
-        return Place(node, name)  # type: ignore[arg-type]
+            node = LayerEntry(node, part).layer  # type: ignore[arg-type]
+        return LayerEntry(node, name)  # type: ignore[arg-type]
     except (KeyError, IndexError, ValueError, TypeError):
         raise unusable(adapter, f"the model has no layer {path[:200]}") from None
 

@@ -11,8 +11,9 @@ alone, and not on those beside it: sums of zeros, as padding to one rank would a
 but a product of another width may be summed in another order.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import mlx.core as mx
@@ -26,6 +27,10 @@ Matrices = Mapping[str, tuple[mx.array, mx.array]]
 """The matrices a float32 [in, rank] and b float32 [rank, out] of one adapter, by the path of their
 layer in the model."""
 
+# So many bytes of stacks are made in one slice of the work.
+SLICE_BYTES = 32 << 20
+_F32 = 4
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Stack:
@@ -38,6 +43,11 @@ class Stack:
     @property
     def nbytes(self) -> int:
         return self.a.nbytes + self.b.nbytes
+
+    @property
+    def slot_bytes(self) -> int:
+        """The bytes of each slot."""
+        return self.nbytes // self.a.shape[0]
 
     @property
     def token_bytes(self) -> int:
@@ -64,45 +74,55 @@ class RankGroup:
     def nbytes(self) -> int:
         return sum(stack.nbytes for stack in self.stacks.values())
 
+    def nbytes_with(self, adapter: Adapter) -> int:
+        """The bytes of the stacks with one adapter more: each layer that any of them has takes a
+        slot for each, and one of zeros."""
+        slots = {path: stack.slot_bytes for path, stack in self.stacks.items()}
+        slots |= {path: _F32 * sum(map(prod, pair)) for path, pair in adapter.shapes.items()}
+        return (2 + len(self.adapters)) * sum(slots.values())
+
+    def nbytes_without(self, adapter: Adapter) -> int:
+        """The bytes of the stacks without one of the adapters."""
+        left = (stack for stack in self.stacks.values() if stack.having - {adapter.digest})
+        return len(self.adapters) * sum(stack.slot_bytes for stack in left)
+
     def joined(self, adapter: Adapter, matrices: Matrices) -> "Work[RankGroup]":
-        """The group with one adapter more, made layer by layer. Waits for each."""
-        count, made = 1 + len(self.adapters), dict[str, Stack]()
-        for path in {**self.stacks, **matrices}:
-            old, new = self.stacks.get(path), matrices.get(path)
-            pairs = [
-                (_before(old.a if old else None, new[0] if new else None, count)),
-                (_before(old.b if old else None, new[1] if new else None, count)),
-            ]
-            a, b = (mx.concatenate(pair) for pair in pairs)
-            device.wait_for([a, b])
-            having = old.having if old else frozenset()
-            made[path] = Stack(a, b, having | {adapter.digest} if new else having)
-            yield
+        """The group with one adapter more, made in slices of SLICE_BYTES."""
+        paths = {**self.stacks, **matrices}
+        made = yield from _made((path, self._joined(path, adapter, matrices)) for path in paths)
         return RankGroup(self.rank, (*self.adapters, adapter), made)
 
+    def _joined(self, path: str, adapter: Adapter, matrices: Matrices) -> Stack:
+        count, old, new = 1 + len(self.adapters), self.stacks.get(path), matrices.get(path)
+        pairs = [
+            (_with_a_slot_more(old.a if old else None, new[0] if new else None, count)),
+            (_with_a_slot_more(old.b if old else None, new[1] if new else None, count)),
+        ]
+        a, b = (mx.concatenate(pair) for pair in pairs)
+        having = old.having if old else frozenset()
+        return Stack(a, b, having | {adapter.digest} if new else having)
+
     def without(self, adapter: Adapter) -> "Work[RankGroup]":
-        """The group without one of its adapters, made layer by layer. Waits for each."""
-        slot, made = 1 + self.adapters.index(adapter), dict[str, Stack]()
+        """The group without one of its adapters, made in slices of SLICE_BYTES."""
+        slot = 1 + self.adapters.index(adapter)
         kept = mx.array([at for at in range(1 + len(self.adapters)) if at != slot])
-        for path, old in self.stacks.items():
-            having = old.having - {adapter.digest}
-            if having:
-                a, b = old.a[kept], old.b[kept]
-                device.wait_for([a, b])
-                made[path] = Stack(a, b, having)
-                yield
+        made = yield from _made(
+            (path, Stack(old.a[kept], old.b[kept], old.having - {adapter.digest}))
+            for path, old in self.stacks.items()
+            if old.having - {adapter.digest}
+        )
         left = tuple(other for other in self.adapters if other != adapter)
         return RankGroup(self.rank, left, made)
 
-    def rows(self, rows: Sequence[Adapter | None]) -> "GroupRows | None":
-        """What a forward over rows with these adapters takes of this group; None where no row has
-        one of it."""
+    def slots_of(self, adapters: Sequence[Adapter | None]) -> "RowSlots | None":
+        """The slots of rows with these `adapters` in this group; None where no row has one of
+        it."""
         slots = {adapter: slot for slot, adapter in enumerate(self.adapters, 1)}
-        indices = [slots.get(adapter, 0) if adapter else 0 for adapter in rows]
+        indices = [slots.get(adapter, 0) if adapter else 0 for adapter in adapters]
         if not any(indices):
             return None
         scales = [self.adapters[index - 1].scale if index else 0.0 for index in indices]
-        return GroupRows(
+        return RowSlots(
             self,
             mx.array(indices, dtype=mx.uint32),
             mx.array(scales, dtype=mx.float32)[:, None, None],
@@ -110,7 +130,7 @@ class RankGroup:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class GroupRows:
+class RowSlots:
     """Rows of a forward in a `group`: the slots uint32 [B] of their adapters, and their scales
     float32 [B, 1, 1]."""
 
@@ -122,7 +142,7 @@ class GroupRows:
 class AdaptedLinear:
     """Stands for a linear layer in forwards whose rows have adapters. It is called as that is."""
 
-    def __init__(self, linear: nn.Module, parts: Sequence[tuple[Stack, GroupRows]]) -> None:
+    def __init__(self, linear: nn.Module, parts: Sequence[tuple[Stack, RowSlots]]) -> None:
         self._linear = linear
         self._parts = parts
 
@@ -138,7 +158,22 @@ class AdaptedLinear:
         return y
 
 
-def _before(old: mx.array | None, new: mx.array | None, count: int) -> list[mx.array]:
+def _made(stacks: Iterable[tuple[str, Stack]]) -> Work[dict[str, Stack]]:
+    """Waits for stacks as they come, in slices of SLICE_BYTES, and returns them by their paths."""
+    made, started, nbytes = dict[str, Stack](), list[mx.array](), 0
+    for path, stack in stacks:
+        made[path] = stack
+        started += [stack.a, stack.b]
+        nbytes += stack.nbytes
+        if nbytes >= SLICE_BYTES:
+            device.wait_for(started)
+            started, nbytes = [], 0
+            yield
+    device.wait_for(started)
+    return made
+
+
+def _with_a_slot_more(old: mx.array | None, new: mx.array | None, count: int) -> list[mx.array]:
     """The `count` slots of a stack, which are zeros where there is none, and one more: `new`, or
     zeros."""
     like: Any = new if old is None else old[0]

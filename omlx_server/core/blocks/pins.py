@@ -17,8 +17,9 @@ from omlx_server.core.blocks.keys import BlockKey, checkpoint_key, root_key
 @dataclass(frozen=True, slots=True)
 class Pin:
     """A pinned prefix. `keys` are those of its full blocks, then those of checkpoints in it;
-    `tokens` is how many tokens the blocks cover. `root` tells model and tenant; `created` is in
-    seconds since 1970; `model` is the name that the request for the pin used."""
+    `tokens` is how many tokens the blocks cover. `root` tells model, tenant and adapter. `tenant`
+    is the root without the adapter; None where that is the same. `created` is in seconds since
+    1970; `model` is the name that the request for the pin used."""
 
     id: str
     namespace: str
@@ -28,10 +29,11 @@ class Pin:
     keys: tuple[BlockKey, ...]
     block_tokens: int = 64
     model: str = ""
+    tenant: BlockKey | None = None
 
     def is_of(self, salt: bytes) -> bool:
-        """Whether this is a pin of the tenant with this `salt`."""
-        return self.root == root_key(self.namespace, salt)
+        """Whether this is a pin of the tenant with this `salt`, with whatever adapter."""
+        return (self.tenant or self.root) == root_key(self.namespace, salt)
 
     def report(self, hot: Container[BlockKey], cold: Container[BlockKey]) -> "PinReport":
         """How many tokens of the pin's full blocks are in each tier."""

@@ -128,13 +128,13 @@ class Planner:
     """Estimates for one model, corrected by what its steps took. Prefills and decodes have a
     correction each: the small ones of decodes are no measure for the others. Prompts are prefilled
     in chunks of at most `chunk` tokens, which may be set once more is known of them. Of each token
-    of a forward the adapters that are loaded may take `adapter_bytes` more."""
+    of a forward the adapters that are loaded may take `adapter_token_bytes` more."""
 
     def __init__(self, model: ModelShape, coefficients: Coefficients, chunk: int = CHUNK) -> None:
         self.model = model
         self.coefficients = coefficients
         self.chunk = chunk
-        self.adapter_bytes = 0
+        self.adapter_token_bytes = 0
         self._decodes = Correction()
         self._prefills = Correction()
 
@@ -150,7 +150,7 @@ class Planner:
         deep = prefill_terms(self.model, prefill) if prefill.context else shallow
         wide = times(wide_columns(shallow), known.wide)
         deepest = times(deep_columns(deep), known.deep) + widened_for_few(self.model, prefill)
-        adapted = prefill.rows * prefill.tokens * self.adapter_bytes
+        adapted = prefill.rows * prefill.tokens * self.adapter_token_bytes
         return _rounded(max(wide, deepest) + adapted)
 
     def decode(self, decode: Decode) -> int:
@@ -162,7 +162,7 @@ class Planner:
         behind = caught_up(self.model, decode)
         steady = max(steady, times(behind, self.coefficients.alone.deep[:3]))
         steady += widened(self.model, decode)
-        steady += decode.rows * decode.tokens * self.adapter_bytes
+        steady += decode.rows * decode.tokens * self.adapter_token_bytes
         for part in (states_before, gathered, rings_copied):
             steady += part(self.model, decode)
         if not terms.grown:

@@ -16,6 +16,7 @@ from omlx_server.core.request import Logprobs, Request
 from omlx_server.core.scheduler.limits import Load as Occupied
 from omlx_server.core.work import Work
 from omlx_server.engine import adapter_jobs, image_jobs
+from omlx_server.engine.client.adapter_loads import AdapterLoads
 from omlx_server.engine.client.engine_client import AsyncEngine
 from omlx_server.engine.client.generation import Generation
 from omlx_server.engine.messages import Call, ModelId, Start, State, Status, Submit
@@ -113,8 +114,20 @@ class ModelClient(Generic[M]):
         return self._id
 
 
+@dataclass(slots=True, eq=False)
 class GeneratorClient(ModelClient[ModelInstance]):
     """The client of a model that generates."""
+
+    _adapters: AdapterLoads = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._adapters = AdapterLoads(
+            lambda adapter: self.work(lambda own: adapter_jobs.load_adapter(own, adapter))
+        )
+
+    async def unload(self, seconds: float = 0.0) -> None:
+        self._adapters.end()
+        await ModelClient.unload(self, seconds)
 
     def preparing(self) -> AbstractContextManager[None]:
         """As `AsyncEngine.preparing`."""
@@ -135,6 +148,8 @@ class GeneratorClient(ModelClient[ModelInstance]):
                 try:
                     return await self._submit(request)
                 except NoMemory:
+                    if await self._adapters.alone(self.work(adapter_jobs.let_idle_go)):
+                        continue
                     alone = await self.ask(lambda instance: instance.fits_without_others(request))
                     if not (alone and await self.make_way()):
                         raise
@@ -142,15 +157,16 @@ class GeneratorClient(ModelClient[ModelInstance]):
     @asynccontextmanager
     async def adapting(self, adapter: Adapter | None) -> AsyncIterator[None]:
         """A context in which an adapter is loaded, and stays so; nothing with None. Raises as
-        `work`, and AdapterUnusable where it can't be used with the model."""
+        `work` and `AdapterLoads.wait_for`, and AdapterUnusable where it can't be used with the
+        model."""
         if adapter is None:
             yield
             return
         held = ExitStack()
         try:
             await self.ask(lambda own: held.enter_context(own.adapters.expecting(adapter)))
-            if not await self.ask(lambda own: own.adapters.adapters.has(adapter)):
-                await self.work(lambda own: adapter_jobs.load_adapter(own, adapter))
+            if not await self.ask(lambda own: own.adapters.weights.touch(adapter)):
+                await self._adapters.wait_for(adapter)
             yield
         finally:
             with suppress(Unavailable):  # the thread has ended

@@ -16,29 +16,32 @@ from omlx_server.errors import AdapterUnusable
 
 @dataclass(frozen=True, slots=True)
 class AdapterLimits:
-    """How many adapters of one model may be loaded, and how many bytes their weights may have."""
+    """How many adapters of one model may be loaded, and how many bytes they may take together."""
 
     count: int = 8
     nbytes: int = 2 * 10**9
 
 
 class LoadedAdapters:
-    """The `adapters` of a model, of which `limits` bounds those in memory. `queues` gives the
-    queues of its scheduler: an adapter is in use as long as a sequence in them has it. `changing`:
-    one is being loaded or let go."""
+    """The adapters of a model: `weights` are those in memory, which `limits` bounds. `queues` gives
+    the queues of its scheduler: an adapter is in use as long as a sequence in them has it."""
 
-    def __init__(self, adapters: Adapters, queues: Callable[[], SequenceQueues]) -> None:
-        self.adapters = adapters
+    def __init__(self, weights: Adapters, queues: Callable[[], SequenceQueues]) -> None:
+        self.weights = weights
         self.limits = AdapterLimits()
-        self.changing = False
         self._queues = queues
         self._expected = Counter[Adapter]()
         self._counted = 0
 
     @property
+    def nbytes(self) -> int:
+        """The bytes of all weights, as the account knows them."""
+        return self._counted
+
+    @property
     def names(self) -> tuple[str, ...]:
         """The names of the adapters in memory, in the order of the alphabet."""
-        return tuple(sorted({adapter.name for adapter in self.adapters.loaded}))
+        return tuple(sorted({adapter.name for adapter in self.weights.loaded}))
 
     @contextmanager
     def expecting(self, adapter: Adapter) -> Iterator[None]:
@@ -50,42 +53,35 @@ class LoadedAdapters:
         finally:
             self._expected -= Counter([adapter])
 
-    @contextmanager
-    def changing_alone(self) -> Iterator[None]:
-        """A context of the one job that loads an adapter or lets one go."""
-        self.changing = True
-        try:
-            yield
-        finally:
-            self.changing = False
-
     def check(self, adapter: Adapter) -> None:
-        """Raises AdapterUnusable if an adapter is larger than all together may be."""
-        if adapter.nbytes > self.limits.nbytes:
+        """Raises AdapterUnusable if an adapter alone takes more than all together may."""
+        nbytes = Adapters().nbytes_with(adapter)
+        if nbytes > self.limits.nbytes:
             raise AdapterUnusable(
-                f"the adapter '{adapter.name}' has {in_words(adapter.nbytes)} of weights as "
-                f"float32, and adapters.max_bytes is {in_words(self.limits.nbytes)}",
+                f"the adapter '{adapter.name}' takes {in_words(nbytes)} of memory as float32, and "
+                f"adapters.max_bytes is {in_words(self.limits.nbytes)}",
                 param="adapter",
             )
 
     def is_full(self, adapter: Adapter) -> bool:
         """Whether another adapter has to go before this one is loaded."""
-        loaded = [other for other in self.adapters.loaded if other != adapter]
-        nbytes = adapter.nbytes + sum(other.nbytes for other in loaded)
-        return len(loaded) >= self.limits.count or nbytes > self.limits.nbytes
+        is_crowded = len(self.weights.loaded) >= self.limits.count
+        return is_crowded or self.weights.nbytes_with(adapter) > self.limits.nbytes
 
     def first_to_go(self) -> Adapter | None:
         """Of the adapters that nothing uses, the one least recently used; None if there is none."""
-        used = {sequence.request.adapter for sequence in self._queues().sequences()}
-        idle = (
-            one for one in self.adapters.loaded if one not in used and one not in self._expected
-        )
-        return next(idle, None)
+        return next(filter(self.is_idle, self.weights.loaded), None)
 
-    def weigh(self, watch: MemoryWatch | None) -> None:
+    def is_idle(self, adapter: Adapter) -> bool:
+        """Whether nothing uses an adapter."""
+        sequences = self._queues().sequences()
+        used = any(sequence.request.adapter == adapter for sequence in sequences)
+        return not used and adapter not in self._expected
+
+    def update_account(self, watch: MemoryWatch | None) -> None:
         """Tell the account and the planner what the adapters in memory take."""
-        nbytes, counted = self.adapters.nbytes, self._counted
+        nbytes, counted = self.weights.nbytes, self._counted
         self._counted = nbytes
         if watch is not None:
-            watch.planner.adapter_bytes = self.adapters.token_bytes
+            watch.planner.adapter_token_bytes = self.weights.token_bytes
             watch.share.weigh(watch.share.weights + nbytes - counted)

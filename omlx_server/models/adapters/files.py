@@ -2,15 +2,16 @@
 them. Any thread."""
 
 import hashlib
+import json
 from collections.abc import Mapping
-from math import isfinite
+from math import inf, isfinite
 from pathlib import Path
 from typing import Any
 
-from omlx_server.core.adapters import CONFIG, WEIGHTS, Adapter, digest_of
+from omlx_server.core.adapters import CONFIG, SIDES, WEIGHTS, Adapter, Shapes, digest_of
 from omlx_server.errors import AdapterUnusable, first_line
 from omlx_server.models import json_file
-from omlx_server.models.safetensors_header import read_header
+from omlx_server.models.safetensors_header import Tensor, header_of
 
 _F32 = 4
 _OTHER_TYPES = {
@@ -26,19 +27,21 @@ def read_adapter(directory: Path, name: str) -> Adapter:
         AdapterUnusable: a file is missing, can't be read, or is of a kind that can't be used.
     """
     try:
-        rank, scale = _parameters(json_file.read(directory / CONFIG))
-        config = (directory / CONFIG).read_bytes()
-        header = read_header(directory / WEIGHTS)
-        if header is None or header.nbytes < header.whole_bytes:
-            raise ValueError(f"{WEIGHTS} is damaged, or cut short")
+        config = json_file.text(directory / CONFIG)
+        rank, scale = _parameters(json.loads(config))
         with (directory / WEIGHTS).open("rb") as file:
-            digest = hashlib.file_digest(file, "sha256").digest()
+            header = header_of(file)
+            if header is None or header.nbytes < header.whole_bytes:
+                raise ValueError(f"{WEIGHTS} is damaged, or cut short")
+            shapes = _shapes(header.tensors)
+            file.seek(0)
+            digest = digest_of(config.encode(), hashlib.file_digest(file, "sha256").digest())
     except FileNotFoundError as error:
         raise _unusable(name, f"it has no {Path(error.filename).name}") from None
     except json_file.PROBLEMS as error:
         reason = error.strerror if isinstance(error, OSError) else first_line(error)
         raise _unusable(name, reason or "it can't be read") from error
-    return Adapter(digest_of(config, digest), name, directory, rank, scale, header.numbers * _F32)
+    return Adapter(digest, name, directory, rank, scale, header.numbers * _F32, shapes)
 
 
 def stamp_of(directory: Path) -> tuple[tuple[int, int, int], ...]:
@@ -68,13 +71,43 @@ def _parameters(config: Any) -> tuple[int, float]:
     own = config.get("lora_parameters")
     if not isinstance(own, Mapping):
         raise ValueError(f"{CONFIG} has no lora_parameters")
-    rank, scale = own.get("rank"), own.get("scale")
+    rank, scale = own.get("rank"), _number(own.get("scale"))
     if isinstance(rank, bool) or not isinstance(rank, int) or rank < 1:
         raise ValueError("lora_parameters.rank must be a whole number above 0")
-    if isinstance(scale, bool) or not isinstance(scale, int | float) or not isfinite(scale):
+    if not isfinite(scale):
         also = ": alpha is another framework's, and not used" if "alpha" in own else ""
         raise ValueError(f"lora_parameters.scale must be a number{also}")
-    return rank, float(scale)
+    return rank, scale
+
+
+def _number(value: object) -> float:
+    """A number in JSON; infinity for what is none, or too large."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return inf
+    try:
+        return float(value)
+    except OverflowError:
+        return inf
+
+
+def _shapes(tensors: Mapping[str, Tensor]) -> Shapes:
+    """The shapes of the matrices that a header names. Raises ValueError where it names others than
+    two for each layer, or none."""
+    paths = dict[str, None]()
+    for name in tensors:
+        path, _, side = name.rpartition(".")
+        if side not in SIDES:
+            raise ValueError(f"{name[:200]} is no matrix of LoRA")
+        paths[path] = None
+    if not paths:
+        raise ValueError("it has no matrices")
+    found = dict[str, tuple[tuple[int, ...], tuple[int, ...]]]()
+    for path in paths:
+        a, b = (tensors.get(f"{path}.{side}") for side in SIDES)
+        if a is None or b is None:
+            raise ValueError(f"one of the two matrices of {path[:200]} is missing")
+        found[path] = a.shape, b.shape
+    return found
 
 
 def _unusable(name: str, why: str) -> AdapterUnusable:

@@ -12,12 +12,13 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
+from threading import Lock
 
 from omlx_server.core.adapters import CONFIG, Adapter
 from omlx_server.errors import AdapterNotFound
 from omlx_server.models.adapters.files import read_adapter, stamp_of
 
-BESIDE = "adapters"
+FOLDER = "adapters"
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 NONE = "none"
 """What a request says that wants the model without its default adapter."""
@@ -38,7 +39,7 @@ class AdapterPlaces:
         """The directories of the adapters by their names, in order. Where two have the same name
         the default's path counts first, then the one beside the model's files."""
         found = {path.name: path for path in (self._default_path(),) if path is not None}
-        roots = [self.model / BESIDE]
+        roots = [self.model / FOLDER]
         if self.directory is not None:
             roots += [self.directory / name for name in self.names if _is_safe(name)]
         for root in roots:
@@ -50,7 +51,8 @@ class AdapterPlaces:
     def default_name(self) -> str:
         """The name of the default adapter, or empty."""
         path = self._default_path()
-        return self.default if path is None else path.name
+        name = self.default if path is None else path.name
+        return "" if name == NONE else name
 
     def _default_path(self) -> Path | None:
         is_path = self.default.startswith((".", "~")) or "/" in self.default
@@ -75,7 +77,9 @@ def _in(root: Path) -> Iterable[Path]:
 class AdapterFiles:
     """Reads adapters, and remembers them until their files change."""
 
-    _read: dict[tuple[Path, str], tuple[object, Adapter]] = field(default_factory=dict)
+    _known: dict[tuple[Path, str], tuple[object, Adapter]] = field(default_factory=dict)
+    _locks: dict[tuple[Path, str], Lock] = field(default_factory=dict)
+    _read: dict[Adapter, None] = field(default_factory=dict)
 
     def find(self, places: AdapterPlaces, name: str | None) -> Adapter | None:
         """The adapter of that name among those of a model; without a name its default one, or None
@@ -97,10 +101,17 @@ class AdapterFiles:
             )
         return self._adapter(there[wanted], wanted)
 
+    def read(self) -> list[Adapter]:
+        """All adapters that were read, those that have changed or are gone since as well."""
+        return list(self._read)
+
     def _adapter(self, directory: Path, name: str) -> Adapter:
-        stamp, known = stamp_of(directory), self._read.get((directory, name))
-        if known is not None and known[0] == stamp:
-            return known[1]
-        adapter = read_adapter(directory, name)
-        self._read[directory, name] = stamp, adapter
-        return adapter
+        key = directory, name
+        with self._locks.setdefault(key, Lock()):  # who asks meanwhile reads no file again
+            stamp, known = stamp_of(directory), self._known.get(key)
+            if known is not None and known[0] == stamp:
+                return known[1]
+            adapter = read_adapter(directory, name)
+            self._known[key] = stamp, adapter
+            self._read[adapter] = None
+            return adapter

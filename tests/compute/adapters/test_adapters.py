@@ -78,7 +78,7 @@ def test_what_an_adapter_adds_to_a_row_is_the_same_to_the_bit_beside_any_others(
         group = RankGroup(4)
         for number in order:
             group = finish(group.joined(adapters[number], matrices[number]))
-        found = group.rows([None if n is None else adapters[n] for n in beside])
+        found = group.slots_of([None if n is None else adapters[n] for n in beside])
         assert found is not None
         layer = AdaptedLinear(silent, [(group.stacks["layer"], found)])
         return layer(mx.concatenate([inputs[:1]] * len(beside)))[0]
@@ -94,12 +94,29 @@ def test_what_an_adapter_adds_to_a_row_is_the_same_to_the_bit_beside_any_others(
         assert mx.array_equal(added(order, beside), alone).item()
 
 
-def test_their_bytes_are_counted(tmp_path: Path) -> None:
+def test_their_bytes_are_counted_and_known_before(tmp_path: Path) -> None:
+    """Of one rank each layer has a slot for each, and one of zeros, whoever has the layer."""
     loaded, made = loaded_with(tmp_path, 4, 8, keys=DENSE)
-    slots = 2  # each has a rank of its own, and beside it a slot of zeros
-    assert loaded.adapters.nbytes == slots * sum(adapter.nbytes for adapter in made)
+    assert loaded.adapters.nbytes == 2 * sum(adapter.nbytes for adapter in made)
     assert loaded.adapters.token_bytes == 4 * 64 + 4 * 8 + 12 * 96
-    assert loaded.adapters.needs(made[0]) == 6 * made[0].nbytes
+    last = loaded.model.layers[-1:]
+    others = [
+        save_adapter(tmp_path / "same", loaded.model, seed=5, keys=DENSE),
+        save_adapter(tmp_path / "last", loaded.model, seed=6, layers=len(last), keys=DENSE),
+        save_adapter(tmp_path / "more", loaded.model, seed=7, keys=["mlp.gate_proj"]),
+        save_adapter(tmp_path / "rank", loaded.model, seed=8, rank=2),
+    ]
+    for adapter in others:
+        known = loaded.adapters.nbytes_with(adapter)
+        assert loaded.adapters.needs(adapter) > known - loaded.adapters.nbytes
+        slices = sum(1 for _ in loaded.adapters.loading(loaded.model, adapter))
+        assert slices == 1  # a piece of the file; layers this small have none of their own
+        assert loaded.adapters.nbytes == known
+    for adapter in (*made, *others):
+        rank = loaded.adapters._groups[adapter.rank].nbytes
+        left = loaded.adapters.nbytes - rank + loaded.adapters.needs_without(adapter)
+        finish(loaded.adapters.unloading(adapter))
+        assert loaded.adapters.nbytes == left
 
 
 # -- they come and go --------------------------------------------------------------------
@@ -117,14 +134,17 @@ def test_one_that_goes_leaves_the_others_as_they_are(tmp_path: Path) -> None:
         forward(loaded, made[1], made[2])
 
 
-def test_nobody_counts_on_one_that_is_going(tmp_path: Path) -> None:
+def test_nobody_counts_on_one_that_is_going(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Else a request would be queued for it, and find it gone in the middle of its answer."""
+    monkeypatch.setattr("omlx_server.compute.adapters.stacks.SLICE_BYTES", 1)
     loaded, (first, _) = loaded_with(tmp_path, 4, 4)
     work = loaded.adapters.unloading(first)
     next(work)
-    assert not loaded.adapters.has(first)
+    assert not loaded.adapters.touch(first)
     work.close()
-    assert loaded.adapters.has(first)
+    assert loaded.adapters.touch(first)
     assert forward(loaded, first).shape[0] == 1
 
 
@@ -167,6 +187,11 @@ def further_layer(arrays: Arrays) -> None:
         arrays[f"model.layers.7.self_attn.q_proj.lora_{side}"] = mx.zeros(shape)
 
 
+def odd_index(arrays: Arrays) -> None:
+    for side in ("a", "b"):
+        arrays[f"model.layers.01.self_attn.q_proj.lora_{side}"] = arrays[f"{FIRST}.lora_{side}"]
+
+
 def no_layer(arrays: Arrays) -> None:
     for side, shape in (("a", (64, 4)), ("b", (4, 64))):
         arrays[f"model.norm.lora_{side}"] = mx.zeros(shape)
@@ -187,6 +212,7 @@ def nothing(arrays: Arrays) -> None:
         (without_b, "one of the two matrices of model.layers.0.self_attn.q_proj is missing"),
         (wider, r"has \(65, 4\) and \(4, 64\); the model needs \(64, 4\) and \(4, 64\)"),
         (further_layer, "the model has no layer model.layers.7.self_attn.q_proj"),
+        (odd_index, r"the model has no layer model.layers.01.self_attn.q_proj"),
         (no_layer, "model.norm is no linear layer, but RMSNorm"),
         (magnitude, "model.layers.0.self_attn.q_proj.m is no matrix of LoRA"),
         (nothing, "lora_c is no matrix of LoRA"),

@@ -188,8 +188,12 @@ def test_the_loser_of_a_race_uses_the_winners_files(tiny: Tiny, tmp_path: Path) 
 def test_a_damaged_model_is_made_again(tiny: Tiny, tmp_path: Path, name: str) -> None:
     path = starter.ensure(tiny.row, tmp_path, variant="f32")
     (path / name).unlink()
+    own = path / "adapters" / "mine" / "adapters.safetensors"
+    own.parent.mkdir(parents=True)
+    own.write_bytes(b"what its owner has trained")
     assert_works(tiny, tmp_path)
     assert (path / name).is_file()
+    assert own.read_bytes() == b"what its owner has trained"
 
 
 @pytest.mark.parametrize("name", ["tokenizer.json", "model.safetensors"])
