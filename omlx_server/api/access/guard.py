@@ -30,6 +30,8 @@ _log = logging.getLogger(__name__)
 # JSON to another site, the browser asks that site (a CORS preflight).
 _JSON = ("application/json", "")
 _BODIED = ("POST", "PATCH")
+# What curl calls a body if it is not told: Ollama's own examples leave it so.
+_FORM = "application/x-www-form-urlencoded"
 _BODIES = {"/v1/cache/import": ("application/x-tar", "application/octet-stream", "")}
 _FOREIGN_HOST = (
     "this Host is not allowed: server.allowed_hosts must have the name by which clients call this "
@@ -78,8 +80,8 @@ class AccessGuard:
         if not (_is_open(scope["path"]) or is_authorized(self._context, headers)):
             return NotAuthorized("a valid API key is needed: Authorization: Bearer KEY")
         if scope["method"] in _BODIED:
-            kind, wanted = _media_type(headers), _BODIES.get(scope["path"], _JSON)
-            if kind not in wanted:
+            wanted = _media_types(scope["path"], headers)
+            if _media_type(headers) not in wanted:
                 return UnsupportedMedia(f"send the body as {wanted[0]}")
         return None
 
@@ -125,6 +127,14 @@ def key_of(headers: Headers) -> str:
     """The API key that a request carries, valid or not; "" where it carries none."""
     token = bearer_of(headers)
     return headers.get("x-api-key", "") if token is None else token
+
+
+def _media_types(path: str, headers: Headers) -> tuple[str, ...]:
+    """The media types that a body for `path` may have. Ollama's routes take that of curl, unless
+    the request comes from a web page."""
+    wanted = _BODIES.get(path, _JSON)
+    is_of_page = "origin" in headers or "sec-fetch-site" in headers
+    return (*wanted, _FORM) if path.startswith("/api/") and not is_of_page else wanted
 
 
 def _media_type(headers: Headers) -> str:

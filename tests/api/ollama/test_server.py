@@ -32,6 +32,19 @@ from tests.api.ollama.asking import GREEDY, TALK, lines, post, whole
 LONG: list[Json] = [{"role": "user", "content": f"A text of some length. {'and ' * 200}"}]
 
 
+def test_a_body_may_be_called_a_form_as_curl_does_unless_a_page_sends_it(
+    own: ServerProcess,
+) -> None:
+    """Ollama's examples of curl name no media type."""
+    form = {"content-type": "application/x-www-form-urlencoded"}
+    url, body = f"{own.url}/api/show", orjson.dumps({"model": "org/tiny"})
+    assert own.http.post(url, content=body, headers=form).status_code == 200
+    for page in ({"origin": own.url}, {"sec-fetch-site": "cross-site"}):
+        refused = own.http.post(url, content=body, headers={**form, **page})
+        assert_ollama_envelope(refused, 415)
+    assert_envelope(own.http.post(f"{own.url}/v1/completions", content=body, headers=form), 415)
+
+
 def hits(server: ServerProcess) -> float:
     found = samples(server.http.get(f"{server.url}/metrics").text)
     return sum(value for name, value in found.items() if name.startswith("vllm:prefix_cache_hits"))

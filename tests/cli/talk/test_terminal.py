@@ -119,6 +119,7 @@ def test_messages_have_several_lines_and_what_was_typed_can_be_found_again(
     with chatting(url, XDG_STATE_HOME=str(state)) as terminal:
         terminal.type(UP)
         terminal.shows("> /save a.json")
+        terminal.type(CTRL_C)
         _leave_with_ctrl_c(terminal)
     with chatting(url, "--no-history", XDG_STATE_HOME=str(state)) as terminal:
         say(terminal, "secret")
@@ -127,10 +128,11 @@ def test_messages_have_several_lines_and_what_was_typed_can_be_found_again(
 
 
 def _leave_with_ctrl_c(terminal: PseudoTerminal) -> None:
-    """It takes two in a row: a message between begins anew."""
+    """It takes two in a row: a message between begins anew, and what is typed is cleared first."""
     asks = "[Ctrl-C again leaves; so does Ctrl-D]"
     terminal.type(CTRL_C)
     terminal.shows(f"{asks}\n>")
+    terminal.type("typed" + CTRL_C)
     terminal.type("/new" + ENTER)
     terminal.shows("> /new\n>")
     terminal.type(CTRL_C)

@@ -32,7 +32,8 @@ class Prompt:
         )
 
     def read(self) -> str | None:
-        """The next message; None at Ctrl-D. Raises KeyboardInterrupt at Ctrl-C."""
+        """The next message; None at Ctrl-D. Raises KeyboardInterrupt at Ctrl-C where nothing is
+        typed; else Ctrl-C clears what is."""
         try:
             typed = self._session.prompt()
         except EOFError:
@@ -104,6 +105,13 @@ def _keys() -> KeyBindings:
             _continue(buffer)
         else:
             buffer.validate_and_handle()
+
+    @keys.add("c-c")
+    def _(event: KeyPressEvent) -> None:
+        if event.current_buffer.text:
+            event.current_buffer.reset()
+        else:
+            event.app.exit(exception=KeyboardInterrupt)
 
     @keys.add("escape", "enter")
     @keys.add("c-j")
