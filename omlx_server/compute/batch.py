@@ -276,10 +276,9 @@ class LiveBatch:
         for put in put_back:
             put([width if bad else more for bad, more in zip(back, padding, strict=True)])
         lengths = [1 + count if bad else 0 for bad, count in zip(back, right, strict=True)]
-        width = max(lengths)
-        caches = self._decoding
-        again = self._answering(self.rows)
-        cache_ops.forward_decoding(again, tokens[:, :width], lengths, caches)
+        width, caches = max(lengths), self._decoding
+        answer = self._answering(self.rows)
+        cache_ops.forward_decoding(answer, tokens[:, :width], lengths, caches)
         if min(lengths) < width:
             cache_ops.cut_back(caches, [width - length for length in lengths])
         cache_ops.evaluate(caches, wait=True)
@@ -295,18 +294,19 @@ class LiveBatch:
 
     def _answer(self, tokens: mx.array, cache: Caches, rows: Sequence[Row]) -> mx.array:
         """Logits [B, T, V] of the model that answers, for tokens int [B, T] of these rows."""
-        if isinstance(self._model, Headed):
-            decode = self._adapters.adapted(self._model.decode, [row.adapter for row in rows])
-            logits, self._hidden = decode(tokens, cache)
-        else:
-            logits = self._answering(rows)(tokens, cache=cache)
+        if not isinstance(self._model, Headed):
+            return self._answering(rows)(tokens, cache=cache)
+        decode = self._adapters.adapted(self._model.decode, [row.adapter for row in rows])
+        logits, self._hidden = decode(tokens, cache)
         return logits
 
     def _answering(self, rows: Sequence[Row]) -> Callable[..., mx.array]:
-        """The model that answers, for a forward of these rows, each with its adapter: behind images
-        their tokens have positions of their own."""
+        """The model that answers, for a forward of these rows with their adapters and positions."""
         forward = behind(self._target, [row.shift for row in rows])
-        return self._adapters.adapted(forward, [row.adapter for row in rows])
+        for row in rows:
+            if row.adapter is not None:  # else a step makes no call for adapters
+                return self._adapters.adapted(forward, [row.adapter for row in rows])
+        return forward
 
     def _feed_beginners(self, beginners: Prefilled) -> mx.array:
         """As `_feed_newest`, in two forwards, after which all rows are in the batch's caches. Heads

@@ -25,6 +25,7 @@ PATIENCE = 60.0
 """Seconds to wait for what must come. Less only where coming late is the fault in question."""
 _PAUSE = 0.25  # what takes longer than this was a machine that paused
 ADMIN_TOKEN = "admin-token-of-the-tests"
+NO_HUB = "http://127.0.0.1:9"  # whatever the network is like; a test that wants a hub starts one
 UNPROBED = "memory.activation_reserve=64MB"
 """A setting of servers whose memory is in no question: probes would take half a second."""
 MARKER = "Xq7marker93Zz"
@@ -50,6 +51,7 @@ class ServerProcess:
         self.config.write_text(config)
         own = {k: v for k, v in os.environ.items() if not k.startswith("OMLX_")}
         own["OMLX_ADMIN_TOKEN"] = ADMIN_TOKEN
+        own.setdefault("HF_ENDPOINT", NO_HUB)
         self._log = directory / "server.log"
         settings = (f"cache.cold_dir={directory / 'kv'}", "cache.cold_min_free_disk=0", *settings)
         sets = [word for setting in settings for word in ("--set", setting)]

@@ -136,7 +136,7 @@ def test_tiles_stand_row_by_row_before_the_whole(
 pieces = st.text("a \n<", max_size=5) | st.just(WHOLE)
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=25, deadline=None, derandomize=True)
 @given(st.sampled_from(FAMILIES), st.lists(pieces, min_size=1, max_size=5))
 def test_any_text_around_images_is_as_in_the_reference(
     folders: dict[str, Path], family: str, parts: list[str | tuple[int, int]]
