@@ -5,7 +5,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -43,7 +43,11 @@ def listed(*roots: Path) -> dict[str, int]:
     found = [path for root in roots for path in [root, *root.rglob("*")]]
     kernels = roots[2] / "mlx"
     own = [path for path in found if path != roots[2] and not path.is_relative_to(kernels)]
-    return {str(path): path.lstat().st_mtime_ns for path in own}
+    times = dict[str, int]()
+    for path in own:
+        with suppress(FileNotFoundError):  # it was being written, and has its name now
+            times[str(path)] = path.lstat().st_mtime_ns
+    return times
 
 
 @dataclass(frozen=True, slots=True)

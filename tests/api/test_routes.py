@@ -151,7 +151,7 @@ def test_pages_that_are_named_may_ask(welcome: str) -> None:
 
 @posts
 def test_a_body_that_a_page_may_send_unasked_is_refused(path: str) -> None:
-    right = {"authorization": f"Bearer {KEY}"}
+    right = {"authorization": f"Bearer {KEY}", "sec_fetch_site": "cross-site"}
     for kind in ("text/plain", "application/x-www-form-urlencoded", "multipart/form-data; a=b"):
         response = ask("POST", path, content_type=kind, **right)
         refused(response, 415, "unsupported_media_type")
