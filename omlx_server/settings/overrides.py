@@ -60,14 +60,17 @@ _SAMPLING = [
     ("seed", Seed | None, None),
     ("stop", Stops, None),
 ]
-# Any, for mypy: a class that is made from the list can be no annotation.
-SamplingOverride: Any = defstruct(
-    "SamplingOverride",
-    _SAMPLING,
-    bases=(Section,),
-    namespace={"__doc__": "What counts for a field that a request leaves out."},
-    frozen=True,
-    kw_only=True,
+
+
+def _with_sampling(name: str, base: type[Section], doc: str) -> Any:
+    """A section that has the fields of sampling beside those of its base. Any, for mypy: a class
+    that is made from the list can be no annotation."""
+    namespace = {"__doc__": doc}
+    return defstruct(name, _SAMPLING, bases=(base,), namespace=namespace, frozen=True, kw_only=True)
+
+
+SamplingOverride: Any = _with_sampling(
+    "SamplingOverride", Section, "What counts for a field that a request leaves out."
 )
 
 
@@ -80,13 +83,10 @@ class PromptOverride(Section, frozen=True):
     thinking_budget: Annotated[int, Meta(ge=0, le=10_000_000)] | None = None
 
 
-PresetOverride: Any = defstruct(
+PresetOverride: Any = _with_sampling(
     "PresetOverride",
-    _SAMPLING,
-    bases=(PromptOverride,),
-    namespace={"__doc__": "What counts for a field that a request with this preset leaves out."},
-    frozen=True,
-    kw_only=True,
+    PromptOverride,
+    "What counts for a field that a request with this preset leaves out.",
 )
 
 

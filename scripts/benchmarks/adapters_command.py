@@ -15,17 +15,12 @@ from scripts.benchmarks.adapters_measure import (
     AdaptersPlan,
     requirements,
 )
-from scripts.benchmarks.command_line import MODEL, OUT, Model, Out, find
+from scripts.benchmarks.command_line import MODEL, OUT, Model, Out, Repeats, find
 
 
 def adapters(
     quick: Annotated[bool, typer.Option("--quick", help="Fewer steps, two rounds.")] = False,
-    repeats: Annotated[
-        int,
-        typer.Option(
-            min=0, metavar="N", show_default=False, help="Rounds [default: 5; --quick: 2]."
-        ),
-    ] = 0,
+    repeats: Repeats = 0,
     model: Model = MODEL,
     out: Out = OUT,
 ) -> None:

@@ -18,6 +18,12 @@ Model = Annotated[str, typer.Option(metavar="MODEL", help="As in `omlx-server se
 OUT = Path("bench-out")
 Out = Annotated[Path, typer.Option(metavar="DIR", help="Where the files go.")]
 
+Repeats = Annotated[
+    int,
+    typer.Option(min=0, metavar="N", show_default=False, help="Rounds [default: 5; --quick: 2]."),
+]
+"""How often all is measured; 0 for as often as the plan says."""
+
 _TABLE_WIDTH = 120
 
 

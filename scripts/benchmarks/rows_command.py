@@ -7,7 +7,7 @@ import typer
 
 from omlx_server.compute.model.loader import load
 from scripts.benchmarks import pairs_report, rows_shared
-from scripts.benchmarks.command_line import MODEL, OUT, Model, Out, find
+from scripts.benchmarks.command_line import MODEL, OUT, Model, Out, Repeats, find
 from scripts.benchmarks.progress import open_steps
 from scripts.benchmarks.rows_measure import OURS, PADDED, RowsBench, requirements, shapes
 from scripts.benchmarks.rows_plan import ROWS_QUICK, RowsPlan
@@ -18,12 +18,7 @@ def rows(
     quick: Annotated[
         bool, typer.Option("--quick", help="A minute: shorter rows, two rounds.")
     ] = False,
-    repeats: Annotated[
-        int,
-        typer.Option(
-            min=0, metavar="N", show_default=False, help="Rounds [default: 5; --quick: 2]."
-        ),
-    ] = 0,
+    repeats: Repeats = 0,
     model: Model = MODEL,
     out: Out = OUT,
 ) -> None:

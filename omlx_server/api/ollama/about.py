@@ -9,6 +9,7 @@ import threading
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -186,13 +187,6 @@ def _counted(tensors: Mapping[str, Tensor], group: int) -> Iterator[int]:
         if packed and kind in ("scales", "biases"):
             continue
         if packed and kind == "weight" and tensor.dtype == "U32":
-            yield _size(tensors[f"{stem}.scales"]) * group
+            yield prod(tensors[f"{stem}.scales"].shape) * group
         else:
-            yield _size(tensor)
-
-
-def _size(tensor: Tensor) -> int:
-    count = 1
-    for length in tensor.shape:
-        count *= length
-    return count
+            yield prod(tensor.shape)
