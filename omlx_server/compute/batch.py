@@ -7,7 +7,7 @@ row joins. Rows of a recurrent model that have no state yet, since no token of t
 are the last rows, in caches of their own; after their first forward these join the others.
 """
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
 from typing import Any
@@ -21,15 +21,17 @@ from omlx_server.compute.adapters.adapters import Adapters
 from omlx_server.compute.architectures.heads import Headed
 from omlx_server.compute.architectures.pair import Pair, members
 from omlx_server.compute.caches import Caches
-from omlx_server.compute.codecs.base import Cache
+from omlx_server.compute.cluster.ranks import Ranks
 from omlx_server.compute.drafting.base import Drafted
 from omlx_server.compute.drafting.of_model import drafter_of
 from omlx_server.compute.hardware import device
+from omlx_server.compute.joining import join_layers
 from omlx_server.compute.kv.spans import Runs
 from omlx_server.compute.prefilled import Prefilled
-from omlx_server.compute.sampler import Row, Sampled, sample
+from omlx_server.compute.sampler import Row, Sampled, sample, unsampled
 from omlx_server.compute.verify import Feed, Verifying, feeds_of, tokens_of
 from omlx_server.compute.vision.entering import behind
+from omlx_server.core.cluster.told import Accept
 from omlx_server.core.step import SequenceId
 
 Decoded = Sampled | Verifying
@@ -46,8 +48,12 @@ class LiveBatch:
         runs: Runs | None = None,
         block_size: int = 1,
         adapters: Adapters | None = None,
+        ranks: Ranks | None = None,
     ) -> None:
-        """`runs` are those of the model's blocks, of `block_size` tokens."""
+        """`runs` are those of the model's blocks, of `block_size` tokens. Of several `ranks` only
+        the first samples: the others have its tokens from it."""
+        self._ranks = ranks
+        self._follows = ranks is not None and not ranks.leads
         self._adapters = adapters or Adapters()
         self._model = model
         self._vocab = vocab
@@ -193,30 +199,34 @@ class LiveBatch:
         asks: Mapping[SequenceId, int] = NO_DRAFTS,
     ) -> Decoded:
         """`begin` a decode, and sample at once."""
-        return self.begin(drafts, asks)()
+        return self.begin(self.feeds(drafts, asks) if drafts or asks else [])()
 
-    def begin(
-        self,
-        drafts: Mapping[SequenceId, Sequence[int]] = NO_DRAFTS,
-        asks: Mapping[SequenceId, int] = NO_DRAFTS,
-        *,
-        samples_late: bool = False,
-    ) -> Callable[[], Decoded]:
-        """Prepare a decode, and return what samples a token for every row, after its newest token
-        and, of the rows that `drafts` has tokens for, or the drafter which `asks` has numbers for,
-        after each of these as well. Waits for the drafts with `asks`, and for nothing else. After a
-        decode with drafts its tokens must be taken before anything else is done.
-
-        What is returned is to be called once, when the constraints of all rows have taken the
-        tokens of the decode before. With `samples_late` the forward runs until then."""
-        self.has_newcomers, self.drafted = False, None
+    def feeds(
+        self, drafts: Mapping[SequenceId, Sequence[int]], asks: Mapping[SequenceId, int]
+    ) -> list[Feed]:
+        """What the next decode feeds each row: its newest token and, of the rows that `drafts` has
+        tokens for, or the drafter which `asks` has numbers for, these as well. Nothing where no row
+        has a draft that may be right. Waits for the drafts with `asks`, and for nothing else."""
+        self.drafted = None
         if asks and self._drafter is not None and self._beginners is None:
             counts = [asks.get(row.id, 0) for row in self.rows]
             made = self._drafter.draft(self._tokens, self.rows, counts, self._drafting)
             drafts = {**dict(zip(self.ids, made.tokens, strict=True)), **drafts}
             self.drafted = made
         feeds = feeds_of(self.rows, drafts) if drafts and self._beginners is None else []
-        if any(feed.draft for feed in feeds):
+        return feeds if any(feed.draft for feed in feeds) else []
+
+    def begin(
+        self, feeds: list[Feed] | None = None, *, samples_late: bool = False
+    ) -> Callable[[], Decoded]:
+        """Prepare a decode, and return what samples a token for every row, after its newest token
+        and after each draft of its feed. After a decode with drafts its tokens must be taken before
+        anything else is done.
+
+        What is returned is to be called once, when the constraints of all rows have taken the
+        tokens of the decode before. With `samples_late` the forward runs until then."""
+        self.has_newcomers = False
+        if feeds:
             verifying = self._verify(feeds)
             return lambda: verifying
         logits = self._feed_newest()
@@ -225,19 +235,23 @@ class LiveBatch:
         return partial(self._sample, logits)
 
     def _sample(self, logits: mx.array) -> Sampled:
-        sampled = sample(logits, self.rows)
+        sampled = unsampled(logits, self.rows) if self._follows else sample(logits, self.rows)
         self._tokens = sampled.tokens
         device.launch(sampled.arrays())
         return sampled
 
     def _verify(self, feeds: list[Feed]) -> Verifying:
-        tokens = tokens_of(self._tokens, feeds)
+        tokens = self._shared(tokens_of(self._tokens, feeds))
         put_back = cache_ops.undo(self._decoding)
         lengths = [len(feed.states) for feed in feeds]
         answer = partial(self._answer, rows=self.rows)
         logits = cache_ops.forward_decoding(answer, tokens, lengths, self._decoding)
         accept = partial(self._accept, tokens, feeds, put_back, self._hidden)
-        return Verifying.launch(logits, feeds, accept)
+        return Verifying.launch(logits, feeds, accept, samples=not self._follows)
+
+    def _shared(self, tokens: mx.array) -> mx.array:
+        """The same tokens; on a rank that does not sample, those of the first rank."""
+        return tokens if self._ranks is None else self._ranks.shared(tokens)
 
     def _accept(
         self,
@@ -251,6 +265,8 @@ class LiveBatch:
         """Go on behind the drafted tokens that were right, and forget the others. Recurrent states
         are put back, and what was right is computed again; that is waited for, because it is a part
         of what the draft costs."""
+        if self._ranks is not None and self._ranks.leads:
+            self._ranks.tell(Accept(right, newest))
         width = tokens.shape[1]
         excess = [width - 1 - count for count in right]
         self.rows = [feed.states[count] for feed, count in zip(feeds, right, strict=True)]
@@ -287,7 +303,8 @@ class LiveBatch:
         """Logits [B, V] after each row's newest token."""
         if self._beginners is not None:
             return self._feed_beginners(self._beginners)
-        logits = self._answer(self._tokens[:, None], self._decoding, self.rows)[:, -1, :]
+        tokens = self._shared(self._tokens)[:, None]
+        logits = self._answer(tokens, self._decoding, self.rows)[:, -1, :]
         if self._drafter is not None:
             self._drafter.stepped(self._tokens, self._hidden, self._drafting)
         return logits
@@ -312,7 +329,7 @@ class LiveBatch:
         """As `_feed_newest`, in two forwards, after which all rows are in the batch's caches. Heads
         take the tokens in behind these."""
         self.catch_up()
-        tokens, first = self._tokens[:, None], self._begun
+        tokens, first = self._shared(self._tokens)[:, None], self._begun
         parts = (slice(first), self._caches), (slice(first, None), beginners.caches)
         logits, hidden = list[mx.array](), list[mx.array]()
         for rows, caches in parts:
@@ -339,7 +356,8 @@ class LiveBatch:
             return
         layers = self._caches or [None] * len(arrival.caches)
         incoming = self._forked(arrival) if arrival.solo else [arrival.caches]
-        cache_ops.compute_rearranged(self._join_layers(layers, incoming, solo=arrival.solo))
+        joining = join_layers(layers, incoming, own_solo=self._solo, solo=arrival.solo)
+        cache_ops.compute_rearranged(joining)
         self._caches, self._solo = layers, False
 
     def _forked(self, arrival: Prefilled) -> list[Caches]:
@@ -370,29 +388,6 @@ class LiveBatch:
         if len(rows) < first:
             cache_ops.keep_rows(self._caches, rows)
             cache_ops.compute_rearranged(self._caches)
-
-    def _join_layers(
-        self, layers: Caches, incoming: list[Caches], *, solo: bool
-    ) -> Iterator[Cache]:
-        """The merged caches, layer by layer. Each is put into `layers` before it is yielded."""
-        for number in range(len(layers)):
-            layers[number] = self._joined(layers, incoming, number, solo=solo)
-            yield layers[number]
-
-    def _joined(self, layers: Caches, incoming: list[Caches], number: int, *, solo: bool) -> Cache:
-        """The cache of one layer with the incoming rows: solo caches of each, or those of a batch.
-        Takes all of them out of their lists, so that their memory is freed as soon as it is
-        copied."""
-        own, layers[number] = layers[number], None
-        members = [caches[number] for caches in incoming]
-        for caches in incoming:
-            caches[number] = None
-        joining = members[0].merge(members) if solo else members[0]
-        if own is None:
-            return joining
-        own = own.merge([own]) if self._solo else own
-        own.extend(joining)
-        return own
 
 
 def _rejects(feed: Feed, right: int) -> bool:

@@ -11,6 +11,7 @@ Which of the last two comes first is for the engine to say (engine/pipeline.py).
 import logging
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 
 from omlx_server.compute import caches as cache_ops
@@ -25,6 +26,7 @@ from omlx_server.compute.payload import BlockCodec, Payload
 from omlx_server.compute.prefill import Prefiller
 from omlx_server.compute.prefilled import Prefilled
 from omlx_server.core.blocks.block import PayloadId
+from omlx_server.core.cluster.told import Chunks, Launch, Reset, without_samples
 from omlx_server.core.crash import Crash, guarded
 from omlx_server.core.images import ImageSpan
 from omlx_server.core.request import RequestId, Restored, SamplingParams
@@ -71,7 +73,10 @@ class ModelRunner:
         self.runs = codec.runs if codec else Runs()
         block_size = codec.layout.block_size if codec else 1
         vocab, adapters = loaded.dims.vocab, loaded.adapters
-        self._batch = LiveBatch(loaded.model, vocab, self.runs, block_size, adapters)
+        ranks = loaded.ranks
+        self._batch = LiveBatch(loaded.model, vocab, self.runs, block_size, adapters, ranks)
+        self.tell = ranks.tell if ranks is not None and ranks.leads else None
+        """Tells other ranks what to do, where there are any."""
 
     @property
     def idle(self) -> bool:
@@ -112,8 +117,13 @@ class ModelRunner:
         late = beside_host and self._batch.constrained and not step.verifies
         at_once = step.verifies or self._must_be_read(step, beside_host=beside_host)
         begun, sampling = time.perf_counter(), None
+        feeds = self._batch.feeds(step.drafts, step.asks) if step.verifies else []
+        if self.tell is not None:
+            drafts = {id: feed.draft for id, feed in zip(ids, feeds, strict=False) if feed.draft}
+            own = replace(step, drafts=drafts, restores=(), chunks=())
+            self.tell(Launch(without_samples(own)))
         if step.decodes:
-            sampling = self._batch.begin(step.drafts, step.asks, samples_late=late)
+            sampling = self._batch.begin(feeds, samples_late=late)
         groups = tuple(self.grouping.group(step.chunks))
         launched = Launched(
             ids,
@@ -146,6 +156,8 @@ class ModelRunner:
     def reset(self) -> None:
         """Forget every row and prefill, whose steps may have failed: what blocks refer to in their
         caches is lost. Gives freed memory back to the system."""
+        if self.tell is not None:
+            self.tell(Reset())
         self.runs.lose()
         self._batch.clear()
         self._prefiller.clear()
@@ -200,6 +212,10 @@ class ModelRunner:
 
     # -- inside --------------------------------------------------------------------------
 
+    def launch_chunks(self, step: Step) -> ChunksLaunched:
+        """Launch the restores and chunks of a step that has no decode."""
+        return self._launch_chunks(step, tuple(self.grouping.group(step.chunks)))
+
     def _launch_chunks(self, step: Step, groups: tuple[tuple[Chunk, ...], ...]) -> ChunksLaunched:
         """Launch a step's restores, chunks and their cuts, and let the rows whose prompts are
         complete join the live batch."""
@@ -207,6 +223,11 @@ class ModelRunner:
         self._restore(step, chunks)
         gone = (*chunks.lost, *chunks.starved)
         left = [chunk for chunk in step.chunks if chunk not in gone]
+        if self.tell is not None and left:
+            those = {chunk.prefill for chunk in left}
+            restores = tuple(r for r in step.restores if r.prefill in those)
+            own = Step(restores=restores, chunks=tuple(left))
+            self.tell(Chunks(without_samples(own)))
         for group in self.grouping.group(left) if gone else groups:
             arrivals += self._prefill(group, chunks)
         if chunks.last is not None:

@@ -227,6 +227,14 @@ def sample(logits: mx.array, rows: Sequence[Row]) -> Sampled:
     return sampled
 
 
+def unsampled(logits: mx.array, rows: Sequence[Row]) -> Sampled:
+    """As `sample`, for a process that does not sample: the tokens are 0, and computed only when the
+    logits are."""
+    for row in rows:
+        row.took()
+    return Sampled(mx.depends(mx.zeros(len(rows), dtype=mx.int32), logits))
+
+
 def _note(tokens: mx.array, rows: Sequence[Row], table: Table) -> None:
     """Add the sampled tokens int32 [B] to the histories of the rows that have one; `table` is that
     of these."""

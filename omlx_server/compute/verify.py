@@ -15,7 +15,7 @@ import mlx.core as mx
 
 from omlx_server.compute import caches as cache_ops
 from omlx_server.compute.hardware import device
-from omlx_server.compute.sampler import Row, Sampled, sample
+from omlx_server.compute.sampler import Row, Sampled, sample, unsampled
 from omlx_server.compute.sampling.constraints import side_by_side
 from omlx_server.core.request import SampledRow, SampledToken
 from omlx_server.core.step import SequenceId
@@ -67,9 +67,15 @@ class Verifying:
         logits: mx.array,
         feeds: list[Feed],
         accept: Callable[[Sequence[int], Sequence[int]], None],
+        *,
+        samples: bool = True,
     ) -> "Verifying":
         """Sample after each fed token, from `logits` [B, T, V]. Launches the work and does not wait
-        for it."""
+        for it. Where another process `samples`, that says what to accept."""
+        if not samples:
+            sampled = unsampled(logits, [state for feed in feeds for state in feed.states])
+            device.launch(sampled.arrays())
+            return cls(feeds, sampled, accept)
         width = logits.shape[1]
         indices = [
             row * width + at for row, feed in enumerate(feeds) for at in range(len(feed.states))

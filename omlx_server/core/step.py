@@ -18,6 +18,7 @@ So the decode forward gives every sampled token, also the first one after a prom
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import count
 from typing import NamedTuple
 
 from omlx_server.core.adapters import Adapter
@@ -25,6 +26,9 @@ from omlx_server.core.blocks.block import Worth
 from omlx_server.core.blocks.restore import RestorePlan
 from omlx_server.core.images import ImageSpan
 from omlx_server.core.request import Admitted, Constraint, RequestId, SampledRow, SamplingParams
+
+
+_cut_numbers = count()
 
 
 class SequenceId(NamedTuple):
@@ -54,7 +58,7 @@ class Cut:
     """Keep tokens [start, stop) as a block, and with a `worth` the recurrent state at `stop` too.
 
     Without `block` only that checkpoint is kept. `source` is the scheduler's object that knows the
-    tokens: a Sequence or a Prefill.
+    tokens: a Sequence or a Prefill. No other cut of this process has the same `number`.
     """
 
     start: int
@@ -62,6 +66,7 @@ class Cut:
     block: bool
     worth: Worth | None
     source: object = field(compare=False, repr=False)
+    number: int = field(default_factory=_cut_numbers.__next__, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,7 @@ from omlx_server.core.blocks.lookup import PrefixHandle
 from omlx_server.core.blocks.pins import Pin
 from omlx_server.core.blocks.record import Packed, Part, Record
 from omlx_server.core.chunk_sizes import ChunkSizes
+from omlx_server.core.cluster.told import Clear, Kept, Reset, Tidy
 from omlx_server.core.memory.guard import Caches
 from omlx_server.core.memory.ledger import Ledger
 from omlx_server.core.memory.shape import StepShape
@@ -33,6 +34,7 @@ from omlx_server.core.scheduler.scheduler import Scheduler
 from omlx_server.core.scheduler.sequence import Sequence
 from omlx_server.core.speculation.speculation import Speculation
 from omlx_server.core.step import SequenceId, Step, StepResult
+from omlx_server.engine.cluster.others import Others
 from omlx_server.engine.decode_times import DecodeTimes
 from omlx_server.engine.memory.adapters import LoadedAdapters
 from omlx_server.engine.memory.image_features import KeptFeatures
@@ -62,8 +64,10 @@ class ModelInstance:
         watch: MemoryWatch | None = None,
         speculation: Speculation | None = None,
         names: tuple[str, ...] = (),
+        others: Others | None = None,
     ) -> None:
         self.runner = runner
+        self._others = others
         self.weight_bytes = runner.loaded.weight_bytes
         self._limits = self._possible(limits)
         self.watch = watch
@@ -71,7 +75,7 @@ class ModelInstance:
         self.names = names
         self.decode_times = DecodeTimes(speculation)
         self._make_cache = make_cache
-        self.tiers = Tiers(hot, cold, write_through=write_through)
+        self.tiers = Tiers(hot, cold, write_through=write_through, others=others)
         self.features = KeptFeatures(runner.loaded.vision, lambda: self.scheduler.queues)
         self.adapters = LoadedAdapters(runner.loaded.adapters, lambda: self.scheduler.queues)
         self.start_over()
@@ -87,7 +91,7 @@ class ModelInstance:
         self._computing = deque[list[PayloadId]]()
         self._tails = list[PayloadId]()  # what was cut of rows that left, and may not be computed
         self.runner.reset()
-        self.tiers.hot.clear()
+        self._forget_blocks()
         self.cache = self._make_cache()
         self.tiers.follow(self.cache)
         guard = self.watch.guard if self.watch else None
@@ -299,13 +303,15 @@ class ModelInstance:
         self.tiers.drop_evicted()
         if self.tiers.has_dropped:
             self.tiers.has_dropped = False
+            if self._others is not None:
+                self._others.tell(Tidy(wholly))
             self.runner.runs.tidy(wholly=wholly or self.runner.idle)
 
     def leave(self) -> None:
         """Let go of all that the model holds, so that its memory can go back to the machine."""
         self.cache.reset()
         self.drop_evicted()
-        self.tiers.hot.clear()
+        self._forget_blocks()
         self.features.forget()
         self.runner.reset()
         if self.watch is not None:
@@ -360,6 +366,8 @@ class ModelInstance:
                 self.tiers.cold.clear(self.cache.namespace)
             else:
                 self.tiers.cold.clear_chains(keys)
+            if self._others is not None:
+                self._others.tell(Clear(None if salt is None else tuple(keys)))
         device.drain_pool()
         return dropped
 
@@ -367,6 +375,11 @@ class ModelInstance:
         """Raise AssertionError when the books contradict themselves or what is there."""
         self.scheduler.check_invariants()
         self.tiers.check_invariants()
+
+    def _forget_blocks(self) -> None:
+        self.tiers.hot.clear()
+        if self._others is not None:
+            self._others.tell(Reset(blocks=True))
 
     def _possible(self, limits: Limits) -> Limits:
         """These limits, as far as the model allows them."""
@@ -383,6 +396,8 @@ class ModelInstance:
             return kept
         for made in payloads:
             ids = self.scheduler.keep(made.cut, *made.sizes)
+            if self._others is not None:
+                self._others.tell(Kept(made.cut.number, *ids))
             for id, payload in zip(ids, (made.block, made.checkpoint), strict=True):
                 if id is not None and payload is not None:
                     self.tiers.put(id, payload)

@@ -14,9 +14,11 @@ from omlx_server.compute.payload_bytes import pack, unpack
 from omlx_server.core.blocks.block import PayloadId
 from omlx_server.core.blocks.keys import BlockKey
 from omlx_server.core.blocks.record import Record
+from omlx_server.core.cluster.told import Drop, Write
 from omlx_server.core.crash import Crash, guarded
 from omlx_server.core.prefix_cache.prefix_cache import PrefixCache
 from omlx_server.core.work import Work
+from omlx_server.engine.cluster.others import NOT_ON_EVERY_RANK, Others
 from omlx_server.store.cold import ColdTier
 from omlx_server.store.reads import Answered
 from omlx_server.store.worker import Recalled
@@ -28,12 +30,19 @@ _HEADER_BYTES = 4096  # more than the header of any block file
 
 class Tiers:
     """The payloads in memory, `hot`, and the `cold` tier, if there is one. What is evicted from
-    memory goes to the cold tier; with `write_through` all goes there as soon as it is made.
-    `follow` must be called before anything else."""
+    memory goes to the cold tier; with `write_through` all goes there as soon as it is made. The
+    `others` do the same with their parts, where a model is computed by several ranks. `follow` must
+    be called before anything else."""
 
     def __init__(
-        self, hot: dict[PayloadId, Payload], cold: ColdTier | None, *, write_through: bool
+        self,
+        hot: dict[PayloadId, Payload],
+        cold: ColdTier | None,
+        *,
+        write_through: bool,
+        others: Others | None = None,
     ) -> None:
+        self._others = others
         self.cold = cold
         self.write_through = write_through
         self.hot = hot
@@ -85,6 +94,8 @@ class Tiers:
         gone = self._cache.eviction.take_evicted()
         for id in gone:
             del self.hot[id]
+        if self._others is not None and gone:
+            self._others.tell(Drop(tuple(gone)))
         self.has_dropped |= bool(gone)
 
     def drop_lost(self, failed: Collection[PayloadId] = ()) -> None:
@@ -107,6 +118,8 @@ class Tiers:
         assert self.cold is not None
         payload = self.hot[id]
         self._writing[record.key] = id
+        if self._others is not None:
+            self._others.tell(Write(id, record))
         self.cold.write(record, partial(pack, payload), payload.nbytes)
 
     @property
@@ -177,8 +190,13 @@ class Tiers:
             match event:
                 case Answered(question=number):
                     self._cache.answered(number)
+                case Recalled() if self._others is not None:
+                    self._others.came(event)
                 case Recalled():
                     self._take_in(self.cold, event)
+        if self._others is not None:
+            for number, recalled in self._others.complete():
+                self._others.promote(number, self._take_in(self.cold, recalled))
         if self._request(self.cold):
             self.cold.wake()  # some of it may be there already
         self.drop_evicted()
@@ -191,22 +209,29 @@ class Tiers:
             wait = patience(question.records[-1].stop)
             cold.reads.ask(question.id, question.records, wait)
         for record in reads:
-            cold.read(record, patience(record.stop))
+            wait = patience(record.stop)
+            if self._others is not None:
+                self._others.read(record, wait)
+            cold.read(record, wait)
         return bool(questions or reads)
 
-    def _take_in(self, cold: ColdTier, recalled: Recalled) -> None:
-        """Take in the result of a read: a block or a checkpoint, or a reason why there is none."""
+    def _take_in(self, cold: ColdTier, recalled: Recalled) -> PayloadId | None:
+        """Take in the result of a read: a block or a checkpoint, or a reason why there is none.
+        Returns the id under which it is in memory now, if it is kept."""
         key = recalled.record.key
         if recalled.packed is None:
+            if recalled.reason == NOT_ON_EVERY_RANK:
+                cold.reject(recalled.record)
             self._cache.give_up(key, recalled.reason)
-            return
+            return None
         payload = guarded(partial(unpack, recalled.packed))
         if isinstance(payload, Crash):
             _log.error("a block from the cold tier is unusable", exc_info=payload.error)
             cold.reject(recalled.record)
             self._cache.give_up(key, "unusable")
-            return
+            return None
         self._cache.rates.read(recalled.nbytes, recalled.seconds)
         id = self._cache.promote(recalled.record, size_of(payload))
         if id is not None:
             self.hot[id] = payload
+        return id

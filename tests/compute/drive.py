@@ -26,6 +26,7 @@ from omlx_server.core.scheduler.limits import Limits
 from omlx_server.core.speculation.methods import Method
 from omlx_server.core.speculation.speculation import Speculation
 from omlx_server.core.step import Step
+from omlx_server.engine.cluster.others import Others
 from omlx_server.engine.model_instance import ModelInstance
 from omlx_server.engine.pipeline import Pipeline
 from omlx_server.store.cold import ColdTier
@@ -54,6 +55,7 @@ class Drive:
         *,
         write_through: bool = False,
         speculation: Speculation | None = None,
+        others: Others | None = None,
     ) -> None:
         self.loaded = loaded
         self.hot: dict[PayloadId, Payload] = {}
@@ -73,6 +75,7 @@ class Drive:
             cold,
             write_through=write_through,
             speculation=speculation or Eager(drafter),
+            others=others,
         )
         if cold is not None:
             cold.start()

@@ -54,6 +54,11 @@ class PackedKVCache:
     def keys(self) -> Arrays:
         return self._buffers.keys
 
+    @keys.setter
+    def keys(self, keys: Sequence[mx.array]) -> None:
+        """Models that are split by layers make the keys depend on what they send on."""
+        self._buffers.keys = tuple(keys)
+
     @property
     def values(self) -> Arrays:
         return self._buffers.values

@@ -7,6 +7,7 @@ own tokens, not for those of the longest row, and a row that joins or leaves cop
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from itertools import islice
 from typing import Any
 
 import mlx.core as mx
@@ -81,6 +82,18 @@ class RowsKVCache:
     def nbytes(self) -> int:
         """The bytes of the rows' own buffers."""
         return sum(group.nbytes for group in self._groups)
+
+    @property
+    def keys(self) -> Arrays:
+        """The stored arrays of all groups, one after another."""
+        return tuple(array for group in self._groups for array in group.keys)
+
+    @keys.setter
+    def keys(self, keys: Sequence[mx.array]) -> None:
+        """Models that are split by layers make the keys depend on what they send on."""
+        left = iter(keys)
+        for group in self._groups:
+            group.keys = tuple(islice(left, len(group.keys)))
 
     @property
     def state(self) -> list[tuple[Arrays, Arrays]]:

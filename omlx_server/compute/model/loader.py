@@ -14,6 +14,8 @@ from omlx_server.compute.adapters.adapters import Adapters
 from omlx_server.compute.architectures import gemma3, idefics3
 from omlx_server.compute.architectures.heads import Headed
 from omlx_server.compute.architectures.pair import members
+from omlx_server.compute.cluster.ranks import Ranks
+from omlx_server.compute.cluster.splitting import split
 from omlx_server.compute.kv import dispatch
 from omlx_server.compute.kv.schemes.base import Scheme
 from omlx_server.compute.model.fingerprint import fingerprint, together_fingerprint
@@ -53,7 +55,8 @@ class LoadedModel:
     """A model with its weights in memory. `fingerprint` is the same for the same weights, config
     and tokenizer, with `vision` and without: they change nothing for text. Its rows can `verify`
     drafts alone or together. `drafter`: the other one of a pair. Where it has no vision,
-    `why_no_vision` may say why, for users. Its `adapters` come and go while it is loaded."""
+    `why_no_vision` may say why, for users. Its `adapters` come and go while it is loaded. With `ranks`
+    it is one rank's part of a model."""
 
     model: nn.Module
     dims: ModelDims
@@ -64,6 +67,7 @@ class LoadedModel:
     vision: Vision | None = None
     why_no_vision: str = ""
     adapters: Adapters = field(default_factory=Adapters)
+    ranks: Ranks | None = None
 
     @property
     def has_vision(self) -> bool:
@@ -100,14 +104,17 @@ def loading(
     *,
     heads: bool = False,
     vision: bool = False,
+    ranks: Ranks | None = None,
 ) -> Work[LoadedModel]:
     """Load a directory as `load` does, in slices of about 128 MiB of weights, so that other models
     hardly wait. `known_as` is the model's fingerprint, if it was already computed: for a large
     model that can take as long as the load. With `heads` those that predict further tokens are
     loaded, too, if it has any; with `vision` its vision tower. A tower that can't be loaded leaves
-    a warning and a model that takes text only."""
+    a warning and a model that takes text only. With `ranks` only this rank's part is read."""
     dispatch.install()
     model, config = of_model(path, lambda: _open(path))
+    if ranks is not None:
+        split(model, ranks)
     yield
     yield from reading(model, path)
     if scheme is not None:
@@ -122,9 +129,18 @@ def loading(
     own, why_no_vision = (yield from _vision(model, config, path)) if vision else (None, "")
     if heads:
         model, known_as = yield from _with_heads(model, config, path, known_as)
+    if ranks is not None:
+        known_as = together_fingerprint(known_as, f"rank {ranks.rank} of {ranks.size}")
     nbytes = weight_bytes(model) + (own.weight_bytes if own is not None else 0)
     return LoadedModel(
-        model, dims, known_as, nbytes, verifies, vision=own, why_no_vision=why_no_vision
+        model,
+        dims,
+        known_as,
+        nbytes,
+        verifies,
+        vision=own,
+        why_no_vision=why_no_vision,
+        ranks=ranks,
     )
 
 

@@ -69,6 +69,18 @@ class Bench:
         self.batchable = not cache_ops.why_alone(loaded.model)
         self._spare = all(layer.keeps is not Keeps.PADDED for layer in layers_held(self._short))
 
+    def run(self, kind: str, shape: Prefill | Decode) -> None:
+        """Run the forward of this kind that rank 0 measures."""
+        match kind, shape:
+            case "prefill", Prefill():
+                self.prefill(shape)
+            case "prefill_seconds", Prefill():
+                self.prefill_seconds(shape)
+            case "decode", Decode():
+                self.decode(shape)
+            case "layers", Decode():
+                self.layers(shape)
+
     def prefill(self, prefill: Prefill) -> Peak:
         """Measure one forward over a chunk of each of `prefill.rows` prompts."""
         return self.measured(self._forward(prefill))

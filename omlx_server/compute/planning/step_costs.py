@@ -59,13 +59,13 @@ def measuring(fresh: Fresh, most: int) -> Work[StepCosts]:
             continue
         seconds = []
         for _ in range(_RUNS):
-            seconds.append(_seconds(fresh, width))
+            seconds.append(seconds_of(fresh, width))
             yield
         probed[width] = min(seconds)
     return StepCosts(sorted(probed.items()))
 
 
-def _seconds(fresh: Fresh, width: int) -> float:
+def seconds_of(fresh: Fresh, width: int) -> float:
     """Seconds that it takes to choose a token after each of `width` tokens."""
     tokens, forward = mx.ones((1, width), dtype=mx.int32), fresh()
     begun = time.perf_counter()

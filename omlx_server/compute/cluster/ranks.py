@@ -1,0 +1,65 @@
+"""The group of processes that compute one model together, on mx.distributed. Mlx thread.
+
+Source: MLX, "Distributed Communication" (the ring back end, its host file and environment).
+"""
+
+import json
+import os
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import mlx.core as mx
+
+from omlx_server.compute.hardware import device
+from omlx_server.core.cluster.told import Told
+from omlx_server.errors import ModelUnavailable, first_line
+
+
+def _nobody(told: Told) -> None:
+    """There is nobody to tell."""
+
+
+@dataclass(slots=True, eq=False)
+class Ranks:
+    """The place of this process in a `group` of `size` ranks. Rank 0 calls `tell` with what the
+    others have to do, before it does the same itself. `by_layers`: the model is split by layers,
+    not within them."""
+
+    rank: int
+    size: int
+    group: mx.distributed.Group
+    tell: Callable[[Told], None] = field(default=_nobody)
+    by_layers: bool = False
+
+    @property
+    def leads(self) -> bool:
+        return self.rank == 0
+
+    def shared(self, tokens: mx.array) -> mx.array:
+        """The tokens int [...] that rank 0 has, for an array of the same shape on each rank."""
+        own = tokens if self.leads else mx.zeros_like(tokens)
+        shared = mx.distributed.all_sum(own, group=self.group)
+        if self.by_layers:  # only the rank of the first layers needs them, but all have to take part
+            device.launch(shared)
+        return shared
+
+
+def form(addresses: Sequence[Sequence[str]], rank: int, backend: str = "ring") -> Ranks:
+    """Connect with the other ranks, which must do the same at about the same time. `addresses` are
+    the "IP:port" of each rank, one or more. To be called once in a process.
+
+    Raises:
+        ModelUnavailable: the ranks can't be connected.
+    """
+    with tempfile.TemporaryDirectory() as directory:
+        hosts = Path(directory) / "hosts.json"
+        hosts.write_text(json.dumps([list(own) for own in addresses]), encoding="utf-8")
+        os.environ["MLX_HOSTFILE"], os.environ["MLX_RANK"] = str(hosts), str(rank)
+        try:
+            group = mx.distributed.init(strict=True, backend=backend)
+        except (RuntimeError, ValueError) as error:
+            why = first_line(error)
+            raise ModelUnavailable(f"rank {rank} can't connect with the others: {why}") from error
+    return Ranks(group.rank(), group.size(), group)

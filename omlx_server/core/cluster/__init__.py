@@ -1,0 +1,1 @@
+"""What the processes tell each other that compute one model together. Pure."""

@@ -1,0 +1,197 @@
+"""What rank 0 tells the other ranks, in this order: each does with its part of the model what rank
+0 does with its own. Plain values.
+
+Rank 0 has the requests, the scheduler, the index of blocks and the sampling. The others have no
+samples: a decode's newest tokens reach them inside its forward, and what a draft was worth by
+`Accept`. A block has the same id on every rank, and each rank its own part of what it holds.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from omlx_server.core.blocks.block import PayloadId
+from omlx_server.core.blocks.keys import BlockKey
+from omlx_server.core.blocks.record import Record
+from omlx_server.core.memory.shape import Decode, Prefill
+from omlx_server.core.request import SamplingParams
+from omlx_server.core.step import Chunk, Cut, Join, RowCut, Step
+
+_GREEDY = SamplingParams(max_tokens=1, temperature=0)
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """The tails, drops, decode and row cuts of a step. Its drafts are what rank 0 verifies."""
+
+    step: Step
+
+
+@dataclass(frozen=True, slots=True)
+class Accept:
+    """Of the decode before, which verified drafts: how many tokens of each row's draft were
+    right, and the row's newest token."""
+
+    right: Sequence[int]
+    newest: Sequence[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Chunks:
+    """The restores and chunks of a step."""
+
+    step: Step
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """What the cut with this number has become: a block and a checkpoint with these ids. What has
+    no id is not kept."""
+
+    number: int
+    block: PayloadId | None
+    checkpoint: PayloadId | None
+
+
+@dataclass(frozen=True, slots=True)
+class Drop:
+    """These payloads leave the memory."""
+
+    ids: Sequence[PayloadId]
+
+
+@dataclass(frozen=True, slots=True)
+class Tidy:
+    """What only dropped payloads needed of runs is given back: when it is much of a run, or
+    `wholly`, or at rest."""
+
+    wholly: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Reset:
+    """All rows and prefills are forgotten, and with `blocks` all payloads in memory."""
+
+    blocks: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """This payload goes to the cold tier under this record."""
+
+    id: PayloadId
+    record: Record
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """The payload of this record is to be read from the cold tier: `Found` answers it. After
+    `patience` seconds it is of no use. No other read has the same `number`."""
+
+    number: int
+    record: Record
+    patience: float
+
+
+@dataclass(frozen=True, slots=True)
+class Promote:
+    """What a read gave becomes the payload with this id; without one it is not kept."""
+
+    number: int
+    id: PayloadId | None
+
+
+@dataclass(frozen=True, slots=True)
+class Clear:
+    """The cold tier forgets all blocks of the model, or those that descend from these keys."""
+
+    keys: Sequence[BlockKey] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Closing:
+    """No more is written for the model: what is queued for the cold tier is written, for so many
+    seconds at most."""
+
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """A forward of the bench, of this kind and shape (compute/planning/probe.py)."""
+
+    kind: str
+    shape: Prefill | Decode
+
+
+@dataclass(frozen=True, slots=True)
+class Width:
+    """A forward over so many tokens with empty caches, as measured for drafts."""
+
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What a rank answers to `Read`: whether it has the payload."""
+
+    number: int
+    found: bool
+
+
+Told = (
+    Launch
+    | Accept
+    | Chunks
+    | Kept
+    | Drop
+    | Tidy
+    | Reset
+    | Write
+    | Read
+    | Promote
+    | Clear
+    | Closing
+    | Probe
+    | Width
+)
+
+
+def without_samples(step: Step) -> Step:
+    """A step as other ranks need it: without sampling, constraints, the tokens of contexts and the
+    objects of the scheduler."""
+    return replace(
+        step,
+        asks={},
+        tails=tuple(map(_row_cut, step.tails)),
+        row_cuts=tuple(map(_row_cut, step.row_cuts)),
+        chunks=tuple(map(_chunk, step.chunks)),
+        admitted=(),
+    )
+
+
+def with_contexts(step: Step) -> Step:
+    """The step of `without_samples`, whose contexts have their lengths again. Their tokens are 0:
+    what rank 0 samples is added to that."""
+    return replace(step, chunks=tuple(map(_chunk_with_contexts, step.chunks)))
+
+
+def _chunk(chunk: Chunk) -> Chunk:
+    joins = tuple(map(_join, chunk.joins))
+    return replace(chunk, joins=joins, cuts=tuple(map(_cut, chunk.cuts)))
+
+
+def _chunk_with_contexts(chunk: Chunk) -> Chunk:
+    joins = (replace(join, context=(0,) * join.prompt_tokens) for join in chunk.joins)
+    return replace(chunk, joins=tuple(joins))
+
+
+def _join(join: Join) -> Join:
+    return Join(join.id, (), len(join.context), _GREEDY, shift=join.shift)
+
+
+def _row_cut(wanted: RowCut) -> RowCut:
+    return replace(wanted, cut=_cut(wanted.cut))
+
+
+def _cut(cut: Cut) -> Cut:
+    return replace(cut, source=None)

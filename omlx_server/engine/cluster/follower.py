@@ -1,0 +1,199 @@
+"""A rank other than 0 at work: it does with its part of the model what rank 0 tells it. Lives on
+the mlx thread of its process.
+
+It decides nothing. The payloads in its memory have the ids that rank 0 gave to its own parts of the
+same blocks.
+"""
+
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from functools import partial
+
+from omlx_server.compute.launched import CutPayload, Launched
+from omlx_server.compute.payload import BlockCodec, Payload
+from omlx_server.compute.payload_bytes import pack, unpack
+from omlx_server.compute.runner import ModelRunner
+from omlx_server.compute.model.loader import LoadedModel
+from omlx_server.compute.planning.probe import Bench
+from omlx_server.compute.planning.step_costs import forward_of, seconds_of
+from omlx_server.compute.verify import Verifying
+from omlx_server.core.blocks.block import PayloadId
+from omlx_server.core.blocks.keys import BlockKey
+from omlx_server.core.blocks.record import Record
+from omlx_server.core.cluster import told
+from omlx_server.core.cluster.told import Told, with_contexts
+from omlx_server.core.crash import Crash, guarded
+from omlx_server.store.cold import ColdTier
+from omlx_server.store.worker import Recalled
+
+_log = logging.getLogger(__name__)
+
+
+class OutOfStep(Exception):
+    """This rank can't do what rank 0 did."""
+
+
+class Follower:
+    """One rank's part of a loaded model. `answer` sends a message to rank 0. `namespace` is that of
+    this rank's blocks in the `cold` tier."""
+
+    def __init__(
+        self,
+        loaded: LoadedModel,
+        codec: BlockCodec | None,
+        cold: ColdTier | None,
+        namespace: str,
+        answer: Callable[[object], None],
+    ) -> None:
+        self._loaded = loaded
+        self._hot: dict[PayloadId, Payload] = {}
+        self.runner = ModelRunner(loaded, codec, self._hot.__getitem__)
+        self._cold = cold
+        self._namespace = namespace
+        self._answer = answer
+        self._cuts: dict[int, CutPayload] = {}
+        self._reading: dict[BlockKey, list[int]] = {}
+        self._came: dict[int, Payload] = {}
+        self._verifying: Launched | None = None
+        self._bench: Bench | None = None
+
+    def do(self, message: Told) -> None:
+        """Do what rank 0 tells. Raises OutOfStep, or whatever the work raises, when this rank can't
+        go on."""
+        match message:
+            case told.Launch(step):
+                self._launch(self.runner.execute(step))
+            case told.Accept(right, newest):
+                self._accept(right, newest)
+            case told.Chunks(step):
+                self._chunks(step)
+            case told.Kept():
+                self._keep(message)
+            case told.Drop(ids):
+                for id in ids:
+                    del self._hot[id]
+            case told.Tidy(wholly):
+                self.runner.runs.tidy(wholly=wholly or self.runner.idle)
+            case told.Reset(blocks):
+                self._reset(blocks=blocks)
+            case told.Write(id, record):
+                self._write(id, record)
+            case told.Read():
+                self._read(message)
+            case told.Promote(number, id):
+                self._promote(number, id)
+            case told.Clear(keys):
+                self._clear(keys)
+            case told.Probe(kind, shape):
+                self._probe(kind, shape)
+            case told.Width(tokens):
+                seconds_of(forward_of(self._loaded.target), tokens)
+
+    # -- steps ---------------------------------------------------------------------------
+
+    def _launch(self, launched: Launched) -> None:
+        self._cut(launched.tails)
+        if launched.is_verifying:
+            self._verifying = launched
+            return
+        launched.finish_launch()
+        self._cut(launched.payloads)
+
+    def _accept(self, right: Sequence[int], newest: Sequence[int]) -> None:
+        launched, self._verifying = self._verifying, None
+        if launched is None or launched.decoding is None:
+            raise OutOfStep("rank 0 accepts drafts that are not verified here")
+        sampled = launched.decoding.sampled
+        assert isinstance(sampled, Verifying)
+        sampled.accept(right, newest)
+        self._cut(launched.cut())
+
+    def _chunks(self, step: told.Step) -> None:
+        chunks = self.runner.launch_chunks(with_contexts(step))
+        if chunks.failures or chunks.lost or chunks.starved:
+            raise OutOfStep("a prompt that rank 0 computes could not be computed here")
+        self._cut(chunks.payloads)
+
+    def _cut(self, made: Iterable[CutPayload]) -> None:
+        for payload in made:
+            self._cuts[payload.cut.number] = payload
+
+    def _keep(self, kept: told.Kept) -> None:
+        made = self._cuts.pop(kept.number, None)
+        pairs = ((kept.block, made and made.block), (kept.checkpoint, made and made.checkpoint))
+        for id, payload in pairs:
+            if id is not None:
+                if payload is None:
+                    raise OutOfStep("rank 0 keeps a block that was not cut here")
+                self._hot[id] = payload
+
+    def _reset(self, *, blocks: bool) -> None:
+        self._verifying = None
+        self._cuts.clear()
+        self.runner.reset()
+        if blocks:
+            self._hot.clear()
+            self._came.clear()
+
+    # -- the cold tier -------------------------------------------------------------------
+
+    def _own(self, record: Record) -> Record:
+        """The record of this rank's part."""
+        return replace(record, namespace=self._namespace)
+
+    def _write(self, id: PayloadId, record: Record) -> None:
+        payload = self._hot[id]
+        if self._cold is not None and not payload.is_lost:
+            self._cold.write(self._own(record), partial(pack, payload), payload.nbytes)
+
+    def _read(self, read: told.Read) -> None:
+        if self._cold is None:
+            self._answer(told.Found(read.number, found=False))
+            return
+        self._reading.setdefault(read.record.key, []).append(read.number)
+        self._cold.read(self._own(read.record), read.patience)
+        self.poll()
+
+    def poll(self) -> None:
+        """Tell rank 0 what has come from the cold tier."""
+        if self._cold is None:
+            return
+        for event in self._cold.poll(self._namespace):
+            if isinstance(event, Recalled):
+                payload = self._payload(self._cold, event)
+                for number in self._reading.pop(event.record.key, ()):
+                    if payload is not None:
+                        self._came[number] = payload
+                    self._answer(told.Found(number, payload is not None))
+
+    def _payload(self, cold: ColdTier, recalled: Recalled) -> Payload | None:
+        if recalled.packed is None:
+            return None
+        payload = guarded(partial(unpack, recalled.packed))
+        if isinstance(payload, Crash):
+            _log.error("a block from the cold tier is unusable", exc_info=payload.error)
+            cold.reject(recalled.record)
+            return None
+        return payload
+
+    def _promote(self, number: int, id: PayloadId | None) -> None:
+        payload = self._came.pop(number, None)
+        if id is not None:
+            if payload is None:
+                raise OutOfStep("rank 0 uses a block that was not read here")
+            self._hot[id] = payload
+
+    def _clear(self, keys: Sequence[BlockKey] | None) -> None:
+        if self._cold is not None:
+            if keys is None:
+                self._cold.clear(self._namespace)
+            else:
+                self._cold.clear_chains(keys)
+
+    # -- probes --------------------------------------------------------------------------
+
+    def _probe(self, kind: str, shape: told.Prefill | told.Decode) -> None:
+        if self._bench is None:
+            self._bench = Bench(self._loaded)
+        self._bench.run(kind, shape)

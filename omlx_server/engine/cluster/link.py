@@ -1,0 +1,159 @@
+"""The connection between rank 0 and another rank: messages both ways, and word when it is lost.
+
+Both ends prove that they know the secret of the cluster before anything else is said (HMAC
+challenges of multiprocessing.connection). What is sent is not encrypted, as the activations of the
+model are not either: the network must be trusted.
+"""
+
+import logging
+import socket
+import threading
+import time
+from collections.abc import Callable
+from multiprocessing import AuthenticationError
+from multiprocessing.connection import Connection, answer_challenge, deliver_challenge
+from queue import Empty, SimpleQueue
+from typing import Any
+
+from omlx_server.core.cluster.meeting import Alive
+from omlx_server.engine.cluster import wire
+from omlx_server.errors import first_line
+
+_log = logging.getLogger(__name__)
+_ALIVE_SECONDS = 1.0
+LOST_SECONDS = 5.0
+"""After so many seconds without a sign of life a rank counts as lost."""
+_MEETING_SECONDS = 5.0
+_LONGEST = 256 << 20  # bytes of a message
+
+
+class NotOfUs(Exception):
+    """The other end does not know the secret, or is not one of ours."""
+
+
+class Link:
+    """A connection whose other end knows the secret. Messages go out in the order of `tell`, which
+    never waits. `lost` is called once, on another thread, with the reason in one line, when the
+    other end has closed it, or gave no sign of life for 5 seconds."""
+
+    def __init__(self, connection: Connection, lost: Callable[[str], None]) -> None:
+        self._connection = connection
+        self._lost = lost
+        self._out: SimpleQueue[object] = SimpleQueue()
+        self._ended = threading.Event()
+        self._last = time.monotonic()
+        self._alive: Callable[[], Alive] = Alive
+        self.last_alive = Alive()
+
+    def start(
+        self, take: Callable[[Any], None], alive: Callable[[], Alive] = Alive
+    ) -> None:
+        """Begin to listen and to send. `take` gets each message, on a thread of the link; `alive`
+        makes the sign of life that is sent each second."""
+        self._alive, self._last = alive, time.monotonic()
+        threads = (lambda: self._listen(take), self._send, self._watch)
+        for work, name in zip(threads, ("listens", "sends", "watches"), strict=True):
+            threading.Thread(target=work, name=f"cluster-{name}", daemon=True).start()
+
+    def tell(self, message: object) -> None:
+        """Send a message. Any thread; it is not sent where the link is lost."""
+        self._out.put(message)
+
+    def say(self, message: object) -> None:
+        """Send a message at once, before `start`. Raises NotOfUs when the other end is gone."""
+        try:
+            self._connection.send_bytes(wire.written(message))
+        except OSError as error:
+            raise NotOfUs(f"the connection has ended: {first_line(error)}") from error
+
+    def hear(self, seconds: float = _MEETING_SECONDS) -> Any:
+        """The next message, before `start`. Raises NotOfUs when none comes in so many seconds, or
+        what comes is none."""
+        try:
+            if not self._connection.poll(seconds):
+                raise NotOfUs(f"no word came for {seconds:.0f} s")
+            return wire.read(self._connection.recv_bytes(_LONGEST))
+        except (OSError, EOFError, wire.NotOurs) as error:
+            raise NotOfUs(f"the connection has ended: {first_line(error)}") from error
+
+    def close(self) -> None:
+        """End the connection. `lost` is not called."""
+        self._ended.set()
+        self._out.put(None)
+        self._connection.close()
+
+    # -- inside --------------------------------------------------------------------------
+
+    def _listen(self, take: Callable[[Any], None]) -> None:
+        try:
+            while not self._ended.is_set():
+                message = wire.read(self._connection.recv_bytes(_LONGEST))
+                self._last = time.monotonic()
+                if isinstance(message, Alive):
+                    self.last_alive = message
+                else:
+                    take(message)
+        except (OSError, EOFError):
+            self._end("the connection was closed")
+        except wire.NotOurs as error:
+            self._end(str(error))
+
+    def _send(self) -> None:
+        try:
+            while not self._ended.is_set():
+                try:
+                    message = self._out.get(timeout=_ALIVE_SECONDS)
+                except Empty:
+                    message = self._alive()
+                if message is not None:
+                    self._connection.send_bytes(wire.written(message))
+        except OSError:
+            self._end("the connection was closed")
+
+    def _watch(self) -> None:
+        before = time.monotonic()
+        while not self._ended.wait(_ALIVE_SECONDS / 2):
+            now = time.monotonic()
+            if now - before > LOST_SECONDS / 2:
+                self._last = now  # this process itself was stopped
+            elif now - self._last > LOST_SECONDS:
+                self._end(f"no sign of life for {LOST_SECONDS:.0f} s")
+            before = now
+
+    def _end(self, why: str) -> None:
+        if not self._ended.is_set():
+            self._ended.set()
+            self._lost(why)
+
+
+def connect(address: tuple[str, int], secret: bytes, lost: Callable[[str], None]) -> Link:
+    """Connect to rank 0 at this address. Raises NotOfUs where nobody listens there, or the secret
+    is another."""
+    try:
+        peer = socket.create_connection(address, timeout=_MEETING_SECONDS)
+    except OSError as error:
+        raise NotOfUs(f"nobody listens there: {first_line(error)}") from error
+    return met(peer, secret, lost, first=False)
+
+
+def met(
+    peer: socket.socket, secret: bytes, lost: Callable[[str], None], *, first: bool
+) -> Link:
+    """The link over a new socket, once both ends have proved that they know the secret; who
+    accepted the connection asks `first`. Takes at most 5 seconds. Raises NotOfUs."""
+    peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    peer.settimeout(None)
+    connection = Connection(peer.detach())
+    late = threading.Timer(_MEETING_SECONDS, connection.close)
+    late.daemon = True
+    late.start()
+    steps = (deliver_challenge, answer_challenge)
+    try:
+        for step in steps if first else steps[::-1]:
+            step(connection, secret)
+    except (AuthenticationError, OSError, EOFError, AssertionError, ValueError, TypeError) as error:
+        connection.close()
+        raise NotOfUs("it does not know the secret of this cluster") from error
+    finally:
+        late.cancel()
+    return Link(connection, lost)

@@ -1,0 +1,85 @@
+"""The other ranks, as rank 0 sees them: it tells them what it does, and hears what they found in
+their cold tiers. Lives on the mlx thread, but for `heard`."""
+
+from collections.abc import Callable, Sequence
+from itertools import count
+from queue import Empty, SimpleQueue
+
+from omlx_server.core.blocks.keys import BlockKey
+from omlx_server.core.blocks.record import Record
+from omlx_server.core.cluster.told import Found, Promote, Read, Told
+from omlx_server.store.worker import Recalled
+
+NOT_ON_EVERY_RANK = "not on every rank"
+"""Why there is nothing of a read that another rank could not do."""
+
+
+class _Reading:
+    """A read that all ranks do: how many have not answered, and what rank 0 has."""
+
+    def __init__(self, left: int) -> None:
+        self.left = left
+        self.missing = False
+        self.own: Recalled | None = None
+
+
+class Others:
+    """`tell` sends to all other ranks, of which there are `count`."""
+
+    def __init__(self, tell: Callable[[Told], None], count_: int) -> None:
+        self.tell = tell
+        self._count = count_
+        self._numbers = count()
+        self._newest: dict[BlockKey, int] = {}
+        self._readings: dict[int, _Reading] = {}
+        self._heard: SimpleQueue[Found] = SimpleQueue()
+        self.wake: Callable[[], None] = lambda: None
+
+    def heard(self, found: Found) -> None:
+        """Take an answer of a rank. Any thread."""
+        self._heard.put(found)
+        self.wake()
+
+    def read(self, record: Record, patience: float) -> None:
+        """Have the other ranks read their parts of what rank 0 is about to read."""
+        number = next(self._numbers)
+        self._newest[record.key] = number
+        self._readings[number] = _Reading(1 + self._count)
+        self.tell(Read(number, record, patience))
+
+    def came(self, recalled: Recalled) -> None:
+        """Note what rank 0 has read itself."""
+        number = self._newest.pop(recalled.record.key, None)
+        if number is not None:
+            reading = self._readings[number]
+            reading.own, reading.missing = recalled, recalled.packed is None or reading.missing
+            reading.left -= 1
+
+    def complete(self) -> Sequence[tuple[int, Recalled]]:
+        """The reads that all ranks have ended since the last call, with their numbers. What one of
+        them does not have is a miss."""
+        while True:
+            try:
+                found = self._heard.get_nowait()
+            except Empty:
+                break
+            reading = self._readings.get(found.number)
+            if reading is not None:
+                reading.missing |= not found.found
+                reading.left -= 1
+        ended = list[tuple[int, Recalled]]()
+        for number, reading in list(self._readings.items()):
+            if not reading.left and reading.own is not None:
+                del self._readings[number]
+                ended.append((number, _of_all(reading.own, missing=reading.missing)))
+        return ended
+
+    def promote(self, number: int, id: int | None) -> None:
+        """Say what became of a read that is complete."""
+        self.tell(Promote(number, id))
+
+
+def _of_all(own: Recalled, *, missing: bool) -> Recalled:
+    if own.packed is None or not missing:
+        return own
+    return Recalled(own.record, reason=NOT_ON_EVERY_RANK)

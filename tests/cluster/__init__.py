@@ -1,0 +1,1 @@
+"""Tests of one model over several processes of this machine."""
