@@ -13,7 +13,7 @@ from omlx_server.cli.cache.commands import cache
 from omlx_server.cli.config.commands import config
 from omlx_server.cli.look.commands import bench, doctor, status, version
 from omlx_server.cli.models.commands import add_model_commands
-from omlx_server.cli.serve.commands import serve, up
+from omlx_server.cli.serve.commands import rank, serve, up
 from omlx_server.cli.service.commands import service
 from omlx_server.cli.shell import ending
 from omlx_server.cli.shell.command import Commands
@@ -29,7 +29,7 @@ app = Commands(
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog="Start here: `omlx-server up`. Each command explains itself: `omlx-server help up`.",
 )
-for command in (up, serve, chat, status, bench, doctor, version):
+for command in (up, serve, rank, chat, status, bench, doctor, version):
     app.command()(command)
 app.command(context_settings={"ignore_unknown_options": True})(launch)
 add_model_commands(app)

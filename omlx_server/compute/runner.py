@@ -209,6 +209,8 @@ class ModelRunner:
             launched.tokens()
             launched.launch_chunks().wait()
             yield
+        if self.tell is not None:
+            self.tell(Reset())
 
     # -- inside --------------------------------------------------------------------------
 

@@ -27,7 +27,6 @@ from omlx_server.core.blocks.restore import RestorePlan
 from omlx_server.core.images import ImageSpan
 from omlx_server.core.request import Admitted, Constraint, RequestId, SampledRow, SamplingParams
 
-
 _cut_numbers = count()
 
 

@@ -67,7 +67,7 @@ class ModelInstance:
         others: Others | None = None,
     ) -> None:
         self.runner = runner
-        self._others = others
+        self.others = others
         self.weight_bytes = runner.loaded.weight_bytes
         self._limits = self._possible(limits)
         self.watch = watch
@@ -303,8 +303,8 @@ class ModelInstance:
         self.tiers.drop_evicted()
         if self.tiers.has_dropped:
             self.tiers.has_dropped = False
-            if self._others is not None:
-                self._others.tell(Tidy(wholly))
+            if self.others is not None:
+                self.others.tell(Tidy(wholly))
             self.runner.runs.tidy(wholly=wholly or self.runner.idle)
 
     def leave(self) -> None:
@@ -366,8 +366,8 @@ class ModelInstance:
                 self.tiers.cold.clear(self.cache.namespace)
             else:
                 self.tiers.cold.clear_chains(keys)
-            if self._others is not None:
-                self._others.tell(Clear(None if salt is None else tuple(keys)))
+            if self.others is not None:
+                self.others.tell(Clear(None if salt is None else tuple(keys)))
         device.drain_pool()
         return dropped
 
@@ -378,8 +378,8 @@ class ModelInstance:
 
     def _forget_blocks(self) -> None:
         self.tiers.hot.clear()
-        if self._others is not None:
-            self._others.tell(Reset(blocks=True))
+        if self.others is not None:
+            self.others.tell(Reset(blocks=True))
 
     def _possible(self, limits: Limits) -> Limits:
         """These limits, as far as the model allows them."""
@@ -396,8 +396,8 @@ class ModelInstance:
             return kept
         for made in payloads:
             ids = self.scheduler.keep(made.cut, *made.sizes)
-            if self._others is not None:
-                self._others.tell(Kept(made.cut.number, *ids))
+            if self.others is not None:
+                self.others.tell(Kept(made.cut.number, *ids))
             for id, payload in zip(ids, (made.block, made.checkpoint), strict=True):
                 if id is not None and payload is not None:
                     self.tiers.put(id, payload)

@@ -224,6 +224,10 @@ class StepLoop:
         out = guarded(work)
         if isinstance(out, Crash):
             self._pipeline.clear()
+            if self.instance.others is not None:  # no other rank can go on with what was lost here
+                _log.error("a step of several ranks failed", exc_info=out.error)
+                self._fail(self.instance.others.failed(out.summary))
+                return
             self._isolate(out, drafted=drafted)
         else:
             self._report(())
@@ -323,11 +327,13 @@ class StepLoop:
             self._pipeline.clear()
             self._busy = True
             if not self._survive(crash):
-                problem = f"the engine crashed {MOST} times"
-                now, counted = self._clock(), self.status.counted
-                self.status = Status(State.FAILED, Load(0, 0, 0), now, problem, counted)
-                self.end(problem)
+                self._fail(f"the engine crashed {MOST} times")
                 guarded(self.instance.give_up)
+
+    def _fail(self, problem: str) -> None:
+        now, counted = self._clock(), self.status.counted
+        self.status = Status(State.FAILED, Load(0, 0, 0), now, problem, counted)
+        self.end(problem)
 
     def _isolate(self, crash: Crash, *, drafted: bool) -> None:
         """After a step of the whole batch has raised: end the sequences that raise alone.

@@ -16,6 +16,8 @@ from omlx_server.process.ports import next_free
 from omlx_server.settings.types import UNIX
 from omlx_server.settings.whole_file import PRIVATE_DIRECTORY
 
+INHERITED = "OMLX_LISTENING_FD"
+"""The environment variable by which a process that starts anew hands on its socket."""
 _BACKLOG = 2048
 _NOT_FOR_OTHERS = 0o177
 _DIALLING_SECONDS = 1.0
@@ -32,6 +34,11 @@ def listening(host: str, port: int, uds: str = "") -> Iterator[socket.socket]:
     Raises:
         UsageError: another process listens there, or the address can't be used.
     """
+    inherited = os.environ.get(INHERITED)
+    if inherited:
+        with socket.socket(fileno=os.dup(int(inherited))) as sock:
+            yield sock
+        return
     if not uds:
         with bind(host, port) as sock:
             yield sock

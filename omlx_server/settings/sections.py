@@ -28,6 +28,7 @@ from omlx_server.settings.types import (
     GroupSize,
     Host,
     HostName,
+    HostsFile,
     IdleSeconds,
     IsSize,
     Key,
@@ -37,6 +38,7 @@ from omlx_server.settings.types import (
     MaybeDirectory,
     ModelName,
     Origin,
+    ProgramName,
     Says,
     Scheme,
     Secret,
@@ -271,6 +273,16 @@ class Ollama(Section, frozen=True):
     enabled: bool = True
 
 
+class Cluster(Section, frozen=True):
+    """One model that several machines compute together."""
+
+    hosts: HostsFile = ""
+    port: Annotated[int, Meta(ge=0, le=65535)] = 0
+    backend: Literal["ring", "jaccl"] = "ring"
+    program: ProgramName = "omlx-server"
+    secret: Annotated[Secret, Says("a text that all ranks know")] = field(default_factory=Secret)
+
+
 class Settings(Section, frozen=True):
     """All sections. `Settings()` has the defaults, without any file or environment variable."""
 
@@ -293,6 +305,7 @@ class Settings(Section, frozen=True):
     admin: Admin = field(default_factory=Admin)
     web: Web = field(default_factory=Web)
     ollama: Ollama = field(default_factory=Ollama)
+    cluster: Cluster = field(default_factory=Cluster)
 
     def overrides_of(self, names: Iterable[str]) -> ModelOverrides:
         """The overrides of a model, merged from those under its `names` and under aliases of them.

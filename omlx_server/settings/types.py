@@ -198,6 +198,10 @@ SocketPath = Annotated[str, Reads(_file), Says('the path of a socket, or "" for 
 AdapterName = Annotated[str, Says('the name or the path of an adapter, or "" for none')]
 MaybeDirectory = Annotated[str, Reads(_file), Says('the path of a directory, or "" for none')]
 ModelName = Annotated[str, Says('the name or the path of a model, or "" for none')]
+HostsFile = Annotated[str, Reads(_file), Says('the path of a hosts file, or "" for none')]
+ProgramName = Annotated[
+    str, Meta(pattern=r"^[\w./~-]+$"), Says("the name or the path of a program, without options")
+]
 LogFile = Annotated[str, Reads(_file), Says('a path, or "" for stderr')]
 TemplateFile = Annotated[
     str | None, Reads(_file), Says('the path of a .jinja file, or "" for the model\'s own')

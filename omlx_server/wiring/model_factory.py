@@ -9,6 +9,7 @@ from pathlib import Path
 
 from omlx_server.compute.architectures.heads import Headed
 from omlx_server.compute.architectures.pair import Pair
+from omlx_server.compute.cluster.ranks import Ranks
 from omlx_server.compute.hardware import device, device_policy
 from omlx_server.compute.model.fingerprint import fingerprint
 from omlx_server.compute.model.loader import LoadedModel, loading
@@ -40,13 +41,12 @@ from omlx_server.engine.pin_board import PinBoard
 from omlx_server.models.locate import Located
 from omlx_server.settings import Settings
 from omlx_server.store.cold import ColdTier
-from omlx_server.store.files import Files
-from omlx_server.store.lock import Lock
 from omlx_server.store.mediums.breaker import Guarded
-from omlx_server.store.mediums.medium import Medium, MediumError
+from omlx_server.store.mediums.medium import Medium
 from omlx_server.store.mediums.remote import open_remote
-from omlx_server.store.secret import secret
 from omlx_server.wiring.chunks import choosing, default_chunks
+from omlx_server.wiring.cluster.leading import Cluster
+from omlx_server.wiring.cold import make_cold_tier
 from omlx_server.wiring.memory import (
     Shares,
     cache_budget,
@@ -93,10 +93,17 @@ class InstanceFactory:
     Instances are made on the mlx thread, in slices. `settings` may be replaced at any time.
     """
 
-    def __init__(self, settings: Settings, wake: Callable[[], None] = lambda: None) -> None:
-        """`wake` is called, on any thread, when the cold tier has a result for the mlx thread.
-        Raises ConfigError where the settings name a remote store that can't be used."""
+    def __init__(
+        self,
+        settings: Settings,
+        wake: Callable[[], None] = lambda: None,
+        cluster: Cluster | None = None,
+    ) -> None:
+        """`wake` is called, on any thread, when the cold tier has a result for the mlx thread. The
+        `cluster` computes its own model, and no other. Raises ConfigError where the settings name a
+        remote store that can't be used."""
         self.settings = settings
+        self.cluster = cluster
         self.cold: ColdTier | None = None
         self.shares = shares_of(settings, cold=settings.cache.has_cold)
         device.bound(self.shares.limit, pool=self.shares.pool)
@@ -147,7 +154,12 @@ class InstanceFactory:
                 other = yield from loading(smaller.path, notes, known_as=fingerprint)
                 check_can_draft(other)
             heads = other is None and settings.speculation_of(located.names).mode == "heads"
-            loaded = yield from self._answering(located, known_as, heads=heads)
+            ranks = None
+            if self.cluster is not None and self.cluster.computes(located):
+                ranks = yield from self.cluster.joining(located, known_as, settings)
+            loaded = yield from self._answering(located, known_as, heads=heads, ranks=ranks)
+            if ranks is not None:
+                self._share_room(ranks, loaded.weight_bytes)
             if other is not None:
                 loaded = paired(loaded, other)
             share.weigh(loaded.weight_bytes)
@@ -156,14 +168,25 @@ class InstanceFactory:
             undo.pop_all()
         return instance
 
-    def _answering(self, located: Located, known_as: str, *, heads: bool) -> Work[LoadedModel]:
+    def _share_room(self, ranks: Ranks, weight_bytes: int) -> None:
+        """Have this process use no more memory beside its weights than each other rank has."""
+        own = self.shares.limit - weight_bytes
+        least = ranks.least(own)
+        if least < own:
+            self.shares = replace(self.shares, limit=weight_bytes + max(0, least))
+            self.account.limit = self.shares.limit
+            _log.info("another rank has less memory: this one uses %s", in_words(least))
+
+    def _answering(
+        self, located: Located, known_as: str, *, heads: bool, ranks: Ranks | None
+    ) -> Work[LoadedModel]:
         """Loads the model that answers, with its heads or its vision, if it has any."""
         kv = self.settings.kv_cache_of(located.names)
         scheme = make_scheme(kv.scheme, kv.bits, kv.group_size)
         notes = _notes(self.settings, "fingerprints")
         blind = why_no_vision(located, self.settings)
         loaded = yield from loading(
-            located.path, notes, scheme, known_as, heads=heads, vision=not blind
+            located.path, notes, scheme, known_as, heads=heads, vision=not blind, ranks=ranks
         )
         return replace(loaded, why_no_vision=blind) if blind else loaded
 
@@ -194,7 +217,8 @@ class InstanceFactory:
 
     def _speculating(self, loaded: LoadedModel, located: Located) -> Work[Speculation]:
         """Measures what drafts of a model would cost."""
-        costs = yield from measuring(forward_of(loaded.target), device_policy.current().places)
+        fresh = forward_of(loaded.target, loaded.ranks)
+        costs = yield from measuring(fresh, device_policy.current().places)
         rows = limits(self.settings, located.names).max_batch_size
         match loaded.model:
             case Pair(drafter=drafter):
@@ -232,6 +256,7 @@ class InstanceFactory:
             watch=watch,
             speculation=speculation,
             names=located.names,
+            others=self.cluster.others if self.cluster and loaded.ranks else None,
         )
         instance.adapters.limits = adapter_limits(self.settings)
         if why := instance.runner.why_alone:
@@ -283,7 +308,7 @@ class InstanceFactory:
             _log.info("the same weights are loaded already: blocks of this model stay in memory")
             return None
         if self.cold is None and self.settings.cache.has_cold:
-            self.cold = _cold_tier(self.settings, self._pins, self._remote, self.shares.queue)
+            self.cold = make_cold_tier(self.settings, self._pins, self._remote, self.shares.queue)
             if self.cold is not None:
                 self.cold.wake = lambda: self.wake()
                 self.cold.start()
@@ -317,36 +342,3 @@ def _remote(settings: Settings) -> Medium | None:
         return None
     medium = open_remote(url, timeout=_REMOTE_SECONDS, ttl_days=cache.cold_ttl_days)
     return Guarded(medium, _REMOTE_SECONDS)
-
-
-def _cold_tier(
-    settings: Settings, pins: Pins, remote: Medium | None, queue: int
-) -> ColdTier | None:
-    """The cold tier, on the disk or in a remote store. None where its directory can't be used: a
-    warning is logged, and the server runs without a cold tier."""
-    cache = settings.cache
-    root = cache.cold_dir
-    try:
-        lock = Lock(root)
-        writable = lock.acquire()
-        home = Files(root, writable=writable, min_free_bytes=cache.cold_min_free_disk)
-        key = secret(root)
-    except MediumError as error:
-        _log.warning("%s can't be used, blocks live in memory only: %s", root, error)
-        return None
-    home.remember_secret(key)
-    if not writable and remote is None:
-        _log.warning(
-            "another server writes to %s: this one reads there and writes nothing, until that ends",
-            root,
-        )
-    return ColdTier(
-        home,
-        key,
-        budget=cache.cold_cache_max_bytes,
-        queue_bytes=queue,
-        ttl_days=cache.cold_ttl_days,
-        remote=remote,
-        lock=lock if remote is None else None,
-        pins=pins,
-    )

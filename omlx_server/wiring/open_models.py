@@ -16,6 +16,7 @@ from omlx_server.engine.pool.pool import ModelPool
 from omlx_server.engine.pool.residency import Rules
 from omlx_server.errors import OmlxError
 from omlx_server.settings import Settings
+from omlx_server.wiring.cluster.leading import Cluster
 from omlx_server.wiring.known import KnownModels
 from omlx_server.wiring.loading import Loading
 from omlx_server.wiring.model_factory import InstanceFactory
@@ -40,17 +41,21 @@ async def open_models(
     known: KnownModels,
     on_failure: Callable[[str], None],
     stack: AsyncExitStack,
+    cluster: Cluster | None = None,
 ) -> Opened:
     """Start the engine and the pool; no model is loaded yet. `on_failure` is called when the
     engine, or the model that the server was started with, can't go on. Leaving `stack` ends them.
+    The `cluster` computes that model.
     """
-    instances = InstanceFactory(settings)
+    instances = InstanceFactory(settings, cluster=cluster)
     engine = AsyncEngine(on_failure, instances.account, instances.close, instances.cold_report)
     instances.wake = engine.wake
     first = known.first()[0].wanted.key
 
     def failed(key: str, problem: str) -> None:
         _log.critical("%s has failed: %s", known.source(key).located.names[0], problem)
+        if cluster is not None and cluster.gathering.problem:
+            return  # the process is about to start anew
         if key == first:
             on_failure(problem)
         else:

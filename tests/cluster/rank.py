@@ -25,7 +25,12 @@ def lead(meeting: int, addresses: list[list[str]]) -> None:
     others: Others
     listener = socket.create_server(("127.0.0.1", meeting))
     links = [met(listener.accept()[0], SECRET, lost, first=True) for _ in addresses[1:]]
-    others = Others(lambda told: [link.tell(told) for link in links], len(links))
+
+    def tell(message: object) -> None:
+        for link in links:
+            link.tell(message)
+
+    others = Others(tell, len(links))
     for link in links:
         link.start(others.heard)
     ranks = form(addresses, 0)

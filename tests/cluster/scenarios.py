@@ -38,8 +38,9 @@ def load(scenario: Scenario, ranks: Ranks | None = None) -> LoadedModel:
     model, config = make_model(scenario.architecture, **scenario.changes)
     if ranks is not None:
         split(model, ranks)
-    if scenario.kv:
-        use_scheme(model, make_scheme(*scenario.kv))
+    scheme = make_scheme(*scenario.kv) if scenario.kv else None
+    if scheme is not None:
+        use_scheme(model, scheme)
     else:
         use_rows_of_own_length(model)
     dims, nbytes = read_dims(model, config), weight_bytes(model)

@@ -83,6 +83,17 @@ AdapterOption = Annotated[
         help="A LoRA adapter of the model, or its directory, for requests that name none.",
     ),
 ]
+HostsOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="FILE",
+        help="Compute the model on these machines together: a hosts file of mlx.launch.",
+    ),
+]
+LeaderOption = Annotated[
+    str, typer.Option(metavar="HOST:PORT", help="Where rank 0 awaits the other ranks.")
+]
+RankArgument = Annotated[int, typer.Argument(min=1, help="Which rank this is, from 1 on.")]
 DegradedOption = Annotated[
     bool,
     typer.Option(
@@ -138,6 +149,7 @@ def serve(
     kv_group_size: KvGroupOption = None,
     draft_model: DraftModelOption = None,
     adapter: AdapterOption = None,
+    hosts: HostsOption = None,
     config_file: ConfigOption = None,
     sets: SetOption = None,
     degraded_on_error: DegradedOption = False,
@@ -165,5 +177,27 @@ def serve(
     flags = {"server.host": host, "server.port": port, "models.embedding": embedding_model}
     flags |= {"models.reranker": reranker, "kv_cache.scheme": kv_scheme, "kv_cache.bits": kv_bits}
     flags |= {"kv_cache.group_size": kv_group_size, "speculation.draft_model": draft_model}
-    flags |= {"adapters.default": adapter}
+    flags |= {"adapters.default": adapter, "cluster.hosts": hosts}
     return run(model, flags, config_file, sets or [], degraded_on_error=degraded_on_error)
+
+
+def rank(
+    number: RankArgument,
+    leader: LeaderOption,
+    config_file: ConfigOption = None,
+    sets: SetOption = None,
+) -> int:
+    """Compute a part of the model of a server on another machine.
+
+    \b
+    Example:
+      omlx-server rank 1 --leader 10.0.0.1:7000 < secret
+
+    \b
+    `serve --hosts` starts this on its other machines by itself. By hand it is started where
+    cluster.secret and cluster.port are set on the machine of rank 0. The secret is read from the
+    standard input. It ends when rank 0 does.
+    """
+    from omlx_server.cli.serve.rank import run
+
+    return run(number, leader, config_file, sets or [])

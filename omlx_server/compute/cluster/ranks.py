@@ -41,9 +41,25 @@ class Ranks:
         """The tokens int [...] that rank 0 has, for an array of the same shape on each rank."""
         own = tokens if self.leads else mx.zeros_like(tokens)
         shared = mx.distributed.all_sum(own, group=self.group)
-        if self.by_layers:  # only the rank of the first layers needs them, but all have to take part
+        if self.by_layers:  # else only the rank that has the first layer would take part
             device.launch(shared)
         return shared
+
+    def least(self, number: int) -> int:
+        """The least of the numbers that all ranks ask with, each at the same place of its work.
+        Waits for them."""
+        return self._of_all(mx.distributed.all_min, number)
+
+    def most(self, number: int) -> int:
+        """The greatest one, likewise."""
+        return self._of_all(mx.distributed.all_max, number)
+
+    def _of_all(self, reduce: Callable[..., mx.array], number: int) -> int:
+        own = mx.array([number], dtype=mx.int64)
+        all_of_them = reduce(own, group=self.group, stream=mx.cpu)
+        device.wait_for(all_of_them)  # which gives up the GIL, as `item` does not
+        found: int = all_of_them.item()  # type: ignore[assignment]
+        return found
 
 
 def form(addresses: Sequence[Sequence[str]], rank: int, backend: str = "ring") -> Ranks:

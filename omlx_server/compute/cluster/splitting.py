@@ -4,12 +4,19 @@ mlx-lm's own classes know how they are split: `shard` for tensor parallelism, `p
 is all that a model has.
 """
 
+from typing import Any
+
 import mlx.nn as nn
 
 from omlx_server.compute.caches import new_caches
 from omlx_server.compute.cluster.ranks import Ranks
 from omlx_server.compute.codecs.registry import leaves
 from omlx_server.errors import ModelUnavailable
+
+_HEADS = {
+    "num_attention_heads": "attention heads",
+    "num_key_value_heads": "heads of keys and values",
+}
 
 
 def split(model: nn.Module, ranks: Ranks) -> None:
@@ -18,9 +25,10 @@ def split(model: nn.Module, ranks: Ranks) -> None:
     Raises:
         ModelUnavailable: it can't be split over so many ranks.
     """
-    inner = getattr(model, "model", None)
+    inner: Any = getattr(model, "model", None)
     try:
         if hasattr(model, "shard"):
+            _check_heads(model, ranks.size)
             model.shard(ranks.group)
         elif hasattr(inner, "pipeline"):
             kinds = _kinds(model)
@@ -38,6 +46,16 @@ def split(model: nn.Module, ranks: Ranks) -> None:
             )
     except (AssertionError, RuntimeError, ValueError) as error:
         raise ModelUnavailable(f"it can't be split over {ranks.size} ranks: {error}") from error
+
+
+def _check_heads(model: nn.Module, size: int) -> None:
+    """Raises ModelUnavailable where a rank would get a part of a head."""
+    args: Any = getattr(model, "args", None)
+    args = getattr(args, "text_config", None) or args
+    for name, what in _HEADS.items():
+        count = args.get(name) if isinstance(args, dict) else getattr(args, name, None)
+        if isinstance(count, int) and count % size:
+            raise ModelUnavailable(f"its {count} {what} can't be shared out to {size} ranks")
 
 
 def _kinds(model: nn.Module) -> set[type]:

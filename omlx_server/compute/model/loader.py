@@ -55,8 +55,8 @@ class LoadedModel:
     """A model with its weights in memory. `fingerprint` is the same for the same weights, config
     and tokenizer, with `vision` and without: they change nothing for text. Its rows can `verify`
     drafts alone or together. `drafter`: the other one of a pair. Where it has no vision,
-    `why_no_vision` may say why, for users. Its `adapters` come and go while it is loaded. With `ranks`
-    it is one rank's part of a model."""
+    `why_no_vision` may say why, for users. Its `adapters` come and go while it is loaded. With
+    `ranks` it is one rank's part of a model."""
 
     model: nn.Module
     dims: ModelDims

@@ -9,6 +9,7 @@ from omlx_server.compute.kv.schemes.base import Scheme
 from omlx_server.compute.kv.schemes.turboquant import TurboQuant
 from omlx_server.compute.model.loader import LoadedModel, ModelDims
 from omlx_server.compute.planning.filled import layers_of
+from omlx_server.core.cluster.told import OneToken
 from omlx_server.core.memory.kv import Keeps, LayerKv
 from omlx_server.core.memory.shape import ModelShape, Tiles
 
@@ -23,6 +24,8 @@ def shape_of(loaded: LoadedModel) -> ModelShape:
     Raises:
         CannotFill: a cache is of a class that is not known.
     """
+    if loaded.ranks is not None and loaded.ranks.leads:
+        loaded.ranks.tell(OneToken())
     shape = _shape(loaded.dims, layers_of(loaded.model), tiles_of(scheme_of(loaded)))
     if loaded.drafter is None:
         return shape

@@ -20,6 +20,7 @@ from omlx_server.compute.model.loader import LoadedModel
 from omlx_server.compute.planning.filled import filled, layers_held, one_token
 from omlx_server.compute.prefill import Prefiller
 from omlx_server.compute.prefilled import Prefilled
+from omlx_server.core.cluster.told import Probe
 from omlx_server.core.memory.kv import Keeps, grows
 from omlx_server.core.memory.shape import Decode, Prefill
 from omlx_server.core.request import RequestId, SamplingParams
@@ -62,6 +63,8 @@ class Bench:
 
     def __init__(self, loaded: LoadedModel, chunk: int = 256) -> None:
         self.model = loaded.model
+        self._ranks = loaded.ranks
+        self._tell("new", Decode(0, 0))
         self._vocab = loaded.dims.vocab
         self._chunk = chunk
         self._short = one_token(loaded.model)
@@ -83,10 +86,12 @@ class Bench:
 
     def prefill(self, prefill: Prefill) -> Peak:
         """Measure one forward over a chunk of each of `prefill.rows` prompts."""
+        self._tell("prefill", prefill)
         return self.measured(self._forward(prefill))
 
     def prefill_seconds(self, prefill: Prefill) -> float:
         """Measure how many seconds such a forward takes, until the device is done with it."""
+        self._tell("prefill_seconds", prefill)
         run = self._forward(prefill)
         mx.synchronize()
         begun = time.perf_counter()
@@ -107,6 +112,7 @@ class Bench:
 
     def decode(self, decode: Decode) -> Peak:
         """Measure one decode, of a token for each row. With `decode.grows` its buffers are full."""
+        self._tell("decode", decode)
         if not decode.grows:
             return self._steady(decode)
         batch = self._full(decode.rows, decode.context)
@@ -124,6 +130,7 @@ class Bench:
 
     def layers(self, decode: Decode) -> Peak:
         """Measure one decode without its head: its logits are not evaluated."""
+        self._tell("layers", decode)
         batch = self.batch(decode.rows, decode.context)
         tokens = mx.zeros((decode.rows, 1), dtype=mx.int32)
         mx.eval(tokens)
@@ -138,7 +145,14 @@ class Bench:
         """Measure `run` as the function of that name does, without the bytes that the bench itself
         holds."""
         found, own = measured(run), self._own
-        return Peak(found.before - own, found.after - own, found.peak - own)
+        peak = found.peak
+        if self._ranks is not None:  # the rank that takes the most says what all may take
+            peak = max(found.before, found.after) + self._ranks.most(found.transient)
+        return Peak(found.before - own, found.after - own, peak - own)
+
+    def _tell(self, kind: str, shape: Prefill | Decode) -> None:
+        if self._ranks is not None and self._ranks.leads:
+            self._ranks.tell(Probe(kind, shape))
 
     def batch(self, rows: int, context: int) -> LiveBatch:
         """A batch of `rows` rows that have decoded together once, and whose next decode attends to

@@ -11,6 +11,9 @@ import mlx.nn as nn
 
 from omlx_server.compute import caches as cache_ops
 from omlx_server.compute.architectures.heads import Headed
+from omlx_server.compute.caches import Caches
+from omlx_server.compute.cluster.ranks import Ranks
+from omlx_server.core.cluster.told import Width
 from omlx_server.core.speculation.depth import StepCosts
 from omlx_server.core.work import Work
 
@@ -29,9 +32,16 @@ Fresh = Callable[[], Forward]
 """Makes a forward with fresh caches, which is no part of its time."""
 
 
-def forward_of(model: nn.Module) -> Fresh:
-    """The forwards of a model alone."""
-    return lambda: partial(model, cache=cache_ops.new_caches(model))
+def forward_of(model: nn.Module, ranks: Ranks | None = None) -> Fresh:
+    """The forwards of a model alone. The first one of `ranks` has the others do the same."""
+
+    def forward(caches: Caches, tokens: mx.array) -> mx.array:
+        if ranks is not None and ranks.leads:
+            ranks.tell(Width(tokens.shape[1]))
+        logits: mx.array = model(tokens, cache=caches)
+        return logits
+
+    return lambda: partial(forward, cache_ops.new_caches(model))
 
 
 def forward_of_heads(headed: Headed) -> Fresh:

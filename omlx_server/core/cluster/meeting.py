@@ -1,11 +1,13 @@
 """What ranks say to each other before they compute together, and while they do. Plain values.
 
-    rank r      Hello                          what it is and has
-    rank 0      Welcome, or Refused            which model is to be loaded, and how
-    rank r      Ready, or Refused              it has the same files, and where it can be reached
-    rank 0      Form                           where all ranks can be reached
-    rank r      Loaded, or Refused             its part of the model is in memory
-    both        Alive                          now and then
+    rank r      Hello                  who it is, and its versions
+    rank 0      Welcome, or Refused    which model is to be loaded, and how
+    rank r      Ready, or Refused      it has the same files, and where it can be reached
+    rank 0      Form                   where all ranks can be reached
+    rank 0      what the others do (core/cluster/told.py)
+    both        Alive                  now and then
+
+A rank that can't go on says Refused at any time.
 """
 
 from collections.abc import Sequence
@@ -15,27 +17,27 @@ from dataclasses import dataclass
 @dataclass(frozen=True, slots=True)
 class Hello:
     """What a rank says first. `versions` are those of what must be the same on all ranks: this
-    program, MLX and mlx-lm. `memory` is the limit of its process in bytes."""
+    program, MLX and mlx-lm; `machine` is the name of its machine."""
 
     rank: int
     versions: Sequence[tuple[str, str]]
     machine: str
-    memory: int
 
 
 @dataclass(frozen=True, slots=True)
 class Welcome:
     """The model to load, of `size` ranks: the names by which it may be found, the fingerprint of
-    its files, its KV scheme (name, bits, group size) and the tokens of a block. `keeps_blocks`:
-    whether there is a prefix cache; `keeps_cold`: whether evicted blocks go to a cold tier."""
+    its files, its KV scheme (name, bits, group size) and the tokens of a block, 0 where there is no
+    prefix cache. With `has_cold` evicted blocks go to a cold tier. `ips`: the addresses at which
+    the rank is to be reached."""
 
     size: int
+    ips: Sequence[str]
     names: Sequence[str]
     fingerprint: str
-    kv: tuple[str, int, int]
+    kv: tuple[str, float, int]
     block_tokens: int
-    keeps_blocks: bool
-    keeps_cold: bool
+    has_cold: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,15 +52,6 @@ class Form:
     """Those of all ranks."""
 
     addresses: Sequence[Sequence[str]]
-
-
-@dataclass(frozen=True, slots=True)
-class Loaded:
-    """A rank's part of the model is in memory: bytes of its weights, and of a block of
-    `block_tokens` tokens of it."""
-
-    weight_bytes: int
-    block_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,4 +71,4 @@ class Alive:
     peak: int = 0
 
 
-Said = Hello | Welcome | Ready | Form | Loaded | Refused | Alive
+Said = Hello | Welcome | Ready | Form | Refused | Alive

@@ -116,6 +116,11 @@ class Closing:
 
 
 @dataclass(frozen=True, slots=True)
+class OneToken:
+    """A forward of one token with empty caches."""
+
+
+@dataclass(frozen=True, slots=True)
 class Probe:
     """A forward of the bench, of this kind and shape (compute/planning/probe.py)."""
 
@@ -151,6 +156,7 @@ Told = (
     | Promote
     | Clear
     | Closing
+    | OneToken
     | Probe
     | Width
 )

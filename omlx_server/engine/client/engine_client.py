@@ -11,7 +11,7 @@ from typing import Any, TypeVar, cast
 from omlx_server.compute.hardware import heap
 from omlx_server.core.cold.index import ColdReport
 from omlx_server.core.memory.ledger import MemoryReport
-from omlx_server.core.request import RequestId
+from omlx_server.core.request import FinishReason, RequestId, TokenEvent
 from omlx_server.core.work import Work
 from omlx_server.engine.client.mailbox import Mailbox
 from omlx_server.engine.memory.account import Account
@@ -59,7 +59,7 @@ class AsyncEngine:
         self._ids = count(1)
         self._stopped = False
         self._on_failure = on_failure
-        self._streams: dict[RequestId, Mailbox] = {}
+        self._streams: dict[RequestId, tuple[Mailbox, int]] = {}
         self._failed: dict[ModelId, Callable[[str], None]] = {}
         self._loop: asyncio.AbstractEventLoop
 
@@ -170,13 +170,23 @@ class AsyncEngine:
         finally:
             self._jobs -= 1
 
-    def follow(self, request_id: RequestId, mailbox: Mailbox) -> None:
-        """Put the events of this request into `mailbox` from now on."""
-        self._streams[request_id] = mailbox
+    def follow(self, request_id: RequestId, mailbox: Mailbox, choices: int) -> None:
+        """Put the events of this request, which has so many choices, into `mailbox` from now on."""
+        self._streams[request_id] = mailbox, choices
 
     def forget(self, request_id: RequestId) -> None:
         """Route no more events of this request."""
         self._streams.pop(request_id, None)
+
+    def lose(self, problem: str) -> None:
+        """End all requests and all models with this problem, though the thread may never answer
+        again: it waits for a rank that is gone."""
+        for request_id, (mailbox, choices) in self._streams.items():
+            for index in range(choices):
+                mailbox.put(TokenEvent(request_id, index, finish=FinishReason.ERROR, error=problem))
+        failed, self._failed = self._failed, {}
+        for tell in failed.values():
+            tell(problem)
 
     # -- inside --------------------------------------------------------------------------
 
@@ -191,7 +201,7 @@ class AsyncEngine:
                 continue
             stream = self._streams.get(event.request_id)
             if stream is not None:
-                stream.put(event)
+                stream[0].put(event)
 
     async def _watch_thread(self) -> None:
         await asyncio.to_thread(self._engine.join)

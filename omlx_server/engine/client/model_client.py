@@ -175,7 +175,7 @@ class GeneratorClient(ModelClient[ModelInstance]):
     async def _submit(self, request: Request) -> Generation:
         id = self._ready()
         generation = Generation(self.engine, id, request)
-        self.engine.follow(request.id, generation.mailbox)
+        self.engine.follow(request.id, generation.mailbox, request.n)
         with ExitStack() as undo:
             undo.callback(generation.close)
             self.engine.put(Submit(id, request))

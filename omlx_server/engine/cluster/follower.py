@@ -11,12 +11,13 @@ from dataclasses import replace
 from functools import partial
 
 from omlx_server.compute.launched import CutPayload, Launched
+from omlx_server.compute.model.loader import LoadedModel
 from omlx_server.compute.payload import BlockCodec, Payload
 from omlx_server.compute.payload_bytes import pack, unpack
-from omlx_server.compute.runner import ModelRunner
-from omlx_server.compute.model.loader import LoadedModel
+from omlx_server.compute.planning.filled import one_token
 from omlx_server.compute.planning.probe import Bench
 from omlx_server.compute.planning.step_costs import forward_of, seconds_of
+from omlx_server.compute.runner import ModelRunner
 from omlx_server.compute.verify import Verifying
 from omlx_server.core.blocks.block import PayloadId
 from omlx_server.core.blocks.keys import BlockKey
@@ -24,6 +25,8 @@ from omlx_server.core.blocks.record import Record
 from omlx_server.core.cluster import told
 from omlx_server.core.cluster.told import Told, with_contexts
 from omlx_server.core.crash import Crash, guarded
+from omlx_server.core.memory.shape import Decode, Prefill
+from omlx_server.core.step import Step
 from omlx_server.store.cold import ColdTier
 from omlx_server.store.worker import Recalled
 
@@ -68,6 +71,17 @@ class Follower:
                 self._accept(right, newest)
             case told.Chunks(step):
                 self._chunks(step)
+            case told.OneToken():
+                one_token(self._loaded.model)
+            case told.Probe(kind, shape):
+                self._probe(kind, shape)
+            case told.Width(tokens):
+                seconds_of(forward_of(self._loaded.target), tokens)
+            case _:
+                self._do_with_payloads(message)
+
+    def _do_with_payloads(self, message: Told) -> None:
+        match message:
             case told.Kept():
                 self._keep(message)
             case told.Drop(ids):
@@ -85,10 +99,6 @@ class Follower:
                 self._promote(number, id)
             case told.Clear(keys):
                 self._clear(keys)
-            case told.Probe(kind, shape):
-                self._probe(kind, shape)
-            case told.Width(tokens):
-                seconds_of(forward_of(self._loaded.target), tokens)
 
     # -- steps ---------------------------------------------------------------------------
 
@@ -109,7 +119,7 @@ class Follower:
         sampled.accept(right, newest)
         self._cut(launched.cut())
 
-    def _chunks(self, step: told.Step) -> None:
+    def _chunks(self, step: Step) -> None:
         chunks = self.runner.launch_chunks(with_contexts(step))
         if chunks.failures or chunks.lost or chunks.starved:
             raise OutOfStep("a prompt that rank 0 computes could not be computed here")
@@ -121,8 +131,8 @@ class Follower:
 
     def _keep(self, kept: told.Kept) -> None:
         made = self._cuts.pop(kept.number, None)
-        pairs = ((kept.block, made and made.block), (kept.checkpoint, made and made.checkpoint))
-        for id, payload in pairs:
+        block, checkpoint = (made.block, made.checkpoint) if made else (None, None)
+        for id, payload in ((kept.block, block), (kept.checkpoint, checkpoint)):
             if id is not None:
                 if payload is None:
                     raise OutOfStep("rank 0 keeps a block that was not cut here")
@@ -193,7 +203,8 @@ class Follower:
 
     # -- probes --------------------------------------------------------------------------
 
-    def _probe(self, kind: str, shape: told.Prefill | told.Decode) -> None:
-        if self._bench is None:
+    def _probe(self, kind: str, shape: Prefill | Decode) -> None:
+        if kind == "new" or self._bench is None:
             self._bench = Bench(self._loaded)
-        self._bench.run(kind, shape)
+        else:
+            self._bench.run(kind, shape)

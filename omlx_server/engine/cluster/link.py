@@ -22,7 +22,10 @@ from omlx_server.errors import first_line
 _log = logging.getLogger(__name__)
 _ALIVE_SECONDS = 1.0
 LOST_SECONDS = 5.0
-"""After so many seconds without a sign of life a rank counts as lost."""
+"""After so many seconds without a sign of life a rank counts as lost, but"""
+FORMING_SECONDS = 30.0
+"""after so many while MLX connects the ranks, which holds the GIL."""
+_POLL_SECONDS = 0.001
 _MEETING_SECONDS = 5.0
 _LONGEST = 256 << 20  # bytes of a message
 
@@ -43,11 +46,12 @@ class Link:
         self._ended = threading.Event()
         self._last = time.monotonic()
         self._alive: Callable[[], Alive] = Alive
+        self._told = self._sent = 0
         self.last_alive = Alive()
+        self.patience = LOST_SECONDS
+        """Seconds without a sign of life after which the other end counts as lost."""
 
-    def start(
-        self, take: Callable[[Any], None], alive: Callable[[], Alive] = Alive
-    ) -> None:
+    def start(self, take: Callable[[Any], None], alive: Callable[[], Alive] = Alive) -> None:
         """Begin to listen and to send. `take` gets each message, on a thread of the link; `alive`
         makes the sign of life that is sent each second."""
         self._alive, self._last = alive, time.monotonic()
@@ -57,7 +61,14 @@ class Link:
 
     def tell(self, message: object) -> None:
         """Send a message. Any thread; it is not sent where the link is lost."""
+        self._told += 1
         self._out.put(message)
+
+    def wait_until_sent(self) -> None:
+        """Wait until all messages are sent, or the link is lost. For who is about to hold the GIL
+        for long: no thread could send them then."""
+        while self._sent < self._told and not self._ended.is_set():
+            time.sleep(_POLL_SECONDS)
 
     def say(self, message: object) -> None:
         """Send a message at once, before `start`. Raises NotOfUs when the other end is gone."""
@@ -104,9 +115,11 @@ class Link:
                 try:
                     message = self._out.get(timeout=_ALIVE_SECONDS)
                 except Empty:
-                    message = self._alive()
+                    self._connection.send_bytes(wire.written(self._alive()))
+                    continue
                 if message is not None:
                     self._connection.send_bytes(wire.written(message))
+                self._sent += 1
         except OSError:
             self._end("the connection was closed")
 
@@ -116,8 +129,8 @@ class Link:
             now = time.monotonic()
             if now - before > LOST_SECONDS / 2:
                 self._last = now  # this process itself was stopped
-            elif now - self._last > LOST_SECONDS:
-                self._end(f"no sign of life for {LOST_SECONDS:.0f} s")
+            elif now - self._last > self.patience:
+                self._end(f"no sign of life for {self.patience:.0f} s")
             before = now
 
     def _end(self, why: str) -> None:
@@ -136,9 +149,7 @@ def connect(address: tuple[str, int], secret: bytes, lost: Callable[[str], None]
     return met(peer, secret, lost, first=False)
 
 
-def met(
-    peer: socket.socket, secret: bytes, lost: Callable[[str], None], *, first: bool
-) -> Link:
+def met(peer: socket.socket, secret: bytes, lost: Callable[[str], None], *, first: bool) -> Link:
     """The link over a new socket, once both ends have proved that they know the secret; who
     accepted the connection asks `first`. Takes at most 5 seconds. Raises NotOfUs."""
     peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

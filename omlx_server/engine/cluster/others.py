@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from itertools import count
 from queue import Empty, SimpleQueue
 
+from omlx_server.core.blocks.block import PayloadId
 from omlx_server.core.blocks.keys import BlockKey
 from omlx_server.core.blocks.record import Record
 from omlx_server.core.cluster.told import Found, Promote, Read, Told
@@ -34,11 +35,18 @@ class Others:
         self._readings: dict[int, _Reading] = {}
         self._heard: SimpleQueue[Found] = SimpleQueue()
         self.wake: Callable[[], None] = lambda: None
+        self.lost: Callable[[str], None] = lambda problem: None
 
     def heard(self, found: Found) -> None:
         """Take an answer of a rank. Any thread."""
         self._heard.put(found)
         self.wake()
+
+    def failed(self, why: str) -> str:
+        """Say that a step of rank 0 has failed: the group is lost. Returns that in words."""
+        problem = f"the ranks of the cluster are out of step ({why})"
+        self.lost(problem)
+        return problem
 
     def read(self, record: Record, patience: float) -> None:
         """Have the other ranks read their parts of what rank 0 is about to read."""
@@ -74,7 +82,7 @@ class Others:
                 ended.append((number, _of_all(reading.own, missing=reading.missing)))
         return ended
 
-    def promote(self, number: int, id: int | None) -> None:
+    def promote(self, number: int, id: PayloadId | None) -> None:
         """Say what became of a read that is complete."""
         self.tell(Promote(number, id))
 

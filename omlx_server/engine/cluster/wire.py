@@ -6,7 +6,6 @@ is read. Source: Python, "pickle: Restricting Globals".
 
 import io
 import pickle
-from collections.abc import Iterator
 from typing import Any, get_args
 
 from omlx_server.core.blocks.block import Worth

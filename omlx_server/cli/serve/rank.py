@@ -1,0 +1,33 @@
+"""`omlx-server rank`: computes a part of the model of a server on another machine."""
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from omlx_server.cli.shell.options import load_settings
+from omlx_server.errors import UsageError
+
+
+def run(number: int, leader: str, config: Path | None, sets: Sequence[str]) -> int:
+    """Be this rank of the cluster whose rank 0 listens at `leader`, HOST:PORT. Raises UsageError
+    when that can't be, or rank 0 refuses it."""
+    host, _, port = leader.rpartition(":")
+    if not host or not port.isdigit():
+        raise UsageError(f"--leader {leader}: expected HOST:PORT", hint="for example 10.0.0.1:7000")
+    settings = load_settings(config, sets).settings
+    secret = _secret(sys.stdin.readline().strip())
+    from omlx_server.process.rank import run_rank
+
+    run_rank(number, (host.strip("[]"), int(port)), secret, settings)
+    return 0
+
+
+def _secret(line: str) -> bytes:
+    """The secret in a line: in hexadecimal digits as rank 0 sends it, or a text. Raises UsageError
+    where there is none."""
+    if not line:
+        raise UsageError("there is no secret on the standard input", hint="omlx-server help rank")
+    try:
+        return bytes.fromhex(line)
+    except ValueError:
+        return line.encode()

@@ -1,0 +1,31 @@
+"""How the ranks of a cluster are. Plain values."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from omlx_server.core.cluster.meeting import Alive
+
+
+class Standing(StrEnum):
+    """AWAY: its process does not run, or has not come. CHECKING: it looks for the model. READY: it
+    waits for the others. HERE: it is a part of the group. LOST: it was. REFUSED: it can't be."""
+
+    AWAY = "away"
+    CHECKING = "checking"
+    READY = "ready"
+    HERE = "here"
+    LOST = "lost"
+    REFUSED = "refused"
+
+
+@dataclass(frozen=True, slots=True)
+class RankState:
+    """One rank: its machine, its first address, how it is, and what is wrong, if anything.
+    `alive` is its last sign of life."""
+
+    rank: int
+    host: str
+    ip: str
+    standing: Standing = Standing.AWAY
+    problem: str = ""
+    alive: Alive | None = None

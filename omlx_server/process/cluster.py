@@ -1,0 +1,80 @@
+"""The cluster of a server that has one: made from its settings, and what happens when it is lost.
+
+MLX has one group of ranks for the life of a process. So when a rank is lost, running answers end
+with an error, and then the process starts anew in the same place: with the same arguments, the same
+process id and the same listening socket, at which clients may wait meanwhile.
+"""
+
+import logging
+import os
+import socket
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from omlx_server.core.cluster.hosts import Host, parsed
+from omlx_server.errors import ConfigError
+from omlx_server.process.listen import INHERITED
+from omlx_server.settings import Loaded, Settings
+from omlx_server.wiring.cluster.gathering import GatheringOptions
+from omlx_server.wiring.cluster.leading import Cluster
+
+_log = logging.getLogger(__name__)
+# Clients get their errors before the connections end.
+_LAST_WORDS_SECONDS = 1.5
+# Overrides by flags that ranks on this machine get too.
+_SHARED = ("models.", "cache.", "memory.", "logging.", "cluster.")
+_NOT_SHARED = ("cluster.secret", "cache.remote", "cluster.hosts")
+
+
+def hosts_of(settings: Settings) -> list[Host]:
+    """The hosts of the cluster, or none where there is no cluster. Raises ConfigError where the
+    file can't be read."""
+    if not settings.cluster.hosts:
+        return []
+    path = Path(settings.cluster.hosts)
+    try:
+        return parsed(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"the hosts file {path} can't be read: {error.strerror}") from error
+    except ValueError as error:
+        raise ConfigError(f"the hosts file {path}: {error}") from error
+
+
+def gathering_options(loaded: Loaded, hosts: Sequence[Host]) -> GatheringOptions:
+    """How the ranks of these hosts are started and met."""
+    own = loaded.settings.cluster
+    options = ["--config", str(loaded.source)] if loaded.source else []
+    for key, value in loaded.overrides.items():
+        if key.startswith(_SHARED) and key not in _NOT_SHARED:
+            options += ["--set", f"{key}={value}"]
+    secret = own.secret.reveal().encode()
+    return GatheringOptions(hosts, own.port, secret, own.program, tuple(options))
+
+
+def make_cluster(loaded: Loaded, lost: Callable[[str], None]) -> Cluster | None:
+    """The cluster of a server; None where the settings name none. `lost` is called once, on any
+    thread. Raises ConfigError."""
+    hosts = hosts_of(loaded.settings)
+    if not hosts:
+        return None
+    options = gathering_options(loaded, hosts)
+    return Cluster(options, loaded.settings.cluster.backend, lost)
+
+
+def start_anew_soon(sock: socket.socket) -> None:
+    """Start this process anew when running answers had the time to end."""
+    timer = threading.Timer(_LAST_WORDS_SECONDS, _start_anew, (sock,))
+    timer.daemon = True
+    timer.start()
+
+
+def _start_anew(sock: socket.socket) -> None:
+    _log.warning("the server starts anew, to bring the ranks together again")
+    logging.shutdown()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os.set_inheritable(sock.fileno(), True)
+    os.environ[INHERITED] = str(sock.fileno())
+    os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])

@@ -1,0 +1,147 @@
+"""The process of a rank other than 0: it meets rank 0, loads its part of the model, and does what
+rank 0 tells it, until that is gone.
+
+MLX works on the main thread. Threads of the link take in messages, so that a sign of life goes out
+while a forward runs, and the process ends at once when rank 0 is lost: a forward that waits for it
+would never end.
+"""
+
+import logging
+import os
+import platform
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from typing import Any, NoReturn
+
+import mlx.core as mx
+
+from omlx_server.compute.cluster.ranks import Ranks, form
+from omlx_server.core.cluster.meeting import Alive, Form, Hello, Ready, Refused, Welcome
+from omlx_server.core.crash import Crash, guarded
+from omlx_server.engine.cluster.follower import Follower
+from omlx_server.engine.cluster.link import (
+    FORMING_SECONDS,
+    LOST_SECONDS,
+    Link,
+    NotOfUs,
+    connect,
+)
+from omlx_server.errors import UsageError
+from omlx_server.process.logs import start_logging
+from omlx_server.settings import Settings
+from omlx_server.wiring.cluster.addresses import free_addresses
+from omlx_server.wiring.cluster.following import find_model, load_part
+from omlx_server.wiring.cluster.versions import versions
+
+_log = logging.getLogger(__name__)
+_POLL_SECONDS = 0.5
+_LAST_WORD_SECONDS = 0.5
+_ENDED = 3  # exit code
+
+
+def run_rank(rank: int, leader: tuple[str, int], secret: bytes, settings: Settings) -> None:
+    """Be this rank of the cluster whose rank 0 listens at `leader`. Returns only by an error.
+
+    Raises:
+        UsageError: rank 0 can't be reached, or refuses this rank.
+    """
+    log = settings.logging
+    start_logging(log.level, log.file, log.format)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda number, frame: _leave("it was told to end"))
+    try:
+        link = connect(leader, secret, _leave)
+        link.say(Hello(rank, versions(), platform.node()))
+        first = link.hear()
+    except NotOfUs as error:
+        raise UsageError(f"can't join the cluster at {leader[0]}:{leader[1]}: {error}") from error
+    _Rank(rank, link, settings).work(first)
+
+
+class _Rank:
+    """This process at work."""
+
+    def __init__(self, rank: int, link: Link, settings: Settings) -> None:
+        self._rank = rank
+        self._link = link
+        self._inbox: SimpleQueue[Any] = SimpleQueue()  # messages of rank 0, and None as a wake
+        self._settings = settings
+        self._welcome: Welcome | None = None
+        self._path = Path()
+        self._ranks: Ranks | None = None
+        self._follower: Follower | None = None
+        self._done = 0
+
+    def work(self, first: object) -> None:
+        """Take messages, of which `first` is one, until rank 0 is gone."""
+        self._inbox.put(first)
+        self._link.start(self._inbox.put, self._alive)
+        while True:
+            try:
+                message = self._inbox.get(timeout=_POLL_SECONDS)
+            except Empty:
+                message = None
+            done = guarded(partial(self._take, message))
+            if isinstance(done, Crash):
+                self._give_up(done)
+            self._done += message is not None
+
+    def _take(self, message: Any) -> None:
+        match message:
+            case None:
+                if self._follower is not None:
+                    self._follower.poll()
+            case Welcome():
+                self._welcome, self._follower = message, None
+                self._path = find_model(message, self._settings)
+                self._link.tell(Ready(free_addresses(message.ips)))
+            case Refused(why):
+                raise UsageError(f"rank 0 refuses this rank: {why}")
+            case Form(addresses):
+                self._load(addresses)
+            case _:
+                if self._follower is None:
+                    raise UsageError("rank 0 computes before this rank has loaded anything")
+                self._follower.do(message)
+
+    def _load(self, addresses: Sequence[Sequence[str]]) -> None:
+        assert self._welcome is not None
+        if self._ranks is None:
+            self._link.patience = FORMING_SECONDS
+            self._link.wait_until_sent()
+            self._ranks = form(addresses, self._rank, self._settings.cluster.backend)
+        self._link.patience = LOST_SECONDS
+        self._follower = load_part(
+            self._path,
+            self._welcome,
+            self._ranks,
+            self._settings,
+            self._link.tell,
+            partial(self._inbox.put, None),
+        )
+        _log.info("rank %d has its part of %s", self._rank, self._welcome.names[0])
+
+    def _alive(self) -> Alive:
+        return Alive(self._done, mx.get_active_memory(), mx.get_peak_memory())
+
+    def _give_up(self, crash: Crash) -> NoReturn:
+        """Tell rank 0 why this rank can't go on, and end the process."""
+        if not crash.is_foreseen:
+            _log.error("rank %d can't go on", self._rank, exc_info=crash.error)
+        self._link.tell(Refused(crash.reason))
+        time.sleep(_LAST_WORD_SECONDS)
+        _leave(crash.reason)
+
+
+def _leave(why: str) -> NoReturn:
+    """End the process at once: the main thread may wait for a rank that is gone."""
+    _log.warning("this rank ends: %s", why)
+    logging.shutdown()
+    sys.stderr.write(f"{why}\n")
+    sys.stderr.flush()
+    os._exit(_ENDED)

@@ -1,0 +1,87 @@
+"""Another rank finds, checks and loads its part of the model that rank 0 names."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from msgspec.structs import replace
+
+from omlx_server.compute.cluster.ranks import Ranks
+from omlx_server.compute.hardware import device
+from omlx_server.compute.model.fingerprint import fingerprint
+from omlx_server.compute.model.loader import loading
+from omlx_server.compute.payload import BlockCodec
+from omlx_server.compute.quantise import make_scheme
+from omlx_server.core.blocks.pins import Pins
+from omlx_server.core.cluster.meeting import Welcome
+from omlx_server.core.work import finish
+from omlx_server.engine.cluster.follower import Follower
+from omlx_server.errors import ModelUnavailable
+from omlx_server.models.locate import find_here
+from omlx_server.settings import Settings
+from omlx_server.store.cold import ColdTier
+from omlx_server.wiring.cold import make_cold_tier
+from omlx_server.wiring.memory import shares_of
+
+
+def find_model(welcome: Welcome, settings: Settings) -> Path:
+    """The directory of the model that rank 0 names. Raises ModelUnavailable where there is none
+    with the same files."""
+    others = list[Path]()
+    for name in welcome.names:
+        try:
+            found = find_here(name, settings.models)
+        except ModelUnavailable:
+            continue
+        if found is not None and found.path not in others:
+            if _fingerprint(found.path, welcome, settings) == welcome.fingerprint:
+                return found.path
+            others.append(found.path)
+    name = welcome.names[0]
+    if others:
+        raise ModelUnavailable(f"{others[0]} is another model than the {name} of rank 0")
+    raise ModelUnavailable(f"there is no {name} here (omlx-server pull {name})")
+
+
+def _fingerprint(path: Path, welcome: Welcome, settings: Settings) -> str:
+    notes = settings.cache.cold_dir / "fingerprints.json" if welcome.has_cold else None
+    return fingerprint(path, notes, whole=welcome.has_cold)
+
+
+def load_part(
+    path: Path,
+    welcome: Welcome,
+    ranks: Ranks,
+    settings: Settings,
+    answer: Callable[[object], None],
+    wake: Callable[[], None],
+) -> Follower:
+    """Load this rank's part of the model. `answer` sends to rank 0; `wake` is called when the cold
+    tier has something. Raises ModelUnavailable where it can't be loaded."""
+    shares = shares_of(settings, cold=welcome.has_cold)
+    device.bound(shares.limit, pool=shares.pool)
+    scheme = make_scheme(*welcome.kv)
+    loaded = finish(loading(path, None, scheme, welcome.fingerprint, ranks=ranks))
+    ranks.least(shares.limit - loaded.weight_bytes)
+    codec = BlockCodec.of(loaded.model, welcome.block_tokens) if welcome.block_tokens else None
+    namespace = codec.layout.namespace(loaded.fingerprint) if codec else ""
+    cold = _cold(welcome, settings, ranks, shares.queue) if codec else None
+    if cold is not None:
+        cold.wake = wake
+        cold.start()
+        cold.describe(namespace, f"{welcome.names[0]} ({_part(ranks)})", path, welcome.block_tokens)
+    return Follower(loaded, codec, cold, namespace, answer)
+
+
+def _cold(welcome: Welcome, settings: Settings, ranks: Ranks, queue: int) -> ColdTier | None:
+    """The cold tier of this rank's blocks, beside the directory that a server of this machine
+    uses."""
+    if not welcome.has_cold:
+        return None
+    own = settings.cache.cold_dir
+    directory = own.with_name(f"{own.name}-{_part(ranks).replace(' ', '-')}")
+    apart = replace(settings, cache=replace(settings.cache, cold_dir=directory))
+    return make_cold_tier(apart, Pins(), None, queue)
+
+
+def _part(ranks: Ranks) -> str:
+    return f"rank {ranks.rank} of {ranks.size}"

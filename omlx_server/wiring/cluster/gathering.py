@@ -1,0 +1,284 @@
+"""Rank 0's side of a cluster: it starts the other ranks, meets them, and notices when one is lost.
+
+Has threads of its own, since it waits for processes and connections. What is lost can't be mended
+in this process: MLX has one group for its whole life. So `lost` has it start anew.
+"""
+
+import logging
+import secrets
+import socket
+import subprocess
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from omlx_server.core.cluster.hosts import Host
+from omlx_server.core.cluster.meeting import Form, Hello, Ready, Refused, Welcome
+from omlx_server.core.cluster.state import RankState, Standing
+from omlx_server.core.cluster.told import Found, Told
+from omlx_server.engine.cluster.link import FORMING_SECONDS, LOST_SECONDS, Link, NotOfUs, met
+from omlx_server.errors import UsageError, first_line
+from omlx_server.wiring.cluster.starting import RankCommand, command_of
+from omlx_server.wiring.cluster.versions import difference, versions
+
+_log = logging.getLogger(__name__)
+_AGAIN_SECONDS = (1.0, 2.0, 5.0, 10.0)
+
+
+@dataclass(slots=True, eq=False)
+class _Member:
+    """One other rank."""
+
+    rank: int
+    host: Host
+    state: RankState
+    link: Link | None = None
+    addresses: Sequence[str] = ()
+    process: "subprocess.Popen[bytes] | None" = None
+    tries: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class GatheringOptions:
+    """`hosts` by rank; with a `secret` ranks are started by hand, and know it. `port` is where rank
+    0 listens, 0 for any. `program` is that on other machines, and `options` are those of ranks on
+    this one."""
+
+    hosts: Sequence[Host]
+    port: int = 0
+    secret: bytes = b""
+    program: str = "omlx-server"
+    options: Sequence[str] = ()
+
+
+class Gathering:
+    """The other ranks of a cluster. `lost` is called once, with the reason in one line, when a rank
+    is lost that was a part of the group. `found` gets what ranks found in their cold tiers."""
+
+    def __init__(self, options: GatheringOptions, lost: Callable[[str], None]) -> None:
+        self._options = options
+        self._on_lost = lost
+        self._secret = options.secret or secrets.token_bytes(32)
+        self._lock = threading.Lock()
+        self._ended = threading.Event()
+        self._formed = False
+        self.problem = ""
+        """Why the group is lost; empty while it is not."""
+        self._welcome: Welcome | None = None
+        self._members = {
+            rank: _Member(rank, host, RankState(rank, host.ssh or "localhost", host.ips[0]))
+            for rank, host in enumerate(options.hosts)
+            if rank
+        }
+        self.found: Callable[[Found], None] = lambda found: None
+        self._listener: socket.socket | None = None
+
+    @property
+    def size(self) -> int:
+        return len(self._options.hosts)
+
+    @property
+    def states(self) -> list[RankState]:
+        """How the other ranks are. Any thread."""
+        return [
+            replace(member.state, alive=member.link.last_alive if member.link else None)
+            for member in self._members.values()
+        ]
+
+    def commands(self, leader: str = "") -> list[RankCommand]:
+        """The command that starts each other rank."""
+        leader = leader or f"{self._options.hosts[0].ips[0]}:{self._options.port or 'PORT'}"
+        own = self._options
+        return [
+            command_of(member.host, rank, leader, own.program, own.options)
+            for rank, member in self._members.items()
+        ]
+
+    def begin(self, welcome: Welcome) -> None:
+        """Have the ranks started and met, for this model. A second call has ranks that are here
+        load another one. Raises UsageError where rank 0 can't listen."""
+        self._welcome = welcome
+        if self._listener is not None:
+            for member in self._members.values():
+                member.addresses = ()
+                if member.link is not None:
+                    member.link.tell(self._welcome_for(member))
+            return
+        ip, port = self._options.hosts[0].ips[0], self._options.port
+        try:
+            self._listener = socket.create_server((ip, port))
+        except OSError as error:
+            why = first_line(error)
+            raise UsageError(f"rank 0 can't listen at {ip} port {port}: {why}") from error
+        address = f"{ip}:{self._listener.getsockname()[1]}"
+        _log.info("the cluster's ranks are awaited at %s", address)
+        self._thread("accepts", self._accept)
+        if not self._options.secret:
+            for member, command in zip(self._members.values(), self.commands(address), strict=True):
+                self._thread(f"rank-{member.rank}", self._run, member, command)
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether all ranks are here, and have the model."""
+        return all(m.link is not None and m.addresses for m in self._members.values())
+
+    def form(self, own: Sequence[str]) -> list[Sequence[str]]:
+        """Tell all where all are to be reached; rank 0 at its `own` addresses. Returns that. From
+        now on the loss of a rank is the loss of the group."""
+        with self._lock:
+            self._formed = True
+            addresses = [tuple(own), *(tuple(m.addresses) for m in self._members.values())]
+        for member in self._members.values():
+            member.state = replace(member.state, standing=Standing.HERE, problem="")
+        for link in self._links:
+            link.patience = FORMING_SECONDS
+        self.tell(Form(tuple(addresses)))
+        for link in self._links:
+            link.wait_until_sent()
+        return list(addresses)
+
+    def formed(self) -> None:
+        """MLX has connected the ranks."""
+        for link in self._links:
+            link.patience = LOST_SECONDS
+
+    @property
+    def _links(self) -> list[Link]:
+        return [member.link for member in self._members.values() if member.link is not None]
+
+    def tell(self, message: "Told | Form") -> None:
+        """Send a message to all other ranks. Does not wait."""
+        for link in self._links:
+            link.tell(message)
+
+    def close(self) -> None:
+        """End all connections; the ranks end with them. Nothing counts as lost."""
+        self._ended.set()
+        if self._listener is not None:
+            self._listener.close()
+        for member in self._members.values():
+            if member.link is not None:
+                member.link.close()
+            if member.process is not None and member.process.stdin is not None:
+                member.process.stdin.close()
+
+    # -- the processes of ranks ----------------------------------------------------------
+
+    def _run(self, member: _Member, command: RankCommand) -> None:
+        """Start a rank, and start it again when it has ended, until the group is formed."""
+        while not (self._ended.is_set() or self._formed):
+            try:
+                member.process = command.start(self._secret)
+                why = _last_line(member.process)
+            except OSError as error:
+                why = first_line(error)
+            if self._formed or self._ended.is_set():
+                return
+            self._note(member, Standing.AWAY, why or "its process has ended")
+            wait = _AGAIN_SECONDS[min(member.tries, len(_AGAIN_SECONDS) - 1)]
+            member.tries += 1
+            self._ended.wait(wait)
+
+    # -- meeting -------------------------------------------------------------------------
+
+    def _accept(self) -> None:
+        assert self._listener is not None
+        while not self._ended.is_set():
+            try:
+                peer, address = self._listener.accept()
+            except OSError:
+                return
+            self._thread("meets", self._meet, peer, address[0])
+
+    def _meet(self, peer: socket.socket, address: str) -> None:
+        member: _Member | None = None
+
+        def lost(why: str) -> None:
+            if member is not None:
+                self._lose(member, why)
+
+        try:
+            link = met(peer, self._secret, lost, first=True)
+            hello = link.hear()
+            if not isinstance(hello, Hello):
+                raise NotOfUs("it did not say who it is")
+            member = self._admitted(link, hello)
+        except NotOfUs as error:
+            _log.warning("a rank at %s is refused: %s", address, error)
+            return
+        link.start(lambda message: self._take(member, message))
+        _log.info("rank %d is here: %s", member.rank, hello.machine)
+
+    def _admitted(self, link: Link, hello: Hello) -> _Member:
+        """The member that has said hello, and was welcomed. Raises NotOfUs."""
+        member = self._members.get(hello.rank)
+        why = difference(versions(), hello.versions)
+        if member is None:
+            why = f"there is no rank {hello.rank} here"
+        elif member.link is not None or self._formed:
+            why = f"rank {hello.rank} is here already"
+        if why or member is None:
+            link.say(Refused(why))
+            if member is not None and member.link is None:
+                self._note(member, Standing.REFUSED, f"it has {why}")
+            raise NotOfUs(why)
+        link.say(self._welcome_for(member))
+        with self._lock:
+            member.link, member.addresses = link, ()
+            member.state = replace(member.state, standing=Standing.CHECKING, problem="")
+        return member
+
+    def _welcome_for(self, member: _Member) -> Welcome:
+        assert self._welcome is not None
+        return replace(self._welcome, size=self.size, ips=tuple(member.host.ips))
+
+    def _take(self, member: _Member, message: object) -> None:
+        match message:
+            case Found():
+                self.found(message)
+            case Ready(addresses):
+                member.state = replace(member.state, standing=Standing.READY)
+                member.addresses = addresses
+            case Refused(why) if self._formed:
+                self._lose(member, why)
+            case Refused(why):
+                member.link, member.addresses = None, ()
+                self._note(member, Standing.REFUSED, why)
+
+    def _lose(self, member: _Member, why: str) -> None:
+        """A rank that was here is gone. Without a group it may come again."""
+        problem = f"rank {member.rank} ({member.state.host}) is lost: {why}"
+        with self._lock:
+            member.link, member.addresses = None, ()
+            member.state = replace(member.state, standing=Standing.LOST, problem=why)
+        if self._formed:
+            self.fail(problem)
+        else:
+            _log.warning("%s", problem)
+
+    def fail(self, problem: str) -> None:
+        """Note that the group can't go on, though all ranks may be here."""
+        with self._lock:
+            tell = not self.problem and not self._ended.is_set()
+            self.problem = self.problem or problem
+        if tell:
+            _log.error("%s", problem)
+            self._on_lost(problem)
+
+    def _note(self, member: _Member, standing: Standing, problem: str) -> None:
+        if member.state.problem != problem:
+            _log.warning("rank %d (%s): %s", member.rank, member.state.host, problem)
+        member.state = replace(member.state, standing=standing, problem=problem)
+
+    def _thread(self, name: str, work: Callable[..., None], *args: object) -> None:
+        threading.Thread(target=work, args=args, name=f"cluster-{name}", daemon=True).start()
+
+
+def _last_line(process: "subprocess.Popen[bytes]") -> str:
+    """Wait until a process has ended; the last line that it wrote to its standard error."""
+    assert process.stderr is not None
+    last = b""
+    for line in process.stderr:
+        last = line.strip() or last
+    process.wait()
+    return last.decode(errors="replace")[-200:]

@@ -1,0 +1,84 @@
+"""Rank 0 loads its part of a model, when all other ranks are there. Mlx thread, in slices."""
+
+import logging
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from omlx_server.compute.cluster.ranks import Ranks, form
+from omlx_server.core.cluster.meeting import Welcome
+from omlx_server.core.work import Work
+from omlx_server.engine.cluster.others import Others
+from omlx_server.models.locate import Located
+from omlx_server.settings import Settings
+from omlx_server.wiring.cluster.addresses import free_addresses
+from omlx_server.wiring.cluster.gathering import Gathering, GatheringOptions
+
+_log = logging.getLogger(__name__)
+_POLL_SECONDS = 0.01
+_SAY_SECONDS = 10.0
+
+
+class Cluster:
+    """The cluster that computes the model which the server was started with. `lost` is called once,
+    on any thread, when it is lost: then this process can't compute the model any more."""
+
+    def __init__(
+        self, options: GatheringOptions, backend: str, lost: Callable[[str], None]
+    ) -> None:
+        self.gathering = Gathering(options, lost)
+        self.options = options
+        self._backend = backend
+        self._ranks: Ranks | None = None
+        self._path: Path | None = None
+        self.others: Others | None = None
+
+    def computes(self, located: Located) -> bool:
+        """Whether it is for this model: the first one that was loaded."""
+        self._path = self._path or located.path
+        return self._path == located.path
+
+    def joining(self, located: Located, known_as: str, settings: Settings) -> Work[Ranks]:
+        """Waits until all ranks have the model with this fingerprint, and connects with them."""
+        kv = settings.kv_cache_of(located.names)
+        self.gathering.begin(
+            Welcome(
+                size=len(self.options.hosts),
+                ips=(),
+                names=(*located.names, str(located.path)),
+                fingerprint=known_as,
+                kv=(kv.scheme, kv.bits, kv.group_size),
+                block_tokens=settings.cache.block_tokens if settings.cache.enabled else 0,
+                has_cold=settings.cache.has_cold,
+            )
+        )
+        yield from self._waiting()
+        own = free_addresses(self.options.hosts[0].ips)
+        addresses = self.gathering.form(own)
+        if self._ranks is None:
+            self._ranks = form(addresses, 0, self._backend)
+            self.gathering.formed()
+            _log.info("%d ranks are connected (%s)", self._ranks.size, self._backend)
+        ranks = self._ranks
+        ranks.tell = self.gathering.tell
+        self.others = Others(self.gathering.tell, ranks.size - 1)
+        self.others.lost = self.gathering.fail
+        self.gathering.found = self.others.heard
+        return ranks
+
+    def _waiting(self) -> Work[None]:
+        said = time.monotonic()
+        while not self.gathering.is_complete:
+            now = time.monotonic()
+            if now - said > _SAY_SECONDS:
+                said = now
+                for state in self.gathering.states:
+                    _log.warning(
+                        "rank %d (%s) is %s%s",
+                        state.rank,
+                        state.host,
+                        state.standing.value,
+                        f": {state.problem}" if state.problem else "",
+                    )
+            time.sleep(_POLL_SECONDS)
+            yield
