@@ -6,6 +6,7 @@ from omlx_server.core.memory.room import Boundless, Room, within
 from omlx_server.core.work import Work
 from omlx_server.engine.memory.reservations import JobRoom
 from omlx_server.engine.model_instance import ModelInstance
+from omlx_server.errors import AdapterUnusable
 
 
 def load_adapter(instance: ModelInstance, adapter: Adapter) -> Work[bool]:
@@ -18,6 +19,8 @@ def load_adapter(instance: ModelInstance, adapter: Adapter) -> Work[bool]:
         NoMemory: there is too little memory for it, as `within`.
     """
     loaded, model = instance.adapters, instance.runner.loaded.target
+    if instance.others is not None:
+        raise AdapterUnusable("a model that several machines compute takes no adapters")
     if loaded.weights.touch(adapter):
         return True
     loaded.check(adapter)

@@ -1,23 +1,32 @@
 """Jobs that prefill prompts with a model that generates, in caches of their own, beside its
 conversations. They are made and run on the mlx thread."""
 
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
+from itertools import count
 from typing import TypeVar
 
+import mlx.core as mx
+
 from omlx_server.compute import score
+from omlx_server.compute.caches import Caches
 from omlx_server.compute.embed import yes_no
 from omlx_server.compute.embed.batch import Part
 from omlx_server.compute.hardware import device_policy
+from omlx_server.compute.model.loader import LoadedModel
 from omlx_server.core.adapters import Adapter
+from omlx_server.core.cluster.told import Score
 from omlx_server.core.memory.room import within
 from omlx_server.core.memory.shape import Prefill
 from omlx_server.core.request import Logprobs
 from omlx_server.core.work import Work
+from omlx_server.engine.cluster.others import Others
 from omlx_server.engine.memory.reservations import JobRoom
 from omlx_server.engine.model_instance import ModelInstance
 
 A = TypeVar("A")
 Y = TypeVar("Y")
+
+_numbers = count()
 
 
 def scored(
@@ -28,9 +37,33 @@ def scored(
     loaded = instance.runner.loaded
     vocab = loaded.dims.vocab
     forward = loaded.adapters.adapted(loaded.target, [adapter])
-    work = score.score_prompt(loaded.target, vocab, tokens, top, forward)
+    if instance.others is not None:
+        work = _by_all(instance.others, forward, loaded, tokens, top)
+    else:
+        work = score.score_prompt(loaded.target, vocab, tokens, top, forward)
     rows = min(len(tokens), score.slice_rows(vocab))
     return _on_account(instance, work, len(tokens), 1, rows, score.logits_bytes(vocab, rows))
+
+
+def _by_all(
+    others: Others,
+    forward: Callable[..., mx.array],
+    loaded: LoadedModel,
+    tokens: Sequence[int],
+    top: int,
+) -> Work[list[Logprobs]]:
+    """`score_prompt` by all ranks together."""
+    number = next(_numbers)
+
+    def told(tokens: mx.array, cache: Caches) -> mx.array:
+        others.tell(Score(number, tuple(map(int, tokens[0].tolist()))))
+        return forward(tokens, cache=cache)
+
+    try:
+        vocab = loaded.dims.vocab
+        return (yield from score.score_prompt(loaded.target, vocab, tokens, top, told))
+    finally:
+        others.tell(Score(number, ()))
 
 
 def judged(

@@ -59,6 +59,7 @@ from omlx_server.wiring.vision import why_no_vision
 _log = logging.getLogger(__name__)
 # A call to a remote store that takes more seconds counts as a miss, and five of them as an outage.
 _REMOTE_SECONDS = 2.0
+_NO_IMAGES = "several machines compute it"
 
 
 def limits(
@@ -143,6 +144,10 @@ class InstanceFactory:
             ModelUnavailable: one of them can't be loaded, or the draft model can't draft for it.
         """
         settings = self.settings
+        parted = self.cluster is not None and self.cluster.computes(located)
+        if parted and drafter is not None:
+            _log.warning("a model that several machines compute has no draft model")
+            drafter = None
         with ExitStack() as undo:
             share = self.account.share(nbytes)
             undo.callback(share.leave)
@@ -155,7 +160,8 @@ class InstanceFactory:
                 check_can_draft(other)
             heads = other is None and settings.speculation_of(located.names).mode == "heads"
             ranks = None
-            if self.cluster is not None and self.cluster.computes(located):
+            if self.cluster is not None and parted:
+                heads = False
                 ranks = yield from self.cluster.joining(located, known_as, settings)
             loaded = yield from self._answering(located, known_as, heads=heads, ranks=ranks)
             if ranks is not None:
@@ -184,7 +190,7 @@ class InstanceFactory:
         kv = self.settings.kv_cache_of(located.names)
         scheme = make_scheme(kv.scheme, kv.bits, kv.group_size)
         notes = _notes(self.settings, "fingerprints")
-        blind = why_no_vision(located, self.settings)
+        blind = _NO_IMAGES if ranks else why_no_vision(located, self.settings)
         loaded = yield from loading(
             located.path, notes, scheme, known_as, heads=heads, vision=not blind, ranks=ranks
         )

@@ -40,7 +40,8 @@ def lead(meeting: int, addresses: list[list[str]]) -> None:
         for link in links:
             link.tell(line.encode())
         loaded = load(scenario, ranks)
-        print(json.dumps(answers(scenario, loaded, others)), flush=True)
+        sys.stdout.write(json.dumps(answers(scenario, loaded, others)) + "\n")
+        sys.stdout.flush()
 
 
 def follow(rank: int, meeting: int, addresses: list[list[str]]) -> None:
@@ -68,7 +69,7 @@ def connected(port: int) -> Any:
 
 
 def lost(why: str) -> None:
-    print("lost:", why, file=sys.stderr)
+    sys.stderr.write(f"lost: {why}\n")
     os._exit(3)
 
 

@@ -93,6 +93,10 @@ HostsOption = Annotated[
 LeaderOption = Annotated[
     str, typer.Option(metavar="HOST:PORT", help="Where rank 0 awaits the other ranks.")
 ]
+InsteadOption = Annotated[
+    str,
+    typer.Option(metavar="NAME", help="A name of the place: who has it already is killed."),
+]
 RankArgument = Annotated[int, typer.Argument(min=1, help="Which rank this is, from 1 on.")]
 DegradedOption = Annotated[
     bool,
@@ -184,6 +188,7 @@ def serve(
 def rank(
     number: RankArgument,
     leader: LeaderOption,
+    instead_of: InsteadOption = "",
     config_file: ConfigOption = None,
     sets: SetOption = None,
 ) -> int:
@@ -200,4 +205,4 @@ def rank(
     """
     from omlx_server.cli.serve.rank import run
 
-    return run(number, leader, config_file, sets or [])
+    return run(number, leader, instead_of, config_file, sets or [])

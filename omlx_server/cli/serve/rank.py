@@ -6,9 +6,10 @@ from pathlib import Path
 
 from omlx_server.cli.shell.options import load_settings
 from omlx_server.errors import UsageError
+from omlx_server.process.place import take_place
 
 
-def run(number: int, leader: str, config: Path | None, sets: Sequence[str]) -> int:
+def run(number: int, leader: str, place: str, config: Path | None, sets: Sequence[str]) -> int:
     """Be this rank of the cluster whose rank 0 listens at `leader`, HOST:PORT. Raises UsageError
     when that can't be, or rank 0 refuses it."""
     host, _, port = leader.rpartition(":")
@@ -16,6 +17,8 @@ def run(number: int, leader: str, config: Path | None, sets: Sequence[str]) -> i
         raise UsageError(f"--leader {leader}: expected HOST:PORT", hint="for example 10.0.0.1:7000")
     settings = load_settings(config, sets).settings
     secret = _secret(sys.stdin.readline().strip())
+    if place:
+        take_place(place)
     from omlx_server.process.rank import run_rank
 
     run_rank(number, (host.strip("[]"), int(port)), secret, settings)

@@ -116,6 +116,15 @@ class Closing:
 
 
 @dataclass(frozen=True, slots=True)
+class Score:
+    """A slice of the tokens of a prompt whose own log-probabilities are asked for. The caches of
+    the job with this number grow by it, and go with a slice of no tokens."""
+
+    number: int
+    tokens: Sequence[int]
+
+
+@dataclass(frozen=True, slots=True)
 class OneToken:
     """A forward of one token with empty caches."""
 
@@ -156,6 +165,7 @@ Told = (
     | Promote
     | Clear
     | Closing
+    | Score
     | OneToken
     | Probe
     | Width

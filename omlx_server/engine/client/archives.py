@@ -121,9 +121,15 @@ class PrefixArchives:
     async def _here(self, adapter: Adapter | None) -> tuple[str, About]:
         """The engine's own name for the model's namespace, and what its archives are about, with
         this adapter."""
-        own, layout = await self._engine.ask(
-            lambda instance: (instance.cache.namespace, instance.cache.layout)
+        own, layout, parted = await self._engine.ask(
+            lambda instance: (
+                instance.cache.namespace,
+                instance.cache.layout,
+                instance.others is not None,
+            )
         )
+        if parted:
+            raise BadRequest("the prefixes of this model are in parts on several machines")
         if not layout.keeps:
             raise BadRequest("this server keeps no prefixes of this model")
         fingerprint = await asyncio.to_thread(self._fingerprint)

@@ -10,6 +10,10 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 
+import mlx.core as mx
+
+from omlx_server.compute.caches import Caches, evaluate, new_caches
+from omlx_server.compute.hardware import device
 from omlx_server.compute.launched import CutPayload, Launched
 from omlx_server.compute.model.loader import LoadedModel
 from omlx_server.compute.payload import BlockCodec, Payload
@@ -60,6 +64,7 @@ class Follower:
         self._came: dict[int, Payload] = {}
         self._verifying: Launched | None = None
         self._bench: Bench | None = None
+        self._scoring: dict[int, Caches] = {}
 
     def do(self, message: Told) -> None:
         """Do what rank 0 tells. Raises OutOfStep, or whatever the work raises, when this rank can't
@@ -71,6 +76,8 @@ class Follower:
                 self._accept(right, newest)
             case told.Chunks(step):
                 self._chunks(step)
+            case told.Score(number, tokens):
+                self._score(number, tokens)
             case told.OneToken():
                 one_token(self._loaded.model)
             case told.Probe(kind, shape):
@@ -202,6 +209,15 @@ class Follower:
                 self._cold.clear_chains(keys)
 
     # -- probes --------------------------------------------------------------------------
+
+    def _score(self, number: int, tokens: Sequence[int]) -> None:
+        if not tokens:
+            self._scoring.pop(number, None)
+            return
+        model = self._loaded.target
+        caches = self._scoring.setdefault(number, new_caches(model))
+        device.launch(model(mx.array([list(tokens)]), cache=caches))
+        evaluate(caches, wait=False)
 
     def _probe(self, kind: str, shape: Prefill | Decode) -> None:
         if kind == "new" or self._bench is None:

@@ -1,5 +1,7 @@
 """Starts the processes of other ranks: here, or on other machines by ssh."""
 
+import os
+import platform
 import shlex
 import subprocess
 import sys
@@ -40,8 +42,10 @@ def command_of(
     host: Host, rank: int, leader: str, program: str, options: Sequence[str] = ()
 ) -> RankCommand:
     """The command for a rank whose rank 0 listens at `leader`, HOST:PORT. On other machines it runs
-    `program`; here it is this one, with these `options` for its settings."""
-    own = ("rank", str(rank), "--leader", leader)
+    `program`; here it is this one, with these `options` for its settings. A process that has the
+    place of the rank already is killed: it may be stopped, and hold the memory of its part."""
+    place = f"{platform.node()}-{os.getpid()}-{rank}"
+    own = ("rank", str(rank), "--leader", leader, "--instead-of", place)
     if host.is_here:
         return RankCommand((sys.executable, "-m", "omlx_server", *own, *options))
     return RankCommand((*_SSH, host.ssh, f"exec {program} {shlex.join(own)}"))
