@@ -12,7 +12,7 @@ import mlx.nn as nn
 
 from omlx_server.compute import caches as cache_ops
 from omlx_server.compute.caches import Caches
-from omlx_server.compute.hardware import device_policy
+from omlx_server.compute.hardware import device, device_policy
 from omlx_server.compute.sampler import likeliest
 from omlx_server.core.request import Logprobs
 
@@ -22,25 +22,38 @@ _BYTES = 16 << 20
 _TIMES = 4
 
 
+def _nobody(tokens: Sequence[int]) -> None:
+    """No other rank computes the model."""
+
+
 def score_prompt(
     model: nn.Module,
     vocab: int,
     tokens: Sequence[int],
     top: int,
     forward: Callable[..., mx.array] | None = None,
+    tell: Callable[[Sequence[int]], None] = _nobody,
 ) -> Generator[None, None, list[Logprobs]]:
     """A job that returns an entry for each token but the first: its log-probability after the
     tokens before it, and the `top` likeliest tokens there with theirs. They come from the raw
     logits, as those of sampled tokens do. `forward` is called in the model's place: the model with
-    an adapter. Waits for each slice."""
+    an adapter. `tell` is called with the tokens of each forward before it. Waits for each
+    slice."""
     caches = cache_ops.new_caches(model)
     rows = slice_rows(vocab)
     found: list[Logprobs] = []
     for start in range(0, len(tokens) - 1, rows):
         stop = min(start + rows, len(tokens) - 1)
+        tell(tokens[start:stop])
         found += _score(forward or model, caches, tokens[start : stop + 1], top)
         yield
     return found
+
+
+def launch_slice(model: nn.Module, caches: Caches, tokens: Sequence[int]) -> None:
+    """Launch what another rank waits for in the forward of a slice."""
+    device.launch(model(mx.array([list(tokens)]), cache=caches))
+    cache_ops.evaluate(caches, wait=False)
 
 
 def slice_rows(vocab: int) -> int:

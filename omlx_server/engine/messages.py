@@ -185,3 +185,17 @@ class Status:
     oldest: Mapping[str, float] = field(default_factory=dict)
     chunks: ChunkSizes | None = None
     adapters: tuple[str, ...] = ()
+
+
+class OpenRequest:
+    """A request whose end has not been sent, and its open choices."""
+
+    def __init__(self, request: Request, choices: set[int]) -> None:
+        self.request = request
+        self.choices = choices
+
+    def end(self, why: FinishReason, message: str) -> list[TokenEvent]:
+        return [
+            TokenEvent(self.request.id, index, finish=why, error=message)
+            for index in sorted(self.choices)
+        ]

@@ -13,13 +13,10 @@ from dataclasses import replace
 
 from omlx_server.compute.hardware import device
 from omlx_server.compute.launched import ChunksLaunched, CutPayload, Launched
-from omlx_server.compute.payload import Payload, size_of
-from omlx_server.compute.payload_bytes import pack, unpack
+from omlx_server.compute.payload import Payload
 from omlx_server.compute.runner import ModelRunner
 from omlx_server.core.blocks.block import PayloadId
-from omlx_server.core.blocks.lookup import PrefixHandle
 from omlx_server.core.blocks.pins import Pin
-from omlx_server.core.blocks.record import Packed, Part, Record
 from omlx_server.core.chunk_sizes import ChunkSizes
 from omlx_server.core.cluster.told import Clear, Kept, Reset, Tidy
 from omlx_server.core.memory.guard import Caches
@@ -316,28 +313,6 @@ class ModelInstance:
         self.runner.reset()
         if self.watch is not None:
             self.watch.share.leave()
-
-    def packed(self, handle: PrefixHandle) -> list[tuple[Record, Packed]]:
-        """The records and bytes of what is in memory of a prompt: copies, where blocks refer to a
-        run or are used in part."""
-        packed = []
-        for id, record in self.cache.path(handle):
-            payload = self.tiers.hot[id]
-            if record.part is Part.BLOCK:
-                payload = payload.first(len(record.tokens))
-            packed.append((record, pack(payload)))
-        return packed
-
-    def adopt(self, record: Record, packed: Packed) -> bool:
-        """Keep a block or a checkpoint that was not computed here. False when it is known already,
-        or what it follows is not here. Raises ValueError for arrays that make no sense."""
-        payload = unpack(packed)
-        id = self.cache.insert(record, size_of(payload))
-        if id is not None:
-            self.tiers.put(id, payload)
-            self.tiers.computed([id])
-        self.drop_evicted()
-        return id is not None
 
     def pin(self, tokens: tuple[int, ...], salt: bytes, model: str) -> Pin | None:
         """Pin a prefix in both tiers; `model` is the name that the request used. None when it has

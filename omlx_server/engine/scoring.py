@@ -1,14 +1,11 @@
 """Jobs that prefill prompts with a model that generates, in caches of their own, beside its
 conversations. They are made and run on the mlx thread."""
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Generator, Sequence
 from itertools import count
 from typing import TypeVar
 
-import mlx.core as mx
-
 from omlx_server.compute import score
-from omlx_server.compute.caches import Caches
 from omlx_server.compute.embed import yes_no
 from omlx_server.compute.embed.batch import Part
 from omlx_server.compute.hardware import device_policy
@@ -38,32 +35,26 @@ def scored(
     vocab = loaded.dims.vocab
     forward = loaded.adapters.adapted(loaded.target, [adapter])
     if instance.others is not None:
-        work = _by_all(instance.others, forward, loaded, tokens, top)
+        work = _by_all_ranks(instance.others, loaded, tokens, top)
     else:
         work = score.score_prompt(loaded.target, vocab, tokens, top, forward)
     rows = min(len(tokens), score.slice_rows(vocab))
     return _on_account(instance, work, len(tokens), 1, rows, score.logits_bytes(vocab, rows))
 
 
-def _by_all(
-    others: Others,
-    forward: Callable[..., mx.array],
-    loaded: LoadedModel,
-    tokens: Sequence[int],
-    top: int,
+def _by_all_ranks(
+    others: Others, loaded: LoadedModel, tokens: Sequence[int], top: int
 ) -> Work[list[Logprobs]]:
-    """`score_prompt` by all ranks together."""
     number = next(_numbers)
 
-    def told(tokens: mx.array, cache: Caches) -> mx.array:
-        others.tell(Score(number, tuple(map(int, tokens[0].tolist()))))
-        return forward(tokens, cache=cache)
+    def tell(fed: Sequence[int]) -> None:
+        others.tell(Score(number, tuple(fed)))
 
     try:
-        vocab = loaded.dims.vocab
-        return (yield from score.score_prompt(loaded.target, vocab, tokens, top, told))
+        model, vocab = loaded.target, loaded.dims.vocab
+        return (yield from score.score_prompt(model, vocab, tokens, top, tell=tell))
     finally:
-        others.tell(Score(number, ()))
+        tell(())
 
 
 def judged(

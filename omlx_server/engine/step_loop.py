@@ -33,6 +33,7 @@ from omlx_server.engine.messages import (
     Accepted,
     Counted,
     ImageCounts,
+    OpenRequest,
     Outbound,
     State,
     Status,
@@ -64,7 +65,7 @@ class StepLoop:
         self._pipeline = Pipeline(instance, self._report)
         self._publish = publish
         self._clock = clock
-        self._unfinished: dict[RequestId, _Open] = {}
+        self._unfinished: dict[RequestId, OpenRequest] = {}
         self._admitted: Sequence[Admitted] = ()
         self._before = CacheReport()  # counters of the caches before the instance had to start over
         self._crashes = Crashes()
@@ -205,7 +206,7 @@ class StepLoop:
 
     def _admit(self, request: Request) -> None:
         # Noted first: should the scheduler crash on it, its client still gets an answer.
-        self._unfinished[request.id] = _Open(request, set(range(request.n)))
+        self._unfinished[request.id] = OpenRequest(request, set(range(request.n)))
         self.instance.update_ledger()
         now, scheduler = self._clock(), self.instance.scheduler
         rejected = scheduler.add(request, now)
@@ -388,17 +389,3 @@ class StepLoop:
                 why = FinishReason.MEMORY if refused.no_room else FinishReason.ERROR
                 self._send(open_request.end(why, refused.no_room or _RESTARTED))
         return True
-
-
-class _Open:
-    """A request whose end has not been sent, and its open choices."""
-
-    def __init__(self, request: Request, choices: set[int]) -> None:
-        self.request = request
-        self.choices = choices
-
-    def end(self, why: FinishReason, message: str) -> list[TokenEvent]:
-        return [
-            TokenEvent(self.request.id, index, finish=why, error=message)
-            for index in sorted(self.choices)
-        ]

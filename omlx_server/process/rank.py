@@ -18,9 +18,8 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any, NoReturn
 
-import mlx.core as mx
-
 from omlx_server.compute.cluster.ranks import Ranks, form
+from omlx_server.compute.hardware import device
 from omlx_server.core.cluster.meeting import Alive, Form, Hello, Ready, Refused, Welcome
 from omlx_server.core.crash import Crash, guarded
 from omlx_server.engine.cluster.follower import Follower
@@ -127,7 +126,7 @@ class _Rank:
         _log.info("rank %d has its part of %s", self._rank, self._welcome.names[0])
 
     def _alive(self) -> Alive:
-        return Alive(self._done, mx.get_active_memory(), mx.get_peak_memory())
+        return Alive(self._done, device.active_memory(), device.peak_memory())
 
     def _give_up(self, crash: Crash) -> NoReturn:
         """Tell rank 0 why this rank can't go on, and end the process."""

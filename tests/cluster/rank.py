@@ -12,6 +12,7 @@ from typing import Any
 
 from omlx_server.compute.cluster.ranks import form
 from omlx_server.compute.payload import BlockCodec
+from omlx_server.core.cluster.meeting import Refused
 from omlx_server.engine.cluster.follower import Follower
 from omlx_server.engine.cluster.link import NotOfUs, connect, met
 from omlx_server.engine.cluster.others import Others
@@ -38,7 +39,7 @@ def lead(meeting: int, addresses: list[list[str]]) -> None:
     for line in sys.stdin:
         scenario = Scenario(**json.loads(line))
         for link in links:
-            link.tell(line.encode())
+            link.tell(Refused(line))
         loaded = load(scenario, ranks)
         sys.stdout.write(json.dumps(answers(scenario, loaded, others)) + "\n")
         sys.stdout.flush()
@@ -52,8 +53,8 @@ def follow(rank: int, meeting: int, addresses: list[list[str]]) -> None:
     follower: Follower
     while True:
         message = inbox.get()
-        if isinstance(message, bytes):
-            loaded = load(Scenario(**json.loads(message)), ranks)
+        if isinstance(message, Refused):  # the only message that holds any text
+            loaded = load(Scenario(**json.loads(message.why)), ranks)
             codec = BlockCodec.of(loaded.model, BLOCK)
             follower = Follower(loaded, codec, None, "", link.tell)
         else:

@@ -14,6 +14,7 @@ from omlx_server.compute.payload import BlockCodec, Payload
 from omlx_server.core.blocks.record import Packed, Part, Record
 from omlx_server.core.prefix_cache.eviction import Budget
 from omlx_server.engine.client import archives
+from omlx_server.engine.client.archives import packed_blocks
 from omlx_server.engine.model_instance import ModelInstance
 from omlx_server.store.archives.archive import About
 from tests.compute.cold_cache import instance, kept, layout
@@ -61,7 +62,7 @@ def held_of(drive: Drive, prefix: Sequence[int], salt: bytes = b"") -> list[tupl
     handle = cache.enter(tuple(prefix), salt, ())
     while handle.reading:
         drive.instance.tiers.recall()
-    found = drive.instance.packed(handle)
+    found = packed_blocks(drive.instance, handle)
     cache.leave(handle)
     return found
 
@@ -76,7 +77,7 @@ def take_in(instance: ModelInstance, data: bytes, salt: bytes = b"") -> int:
     """How many blocks and states of an archive are new."""
     about, found = archives._read(data)
     root, space = instance.cache.root(salt), instance.cache.namespace
-    return archives._adopt(instance, blocks=archives._rerooted(found, about.root, root, space))
+    return archives._adopt_all(instance, blocks=archives._rerooted(found, about.root, root, space))
 
 
 def reserved(held: Sequence[tuple[Record, Packed]], *, checkpointed: bool) -> int:

@@ -171,10 +171,9 @@ def serve(
 
     \b
     Any OpenAI client then connects to http://127.0.0.1:8000/v1, and with --host 0.0.0.0 one on
-    another machine to http://ADDRESS:8000/v1 with the key. The log lists all addresses and names
-    of this machine; for others, as a proxy's: --set server.allowed_hosts=localhost,127.0.0.1,NAME
-    A flag wins over the environment (OMLX_SERVER__PORT), that over the config file.
-    Ctrl-C or SIGTERM lets running answers finish; a second one ends at once.
+    another machine to http://ADDRESS:8000/v1 with the key. The log lists all names of this machine.
+    A flag wins over the environment (OMLX_SERVER__PORT), that over the config file. Ctrl-C or
+    SIGTERM lets running answers finish; a second one ends at once.
     """
     from omlx_server.cli.serve.serve import run
 

@@ -64,7 +64,7 @@ class Bench:
     def __init__(self, loaded: LoadedModel, chunk: int = 256) -> None:
         self.model = loaded.model
         self._ranks = loaded.ranks
-        self._tell("new", Decode(0, 0))
+        self._tell("new")
         self._vocab = loaded.dims.vocab
         self._chunk = chunk
         self._short = one_token(loaded.model)
@@ -72,17 +72,17 @@ class Bench:
         self.batchable = not cache_ops.why_alone(loaded.model)
         self._spare = all(layer.keeps is not Keeps.PADDED for layer in layers_held(self._short))
 
-    def run(self, kind: str, shape: Prefill | Decode) -> None:
-        """Run the forward of this kind that rank 0 measures."""
-        match kind, shape:
-            case "prefill", Prefill():
-                self.prefill(shape)
-            case "prefill_seconds", Prefill():
-                self.prefill_seconds(shape)
-            case "decode", Decode():
-                self.decode(shape)
-            case "layers", Decode():
-                self.layers(shape)
+    def run(self, probe: Probe) -> None:
+        """Run the forward that rank 0 measures."""
+        match probe:
+            case Probe("prefill", Prefill() as prefill):
+                self.prefill(prefill)
+            case Probe("prefill_seconds", Prefill() as prefill):
+                self.prefill_seconds(prefill)
+            case Probe("decode", _, Decode() as decode):
+                self.decode(decode)
+            case Probe("layers", _, Decode() as decode):
+                self.layers(decode)
 
     def prefill(self, prefill: Prefill) -> Peak:
         """Measure one forward over a chunk of each of `prefill.rows` prompts."""
@@ -112,7 +112,7 @@ class Bench:
 
     def decode(self, decode: Decode) -> Peak:
         """Measure one decode, of a token for each row. With `decode.grows` its buffers are full."""
-        self._tell("decode", decode)
+        self._tell("decode", decode=decode)
         if not decode.grows:
             return self._steady(decode)
         batch = self._full(decode.rows, decode.context)
@@ -130,7 +130,7 @@ class Bench:
 
     def layers(self, decode: Decode) -> Peak:
         """Measure one decode without its head: its logits are not evaluated."""
-        self._tell("layers", decode)
+        self._tell("layers", decode=decode)
         batch = self.batch(decode.rows, decode.context)
         tokens = mx.zeros((decode.rows, 1), dtype=mx.int32)
         mx.eval(tokens)
@@ -150,9 +150,11 @@ class Bench:
             peak = max(found.before, found.after) + self._ranks.most(found.transient)
         return Peak(found.before - own, found.after - own, peak - own)
 
-    def _tell(self, kind: str, shape: Prefill | Decode) -> None:
+    def _tell(
+        self, kind: str, prefill: Prefill | None = None, decode: Decode | None = None
+    ) -> None:
         if self._ranks is not None and self._ranks.leads:
-            self._ranks.tell(Probe(kind, shape))
+            self._ranks.tell(Probe(kind, prefill, decode))
 
     def batch(self, rows: int, context: int) -> LiveBatch:
         """A batch of `rows` rows that have decoded together once, and whose next decode attends to

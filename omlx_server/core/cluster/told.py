@@ -131,10 +131,12 @@ class OneToken:
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """A forward of the bench, of this kind and shape (compute/planning/probe.py)."""
+    """A forward of the bench, of this kind and with one of these shapes
+    (compute/planning/probe.py)."""
 
     kind: str
-    shape: Prefill | Decode
+    prefill: Prefill | None = None
+    decode: Decode | None = None
 
 
 @dataclass(frozen=True, slots=True)

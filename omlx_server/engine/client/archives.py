@@ -12,8 +12,11 @@ from dataclasses import dataclass, replace
 from functools import partial
 from io import BytesIO
 
+from omlx_server.compute.payload import size_of
+from omlx_server.compute.payload_bytes import pack, unpack
 from omlx_server.core.adapters import Adapter
 from omlx_server.core.blocks.keys import BlockKey, root_key
+from omlx_server.core.blocks.lookup import PrefixHandle
 from omlx_server.core.blocks.record import Packed, Part, Record
 from omlx_server.engine.client.model_client import GeneratorClient
 from omlx_server.engine.model_instance import ModelInstance
@@ -84,7 +87,7 @@ class PrefixArchives:
         try:
             while await self._engine.ask(lambda instance: handle.awaits_cold):
                 await asyncio.sleep(_POLL_SECONDS)
-            packed = await self._engine.ask(lambda instance: instance.packed(handle))
+            packed = await self._engine.ask(lambda instance: packed_blocks(instance, handle))
         finally:
             await self._engine.ask(lambda instance: instance.cache.leave(handle))
         needs_checkpoint = self._engine.status.counted.cache.checkpointed
@@ -112,7 +115,7 @@ class PrefixArchives:
         blocks = _rerooted(found, about.root, root_key(own, salt), own)
         added = 0
         for first in range(0, len(blocks), _BLOCKS_AT_A_TIME):
-            adopt = partial(_adopt, blocks=blocks[first : first + _BLOCKS_AT_A_TIME])
+            adopt = partial(_adopt_all, blocks=blocks[first : first + _BLOCKS_AT_A_TIME])
             added += await self._engine.ask(adopt)
         checkpoints = sum(record.part is Part.CHECKPOINT for record, _ in blocks)
         tokens = max(record.stop for record, _ in blocks)
@@ -169,9 +172,33 @@ def _rerooted(
     return [(replace(rerooting.moved(r), namespace=namespace), packed) for r, packed in found]
 
 
-def _adopt(instance: ModelInstance, *, blocks: Sequence[tuple[Record, Packed]]) -> int:
+def packed_blocks(instance: ModelInstance, handle: PrefixHandle) -> list[tuple[Record, Packed]]:
+    """The records and bytes of what is in memory of a prompt: copies, where blocks refer to a run
+    or are used in part."""
+    packed = []
+    for id, record in instance.cache.path(handle):
+        payload = instance.tiers.hot[id]
+        if record.part is Part.BLOCK:
+            payload = payload.first(len(record.tokens))
+        packed.append((record, pack(payload)))
+    return packed
+
+
+def _adopt(instance: ModelInstance, record: Record, packed: Packed) -> bool:
+    """Keep a block or a checkpoint that was not computed here. False when it is known already, or
+    what it follows is not here. Raises ValueError for arrays that make no sense."""
+    payload = unpack(packed)
+    id = instance.cache.insert(record, size_of(payload))
+    if id is not None:
+        instance.tiers.put(id, payload)
+        instance.tiers.computed([id])
+    instance.drop_evicted()
+    return id is not None
+
+
+def _adopt_all(instance: ModelInstance, *, blocks: Sequence[tuple[Record, Packed]]) -> int:
     """Keep these blocks and checkpoints. Returns how many of them are new."""
     try:
-        return sum(instance.adopt(record, packed) for record, packed in blocks)
+        return sum(_adopt(instance, record, packed) for record, packed in blocks)
     except ValueError as error:
         raise BadRequest(f"the archive's arrays can't be used: {error}") from None

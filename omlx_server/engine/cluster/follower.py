@@ -10,10 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 
-import mlx.core as mx
-
-from omlx_server.compute.caches import Caches, evaluate, new_caches
-from omlx_server.compute.hardware import device
+from omlx_server.compute.caches import Caches, new_caches
 from omlx_server.compute.launched import CutPayload, Launched
 from omlx_server.compute.model.loader import LoadedModel
 from omlx_server.compute.payload import BlockCodec, Payload
@@ -22,6 +19,7 @@ from omlx_server.compute.planning.filled import one_token
 from omlx_server.compute.planning.probe import Bench
 from omlx_server.compute.planning.step_costs import forward_of, seconds_of
 from omlx_server.compute.runner import ModelRunner
+from omlx_server.compute.score import launch_slice
 from omlx_server.compute.verify import Verifying
 from omlx_server.core.blocks.block import PayloadId
 from omlx_server.core.blocks.keys import BlockKey
@@ -29,7 +27,6 @@ from omlx_server.core.blocks.record import Record
 from omlx_server.core.cluster import told
 from omlx_server.core.cluster.told import Told, with_contexts
 from omlx_server.core.crash import Crash, guarded
-from omlx_server.core.memory.shape import Decode, Prefill
 from omlx_server.core.step import Step
 from omlx_server.store.cold import ColdTier
 from omlx_server.store.worker import Recalled
@@ -80,8 +77,8 @@ class Follower:
                 self._score(number, tokens)
             case told.OneToken():
                 one_token(self._loaded.model)
-            case told.Probe(kind, shape):
-                self._probe(kind, shape)
+            case told.Probe():
+                self._probe(message)
             case told.Width(tokens):
                 seconds_of(forward_of(self._loaded.target), tokens)
             case _:
@@ -216,11 +213,10 @@ class Follower:
             return
         model = self._loaded.target
         caches = self._scoring.setdefault(number, new_caches(model))
-        device.launch(model(mx.array([list(tokens)]), cache=caches))
-        evaluate(caches, wait=False)
+        launch_slice(model, caches, tokens)
 
-    def _probe(self, kind: str, shape: Prefill | Decode) -> None:
-        if kind == "new" or self._bench is None:
+    def _probe(self, probe: told.Probe) -> None:
+        if probe.kind == "new" or self._bench is None:
             self._bench = Bench(self._loaded)
         else:
-            self._bench.run(kind, shape)
+            self._bench.run(probe)
