@@ -7,7 +7,7 @@ from pathlib import Path
 from omlx_server.cli.config.show import warn, written
 from omlx_server.cli.shell import stdin
 from omlx_server.cli.shell.options import load_settings
-from omlx_server.cli.shell.output import say, show
+from omlx_server.cli.shell.output import say
 from omlx_server.cli.shell.overrides import check_files
 from omlx_server.errors import UsageError
 from omlx_server.settings import Settings, edit
@@ -24,7 +24,7 @@ def run(*, key: str, value: str, config: Path | None) -> int:
     if is_override(key):
         check_files(_alone(key, text, file))
     done = edit.set_key(file, key, text)
-    show(f"{key} = {written(key, done.value)}  # {file}")
+    print(f"{key} = {written(key, done.value)}  # {file}")
     if done.was_open:
         say(f"{file} could be read by others; now it is for its owner only (chmod 600)")
     loaded = load_settings(file)

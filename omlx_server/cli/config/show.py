@@ -12,7 +12,6 @@ from typing import Any
 from omlx_server import settings
 from omlx_server.cli.shell.options import load_settings
 from omlx_server.cli.shell.output import say, show_found, show_json
-from omlx_server.cli.shell.output import show as show_text
 from omlx_server.cli.shell.overrides import check_all
 from omlx_server.settings.json_schema import json_schema
 from omlx_server.settings.layers import check_key, search_path
@@ -36,7 +35,7 @@ def get(*, key: str, as_json: bool, config: Path | None, sets: Sequence[str]) ->
     if as_json or isinstance(value, dict):
         show_json(value, indent=None)
     else:
-        show_text(value if isinstance(value, str) else written(key, value))
+        print(value if isinstance(value, str) else written(key, value))
     return 0
 
 

@@ -10,7 +10,7 @@ from types import FrameType
 
 from omlx_server.cli.look.line import line_of
 from omlx_server.cli.shell.options import load_settings
-from omlx_server.cli.shell.output import STDOUT, say, show, show_json
+from omlx_server.cli.shell.output import STDOUT, say, show_json
 from omlx_server.cli.shell.overrides import check_all
 from omlx_server.cli.shell.progress import open_display
 from omlx_server.cli.shell.sigterm import sigterm
@@ -52,7 +52,7 @@ def run(
     if as_json or share == STDOUT:
         show_json(report)
     else:
-        show("\n".join(line_of(check.finding, _WIDTH) for check in found))
+        print("\n".join(line_of(check.finding, _WIDTH) for check in found))
     if file is not None:
         text = json.dumps(report, indent=2, ensure_ascii=False)
         file.write_text(text + "\n", encoding="utf-8")

@@ -325,6 +325,15 @@ def test_it_serves_until_it_is_told_to_end(demo: str, number: signal.Signals) ->
         assert running.stderr.read() == "fake server: stopped\n"
 
 
+def test_what_its_output_can_not_encode_is_escaped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FAKE_ANSWER", "Paris \u2013 the capital.")
+    monkeypatch.setenv("PYTHONIOENCODING", "latin-1")
+    with process("up starter --port 0 --once", *PROGRAM) as running:
+        out, err = running.communicate(timeout=30)
+    assert (running.returncode, err) == (0, "fake server: stopped\n")
+    assert "\nParis \\u2013 the capital.\n" in out
+
+
 NEVER_READY = "import sys, time; sys.stderr.write('begun\\n'); sys.stderr.flush(); time.sleep(60)"
 
 
