@@ -56,7 +56,10 @@ def run(
     if file is not None:
         text = json.dumps(report, indent=2, ensure_ascii=False)
         file.write_text(text + "\n", encoding="utf-8")
-        say(f"the report is in {file}: it has no texts, paths or names")
+        say(
+            f"the report is in {file}: it names the model, but has no texts of prompts, no paths, "
+            "and no names of the user or the machine"
+        )
     return 1 if failed(found) else 0
 
 
