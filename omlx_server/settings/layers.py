@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Any
 
 from omlx_server.errors import ConfigError, PlaceUnusable
-from omlx_server.settings.override_keys import TABLE, check_tables
+from omlx_server.settings.override_keys import TABLE, check_tables, keys_in
 from omlx_server.settings.overrides import with_paths_from
 from omlx_server.settings.sections import FIELDS, KEYS, SECTIONS, Settings
 from omlx_server.settings.types import own_place
@@ -109,6 +109,14 @@ def _settings_of(entries: Mapping[str, Entry]) -> Settings:
         section, key = dotted.split(".")
         values[section][key] = checked(dotted, entry)
     return Settings.of({name: kind(**values[name]) for name, kind in SECTIONS.items()})
+
+
+def keys_of_file(path: Path) -> list[str]:
+    """The keys that a config file sets, of the overrides of models each one. Raises ConfigError for
+    a file that is no TOML or has an unknown key."""
+    entries = _from_text(read_config(path), path)
+    tables = entries.pop(TABLE).value if TABLE in entries else {}
+    return [*entries, *keys_in(tables)]
 
 
 def _from_text(text: str, path: Path) -> dict[str, Entry]:
