@@ -275,6 +275,33 @@ def test_what_embeds_has_no_adapters(server: ServerProcess) -> None:
     assert "'all:22m' does not exist" in assert_envelope(unknown, 404)["message"]
 
 
+def test_a_model_is_loaded_with_the_adapter_that_its_name_asks_for(server: ServerProcess) -> None:
+    def order(verb: str, name: str, code: int = 200) -> Json:
+        url = f"{server.url}/admin/models/{verb}"
+        body, token = {"model": name}, {"x-admin-token": ADMIN_TOKEN}
+        answer = server.http.post(url, headers=token, json=body)
+        assert answer.status_code == code, answer.text
+        found: Json = answer.json()
+        return found
+
+    order("unload", "writer")
+    loaded = order("load", "writer")
+    assert (loaded["name"], loaded["state"]) == ("org/a", "loaded")
+    assert loaded["adapters"] == ["first", "second"]  # the first is the default one
+    assert order("load", "a:third")["adapters"] == ["first", "second", "third"]
+    assert order("pin", "a:third")["pinned"]
+    order("unload", "org/a")
+    for adapter, code, error in (
+        ("nobody", 404, "adapter_not_found"),
+        ("whole", 400, "adapter_unusable"),
+    ):
+        assert order("load", f"org/a:{adapter}", code)["error"]["code"] == error
+    states = server.http.get(f"{server.url}/admin/models", headers={"x-admin-token": ADMIN_TOKEN})
+    (state,) = (one["state"] for one in states.json()["models"] if one["name"] == "org/a")
+    assert state == "absent"
+    assert order("load", "a:none")["adapters"] == ["first"]
+
+
 def test_after_a_restart_an_adapter_finds_its_own_blocks(
     server: ServerProcess, directory: Path, home: Path
 ) -> None:

@@ -23,6 +23,7 @@ from omlx_server.engine.messages import State, Status
 from omlx_server.engine.pool.entry import Phase
 from omlx_server.engine.pool.pool import ModelPool
 from omlx_server.errors import AdapterNotFound, AdapterUnusable, BadRequest, ModelNotFound
+from omlx_server.models.adapters.shelf import NONE
 from omlx_server.models.hub.names import hub_name
 
 
@@ -77,7 +78,7 @@ class ServedModels:
             raise BadRequest(f"model asks for the adapter '{wanted[:200]}'", param="adapter")
         known = await self._of(name, encoders.CHAT)
         check_preset(known.names[0], preset, known.presets)
-        found = await self._adapter(known, adapter or wanted)
+        found = await self.adapter(known, adapter or wanted)
         model = await self._take(known)
         assert isinstance(model, ServedModel)
         return model.with_preset(preset).adapted(found)
@@ -102,9 +103,9 @@ class ServedModels:
             await self.catalogue.refresh()
         return self.parted(name)
 
-    async def _adapter(self, known: ModelListing, name: str | None) -> Adapter | None:
-        """The adapter of that name, or the default one. Its files are read before the model is
-        loaded for it."""
+    async def adapter(self, known: ModelListing, name: str | None) -> Adapter | None:
+        """The adapter of that name, or the default one. Its files are read, so that the model need
+        not be loaded for one that can't be used. Raises AdapterNotFound and AdapterUnusable."""
         places = known.adapters
         if places is None or not (name or places.default):
             return None
@@ -170,6 +171,17 @@ class ServedModels:
             raise self._unknown(name, "")
         current().about = label_of(found.names[0])
         return found
+
+    async def named(self, name: str) -> tuple[ModelListing, str | None]:
+        """The listing of the model that a name means, as `known_as`, and the adapter of a name as
+        MODEL:ADAPTER. Raises ModelNotFound, and AdapterNotFound where it has no such adapter."""
+        model, adapter = await self._split(name)
+        known = await self.known_as(model or name)
+        if adapter is not None and adapter not in (NONE, *await self.adapters(known)):
+            raise AdapterNotFound(
+                f"The model '{known.names[0]}' has no adapter '{adapter[:200]}'.", param="model"
+            )
+        return known, adapter
 
     async def _of(self, name: str | None, role: Role) -> ModelListing:
         """The listing of the model of that name and role. Raises as `find`."""
