@@ -2,13 +2,13 @@
 
 from pathlib import Path
 
-from omlx_server.cli.models.list import adapters_of
+from omlx_server.cli.models.named import with_adapter
 from omlx_server.cli.shell.options import load_settings
 from omlx_server.cli.shell.output import say, show_json
-from omlx_server.errors import UsageError
+from omlx_server.errors import ModelUnavailable, UsageError
 from omlx_server.models import catalogue
+from omlx_server.models.hub.names import hub_name
 from omlx_server.models.installed import installed_models
-from omlx_server.models.locate import unknown
 from omlx_server.settings import Settings, edit
 from omlx_server.settings.sections import Models
 
@@ -76,16 +76,15 @@ def _check(name: str, target: str, settings: Settings) -> None:
         raise UsageError(
             f"{target} is an alias itself", hint=f"it stands for {models.aliases[target]}"
         )
-    here = installed_models(models)
-    known = catalogue.NAMES.union(*(model.names for model in here))
-    if name in known:
+    if name in catalogue.NAMES.union(*(model.names for model in installed_models(models))):
         raise UsageError(f"a model has the name {name} already", hint="choose another one")
-    model, _, adapter = target.rpartition(":")
-    adapted = (m for m in here if model in m.names and adapter in adapters_of(m, settings).all())
-    if target not in known and next(adapted, None) is None:
-        error = unknown(target, models)
-        hint = f"`omlx-server pull {target}` first" if "/" in target else error.hint
-        raise UsageError(f"there is no model {target} here", hint=hint)
+    if target in catalogue.NAMES:
+        return
+    try:
+        with_adapter(target, settings, takes_paths=False)
+    except ModelUnavailable as error:
+        hint = f"`omlx-server pull {target}` first" if hub_name(target) else error.hint
+        raise UsageError(error.message, hint=hint) from None
 
 
 def _warn(config: Path | None) -> None:

@@ -43,8 +43,10 @@ def ps(server: ServerClient, *, as_json: bool) -> int:
 def load(server: ServerClient, *, name: str, as_json: bool) -> int:
     item = ask(server, "/admin/models/load", {"model": name})
     size = _size(item.get("weight_bytes"))
-    words = f"{_name(item, name)} is loaded{f', {size} of weights' if size else ''}."
-    return _say(item, words, as_json=as_json)
+    words = f"{_name(item, name)} is loaded{f', {size} of weights' if size else ''}"
+    if adapters := item.get("adapters"):
+        words += f", with the adapters {', '.join(visible(str(one)) for one in adapters)}"
+    return _say(item, f"{words}.", as_json=as_json)
 
 
 def unload(server: ServerClient, *, name: str, as_json: bool) -> int:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from rich.filesize import decimal
 
-from omlx_server.cli.models.list import named
+from omlx_server.cli.models.named import named
 from omlx_server.cli.models.server import is_loaded, is_of, items_of, own_admin_server, told
 from omlx_server.cli.server_client.http import NoAnswer
 from omlx_server.cli.shell import stdin

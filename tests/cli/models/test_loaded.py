@@ -43,6 +43,9 @@ def test_ps_as_a_table_and_as_json(server: Server) -> None:
 
 def test_load_unload_and_pin(server: Server) -> None:
     assert omlx("load", "big") == "acme/big is loaded, 1.5 MB of weights.\n"
+    server.items[1]["adapters"] = ["coder", "writer"]
+    assert omlx("load", "tiny") == "tiny is loaded, with the adapters coder, writer.\n"
+    del server.asked[1]
     assert "not loaded any more" in omlx("unload", "acme/big")
     assert "stays" in omlx("pin", "big")
     assert "may go" in omlx("pin", "big", "--off")
