@@ -8,9 +8,10 @@ from typing_extensions import TypedDict
 
 class ListedSetting(TypedDict):
     """One setting: its `value` in force and its `default`. `origin` says where the value is from:
-    flag, env NAME, file PATH or default. `live`: a change applies while the server runs.
-    `needs_restart`: the config has another value, which a restart brings into force. `least` and
-    `most` bound numbers, `choices` are all that is allowed. `help`: what it takes, in words."""
+    flag, env NAME, file PATH, fallback (of `omlx-server up`) or default. `live`: a change applies
+    while the server runs. `needs_restart`: the config has another value, which a restart brings
+    into force. `least` and `most` bound numbers, `choices` are all that is allowed. `help`: what it
+    takes, in words."""
 
     key: str
     value: Any

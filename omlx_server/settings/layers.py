@@ -1,5 +1,6 @@
 """Loads the settings from their layers. For each key the strongest layer that has it wins: flag or
---set, then the variable OMLX_SECTION__KEY, then the config file, then the default."""
+--set, then the variable OMLX_SECTION__KEY, then the config file, then a fallback of the program
+that started this one, then the default."""
 
 import difflib
 import os
@@ -32,37 +33,41 @@ class Loaded:
     settings: Settings
     source: Path | None
     origins: Mapping[str, str]
-    """Where the value of each "section.key" comes from: flag | env NAME | file PATH | default."""
+    """Where the value of each "section.key" comes from: flag | env NAME | file PATH | fallback |
+    default."""
     named: Path | None = None
     overrides: Mapping[str, str] = field(default_factory=dict, repr=False)
+    fallbacks: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     def again(self) -> "Loaded":
         """Load the settings anew, with the same flags and config name, from the file and the
         environment as they are now. Raises as `load`."""
-        return load(self.named, self.overrides)
+        return load(self.named, self.overrides, fallbacks=self.fallbacks)
 
 
 def load(
     config: Path | None = None,
     overrides: Mapping[str, str] = MappingProxyType({}),
     environ: Mapping[str, str] = os.environ,
+    fallbacks: Mapping[str, str] = MappingProxyType({}),
 ) -> Loaded:
-    """The settings in force. `overrides` maps "section.key" to the text of a flag or --set.
+    """The settings in force. `overrides` maps "section.key" to the text of a flag or --set, and
+    `fallbacks` to what counts where no layer but the default has the key.
 
     Raises:
         ConfigError: a key is unknown, a value is not allowed, or the named file is missing.
         PlaceUnusable: the config file or the home directory can't be used.
     """
     source = find_config(config, environ)
-    entries = _from_text(read_config(source), source) if source else {}
+    entries = _from_flags(fallbacks, "fallback")
+    entries |= _from_text(read_config(source), source) if source else {}
     entries |= _from_environ(environ)
-    entries |= _from_flags(overrides)
+    entries |= _from_flags(overrides, "flag")
     settings = _settings_of(entries)
     origins = {key: entries[key].origin if key in entries else "default" for key in KEYS}
     flagged = {key for key, origin in origins.items() if origin == "flag"}
-    return Loaded(
-        settings.without_overrides(flagged), source, MappingProxyType(origins), config, overrides
-    )
+    counting = settings.without_overrides(flagged)
+    return Loaded(counting, source, MappingProxyType(origins), config, overrides, fallbacks)
 
 
 def search_path() -> tuple[Path, ...]:
@@ -92,7 +97,7 @@ def find_config(config: Path | None = None, environ: Mapping[str, str] = os.envi
     return named
 
 
-# --- The three layers ----------------------------------------------------------------------------
+# --- The layers ----------------------------------------------------------------------------------
 
 
 def check_text(text: str, path: Path, environ: Mapping[str, str] = os.environ) -> None:
@@ -209,10 +214,10 @@ def env_name(dotted: str) -> str:
     return f"OMLX_{dotted.upper().replace('.', '__')}"
 
 
-def _from_flags(overrides: Mapping[str, str]) -> dict[str, Entry]:
-    for dotted in overrides:
-        check_key(dotted, "flag")
-    return {key: Entry(text, "flag", is_text=True) for key, text in overrides.items()}
+def _from_flags(texts: Mapping[str, str], origin: str) -> dict[str, Entry]:
+    for dotted in texts:
+        check_key(dotted, origin)
+    return {key: Entry(text, origin, is_text=True) for key, text in texts.items()}
 
 
 SEE_ALL = "`omlx-server config show` lists every key"

@@ -83,6 +83,10 @@ AdapterOption = Annotated[
         help="A LoRA adapter of the model, or its directory, for requests that name none.",
     ),
 ]
+FallbackOption = Annotated[
+    list[str] | None,
+    typer.Option("--fallback", hidden=True, help="As --set, where nothing else sets the key."),
+]
 DegradedOption = Annotated[
     bool,
     typer.Option(
@@ -140,6 +144,7 @@ def serve(
     adapter: AdapterOption = None,
     config_file: ConfigOption = None,
     sets: SetOption = None,
+    fallbacks: FallbackOption = None,
     degraded_on_error: DegradedOption = False,
 ) -> int:
     """Serve a model over the OpenAI API until Ctrl-C.
@@ -166,4 +171,5 @@ def serve(
     flags |= {"models.reranker": reranker, "kv_cache.scheme": kv_scheme, "kv_cache.bits": kv_bits}
     flags |= {"kv_cache.group_size": kv_group_size, "speculation.draft_model": draft_model}
     flags |= {"adapters.default": adapter}
-    return run(model, flags, config_file, sets or [], degraded_on_error=degraded_on_error)
+    weak = fallbacks or []
+    return run(model, flags, config_file, sets or [], weak, degraded_on_error=degraded_on_error)
