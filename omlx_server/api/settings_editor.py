@@ -55,3 +55,7 @@ class SettingsEditor(Protocol):
             Conflict: a flag or the environment sets it, the file can't be written, or the server
                 can't use the value now.
         """
+
+    async def reload(self) -> SettingsChanged:
+        """Read the config file again, and apply what has changed in it and can be applied. Raises
+        Conflict where the server can't use the file now."""

@@ -3,9 +3,11 @@
 from pathlib import Path
 
 from omlx_server.cli.models.named import with_adapter
+from omlx_server.cli.models.server import own_admin_server, told
+from omlx_server.cli.server_client.http import NoAnswer
 from omlx_server.cli.shell.options import load_settings
 from omlx_server.cli.shell.output import say, show_json
-from omlx_server.errors import ModelUnavailable, UsageError
+from omlx_server.errors import ModelUnavailable, OmlxError, UsageError
 from omlx_server.models import catalogue
 from omlx_server.models.hub.names import hub_name
 from omlx_server.models.installed import installed_models
@@ -35,6 +37,7 @@ def run(*, name: str, target: str, remove: str, as_json: bool, config: Path | No
     else:
         print(f"{f'{remove} is forgotten' if remove else f'{name} -> {target}'}  # {file}")
     _warn(config)
+    _tell_server(settings, remove or name, target or None)
     return 0
 
 
@@ -85,6 +88,25 @@ def _check(name: str, target: str, settings: Settings) -> None:
     except ModelUnavailable as error:
         hint = f"`omlx-server pull {target}` first" if hub_name(target) else error.hint
         raise UsageError(error.message, hint=hint) from None
+
+
+def _tell_server(settings: Settings, name: str, target: str | None) -> None:
+    """Have the server of these settings read its config file at once, and say whether the alias
+    counts there; `target` is None for one that was removed. Without a server it says nothing."""
+    server = own_admin_server(settings)
+    try:
+        told(server.post("/admin/settings/reload", {}))
+        listed = told(server.get("/admin/settings")).get("settings", ())
+    except NoAnswer:
+        return
+    except OmlxError as error:
+        say(f"note: the server at {server.url} was not told: {error.message}")
+        return
+    aliases = next((one["value"] for one in listed if one["key"] == _KEY), {})
+    if aliases.get(name) == target:
+        say(f"the server at {server.url} {'knows it' if target else 'has forgotten it'}")
+    else:
+        say(f"note: the server at {server.url} has another config, and does not follow")
 
 
 def _warn(config: Path | None) -> None:

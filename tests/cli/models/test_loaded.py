@@ -137,6 +137,25 @@ def test_without_the_token_ps_shows_what_is_loaded(real: ServerProcess) -> None:
     assert told["models"] == [{"name": "one", "kind": "chat", "state": "loaded", "in_use": 0}]
 
 
+def test_an_alias_counts_at_once_for_the_server_at_the_configured_address(
+    real: ServerProcess, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def alias(*words: str) -> str:
+        result = runner.invoke(app, ["alias", *words])
+        assert result.exit_code == 0, result.output
+        return result.stderr
+
+    monkeypatch.setenv("OMLX_SERVER__PORT", real.url.rpartition(":")[2])
+    assert "was not told: " in alias("small", "starter")
+    monkeypatch.setenv("OMLX_ADMIN_TOKEN", ADMIN_TOKEN)
+    assert alias("small", "starter") == (
+        f"note: the server at {real.url} has another config, and does not follow\n"
+    )
+    monkeypatch.setenv("OMLX_CONFIG", str(real.config))
+    assert alias("little", "starter") == f"the server at {real.url} knows it\n"
+    assert alias("--remove", "little") == f"the server at {real.url} has forgotten it\n"
+
+
 def test_a_real_server_loads_pins_and_unloads(
     real: ServerProcess, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
