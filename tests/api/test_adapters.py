@@ -205,7 +205,11 @@ def test_who_resets_what_is_cached_under_a_salt_resets_it_for_all_adapters(
 
 def test_adapters_are_listed_as_models_with_their_parent(server: ServerProcess) -> None:
     with OpenAI(base_url=f"{server.url}/v1", api_key="x", max_retries=0) as client:
-        parents = {model.id: model.to_dict()["parent"] for model in client.models.list()}
+        listed = {model.id: model.to_dict() for model in client.models.list()}
+        parents = {name: row["parent"] for name, row in listed.items()}
+        roots = {"org/a": ("org/a", "a"), "org/a:second": ("org/a:second", "a:second", "writer")}
+        for root, names in roots.items():
+            assert {name for name, row in listed.items() if row["root"] == root} == set(names)
         names = ("first", "second", "third", "wide", "whole")
         for model in ("org/a", "a"):
             assert {f"{model}:{name}" for name in names} <= parents.keys()
@@ -213,7 +217,7 @@ def test_adapters_are_listed_as_models_with_their_parent(server: ServerProcess) 
             assert parents[f"{model}:third"] == model
         assert parents["writer"] == "org/a"
         assert client.models.retrieve("org/a:second").id == "org/a:second"
-        assert client.models.retrieve("writer").to_dict()["parent"] == "org/a"
+        assert client.models.retrieve("writer").to_dict() == listed["writer"]
     unknown = server.http.get(f"{server.url}/v1/models/org/a:nope")
     assert assert_envelope(unknown, 404)["code"] == "model_not_found"
 

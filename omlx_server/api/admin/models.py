@@ -64,10 +64,12 @@ async def load(request: Request) -> Response:
     adapter = await models.adapter(known, wanted) if wanted else None
     await models.pool.load(known.wanted)
     entry = models.pool.entry(known.wanted.key)
+    shape = _shape(models, known)
     if entry is not None and isinstance(entry.model, ServedModel):
-        async with entry.model.engine.adapting(adapter):
-            return JsonResponse(_shape(models, known))
-    return JsonResponse(_shape(models, known))
+        engine = entry.model.engine
+        async with engine.adapting(adapter):
+            shape["adapters"] = list(await engine.ask(lambda instance: instance.adapters.names))
+    return JsonResponse(shape)
 
 
 @router.post("/admin/models/unload", openapi_extra=_UNLOAD)

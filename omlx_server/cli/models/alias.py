@@ -102,8 +102,8 @@ def _tell_server(settings: Settings, name: str, target: str | None) -> None:
     except OmlxError as error:
         say(f"note: the server at {server.url} was not told: {error.message}")
         return
-    aliases = next((one["value"] for one in listed if one["key"] == _KEY), {})
-    if aliases.get(name) == target:
+    in_force = {one["key"]: one["value"] for one in listed}
+    if in_force.get(_KEY, {}).get(name) == target:
         say(f"the server at {server.url} {'knows it' if target else 'has forgotten it'}")
     else:
         say(f"note: the server at {server.url} has another config, and does not follow")
