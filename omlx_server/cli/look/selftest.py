@@ -17,6 +17,10 @@ from omlx_server.cli.shell.sigterm import sigterm
 from omlx_server.errors import UsageError
 
 _WIDTH = 11
+_CONTENT = (
+    "it names the model, but has no texts of prompts, no paths, and no names of the user or the "
+    "machine"
+)
 
 
 def run(
@@ -56,10 +60,7 @@ def run(
     if file is not None:
         text = json.dumps(report, indent=2, ensure_ascii=False)
         file.write_text(text + "\n", encoding="utf-8")
-        say(
-            f"the report is in {file}: it names the model, but has no texts of prompts, no paths, "
-            "and no names of the user or the machine"
-        )
+        say(f"the report is in {file}: {_CONTENT}")
     return 1 if failed(found) else 0
 
 
