@@ -151,7 +151,6 @@ def serve(
 
     \b
     Examples:
-      omlx-server serve
       omlx-server serve mlx-community/Qwen3-0.6B-4bit --port 9000
       omlx-server serve ./my-model --adapter ./my-adapter --set scheduler.max_batch_size=16
       omlx-server serve ./my-model --draft-model ./small --kv-scheme turboquant --kv-bits 3.5
@@ -169,7 +168,6 @@ def serve(
 
     flags = {"server.host": host, "server.port": port, "models.embedding": embedding_model}
     flags |= {"models.reranker": reranker, "kv_cache.scheme": kv_scheme, "kv_cache.bits": kv_bits}
-    flags |= {"kv_cache.group_size": kv_group_size, "speculation.draft_model": draft_model}
-    flags |= {"adapters.default": adapter}
-    weak = fallbacks or []
-    return run(model, flags, config_file, sets or [], weak, degraded_on_error=degraded_on_error)
+    flags |= {"kv_cache.group_size": kv_group_size, "adapters.default": adapter}
+    flags |= {"speculation.draft_model": draft_model}
+    return run(model, flags, config_file, sets, fallbacks, degraded_on_error=degraded_on_error)

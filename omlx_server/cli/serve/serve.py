@@ -21,8 +21,8 @@ def run(
     model: str,
     flags: Mapping[str, str | None],
     config: Path | None,
-    sets: Sequence[str],
-    fallbacks: Sequence[str],
+    sets: Sequence[str] | None,
+    fallbacks: Sequence[str] | None,
     *,
     degraded_on_error: bool = False,
 ) -> int:
@@ -36,7 +36,7 @@ def run(
         UsageError: the settings or the model can't be used and `degraded_on_error` is off; the
             address can't be used; or a --set is no SECTION.KEY=VALUE, which no config can mend.
     """
-    overrides, weak = overrides_of(sets, flags), overrides_of(fallbacks, None)
+    overrides, weak = overrides_of(sets or (), flags), overrides_of(fallbacks or (), None)
     with sigterm(_end):
         try:
             return _serve(model, settings.load(config, overrides, fallbacks=weak))
