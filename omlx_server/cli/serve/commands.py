@@ -151,10 +151,10 @@ def serve(
 
     \b
     Examples:
-      omlx-server serve mlx-community/Qwen3-0.6B-4bit --port 9000
+      omlx-server serve
+      omlx-server serve mlx-community/Qwen3-0.6B-4bit --embedding-model all-MiniLM-L6-v2
       omlx-server serve ./my-model --adapter ./my-adapter --set scheduler.max_batch_size=16
       omlx-server serve ./my-model --draft-model ./small --kv-scheme turboquant --kv-bits 3.5
-      omlx-server serve --embedding-model all-MiniLM-L6-v2
       OMLX_AUTH__API_KEYS=secret omlx-server serve --host 0.0.0.0
 
     \b
