@@ -11,7 +11,7 @@ from omlx_server.models import layout
 from omlx_server.models.bundled import embedded
 from omlx_server.models.catalogue import MINILM
 from omlx_server.models.damage import damage_in
-from omlx_server.models.hub.download import download
+from omlx_server.models.hub.download import download, is_half_updated
 from omlx_server.models.hub.hub import HubSilent, NoNetwork
 from omlx_server.models.hub.names import HubName, hub_name
 from omlx_server.models.locate import (
@@ -95,12 +95,12 @@ def _undamaged(model: Located) -> Located:
 
 def _from_hub(meant: HubName, places: Places, progress: Progress) -> Pulled:
     name = str(meant)
-    here = _found(name, places)
     into = _where(meant, places)
     try:
         done = download(meant.repo_id, into, progress, revision=meant.revision)
     except NoNetwork as error:
-        if here is not None and isinstance(error, HubSilent):
+        here = _found(name, places) if isinstance(error, HubSilent) else None
+        if here is not None:
             return Pulled(here, 0, is_checked=False)
         raise NoNetwork(error.message, hint=_offline_hint(places)) from error
     return Pulled(located(done.path, name), done.fetched_bytes)
@@ -116,9 +116,10 @@ def _found(name: str, places: Places) -> Located | None:
 def _where(meant: HubName, places: Places) -> Path | None:
     """The directory that has the model already, whole or not, else where new ones go; None is the
     cache."""
-    for root in places.dirs:
-        if (root.expanduser() / str(meant) / "config.json").is_file():
-            return root.expanduser()
+    for root in (root.expanduser() for root in places.dirs):
+        there = (root / str(meant) / "config.json").is_file()
+        if there or is_half_updated(str(meant), root):
+            return root
     return where_new(meant, places)
 
 

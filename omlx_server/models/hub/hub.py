@@ -215,7 +215,7 @@ def explained(repo_id: str) -> Iterator[None]:
 
 def _remote_file(entry: RepoFile) -> RemoteFile:
     sha256 = entry.lfs.sha256 if entry.lfs is not None else ""
-    return RemoteFile(entry.path, int(entry.size), str(sha256))
+    return RemoteFile(entry.path, int(entry.size), str(sha256), str(entry.blob_id))
 
 
 HUB = Hub()
