@@ -21,7 +21,7 @@ OmlxError
 │   │   ├── PinNotFound     404  there is no such pin
 │   │   ├── ResponseNotFound 404 the response is not stored, or not any more
 │   │   └── ItemNotFound    404  an item that a request names is not stored, or not any more
-│   ├── Conflict            409  the model is in use now
+│   ├── Conflict            409  the model is in use now, or its files have changed
 │   └── PayloadTooLarge     413  the body or the prompt is over its limit
 ├── NotAuthorized       401  no or wrong API key
 ├── NotNow                  later it may be possible; comes with Retry-After where a time is known

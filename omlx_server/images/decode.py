@@ -6,6 +6,7 @@ What a file is, its bytes say; a name or a media type that came with it counts f
 
 import numpy as np
 
+from omlx_server.core.extras import how_to_install
 from omlx_server.errors import BadRequest
 from omlx_server.images.bitmap import Bitmap, Pixels
 from omlx_server.images.formats import gif, jpeg, png, webp
@@ -34,7 +35,7 @@ def decode(header: Header, *, param: str | None = None) -> Bitmap:
     except ImportError:
         raise BadRequest(
             "this server can't decode images: it lacks the extra 'vision' "
-            "(pip install 'omlx-server[vision]')",
+            f"({how_to_install('vision')})",
             param=param,
         ) from None
     try:

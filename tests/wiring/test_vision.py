@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from omlx_server.core.extras import how_to_install
 from omlx_server.core.memory.encoder import STRUCTURAL
 from omlx_server.core.work import finish
 from omlx_server.engine.model_instance import ModelInstance
@@ -83,4 +84,4 @@ def test_the_extra_is_named_where_it_is_missing(
 
     monkeypatch.setattr(metadata, "version", missing)
     why = why_no_vision(located, Settings.of({}))
-    assert why == "the extra 'vision' is not installed (pip install 'omlx-server[vision]')"
+    assert why == f"the extra 'vision' is not installed ({how_to_install('vision')})"
