@@ -21,7 +21,7 @@ from pathlib import Path
 import psutil
 
 from omlx_server.errors import NoPlaceForModels, system_errors_as
-from omlx_server.models.adapters.shelf import FOLDER
+from omlx_server.models.adapters.registry import FOLDER
 
 STAGING = ".staging-"
 STALE_SECONDS = 24 * 3600

@@ -150,7 +150,7 @@ class Loading:
         with one that can't be used."""
         places = self.known.adapter_places(source)
         if places is not None and places.default:
-            find = self.known.adapter_files.find
+            find = self.known.adapter_registry.find
             async with client.adapting(await asyncio.to_thread(find, places, None)):
                 pass
 

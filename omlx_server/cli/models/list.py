@@ -15,7 +15,7 @@ from omlx_server.cli.shell.options import load_settings
 from omlx_server.cli.shell.output import show_json, visible
 from omlx_server.core.model_files.kind import Kind
 from omlx_server.errors import UsageError
-from omlx_server.models.adapters.shelf import AdapterPlaces
+from omlx_server.models.adapters.registry import AdapterPlaces
 from omlx_server.models.installed import Installed, installed_models
 from omlx_server.models.locate import unknown
 from omlx_server.settings import Settings

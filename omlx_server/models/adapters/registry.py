@@ -73,7 +73,7 @@ def _in(root: Path) -> Iterable[Path]:
 
 
 @dataclass(slots=True)
-class AdapterFiles:
+class AdapterRegistry:
     """Reads adapters, and remembers them until their files change."""
 
     _known: dict[tuple[Path, str], tuple[object, Adapter]] = field(default_factory=dict)
@@ -100,7 +100,7 @@ class AdapterFiles:
             )
         return self._adapter(there[wanted], wanted)
 
-    def read(self) -> list[Adapter]:
+    def all_read(self) -> list[Adapter]:
         """All adapters that were read, those that have changed or are gone since as well."""
         return list(self._read)
 
