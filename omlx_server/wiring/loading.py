@@ -47,8 +47,8 @@ _KEEP_SECONDS = 10.0
 @dataclass(slots=True, eq=False)
 class Loading:
     """The loader of one server's pool. `failed(key, problem)` is called when a model crashes again
-    and again. `make_way(key)` unloads another model that no request uses, when a request to the
-    model `key` does not fit into the memory beside it."""
+    and again. `make_way(key)` makes room, by adapters or another model that no request uses,
+    when a request to the model `key` does not fit into the memory beside them."""
 
     engine: AsyncEngine
     instances: InstanceFactory
