@@ -277,6 +277,12 @@ class FetchFailed(ModelUnavailable):
     exit_code = 1
 
 
+def how_to_install(extra: str) -> str:
+    """The hint where a package is missing that belongs to an extra of pyproject.toml. There is no
+    release on PyPI, so it is installed from the clone."""
+    return f"uv tool install '.[{extra}]', in the clone; for pip and pipx see docs/install.md"
+
+
 def first_line(error: BaseException) -> str:
     """The first line of the error's message, or the name of its class if it has no message."""
     return (str(error).splitlines() or [type(error).__name__])[0]

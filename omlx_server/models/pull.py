@@ -3,13 +3,14 @@
 Runs in whichever thread calls it.
 """
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from omlx_server.errors import FetchFailed, ModelUnavailable
 from omlx_server.models import layout
 from omlx_server.models.bundled import embedded
-from omlx_server.models.catalogue import MINILM
+from omlx_server.models.catalogue import MINILM, NAMES, find
 from omlx_server.models.damage import damage_in
 from omlx_server.models.hub.download import download, is_half_updated
 from omlx_server.models.hub.hub import HubSilent, NoNetwork
@@ -61,6 +62,33 @@ def pulled(name: str, places: Places, progress: Progress) -> Pulled:
     if meant is None:
         raise unknown_model(name, places)
     return _from_hub(meant, places, progress)
+
+
+def pulled_or_made(
+    name: str, places: Places, progress: Progress, make: Callable[[Progress], Located]
+) -> Pulled:
+    """As `pulled`, and takes the starter too. `make` fetches and makes that one, if it is not
+    there: how it is kept depends on the device, which only the server's own parts know."""
+    wheel = _Wheel(progress)
+    if find(name) is not None:
+        made = make(wheel)
+        return Pulled(made, wheel.nbytes)
+    done = pulled(name, places, wheel)
+    return replace(done, fetched_bytes=wheel.nbytes) if name in NAMES else done
+
+
+class _Wheel:
+    """A Progress that passes updates on, and keeps in `nbytes` the size in bytes of the wheel that
+    was downloaded; 0 if none was."""
+
+    def __init__(self, progress: Progress) -> None:
+        self.nbytes = 0
+        self._progress = progress
+
+    def update(self, stage: str, done: int, total: int) -> None:
+        if stage == "download":
+            self.nbytes = total
+        self._progress.update(stage, done, total)
 
 
 def bundled(name: str, places: Places, progress: Progress) -> Located | None:

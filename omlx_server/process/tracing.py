@@ -6,8 +6,7 @@ import os
 from collections.abc import Mapping
 
 from omlx_server.api.http.exchange import Tracer
-from omlx_server.core.extras import how_to_install
-from omlx_server.errors import UsageError
+from omlx_server.errors import UsageError, how_to_install
 from omlx_server.settings import Settings
 
 _log = logging.getLogger(__name__)

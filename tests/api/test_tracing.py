@@ -18,8 +18,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 from omlx_server.api.http.exchange import REQUEST_ID, Exchange, Phases
 from omlx_server.api.metrics.otel import OtelTracer
-from omlx_server.core.extras import how_to_install
-from omlx_server.errors import UsageError
+from omlx_server.errors import UsageError, how_to_install
 from omlx_server.process.tracing import find_tracer
 from omlx_server.settings import Settings
 from tests.api.harness import CHAT, MARKER, serving, wait_for

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from omlx_server.core.extras import how_to_install
 from omlx_server.core.memory.encoder import STRUCTURAL
 from omlx_server.core.work import finish
 from omlx_server.engine.model_instance import ModelInstance
+from omlx_server.errors import how_to_install
 from omlx_server.models.locate import Located
 from omlx_server.settings import Settings
 from omlx_server.wiring.model_factory import InstanceFactory

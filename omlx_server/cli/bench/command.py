@@ -15,8 +15,7 @@ from omlx_server.cli.bench.target import Target
 from omlx_server.cli.server_client.http import ServerClient
 from omlx_server.cli.shell.output import show_json
 from omlx_server.cli.shell.progress import open_display
-from omlx_server.core.extras import how_to_install
-from omlx_server.errors import OmlxError, UsageError, system_errors_as
+from omlx_server.errors import OmlxError, UsageError, how_to_install, system_errors_as
 
 PLAN = Plan()
 Painter = Callable[[Result, Result | None, Path], None]

@@ -1,8 +1,7 @@
 """Opens the remote medium that a URL names. Its package is an extra, so it is imported only
 then."""
 
-from omlx_server.core.extras import how_to_install
-from omlx_server.errors import ConfigError
+from omlx_server.errors import ConfigError, how_to_install
 from omlx_server.store.mediums.medium import Medium
 
 REDIS = ("redis", "rediss", "valkey", "valkeys", "unix")

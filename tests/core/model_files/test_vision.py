@@ -4,7 +4,6 @@ from typing import Any
 
 import pytest
 
-from omlx_server.core.extras import how_to_install
 from omlx_server.core.model_files.vision import (
     FAMILIES,
     files_lack,
@@ -12,6 +11,7 @@ from omlx_server.core.model_files.vision import (
     server_lacks,
     vision_family,
 )
+from omlx_server.errors import how_to_install
 
 SEES: dict[str, Any] = {"model_type": "qwen3_vl", "vision_config": {}}
 TENSORS = ("model.embed_tokens.weight", "visual.patch_embed.proj.weight")
