@@ -61,7 +61,8 @@ def test_adapters_that_nothing_uses_go_for_another_models_request(tmp_path: Path
             adapted = replace(request("adapted", PROMPT, 2), adapter=adapter)
             await collect(await one.submit(adapted))
             assert await one.ask(lambda own: own.adapters.names) == ("tuned",)
-            await two.ask(lambda own: tighten(own, opened.instances.account))
+            weights = one.weight_bytes + two.weight_bytes
+            await two.ask(lambda own: tighten(own, opened.instances.account, weights))
             assert await collect(await two.submit(request("plain", PROMPT, 2)))
             assert await one.ask(lambda own: own.adapters.names) == ()
             assert len(opened.models.loaded()) == 2
@@ -71,12 +72,11 @@ def test_adapters_that_nothing_uses_go_for_another_models_request(tmp_path: Path
     asyncio.run(scene())
 
 
-def tighten(instance: ModelInstance, account: Account) -> None:
-    """Have the memory fit one request and a short answer beside the weights of both models, but no
+def tighten(instance: ModelInstance, account: Account, weights: int) -> None:
+    """Have the memory fit one request and a short answer beside so many bytes of weights, but no
     adapter."""
     assert instance.watch is not None
     guard = instance.watch.guard
-    weights = sum(share.holder.weight_bytes for share in account.shares if share.holder)
     guard.ledger = replace(guard.ledger, weights=weights)
     needed = next(
         limit

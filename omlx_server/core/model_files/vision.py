@@ -6,6 +6,8 @@ The reasons against it are ends of a sentence that begins with "it takes no imag
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
+from omlx_server.errors import how_to_install
+
 FAMILIES: Mapping[str, str] = {
     "gemma3": "Gemma 3",
     "idefics3": "Idefics3",
