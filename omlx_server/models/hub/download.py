@@ -114,7 +114,8 @@ def download(
             network; what has come so far stays for the next time.
     """
     name = str(HubName(repo_id, revision))
-    _finish_update(name, models_dir, progress)
+    with explained(repo_id):
+        _finish_update(name, models_dir, progress)
     remote = hub.HUB.look(repo_id, revision)
     remote.check_files()
     with explained(repo_id), _alone(_lock_of(name, models_dir), progress):

@@ -48,7 +48,7 @@ def finish(ready: Path, target: Path) -> None:
         config = target / _CONFIG
         if (ready / _CONFIG).exists():
             config.unlink(missing_ok=True)
-        else:
+        elif config.exists():
             config.rename(ready / _CONFIG)
         if (ready / _GONE).exists():
             for name in json_file.read(ready / _GONE):
@@ -73,7 +73,7 @@ def remove_others(staged: Path, names: Collection[str]) -> None:
 def _gone(target: Path, names: Collection[str]) -> Iterator[str]:
     """The paths of the files of an earlier version that are not among `names`: weights, and what
     huggingface_hub has noted, with its note."""
-    for file in [*target.glob("model*.safetensors"), target / layout.INDEX]:
+    for file in [*target.glob("model*.safetensors"), *target.glob(layout.INDEX)]:
         if file.name not in names:
             yield file.name
     for note in _files(target / _NOTES):

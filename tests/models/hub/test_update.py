@@ -58,6 +58,12 @@ def content_of(model: Path) -> dict[str, bytes]:
     return {name: content for name, content in found.items() if not name.startswith(".cache/")}
 
 
+def states_of(model: Path) -> dict[Path, tuple[int, int]]:
+    """The inode and the time of each file and each directory."""
+    stats = {path: path.stat() for path in (model, *model.rglob("*"))}
+    return {path: (stat.st_ino, stat.st_mtime_ns) for path, stat in stats.items()}
+
+
 def left_in(models: Path) -> set[str]:
     return {path.name for path in (models / DOWNLOADS).iterdir()}
 
@@ -125,13 +131,11 @@ def test_what_a_kill_has_left_is_finished_without_a_network(models: Path, hub_at
 
 
 def test_a_pull_of_what_is_here_moves_nothing(models: Path, hub_at: HubAt) -> None:
-    before = {path: path.stat() for path in (models / REPO).rglob("*")}
+    before = states_of(models / REPO)
     with fake_hub.serve(REPO, OLD, LARGE) as (address, asked):
         hub_at(address)
         assert download(REPO, models, Silent()).fetched_bytes == 0
-    assert {path: path.stat().st_ino for path in (models / REPO).rglob("*")} == {
-        path: stat.st_ino for path, stat in before.items()
-    }
+    assert states_of(models / REPO) == before
     assert not [line for line in asked if "/resolve/" in line]
     assert left_in(models) == {PARTS}
 
