@@ -14,7 +14,7 @@ from typing import Any
 
 from omlx_server.errors import ConfigError, PlaceUnusable
 from omlx_server.settings.override_keys import TABLE, check_tables, keys_in
-from omlx_server.settings.overrides import with_paths_from
+from omlx_server.settings.overrides import adapter_from, path_from, with_paths_from
 from omlx_server.settings.sections import FIELDS, KEYS, SECTIONS, Settings
 from omlx_server.settings.types import own_place
 from omlx_server.settings.values import Entry, checked
@@ -24,6 +24,12 @@ TOKEN_VARIABLE = "OMLX_ADMIN_TOKEN"
 """Holds the admin token (admin_token.py). It is no setting, though its name looks like one of the
 section `admin`."""
 _ALIASES = "models.aliases."
+# The settings whose paths are relative to the directory of the config file.
+_PATHS = {
+    TABLE: with_paths_from,
+    "adapters.directory": path_from,
+    "adapters.default": adapter_from,
+}
 # What tomllib says of a text that does not end.
 _ENDLESS = ("Unterminated string", r"Illegal character '\n'", "Expected \"'")
 
@@ -136,8 +142,9 @@ def _from_text(text: str, path: Path) -> dict[str, Entry]:
             if f"{section}.{key}" not in FIELDS:
                 raise _unknown(f"{section}.{key}", origin)
             entries[f"{section}.{key}"] = Entry(value, origin, is_text=False)
-    if tables := entries.get(TABLE):
-        entries[TABLE] = replace(tables, value=with_paths_from(tables.value, path.parent))
+    for key, absolute in _PATHS.items():
+        if entry := entries.get(key):
+            entries[key] = replace(entry, value=absolute(entry.value, path.parent))
     return entries
 
 

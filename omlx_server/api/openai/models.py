@@ -27,15 +27,14 @@ async def list_models(request: Request) -> Response:
     models = context_of(request).models
     await models.catalogue.refresh()
     found = by_name(models)
-    distinct = {id(one): one for one in found.values()}.items()
-    adapters = {own: await models.adapters(one) for own, one in distinct}  # of all names of one
+    adapters = await models.adapters_of(found.values())
     shapes = [
         shape
         for name, one in found.items()
         for shape in _shapes(models, name, one, adapters[id(one)])
     ]
     for alias in models.catalogue.aliases:
-        name, adapter = models.parted(alias)
+        name, adapter = models.split_adapter(alias)
         if name in found and adapter in adapters[id(found[name])]:
             shapes.append(_shape(models, alias, found[name], parent=name, adapter=adapter))
     page: ModelList = {
@@ -52,7 +51,7 @@ async def list_models(request: Request) -> Response:
 async def get_model(request: Request, name: str) -> Response:
     """One model by name."""
     models = context_of(request).models
-    model, adapter = models.parted(name)
+    model, adapter = models.split_adapter(name)
     known = await models.known_as(model or name)
     if adapter is None:
         return JsonResponse(_shape(models, name, known))

@@ -14,7 +14,7 @@ from omlx_server.cli.models.images import images_of
 from omlx_server.cli.shell.options import load_settings
 from omlx_server.cli.shell.output import show_json, visible
 from omlx_server.core.model_files.kind import Kind
-from omlx_server.models.adapters.shelf import AdapterPlaces
+from omlx_server.models.adapters.registry import AdapterPlaces
 from omlx_server.models.installed import Installed, installed_models
 from omlx_server.settings import Settings
 

@@ -12,7 +12,7 @@ from omlx_server.cli.shell import stdin
 from omlx_server.cli.shell.options import load_settings
 from omlx_server.cli.shell.output import say
 from omlx_server.errors import OmlxError, UsageError
-from omlx_server.models.adapters.shelf import AdapterPlaces
+from omlx_server.models.adapters.registry import AdapterPlaces
 from omlx_server.models.installed import Installed
 from omlx_server.models.remove import freed_by, remove
 from omlx_server.settings import Settings
