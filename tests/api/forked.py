@@ -96,7 +96,7 @@ def _forker() -> socket.socket:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with theirs:
         process = subprocess.Popen(
-            [sys.executable, "-m", "tests.api.forker"], stdin=theirs, env=_PLAIN
+            [sys.executable, "-m", "tests.api.forker"], stdin=theirs.fileno(), env=_PLAIN
         )
     atexit.register(process.wait)
     atexit.register(ours.close)
