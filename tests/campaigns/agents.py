@@ -23,7 +23,7 @@ from tests.scripted_models import save_scripted
 CONTEXT = 49_152
 """Tokens of the context of the models: no agent takes this by itself."""
 
-_TURN_SECONDS = 180.0
+_TURN_SECONDS = 600.0  # a talk has long prompts, and machines are busy
 _LONGEST_PROBLEM = 600
 
 Say = Callable[[str], None]
