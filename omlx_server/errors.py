@@ -21,7 +21,7 @@ OmlxError
 │   │   ├── PinNotFound     404  there is no such pin
 │   │   ├── ResponseNotFound 404 the response is not stored, or not any more
 │   │   └── ItemNotFound    404  an item that a request names is not stored, or not any more
-│   ├── Conflict            409  the model is in use now
+│   ├── Conflict            409  the model is in use now, or its files have changed
 │   └── PayloadTooLarge     413  the body or the prompt is over its limit
 ├── NotAuthorized       401  no or wrong API key
 ├── NotNow                  later it may be possible; comes with Retry-After where a time is known
@@ -275,6 +275,12 @@ class FetchFailed(ModelUnavailable):
     """The model was named correctly, but network, hub or disk failed."""
 
     exit_code = 1
+
+
+def how_to_install(extra: str) -> str:
+    """The hint where a package is missing that belongs to an extra of pyproject.toml. There is no
+    release on PyPI, so it is installed from the clone."""
+    return f"uv tool install '.[{extra}]', in the clone; for pip and pipx see docs/install.md"
 
 
 def first_line(error: BaseException) -> str:

@@ -2,6 +2,14 @@
 # Sourced by the other scripts: `prepare [EXTRA]` makes .venv with this package (editable) in it.
 # Quick when nothing changed. The same on Linux and Mac; needs Python >= 3.11 and, for MLX, a C++
 # compiler. OMLX_PYTHON names the Python to use, OMLX_VENV another place than .venv.
+# A script that is started with --help or -h ends here: it prints the comment at its head.
+
+case ${1:-} in
+  --help | -h)
+    sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0"
+    exit 0
+    ;;
+esac
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit
 VENV=${OMLX_VENV:-.venv}

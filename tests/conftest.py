@@ -4,6 +4,11 @@ import gc
 import os
 import signal
 
+from tests.heap import Heap
+
+# Nothing is garbage while modules are imported and tests are collected.
+gc.disable()
+
 # Servers in tests make no file of a token in the home of whoever runs them.
 os.environ.setdefault("OMLX_ADMIN_TOKEN", "admin-token-of-the-tests")
 
@@ -19,8 +24,14 @@ os.environ["OMLX_CHECKS"] = "1"
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+HEAP = Heap()
+
+
 def pytest_collection_finish() -> None:
-    """What all tests share is no garbage, and is not looked through again and again: a full
-    collection takes half a second with it, and tests of memory ask for dozens."""
-    gc.collect()
-    gc.freeze()
+    HEAP.stand_before()
+    HEAP.keep()
+    gc.enable()
+
+
+def pytest_runtest_logstart(nodeid: str) -> None:
+    HEAP.begin(nodeid.partition("::")[0])

@@ -8,9 +8,10 @@ from typing_extensions import TypedDict
 
 class ListedSetting(TypedDict):
     """One setting: its `value` in force and its `default`. `origin` says where the value is from:
-    flag, env NAME, file PATH or default. `live`: a change applies while the server runs.
-    `needs_restart`: the config has another value, which a restart brings into force. `least` and
-    `most` bound numbers, `choices` are all that is allowed. `help`: what it takes, in words."""
+    flag, env NAME, file PATH, fallback (of `omlx-server up`) or default. `live`: a change applies
+    while the server runs. `needs_restart`: the config has another value, which a restart brings
+    into force. `least` and `most` bound numbers, `choices` are all that is allowed. `help`: what it
+    takes, in words."""
 
     key: str
     value: Any
@@ -54,3 +55,7 @@ class SettingsEditor(Protocol):
             Conflict: a flag or the environment sets it, the file can't be written, or the server
                 can't use the value now.
         """
+
+    async def reload(self) -> SettingsChanged:
+        """Read the config file again, and apply what has changed in it and can be applied. Raises
+        Conflict where the server can't use the file now."""

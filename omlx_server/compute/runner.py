@@ -11,7 +11,6 @@ Which of the last two comes first is for the engine to say (engine/pipeline.py).
 import logging
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import partial
 
 from omlx_server.compute import caches as cache_ops
@@ -25,8 +24,9 @@ from omlx_server.compute.model.loader import LoadedModel
 from omlx_server.compute.payload import BlockCodec, Payload
 from omlx_server.compute.prefill import Prefiller
 from omlx_server.compute.prefilled import Prefilled
+from omlx_server.compute.verify import Feed
 from omlx_server.core.blocks.block import PayloadId
-from omlx_server.core.cluster.told import Chunks, Launch, Reset, without_samples
+from omlx_server.core.cluster.told import Chunks, Launch, Reset, chunks_of, without_samples
 from omlx_server.core.crash import Crash, guarded
 from omlx_server.core.images import ImageSpan
 from omlx_server.core.request import RequestId, Restored, SamplingParams
@@ -117,11 +117,7 @@ class ModelRunner:
         late = beside_host and self._batch.constrained and not step.verifies
         at_once = step.verifies or self._must_be_read(step, beside_host=beside_host)
         begun, sampling = time.perf_counter(), None
-        feeds = self._batch.feeds(step.drafts, step.asks) if step.verifies else []
-        if self.tell is not None:
-            drafts = {id: feed.draft for id, feed in zip(ids, feeds, strict=False) if feed.draft}
-            own = replace(step, drafts=drafts, restores=(), chunks=())
-            self.tell(Launch(without_samples(own)))
+        feeds = self._feeds(step) if step.verifies or self.tell is not None else []
         if step.decodes:
             sampling = self._batch.begin(feeds, samples_late=late)
         groups = tuple(self.grouping.group(step.chunks))
@@ -139,6 +135,15 @@ class ModelRunner:
         if not late:
             launched.finish_launch()
         return launched
+
+    def _feeds(self, step: Step) -> list[Feed]:
+        """What the decode feeds where it verifies drafts; other ranks are told of it."""
+        feeds = self._batch.feeds(step.drafts, step.asks) if step.verifies else []
+        if self.tell is not None:
+            pairs = zip(self._batch.ids, feeds, strict=False)
+            drafts = {id: feed.draft for id, feed in pairs if feed.draft}
+            self.tell(Launch(without_samples(step, drafts)))
+        return feeds
 
     def _must_be_read(self, step: Step, *, beside_host: bool) -> bool:
         """Whether the tokens of a step without drafts should be taken before anything else is
@@ -226,10 +231,7 @@ class ModelRunner:
         gone = (*chunks.lost, *chunks.starved)
         left = [chunk for chunk in step.chunks if chunk not in gone]
         if self.tell is not None and left:
-            those = {chunk.prefill for chunk in left}
-            restores = tuple(r for r in step.restores if r.prefill in those)
-            own = Step(restores=restores, chunks=tuple(left))
-            self.tell(Chunks(without_samples(own)))
+            self.tell(Chunks(chunks_of(step, left)))
         for group in self.grouping.group(left) if gone else groups:
             arrivals += self._prefill(group, chunks)
         if chunks.last is not None:

@@ -35,6 +35,11 @@ class Adapter:
     shapes: Shapes = field(compare=False, default_factory=dict)
 
 
+def is_path(text: str) -> bool:
+    """Whether what a setting says of an adapter is the path of its directory, and not a name."""
+    return text.startswith((".", "~")) or "/" in text
+
+
 def digest_of(config: bytes, weights_digest: bytes) -> bytes:
     """The digest of an adapter: the SHA-256 of those of its two files. `config` is the content of
     the one, `weights_digest` the SHA-256 of the other."""

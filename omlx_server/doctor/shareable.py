@@ -1,5 +1,6 @@
-"""The form of a report to share: figures and findings, without texts of prompts, without paths, and
-without names of the user or the machine. The self-test and `scripts/bench --share` write it."""
+"""The form of a report to share: figures and findings, and the name of the model, without texts of
+prompts, without paths, and without names of the user or the machine. The self-test and
+`scripts/bench --share` write it."""
 
 import getpass
 import os

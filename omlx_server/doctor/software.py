@@ -57,7 +57,7 @@ def mlx(found: Device | None, code: int, said: str) -> Finding:
         fix = "this wheel of mlx does not suit the processor: pip install --force-reinstall mlx"
         return fail("mlx", f"crashed when it was loaded (signal {-code})", fix)
     last = (said.strip().splitlines() or ["it says nothing"])[-1]
-    return fail("mlx", f"can't be loaded: {last}", "pip install --force-reinstall omlx-server")
+    return fail("mlx", f"can't be loaded: {last}", "install omlx-server anew: docs/install.md")
 
 
 def blas(found: Device) -> Finding:

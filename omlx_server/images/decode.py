@@ -6,7 +6,7 @@ What a file is, its bytes say; a name or a media type that came with it counts f
 
 import numpy as np
 
-from omlx_server.errors import BadRequest
+from omlx_server.errors import BadRequest, how_to_install
 from omlx_server.images.bitmap import Bitmap, Pixels
 from omlx_server.images.formats import gif, jpeg, png, webp
 from omlx_server.images.formats.header import Bounds, Header
@@ -34,7 +34,7 @@ def decode(header: Header, *, param: str | None = None) -> Bitmap:
     except ImportError:
         raise BadRequest(
             "this server can't decode images: it lacks the extra 'vision' "
-            "(pip install 'omlx-server[vision]')",
+            f"({how_to_install('vision')})",
             param=param,
         ) from None
     try:

@@ -7,7 +7,7 @@ thread may call it.
 
 import difflib
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -206,7 +206,11 @@ def _is_file(path: Path) -> bool:
 def near_names(name: str, places: Places) -> list[str]:
     """At most three names of models that are near `name`, the nearest first."""
     known = [row.name for row in (*CATALOGUE, *SHORT_NAMES)]
-    known += [n for model in installed(places) for n in model.names]
+    return nearest(name, [*known, *(n for model in installed(places) for n in model.names)])
+
+
+def nearest(name: str, known: Iterable[str]) -> list[str]:
+    """At most three of the `known` names that are near `name`, the nearest first."""
     by_lower = {n.lower(): n for n in known}
     close = difflib.get_close_matches(name.lower(), by_lower, n=SUGGESTIONS, cutoff=0.5)
     return [by_lower[n] for n in close]

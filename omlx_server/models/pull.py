@@ -3,15 +3,16 @@
 Runs in whichever thread calls it.
 """
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from omlx_server.errors import FetchFailed, ModelUnavailable
 from omlx_server.models import layout
 from omlx_server.models.bundled import embedded
-from omlx_server.models.catalogue import MINILM
+from omlx_server.models.catalogue import MINILM, NAMES, find
 from omlx_server.models.damage import damage_in
-from omlx_server.models.hub.download import download
+from omlx_server.models.hub.download import download, is_half_updated
 from omlx_server.models.hub.hub import HubSilent, NoNetwork
 from omlx_server.models.hub.names import HubName, hub_name
 from omlx_server.models.locate import (
@@ -63,6 +64,33 @@ def pulled(name: str, places: Places, progress: Progress) -> Pulled:
     return _from_hub(meant, places, progress)
 
 
+def pulled_or_made(
+    name: str, places: Places, progress: Progress, make: Callable[[Progress], Located]
+) -> Pulled:
+    """As `pulled`, and takes the starter too. `make` fetches and makes that one, if it is not
+    there: how it is kept depends on the device, which only the server's own parts know."""
+    wheel = _Wheel(progress)
+    if find(name) is not None:
+        made = make(wheel)
+        return Pulled(made, wheel.nbytes)
+    done = pulled(name, places, wheel)
+    return replace(done, fetched_bytes=wheel.nbytes) if name in NAMES else done
+
+
+class _Wheel:
+    """A Progress that passes updates on, and keeps in `nbytes` the size in bytes of the wheel that
+    was downloaded; 0 if none was."""
+
+    def __init__(self, progress: Progress) -> None:
+        self.nbytes = 0
+        self._progress = progress
+
+    def update(self, stage: str, done: int, total: int) -> None:
+        if stage == "download":
+            self.nbytes = total
+        self._progress.update(stage, done, total)
+
+
 def bundled(name: str, places: Places, progress: Progress) -> Located | None:
     """The embedding model by either of its names, fetched if need be; None for any other name.
 
@@ -95,12 +123,12 @@ def _undamaged(model: Located) -> Located:
 
 def _from_hub(meant: HubName, places: Places, progress: Progress) -> Pulled:
     name = str(meant)
-    here = _found(name, places)
     into = _where(meant, places)
     try:
         done = download(meant.repo_id, into, progress, revision=meant.revision)
     except NoNetwork as error:
-        if here is not None and isinstance(error, HubSilent):
+        here = _found(name, places) if isinstance(error, HubSilent) else None
+        if here is not None:
             return Pulled(here, 0, is_checked=False)
         raise NoNetwork(error.message, hint=_offline_hint(places)) from error
     return Pulled(located(done.path, name), done.fetched_bytes)
@@ -116,9 +144,10 @@ def _found(name: str, places: Places) -> Located | None:
 def _where(meant: HubName, places: Places) -> Path | None:
     """The directory that has the model already, whole or not, else where new ones go; None is the
     cache."""
-    for root in places.dirs:
-        if (root.expanduser() / str(meant) / "config.json").is_file():
-            return root.expanduser()
+    for root in (root.expanduser() for root in places.dirs):
+        there = (root / str(meant) / "config.json").is_file()
+        if there or is_half_updated(str(meant), root):
+            return root
     return where_new(meant, places)
 
 

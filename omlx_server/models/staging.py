@@ -21,7 +21,7 @@ from pathlib import Path
 import psutil
 
 from omlx_server.errors import NoPlaceForModels, system_errors_as
-from omlx_server.models.adapters.shelf import FOLDER
+from omlx_server.models.adapters.registry import FOLDER
 
 STAGING = ".staging-"
 STALE_SECONDS = 24 * 3600
@@ -40,10 +40,21 @@ def staged(target: Path, is_complete: Callable[[Path], bool]) -> Iterator[Path]:
     try:
         (path / "model").mkdir()
         yield path
-        _sync(path / "model")
+        sync(path / "model")
         _publish(path / "model", target, path, is_complete)
     finally:
         shutil.rmtree(path, ignore_errors=True)
+
+
+def sync(directory: Path) -> None:
+    """Write all files below a directory to the disk. Without this before a rename, a power cut
+    could leave the new name with empty files."""
+    for path in [*directory.rglob("*"), directory]:
+        handle = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
 
 
 def prepare(models_dir: Path, name: str, disk_bytes: int) -> None:
@@ -72,16 +83,6 @@ def remove_stale(models_dir: Path) -> None:
         old = time.time() - _modified(path) > STALE_SECONDS
         if old or (_PID.fullmatch(pid) and not psutil.pid_exists(int(pid))):
             shutil.rmtree(path, ignore_errors=True)
-
-
-def _sync(directory: Path) -> None:
-    """To the disk before the rename, or a power cut could leave the final name with empty files."""
-    for path in [*directory.rglob("*"), directory]:
-        handle = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
 
 
 def _publish(model: Path, target: Path, staging: Path, is_complete: Callable[[Path], bool]) -> None:

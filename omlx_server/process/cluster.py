@@ -5,15 +5,18 @@ with an error, and then the process starts anew in the same place: with the same
 process id and the same listening socket, at which clients may wait meanwhile.
 """
 
+import asyncio
 import logging
 import os
 import socket
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 from omlx_server.core.cluster.hosts import Host, parsed
+from omlx_server.engine.client.engine_client import AsyncEngine
 from omlx_server.errors import ConfigError
 from omlx_server.process.listen import INHERITED
 from omlx_server.settings import Loaded, Settings
@@ -53,21 +56,31 @@ def gathering_options(loaded: Loaded, hosts: Sequence[Host]) -> GatheringOptions
     return GatheringOptions(hosts, own.port, secret, own.program, tuple(options))
 
 
-def make_cluster(loaded: Loaded, lost: Callable[[str], None]) -> Cluster | None:
-    """The cluster of a server; None where the settings name none. `lost` is called once, on any
-    thread. Raises ConfigError."""
+def make_cluster(loaded: Loaded, stack: AsyncExitStack) -> Cluster | None:
+    """The cluster of a server, which ends with `stack`; None where the settings name none. Raises
+    ConfigError."""
     hosts = hosts_of(loaded.settings)
     if not hosts:
         return None
-    options = gathering_options(loaded, hosts)
-    return Cluster(options, loaded.settings.cluster.backend, lost)
+    cluster = Cluster(gathering_options(loaded, hosts), loaded.settings.cluster.backend)
+    stack.callback(cluster.gathering.close)
+    return cluster
 
 
-def start_anew_soon(sock: socket.socket) -> None:
-    """Start this process anew when running answers had the time to end."""
-    timer = threading.Timer(_LAST_WORDS_SECONDS, _start_anew, (sock,))
-    timer.daemon = True
-    timer.start()
+def watch_cluster(cluster: Cluster | None, engine: AsyncEngine, sock: socket.socket) -> None:
+    """When the cluster is lost, end all requests with an error, then start this process anew with
+    its listening socket `sock`. Called on the event loop's thread."""
+    if cluster is None:
+        return
+    loop = asyncio.get_running_loop()
+
+    def lost(problem: str) -> None:
+        loop.call_soon_threadsafe(engine.lose, problem)
+        timer = threading.Timer(_LAST_WORDS_SECONDS, _start_anew, (sock,))
+        timer.daemon = True
+        timer.start()
+
+    cluster.gathering.on_lost = lost
 
 
 def _start_anew(sock: socket.socket) -> None:

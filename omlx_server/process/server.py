@@ -24,7 +24,7 @@ from omlx_server.compute.hardware import device
 from omlx_server.errors import OmlxError
 from omlx_server.models.progress import Progress
 from omlx_server.process.apply import HttpSide, ModelsSide, watch_config
-from omlx_server.process.cluster import make_cluster, start_anew_soon
+from omlx_server.process.cluster import make_cluster, watch_cluster
 from omlx_server.process.limits import connection_limits
 from omlx_server.process.listen import listening, url_of
 from omlx_server.process.logs import start_logging
@@ -89,17 +89,10 @@ async def _serve(
     requests wait until they are loaded."""
     settings = loaded.settings
     failure, notifier, tracer = _Failure(), Notifier(), find_tracer(settings)
-    loop = asyncio.get_running_loop()
-
-    def lost(problem: str) -> None:
-        loop.call_soon_threadsafe(opened.engine.lose, problem)
-        start_anew_soon(sock)
-
-    cluster = make_cluster(loaded, lost)
     async with AsyncExitStack() as stack:
-        if cluster is not None:
-            stack.callback(cluster.gathering.close)
+        cluster = make_cluster(loaded, stack)
         opened = await open_models(settings, known, failure.report, stack, cluster)
+        watch_cluster(cluster, opened.engine, sock)
         models = opened.models
         if tracer is not None:
             stack.push_async_callback(asyncio.to_thread, tracer.shutdown)

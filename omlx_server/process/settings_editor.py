@@ -72,6 +72,15 @@ class ConfigEditor:
             "needs_restart": [key for key in values if key in waiting],
         }
 
+    async def reload(self) -> SettingsChanged:
+        changed = await self._reloader.reload(quiet=True)
+        if changed is None:
+            raise Conflict(f"nothing was changed: {self._reloader.problem}")
+        return {
+            "applied": [change.key for change in changed.applied],
+            "needs_restart": list(self._reloader.needs_restart),
+        }
+
     async def _read(self) -> Loaded:
         """The settings as file and environment have them now."""
         try:

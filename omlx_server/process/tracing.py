@@ -6,13 +6,13 @@ import os
 from collections.abc import Mapping
 
 from omlx_server.api.http.exchange import Tracer
-from omlx_server.errors import UsageError
+from omlx_server.errors import UsageError, how_to_install
 from omlx_server.settings import Settings
 
 _log = logging.getLogger(__name__)
 _ENDPOINTS = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
 _OFF = "OTEL_SDK_DISABLED"
-_INSTALL = 'pip install "omlx-server[otel]"'
+_INSTALL = how_to_install("otel")
 
 
 def find_tracer(settings: Settings, environ: Mapping[str, str] = os.environ) -> Tracer | None:

@@ -1,11 +1,12 @@
 """Changes a config file for a command: one key at a time, and its comments stay.
 
-The file is written whole or not at all; `set_key` and `set_alias` write only a valid one. Blocking.
+The file is written whole or not at all; all but `write_config` write only a valid one. Blocking.
 """
 
 import os
 import re
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,7 +21,7 @@ from omlx_server.settings.layers import (
 )
 from omlx_server.settings.override_keys import find_override, is_override
 from omlx_server.settings.sections import FIELDS
-from omlx_server.settings.toml_text import with_value
+from omlx_server.settings.toml_text import has_value, with_value
 from omlx_server.settings.types import own_place
 from omlx_server.settings.values import SECRETS, Entry, checked, plain, typed
 from omlx_server.settings.whole_file import OTHERS, PRIVATE_DIRECTORY, PRIVATE_FILE, replacing
@@ -64,6 +65,23 @@ def set_keys(path: Path, texts: Mapping[str, str]) -> None:
     write_config(path, _changed(path, meant))
 
 
+def unset_key(path: Path, dotted: str) -> bool:
+    """Remove the key `dotted` from the file at `path`. Returns False if the file does not set it,
+    and then stays as it is.
+
+    Raises:
+        ConfigError: there is no such key, or the file would not be valid without it.
+        PlaceUnusable: the file can't be read or written.
+    """
+    names = _names(dotted)
+    text = read_config(path) if path.exists() else ""
+    with suppress(ValueError):  # _changed says where its TOML is wrong
+        if not has_value(text, names):
+            return False
+    write_config(path, _changed(path, [_Meant(names, None, None)]))
+    return True
+
+
 def check_value(dotted: str, text: str) -> None:
     """Raises ConfigError if there is no such key, or it does not allow what `text` means."""
     _meant(dotted, text, "")
@@ -81,8 +99,8 @@ def set_alias(path: Path, name: str, target: str | None) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Meant:
-    """A new value: the tables and the key where it stands, how the file will have it, and what it
-    is as a setting."""
+    """A new value: the tables and the key where it stands, how the file will have it (None: not at
+    all), and what it is as a setting."""
 
     names: tuple[str, ...]
     written: object
@@ -95,9 +113,17 @@ def _meant(dotted: str, text: str, origin: str) -> _Meant:
         key = find_override(dotted)
         value = key.checked(text, origin)
         return _Meant(key.path, value, value)
-    check_key(dotted, "")
+    names = _names(dotted)
     value = checked(dotted, Entry(text, origin, is_text=True))
-    return _Meant(tuple(dotted.split(".")), _as_written(dotted, text), value)
+    return _Meant(names, _as_written(dotted, text), value)
+
+
+def _names(dotted: str) -> tuple[str, ...]:
+    """The tables that lead to a key in the file, and the key. Raises ConfigError for none."""
+    if is_override(dotted):
+        return find_override(dotted).path
+    check_key(dotted, "")
+    return tuple(dotted.split("."))
 
 
 def _changed(path: Path, values: Iterable[_Meant]) -> str:

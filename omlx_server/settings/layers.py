@@ -1,5 +1,6 @@
 """Loads the settings from their layers. For each key the strongest layer that has it wins: flag or
---set, then the variable OMLX_SECTION__KEY, then the config file, then the default."""
+--set, then the variable OMLX_SECTION__KEY, then the config file, then a fallback of the program
+that started this one, then the default."""
 
 import difflib
 import os
@@ -12,8 +13,8 @@ from types import MappingProxyType
 from typing import Any
 
 from omlx_server.errors import ConfigError, PlaceUnusable
-from omlx_server.settings.override_keys import TABLE, check_tables
-from omlx_server.settings.overrides import with_paths_from
+from omlx_server.settings.override_keys import TABLE, check_tables, keys_in
+from omlx_server.settings.overrides import adapter_from, path_from, with_paths_from
 from omlx_server.settings.sections import FIELDS, KEYS, SECTIONS, Settings
 from omlx_server.settings.types import own_place
 from omlx_server.settings.values import Entry, checked
@@ -23,6 +24,12 @@ TOKEN_VARIABLE = "OMLX_ADMIN_TOKEN"
 """Holds the admin token (admin_token.py). It is no setting, though its name looks like one of the
 section `admin`."""
 _ALIASES = "models.aliases."
+# The settings whose paths are relative to the directory of the config file.
+_PATHS = {
+    TABLE: with_paths_from,
+    "adapters.directory": path_from,
+    "adapters.default": adapter_from,
+}
 # What tomllib says of a text that does not end.
 _ENDLESS = ("Unterminated string", r"Illegal character '\n'", "Expected \"'")
 
@@ -32,37 +39,41 @@ class Loaded:
     settings: Settings
     source: Path | None
     origins: Mapping[str, str]
-    """Where the value of each "section.key" comes from: flag | env NAME | file PATH | default."""
+    """Where the value of each "section.key" comes from: flag | env NAME | file PATH | fallback |
+    default."""
     named: Path | None = None
     overrides: Mapping[str, str] = field(default_factory=dict, repr=False)
+    fallbacks: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     def again(self) -> "Loaded":
         """Load the settings anew, with the same flags and config name, from the file and the
         environment as they are now. Raises as `load`."""
-        return load(self.named, self.overrides)
+        return load(self.named, self.overrides, fallbacks=self.fallbacks)
 
 
 def load(
     config: Path | None = None,
     overrides: Mapping[str, str] = MappingProxyType({}),
     environ: Mapping[str, str] = os.environ,
+    fallbacks: Mapping[str, str] = MappingProxyType({}),
 ) -> Loaded:
-    """The settings in force. `overrides` maps "section.key" to the text of a flag or --set.
+    """The settings in force. `overrides` maps "section.key" to the text of a flag or --set, and
+    `fallbacks` to what counts where no layer but the default has the key.
 
     Raises:
         ConfigError: a key is unknown, a value is not allowed, or the named file is missing.
         PlaceUnusable: the config file or the home directory can't be used.
     """
     source = find_config(config, environ)
-    entries = _from_text(read_config(source), source) if source else {}
+    entries = _from_flags(fallbacks, "fallback")
+    entries |= _from_text(read_config(source), source) if source else {}
     entries |= _from_environ(environ)
-    entries |= _from_flags(overrides)
+    entries |= _from_flags(overrides, "flag")
     settings = _settings_of(entries)
     origins = {key: entries[key].origin if key in entries else "default" for key in KEYS}
     flagged = {key for key, origin in origins.items() if origin == "flag"}
-    return Loaded(
-        settings.without_overrides(flagged), source, MappingProxyType(origins), config, overrides
-    )
+    counting = settings.without_overrides(flagged)
+    return Loaded(counting, source, MappingProxyType(origins), config, overrides, fallbacks)
 
 
 def search_path() -> tuple[Path, ...]:
@@ -92,7 +103,7 @@ def find_config(config: Path | None = None, environ: Mapping[str, str] = os.envi
     return named
 
 
-# --- The three layers ----------------------------------------------------------------------------
+# --- The layers ----------------------------------------------------------------------------------
 
 
 def check_text(text: str, path: Path, environ: Mapping[str, str] = os.environ) -> None:
@@ -111,6 +122,14 @@ def _settings_of(entries: Mapping[str, Entry]) -> Settings:
     return Settings.of({name: kind(**values[name]) for name, kind in SECTIONS.items()})
 
 
+def keys_of_file(path: Path) -> list[str]:
+    """The keys that a config file sets, of the overrides of models each one. Raises ConfigError for
+    a file that is no TOML or has an unknown key."""
+    entries = _from_text(read_config(path), path)
+    tables = entries.pop(TABLE).value if TABLE in entries else {}
+    return [*entries, *keys_in(tables)]
+
+
 def _from_text(text: str, path: Path) -> dict[str, Entry]:
     origin = f"file {path}"
     entries = {}
@@ -123,8 +142,9 @@ def _from_text(text: str, path: Path) -> dict[str, Entry]:
             if f"{section}.{key}" not in FIELDS:
                 raise _unknown(f"{section}.{key}", origin)
             entries[f"{section}.{key}"] = Entry(value, origin, is_text=False)
-    if tables := entries.get(TABLE):
-        entries[TABLE] = replace(tables, value=with_paths_from(tables.value, path.parent))
+    for key, absolute in _PATHS.items():
+        if entry := entries.get(key):
+            entries[key] = replace(entry, value=absolute(entry.value, path.parent))
     return entries
 
 
@@ -201,10 +221,10 @@ def env_name(dotted: str) -> str:
     return f"OMLX_{dotted.upper().replace('.', '__')}"
 
 
-def _from_flags(overrides: Mapping[str, str]) -> dict[str, Entry]:
-    for dotted in overrides:
-        check_key(dotted, "flag")
-    return {key: Entry(text, "flag", is_text=True) for key, text in overrides.items()}
+def _from_flags(texts: Mapping[str, str], origin: str) -> dict[str, Entry]:
+    for dotted in texts:
+        check_key(dotted, origin)
+    return {key: Entry(text, origin, is_text=True) for key, text in texts.items()}
 
 
 SEE_ALL = "`omlx-server config show` lists every key"

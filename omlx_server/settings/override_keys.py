@@ -110,6 +110,12 @@ def check_tables(entry: Entry) -> None:
             valid(dotted, field, value, Entry(value, entry.origin, is_text=False))
 
 
+def keys_in(tables: object) -> Iterator[str]:
+    """The dotted keys that are set in the overrides of all models."""
+    for model, table in tables.items() if isinstance(tables, Mapping) else ():
+        yield from (f"{TABLE}.{model}.{key}" for key, _ in _leaves(table))
+
+
 def _check_names(model: str, table: object, origin: str) -> None:
     presets = table.get(_PRESETS) if isinstance(table, Mapping) else None
     for name in presets if isinstance(presets, Mapping) else ():

@@ -8,6 +8,7 @@ from typing import Annotated, Any, get_args, get_type_hints
 from msgspec import Meta, defstruct, field
 from msgspec.structs import replace
 
+from omlx_server.core.adapters import is_path
 from omlx_server.core.request import Bounds, Effort, SamplingPresets
 from omlx_server.core.speculation.methods import Mode
 from omlx_server.settings.fields import Section
@@ -147,17 +148,32 @@ def merged(one: Mapping[str, object], other: Mapping[str, object]) -> dict[str, 
 
 def with_paths_from(tables: object, directory: Path) -> object:
     """`tables` (models.overrides as a config file in `directory` has it) with each `chat_template`
-    as an absolute path; what is no such table is returned as it is. Raises as `expanded`."""
+    and each `adapter` that is a path as an absolute path; what is no such table is returned as it
+    is. Raises as `expanded`."""
     if not isinstance(tables, Mapping):
         return tables
-    return {name: _with_path(table, directory) for name, table in tables.items()}
+    return {name: _with_paths(table, directory) for name, table in tables.items()}
 
 
-def _with_path(table: object, directory: Path) -> object:
-    path = table.get("chat_template") if isinstance(table, Mapping) else None
-    if not isinstance(table, Mapping) or not isinstance(path, str) or not path:
+def _with_paths(table: object, directory: Path) -> object:
+    if not isinstance(table, Mapping):
         return table
-    return {**table, "chat_template": str(directory.absolute() / expanded(path))}
+    kinds = {"chat_template": path_from, "adapter": adapter_from}
+    found = {key: kinds[key](table[key], directory) for key in kinds if key in table}
+    return {**table, **found}
+
+
+def path_from(value: object, directory: Path) -> object:
+    """A path that a config file in `directory` has, as an absolute path; what is no text, or empty,
+    is returned as it is. Raises as `expanded`."""
+    is_text = isinstance(value, str) and value
+    return str(directory.absolute() / expanded(str(value))) if is_text else value
+
+
+def adapter_from(value: object, directory: Path) -> object:
+    """As `path_from`, where the value is the path of an adapter; a name is returned as it is."""
+    is_a_path = isinstance(value, str) and is_path(value)
+    return path_from(value, directory) if is_a_path else value
 
 
 OVERRIDES: tuple[type[Section], ...] = (

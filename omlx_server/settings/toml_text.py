@@ -23,13 +23,20 @@ def with_value(text: str, path: Sequence[str], value: object) -> str:
     """
     expected = _changed(tomllib.loads(text), path, value)
     # A heading that is there already can't come again.
-    ways: list[_Way] = [_in_place] if len(path) < _DEEP else [_below_a_heading, _in_place]
+    is_new_heading = len(path) >= _DEEP and value is not None
+    ways: list[_Way] = [_below_a_heading, _in_place] if is_new_heading else [_in_place]
     for way in ways:
         with suppress(ValueError):
             after = way(text, path, value)
             if tomllib.loads(after) == expected:
                 return after
     raise ValueError("another key would change")
+
+
+def has_value(text: str, path: Sequence[str]) -> bool:
+    """Whether the text sets the key, which `path` names as for `with_value`. Raises ValueError if
+    the text is no TOML."""
+    return _is_there(tomllib.loads(text), path)
 
 
 def _changed(values: dict[str, Any], path: Sequence[str], value: object) -> dict[str, Any]:

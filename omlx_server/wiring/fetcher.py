@@ -1,6 +1,7 @@
 """Tells what a name stands for, and fetches models, for a server that runs."""
 
 import threading
+from functools import partial
 
 from omlx_server.api.models.fetcher import MOST_AT_ONCE, Fetched, Kind, Resolved
 from omlx_server.errors import ModelUnavailable
@@ -8,7 +9,7 @@ from omlx_server.models import catalogue
 from omlx_server.models.hub.names import hub_name
 from omlx_server.models.locate import find_installed, near_names
 from omlx_server.models.progress import Progress
-from omlx_server.models.pull import pulled
+from omlx_server.models.pull import pulled_or_made
 from omlx_server.wiring.known import KnownModels
 from omlx_server.wiring.model_directory import find_model, find_model_here
 
@@ -49,10 +50,8 @@ class DiskFetcher:
     def fetch(self, name: str, progress: Progress) -> Fetched:
         settings = self._known.settings
         wanted = settings.models.resolve_alias(name)
-        if catalogue.find(wanted) is not None:
-            own = find_model(wanted, settings, progress)
-            return Fetched(own.names, str(own.path), 0, is_checked=True)
-        done = pulled(wanted, settings.models, progress)
+        make = partial(find_model, wanted, settings)
+        done = pulled_or_made(wanted, settings.models, progress, make)
         return Fetched(done.model.names, str(done.model.path), done.fetched_bytes, done.is_checked)
 
 

@@ -15,7 +15,7 @@ from omlx_server.api.models.listing import ModelListing
 from omlx_server.core.model_files.kind import Kind
 from omlx_server.core.model_files.vision import server_lacks
 from omlx_server.engine.pool.entry import Wanted
-from omlx_server.models.adapters.shelf import AdapterFiles, AdapterPlaces
+from omlx_server.models.adapters.registry import AdapterPlaces, AdapterRegistry
 from omlx_server.models.description import described, encoder_length
 from omlx_server.models.kind import kind_in
 from omlx_server.models.layout import weight_bytes
@@ -70,7 +70,7 @@ class KnownModels:
         self._on_disk: list[Source] = []
         self._looked_at = 0.0
         self._looking = asyncio.Lock()
-        self.adapter_files = AdapterFiles()
+        self.adapter_registry = AdapterRegistry()
         self._list()
 
     def change(self, settings: Settings) -> None:

@@ -17,14 +17,14 @@ from omlx_server.compute.embed.cross_encoder import CrossEncoder
 from omlx_server.compute.embed.embedder import Embedder
 from omlx_server.compute.embed.loader import loading_cross_encoder, loading_embedder
 from omlx_server.compute.hardware import heap
-from omlx_server.compute.model.fingerprint import together_fingerprint
+from omlx_server.compute.model.fingerprint import file_states, together_fingerprint
 from omlx_server.core.crash import Crash, guarded_async
 from omlx_server.core.model_files.kind import Kind
 from omlx_server.engine.client.encoders import EncoderModel
 from omlx_server.engine.client.engine_client import AsyncEngine
 from omlx_server.engine.client.model_client import GeneratorClient, ModelClient
 from omlx_server.engine.model_instance import ModelInstance
-from omlx_server.errors import LoadFailed
+from omlx_server.errors import Conflict, LoadFailed
 from omlx_server.models.layout import weight_bytes
 from omlx_server.models.locate import Located
 from omlx_server.settings import Settings
@@ -47,8 +47,8 @@ _KEEP_SECONDS = 10.0
 @dataclass(slots=True, eq=False)
 class Loading:
     """The loader of one server's pool. `failed(key, problem)` is called when a model crashes again
-    and again. `make_way(key)` unloads another model that no request uses, when a request to the
-    model `key` does not fit into the memory beside it."""
+    and again. `make_way(key)` makes room, by adapters or another model that no request uses,
+    when a request to the model `key` does not fit into the memory beside them."""
 
     engine: AsyncEngine
     instances: InstanceFactory
@@ -101,6 +101,7 @@ class Loading:
             self.engine, lambda problem: self.failed(source.key, problem), make_way
         )
         instances = self.instances
+        files = await asyncio.to_thread(_Files, located)
         template = await asyncio.to_thread(template_of, located.names, instances.settings)
         reading = asyncio.create_task(asyncio.to_thread(_tokenizer, located.path, template))
         async with AsyncExitStack() as undo:
@@ -114,9 +115,10 @@ class Loading:
             undo.push_async_callback(client.unload)
             await self._default_adapter(source, client)
             tokenizer = await reading
+            await asyncio.to_thread(files.check)
             about = await client.ask(_About.of)
             drafted_by = "heads" if about.has_heads else drafter and drafter[0]
-            fingerprint = partial(_fingerprint, instances, located, drafted_by)
+            fingerprint = partial(_fingerprint, instances, files, drafted_by)
             settings = instances.settings
             served = await asyncio.to_thread(
                 make_served, located, client, settings, fingerprint, system, tokenizer, about.vocab
@@ -148,7 +150,7 @@ class Loading:
         with one that can't be used."""
         places = self.known.adapter_places(source)
         if places is not None and places.default:
-            find = self.known.adapter_files.find
+            find = self.known.adapter_registry.find
             async with client.adapting(await asyncio.to_thread(find, places, None)):
                 pass
 
@@ -193,11 +195,30 @@ def _images(
     return make_image_reader(located, client, settings, tokenizer)
 
 
+class _Files:
+    """The files of a model as they are when this is made: before they are read."""
+
+    def __init__(self, located: Located) -> None:
+        self.located = located
+        self._states = file_states(located.path)
+
+    def check(self) -> None:
+        """Raises Conflict if they have changed since."""
+        if file_states(self.located.path) != self._states:
+            raise Conflict(
+                f"the files of {self.located.names[0]} have changed since they were read: another "
+                "version may have come; load it anew"
+            )
+
+
 def _fingerprint(
-    instances: InstanceFactory, located: Located, drafted_by: Located | str | None
+    instances: InstanceFactory, files: _Files, drafted_by: Located | str | None
 ) -> str:
-    """The fingerprint over every byte of the weights, of the draft model too, if there is one."""
-    own = instances.fingerprint(located, whole=True)
+    """The fingerprint over every byte of the weights, of the draft model too, if there is one.
+    Raises Conflict if the files are no longer those that were loaded."""
+    files.check()
+    own = instances.fingerprint(files.located, whole=True)
+    files.check()  # it may have taken minutes
     if drafted_by is None:
         return own
     if isinstance(drafted_by, Located):

@@ -9,10 +9,10 @@ from pathlib import Path
 
 from omlx_server.compute.architectures.heads import Headed
 from omlx_server.compute.architectures.pair import Pair
-from omlx_server.compute.cluster.ranks import Ranks
 from omlx_server.compute.hardware import device, device_policy
+from omlx_server.compute.kv.schemes.base import Scheme
 from omlx_server.compute.model.fingerprint import fingerprint
-from omlx_server.compute.model.loader import LoadedModel, loading
+from omlx_server.compute.model.loader import LoadedModel, loading, loading_part
 from omlx_server.compute.model.pairing import check_can_draft, paired
 from omlx_server.compute.model.system_fingerprint import system_fingerprint
 from omlx_server.compute.payload import BlockCodec, Payload, why_not_reused
@@ -123,8 +123,7 @@ class InstanceFactory:
     def system_fingerprint(self, located: Located) -> str:
         """The fingerprint of what would compute a model's answers if it were loaded now: weights,
         KV format, device, versions. Any thread may call it."""
-        kv = self.settings.kv_cache_of(located.names)
-        return system_fingerprint(located.path, make_scheme(kv.scheme, kv.bits, kv.group_size))
+        return system_fingerprint(located.path, self._scheme(located))
 
     def _may_write(self) -> bool:
         return self.settings.cache.has_cold
@@ -143,58 +142,57 @@ class InstanceFactory:
         Raises:
             ModelUnavailable: one of them can't be loaded, or the draft model can't draft for it.
         """
-        settings = self.settings
-        parted = self.cluster is not None and self.cluster.computes(located)
-        if parted and drafter is not None:
-            _log.warning("a model that several machines compute has no draft model")
-            drafter = None
         with ExitStack() as undo:
             share = self.account.share(nbytes)
             undo.callback(share.leave)
             yield from self.account.settling()
-            other = None
-            if drafter is not None:  # first, because it may not be fit for it
-                smaller, fingerprint = drafter
-                notes = _notes(settings, "fingerprints")
-                other = yield from loading(smaller.path, notes, known_as=fingerprint)
-                check_can_draft(other)
-            heads = other is None and settings.speculation_of(located.names).mode == "heads"
-            ranks = None
-            if self.cluster is not None and parted:
-                heads = False
-                ranks = yield from self.cluster.joining(located, known_as, settings)
-            loaded = yield from self._answering(located, known_as, heads=heads, ranks=ranks)
-            if ranks is not None:
-                self._share_room(ranks, loaded.weight_bytes)
-            if other is not None:
-                loaded = paired(loaded, other)
+            if self.cluster is not None and self.cluster.computes(located):
+                if drafter is not None:
+                    _log.warning("what several machines compute has no draft model")
+                loaded = yield from self._part(self.cluster, located, known_as)
+            else:
+                loaded = yield from self._whole(located, known_as, drafter)
             share.weigh(loaded.weight_bytes)
             instance = yield from self.around(loaded, located, share)
             yield from instance.runner.warming()
             undo.pop_all()
         return instance
 
-    def _share_room(self, ranks: Ranks, weight_bytes: int) -> None:
-        """Have this process use no more memory beside its weights than each other rank has."""
-        own = self.shares.limit - weight_bytes
+    def _part(self, cluster: Cluster, located: Located, known_as: str) -> Work[LoadedModel]:
+        """Loads the part of rank 0, when all ranks are there. This process then uses no more memory
+        beside its weights than any other rank has."""
+        ranks = yield from cluster.joining(located, known_as, self.settings)
+        scheme = self._scheme(located)
+        loaded = yield from loading_part(located.path, ranks, known_as, scheme)
+        own = self.shares.limit - loaded.weight_bytes
         least = ranks.least(own)
         if least < own:
-            self.shares = replace(self.shares, limit=weight_bytes + max(0, least))
+            self.shares = replace(self.shares, limit=loaded.weight_bytes + max(0, least))
             self.account.limit = self.shares.limit
-            _log.info("another rank has less memory: this one uses %s", in_words(least))
+            _log.info("another rank has less memory: each uses %s at most", in_words(least))
+        return replace(loaded, why_no_vision=_NO_IMAGES)
 
-    def _answering(
-        self, located: Located, known_as: str, *, heads: bool, ranks: Ranks | None
+    def _whole(
+        self, located: Located, known_as: str, drafter: tuple[Located, str] | None
     ) -> Work[LoadedModel]:
-        """Loads the model that answers, with its heads or its vision, if it has any."""
-        kv = self.settings.kv_cache_of(located.names)
-        scheme = make_scheme(kv.scheme, kv.bits, kv.group_size)
-        notes = _notes(self.settings, "fingerprints")
-        blind = _NO_IMAGES if ranks else why_no_vision(located, self.settings)
+        """Loads a model with its draft model, its heads or its vision, if it has any."""
+        other, notes = None, _notes(self.settings, "fingerprints")
+        if drafter is not None:  # first, because it may not be fit for it
+            smaller, fingerprint = drafter
+            other = yield from loading(smaller.path, notes, known_as=fingerprint)
+            check_can_draft(other)
+        heads = other is None and self.settings.speculation_of(located.names).mode == "heads"
+        blind = why_no_vision(located, self.settings)
+        scheme = self._scheme(located)
         loaded = yield from loading(
-            located.path, notes, scheme, known_as, heads=heads, vision=not blind, ranks=ranks
+            located.path, notes, scheme, known_as, heads=heads, vision=not blind
         )
-        return replace(loaded, why_no_vision=blind) if blind else loaded
+        loaded = replace(loaded, why_no_vision=blind) if blind else loaded
+        return paired(loaded, other) if other is not None else loaded
+
+    def _scheme(self, located: Located) -> Scheme | None:
+        kv = self.settings.kv_cache_of(located.names)
+        return make_scheme(kv.scheme, kv.bits, kv.group_size)
 
     def around(
         self, loaded: LoadedModel, located: Located, share: MemoryShare

@@ -62,7 +62,7 @@ async def open_models(
             pool.failed(key)
 
     pool: ModelPool[Served] = ModelPool(
-        Loading(engine, instances, known, failed, lambda key: pool.make_way(key)),
+        Loading(engine, instances, known, failed, lambda key: _make_way(pool, key)),
         lambda: Rules(instances.account.limit, known.max_loaded),
         live=_live,
     )
@@ -93,6 +93,14 @@ async def load_pinned(models: ServedModels, known: KnownModels) -> None:
             await models.pool.load((await models.known_as(name)).wanted)
         except OmlxError as error:
             _log.error("%s is pinned, and is not there: %s", name, error.message)
+
+
+async def _make_way(pool: ModelPool[Served], key: str) -> bool:
+    """Let the adapters of all models go that nothing uses; where there are none, unload a model for
+    the sake of the one with this `key`. Raises as `ModelPool.make_way`."""
+    clients = [model.engine for model in pool.loaded() if isinstance(model, ServedModel)]
+    gone = [await client.let_idle_adapters_go() for client in clients]
+    return any(gone) or await pool.make_way(key)
 
 
 def _live(model: Served) -> int:

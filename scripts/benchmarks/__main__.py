@@ -124,7 +124,7 @@ def bench(
 
     \b
     Writes bench.json, bench.md and bench.png into bench-out/ (or --out DIR).
-    A file of --share has no paths and no names of the user or the machine.
+    A file of --share names the model; it has no paths and no names of the user or the machine.
     Close what else uses the machine. Ctrl-C ends everything that was started.
     """
     if context.invoked_subcommand:

@@ -1,5 +1,6 @@
 """The command line of `scripts/docs reference`: writes what is not as it should be."""
 
+import argparse
 from pathlib import Path
 
 from scripts.reference import families
@@ -10,6 +11,7 @@ _REPO = Path(__file__).parent.parent.parent
 
 
 def main() -> None:
+    argparse.ArgumentParser(prog="scripts/docs reference", description=__doc__).parse_args()
     with tiny_server() as url:
         served = ask(url)
     folder = _REPO / "docs" / "reference"

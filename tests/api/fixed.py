@@ -16,7 +16,7 @@ from omlx_server.engine.messages import Counted
 from omlx_server.engine.pool.entry import Wanted
 from omlx_server.engine.pool.pool import ModelPool
 from omlx_server.engine.pool.residency import Rules
-from omlx_server.models.adapters.shelf import AdapterFiles
+from omlx_server.models.adapters.registry import AdapterRegistry
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class Fixed:
     models: tuple[ModelListing, ...] = ()
     autoload: bool = True
     aliases: Mapping[str, str] = field(default_factory=dict)
-    adapter_files: AdapterFiles = field(default_factory=AdapterFiles)
+    adapter_registry: AdapterRegistry = field(default_factory=AdapterRegistry)
 
     def known(self) -> Sequence[ModelListing]:
         return self.models

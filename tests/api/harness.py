@@ -3,8 +3,6 @@
 import json
 import os
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -16,6 +14,8 @@ import orjson
 import psutil
 from prometheus_client.parser import text_string_to_metric_families
 
+from tests.api.forked import environment, start
+
 REPO = Path(__file__).parent.parent.parent
 CHAT = "/v1/chat/completions"
 READY = "omlx-server is ready: "
@@ -25,7 +25,6 @@ PATIENCE = 60.0
 """Seconds to wait for what must come. Less only where coming late is the fault in question."""
 _PAUSE = 0.25  # what takes longer than this was a machine that paused
 ADMIN_TOKEN = "admin-token-of-the-tests"
-NO_HUB = "http://127.0.0.1:9"  # whatever the network is like; a test that wants a hub starts one
 UNPROBED = "memory.activation_reserve=64MB"
 """A setting of servers whose memory is in no question: probes would take half a second."""
 MARKER = "Xq7marker93Zz"
@@ -49,20 +48,13 @@ class ServerProcess:
         directory.mkdir(parents=True, exist_ok=True)
         self.config = directory / "omlx.toml"
         self.config.write_text(config)
-        own = {k: v for k, v in os.environ.items() if not k.startswith("OMLX_")}
-        own["OMLX_ADMIN_TOKEN"] = ADMIN_TOKEN
-        own.setdefault("HF_ENDPOINT", NO_HUB)
         self._log = directory / "server.log"
         settings = (f"cache.cold_dir={directory / 'kv'}", "cache.cold_min_free_disk=0", *settings)
         sets = [word for setting in settings for word in ("--set", setting)]
+        words = ["serve", model, "--port", str(port), *sets]
+        own = {"OMLX_ADMIN_TOKEN": ADMIN_TOKEN, "OMLX_CONFIG": str(self.config)}
         with self._log.open("wb") as output:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "omlx_server", "serve", model, "--port", str(port), *sets],
-                cwd=directory,
-                env={**own, "PYTHONPATH": _python_path(), "OMLX_CONFIG": str(self.config)},
-                stdout=output,
-                stderr=subprocess.STDOUT,
-            )
+            self._process = start(words, directory, environment(os.environ, **own), output)
         self.pid = self._process.pid
         self.http = httpx.Client(timeout=60, trust_env=False)
         self.url = ""
@@ -169,11 +161,6 @@ def serving(
         server.stop()
     finally:
         server.kill()
-
-
-def _python_path() -> str:
-    """Our code, after what a test wants to be there."""
-    return os.pathsep.join(filter(None, (os.environ.get("PYTHONPATH"), str(REPO))))
 
 
 def busy(load: Json) -> int:

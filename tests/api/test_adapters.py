@@ -205,7 +205,11 @@ def test_who_resets_what_is_cached_under_a_salt_resets_it_for_all_adapters(
 
 def test_adapters_are_listed_as_models_with_their_parent(server: ServerProcess) -> None:
     with OpenAI(base_url=f"{server.url}/v1", api_key="x", max_retries=0) as client:
-        parents = {model.id: model.to_dict()["parent"] for model in client.models.list()}
+        listed = {model.id: model.to_dict() for model in client.models.list()}
+        parents = {name: row["parent"] for name, row in listed.items()}
+        roots = {"org/a": ("org/a", "a"), "org/a:second": ("org/a:second", "a:second", "writer")}
+        for root, names in roots.items():
+            assert {name for name, row in listed.items() if row["root"] == root} == set(names)
         names = ("first", "second", "third", "wide", "whole")
         for model in ("org/a", "a"):
             assert {f"{model}:{name}" for name in names} <= parents.keys()
@@ -213,7 +217,7 @@ def test_adapters_are_listed_as_models_with_their_parent(server: ServerProcess) 
             assert parents[f"{model}:third"] == model
         assert parents["writer"] == "org/a"
         assert client.models.retrieve("org/a:second").id == "org/a:second"
-        assert client.models.retrieve("writer").to_dict()["parent"] == "org/a"
+        assert client.models.retrieve("writer").to_dict() == listed["writer"]
     unknown = server.http.get(f"{server.url}/v1/models/org/a:nope")
     assert assert_envelope(unknown, 404)["code"] == "model_not_found"
 
@@ -273,6 +277,33 @@ def test_what_embeds_has_no_adapters(server: ServerProcess) -> None:
     assert "knows no adapters" in assert_envelope(refused, 400)["message"]
     unknown = server.http.post(f"{server.url}/v1/embeddings", json={**body, "model": "all:22m"})
     assert "'all:22m' does not exist" in assert_envelope(unknown, 404)["message"]
+
+
+def test_a_model_is_loaded_with_the_adapter_that_its_name_asks_for(server: ServerProcess) -> None:
+    def order(verb: str, name: str, code: int = 200) -> Json:
+        url = f"{server.url}/admin/models/{verb}"
+        body, token = {"model": name}, {"x-admin-token": ADMIN_TOKEN}
+        answer = server.http.post(url, headers=token, json=body)
+        assert answer.status_code == code, answer.text
+        found: Json = answer.json()
+        return found
+
+    order("unload", "writer")
+    loaded = order("load", "writer")
+    assert (loaded["name"], loaded["state"]) == ("org/a", "loaded")
+    assert loaded["adapters"] == ["first", "second"]  # the first is the default one
+    assert order("load", "a:third")["adapters"] == ["first", "second", "third"]
+    assert order("pin", "a:third")["pinned"]
+    order("unload", "org/a")
+    for adapter, code, error in (
+        ("nobody", 404, "adapter_not_found"),
+        ("whole", 400, "adapter_unusable"),
+    ):
+        assert order("load", f"org/a:{adapter}", code)["error"]["code"] == error
+    states = server.http.get(f"{server.url}/admin/models", headers={"x-admin-token": ADMIN_TOKEN})
+    (state,) = (one["state"] for one in states.json()["models"] if one["name"] == "org/a")
+    assert state == "absent"
+    assert order("load", "a:none")["adapters"] == ["first"]
 
 
 def test_after_a_restart_an_adapter_finds_its_own_blocks(

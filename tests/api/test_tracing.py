@@ -18,7 +18,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 from omlx_server.api.http.exchange import REQUEST_ID, Exchange, Phases
 from omlx_server.api.metrics.otel import OtelTracer
-from omlx_server.errors import UsageError
+from omlx_server.errors import UsageError, how_to_install
 from omlx_server.process.tracing import find_tracer
 from omlx_server.settings import Settings
 from tests.api.harness import CHAT, MARKER, serving, wait_for
@@ -151,7 +151,7 @@ def test_without_the_extra_it_is_an_error_only_where_it_was_asked_for(
     with pytest.raises(UsageError, match=r"tracing\.enabled needs OpenTelemetry"):
         find_tracer(ON, {})
     assert find_tracer(Settings(), {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://x"}) is None
-    assert "omlx-server[otel]" in caplog.text
+    assert how_to_install("otel") in caplog.text
 
 
 IMPORTED = "import sys, omlx_server.api.app as app; print('opentelemetry.sdk' in sys.modules)"

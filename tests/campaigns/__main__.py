@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from tests.campaigns import (
+    agent_talks,
     agents,
     api,
     architectures,
@@ -235,11 +236,13 @@ def _try(options: argparse.Namespace, directory: Path) -> bool:
             return False
     if options.newest:
         chosen = [replace(agent, version="(newest)") for agent in chosen]
-    outcome = agents.campaign(directory, chosen, say=_say)
-    for problem in outcome.problems:
-        _say(problem)
-    _say(str(outcome))
-    return not outcome.problems
+    outcomes = [agents.campaign(directory / "turns", chosen, say=_say)]
+    outcomes.append(agent_talks.campaign(directory / "talks", chosen, say=_say))
+    for outcome in outcomes:
+        for problem in outcome.problems:
+            _say(problem)
+        _say(str(outcome))
+    return not any(outcome.problems for outcome in outcomes)
 
 
 def _say(line: str) -> None:

@@ -43,6 +43,8 @@ class Agent:
     expected: str = "seven geese"
     asks: Arguments = ()
     is_npm: bool = True
+    talk_context: int = 24_576
+    """Tokens of the context for a talk that is longer than it."""
     least_cached: float = 0.9
     """The part of the second turn's prompts that must come from the cache."""
 
@@ -128,6 +130,7 @@ _CLAUDE = Agent(
     ),
     call=lambda note: call_of("Read", {"file_path": str(note)}),
     context=_of_claude,
+    talk_context=65_536,  # with less it sums up the conversation before each answer
 )
 # Its sandbox needs rights that containers do not have.
 _CODEX_EXEC = ("exec", "--strict-config", "--skip-git-repo-check", "-s", "danger-full-access")
@@ -147,6 +150,7 @@ _OPENCODE = Agent(
     call=lambda note: call_of("read", {"filePath": str(note)}),
     context=_of_opencode,
     asks=("models", "omlx", "--verbose"),
+    talk_context=32_768,
 )
 _AIDER_EDIT = ("--yes-always", "--no-git", "--no-pretty", "--restore-chat-history", "note.txt")
 _AIDER = Agent(
@@ -162,6 +166,7 @@ _AIDER = Agent(
     context=_of_aider,
     asks=(*_AIDER_EDIT, "--message", "/tokens"),
     is_npm=False,
+    talk_context=16_384,
     least_cached=0.5,  # it puts the files behind the conversation
 )
 

@@ -11,7 +11,8 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -22,7 +23,7 @@ from tests.scripted_models import save_scripted
 CONTEXT = 49_152
 """Tokens of the context of the models: no agent takes this by itself."""
 
-_TURN_SECONDS = 180.0
+_TURN_SECONDS = 600.0  # a talk has long prompts, and machines are busy
 _LONGEST_PROBLEM = 600
 
 Say = Callable[[str], None]
@@ -40,7 +41,7 @@ class Outcome:
 
 
 @dataclass(frozen=True, slots=True)
-class _Counts:
+class Counts:
     """What the server has counted: prompt tokens, those of them from the cache, answers to requests
     of agents, and how many of these were refused."""
 
@@ -49,8 +50,8 @@ class _Counts:
     answers: float
     refused: float
 
-    def __sub__(self, earlier: "_Counts") -> "_Counts":
-        return _Counts(
+    def __sub__(self, earlier: "Counts") -> "Counts":
+        return Counts(
             self.prompt - earlier.prompt,
             self.cached - earlier.cached,
             self.answers - earlier.answers,
@@ -61,8 +62,18 @@ class _Counts:
 def campaign(directory: Path, agents: Iterable[Agent] = AGENTS.values(), *, say: Say) -> Outcome:
     """Run two turns of each agent, which must be installed; each turn is told in a line."""
     outcome = Outcome()
-    chosen = list(agents)
-    for agent in chosen:
+    contexts = dict.fromkeys(agents, CONTEXT)
+    with prepared(directory, contexts) as server:
+        for agent in contexts:
+            _try(agent, directory / agent.name, server, outcome, say)
+    return outcome
+
+
+@contextmanager
+def prepared(directory: Path, contexts: Mapping[Agent, int]) -> Iterator[ServerProcess]:
+    """A server with a model for each agent, whose context holds so many tokens. Each agent has
+    `home` and `work` in a directory of its name, and the note in `work`."""
+    for agent, context in contexts.items():
         place = directory / agent.name
         (place / "home").mkdir(parents=True)
         (place / "work").mkdir()
@@ -73,13 +84,11 @@ def campaign(directory: Path, agents: Iterable[Agent] = AGENTS.values(), *, say:
             call=agent.call(note) if agent.call else "",
             answer=agent.answer,
             expected=agent.expected,
-            context=CONTEXT,
+            context=context,
         )
     sets = (f"models.dirs={directory / 'models'}", UNPROBED)
-    with serving(_model(chosen[0]), directory / "server", *sets) as server:
-        for agent in chosen:
-            _try(agent, directory / agent.name, server, outcome, say)
-    return outcome
+    with serving(_model(next(iter(contexts))), directory / "server", *sets) as server:
+        yield server
 
 
 def _model(agent: Agent) -> str:
@@ -88,28 +97,28 @@ def _model(agent: Agent) -> str:
 
 def _try(agent: Agent, place: Path, server: ServerProcess, outcome: Outcome, say: Say) -> None:
     for number, arguments in enumerate(agent.turns, start=1):
-        before = _counts(server)
-        code, said, errors = _launched(agent, arguments, place, server)
-        counts = _counts(server) - before
+        before = counted(server)
+        code, said, errors = launched(agent, arguments, place, server)
+        counts = counted(server) - before
         share = counts.cached / max(counts.prompt, 1)
         outcome.turns += 1
         say(
             f"{agent.name} {agent.version}, turn {number}: {counts.answers:.0f} answers, "
             f"{counts.prompt:.0f} prompt tokens, {share:.1%} of them from the cache"
         )
-        for problem in _problems(agent, place, code, said, counts):
+        for problem in problems_of(agent, place, code, said, counts):
             outcome.problems.append(f"{agent.name}, turn {number}: {problem}\n{said}{errors}")
         if number == 2 and share < agent.least_cached:
             outcome.problems.append(f"{agent.name}: only {share:.1%} came from the cache")
     if agent.asks:
-        _, said, _ = _launched(agent, agent.asks, place, server)
+        _, said, _ = launched(agent, agent.asks, place, server)
     told = agent.context(place / "home", said)
     say(f"{agent.name}: it reckons with {told} tokens of context")
     if abs(told - CONTEXT) > 1:  # of codex a rounded share
         outcome.problems.append(f"{agent.name}: it reckons with {told} tokens, not {CONTEXT}")
 
 
-def _problems(agent: Agent, place: Path, code: int, said: str, counts: _Counts) -> Iterable[str]:
+def problems_of(agent: Agent, place: Path, code: int, said: str, counts: Counts) -> Iterable[str]:
     if code:
         yield f"it ended with code {code}"
     if counts.refused:
@@ -123,7 +132,7 @@ def _problems(agent: Agent, place: Path, code: int, said: str, counts: _Counts) 
         yield "it did not write what the model said into the file"
 
 
-def _launched(
+def launched(
     agent: Agent, arguments: Iterable[str], place: Path, server: ServerProcess
 ) -> tuple[int, str, str]:
     """The exit code of an agent that `launch` starts, and what it wrote to stdout and stderr."""
@@ -146,14 +155,14 @@ def _launched(
         return process.returncode, said[-_LONGEST_PROBLEM * 20 :], errors[-_LONGEST_PROBLEM:]
 
 
-def _counts(server: ServerProcess) -> _Counts:
+def counted(server: ServerProcess) -> Counts:
     found = samples(server.http.get(f"{server.url}/metrics").text)
     posts = {
         name: value
         for name, value in found.items()
         if name.startswith("omlx_http_requests_total") and 'method="POST",route="/v1/' in name
     }
-    return _Counts(
+    return Counts(
         prompt=found["vllm:prefix_cache_queries_total"],
         cached=found["vllm:prefix_cache_hits_total"],
         answers=sum(posts.values()),

@@ -344,8 +344,8 @@ def test_a_plot_without_matplotlib(
     monkeypatch.delitem(sys.modules, "omlx_server.cli.bench.plot", raising=False)
     done = bench("--url", other.url, "--plot", str(tmp_path / "x.png"))
     assert done.exit_code == 2
-    assert done.stderr == (
-        "error: --plot needs matplotlib\nhint: pip install 'omlx-server[bench]'\n"
+    assert done.stderr.startswith(
+        "error: --plot needs matplotlib\nhint: uv tool install '.[bench]'"
     )
 
 

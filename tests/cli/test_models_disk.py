@@ -82,7 +82,21 @@ def test_rm_asks_and_tells_what_is_free(models: Path) -> None:
     assert path.is_dir()
     assert "2.0 MB are free" in omlx("rm", "tiny", "--yes")
     assert not (models / "acme").exists()
-    assert "There is no model 'tiny'" in omlx("rm", "tiny", "--yes", code=2)
+    assert "There is no model 'tiny' here" in omlx("rm", "tiny", "--yes", code=2)
+
+
+def test_rm_knows_short_names_and_suggests_only_what_is_here(models: Path) -> None:
+    path = make(models / "mlx-community" / "Qwen3-0.6B-4bit")
+    for name in ("qwen3-0.6", "starte"):
+        assert omlx("rm", name, "--yes", code=2).splitlines() == [
+            f"error: There is no model {name!r} here",
+            "hint: Did you mean Qwen3-0.6B-4bit?"
+            if name == "qwen3-0.6"
+            else "hint: `omlx-server list` shows what is here",
+        ]
+    assert "Removed mlx-community/Qwen3-0.6B-4bit" in omlx("rm", "qwen3-0.6b", "--yes")
+    assert not path.exists()
+    assert "`omlx-server list` shows" in omlx("rm", "qwen3-0.6b", "--yes", code=2)
 
 
 def test_rm_takes_the_second_of_two_by_its_path_and_nothing_from_outside(
@@ -176,8 +190,13 @@ def test_aliases_that_make_no_sense_are_refused(models: Path, home: Path) -> Non
     for arguments, words in (
         (("tiny", "starter"), "has the name tiny already"),
         (("starter", "tiny"), "has the name starter already"),
-        (("small", "acme/other"), "no model acme/other here"),
-        (("small", "acme/tiny:coder"), "no model acme/tiny:coder here"),
+        (
+            ("small", "acme/other"),
+            "no model 'acme/other' here\nhint: `omlx-server pull acme/other`",
+        ),
+        (("small", "qwen3-4b"), "hint: `omlx-server pull qwen3-4b` first"),
+        (("small", "acme/tiny:coder"), "acme/tiny has no adapter coder"),
+        (("small", str(models / "acme" / "tiny")), "here\nhint: `omlx-server list` shows"),
         (("small", "gpt-4o"), "gpt-4o is an alias itself"),
         (("small",), "what should small stand for"),
         (("--remove", "small"), "there is no alias small"),

@@ -24,9 +24,12 @@ from tests.clients import installation
 from tests.clients.installation import Installed, NoNode, NotInstalled
 from tests.clients.results import Result, failed, table
 from tests.clients.scenario import Server
+from tests.scripted_models import call_of, save_scripted
 
 CHAT_MODEL = "starter"
 EMBEDDING_MODEL = "all-MiniLM-L6-v2"
+CALLING_MODEL = "caller"
+CALLING_MODEL_ANSWER = "It rains in Paris, says the tool."
 CONFIG = f"[models.overrides.{CHAT_MODEL}.sampling]\ntemperature = 0\n"
 """By chance such a small model may run on to the end of its context; greedily it ends."""
 CLIENT_SECONDS = 900.0
@@ -97,8 +100,11 @@ def _known(name: str) -> str:
 
 def _run_all(clients: Sequence[Installed], directory: Path) -> list[Result]:
     _say("starting the server ...")
-    embedding = f"models.embedding={EMBEDDING_MODEL}"
-    with serving(CHAT_MODEL, directory / "server", embedding, config=CONFIG) as server:
+    call = call_of("get_weather", {"city": "Paris"})
+    scripted = directory / "models" / CALLING_MODEL
+    save_scripted(scripted, call=call, answer=CALLING_MODEL_ANSWER, expected="Rain in Paris")
+    sets = (f"models.embedding={EMBEDDING_MODEL}", f"models.dirs={directory / 'models'}")
+    with serving(CHAT_MODEL, directory / "server", *sets, config=CONFIG) as server:
         results = []
         for client in clients:
             for result in _run(client, server, directory):
@@ -143,6 +149,8 @@ def _environment(server: ServerProcess, home: Path) -> dict[str, str]:
         url=server.url,
         model=CHAT_MODEL,
         embedding_model=EMBEDDING_MODEL,
+        calling_model=CALLING_MODEL,
+        calling_model_answer=CALLING_MODEL_ANSWER,
         model_path=find_model(CHAT_MODEL, Settings(), Silent()).path,
         directory=home,
         python=sys.executable,

@@ -10,7 +10,7 @@ from pathlib import Path
 HERE = Path(__file__).parent
 ENVIRONMENTS = Path(sys.prefix) / "clients"
 REQUIREMENTS = HERE / "requirements"
-NODE_CLIENTS = ("compatcanary", "vercel")
+NODE_CLIENTS = ("compatcanary", "ollama", "vercel", "vercel_ollama")
 NODE_SCENARIOS = HERE / "scenarios.mjs"
 INSTALL_SECONDS = 1200.0
 _STAMP = ".installed"

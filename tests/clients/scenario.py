@@ -25,12 +25,15 @@ Scenario = Callable[["Server"], None]
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """Where it is and what it serves. `directory` is the client's to write to; `python` has the
-    project and MLX; `model_path` holds the model's files."""
+    """Where it is and what it serves. `calling_model` calls get_weather for Paris, and says
+    `calling_model_answer` when it rains there. `directory` is the client's to write to; `python`
+    has the project and MLX; `model_path` holds the model's files."""
 
     url: str
     model: str
     embedding_model: str
+    calling_model: str
+    calling_model_answer: str
     model_path: Path
     directory: Path
     python: str
@@ -52,6 +55,8 @@ class Server:
             url=given("url"),
             model=given("model"),
             embedding_model=given("embedding_model"),
+            calling_model=given("calling_model"),
+            calling_model_answer=given("calling_model_answer"),
             model_path=Path(given("model_path")),
             directory=Path(given("directory")),
             python=given("python"),

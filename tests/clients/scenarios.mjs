@@ -18,6 +18,8 @@ export const server = {
   v1: `${given("URL")}/v1`,
   model: given("MODEL"),
   embeddingModel: given("EMBEDDING_MODEL"),
+  callingModel: given("CALLING_MODEL"),
+  callingModelAnswer: given("CALLING_MODEL_ANSWER"),
 };
 
 export const scenario = (name, run) => all.push({ name, run });

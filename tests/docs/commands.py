@@ -47,7 +47,6 @@ JUDGED: Mapping[str, str] = MappingProxyType(
 # Not run at all. The first words of a command, and why.
 LEFT: Mapping[str, str] = MappingProxyType(
     {
-        "pip install": "needs the network",
         "uv tool": "needs the network",
         "pipx": "needs the network",
         "~/omlx/bin/pip": "needs the network",

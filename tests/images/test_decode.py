@@ -305,4 +305,4 @@ def test_without_the_extra_the_message_says_how_to_get_it() -> None:
         cwd=ROOT,
     )
     assert done.stdout.startswith(b"messages.0 ")
-    assert b"pip install 'omlx-server[vision]'" in done.stdout
+    assert b"uv tool install '.[vision]'" in done.stdout

@@ -181,7 +181,8 @@ class Handler(BaseHTTPRequestHandler):
         entry: dict[str, object] = {"type": "file", "path": name, "size": size}
         if name in self.large:
             entry["lfs"] = {"oid": self._oid(name), "size": size, "pointerSize": 130}
-        return entry | {"oid": hashlib.sha1(self.files[name]).hexdigest()}
+        blob = f"blob {size}\0".encode() + self.files[name]
+        return entry | {"oid": hashlib.sha1(blob).hexdigest()}
 
     def _oid(self, name: str) -> str:
         method = hashlib.sha256 if name in self.large else hashlib.sha1

@@ -11,7 +11,7 @@ import pytest
 from omlx_server.core.adapters import CONFIG, WEIGHTS
 from omlx_server.errors import AdapterNotFound, AdapterUnusable
 from omlx_server.models.adapters.files import read_adapter
-from omlx_server.models.adapters.shelf import AdapterFiles, AdapterPlaces
+from omlx_server.models.adapters.registry import AdapterPlaces, AdapterRegistry
 
 PARAMETERS = {"rank": 4, "scale": 20.0, "dropout": 0.0, "keys": ["self_attn.q_proj"]}
 GOOD = {"fine_tune_type": "lora", "num_layers": 2, "lora_parameters": PARAMETERS}
@@ -64,14 +64,14 @@ def test_a_name_is_looked_up_and_never_a_path(name: str, tmp_path: Path) -> None
     save(tmp_path / "model" / "adapters" / "one")
     save(tmp_path / "model" / "secret" / "one")
     if name in ("", "none"):
-        assert AdapterFiles().find(places(tmp_path), name) is None
+        assert AdapterRegistry().find(places(tmp_path), name) is None
         return
     with pytest.raises(AdapterNotFound, match="It has: one"):
-        AdapterFiles().find(places(tmp_path), name)
+        AdapterRegistry().find(places(tmp_path), name)
 
 
 def test_the_default_is_a_name_or_a_path(tmp_path: Path) -> None:
-    files = AdapterFiles()
+    files = AdapterRegistry()
     save(tmp_path / "model" / "adapters" / "one")
     outside = save(tmp_path / "somewhere" / "mine")
     for default, name in (("one", "one"), (str(outside), "mine")):
@@ -86,7 +86,7 @@ def test_the_default_is_a_name_or_a_path(tmp_path: Path) -> None:
 
 
 def test_those_who_ask_at_once_have_its_files_read_once(tmp_path: Path) -> None:
-    files = AdapterFiles()
+    files = AdapterRegistry()
     save(tmp_path / "model" / "adapters" / "one")
     with ThreadPoolExecutor(8) as pool:
         found = list(pool.map(lambda _: files.find(places(tmp_path), "one"), range(8)))
@@ -108,7 +108,7 @@ def test_the_digest_is_of_both_files_and_the_same_in_any_place(tmp_path: Path) -
 
 
 def test_files_are_read_again_when_they_change(tmp_path: Path) -> None:
-    files, path = AdapterFiles(), save(tmp_path / "model" / "adapters" / "one")
+    files, path = AdapterRegistry(), save(tmp_path / "model" / "adapters" / "one")
     first = files.find(places(tmp_path), "one")
     assert files.find(places(tmp_path), "one") is first
     content = (path / WEIGHTS).read_bytes()

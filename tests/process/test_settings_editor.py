@@ -31,8 +31,8 @@ class Applied:
         self.keys += [change.key for change in changed.applied]
 
 
-def editor(applied: Applied) -> ConfigEditor:
-    loaded = load()
+def editor(applied: Applied, **fallbacks: str) -> ConfigEditor:
+    loaded = load(fallbacks={key.replace("__", "."): value for key, value in fallbacks.items()})
     return ConfigEditor(loaded, Reloader(loaded, lambda _: None, [applied], lambda _: None))
 
 
@@ -48,6 +48,19 @@ def test_without_a_file_one_is_made(home: Path) -> None:
     file = home / ".config" / "omlx_server" / "config.toml"
     assert "max_queue = 7" in file.read_text()
     assert asyncio.run(editor(Applied()).listed())["file"] == str(file)
+
+
+def test_what_up_has_chosen_can_be_changed(home: Path) -> None:
+    applied = Applied()
+    own = editor(applied, logging__level="warning")
+
+    def level() -> tuple[object, str]:
+        found = {one["key"]: one for one in asyncio.run(own.listed())["settings"]}["logging.level"]
+        return found["value"], found["origin"].partition(" ")[0]
+
+    assert level() == ("warning", "fallback")
+    assert asyncio.run(own.change({"logging.level": "info"}))["applied"] == applied.keys
+    assert (applied.keys, level()) == (["logging.level"], ("info", "file"))
 
 
 def test_without_a_file_none_is_listed() -> None:

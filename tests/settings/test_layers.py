@@ -23,18 +23,19 @@ SAMPLES = {
 
 
 @pytest.mark.parametrize("key", SAMPLES)
-@pytest.mark.parametrize("layers", [*itertools.product([False, True], repeat=3)])
+@pytest.mark.parametrize("layers", [*itertools.product([False, True], repeat=4)])
 def test_the_strongest_layer_wins_for_each_key(
-    key: str, layers: tuple[bool, bool, bool], home: Path
+    key: str, layers: tuple[bool, bool, bool, bool], home: Path
 ) -> None:
     in_file, from_file, from_env, from_flag = SAMPLES[key]
     section, name = key.split(".")
     env_name = f"OMLX_{section.upper()}__{name.upper()}"
-    has_file, has_env, has_flag = layers
+    has_fallback, has_file, has_env, has_flag = layers
     path = write(home / "c.toml", f"[{section}]\n{name} = {in_file}\n" if has_file else "")
     env = {env_name: from_env} if has_env else {}
     flag = {key: from_flag} if has_flag else {}
-    loaded = load(path, flag, env)
+    fallback = {key: from_flag} if has_fallback else {}
+    loaded = load(path, flag, env, fallback)
 
     only_winner = (
         load(None, flag, {})
@@ -42,8 +43,11 @@ def test_the_strongest_layer_wins_for_each_key(
         else load(None, {key: from_env}, {})
         if has_env
         else load(path, {}, {})
+        if has_file
+        else load(None, fallback, {})
     )
     origin = "flag" if has_flag else f"env {env_name}" if has_env else f"file {path}"
+    origin = origin if any(layers[1:]) else "fallback"
     assert value_of(loaded, key) == value_of(only_winner, key)
     assert loaded.origins[key] == (origin if any(layers) else "default")
     assert all(loaded.origins[other] == "default" for other in KEYS if other != key)

@@ -88,17 +88,44 @@ def test_a_value_that_is_not_allowed_is_refused_with_its_key(
     assert said in refusal(None, {"models.overrides": json.dumps({"a": table})}).message
 
 
-def test_the_path_of_a_template_begins_at_the_config_file(home: Path) -> None:
+@pytest.mark.parametrize("key", ["chat_template", "adapter"])
+def test_a_path_of_a_model_begins_at_the_config_file(key: str, home: Path) -> None:
     texts = {"a": "t/x.jinja", "b": "/abs/y.jinja", "c": "~/z.jinja", "d": ""}
-    tables = "".join(f"{name} = {{ chat_template = '{text}' }}\n" for name, text in texts.items())
+    tables = "".join(f"{name} = {{ {key} = '{text}' }}\n" for name, text in texts.items())
     path = write(home / "etc" / "c.toml", f"[models.overrides]\n{tables}")
     own = load(path, {}, {}).settings.models.overrides
-    assert {name: one.chat_template for name, one in own.items()} == {
+    assert {name: getattr(one, key) for name, one in own.items()} == {
         "a": f"{home}/etc/t/x.jinja",
         "b": "/abs/y.jinja",
         "c": f"{home}/z.jinja",
         "d": "",
     }
-    given = json.dumps({"a": {"chat_template": "x.jinja"}})
+    given = json.dumps({"a": {key: "t/x.jinja"}})
     flagged = load(None, {"models.overrides": given}, {}).settings.models.overrides
-    assert flagged["a"].chat_template == "x.jinja", "there is no config file that it belongs to"
+    assert getattr(flagged["a"], key) == "t/x.jinja", "there is no config file that it belongs to"
+
+
+@pytest.mark.parametrize(
+    ("key", "written", "means"),
+    [
+        ("default", "./writer", "{home}/etc/writer"),
+        ("default", "../writer", "{home}/etc/../writer"),
+        ("default", "tuned/writer", "{home}/etc/tuned/writer"),
+        ("default", "~/writer", "{home}/writer"),
+        ("default", "/abs/writer", "/abs/writer"),
+        ("default", "writer", "writer"),
+        ("default", "", ""),
+        ("directory", "adapters", "{home}/etc/adapters"),
+        ("directory", "", ""),
+    ],
+)
+def test_so_does_a_path_of_adapters_but_not_a_name(
+    key: str, written: str, means: str, home: Path
+) -> None:
+    path = write(home / "etc" / "c.toml", f"[adapters]\n{key} = '{written}'\n")
+    assert str(getattr(load(path, {}, {}).settings.adapters, key)) == means.format(home=home)
+    flags = {f"adapters.{key}": written}
+    flagged = str(getattr(load(path, flags, {}).settings.adapters, key))
+    assert flagged == written, "a flag has nothing to do with the file"
+    variables = {f"OMLX_ADAPTERS__{key.upper()}": written}
+    assert str(getattr(load(path, {}, variables).settings.adapters, key)) == written

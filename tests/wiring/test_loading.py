@@ -13,8 +13,10 @@ import pytest
 
 from omlx_server.api.models.served_model import ServedModel
 from omlx_server.compute.model.loader import load as load_model
+from omlx_server.core.work import Work
 from omlx_server.engine.client.engine_client import AsyncEngine
-from omlx_server.errors import LoadFailed
+from omlx_server.engine.model_instance import ModelInstance
+from omlx_server.errors import Conflict, LoadFailed
 from omlx_server.models.locate import Located
 from omlx_server.settings import load
 from omlx_server.wiring.encoders import FoundEncoders
@@ -109,6 +111,56 @@ def test_the_reason_is_one_line(tmp_path: Path) -> None:
             await loading.unload(model)
 
     asyncio.run(scene())
+
+
+def test_a_version_that_comes_during_a_load_is_not_taken_for_the_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Blocks are named by the fingerprint, which is computed before the weights are read."""
+    save_small(tmp_path / "tiny")
+    file = tmp_path / "tiny" / "model.safetensors"
+    making = InstanceFactory.making
+
+    def updated_meanwhile(*arguments: Any) -> Work[ModelInstance]:
+        replaced(file)
+        return making(*arguments)
+
+    async def scene() -> None:
+        async with loading_of(tmp_path / "tiny") as (loading, key):
+            with monkeypatch.context() as patch:
+                patch.setattr(InstanceFactory, "making", updated_meanwhile)
+                with pytest.raises(LoadFailed, match="have changed since they were read"):
+                    await loading.load(key)
+            assert not loading.instances.account.shares
+            await loading.unload(await loading.load(key))
+
+    asyncio.run(scene())
+
+
+def test_a_model_whose_files_changed_makes_no_archive(tmp_path: Path) -> None:
+    """It would carry the fingerprint of the new files, with blocks of the old ones."""
+    save_small(tmp_path / "tiny")
+
+    async def scene() -> None:
+        async with loading_of(tmp_path / "tiny") as (loading, key):
+            served = await loading.load(key)
+            assert isinstance(served, ServedModel)
+            prompt = served.tokenizer.encode("The weather in Paris " * 30)
+            before = await collect(await served.engine.submit(request("a", prompt, 10)))
+            replaced(tmp_path / "tiny" / "model.safetensors")
+            assert await collect(await served.engine.submit(request("b", prompt, 10))) == before
+            with pytest.raises(Conflict, match="have changed since they were read"):
+                await served.archives.export(tuple(prompt), b"")
+            await loading.unload(served)
+
+    asyncio.run(scene())
+
+
+def replaced(file: Path) -> None:
+    """As an update replaces a file: under its name is another one from now on."""
+    new = file.with_name("new")
+    new.write_bytes(file.read_bytes()[:-64] + bytes(64))
+    new.replace(file)
 
 
 def test_collections_do_not_look_through_what_was_loaded(tmp_path: Path) -> None:

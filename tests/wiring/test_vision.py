@@ -11,6 +11,7 @@ import pytest
 from omlx_server.core.memory.encoder import STRUCTURAL
 from omlx_server.core.work import finish
 from omlx_server.engine.model_instance import ModelInstance
+from omlx_server.errors import how_to_install
 from omlx_server.models.locate import Located
 from omlx_server.settings import Settings
 from omlx_server.wiring.model_factory import InstanceFactory
@@ -83,4 +84,4 @@ def test_the_extra_is_named_where_it_is_missing(
 
     monkeypatch.setattr(metadata, "version", missing)
     why = why_no_vision(located, Settings.of({}))
-    assert why == "the extra 'vision' is not installed (pip install 'omlx-server[vision]')"
+    assert why == f"the extra 'vision' is not installed ({how_to_install('vision')})"

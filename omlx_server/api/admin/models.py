@@ -55,12 +55,21 @@ async def list_models(request: Request) -> Response:
 
 @router.post("/admin/models/load", openapi_extra=_LOAD)
 async def load(request: Request) -> Response:
-    """Load a model, and tell when it is there. Others may have to leave for it."""
+    """Load a model, with MODEL:ADAPTER its adapter too, and tell when it is there. Others may have
+    to leave for it."""
     context = context_of(request)
     asked = await json_body.read(request, ModelName, context.max_body_bytes)
-    known = await context.models.known_as(asked.model)
-    await context.models.pool.load(known.wanted)
-    return JsonResponse(_shape(context.models, known))
+    models = context.models
+    known, wanted = await models.named(asked.model)
+    adapter = await models.adapter(known, wanted) if wanted else None
+    await models.pool.load(known.wanted)
+    entry = models.pool.entry(known.wanted.key)
+    shape = _shape(models, known)
+    if entry is not None and isinstance(entry.model, ServedModel):
+        engine = entry.model.engine
+        async with engine.adapting(adapter):
+            shape["adapters"] = list(await engine.ask(lambda instance: instance.adapters.names))
+    return JsonResponse(shape)
 
 
 @router.post("/admin/models/unload", openapi_extra=_UNLOAD)
@@ -68,7 +77,7 @@ async def unload(request: Request) -> Response:
     """Give a model's memory back as soon as no request uses it."""
     context = context_of(request)
     asked = await json_body.read(request, ModelName, context.max_body_bytes)
-    known = await context.models.known_as(asked.model)
+    known, _ = await context.models.named(asked.model)
     await context.models.pool.unload(known.wanted.key)
     return JsonResponse(_shape(context.models, known))
 
@@ -78,7 +87,7 @@ async def pin(request: Request) -> Response:
     """Keep a model once it is loaded, until the server ends or the pin is taken back."""
     context = context_of(request)
     asked = await json_body.read(request, ModelPin, context.max_body_bytes)
-    known = await context.models.known_as(asked.model)
+    known, _ = await context.models.named(asked.model)
     context.models.pool.pin(known.wanted, asked.pinned)
     return JsonResponse(_shape(context.models, known))
 

@@ -34,6 +34,8 @@ _CHANGE = Operation(
     "Admin", SettingsChanged, body=SettingsPatch, may_fail=ADMIN + _CONFLICT + STATE
 ).extra
 
+_RELOAD = Operation("Admin", SettingsChanged, may_fail=ADMIN + _CONFLICT + STATE).extra
+
 
 @router.get("/admin/settings", openapi_extra=_LIST)
 async def list_settings(request: Request) -> Response:
@@ -50,6 +52,12 @@ async def change_settings(request: Request) -> Response:
     if not values:
         raise BadRequest("name at least one setting and its value")
     return JsonResponse(await _editor(request).change(values))
+
+
+@router.post("/admin/settings/reload", openapi_extra=_RELOAD)
+async def reload_settings(request: Request) -> Response:
+    """Read the config file at once, as the server does within seconds after each change of it."""
+    return JsonResponse(await _editor(request).reload())
 
 
 def _editor(request: Request) -> SettingsEditor:

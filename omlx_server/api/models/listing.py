@@ -12,7 +12,7 @@ from omlx_server.core.memory.ledger import MemoryReport
 from omlx_server.core.request import RequestDefaults
 from omlx_server.engine.messages import Counted
 from omlx_server.engine.pool.entry import Wanted
-from omlx_server.models.adapters.shelf import AdapterFiles, AdapterPlaces
+from omlx_server.models.adapters.registry import AdapterPlaces, AdapterRegistry
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class Catalogue(Protocol):
     @property
     def aliases(self) -> Mapping[str, str]: ...
     @property
-    def adapter_files(self) -> AdapterFiles: ...
+    def adapter_registry(self) -> AdapterRegistry: ...
 
     def known(self) -> Sequence[ModelListing]:
         """The models as the last look at the disk has found them."""

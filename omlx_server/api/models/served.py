@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 
@@ -23,6 +23,7 @@ from omlx_server.engine.messages import State, Status
 from omlx_server.engine.pool.entry import Phase
 from omlx_server.engine.pool.pool import ModelPool
 from omlx_server.errors import AdapterNotFound, AdapterUnusable, BadRequest, ModelNotFound
+from omlx_server.models.adapters.registry import NONE
 from omlx_server.models.hub.names import hub_name
 
 
@@ -72,59 +73,65 @@ class ServedModels:
                 no chat model; or the name and `adapter` name two adapters.
             Whatever ModelPool.acquire raises.
         """
-        name, wanted = await self._split(name)
+        name, wanted = await self._split_known(name)
         if wanted and adapter and wanted != adapter:
             raise BadRequest(f"model asks for the adapter '{wanted[:200]}'", param="adapter")
         known = await self._of(name, encoders.CHAT)
         check_preset(known.names[0], preset, known.presets)
-        found = await self._adapter(known, adapter or wanted)
+        found = await self.adapter(known, adapter or wanted)
         model = await self._take(known)
         assert isinstance(model, ServedModel)
         return model.with_preset(preset).adapted(found)
 
-    def parted(self, name: str | None) -> tuple[str | None, str | None]:
-        """A name as MODEL:ADAPTER, in its two parts. One that is a model's stays whole, and so does
-        one whose first part is none."""
+    def split_adapter(self, name: str | None) -> tuple[str | None, str | None]:
+        """The model and the adapter of a name that is MODEL:ADAPTER; any other name, and None for
+        the adapter. A name that a model has is no such name, whatever is in it."""
         meant = None if name is None else self.catalogue.resolve_alias(name)
         if meant is None or self._candidates(meant):
             return name, None
         model, _, adapter = meant.rpartition(":")
         return (model, adapter) if adapter and self._candidates(model) else (name, None)
 
-    async def _split(self, name: str | None) -> tuple[str | None, str | None]:
-        """As `parted`, if need be after another look at the disk: unless the name is that of a
-        model that was there at the last one, or of a model and of an adapter that it has."""
-        model, adapter = self.parted(name)
+    async def _split_known(self, name: str | None) -> tuple[str | None, str | None]:
+        """As `split_adapter`, if need be after another look at the disk: unless the name is that of
+        a model that was there at the last one, or of a model and of an adapter that it has."""
+        model, adapter = self.split_adapter(name)
         if adapter is None and (name is None or self._candidates(name)):
             return model, adapter
         known = self._candidates(model) if model is not None else ()
         if not known or adapter not in await self.adapters(known[0]):
             await self.catalogue.refresh()
-        return self.parted(name)
+        return self.split_adapter(name)
 
-    async def _adapter(self, known: ModelListing, name: str | None) -> Adapter | None:
-        """The adapter of that name, or the default one. Its files are read before the model is
-        loaded for it."""
+    async def adapter(self, known: ModelListing, name: str | None) -> Adapter | None:
+        """The adapter of that name, or the default one. Its files are read, so that the model need
+        not be loaded for one that can't be used. Raises AdapterNotFound and AdapterUnusable."""
         places = known.adapters
         if places is None or not (name or places.default):
             return None
-        return await asyncio.to_thread(self.catalogue.adapter_files.find, places, name)
+        return await asyncio.to_thread(self.catalogue.adapter_registry.find, places, name)
 
     async def adapters(self, known: ModelListing) -> list[str]:
         """The names of the adapters that a model has now."""
         places = known.adapters
         return [] if places is None else list(await asyncio.to_thread(places.all))
 
+    async def adapters_of(self, listed: Iterable[ModelListing]) -> dict[int, list[str]]:
+        """The names of the adapters that each of these models has now, by the `id` of its listing.
+        The disk is read once for each, however often it is listed: a model has several names."""
+        distinct = {id(known): known for known in listed}
+        return {own: await self.adapters(known) for own, known in distinct.items()}
+
     async def salts(self, salt: bytes) -> list[bytes]:
         """The salts of the blocks of a tenant with this `salt`: its own, and one for each adapter
         of all models, and for each that the server has read since it runs."""
-        find, found = self.catalogue.adapter_files.find, [salt]
+        find, found = self.catalogue.adapter_registry.find, [salt]
         for known in self.known():
             for name in await self.adapters(known):
                 assert known.adapters is not None
                 with suppress(AdapterUnusable, AdapterNotFound):
                     await asyncio.to_thread(find, known.adapters, name)
-        found += [salted(salt, adapter) for adapter in self.catalogue.adapter_files.read()]
+        found += [salted(salt, adapter) for adapter in self.catalogue.adapter_registry.all_read()]
         return list(dict.fromkeys(found))
 
     async def embedder(self, name: str | None) -> ServedEmbedder:
@@ -145,7 +152,7 @@ class ServedModels:
     def keep(self, name: str, role: Role, seconds: float | None) -> None:
         """Keep a loaded model for so many seconds after its last use; see `ModelPool.keep`. It does
         nothing where autoload is off: no request could bring the model back."""
-        known = self._of_role(self.parted(name)[0], role)
+        known = self._of_role(self.split_adapter(name)[0], role)
         if known is not None and self.catalogue.autoload:
             self.pool.keep(known.wanted.key, seconds)
 
@@ -170,6 +177,17 @@ class ServedModels:
             raise self._unknown(name, "")
         current().about = label_of(found.names[0])
         return found
+
+    async def named(self, name: str) -> tuple[ModelListing, str | None]:
+        """The listing of the model that a name means, as `known_as`, and the adapter of a name as
+        MODEL:ADAPTER. Raises ModelNotFound, and AdapterNotFound where it has no such adapter."""
+        model, adapter = await self._split_known(name)
+        known = await self.known_as(model or name)
+        if adapter is not None and adapter not in (NONE, *await self.adapters(known)):
+            raise AdapterNotFound(
+                f"The model '{known.names[0]}' has no adapter '{adapter[:200]}'.", param="model"
+            )
+        return known, adapter
 
     async def _of(self, name: str | None, role: Role) -> ModelListing:
         """The listing of the model of that name and role. Raises as `find`."""
@@ -225,7 +243,7 @@ class ServedModels:
         hint = encoders.hint_for(role, names)
         if name is None:
             return BadRequest(f"{role.route} needs {role.noun}. {hint}", param="model")
-        if role is not encoders.CHAT and self.parted(name)[1] is not None:
+        if role is not encoders.CHAT and self.split_adapter(name)[1] is not None:
             return BadRequest(f"{role.route} knows no adapters: name a model alone", param="model")
         roles = list(dict.fromkeys(k.role for k in self._candidates(name)))
         if roles:

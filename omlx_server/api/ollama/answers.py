@@ -91,12 +91,13 @@ class GenerateLine(Head):
 
 
 class GenerateEnd(Head, Counts):
-    """The last line of an answer, or a whole answer."""
+    """The last line of an answer, or a whole answer. `context` is empty: no context is kept."""
 
     response: str
     thinking: NotRequired[str]
     done: Literal[True]
     done_reason: DoneReason
+    context: list[int]
     logprobs: NotRequired[list[TokenLogprob]]
 
 

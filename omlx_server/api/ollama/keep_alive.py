@@ -7,8 +7,7 @@ import re
 from omlx_server.api.models.listing import ModelListing
 from omlx_server.api.models.served import ServedModels
 from omlx_server.api.ollama.request import KeepAlive
-from omlx_server.errors import AdapterNotFound, BadRequest
-from omlx_server.models.adapters.shelf import NONE
+from omlx_server.errors import BadRequest
 
 _LATEST = ":latest"
 _UNITS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
@@ -29,13 +28,7 @@ def served_name(models: ServedModels, name: str) -> str:
 async def known_as(models: ServedModels, name: str) -> ModelListing:
     """The listing of a model, whichever of its adapters the name asks for. Raises ModelNotFound,
     and AdapterNotFound where the model has no such adapter."""
-    own = served_name(models, name)
-    model, adapter = models.parted(own)
-    known = await models.known_as(model or own)
-    if adapter is not None and adapter not in (NONE, *await models.adapters(known)):
-        raise AdapterNotFound(
-            f"The model '{known.names[0]}' has no adapter '{adapter[:200]}'.", param="model"
-        )
+    known, _ = await models.named(served_name(models, name))
     return known
 
 

@@ -53,11 +53,11 @@ async def tags(request: Request) -> Response:
     included. A reranker is none of Ollama's kinds."""
     models = context_of(request).models
     await models.catalogue.refresh()
-    listed = dict[str, ModelListing]()
-    for name, one in by_name(models).items():
-        if one.role is not RERANKING:
-            listed[name] = one
-            listed |= {f"{name}:{adapter}": one for adapter in await models.adapters(one)}
+    found = {name: one for name, one in by_name(models).items() if one.role is not RERANKING}
+    adapters, listed = await models.adapters_of(found.values()), dict[str, ModelListing]()
+    for name, one in found.items():
+        listed[name] = one
+        listed |= {f"{name}:{adapter}": one for adapter in adapters[id(one)]}
     return JsonResponse(await asyncio.to_thread(_tags, models, listed))
 
 

@@ -24,11 +24,22 @@ class Body(Protocol):
     """The part of an answer's JSON that /api/chat and /api/generate have in different forms."""
 
     def __call__(
-        self, text: str, thinking: str = "", calls: Sequence[answers.MadeCall] = ()
+        self,
+        text: str,
+        thinking: str = "",
+        calls: Sequence[answers.MadeCall] = (),
+        *,
+        ends: bool = False,
     ) -> Json: ...
 
 
-def message_body(text: str, thinking: str = "", calls: Sequence[answers.MadeCall] = ()) -> Json:
+def message_body(
+    text: str,
+    thinking: str = "",
+    calls: Sequence[answers.MadeCall] = (),
+    *,
+    ends: bool = False,
+) -> Json:
     """The body of a line or an answer of /api/chat."""
     message: answers.AnswerMessage = {"role": "assistant", "content": text}
     if thinking:
@@ -38,9 +49,21 @@ def message_body(text: str, thinking: str = "", calls: Sequence[answers.MadeCall
     return {"message": message}
 
 
-def response_body(text: str, thinking: str = "", calls: Sequence[answers.MadeCall] = ()) -> Json:
-    """The body of a line or an answer of /api/generate, which has no calls."""
-    return {"response": text, "thinking": thinking} if thinking else {"response": text}
+def response_body(
+    text: str,
+    thinking: str = "",
+    calls: Sequence[answers.MadeCall] = (),
+    *,
+    ends: bool = False,
+) -> Json:
+    """The body of a line or an answer of /api/generate, which has no calls. The one that ends the
+    answer has an empty context, since clients refuse an answer without any."""
+    body: Json = {"response": text}
+    if thinking:
+        body["thinking"] = thinking
+    if ends:
+        body["context"] = []
+    return body
 
 
 def loaded(model: str, body: Body, reason: answers.DoneReason) -> Json:
@@ -85,12 +108,14 @@ class AnswerShapes:
         if text or thinking or calls or more:
             yield {**_head(self._model), **self._body(text, thinking, calls), "done": False, **more}
         if delta.finish is not None:
-            yield {**_head(self._model), **self._body(""), **self._end(delta.finish, usage)}
+            body = self._body("", ends=True)
+            yield {**_head(self._model), **body, **self._end(delta.finish, usage)}
 
     def whole(self, choice: WholeChoice, usage: Usage) -> Json:
         """The whole answer."""
         answer = assemble(choice.parts)
-        body = self._body(answer.text, answer.reasoning, list(_made(answer.calls)))
+        calls = list(_made(answer.calls))
+        body = self._body(answer.text, answer.reasoning, calls, ends=True)
         shape = {**_head(self._model), **body, **self._end(choice.finish, usage)}
         if self._with_logprobs:
             shape["logprobs"] = logprobs(choice.tokens)

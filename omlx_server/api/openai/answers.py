@@ -235,7 +235,8 @@ class ModelArchitecture(TypedDict):
 
 
 class Model(TypedDict):
-    """`parent`: of a model with an adapter, the model without. `max_model_len`: the tokens of its
+    """`root`: the full name of the model, or MODEL:ADAPTER; all names of one model have the same.
+    `parent`: of a model with an adapter, the model without. `max_model_len`: the tokens of its
     context. Null while it is being loaded. `architecture` has the fields that OpenRouter and
     llama.cpp tell, `default_parameters` OpenRouter's: the sampling values of requests that name
     none, null for a model that does not chat. `presets` are the names that the `preset` of a
@@ -245,6 +246,7 @@ class Model(TypedDict):
     object: Literal["model"]
     created: int
     owned_by: str
+    root: str
     parent: str | None
     max_model_len: int | None
     architecture: ModelArchitecture

@@ -27,17 +27,16 @@ async def list_models(request: Request) -> Response:
     models = context_of(request).models
     await models.catalogue.refresh()
     found = by_name(models)
-    distinct = {id(one): one for one in found.values()}.items()
-    adapters = {own: await models.adapters(one) for own, one in distinct}  # of all names of one
+    adapters = await models.adapters_of(found.values())
     shapes = [
         shape
         for name, one in found.items()
         for shape in _shapes(models, name, one, adapters[id(one)])
     ]
     for alias in models.catalogue.aliases:
-        name, adapter = models.parted(alias)
+        name, adapter = models.split_adapter(alias)
         if name in found and adapter in adapters[id(found[name])]:
-            shapes.append(_shape(models, alias, found[name], parent=name))
+            shapes.append(_shape(models, alias, found[name], parent=name, adapter=adapter))
     page: ModelList = {
         "object": "list",
         "data": shapes,
@@ -52,20 +51,20 @@ async def list_models(request: Request) -> Response:
 async def get_model(request: Request, name: str) -> Response:
     """One model by name."""
     models = context_of(request).models
-    model, adapter = models.parted(name)
+    model, adapter = models.split_adapter(name)
     known = await models.known_as(model or name)
     if adapter is None:
         return JsonResponse(_shape(models, name, known))
     if adapter not in await models.adapters(known):
         raise ModelNotFound(f"The model '{name[:200]}' does not exist.", param="model")
-    return JsonResponse(_shape(models, name, known, parent=model))
+    return JsonResponse(_shape(models, name, known, parent=model, adapter=adapter))
 
 
 def _shapes(
     models: ServedModels, name: str, model: ModelListing, adapters: Sequence[str]
 ) -> list[Model]:
     """A model under one of its names, and under MODEL:ADAPTER with each of its adapters."""
-    adapted = [_shape(models, f"{name}:{one}", model, parent=name) for one in adapters]
+    adapted = [_shape(models, f"{name}:{one}", model, parent=name, adapter=one) for one in adapters]
     return [_shape(models, name, model), *adapted]
 
 
@@ -84,7 +83,11 @@ def by_name(models: ServedModels) -> dict[str, ModelListing]:
 
 
 def _shape(
-    models: ServedModels, name: str, model: ModelListing, parent: str | None = None
+    models: ServedModels,
+    name: str,
+    model: ModelListing,
+    parent: str | None = None,
+    adapter: str | None = None,
 ) -> Model:
     """A model as clients of OpenAI, vLLM, OpenRouter and Anthropic read it, in one object.
     Anthropic's `capabilities` are null: they would have to say whether the model thinks, which its
@@ -94,6 +97,7 @@ def _shape(
         "object": "model",
         "created": model.created,
         "owned_by": "omlx_server",
+        "root": f"{model.names[0]}:{adapter}" if adapter else model.names[0],
         "parent": parent,
         "max_model_len": model.context_length,
         "architecture": _architecture(model, takes_images=models.takes_images(model)),

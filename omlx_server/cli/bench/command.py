@@ -15,7 +15,7 @@ from omlx_server.cli.bench.target import Target
 from omlx_server.cli.server_client.http import ServerClient
 from omlx_server.cli.shell.output import show_json
 from omlx_server.cli.shell.progress import open_display
-from omlx_server.errors import OmlxError, UsageError, system_errors_as
+from omlx_server.errors import OmlxError, UsageError, how_to_install, system_errors_as
 
 PLAN = Plan()
 Painter = Callable[[Result, Result | None, Path], None]
@@ -87,6 +87,6 @@ def _painter(plot: Path) -> Painter:
     try:
         from omlx_server.cli.bench.plot import save
     except ModuleNotFoundError:
-        hint = "pip install 'omlx-server[bench]'"
+        hint = how_to_install("bench")
         raise UsageError("--plot needs matplotlib", hint=hint) from None
     return save

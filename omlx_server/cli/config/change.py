@@ -1,16 +1,16 @@
-"""`omlx-server config set`: changes one key of the config file."""
+"""`omlx-server config set` and `unset`: change one key of the config file."""
 
 import getpass
 from contextlib import suppress
 from pathlib import Path
 
-from omlx_server.cli.config.show import warn, written
+from omlx_server.cli.config.show import value_in_force, warn, written
 from omlx_server.cli.shell import stdin
 from omlx_server.cli.shell.options import load_settings
-from omlx_server.cli.shell.output import say, show
+from omlx_server.cli.shell.output import say
 from omlx_server.cli.shell.overrides import check_files
-from omlx_server.errors import UsageError
-from omlx_server.settings import Settings, edit
+from omlx_server.errors import OmlxError, UsageError
+from omlx_server.settings import Loaded, Settings, edit
 from omlx_server.settings.override_keys import TABLE, find_override, is_override
 from omlx_server.settings.overrides import with_paths_from
 from omlx_server.settings.values import SECRETS
@@ -24,7 +24,7 @@ def run(*, key: str, value: str, config: Path | None) -> int:
     if is_override(key):
         check_files(_alone(key, text, file))
     done = edit.set_key(file, key, text)
-    show(f"{key} = {written(key, done.value)}  # {file}")
+    print(f"{key} = {written(key, done.value)}  # {file}")
     if done.was_open:
         say(f"{file} could be read by others; now it is for its owner only (chmod 600)")
     loaded = load_settings(file)
@@ -33,6 +33,27 @@ def run(*, key: str, value: str, config: Path | None) -> int:
     if origin.startswith("env "):
         say(f"warning: {origin} wins over it")
     return 0
+
+
+def unset(*, key: str, config: Path | None) -> int:
+    file = edit.file_to_change(config)
+    was_there = edit.unset_key(file, key)
+    loaded = load_settings(config)
+    in_force = _in_force(key, loaded)
+    if not was_there:
+        raise OmlxError(f"{file} does not set {key}", hint=f"in force is {in_force}")
+    print(f"{in_force}; {file} does not set it any more")
+    warn(loaded)
+    return 0
+
+
+def _in_force(key: str, loaded: Loaded) -> str:
+    """A key with its value in force, and where that is from."""
+    try:
+        value = value_in_force(key, loaded)
+    except OmlxError:
+        return f"{key} is not set"
+    return f"{key} = {written(key, value)}  # {loaded.origins[TABLE if is_override(key) else key]}"
 
 
 def _alone(key: str, text: str, file: Path) -> Settings:

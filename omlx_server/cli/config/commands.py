@@ -5,7 +5,12 @@ from typing import Annotated
 import typer
 
 from omlx_server.cli.shell.command import Commands, ConfigOption, SetOption
-from omlx_server.cli.shell.complete import complete_keys, complete_sections, complete_values
+from omlx_server.cli.shell.complete import (
+    complete_keys,
+    complete_sections,
+    complete_set_keys,
+    complete_values,
+)
 
 _HELP = """Show, check and change the settings.
 
@@ -97,6 +102,28 @@ def config_set(
     from omlx_server.cli.config.change import run
 
     return run(key=key, value=value, config=config_file)
+
+
+@config.command("unset")
+def config_unset(
+    key: Annotated[
+        str, typer.Argument(metavar="KEY", autocompletion=complete_set_keys, help="As SECTION.KEY.")
+    ],
+    config_file: ConfigOption = None,
+) -> int:
+    """Remove one setting from the config file, and say what is in force then.
+
+    \b
+    Examples:
+      omlx-server config unset server.port
+      omlx-server config unset models.overrides.org/name.sampling.top_p
+
+    All other keys and their comments stay. Exit code 1 where the file does not set the key; one
+    without which the file would be invalid stays in it.
+    """
+    from omlx_server.cli.config.change import unset
+
+    return unset(key=key, config=config_file)
 
 
 @config.command("edit")

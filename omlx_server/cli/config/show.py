@@ -12,7 +12,6 @@ from typing import Any
 from omlx_server import settings
 from omlx_server.cli.shell.options import load_settings
 from omlx_server.cli.shell.output import say, show_found, show_json
-from omlx_server.cli.shell.output import show as show_text
 from omlx_server.cli.shell.overrides import check_all
 from omlx_server.settings.json_schema import json_schema
 from omlx_server.settings.layers import check_key, search_path
@@ -32,12 +31,19 @@ def show(*, origin: bool, as_json: bool, config: Path | None, sets: Sequence[str
 def get(*, key: str, as_json: bool, config: Path | None, sets: Sequence[str]) -> int:
     if key in SECTIONS:
         return _get_section(key, load_settings(config, sets), as_json=as_json)
-    value = _value_of(key, config, sets)
+    value = value_in_force(key, load_settings(config, sets))
     if as_json or isinstance(value, dict):
         show_json(value, indent=None)
     else:
-        show_text(value if isinstance(value, str) else written(key, value))
+        print(_bare(key, value))
     return 0
+
+
+def _bare(dotted: str, value: object) -> str:
+    """The text of a value without quotes, for scripts; a size gets its unit."""
+    if is_size(dotted) and isinstance(value, int):
+        return format_size(value)
+    return value if isinstance(value, str) else written(dotted, value)
 
 
 def _get_section(name: str, loaded: settings.Loaded, *, as_json: bool) -> int:
@@ -74,14 +80,13 @@ def path(*, config: Path | None) -> int:
     return 1
 
 
-def _value_of(dotted: str, config: Path | None, sets: Sequence[str]) -> object:
+def value_in_force(dotted: str, loaded: settings.Loaded) -> object:
     """The value of a key in force, as JSON can hold it. Raises ConfigError for an unknown key, and
     OmlxError for an override that is not set."""
     if is_override(dotted):
-        override = find_override(dotted)
-        return override.value_in(load_settings(config, sets).settings)
+        return find_override(dotted).value_in(loaded.settings)
     check_key(dotted, "")
-    return plain(value_of(load_settings(config, sets).settings, dotted))
+    return plain(value_of(loaded.settings, dotted))
 
 
 def warn(loaded: settings.Loaded) -> None:

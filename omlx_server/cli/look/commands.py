@@ -32,7 +32,10 @@ ShareOption = Annotated[
     typer.Option(
         "--share",
         metavar="FILE",
-        help="Write the self-test as JSON, without texts, paths and names; - is stdout.",
+        help=(
+            "Write the self-test as JSON; it names the model, not the user or the machine; - is "
+            "stdout."
+        ),
     ),
 ]
 

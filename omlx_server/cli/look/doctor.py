@@ -15,7 +15,7 @@ from omlx_server.cli.look.line import line_of
 from omlx_server.cli.server_client.address import own_server
 from omlx_server.cli.server_client.http import NoAnswer
 from omlx_server.cli.shell.options import load_settings
-from omlx_server.cli.shell.output import show, show_json
+from omlx_server.cli.shell.output import show_json
 from omlx_server.cli.shell.overrides import check_all
 from omlx_server.doctor import memory, network, software, storage
 from omlx_server.doctor.finding import Finding, Level, fail, ok, warn
@@ -42,7 +42,7 @@ def run(*, as_json: bool, config: Path | None, sets: Sequence[str]) -> int:
     for finding in _findings(config, sets):
         findings.append(finding)
         if not as_json:
-            show(line_of(finding), flush=True)
+            print(line_of(finding), flush=True)
     failed = any(finding.level is Level.FAIL for finding in findings)
     if as_json:
         rows = [asdict(finding) | {"fix": finding.fix or None} for finding in findings]

@@ -10,13 +10,17 @@ from types import FrameType
 
 from omlx_server.cli.look.line import line_of
 from omlx_server.cli.shell.options import load_settings
-from omlx_server.cli.shell.output import STDOUT, say, show, show_json
+from omlx_server.cli.shell.output import STDOUT, say, show_json
 from omlx_server.cli.shell.overrides import check_all
 from omlx_server.cli.shell.progress import open_display
 from omlx_server.cli.shell.sigterm import sigterm
 from omlx_server.errors import UsageError
 
 _WIDTH = 11
+_CONTENT = (
+    "it names the model, but has no texts of prompts, no paths, and no names of the user or the "
+    "machine"
+)
 
 
 def run(
@@ -52,11 +56,11 @@ def run(
     if as_json or share == STDOUT:
         show_json(report)
     else:
-        show("\n".join(line_of(check.finding, _WIDTH) for check in found))
+        print("\n".join(line_of(check.finding, _WIDTH) for check in found))
     if file is not None:
         text = json.dumps(report, indent=2, ensure_ascii=False)
         file.write_text(text + "\n", encoding="utf-8")
-        say(f"the report is in {file}: it has no texts, paths or names")
+        say(f"the report is in {file}: {_CONTENT}")
     return 1 if failed(found) else 0
 
 

@@ -2,13 +2,15 @@
 
 from pathlib import Path
 
-from omlx_server.cli.models.list import adapters_of
+from omlx_server.cli.models.named import with_adapter
+from omlx_server.cli.models.server import own_admin_server, told
+from omlx_server.cli.server_client.http import NoAnswer
 from omlx_server.cli.shell.options import load_settings
 from omlx_server.cli.shell.output import say, show_json
-from omlx_server.errors import UsageError
+from omlx_server.errors import ModelUnavailable, OmlxError, UsageError
 from omlx_server.models import catalogue
+from omlx_server.models.hub.names import hub_name
 from omlx_server.models.installed import installed_models
-from omlx_server.models.locate import unknown
 from omlx_server.settings import Settings, edit
 from omlx_server.settings.sections import Models
 
@@ -35,6 +37,7 @@ def run(*, name: str, target: str, remove: str, as_json: bool, config: Path | No
     else:
         print(f"{f'{remove} is forgotten' if remove else f'{name} -> {target}'}  # {file}")
     _warn(config)
+    _tell_server(settings, remove or name, target or None)
     return 0
 
 
@@ -76,16 +79,34 @@ def _check(name: str, target: str, settings: Settings) -> None:
         raise UsageError(
             f"{target} is an alias itself", hint=f"it stands for {models.aliases[target]}"
         )
-    here = installed_models(models)
-    known = catalogue.NAMES.union(*(model.names for model in here))
-    if name in known:
+    if name in catalogue.NAMES.union(*(model.names for model in installed_models(models))):
         raise UsageError(f"a model has the name {name} already", hint="choose another one")
-    model, _, adapter = target.rpartition(":")
-    adapted = (m for m in here if model in m.names and adapter in adapters_of(m, settings).all())
-    if target not in known and next(adapted, None) is None:
-        error = unknown(target, models)
-        hint = f"`omlx-server pull {target}` first" if "/" in target else error.hint
-        raise UsageError(f"there is no model {target} here", hint=hint)
+    if target in catalogue.NAMES:
+        return
+    try:
+        with_adapter(target, settings, takes_paths=False)
+    except ModelUnavailable as error:
+        hint = f"`omlx-server pull {target}` first" if hub_name(target) else error.hint
+        raise UsageError(error.message, hint=hint) from None
+
+
+def _tell_server(settings: Settings, name: str, target: str | None) -> None:
+    """Have the server of these settings read its config file at once, and say whether the alias
+    counts there; `target` is None for one that was removed. Without a server it says nothing."""
+    server = own_admin_server(settings)
+    try:
+        told(server.post("/admin/settings/reload", {}))
+        listed = told(server.get("/admin/settings")).get("settings", ())
+    except NoAnswer:
+        return
+    except OmlxError as error:
+        say(f"note: the server at {server.url} was not told: {error.message}")
+        return
+    in_force = {one["key"]: one["value"] for one in listed}
+    if in_force.get(_KEY, {}).get(name) == target:
+        say(f"the server at {server.url} {'knows it' if target else 'has forgotten it'}")
+    else:
+        say(f"note: the server at {server.url} has another config, and does not follow")
 
 
 def _warn(config: Path | None) -> None:

@@ -92,7 +92,7 @@ def report_lines(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     others = {name: one for name, one in values.items() if name not in _NOT_SAMPLING}
     yield "sampling", _by_origin({n: o for n, o in others.items() if o["value"] not in _EMPTY})
     for name, preset in found["presets"].items():
-        yield "preset", f"{name}: " + ", ".join(f"{k} {_short(v)}" for k, v in preset.items())
+        yield "preset", f"{name}: " + ", ".join(_in_words(*item) for item in preset.items())
 
 
 def _by_origin(values: Mapping[str, Mapping[str, Any]], *, named: bool = True) -> str:
@@ -100,13 +100,21 @@ def _by_origin(values: Mapping[str, Mapping[str, Any]], *, named: bool = True) -
     order = sorted(values.items(), key=lambda item: _rank(item[1]["origin"]))
     groups = []
     for origin, group in groupby(order, key=lambda item: item[1]["origin"]):
-        words = [f"{name} " * named + _short(one["value"]) for name, one in group]
+        words = [
+            _in_words(name, one["value"]) if named else _short(one["value"]) for name, one in group
+        ]
         groups.append(f"{', '.join(words)} ({origin})")
     return "; ".join(groups)
 
 
 def _rank(origin: str) -> tuple[bool, bool, str]:
     return origin == DEFAULT, origin != OVERRIDE, origin
+
+
+def _in_words(name: str, value: object) -> str:
+    if name == "max_tokens" and value == 0:
+        return "max_tokens 0 (no limit but the context)"
+    return f"{name} {_short(value)}"
 
 
 def _short(value: object) -> str:

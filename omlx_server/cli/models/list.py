@@ -1,4 +1,4 @@
-"""`omlx-server list`: lists the models on this machine. Also finds the model that a name means."""
+"""`omlx-server list`: lists the models on this machine."""
 
 import sys
 from collections.abc import Mapping, Sequence
@@ -14,12 +14,9 @@ from omlx_server.cli.models.images import images_of
 from omlx_server.cli.shell.options import load_settings
 from omlx_server.cli.shell.output import show_json, visible
 from omlx_server.core.model_files.kind import Kind
-from omlx_server.errors import UsageError
-from omlx_server.models.adapters.shelf import AdapterPlaces
+from omlx_server.models.adapters.registry import AdapterPlaces
 from omlx_server.models.installed import Installed, installed_models
-from omlx_server.models.locate import unknown
 from omlx_server.settings import Settings
-from omlx_server.settings.types import expanded
 
 # Columns of a table where stdout is no terminal: who reads a pipe wants whole lines.
 _PIPE_COLUMNS = 200
@@ -107,26 +104,3 @@ def shape(model: Installed, settings: Settings) -> dict[str, object]:
         "path": str(model.path),
         "problem": model.problem or None,
     }
-
-
-def named(name: str, settings: Settings) -> Installed:
-    """The model on this machine that `name` means: one of its names, or its path, which also tells
-    apart two models of the same name.
-
-    Raises:
-        UsageError: there is no such model here.
-    """
-    models = settings.models
-    found = installed_models(models)
-    path = expanded(name).absolute()
-    by_name = [m for m in found if name in m.names and not m.problem.startswith("hidden by")]
-    by_path = [m for m in found if m.path.absolute() == path]
-    chosen = by_path or sorted(by_name, key=lambda m: m.names[0] != name)
-    if chosen:
-        return chosen[0]
-    if path.exists() and "/" in name:
-        raise UsageError(
-            f"{path} is no model of models.dirs or of the Hugging Face cache",
-            hint="`omlx-server list --json` says the paths of those that are",
-        )
-    raise unknown(name, models)

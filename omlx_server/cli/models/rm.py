@@ -5,14 +5,14 @@ from pathlib import Path
 
 from rich.filesize import decimal
 
-from omlx_server.cli.models.list import named
+from omlx_server.cli.models.named import named
 from omlx_server.cli.models.server import is_loaded, is_of, items_of, own_admin_server, told
 from omlx_server.cli.server_client.http import NoAnswer
 from omlx_server.cli.shell import stdin
 from omlx_server.cli.shell.options import load_settings
 from omlx_server.cli.shell.output import say
 from omlx_server.errors import OmlxError, UsageError
-from omlx_server.models.adapters.shelf import AdapterPlaces
+from omlx_server.models.adapters.registry import AdapterPlaces
 from omlx_server.models.installed import Installed
 from omlx_server.models.remove import freed_by, remove
 from omlx_server.settings import Settings

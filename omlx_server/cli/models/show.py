@@ -14,7 +14,8 @@ from omlx_server.cli.models.in_force import (
     template_in_words,
     with_template,
 )
-from omlx_server.cli.models.list import adapters_of, named, shape
+from omlx_server.cli.models.list import adapters_of, shape
+from omlx_server.cli.models.named import with_adapter
 from omlx_server.cli.models.server import is_of, items_of, own_admin_server, told
 from omlx_server.cli.server_client.chunks import in_chunks
 from omlx_server.cli.shell.options import load_settings
@@ -24,7 +25,7 @@ from omlx_server.core.model_files.parser_signs import reasoning_parser_of, tool_
 from omlx_server.errors import LoadFailed, OmlxError
 from omlx_server.models.description import described
 from omlx_server.models.installed import Installed
-from omlx_server.models.remove import freed_by
+from omlx_server.models.remove import freed_by, size_of
 from omlx_server.models.tokenizer_files import TokenizerFiles
 from omlx_server.settings import Settings
 from omlx_server.settings.overrides import ModelOverrides
@@ -33,17 +34,19 @@ from omlx_server.settings.values import plain
 
 def run(*, name: str, as_json: bool, config: Path | None, sets: Sequence[str]) -> int:
     settings = load_settings(config, sets).settings
-    model = named(settings.models.resolve_alias(name), settings)
+    model, adapter = with_adapter(settings.models.resolve_alias(name), settings)
     found = _found(model, settings)
+    if adapter:
+        found["adapter"] = _adapter(adapter, model, settings)
     lines = (f"{what:<10} {visible(how)}" for what, how in _lines(found))
     show_found(found, lines, as_json=as_json)
     return 0
 
 
 def _found(model: Installed, settings: Settings) -> dict[str, Any]:
-    """What `list --json` says of the model, and more. `loaded` and `server` are there only if a
-    server tells; templates and what counts for requests only for a chat model, and the parsers only
-    if it has a template."""
+    """What `list --json` says of the model, and more. `adapter` is added where the name has one.
+    `loaded` and `server` are there only if a server tells; templates and what counts for requests
+    only for a chat model, and the parsers only if it has a template."""
     own, about = settings.overrides_of(model.names), described(model.path)
     found: dict[str, Any] = shape(model, settings)
     found |= {
@@ -60,6 +63,11 @@ def _found(model: Installed, settings: Settings) -> dict[str, Any]:
     if found["images"]:
         found |= _image_tokens(model, settings)
     return found | _in_server(model, settings)
+
+
+def _adapter(name: str, model: Installed, settings: Settings) -> dict[str, object]:
+    path = adapters_of(model, settings).all()[name]
+    return {"name": name, "path": str(path), "disk_bytes": size_of(path)}
 
 
 def _image_tokens(model: Installed, settings: Settings) -> dict[str, Any]:
@@ -143,6 +151,9 @@ def _lines(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         yield "images", in_words(found)
         if found["adapters"]:
             yield "adapters", _adapters(found)
+        if "adapter" in found:
+            own = found["adapter"]
+            yield "adapter", f"{own['name']} ({decimal(own['disk_bytes'])}, {own['path']})"
     if "template" in found:
         yield "template", template_in_words(found["template"])
     for label, key in (("tools", "tool_parser"), ("reasoning", "reasoning_parser")):

@@ -98,6 +98,10 @@ InsteadOption = Annotated[
     typer.Option(metavar="NAME", help="A name of the place: who has it already is killed."),
 ]
 RankArgument = Annotated[int, typer.Argument(min=1, help="Which rank this is, from 1 on.")]
+FallbackOption = Annotated[
+    list[str] | None,
+    typer.Option("--fallback", hidden=True, help="As --set, where nothing else sets the key."),
+]
 DegradedOption = Annotated[
     bool,
     typer.Option(
@@ -156,6 +160,7 @@ def serve(
     hosts: HostsOption = None,
     config_file: ConfigOption = None,
     sets: SetOption = None,
+    fallbacks: FallbackOption = None,
     degraded_on_error: DegradedOption = False,
 ) -> int:
     """Serve a model over the OpenAI API until Ctrl-C.
@@ -163,10 +168,9 @@ def serve(
     \b
     Examples:
       omlx-server serve
-      omlx-server serve mlx-community/Qwen3-0.6B-4bit --port 9000
+      omlx-server serve mlx-community/Qwen3-0.6B-4bit --embedding-model all-MiniLM-L6-v2
       omlx-server serve ./my-model --adapter ./my-adapter --set scheduler.max_batch_size=16
       omlx-server serve ./my-model --draft-model ./small --kv-scheme turboquant --kv-bits 3.5
-      omlx-server serve --embedding-model all-MiniLM-L6-v2
       OMLX_AUTH__API_KEYS=secret omlx-server serve --host 0.0.0.0
 
     \b
@@ -179,9 +183,9 @@ def serve(
 
     flags = {"server.host": host, "server.port": port, "models.embedding": embedding_model}
     flags |= {"models.reranker": reranker, "kv_cache.scheme": kv_scheme, "kv_cache.bits": kv_bits}
-    flags |= {"kv_cache.group_size": kv_group_size, "speculation.draft_model": draft_model}
-    flags |= {"adapters.default": adapter, "cluster.hosts": hosts}
-    return run(model, flags, config_file, sets or [], degraded_on_error=degraded_on_error)
+    flags |= {"kv_cache.group_size": kv_group_size, "adapters.default": adapter}
+    flags |= {"speculation.draft_model": draft_model, "cluster.hosts": hosts}
+    return run(model, flags, config_file, sets, fallbacks, degraded_on_error=degraded_on_error)
 
 
 def rank(

@@ -21,11 +21,13 @@ def run(
     model: str,
     flags: Mapping[str, str | None],
     config: Path | None,
-    sets: Sequence[str],
+    sets: Sequence[str] | None,
+    fallbacks: Sequence[str] | None,
     *,
     degraded_on_error: bool = False,
 ) -> int:
-    """Serve until stopped; returns the exit code. `flags` maps keys of settings to values.
+    """Serve until stopped; returns the exit code. `flags` maps keys of settings to values;
+    `fallbacks` are SECTION.KEY=VALUE, as `sets`, and count where nothing else sets the key.
 
     With `degraded_on_error` the program answers 503 while the settings or the model can't be used,
     until that is mended.
@@ -34,10 +36,10 @@ def run(
         UsageError: the settings or the model can't be used and `degraded_on_error` is off; the
             address can't be used; or a --set is no SECTION.KEY=VALUE, which no config can mend.
     """
-    overrides = overrides_of(sets, flags)
+    overrides, weak = overrides_of(sets or (), flags), overrides_of(fallbacks or (), None)
     with sigterm(_end):
         try:
-            return _serve(model, config, overrides)
+            return _serve(model, settings.load(config, overrides, fallbacks=weak))
         except UsageError as error:
             if not degraded_on_error:
                 raise
@@ -52,8 +54,7 @@ def _end(number: int, frame: FrameType | None) -> None:
     os._exit(0)
 
 
-def _serve(model: str, config: Path | None, overrides: Mapping[str, str]) -> int:
-    loaded = settings.load(config, overrides)
+def _serve(model: str, loaded: settings.Loaded) -> int:
     name = model or loaded.settings.models.default or STARTER.name
     check_start(loaded.settings, name)
     with open_display() as display:

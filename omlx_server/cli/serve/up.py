@@ -86,7 +86,7 @@ def _start(loaded: Loaded, at: ListenAddress, options: UpOptions) -> int:
     settings = loaded.settings
     wanted = options.model or _chosen(settings)
     print(f"Starting {wanted} on {at.server.url} ...", flush=True)
-    arguments = _arguments(loaded, wanted, at, options)
+    arguments = _arguments(wanted, at, options)
     grace = settings.server.shutdown_grace_seconds
     with (
         child.started(options.program, arguments, grace) as server,
@@ -113,15 +113,13 @@ def _chosen(settings: Settings) -> str:
     return choice.name
 
 
-def _arguments(loaded: Loaded, model: str, at: ListenAddress, options: UpOptions) -> list[str]:
+def _arguments(model: str, at: ListenAddress, options: UpOptions) -> list[str]:
     """The arguments of the child, so that it loads the same settings; only the port, and a log
-    level of "warning" if none is set, are given by us."""
+    level of "warning" where none is set, are given by us."""
     words = ["serve", model, *(["--port", str(at.port)] if at.port else [])]
     words += ["--config", str(options.config)] if options.config else []
     words += [word for text in options.sets for word in ("--set", text)]
-    if loaded.origins.get("logging.level", "default") == "default":
-        words += ["--set", "logging.level=warning"]
-    return words
+    return [*words, "--fallback", "logging.level=warning"]
 
 
 def _name_among(served: Sequence[str], wanted: str) -> str:

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from omlx_server import settings
-from omlx_server.cli.shell.output import show, show_json
+from omlx_server.cli.shell.output import show_json
 from omlx_server.errors import OmlxError, UsageError
 from omlx_server.service import runner, tail
 from omlx_server.service.environment import environment_of
@@ -99,7 +99,7 @@ def status(*, as_json: bool) -> int:
     if as_json:
         show_json(_document(manager, state))
     else:
-        show("\n".join(_in_words(manager, state)))
+        print("\n".join(_in_words(manager, state)))
     return 0 if state.state is State.RUNNING else 1
 
 
@@ -108,10 +108,10 @@ def logs(*, follow: bool, lines: int, config: Path | None) -> int:
     log = _log_of(manager, config)
     try:
         for line in tail.last_lines(log, lines):
-            show(line, flush=follow)
+            print(line, flush=follow)
         if follow:
             for line in tail.follow(log, time.sleep):
-                show(line, flush=True)
+                print(line, flush=True)
     except FileNotFoundError:
         raise UsageError(f"there is no log at {log} yet", hint=manager.elsewhere(log)) from None
     except OSError as error:

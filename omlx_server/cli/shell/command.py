@@ -57,9 +57,11 @@ KeyOption = Annotated[
 
 class Command(TyperCommand):
     """A command whose function returns its exit code. An OmlxError or OSError is shown as one line,
-    or as JSON with --json, and ends the command with the error's exit code."""
+    or as JSON with --json, and ends the command with the error's exit code. Stdout escapes the
+    characters that it can't encode."""
 
     def invoke(self, ctx: Any) -> None:
+        output.escape_unencodable()
         as_json = bool(ctx.params.get("as_json"))
         # `cache export -o -`: there stdout is the archive.
         stream = sys.stderr if ctx.params.get("output") == output.STDOUT else None

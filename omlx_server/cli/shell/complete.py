@@ -5,6 +5,8 @@ This module imports nothing heavy, because the declarations of the commands impo
 must be quick.
 """
 
+from pathlib import Path
+
 import typer
 
 from omlx_server.errors import OmlxError
@@ -33,6 +35,18 @@ def complete_keys(incomplete: str) -> list[str]:
     from omlx_server.settings import KEYS
 
     return sorted(key for key in KEYS if key.startswith(incomplete))
+
+
+def complete_set_keys(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Keys of settings that the config file sets."""
+    from omlx_server.settings.layers import find_config, keys_of_file
+
+    try:
+        named = ctx.params.get("config_file")  # typer has not made a path of it yet
+        file = find_config(Path(named) if named else None)
+        return [k for k in keys_of_file(file) if k.startswith(incomplete)] if file else []
+    except (OmlxError, OSError):
+        return []
 
 
 def complete_sections(incomplete: str) -> list[str]:

@@ -6,6 +6,8 @@ import os
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
+from typing import TextIO
 
 from omlx_server.cli.shell import output
 
@@ -16,7 +18,9 @@ _COMPLETING = "_OMLX_SERVER_COMPLETE"
 @contextmanager
 def orderly() -> Iterator[None]:
     """Flush stdout at the end of the `with`, while a failure can still be reported. If writing
-    fails, the program ends with exit code 1, and with one line unless a pipe's reader is gone."""
+    fails, the program ends with exit code 1, and with one line unless a pipe's reader is gone.
+    What is written to a stdout or stderr that is closed (`>&-`) is lost without an error."""
+    sys.stdout, sys.stderr = (_open(stream) for stream in (sys.stdout, sys.stderr))
     try:
         try:
             yield
@@ -27,6 +31,11 @@ def orderly() -> Iterator[None]:
         if error.errno != errno.EPIPE:
             output.show_error(f"the output can't be written: {error.strerror}")
         raise SystemExit(1) from None
+
+
+def _open(stream: TextIO | None) -> TextIO:
+    """The stream; /dev/null for one that was closed when Python started, which is then None."""
+    return stream or Path(os.devnull).open("w", encoding="utf-8")
 
 
 def _drop_stdout() -> None:

@@ -13,6 +13,7 @@ import re
 import sys
 import traceback
 from collections.abc import Iterable
+from io import TextIOWrapper
 from types import TracebackType
 from typing import TextIO
 
@@ -36,14 +37,10 @@ def show_error(message: str, hint: str = "") -> None:
         _label("hint", typer.colors.CYAN, hint)
 
 
-def show(text: str, *, flush: bool = False) -> None:
-    """Print `text` on stdout. Characters that stdout can't encode are escaped."""
-    encoding = sys.stdout.encoding or "utf-8"
-    try:
-        text.encode(encoding, sys.stdout.errors or "strict")
-    except UnicodeEncodeError:
-        text = text.encode(encoding, "backslashreplace").decode(encoding)
-    print(text, flush=flush)
+def escape_unencodable() -> None:
+    """From now on stdout escapes the characters that its encoding lacks, as stderr does."""
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
 
 
 def say(text: str) -> None:
@@ -79,7 +76,7 @@ def show_found(document: object, lines: Iterable[str], *, as_json: bool) -> None
     if as_json:
         show_json(document)
     else:
-        show("\n".join(lines))
+        print("\n".join(lines))
 
 
 def report(error: OmlxError, *, as_json: bool = False, stream: TextIO | None = None) -> int:

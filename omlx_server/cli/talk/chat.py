@@ -86,11 +86,9 @@ def fields_of(max_tokens: int | None, temperature: float | None) -> dict[str, fl
 
 
 def _take_any_text() -> None:
-    """Let stdin replace bytes that are no text in its encoding, and stdout escape characters that
-    it can't encode: neither ends the conversation."""
-    for stream, errors in ((sys.stdin, "replace"), (sys.stdout, "backslashreplace")):
-        if isinstance(stream, TextIOWrapper):
-            stream.reconfigure(errors=errors)
+    """Let stdin replace bytes that are no text in its encoding: they don't end the conversation."""
+    if isinstance(sys.stdin, TextIOWrapper):
+        sys.stdin.reconfigure(errors="replace")
 
 
 def _with_stdin(prompts: Sequence[str]) -> list[str]:

@@ -81,24 +81,32 @@ class ChatClient:
             return False
 
     def models(self) -> list[str]:
-        return list(self._owners())
+        return [str(row["id"]) for row in self._listed()]
+
+    def names(self) -> list[list[str]]:
+        """The names of each model together, as far as the server tells that they are one's."""
+        by_model: dict[str, list[str]] = {}
+        for row in self._listed():
+            name = str(row["id"])
+            by_model.setdefault(str(row.get("root") or name), []).append(name)
+        return list(by_model.values())
 
     def is_ours(self) -> bool:
         """Whether it is a server of this program, whose own request fields it then takes. False if
         it does not tell."""
         try:
-            return _OWNER in self._owners().values()
+            return any(row.get("owned_by") == _OWNER for row in self._listed())
         except OmlxError:
             return False
 
-    def _owners(self) -> dict[str, object]:
-        """The names of the models, and whose they are."""
+    def _listed(self) -> list[Mapping[str, Any]]:
+        """What the server tells of each name of a model. Raises OmlxError."""
         with explained(self.url):
             response = self._http.get("/v1/models")
             if not response.is_success:
                 raise OmlxError(refusal(response))
-            rows = response.json()["data"]
-            return {str(model["id"]): model.get("owned_by") for model in rows}
+            by_id = {str(row["id"]): row for row in response.json()["data"]}
+            return list(by_id.values())
 
     def ask(
         self,

@@ -49,9 +49,9 @@ class Conversation:
         many at a time, so that the next turns find their beginning in its cache."""
         self._fields["context_overflow"] = "rolling"
 
-    def served(self) -> list[str]:
-        """The names of the server's models. Raises OmlxError."""
-        return self._client.models()
+    def served(self) -> list[list[str]]:
+        """The names of each of the server's models. Raises OmlxError."""
+        return self._client.names()
 
     def attach(self, image: Image) -> None:
         """Let the image go with the next message."""

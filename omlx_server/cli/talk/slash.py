@@ -93,12 +93,13 @@ def _system(conversation: Conversation, argument: str) -> None:
 
 def _model(conversation: Conversation, argument: str) -> None:
     served = conversation.served()
-    if argument and argument not in served:
-        had = output.visible(", ".join(served))
+    if argument and not any(argument in names for names in served):
+        had = output.visible(", ".join(name for names in served for name in names))
         raise UsageError(f"the server has no {output.visible(argument)}", hint=f"it has {had}")
     conversation.model = argument or conversation.model
-    for name in served:
-        output.say(f"{'*' if name == conversation.model else ' '} {output.visible(name)}")
+    for names in served:
+        mark = "*" if conversation.model in names else " "
+        output.say(f"{mark} {output.visible(', '.join(names))}")
 
 
 def _regenerate(conversation: Conversation, _: str) -> Turn:
@@ -107,6 +108,8 @@ def _regenerate(conversation: Conversation, _: str) -> Turn:
 
 def _new(conversation: Conversation, _: str) -> None:
     conversation.forget()
+    kept = "; the system message stays" if conversation.system else ""
+    output.say(f"[a new conversation{kept}]")
 
 
 def _save(conversation: Conversation, argument: str) -> None:

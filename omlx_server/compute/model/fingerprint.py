@@ -44,6 +44,17 @@ def fingerprint(
     return digest.hexdigest()
 
 
+def file_states(path: Path) -> dict[str, tuple[int, int, int]]:
+    """Size in bytes, time and inode of each file that the fingerprint of a model covers,
+    by its name: they change when a file does. Raises OSError as `fingerprint`."""
+    found = {}
+    for end in ("json", "jinja", "safetensors"):
+        for file in path.glob(f"*.{end}"):
+            stat = file.stat()
+            found[file.name] = stat.st_size, stat.st_mtime_ns, stat.st_ino
+    return found
+
+
 def together_fingerprint(target: str, drafter: str) -> str:
     """The fingerprint of a model with what drafts for it: blocks hold the caches of both."""
     return hashlib.sha256(f"{target}\0{drafter}".encode()).hexdigest()

@@ -104,13 +104,40 @@ def loading(
     *,
     heads: bool = False,
     vision: bool = False,
-    ranks: Ranks | None = None,
 ) -> Work[LoadedModel]:
     """Load a directory as `load` does, in slices of about 128 MiB of weights, so that other models
     hardly wait. `known_as` is the model's fingerprint, if it was already computed: for a large
     model that can take as long as the load. With `heads` those that predict further tokens are
     loaded, too, if it has any; with `vision` its vision tower. A tower that can't be loaded leaves
-    a warning and a model that takes text only. With `ranks` only this rank's part is read."""
+    a warning and a model that takes text only."""
+    model, config, dims = yield from _reading(path, scheme)
+    known_as = known_as or fingerprint(path, notes)
+    verifies = verifies_drafts(model)
+    own, why_no_vision = (yield from _vision(model, config, path)) if vision else (None, "")
+    if heads:
+        model, known_as = yield from _with_heads(model, config, path, known_as)
+    nbytes = weight_bytes(model) + (own.weight_bytes if own is not None else 0)
+    return LoadedModel(
+        model, dims, known_as, nbytes, verifies, vision=own, why_no_vision=why_no_vision
+    )
+
+
+def loading_part(
+    path: Path, ranks: Ranks, known_as: str, scheme: Scheme | None = None
+) -> Work[LoadedModel]:
+    """Load this rank's part of a model with the fingerprint `known_as`, which all ranks load at the
+    same time. The fingerprint of the part says which one it is."""
+    model, _, dims = yield from _reading(path, scheme, ranks)
+    own = together_fingerprint(known_as, f"rank {ranks.rank} of {ranks.size}")
+    verifies = verifies_drafts(model)
+    return LoadedModel(model, dims, own, weight_bytes(model), verifies, ranks=ranks)
+
+
+def _reading(
+    path: Path, scheme: Scheme | None, ranks: Ranks | None = None
+) -> Work[tuple[nn.Module, dict[str, Any], ModelDims]]:
+    """The model with its weights and caches, its config.json, and its sizes; with `ranks` this
+    rank's part."""
     dispatch.install()
     model, config = of_model(path, lambda: _open(path))
     if ranks is not None:
@@ -124,24 +151,7 @@ def loading(
     yield
     dims = of_model(path, lambda: read_dims(model, config))
     yield
-    known_as = known_as or fingerprint(path, notes)
-    verifies = verifies_drafts(model)
-    own, why_no_vision = (yield from _vision(model, config, path)) if vision else (None, "")
-    if heads:
-        model, known_as = yield from _with_heads(model, config, path, known_as)
-    if ranks is not None:
-        known_as = together_fingerprint(known_as, f"rank {ranks.rank} of {ranks.size}")
-    nbytes = weight_bytes(model) + (own.weight_bytes if own is not None else 0)
-    return LoadedModel(
-        model,
-        dims,
-        known_as,
-        nbytes,
-        verifies,
-        vision=own,
-        why_no_vision=why_no_vision,
-        ranks=ranks,
-    )
+    return model, config, dims
 
 
 def _vision(

@@ -6,7 +6,7 @@ samples: a decode's newest tokens reach them inside its forward, and what a draf
 `Accept`. A block has the same id on every rank, and each rank its own part of what it holds.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from omlx_server.core.blocks.block import PayloadId
@@ -14,7 +14,7 @@ from omlx_server.core.blocks.keys import BlockKey
 from omlx_server.core.blocks.record import Record
 from omlx_server.core.memory.shape import Decode, Prefill
 from omlx_server.core.request import SamplingParams
-from omlx_server.core.step import Chunk, Cut, Join, RowCut, Step
+from omlx_server.core.step import Chunk, Cut, Join, RowCut, SequenceId, Step
 
 _GREEDY = SamplingParams(max_tokens=1, temperature=0)
 
@@ -174,21 +174,23 @@ Told = (
 )
 
 
-def without_samples(step: Step) -> Step:
-    """A step as other ranks need it: without sampling, constraints, the tokens of contexts and the
-    objects of the scheduler."""
-    return replace(
-        step,
-        asks={},
-        tails=tuple(map(_row_cut, step.tails)),
-        row_cuts=tuple(map(_row_cut, step.row_cuts)),
-        chunks=tuple(map(_chunk, step.chunks)),
-        admitted=(),
-    )
+def without_samples(step: Step, drafts: Mapping[SequenceId, tuple[int, ...]]) -> Step:
+    """The decode of a step, which verifies these drafts, as other ranks need it: without what
+    samples, and the objects of the scheduler."""
+    tails, row_cuts = (tuple(map(_row_cut, cuts)) for cuts in (step.tails, step.row_cuts))
+    return Step(step.drops, tails, step.decodes, drafts, row_cuts=row_cuts)
+
+
+def chunks_of(step: Step, left: Sequence[Chunk]) -> Step:
+    """Those of a step's chunks that run, with their restores, as other ranks need them: without
+    sampling, constraints and the tokens of contexts."""
+    running = {chunk.prefill for chunk in left}
+    restores = tuple(restore for restore in step.restores if restore.prefill in running)
+    return Step(restores=restores, chunks=tuple(map(_chunk, left)))
 
 
 def with_contexts(step: Step) -> Step:
-    """The step of `without_samples`, whose contexts have their lengths again. Their tokens are 0:
+    """The step of `chunks_of`, whose contexts have their lengths again. Their tokens are 0:
     what rank 0 samples is added to that."""
     return replace(step, chunks=tuple(map(_chunk_with_contexts, step.chunks)))
 

@@ -6,6 +6,8 @@ The reasons against it are ends of a sentence that begins with "it takes no imag
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
+from omlx_server.errors import how_to_install
+
 FAMILIES: Mapping[str, str] = {
     "gemma3": "Gemma 3",
     "idefics3": "Idefics3",
@@ -21,8 +23,6 @@ FAMILIES: Mapping[str, str] = {
 
 PREPROCESSORS = ("preprocessor_config.json", "processor_config.json")
 """The files that say how the images of a model are prepared; a model has at least one."""
-
-HOW_TO_INSTALL = "pip install 'omlx-server[vision]'"
 
 # How the names of a tower's tensors begin in the checkpoints of all families.
 _TOWER = ("visual.", "vision_tower.", "vision_model.")
@@ -65,5 +65,5 @@ def server_lacks(*, enabled: bool, has_pillow: bool, uses_heads: bool) -> str:
     if not enabled:
         return "images.enabled is off"
     if not has_pillow:
-        return f"the extra 'vision' is not installed ({HOW_TO_INSTALL})"
+        return f"the extra 'vision' is not installed ({how_to_install('vision')})"
     return "speculation.mode is heads, which can't be combined with images" if uses_heads else ""

@@ -41,6 +41,11 @@ class AdapterLoads:
             raise Unavailable("the model was unloaded")
         task.result()
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether a load, or other work that concerns the adapters in memory, is under way."""
+        return self._turn.locked()
+
     async def alone(self, work: Awaitable[A]) -> A:
         """Do work that concerns the adapters in memory, and return its result, while no load is
         under way."""

@@ -23,7 +23,7 @@ from omlx_server.engine.messages import Call, ModelId, Start, State, Status, Sub
 from omlx_server.engine.model_instance import ModelInstance
 from omlx_server.engine.scoring import scored
 from omlx_server.engine.thread import Resident
-from omlx_server.errors import NoMemory, Unavailable
+from omlx_server.errors import NoMemory, NotNow, Unavailable
 
 A = TypeVar("A")
 M = TypeVar("M", bound=Resident)
@@ -36,8 +36,8 @@ async def _nobody_leaves() -> bool:
 @dataclass(slots=True, eq=False)
 class ModelClient(Generic[M]):
     """Loads one model, asks it and unloads it. `on_failure` is called if the model crashes three
-    times within a minute. `make_way` unloads another model that nobody uses; False if there is none
-    that could leave."""
+    times within a minute. `make_way` lets adapters go that nothing uses, or else unloads another
+    model that nobody uses; False if there is nothing that could leave."""
 
     engine: AsyncEngine
     on_failure: Callable[[str], None] = lambda problem: None
@@ -153,6 +153,16 @@ class GeneratorClient(ModelClient[ModelInstance]):
                     alone = await self.ask(lambda instance: instance.fits_without_others(request))
                     if not (alone and await self.make_way()):
                         raise
+
+    async def let_idle_adapters_go(self) -> bool:
+        """Let all adapters go that nothing uses, for the sake of another model. Returns whether
+        there were any. It waits for no load of an adapter: that may wait for this one's end."""
+        if self._adapters.is_busy:
+            return False
+        with suppress(NotNow):
+            job = self.engine.job(partial(Start, self._ready(), adapter_jobs.let_idle_go))
+            return cast(bool, await self._adapters.alone(job))
+        return False
 
     @asynccontextmanager
     async def adapting(self, adapter: Adapter | None) -> AsyncIterator[None]:

@@ -4,23 +4,25 @@
     2. fetch the small files; refuse it if they are not those of a model that can be served
     3. refuse it if the disk has no room for the rest
     4. fetch the large files in ranges, into parts with which a later run goes on
-    5. check the sha256 of each; fetch a damaged one once more, and replace what was here of it
-       when the new one is checked
-    6. give the model its name
+    5. check the sha256 of each; fetch a damaged one once more
+    6. give the model its name, or put what is new into the directory that has it
+
+Until step 6 a model that was here stays as it was.
 
 The model goes into Hugging Face's cache, which does step 6 itself, or below a directory of models:
 
-    <dir>/.downloads/<org>/<name>/       the model until it is whole
+    <dir>/.downloads/<org>/<name>/       the model until it is whole, or what is new of it
     <dir>/.downloads/.parts/<sha256>     a large file until it is
 
 Runs in whichever thread calls it.
 """
 
 import fcntl
+import glob
 import hashlib
 import shutil
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,7 +30,7 @@ from typing import BinaryIO
 
 from omlx_server.errors import FetchFailed, NoPlaceForModels
 from omlx_server.models import layout
-from omlx_server.models.hub import hub
+from omlx_server.models.hub import hub, update
 from omlx_server.models.hub.hub import explained
 from omlx_server.models.hub.names import MAIN, HubName
 from omlx_server.models.hub.part import bytes_here, has_size
@@ -54,17 +56,42 @@ class Downloaded:
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
-    """Where the files of one model go. `into` is the directory for the small ones, None for the
-    cache; `target` what it is called in the end."""
+class _Directory:
+    """A model's own directory at `target`, the one at `staged` in which what is new of it waits for
+    the rest, and the name `ready` that this has while its files are moved (update.py)."""
 
-    into: Path | None
-    target: Path | None
+    staged: Path
+    target: Path
+    ready: Path
+
+    @classmethod
+    def of(cls, name: str, models_dir: Path) -> "_Directory":
+        downloads = models_dir / DOWNLOADS
+        ready = downloads / f".ready-{hub.HUB.folder(name).name}"
+        return cls(downloads / name, models_dir / name, ready)
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where the files of one model go: into its `directory`, or with None into the cache, which
+    keeps large files in `blobs`. What has come of a file is among `parts`."""
+
+    directory: _Directory | None
     blobs: Path
     parts: Path
 
-    def of(self, file: RemoteFile) -> Path:
-        return self.blobs / file.sha256 if self.into is None else self.into / file.path
+    def new(self, file: RemoteFile) -> Path:
+        """Where a large file goes when it comes."""
+        if self.directory is None:
+            return self.blobs / file.sha256
+        return self.directory.staged / file.path
+
+    def here(self, file: RemoteFile) -> Path:
+        """Where a large file is, if it is here."""
+        new = self.new(file)
+        if self.directory is None or new.exists():
+            return new
+        return self.directory.target / file.path
 
     def part(self, file: RemoteFile) -> Path:
         # The cache's own cleaning knows this end of a name.
@@ -86,32 +113,42 @@ def download(
         ModelUnavailable: there is no such model, it is none for MLX, there is no room, or no
             network; what has come so far stays for the next time.
     """
+    name = str(HubName(repo_id, revision))
+    with explained(repo_id):
+        _finish_update(name, models_dir, progress)
     remote = hub.HUB.look(repo_id, revision)
     remote.check_files()
-    name = str(HubName(repo_id, revision))
     with explained(repo_id), _alone(_lock_of(name, models_dir), progress):
         return _download(remote, _place(name, models_dir), progress)
 
 
+def is_half_updated(name: str, models_dir: Path) -> bool:
+    """Whether a process was killed while it put a newer version of a model into its directory; the
+    next download ends that."""
+    return _Directory.of(name, models_dir).ready.is_dir()
+
+
 def _download(remote: Remote, place: _Place, progress: Progress) -> Downloaded:
-    repo_id, commit = remote.repo_id, remote.commit
-    small = _small_patterns(remote)
-    remote.check_contents(hub.HUB.fetch(repo_id, place.into, commit=commit, only=small))
-    missing = [file for file in remote.large if not has_size(place.of(file), file.nbytes)]
+    path = _fetch_small(remote, place, [f for f in remote.small if f.path.endswith(".json")])
+    remote.check_contents(path)
+    missing = [file for file in remote.large if not has_size(place.here(file), file.nbytes)]
     _check_room(remote, place, missing)
     fetched = _fetch(remote, place, missing, progress, "download")
     damaged = _damaged(remote, place, progress)
     for file in damaged:
         if file in missing:
-            place.of(file).unlink()  # nobody has used what has just come
+            place.new(file).unlink()  # nobody has used what has just come
     fetched += _replace(remote, place, damaged, progress)
-    # The large files are in their places; in the cache this gives them their names.
-    without = [] if place.into is None else [file.path for file in remote.large]
-    directory = hub.HUB.fetch(repo_id, place.into, commit=commit, without=without)
-    layout.check(directory)
-    if place.into is None:
-        hub.HUB.make_newest(repo_id, commit)
-    return Downloaded(_finished(place) or directory, fetched)
+    if place.directory is None:
+        # The large files are in their places; this gives them their names.
+        path = hub.HUB.fetch(remote.repo_id, None, commit=remote.commit)
+        hub.HUB.make_newest(remote.repo_id, remote.commit)
+    else:
+        _fetch_small(remote, place, remote.small)
+        _give_name(remote, place.directory)
+        path = place.directory.target
+    layout.check(path)
+    return Downloaded(path, fetched)
 
 
 @contextmanager
@@ -144,33 +181,54 @@ def _lock_of(name: str, models_dir: Path | None) -> Path:
 def _place(name: str, models_dir: Path | None) -> _Place:
     if models_dir is None:
         blobs = hub.HUB.folder(name) / "blobs"
-        return _Place(None, None, blobs, blobs)
-    target = models_dir / name
-    into = target if target.is_dir() else models_dir / DOWNLOADS / name
-    return _Place(into, target, into, models_dir / DOWNLOADS / PARTS)
+        return _Place(None, blobs, blobs)
+    directory = _Directory.of(name, models_dir)
+    return _Place(directory, directory.staged, models_dir / DOWNLOADS / PARTS)
 
 
-def _small_patterns(remote: Remote) -> list[str]:
-    """Of what tells of a model; patterns, which these paths are as well."""
-    small = (file.path for file in remote.files if not file.sha256)
-    return [path for path in small if path.endswith(".json")]
+# --- The small files, and the name ----------------------------------------------------------------
 
 
-def _finished(place: _Place) -> Path | None:
-    """Where the model is after it got its name; None for the cache."""
-    if place.into is None or place.target is None:
-        return None
-    if place.into != place.target:
-        place.target.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            place.into.rename(place.target)
-        except OSError:
-            # Another process may have been first, and its files serve as well.
-            if layout.missing_from(place.target):
-                raise
-        with suppress(OSError):  # another model of the same organisation may be on its way
-            place.into.parent.rmdir()
-    return place.target
+def _fetch_small(remote: Remote, place: _Place, files: Sequence[RemoteFile]) -> Path:
+    """Fetch small files; those that the model has already are copied. Returns the directory in
+    which they are."""
+    into = None
+    if place.directory is not None:
+        into, target = place.directory.staged, place.directory.target
+        for file in files:
+            old, new = target / file.path, into / file.path
+            if file.is_same(old) and not file.is_same(new):
+                new.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(old, new)
+        files = [file for file in files if not file.is_same(into / file.path)]
+        if not files:
+            return into
+    only = [glob.escape(file.path) for file in files]
+    return hub.HUB.fetch(remote.repo_id, into, commit=remote.commit, only=only)
+
+
+def _give_name(remote: Remote, place: _Directory) -> None:
+    """Make the model of the files that are staged and of those that it has already."""
+    staged, target = place.staged, place.target
+    names = {file.path for file in remote.files}
+    if target.is_dir():
+        same = {file.path for file in remote.small if file.is_same(target / file.path)}
+        update.remove_others(staged, names - same)
+        update.publish(staged, place.ready, target, names)
+    else:
+        update.remove_others(staged, names)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        staged.rename(target)
+    with suppress(OSError):  # another model of the same organisation may be on its way
+        staged.parent.rmdir()
+
+
+def _finish_update(name: str, models_dir: Path | None, progress: Progress) -> None:
+    """End what a killed process has begun."""
+    if models_dir is not None and is_half_updated(name, models_dir):
+        place = _Directory.of(name, models_dir)
+        with _alone(_lock_of(name, models_dir), progress):
+            update.finish(place.ready, place.target)
 
 
 # --- What is here, and whether there is room for the rest ----------------------------------------
@@ -220,7 +278,7 @@ def _fetch(
     files: list[RemoteFile],
     progress: Progress,
     stage: str,
-    into: Callable[[_Place, RemoteFile], Path] = _Place.of,
+    into: Callable[[_Place, RemoteFile], Path] = _Place.new,
 ) -> int:
     """The bytes that came. Raises NoPlaceForModels where others fill the disk meanwhile."""
     if not files:
@@ -242,7 +300,7 @@ def _fetch(
 
 
 def _replace(remote: Remote, place: _Place, damaged: list[RemoteFile], progress: Progress) -> int:
-    """Replace damaged files by sound ones; what is here of them stays until then. Returns the bytes
+    """Fetch sound files in the place of damaged ones, which stay until then. Returns the bytes
     that came. Raises FetchFailed where the hub's own are damaged."""
     _check_room(remote, place, damaged)
     came = _fetch(remote, place, damaged, progress, "download again", _Place.again)
@@ -254,7 +312,7 @@ def _replace(remote: Remote, place: _Place, damaged: list[RemoteFile], progress:
                 f"{file.path} of {remote.repo_id} comes damaged from the hub",
                 hint="Try again later.",
             )
-        new.replace(place.of(file))
+        new.replace(place.new(file))
     return came
 
 
@@ -263,7 +321,7 @@ def _damaged(remote: Remote, place: _Place, progress: Progress) -> list[RemoteFi
     meter = _Meter(progress, sum(file.nbytes for file in remote.large))
     found = []
     for file in remote.large:
-        if _sha256_of(place.of(file), meter.tell) != file.sha256:
+        if _sha256_of(place.here(file), meter.tell) != file.sha256:
             found.append(file)
         meter.finish(file.nbytes)
     return found

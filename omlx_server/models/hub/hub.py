@@ -139,11 +139,10 @@ class Hub:
         *,
         commit: str | None = None,
         only: Sequence[str] = ALLOWED_FILES,
-        without: Sequence[str] = (),
     ) -> Path:
-        """Download the files that `only` matches and `without` does not, into the cache or the
-        directory `into`; each appears when it is whole. A fetch with a `commit` does not move the
-        cache's refs/main; one without does. Raises what `explained` raises."""
+        """Download the files that `only` matches, into the cache or the directory `into`; each
+        appears when it is whole. A fetch with a `commit` does not move the cache's refs/main; one
+        without does. Raises what `explained` raises."""
         with explained(repo_id):
             path = snapshot_download(
                 repo_id,
@@ -152,7 +151,7 @@ class Hub:
                 local_dir=into,
                 endpoint=self.endpoint,
                 allow_patterns=list(only),
-                ignore_patterns=[*REFUSED_FILES, *without],
+                ignore_patterns=list(REFUSED_FILES),
                 tqdm_class=_Silent,
             )
         return Path(path)
@@ -215,7 +214,7 @@ def explained(repo_id: str) -> Iterator[None]:
 
 def _remote_file(entry: RepoFile) -> RemoteFile:
     sha256 = entry.lfs.sha256 if entry.lfs is not None else ""
-    return RemoteFile(entry.path, int(entry.size), str(sha256))
+    return RemoteFile(entry.path, int(entry.size), str(sha256), str(entry.blob_id))
 
 
 HUB = Hub()

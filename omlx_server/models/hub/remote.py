@@ -1,6 +1,7 @@
 """What a hub holds of a model, known before anything large is downloaded. Immutable values; any
 thread."""
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,11 +17,20 @@ from omlx_server.models.quantization import foreign_method
 @dataclass(frozen=True, slots=True)
 class RemoteFile:
     """A file of a repository, `nbytes` bytes long. The hub tells the `sha256` of large files; it is
-    empty for others."""
+    empty for others. `blob` is git's name for the content of these: a SHA-1."""
 
     path: str
     nbytes: int
     sha256: str
+    blob: str = ""
+
+    def is_same(self, file: Path) -> bool:
+        """Whether a file on the disk has the content of this one, which is not large."""
+        try:
+            content = file.read_bytes() if file.stat().st_size == self.nbytes else None
+        except OSError:
+            return False
+        return content is not None and _blob_of(content) == self.blob
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +47,11 @@ class Remote:
     def large(self) -> tuple[RemoteFile, ...]:
         """The large files, which can be checked by their sha256."""
         return tuple(file for file in self.files if file.sha256)
+
+    @property
+    def small(self) -> tuple[RemoteFile, ...]:
+        """The other files."""
+        return tuple(file for file in self.files if not file.sha256)
 
     def check_files(self) -> None:
         """Raises ModelUnavailable unless the names of its files are those of a model for MLX."""
@@ -83,6 +98,11 @@ def unfit_for_serving(config: Mapping[str, Any], kind: Kind) -> str:
         what = architecture_of(config) or config.get("model_type") or "something without a name"
         return f"is {what}: no model to chat, to embed or to rank"
     return ""
+
+
+def _blob_of(content: bytes) -> str:
+    head = f"blob {len(content)}\0".encode()
+    return hashlib.sha1(head + content, usedforsecurity=False).hexdigest()
 
 
 def _is_weights(name: str) -> bool:

@@ -1,7 +1,7 @@
 """Opens the remote medium that a URL names. Its package is an extra, so it is imported only
 then."""
 
-from omlx_server.errors import ConfigError
+from omlx_server.errors import ConfigError, how_to_install
 from omlx_server.store.mediums.medium import Medium
 
 REDIS = ("redis", "rediss", "valkey", "valkeys", "unix")
@@ -24,7 +24,7 @@ def open_remote(url: str, *, timeout: float, ttl_days: float = 0) -> Medium:
         extra = "redis" if scheme in REDIS else "objectstore"
         raise ConfigError(
             f"a cold store at {scheme}:// needs the extra {extra!r}",
-            hint=f"pip install 'omlx-server[{extra}]'",
+            hint=how_to_install(extra),
         ) from None
     except (ValueError, TypeError):
         raise ConfigError(

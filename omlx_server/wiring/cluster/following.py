@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from omlx_server.compute.cluster.ranks import Ranks
 from omlx_server.compute.hardware import device
 from omlx_server.compute.model.fingerprint import fingerprint
-from omlx_server.compute.model.loader import loading
+from omlx_server.compute.model.loader import loading_part
 from omlx_server.compute.payload import BlockCodec
 from omlx_server.compute.quantise import make_scheme
 from omlx_server.core.blocks.pins import Pins
@@ -60,7 +60,7 @@ def load_part(
     shares = shares_of(settings, cold=welcome.has_cold)
     device.bound(shares.limit, pool=shares.pool)
     scheme = make_scheme(*welcome.kv)
-    loaded = finish(loading(path, None, scheme, welcome.fingerprint, ranks=ranks))
+    loaded = finish(loading_part(path, ranks, welcome.fingerprint, scheme))
     ranks.least(shares.limit - loaded.weight_bytes)
     codec = BlockCodec.of(loaded.model, welcome.block_tokens) if welcome.block_tokens else None
     namespace = codec.layout.namespace(loaded.fingerprint) if codec else ""

@@ -52,12 +52,13 @@ class GatheringOptions:
 
 
 class Gathering:
-    """The other ranks of a cluster. `lost` is called once, with the reason in one line, when a rank
-    is lost that was a part of the group. `found` gets what ranks found in their cold tiers."""
+    """The other ranks of a cluster. `on_lost` is called once, on any thread, with the reason in one
+    line, when the group can't compute any more. `found` gets what ranks found in their cold
+    tiers."""
 
-    def __init__(self, options: GatheringOptions, lost: Callable[[str], None]) -> None:
+    def __init__(self, options: GatheringOptions) -> None:
         self._options = options
-        self._on_lost = lost
+        self.on_lost: Callable[[str], None] = lambda problem: None
         self._secret = options.secret or secrets.token_bytes(32)
         self._lock = threading.Lock()
         self._ended = threading.Event()
@@ -263,7 +264,7 @@ class Gathering:
             self.problem = self.problem or problem
         if tell:
             _log.error("%s", problem)
-            self._on_lost(problem)
+            self.on_lost(problem)
 
     def _note(self, member: _Member, standing: Standing, problem: str) -> None:
         if member.state.problem != problem:

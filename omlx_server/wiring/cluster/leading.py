@@ -2,7 +2,6 @@
 
 import logging
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 from omlx_server.compute.cluster.ranks import Ranks, form
@@ -20,13 +19,10 @@ _SAY_SECONDS = 10.0
 
 
 class Cluster:
-    """The cluster that computes the model which the server was started with. `lost` is called once,
-    on any thread, when it is lost: then this process can't compute the model any more."""
+    """The cluster that computes the model which the server was started with."""
 
-    def __init__(
-        self, options: GatheringOptions, backend: str, lost: Callable[[str], None]
-    ) -> None:
-        self.gathering = Gathering(options, lost)
+    def __init__(self, options: GatheringOptions, backend: str) -> None:
+        self.gathering = Gathering(options)
         self.options = options
         self._backend = backend
         self._ranks: Ranks | None = None

@@ -83,6 +83,18 @@ def test_a_live_setting_applies_at_once_and_is_in_the_file(server: ServerProcess
     assert setting(server, "logging.level")["origin"] == f"file {server.config}"
 
 
+def test_the_file_can_be_read_at_once(server: ServerProcess) -> None:
+    def reload(status: int = 200) -> Json:
+        return told(server, "settings/reload", status, method="POST")
+
+    server.config.write_text(CONFIG.replace("32", "33"))
+    assert reload() == {"applied": ["scheduler.max_queue"], "needs_restart": []}
+    assert setting(server, "scheduler.max_queue")["value"] == 33
+    assert reload()["applied"] == []
+    server.config.write_text("[server\n")
+    assert "nothing was changed: " in reload(409)["error"]["message"]
+
+
 def test_what_needs_a_restart_is_said_and_stays_as_it_is(server: ServerProcess) -> None:
     done = change(server, scheduler__policy="fcfs", scheduler__max_queue=9)
     assert done == {"applied": ["scheduler.max_queue"], "needs_restart": ["scheduler.policy"]}

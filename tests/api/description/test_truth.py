@@ -257,6 +257,7 @@ def _looked_at(ask: Ask, told: Json) -> None:
     ask("POST", "/admin/cache/compare", json=body, **told)
     ask("PATCH", "/admin/settings", json={"logging.level": "info"}, **told)
     ask("PATCH", "/admin/settings", 400, json={"logging.level": "loud"}, **told)
+    ask("POST", "/admin/settings/reload", **told)
     ask("GET", f"/admin/models/resolve?name={CHAT}", **told)
     ask("POST", "/admin/models/pull", json={"model": EMBEDDING}, **told)
     ask("POST", "/admin/models/pull", 404, json={"model": "nobody"}, **told)

@@ -51,15 +51,18 @@ def test_a_chat_is_the_same_whole_and_streamed(client: ollama.Client, asynchrono
 
 def test_a_prompt_is_answered_as_a_message_or_continued_as_it_is(client: ollama.Client) -> None:
     said = client.chat("org/tiny", TALK, options=GREEDY).message.content
-    assert client.generate("org/tiny", TALK[0]["content"], options=GREEDY).response == said
+    answer = client.generate("org/tiny", TALK[0]["content"], options=GREEDY)
+    assert (answer.response, answer.context) == (said, [])
     system = [{"role": "system", "content": "Be brief."}, *TALK]
     told = client.chat("org/tiny", system, options=GREEDY)
     asked = {"model": "org/tiny", "prompt": TALK[0]["content"], "options": GREEDY}
-    assert client.generate(**asked, system="Be brief.").response == told.message.content
+    briefly = client.generate(**asked, system="Be brief.", context=answer.context)
+    assert briefly.response == told.message.content
     raw = client.generate(**asked, raw=True)
     assert raw.response != said and (raw.prompt_eval_count or 0) < (told.prompt_eval_count or 0)
-    streamed = "".join(part.response or "" for part in client.generate(**asked, stream=True))
-    assert streamed == said
+    parts = list(client.generate(**asked, stream=True))
+    assert "".join(part.response or "" for part in parts) == said
+    assert [part.context for part in parts if part.context is not None] == [[]]
 
 
 def test_a_form_is_kept_to(client: ollama.Client) -> None:

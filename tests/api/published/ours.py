@@ -16,6 +16,7 @@ OURS = {
             "PromptTokensDetails.dropped_messages",
             "Model.max_model_len",
             "ModelInfo.max_model_len",
+            *("Model.root", "ModelInfo.root"),
             "Model.architecture",
             "ModelInfo.architecture",
             *("Model.presets", "ModelInfo.presets"),

@@ -38,6 +38,7 @@ def test_a_model_is_tested_and_the_report_can_be_shared(home: Path, model: Path)
     assert [text[:4].strip() in ("ok", "warn") for text in lines] == [True] * 10
     assert all(len(text) < 200 for text in lines)
     assert "hit: files" in done.stderr
+    assert "r.json: it names the model, but has no texts of prompts, no paths, and" in done.stderr
     text = (home / "r.json").read_text()
     report = json.loads(text)
     assert report["ok"] is True

@@ -43,6 +43,9 @@ def test_ps_as_a_table_and_as_json(server: Server) -> None:
 
 def test_load_unload_and_pin(server: Server) -> None:
     assert omlx("load", "big") == "acme/big is loaded, 1.5 MB of weights.\n"
+    server.items[1]["adapters"] = ["coder", "writer"]
+    assert omlx("load", "tiny") == "tiny is loaded, with the adapters coder, writer.\n"
+    del server.asked[1]
     assert "not loaded any more" in omlx("unload", "acme/big")
     assert "stays" in omlx("pin", "big")
     assert "may go" in omlx("pin", "big", "--off")
@@ -132,6 +135,25 @@ def test_without_the_token_ps_shows_what_is_loaded(real: ServerProcess) -> None:
     assert result.stderr.startswith("note: only what is loaded is shown")
     told = json.loads(runner.invoke(app, ["ps", "--json", "--url", real.url]).stdout)
     assert told["models"] == [{"name": "one", "kind": "chat", "state": "loaded", "in_use": 0}]
+
+
+def test_an_alias_counts_at_once_for_the_server_at_the_configured_address(
+    real: ServerProcess, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def alias(*words: str) -> str:
+        result = runner.invoke(app, ["alias", *words])
+        assert result.exit_code == 0, result.output
+        return result.stderr
+
+    monkeypatch.setenv("OMLX_SERVER__PORT", real.url.rpartition(":")[2])
+    assert "was not told: " in alias("small", "starter")
+    monkeypatch.setenv("OMLX_ADMIN_TOKEN", ADMIN_TOKEN)
+    assert alias("small", "starter") == (
+        f"note: the server at {real.url} has another config, and does not follow\n"
+    )
+    monkeypatch.setenv("OMLX_CONFIG", str(real.config))
+    assert alias("little", "starter") == f"the server at {real.url} knows it\n"
+    assert alias("--remove", "little") == f"the server at {real.url} has forgotten it\n"
 
 
 def test_a_real_server_loads_pins_and_unloads(

@@ -112,7 +112,8 @@ def test_the_same_in_words(models: Path) -> None:
     assert said["reasoning"] == "none (detected)"
     assert said["sampling"] == (
         "temperature 0.6, top_p 0.95 (generation_config.json); top_k 0, min_p 0, "
-        "repetition_penalty 1, max_tokens 0, presence_penalty 0, frequency_penalty 0 (default)"
+        "repetition_penalty 1, max_tokens 0 (no limit but the context), presence_penalty 0, "
+        "frequency_penalty 0 (default)"
     )
     assert said["overrides"] == "ttl 5, kv_cache.bits 8"
     assert "problem" not in said
@@ -127,8 +128,28 @@ def test_its_adapters_and_which_one_is_the_default(models: Path) -> None:
     default = ("--set", 'models.overrides={"big": {"adapter": "writer"}}')
     assert json.loads(omlx("show", "big", "--json"))["adapters"] == ["coder", "writer"]
     assert json.loads(omlx("show", "big", "--json", *default))["default_adapter"] == "writer"
-    assert "adapters   coder, writer (default)" in omlx("show", "big", *default)
+    said = omlx("show", "big", *default)
+    assert "adapters   coder, writer (default)" in said and "\nadapter  " not in said
     assert "adapters coder, writer" in omlx("list")
+
+
+def test_a_name_may_ask_for_an_adapter(models: Path) -> None:
+    directory = models / "acme" / "big" / "adapters" / "writer"
+    directory.mkdir(parents=True)
+    (directory / "adapter_config.json").write_text("{}")
+    alias = ("--set", 'models.aliases={"poet": "acme/big:writer"}')
+    for words in (("big:writer",), (f"{models}/acme/big:writer",), ("poet", *alias)):
+        found = json.loads(omlx("show", *words, "--json"))
+        assert (found["name"], found["adapter"]) == (
+            "acme/big",
+            {"name": "writer", "path": str(directory), "disk_bytes": 2},
+        )
+        assert f"adapter    writer (2 bytes, {directory})" in omlx("show", *words).splitlines()
+    assert omlx("show", "big:nobody", code=2) == (
+        "error: acme/big has no adapter nobody\nhint: it has writer\n"
+    )
+    for nothing in ("other:writer", "big:", ":writer"):
+        assert f"There is no model '{nothing}' here" in omlx("show", nothing, code=2)
 
 
 def test_by_any_name_and_by_its_path(models: Path) -> None:

@@ -226,4 +226,4 @@ def test_help_is_no_error(home: Path) -> None:
     """Nor is what a command itself refuses said twice."""
     assert omlx("list --json --help").exit_code == 0
     assert "Usage: omlx-server config" in omlx("config").stderr
-    assert said_of(omlx("show nothing --json"))[0] == "There is no model 'nothing'"
+    assert said_of(omlx("show nothing --json"))[0] == "There is no model 'nothing' here"

@@ -114,11 +114,23 @@ def test_what_a_terminal_or_a_request_can_not_encode_ends_nothing(server_url: st
     assert (said.exit_code, '"\\ufffd"' in said.stdout) == (0, True)
 
 
-def test_standard_input_may_be_closed(server_url: str) -> None:
-    words = [sys.executable, "-m", "omlx_server", "chat", "--url", server_url, "--once", "hi"]
-    closed = ["/bin/sh", "-c", 'exec "$@" <&-', "sh", *words]
-    done = subprocess.run(closed, env={"PYTHONPATH": str(ROOT)}, capture_output=True, text=True)
-    assert (done.returncode, done.stdout) == (0, "It is Paris.\n"), done.stderr
+@pytest.mark.parametrize(
+    ("closed", "once", "out"),
+    [("<&-", ["--once", "hi"], "It is Paris.\n"), (">&-", [], ""), ("<&- >&- 2>&-", [], "")],
+)
+def test_standard_streams_may_be_closed(
+    closed: str, once: list[str], out: str, server_url: str
+) -> None:
+    words = [sys.executable, "-m", "omlx_server", "chat", "--url", server_url, *once]
+    done = subprocess.run(
+        ["/bin/sh", "-c", f'exec "$@" {closed}', "sh", *words],
+        env={"PYTHONPATH": str(ROOT)},
+        input="hi\n",
+        capture_output=True,
+        text=True,
+    )
+    assert (done.returncode, done.stdout) == (0, out), done.stderr
+    assert "error" not in done.stderr
 
 
 def test_a_prompt_is_no_part_of_what_is_piped_away(

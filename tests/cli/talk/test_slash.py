@@ -5,6 +5,8 @@ import os
 import stat
 import subprocess
 import sys
+import threading
+from http.server import ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -15,6 +17,7 @@ from omlx_server.cli.talk import transcript
 from omlx_server.cli.talk.terminal.history import history_file
 from omlx_server.cli.talk.terminal.several_lines import is_open, message
 from omlx_server.errors import OmlxError, UsageError
+from tests.cli.json_handler import JsonHandler
 from tests.cli.program import ROOT, imported_by
 
 runner = CliRunner()
@@ -39,6 +42,8 @@ def test_a_conversation_goes_on_from_its_file(server_url: str, home: Path) -> No
     assert stat.S_IMODE((home / "talk.json").stat().st_mode) == 0o600
     said = chat(server_url, "/load talk.json\nrepeat\n/save talk.json\n/new\nrepeat\n")
     assert "[3 messages; the conversation goes on from there]" in said.stderr
+    assert "[a new conversation; the system message stays]" in said.stderr
+    assert "[a new conversation]\n" in chat(server_url, "/clear\n").stderr
     assert "[saved over talk.json]" in said.stderr
     assert sent(said) == [["Be brief.", "hello", "It is Paris.", "repeat"], ["Be brief.", "repeat"]]
     assert len(json.loads((home / "talk.json").read_text())) == 5
@@ -142,6 +147,28 @@ def test_the_system_message_and_the_model_can_be_changed(server_url: str) -> Non
     first, second = sent(said)
     assert first == ["Be kind.", "repeat"] and second[0] == "repeat"
     assert said.stderr.splitlines()[-1] == "* starter"
+
+
+class _Listing(JsonHandler):
+    def do_GET(self) -> None:
+        roots = {"org/a": "org/a", "b": "org/b", "a": "org/a", "small": "org/a", "c": None}
+        rows = [{"id": name, "root": root} for name, root in roots.items()]
+        self.say(200, {"object": "list", "data": rows})
+
+
+def test_the_names_of_one_model_stand_in_a_line() -> None:
+    with ThreadingHTTPServer(("127.0.0.1", 0), _Listing) as http:
+        thread = threading.Thread(target=http.serve_forever, kwargs={"poll_interval": 0.02})
+        thread.start()
+        said = chat(f"http://127.0.0.1:{http.server_port}", "/model\n/model small\n/model x\n")
+        http.shutdown()
+        thread.join()
+    lines = ["* org/a, a, small", "  b", "  c"]
+    assert said.stderr.splitlines() == [
+        *(lines * 2),
+        "error: the server has no x",
+        "hint: it has org/a, a, small, b, c",
+    ]
 
 
 SEVERAL = {

@@ -134,7 +134,7 @@ def _leave_with_ctrl_c(terminal: PseudoTerminal) -> None:
     terminal.shows(f"{asks}\n>")
     terminal.type("typed" + CTRL_C)
     terminal.type("/new" + ENTER)
-    terminal.shows("> /new\n>")
+    terminal.shows("> /new\n[a new conversation]\n>")
     terminal.type(CTRL_C)
     terminal.shows(f"{asks}\n>", 2)
     terminal.type(CTRL_C)

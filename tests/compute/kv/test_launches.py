@@ -65,8 +65,8 @@ def test_rows_of_different_lengths_take_few_more(
     assert launches_on_gpu(loaded, different, 4, monkeypatch) <= most
 
 
-# A whole decode of 30 layers, as on a GPU.
-MOST_OF_30_LAYERS = 1_500
+# As on a GPU: a whole decode of 30 layers takes less than 1,500.
+LAYERS, MOST = 6, 300
 
 
 @pytest.mark.parametrize("bits", CHOICES)
@@ -74,7 +74,7 @@ MOST_OF_30_LAYERS = 1_500
 def test_turboquant_takes_few_kernels_at_any_length_and_for_any_rows(
     bits: float, dtype: mx.Dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    loaded = load_tiny("llama", head_dim=64, num_hidden_layers=30)
+    loaded = load_tiny("llama", head_dim=64, num_hidden_layers=LAYERS)
     loaded.model.set_dtype(dtype)
     use_scheme(loaded.model, TurboQuant.of_bits(bits))
     short = one_token(loaded.model)
@@ -84,7 +84,7 @@ def test_turboquant_takes_few_kernels_at_any_length_and_for_any_rows(
         batch = merged(caches) if rows > 1 else caches[0]
         counts.add(launches_on_gpu(loaded, batch, rows, monkeypatch))
     [count] = counts
-    assert count < MOST_OF_30_LAYERS
+    assert count < MOST
 
 
 @pytest.mark.parametrize("bits", CHOICES)
@@ -92,8 +92,8 @@ def test_turboquant_takes_few_kernels_at_any_length_and_for_any_rows(
 def test_turboquant_takes_few_kernels_for_heads_of_other_sizes(
     bits: float, head_dim: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    loaded = load_tiny("llama", head_dim=head_dim, num_hidden_layers=30)
+    loaded = load_tiny("llama", head_dim=head_dim, num_hidden_layers=LAYERS)
     loaded.model.set_dtype(mx.bfloat16)
     use_scheme(loaded.model, TurboQuant.of_bits(bits))
     caches = filled(loaded.model, 100, 256, one_token(loaded.model))
-    assert launches_on_gpu(loaded, caches, 1, monkeypatch) < MOST_OF_30_LAYERS
+    assert launches_on_gpu(loaded, caches, 1, monkeypatch) < MOST

@@ -11,6 +11,7 @@ from omlx_server.core.model_files.vision import (
     server_lacks,
     vision_family,
 )
+from omlx_server.errors import how_to_install
 
 SEES: dict[str, Any] = {"model_type": "qwen3_vl", "vision_config": {}}
 TENSORS = ("model.embed_tokens.weight", "visual.patch_embed.proj.weight")
@@ -72,5 +73,5 @@ def test_a_server_says_what_it_lacks_and_what_is_off() -> None:
     whole = {"enabled": True, "has_pillow": True, "uses_heads": False}
     assert server_lacks(**whole) == ""
     assert server_lacks(**{**whole, "enabled": False}) == "images.enabled is off"
-    assert "pip install 'omlx-server[vision]'" in server_lacks(**{**whole, "has_pillow": False})
+    assert how_to_install("vision") in server_lacks(**{**whole, "has_pillow": False})
     assert "speculation.mode is heads" in server_lacks(**{**whole, "uses_heads": True})

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Lock
 
-from omlx_server.core.adapters import CONFIG, Adapter
+from omlx_server.core.adapters import CONFIG, Adapter, is_path
 from omlx_server.errors import AdapterNotFound
 from omlx_server.models.adapters.files import read_adapter, stamp_of
 
@@ -55,8 +55,7 @@ class AdapterPlaces:
         return "" if name == NONE else name
 
     def _default_path(self) -> Path | None:
-        is_path = self.default.startswith((".", "~")) or "/" in self.default
-        return Path(self.default).expanduser().absolute() if is_path else None
+        return Path(self.default).expanduser().absolute() if is_path(self.default) else None
 
 
 def _is_safe(name: str) -> bool:
@@ -74,7 +73,7 @@ def _in(root: Path) -> Iterable[Path]:
 
 
 @dataclass(slots=True)
-class AdapterFiles:
+class AdapterRegistry:
     """Reads adapters, and remembers them until their files change."""
 
     _known: dict[tuple[Path, str], tuple[object, Adapter]] = field(default_factory=dict)
@@ -101,7 +100,7 @@ class AdapterFiles:
             )
         return self._adapter(there[wanted], wanted)
 
-    def read(self) -> list[Adapter]:
+    def all_read(self) -> list[Adapter]:
         """All adapters that were read, those that have changed or are gone since as well."""
         return list(self._read)
 

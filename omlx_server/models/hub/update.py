@@ -1,0 +1,92 @@
+"""Puts the files of a newer version into the directory of a model, all together, when all are here
+and checked.
+
+    <dir>/.downloads/.ready-models--<org>--<name>/    what goes into <dir>/<org>/<name>
+
+A process may be killed at any moment. Before the files have this name, the model is as it was;
+afterwards `finish` ends what was begun. In between the model has no config.json, so that nobody
+takes a mixture of two versions for a model. Only the holder of the model's lock calls this.
+"""
+
+import errno
+import json
+import os
+import shutil
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+from omlx_server.models import json_file, layout
+from omlx_server.models.staging import sync
+
+_CONFIG = "config.json"
+_GONE = ".gone.json"
+# Where huggingface_hub notes what it has downloaded into a directory.
+_NOTES, _NOTE_END = Path(".cache", "huggingface", "download"), ".metadata"
+
+
+def publish(staged: Path, ready: Path, target: Path, names: Collection[str]) -> None:
+    """Move the files below `staged` into the model at `target`. Of the others there those go that
+    an earlier version had, and that are not among `names`, the files of the new version; what its
+    owner has put there stays. `ready` is the name of `staged` meanwhile. Raises OSError where
+    `target` leads to another disk."""
+    if staged.stat().st_dev != target.stat().st_dev:
+        raise OSError(errno.EXDEV, os.strerror(errno.EXDEV))
+    gone = list(_gone(target, names))
+    if not gone and all(_is_note(file.relative_to(staged)) for file in _files(staged)):
+        shutil.rmtree(staged)  # nothing has changed
+        return
+    (staged / _GONE).write_text(json.dumps(gone))
+    sync(staged)
+    staged.rename(ready)
+    finish(ready, target)
+
+
+def finish(ready: Path, target: Path) -> None:
+    """Do what `publish` has left to do, if a killed process has not come to its end."""
+    if target.is_dir() and ready.is_dir():
+        config = target / _CONFIG
+        if (ready / _CONFIG).exists():
+            config.unlink(missing_ok=True)
+        elif config.exists():
+            config.rename(ready / _CONFIG)
+        if (ready / _GONE).exists():
+            for name in json_file.read(ready / _GONE):
+                (target / name).unlink(missing_ok=True)
+        for file in sorted(_files(ready), key=lambda file: file == ready / _CONFIG):
+            if file.name != _GONE:
+                new = target / file.relative_to(ready)
+                new.parent.mkdir(parents=True, exist_ok=True)
+                file.replace(new)
+    shutil.rmtree(ready, ignore_errors=True)
+
+
+def remove_others(staged: Path, names: Collection[str]) -> None:
+    """Remove what is below `staged` of another version: all files but `names`, and but what
+    huggingface_hub notes."""
+    for file in _files(staged):
+        path = file.relative_to(staged)
+        if not (path.as_posix() in names or _is_note(path)):
+            file.unlink()
+
+
+def _gone(target: Path, names: Collection[str]) -> Iterator[str]:
+    """The paths of the files of an earlier version that are not among `names`: weights, and what
+    huggingface_hub has noted, with its note."""
+    for file in [*target.glob("model*.safetensors"), *target.glob(layout.INDEX)]:
+        if file.name not in names:
+            yield file.name
+    for note in _files(target / _NOTES):
+        name = note.relative_to(target / _NOTES).as_posix().removesuffix(_NOTE_END)
+        if note.suffix == _NOTE_END and name not in names:
+            yield from (name, note.relative_to(target).as_posix())
+
+
+def _is_note(path: Path) -> bool:
+    return path.parts[0] == _NOTES.parts[0]
+
+
+def _files(directory: Path) -> Iterable[Path]:
+    with suppress(OSError):
+        return [path for path in directory.rglob("*") if not path.is_dir()]
+    return []

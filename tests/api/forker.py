@@ -1,0 +1,67 @@
+"""A program that has imported the modules of a server. It reads orders from a socket, its standard
+input, and forks a server for each; tests.api.forked sends them. It has one thread."""
+
+import json
+import os
+import signal
+import socket
+import sys
+from contextlib import suppress
+from typing import Any
+
+import omlx_server.process.server  # noqa: F401
+from omlx_server.cli.app import main
+
+_MOST_BYTES = 1 << 17  # of an order: an environment is the most of it
+
+
+def fork_servers() -> None:
+    """Return in each server when it is to begin; end the process when no more orders come."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    with socket.socket(fileno=os.dup(0)) as orders:
+        while True:
+            order, files, _, _ = socket.recv_fds(orders, _MOST_BYTES, 2)
+            if not order:
+                os._exit(0)
+            if os.fork() == 0:
+                break
+            for file in files:
+                os.close(file)
+            _reap()
+    _fork_and_tell(*files)
+    _begin_as(json.loads(order), files[0])
+
+
+def _reap() -> None:
+    with suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+
+
+def _fork_and_tell(output: int, channel: int) -> None:
+    """Return in the server. What waits for it tells its id and its exit code."""
+    if server := os.fork():
+        os.close(output)
+        os.write(channel, b"%d\n" % server)
+        _, status = os.waitpid(server, 0)
+        os.write(channel, b"%d\n" % os.waitstatus_to_exitcode(status))
+        os._exit(0)
+    os.close(channel)
+
+
+def _begin_as(order: dict[str, Any], output: int) -> None:
+    """Make this process what the shell would have made."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    for file, numbers in ((nothing, (0,)), (output, (1, 2))):
+        for number in numbers:
+            os.dup2(file, number)
+        os.close(file)
+    os.environ.update(order["environ"])
+    os.chdir(order["directory"])
+    sys.argv[1:] = order["words"]
+
+
+if __name__ == "__main__":
+    fork_servers()
+    main()
