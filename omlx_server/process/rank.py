@@ -21,6 +21,7 @@ from typing import Any, NoReturn
 from omlx_server.compute.cluster.ranks import Ranks, form
 from omlx_server.compute.hardware import device
 from omlx_server.core.cluster.meeting import Alive, Form, Hello, Ready, Refused, Welcome
+from omlx_server.core.cluster.told import Closing
 from omlx_server.core.crash import Crash, guarded
 from omlx_server.engine.cluster.follower import Follower
 from omlx_server.engine.cluster.link import (
@@ -40,6 +41,7 @@ from omlx_server.wiring.cluster.versions import versions
 _log = logging.getLogger(__name__)
 _POLL_SECONDS = 0.5
 _LAST_WORD_SECONDS = 0.5
+_CLOSING_SECONDS = 5.0
 _ENDED = 3  # exit code
 
 
@@ -95,8 +97,12 @@ class _Rank:
             case None:
                 if self._follower is not None:
                     self._follower.poll()
+            case Closing(seconds):
+                self._close(seconds)
+                _leave("rank 0 ends")
             case Welcome():
-                self._welcome, self._follower = message, None
+                self._close(_CLOSING_SECONDS)
+                self._welcome = message
                 self._path = find_model(message, self._settings)
                 self._link.tell(Ready(free_addresses(message.ips)))
             case Refused(why):
@@ -107,6 +113,11 @@ class _Rank:
                 if self._follower is None:
                     raise UsageError("rank 0 computes before this rank has loaded anything")
                 self._follower.do(message)
+
+    def _close(self, seconds: float) -> None:
+        follower, self._follower = self._follower, None
+        if follower is not None:
+            follower.close(seconds)
 
     def _load(self, addresses: Sequence[Sequence[str]]) -> None:
         assert self._welcome is not None

@@ -104,6 +104,12 @@ class Follower:
             case told.Clear(keys):
                 self._clear(keys)
 
+    def close(self, seconds: float) -> None:
+        """Write what is queued for the cold tier, for so many seconds at most."""
+        if self._cold is not None:
+            self._cold.close(seconds)
+            self._cold = None
+
     # -- steps ---------------------------------------------------------------------------
 
     def _launch(self, launched: Launched) -> None:

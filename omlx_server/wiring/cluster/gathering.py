@@ -9,19 +9,21 @@ import secrets
 import socket
 import subprocess
 import threading
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from omlx_server.core.cluster.hosts import Host
 from omlx_server.core.cluster.meeting import Form, Hello, Ready, Refused, Welcome
 from omlx_server.core.cluster.state import RankState, Standing
-from omlx_server.core.cluster.told import Found, Told
+from omlx_server.core.cluster.told import Closing, Found, Told
 from omlx_server.engine.cluster.link import FORMING_SECONDS, LOST_SECONDS, Link, NotOfUs, met
 from omlx_server.errors import UsageError, first_line
 from omlx_server.wiring.cluster.starting import RankCommand, command_of
 from omlx_server.wiring.cluster.versions import difference, versions
 
 _log = logging.getLogger(__name__)
+_CLOSING_SECONDS = 10.0
 _AGAIN_SECONDS = (1.0, 2.0, 5.0, 10.0)
 
 
@@ -153,8 +155,13 @@ class Gathering:
             link.tell(message)
 
     def close(self) -> None:
-        """End all connections; the ranks end with them. Nothing counts as lost."""
+        """End all ranks, which write to their cold tiers before, for some seconds. None of them
+        counts as lost."""
         self._ended.set()
+        self.tell(Closing(_CLOSING_SECONDS))
+        end = time.monotonic() + _CLOSING_SECONDS + 1
+        for link in self._links:
+            link.wait_until_ended(max(0.0, end - time.monotonic()))
         if self._listener is not None:
             self._listener.close()
         for member in self._members.values():
