@@ -1,0 +1,74 @@
+"""Messages cross the wire whole, and nothing else does."""
+
+import pickle
+
+import pytest
+
+from omlx_server.core.blocks.block import PayloadId
+from omlx_server.core.blocks.keys import BlockKey
+from omlx_server.core.blocks.record import Part, Record
+from omlx_server.core.blocks.restore import Piece, RestorePlan
+from omlx_server.core.cluster import meeting, told
+from omlx_server.core.memory.shape import Decode, Prefill
+from omlx_server.core.request import RequestId
+from omlx_server.core.step import Chunk, Cut, Restore, RowCut, SequenceId, Step
+from omlx_server.engine.cluster import wire
+
+ID = SequenceId(RequestId("a"), 1)
+CUT = Cut(0, 4, block=True, worth=None, source=None)
+RECORD = Record("space", BlockKey(b"\0\xff"), 8, (1, 2, 3), Part.CHECKPOINT, 2)
+STEP = Step(
+    drops=(ID,),
+    tails=(RowCut(ID, 4, CUT),),
+    decodes=(ID,),
+    drafts={ID: (1, 2)},
+    restores=(Restore(ID, RestorePlan(3, (Piece(PayloadId(1), 0, 3),), PayloadId(2))),),
+    chunks=(Chunk(ID, 0, (7, 8)),),
+)
+MESSAGES = (
+    told.Launch(STEP),
+    told.Chunks(STEP),
+    told.Kept(1, PayloadId(2), None),
+    told.Reset(blocks=True),
+    told.Tidy(wholly=False),
+    told.Write(PayloadId(1), RECORD),
+    told.Read(5, RECORD, 1.5),
+    told.Promote(5, None),
+    told.Clear(None),
+    told.Closing(2.5),
+    told.Probe("prefill", prefill=Prefill(1, 2, 3)),
+    told.Probe("decode", decode=Decode(1, 2)),
+    told.OneToken(),
+    told.Width(4),
+    told.Found(5, found=True),
+    meeting.Refused("no"),
+    meeting.Alive(1, 2, 3),
+)
+
+
+@pytest.mark.parametrize("message", MESSAGES, ids=lambda message: type(message).__name__)
+def test_a_message_comes_as_it_was_sent(message: object) -> None:
+    assert wire.read(wire.written(message)) == message
+
+
+def test_a_cut_keeps_its_number() -> None:
+    read = wire.read(wire.written(told.Launch(STEP)))
+    assert read.step.tails[0].cut.number == CUT.number
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"Launch",
+        b"Launch\0",
+        b"Launch\0\xff\xff",
+        b"Kept\0" + wire.written(meeting.Alive())[6:],
+        b"Step\0\x80",
+        pickle.dumps(meeting.Alive()),
+        wire.written(told.Launch(STEP))[:-3],
+    ],
+)
+def test_what_is_no_message_is_refused(data: bytes) -> None:
+    with pytest.raises(wire.NotOurs):
+        wire.read(data)
