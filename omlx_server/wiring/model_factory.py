@@ -146,7 +146,7 @@ class InstanceFactory:
             share = self.account.share(nbytes)
             undo.callback(share.leave)
             yield from self.account.settling()
-            if self.cluster is not None and self.cluster.computes(located):
+            if self.cluster is not None and self._is_parted(self.cluster, located):
                 if drafter is not None:
                     _log.warning("what several machines compute has no draft model")
                 loaded = yield from self._part(self.cluster, located, known_as)
@@ -158,10 +158,17 @@ class InstanceFactory:
             undo.pop_all()
         return instance
 
+    def _is_parted(self, cluster: Cluster, located: Located) -> bool:
+        """Whether the cluster computes this model, and not for another role already."""
+        taken = any(instance.others is not None for instance in self.at_work())
+        return cluster.computes(located) and not taken
+
     def _part(self, cluster: Cluster, located: Located, known_as: str) -> Work[LoadedModel]:
         """Loads the part of rank 0, when all ranks are there. This process then uses no more memory
         beside its weights than any other rank has."""
         ranks = yield from cluster.joining(located, known_as, self.settings)
+        assert cluster.others is not None
+        cluster.others.wake = lambda: self.wake()
         scheme = self._scheme(located)
         loaded = yield from loading_part(located.path, ranks, known_as, scheme)
         own = self.shares.limit - loaded.weight_bytes
