@@ -9,6 +9,7 @@ from pathlib import Path
 
 from omlx_server.compute.architectures.heads import Headed
 from omlx_server.compute.architectures.pair import Pair
+from omlx_server.compute.cluster.room import room_of_all
 from omlx_server.compute.hardware import device, device_policy
 from omlx_server.compute.kv.schemes.base import Scheme
 from omlx_server.compute.model.fingerprint import fingerprint
@@ -165,18 +166,18 @@ class InstanceFactory:
 
     def _part(self, cluster: Cluster, located: Located, known_as: str) -> Work[LoadedModel]:
         """Loads the part of rank 0, when all ranks are there. This process then uses no more memory
-        beside its weights than any other rank has."""
+        than leaves enough to every other rank."""
         ranks = yield from cluster.joining(located, known_as, self.settings)
         assert cluster.others is not None
         cluster.others.wake = lambda: self.wake()
         scheme = self._scheme(located)
         loaded = yield from loading_part(located.path, ranks, known_as, scheme)
         own = self.shares.limit - loaded.weight_bytes
-        least = ranks.least(own)
-        if least < own:
-            self.shares = replace(self.shares, limit=loaded.weight_bytes + max(0, least))
+        room = room_of_all(loaded, ranks, own)
+        if room < own:
+            self.shares = replace(self.shares, limit=loaded.weight_bytes + room)
             self.account.limit = self.shares.limit
-            _log.info("another rank has less memory: each uses %s at most", in_words(least))
+            _log.info("another rank has less memory: this one uses %s", in_words(room))
         return replace(loaded, why_no_vision=_NO_IMAGES)
 
     def _whole(

@@ -6,6 +6,7 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from omlx_server.compute.cluster.ranks import Ranks
+from omlx_server.compute.cluster.room import room_of_all
 from omlx_server.compute.hardware import device
 from omlx_server.compute.model.fingerprint import fingerprint
 from omlx_server.compute.model.loader import loading_part
@@ -61,7 +62,7 @@ def load_part(
     device.bound(shares.limit, pool=shares.pool)
     scheme = make_scheme(*welcome.kv)
     loaded = finish(loading_part(path, ranks, welcome.fingerprint, scheme))
-    ranks.least(shares.limit - loaded.weight_bytes)
+    room_of_all(loaded, ranks, shares.limit - loaded.weight_bytes)
     codec = BlockCodec.of(loaded.model, welcome.block_tokens) if welcome.block_tokens else None
     namespace = codec.layout.namespace(loaded.fingerprint) if codec else ""
     cold = _cold(welcome, settings, ranks, shares.queue) if codec else None
