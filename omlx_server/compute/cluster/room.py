@@ -10,6 +10,6 @@ def room_of_all(loaded: LoadedModel, ranks: Ranks, room: int) -> int:
     """How many of its `room` bytes beside the weights this rank may use: when it has used them, no
     other rank has used more than it has, whose layers may keep more of a token. All ranks ask at
     the same time. Runs the model on one token."""
-    own = max(1, sum(leaf.nbytes for leaf in leaves(one_token(loaded.model))))
+    own: int = max(1, sum(leaf.nbytes for leaf in leaves(one_token(loaded.model))))
     most = ranks.most(own)
     return max(0, ranks.least(room)) * own // most
