@@ -41,6 +41,9 @@ def test_hits_never_exceed_what_was_asked_before(router: str, tier: Tier) -> Non
     fleet, outcome = fleet_of(4, router, tier)
     assert outcome.requests > 40 and outcome.hit_tokens > 0
     assert [r for r in fleet.requests if r.cached > r.known or r.cold > r.cached] == []
+    answered = [r for r in fleet.requests if r.first_token is not None]
+    not_hit = sum(r.length - r.cached for r in answered)
+    assert sum(server.computed for server in fleet.servers) >= not_hit > 0
 
 
 @pytest.mark.parametrize("tier", Tier)
