@@ -168,6 +168,7 @@ def _megabytes(nbytes: float, is_there: bool) -> str:
 
 
 def _indexes() -> str:
+    """Rounded, since the sizes of dicts differ by some bytes from run to run."""
     measured, machine = measure(), BASE.machine
     block = BLOCK_TOKENS * machine.kv_bytes_per_token
     rows = []
@@ -178,7 +179,7 @@ def _indexes() -> str:
         count = room // block
         share = nbytes / block
         rows.append(
-            (words, f"{nbytes:,.0f}", f"{count:,}", f"{count * nbytes / 1e6:.1f}", f"{share:.3%}")
+            (words, f"{round(nbytes, -2):,.0f}", f"{count:,}", f"{count * nbytes / 1e6:.0f}", f"{share:.2%}")
         )
     head = ("what", "bytes of index", "blocks of a machine", "MB of index", "of what it stands for")
     return table(head, rows, numbers_from=1)
