@@ -170,7 +170,7 @@ class Server:
     def _coming(self) -> int:
         """How many simulated tokens those at work have still to compute."""
         begun = [prompt for prompt in self._prompts if prompt.begun]
-        requests = [at_work.request for at_work in (*begun, *self._rows)]
+        requests = [prompt.request for prompt in begun] + [row.request for row in self._rows]
         answers = sum(len(request.answer.tokens) for request in requests)
         return answers + sum(prompt.left for prompt in begun)
 

@@ -179,7 +179,13 @@ def _indexes() -> str:
         count = room // block
         share = nbytes / block
         rows.append(
-            (words, f"{round(nbytes, -2):,.0f}", f"{count:,}", f"{count * nbytes / 1e6:.0f}", f"{share:.2%}")
+            (
+                words,
+                f"{round(nbytes, -2):,.0f}",
+                f"{count:,}",
+                f"{count * nbytes / 1e6:.0f}",
+                f"{share:.2%}",
+            )
         )
     head = ("what", "bytes of index", "blocks of a machine", "MB of index", "of what it stands for")
     return table(head, rows, numbers_from=1)
