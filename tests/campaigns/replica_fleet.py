@@ -100,15 +100,17 @@ class Replica:
             self._model.name, self._directory, self._model.settings, port=self._port
         )
 
-    @property
-    def at_work(self) -> set[str]:
-        """The ids of the requests whose answers it is computing."""
-        return {request["id"] for request in self._requests()["at_work"]}
+    def decoding(self, most: int) -> set[str]:
+        """The ids of the requests of whose answers it has made at most so many tokens."""
+        at_work = self._requests()["at_work"]
+        begun = (request for request in at_work if request["place"] == "decoding")
+        return {request["id"] for request in begun if request["output_tokens"] <= most}
 
     @property
     def ids(self) -> set[str]:
         """The ids of the requests at work, and of the last 200 done."""
-        return self.at_work | {request["id"] for request in self._requests()["done"]}
+        told = self._requests()
+        return {request["id"] for request in (*told["at_work"], *told["done"])}
 
     def _requests(self) -> Json:
         told: Json = self.server.http.get(f"{self.url}/admin/requests", headers=_ADMIN).json()
