@@ -238,6 +238,9 @@ def check_key(dotted: str, origin: str) -> None:
 
 
 def _unknown(name: str, origin: str) -> ConfigError:
+    if name in SECTIONS:
+        all_of_it = f"`omlx-server config get {name}` shows its keys"
+        return ConfigError(f"{name} is a section, not a key", hint=all_of_it)
     noun = "key" if "." in name else "section or key"
     where = f" ({origin})" if origin else ""
     return ConfigError(f"unknown {noun} {name}{where}", hint=_hint(name))

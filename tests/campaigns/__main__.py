@@ -20,6 +20,9 @@ from tests.campaigns import (
     models,
     overload,
     page,
+    replica_fleet,
+    replica_page,
+    replicas,
     schemas,
     several,
     soak,
@@ -88,6 +91,10 @@ def _parser() -> argparse.ArgumentParser:
     trying.add_argument("agents", nargs="*", type=_agent, metavar="NAME", help=some)
     trying.add_argument("--newest", action="store_true", help="not the versions that were tried")
     trying.set_defaults(run=_try)
+    joining = campaigns.add_parser("replicas", help="three servers behind a router; one is killed")
+    joining.add_argument("--router", choices=replica_page.ROUTERS, default=replica_page.ROUTERS[0])
+    joining.add_argument("--seed", type=int, default=1)
+    joining.set_defaults(run=_join)
     for campaign in (drafting, killing, breaking, shaping, soaking, coming, harming, loading):
         campaign.add_argument("--model", default="starter", help="tiny, starter, or any other")
         campaign.add_argument("--seed", type=int, default=1)
@@ -243,6 +250,23 @@ def _try(options: argparse.Namespace, directory: Path) -> bool:
             _say(problem)
         _say(str(outcome))
     return not any(outcome.problems for outcome in outcomes)
+
+
+def _join(options: argparse.Namespace, directory: Path) -> bool:
+    model, settings = models.find("tiny", directory / "models")
+    _say(f"{options.router}: looking whether it is installed ...")
+    try:
+        replica_fleet.install(options.router, replica_page.read())
+    except NotInstalled as error:
+        _say(str(error))
+        return False
+    outcome = replicas.campaign(
+        model, settings, directory, router=options.router, seed=options.seed, say=_say
+    )
+    for problem in outcome.problems[:20]:
+        _say(problem)
+    _say(str(outcome))
+    return not outcome.problems
 
 
 def _say(line: str) -> None:

@@ -7,7 +7,7 @@ history of a turn is always the right one, so that a wrong answer is counted onc
 import random
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from string import ascii_lowercase
 from types import TracebackType
@@ -18,7 +18,7 @@ from tests.api.harness import CHAT, Json, ServerProcess, stream_events, text_of
 
 _WORDS = "river stone winter garden letter silver window market bridge doctor summer".split()  # noqa: SIM905
 
-_ANSWER_SECONDS = 120.0
+ANSWER_SECONDS = 120.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ def converse(
     history: tuple[Json, ...] = ({"role": "system", "content": opening(rng)},)
     done = []
     for _ in range(turns):
-        history += ({"role": "user", "content": _question(rng, words)},)
+        history += ({"role": "user", "content": question(rng, words)},)
         answer = oracle.post(_body(oracle, history, tokens)).json()
         done.append(Turn(history, text_of(answer)))
         history += ({"role": "assistant", "content": done[-1].right},)
@@ -118,7 +118,7 @@ class Traffic:
             return Tally(seen.answers, seen.cached, list(seen.wrong), list(seen.errors))
 
     def _talk(self, rng: random.Random, streams: bool) -> None:
-        with httpx.Client(timeout=_ANSWER_SECONDS, trust_env=False) as http:
+        with httpx.Client(timeout=ANSWER_SECONDS, trust_env=False) as http:
             while not self._done.is_set():
                 for turn in rng.choice(self._conversations):
                     self.ask(http, turn, streams=streams)
@@ -129,10 +129,8 @@ class Traffic:
         """Ask once, and note what came."""
         body = _body(self._server, turn.messages, self._tokens)
         try:
-            if streams:
-                text, cached = _stream(http, self._server, body)
-            else:
-                text, cached = _whole(http, self._server, body)
+            text, usage = asked_once(http, self._server.url, body, streams=streams)
+            cached = int(usage["prompt_tokens_details"]["cached_tokens"])
         except (httpx.HTTPError, AssertionError, KeyError, ValueError) as error:
             with self._lock:
                 self._tally.errors.append(f"{type(error).__name__}: {error}"[:300])
@@ -145,17 +143,35 @@ class Traffic:
                 self._tally.wrong.append(f"{cached} cached: {text!r} for {turn.right!r}")
 
 
-def _whole(http: httpx.Client, server: ServerProcess, body: Json) -> tuple[str, int]:
-    reply = http.post(f"{server.url}{CHAT}", json=body)
+def asked_once(
+    http: httpx.Client,
+    url: str,
+    body: Json,
+    *,
+    streams: bool,
+    headers: Mapping[str, str] | None = None,
+) -> tuple[str, Json]:
+    """The text of an answer that ends by its length, and its usage. Raises httpx.HTTPError,
+    AssertionError, KeyError or ValueError for anything else."""
+    ask = _stream if streams else _whole
+    return ask(http, f"{url}{CHAT}", body, headers or {})
+
+
+def _whole(
+    http: httpx.Client, url: str, body: Json, headers: Mapping[str, str]
+) -> tuple[str, Json]:
+    reply = http.post(url, json=body, headers=headers)
     assert reply.status_code == 200, f"{reply.status_code} {reply.text}"
     answer = reply.json()
-    return text_of(answer), _cached(answer["usage"])
+    return text_of(answer), answer["usage"]
 
 
-def _stream(http: httpx.Client, server: ServerProcess, body: Json) -> tuple[str, int]:
+def _stream(
+    http: httpx.Client, url: str, body: Json, headers: Mapping[str, str]
+) -> tuple[str, Json]:
     options = {"stream": True, "stream_options": {"include_usage": True}}
-    end, text = time.monotonic() + _ANSWER_SECONDS, ""
-    with http.stream("POST", f"{server.url}{CHAT}", json={**body, **options}) as reply:
+    end, text = time.monotonic() + ANSWER_SECONDS, ""
+    with http.stream("POST", url, json={**body, **options}, headers=headers) as reply:
         for part in reply.iter_text():
             text += part
             assert time.monotonic() < end, "a stream that does not end"  # pings keep it alive
@@ -163,12 +179,7 @@ def _stream(http: httpx.Client, server: ServerProcess, body: Json) -> tuple[str,
     *events, last = stream_events(text)
     choices = [choice for event in events for choice in event["choices"]]
     assert choices[-1]["finish_reason"] == "length", "the stream broke off"
-    answer = "".join(choice["delta"].get("content") or "" for choice in choices)
-    return answer, _cached(last["usage"])
-
-
-def _cached(usage: Json) -> int:
-    return int(usage["prompt_tokens_details"]["cached_tokens"])
+    return "".join(choice["delta"].get("content") or "" for choice in choices), last["usage"]
 
 
 def _body(server: ServerProcess, messages: tuple[Json, ...], tokens: int) -> Json:
@@ -181,5 +192,6 @@ def _body(server: ServerProcess, messages: tuple[Json, ...], tokens: int) -> Jso
     }
 
 
-def _question(rng: random.Random, words: int) -> str:
+def question(rng: random.Random, words: int) -> str:
+    """Words for a user to say: half of `words` to twice as many."""
     return " ".join(rng.choice(_WORDS) for _ in range(rng.randrange(words // 2, 2 * words)))

@@ -56,6 +56,11 @@ LEFT: Mapping[str, str] = MappingProxyType(
         "uvx": "needs the network; tests/packaging builds the distributions",
         "packaging/homebrew/release": "tests/packaging runs it on a copy of the formula",
         "ssh": "needs another machine",
+        "scp": "needs another machine",
+        "redis-server": "a program of others; scripts/campaign replicas runs it",
+        "sglang-router": "a program of others; scripts/campaign replicas runs it",
+        "vllm-router": "a program of others; scripts/campaign replicas runs it",
+        "curl http://ROUTER:30000/workers": "asks a program of others",
         "mlx_lm.lora": "trains for minutes",
         "kill": "needs a server that is the reader's own",
         "docker": "a program of others, and the network",
@@ -118,7 +123,7 @@ class Command:
 def commands_of(block: Block) -> Iterator[Command]:
     """Continued lines are one command; comments are none."""
     for text in _parted(_whole(_typed(block))):
-        words = shlex.split(text, comments=True)
+        words = shlex.split(text.replace("\\\n", " "), comments=True)
         if not words:
             continue
         words = words[: next((n for n, word in enumerate(words) if word in _OPERATORS), None)]

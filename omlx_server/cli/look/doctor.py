@@ -32,7 +32,7 @@ from omlx_server.settings.advice import unknown_models, warnings
 from omlx_server.settings.types import expanded
 from omlx_server.store.secret import SECRET
 
-_PROBE = (sys.executable, "-m", "omlx_server.doctor.probe")
+_PROBE = (sys.executable, "-P", "-m", "omlx_server.doctor.probe")
 _PROBE_SECONDS = 120
 _VARIANTS = {True: "f32", False: "8bit"}
 

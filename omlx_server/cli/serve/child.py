@@ -14,7 +14,8 @@ from types import FrameType
 
 from omlx_server.errors import Unavailable
 
-PROGRAM = (sys.executable, "-m", "omlx_server")
+# -P: without it, a file random.py of the working directory would be run.
+PROGRAM = (sys.executable, "-P", "-m", "omlx_server")
 Server = subprocess.Popen[bytes]
 _POLL_SECONDS = 0.2
 # Seconds that the server needs to end after the grace that it gives to running answers.

@@ -55,7 +55,8 @@ def test_requests_at_work_are_lanes(server: ServerProcess) -> None:
             places = sorted((lane["place"], lane["waits_for"] or "") for lane in lanes)
             # The scheduler is asked once a second: before that a place is known by the tokens.
             expected = [("decoding", ""), ("decoding", ""), ("queued", "rows")]
-            return lanes if places == expected else None
+            begun = [lane for lane in lanes if lane["output_tokens"]]
+            return lanes if places == expected and len(begun) == 2 else None
 
         lanes = wait_for(look)
     for lane in lanes:

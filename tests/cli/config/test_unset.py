@@ -84,7 +84,7 @@ def test_a_wrong_value_can_be_removed(file: Path) -> None:
     ("key", "text", "words"),
     [
         ("server.prot", FILE, "unknown key server.prot\nhint: did you mean server.port?"),
-        ("server", FILE, "unknown section or key server"),
+        ("server", FILE, "server is a section, not a key"),
         ("models.overrides.org/a.tll", FILE, "did you mean models.overrides.NAME.ttl?"),
         ("models.aliases.small", FILE, "`omlx-server alias"),
         ("server.port", "[server\nport = 1\n", "omlx.toml, line 1, column 8"),
