@@ -4,8 +4,6 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
-import httpx
-import psutil
 import pytest
 from typer.testing import CliRunner
 
@@ -46,26 +44,3 @@ def test_health_status_metrics_and_log_tell_of_each_rank(server: ServerProcess) 
     told = CliRunner().invoke(app, ["status", "--url", server.url]).stdout
     assert "rank    1 on localhost: here" in told
     assert "rank 1 has its part of" in server.log
-
-
-def test_a_rank_that_is_killed_makes_health_503_until_the_server_has_started_anew(
-    server: ServerProcess,
-) -> None:
-    for child in psutil.Process(server.pid).children():
-        if "rank" in child.cmdline():
-            child.kill()
-
-    assert wait_for(lambda: _seen(server, 503) == ("lost", 0))
-    assert wait_for(lambda: _seen(server, 200) == ("here", 1))
-
-
-def _seen(server: ServerProcess, status: int) -> tuple[str, float] | None:
-    """How rank 1 is, and how often the server has started anew, once /health has this status."""
-    try:
-        health = server.http.get(f"{server.url}/health")
-        found = samples(server.http.get(f"{server.url}/metrics").text)
-    except httpx.TransportError:  # its connections end when it starts anew
-        return None
-    if health.status_code != status:
-        return None
-    return health.json()["cluster"][1]["standing"], found["omlx_cluster_restarts_total"]
