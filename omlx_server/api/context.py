@@ -1,5 +1,6 @@
 """What every route may need. wiring/ makes it, and each request carries it in its ASGI scope."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from fastapi import Request
@@ -10,12 +11,14 @@ from omlx_server.api.http.exchange import Tracer
 from omlx_server.api.http.own_names import OwnNames
 from omlx_server.api.http.static_files import WebFiles
 from omlx_server.api.image_threads import ImageThreads
+from omlx_server.api.metrics.cluster import no_cluster
 from omlx_server.api.metrics.metrics import Metrics
 from omlx_server.api.models.fetcher import ModelFetcher
 from omlx_server.api.models.served import ServedModels
 from omlx_server.api.response_store.store import NoStore, Store
 from omlx_server.api.settings_editor import SettingsEditor
 from omlx_server.api.text_threads import TextThreads
+from omlx_server.core.cluster.state import ClusterReport
 
 CONTEXT = "omlx.context"
 """The key of a request's ASGI scope under which its ApiContext is kept."""
@@ -35,7 +38,8 @@ class ConfigState:
 class ApiContext:
     """`web` has the files of the page; None where the server has none. `settings` shows and changes
     the settings, and `fetcher` fetches models; None where nothing does that. `speaks_ollama`:
-    whether the server has the routes of Ollama's API."""
+    whether the server has the routes of Ollama's API. `cluster` reports the ranks that compute
+    the model together, None where there is no cluster."""
 
     models: ServedModels
     max_body_bytes: int
@@ -59,6 +63,7 @@ class ApiContext:
     fetcher: ModelFetcher | None = None
     threads: TextThreads = field(default_factory=TextThreads)
     image_threads: ImageThreads = field(default_factory=ImageThreads)
+    cluster: Callable[[], ClusterReport | None] = no_cluster
 
 
 def context_of(request: Request) -> ApiContext:

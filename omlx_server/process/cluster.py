@@ -16,6 +16,7 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 
 from omlx_server.core.cluster.hosts import Host, parsed
+from omlx_server.core.cluster.state import ClusterReport
 from omlx_server.engine.client.engine_client import AsyncEngine
 from omlx_server.errors import ConfigError
 from omlx_server.process.listen import INHERITED
@@ -24,6 +25,8 @@ from omlx_server.wiring.cluster.gathering import GatheringOptions
 from omlx_server.wiring.cluster.leading import Cluster
 
 _log = logging.getLogger(__name__)
+# How often the process has started anew; an environment variable outlives that.
+_RESTARTS = "OMLX_CLUSTER_RESTARTS"
 # Clients get their errors before the connections end.
 _LAST_WORDS_SECONDS = 1.5
 # Overrides by flags that ranks on this machine get too.
@@ -67,6 +70,11 @@ def make_cluster(loaded: Loaded, stack: AsyncExitStack) -> Cluster | None:
     return cluster
 
 
+def cluster_report(cluster: Cluster | None) -> ClusterReport | None:
+    """How the ranks are; None where there is no cluster. Any thread."""
+    return None if cluster is None else ClusterReport(cluster.states, _restarts())
+
+
 def watch_cluster(cluster: Cluster | None, engine: AsyncEngine, sock: socket.socket) -> None:
     """When the cluster is lost, end all requests with an error, then start this process anew with
     its listening socket `sock`. Called on the event loop's thread."""
@@ -83,11 +91,17 @@ def watch_cluster(cluster: Cluster | None, engine: AsyncEngine, sock: socket.soc
     cluster.gathering.on_lost = lost
 
 
+def _restarts() -> int:
+    said = os.environ.get(_RESTARTS, "")
+    return int(said) if said.isdigit() else 0
+
+
 def _start_anew(sock: socket.socket) -> None:
     _log.warning("the server starts anew, to bring the ranks together again")
     logging.shutdown()
     sys.stdout.flush()
     sys.stderr.flush()
     os.set_inheritable(sock.fileno(), True)
+    os.environ[_RESTARTS] = str(_restarts() + 1)
     os.environ[INHERITED] = str(sock.fileno())
     os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])

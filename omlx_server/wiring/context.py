@@ -1,6 +1,7 @@
 """Makes the ApiContext, which holds what every route may need, from the settings."""
 
 import logging
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -11,11 +12,13 @@ from omlx_server.api.http.exchange import Tracer
 from omlx_server.api.http.own_names import OwnNames, is_loopback
 from omlx_server.api.http.static_files import WebFiles
 from omlx_server.api.metric_helpers import OWN, VLLM
+from omlx_server.api.metrics.cluster import no_cluster
 from omlx_server.api.metrics.metrics import Metrics
 from omlx_server.api.models.fetcher import ModelFetcher
 from omlx_server.api.models.served import ServedModels
 from omlx_server.api.response_store.disk import DiskStore
 from omlx_server.api.response_store.store import MemoryStore, NoStore, Store
+from omlx_server.core.cluster.state import ClusterReport
 from omlx_server.settings import Settings
 from omlx_server.settings.admin_token import TokenFileError, admin_token, read_admin_token
 
@@ -27,13 +30,14 @@ def make_context(
     settings: Settings,
     tracer: Tracer | None = None,
     fetcher: ModelFetcher | None = None,
+    cluster: Callable[[], ClusterReport | None] = no_cluster,
 ) -> ApiContext:
     server = settings.server
     responses = make_response_store(settings)
     shared = VLLM if "vllm" in settings.metrics.compat else OWN
     return ApiContext(
         models=models,
-        metrics=Metrics(models, shared, responses),
+        metrics=Metrics(models, shared, responses, cluster),
         activity=Activity(models),
         responses=responses,
         per_key_salt=settings.cache.salt == "per-key",
@@ -42,6 +46,7 @@ def make_context(
         own_names=None if server.uds or is_loopback(server.host) else OwnNames(),
         tracer=tracer,
         fetcher=fetcher,
+        cluster=cluster,
         admin=make_admin_access(settings),
         shows_metrics=settings.metrics.enabled,
         web=WebFiles() if settings.web.enabled else None,

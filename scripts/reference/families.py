@@ -1,11 +1,12 @@
-"""The families of models in README.md and docs/architectures.md, from the table of architectures
-that `scripts/campaign architectures` has tested."""
+"""The families of models in README.md, docs/architectures.md and docs/cluster.md, from the table of
+architectures that `scripts/campaign architectures` has tested."""
 
 import re
 from collections.abc import Iterator
 from pathlib import Path
 from textwrap import fill
 
+from scripts.reference import splits
 from scripts.reference.markdown import table
 
 _TABLE = Path(__file__).parent.parent.parent / "docs" / "architectures.md"
@@ -75,7 +76,11 @@ def in_a_table() -> str:
 
 def pages() -> dict[str, str]:
     """What stands between the marks of each page, by its path."""
-    return {"README.md": in_a_line(), "docs/architectures.md": in_a_table()}
+    return {
+        "README.md": in_a_line(),
+        "docs/architectures.md": in_a_table(),
+        "docs/cluster.md": splits.in_a_table(tuple(_types())),
+    }
 
 
 def inserted(page: str, text: str) -> str:

@@ -29,6 +29,7 @@ JUDGED: Mapping[str, str] = MappingProxyType(
     {
         "omlx-server serve": "serves until Ctrl-C",
         "omlx-server up": "serves until Ctrl-C",
+        "omlx-server rank": "needs a rank 0",
         "omlx-server pull": "needs the network",
         "omlx-server search qwen3": "needs the network",
         "omlx-server bench": "takes minutes",

@@ -8,6 +8,7 @@ observed while requests run, for each model.
 
 import asyncio
 import time
+from collections.abc import Callable
 
 from fastapi import APIRouter, Request
 from prometheus_client import CollectorRegistry, Counter, Histogram, Metric, generate_latest
@@ -17,10 +18,12 @@ from starlette.responses import Response
 from omlx_server.api.description.operation import Bytes, Operation
 from omlx_server.api.http.exchange import Phases, current
 from omlx_server.api.metric_helpers import MODEL, OWN, VLLM, label_of
+from omlx_server.api.metrics.cluster import ClusterMetrics, no_cluster
 from omlx_server.api.metrics.engine import EngineMetrics
 from omlx_server.api.metrics.flow import TokenFlows
 from omlx_server.api.models.served import ServedModels
 from omlx_server.api.response_store.store import NoStore, Store
+from omlx_server.core.cluster.state import ClusterReport
 from omlx_server.core.request import Restored
 
 router = APIRouter()
@@ -33,15 +36,21 @@ _SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25, 50, 100)
 
 class Metrics:
     """The counters and histograms of one app. `shared` is the prefix of the metrics that vLLM has
-    as well; `responses` is the store of responses, whose bytes in memory are a metric."""
+    as well; `responses` is the store of responses, whose bytes in memory are a metric;
+    `cluster` reports the ranks."""
 
     def __init__(
-        self, models: ServedModels, shared: str = VLLM, responses: Store | None = None
+        self,
+        models: ServedModels,
+        shared: str = VLLM,
+        responses: Store | None = None,
+        cluster: Callable[[], ClusterReport | None] = no_cluster,
     ) -> None:
         self.registry = CollectorRegistry()
         self._shared = shared
         self._engines = EngineMetrics(models, shared, responses or NoStore())
         self.registry.register(self._engines)
+        self.registry.register(ClusterMetrics(cluster))
         self._models: dict[str, ModelMetrics] = {}
         self.prompt_tokens = self._counter(
             shared + "prompt_tokens", "Tokens of all prompts, those that the cache had as well."

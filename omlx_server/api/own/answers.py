@@ -60,9 +60,24 @@ class ConfigHealth(TypedDict):
     needs_restart: list[str]
 
 
+class RankHealth(TypedDict):
+    """One of the processes that compute the model together. `problem`: what is wrong with it. Bytes
+    of arrays, and `done`, the messages of rank 0 that it has worked off, are those of its last sign
+    of life; null before the first one."""
+
+    rank: int
+    host: str
+    standing: Literal["away", "checking", "ready", "here", "lost", "refused"]
+    problem: str | None
+    active_bytes: int | None
+    peak_bytes: int | None
+    done: int | None
+
+
 class Health(TypedDict):
     """`engines` are the chat models that are loaded, `loaded` all models that are. `memory` is null
-    where it is not watched. Where the server has API keys, who sends none is told the `status`
+    where it is not watched. `cluster` has the ranks that compute the model together; it is left out
+    where there is no cluster. Where the server has API keys, who sends none is told the `status`
     alone."""
 
     status: Literal["ok", "unavailable"]
@@ -70,6 +85,7 @@ class Health(TypedDict):
     loaded: NotRequired[list[LoadedHealth]]
     memory: NotRequired[MemoryHealth | None]
     config: NotRequired[ConfigHealth]
+    cluster: NotRequired[list[RankHealth]]
 
 
 class Version(TypedDict):

@@ -2,7 +2,7 @@
 
 /health/live    200 while the engine's thread takes its turns, or is busy with a long step; a
                 process that answers 503 should be restarted
-/health/ready   200 while the server takes requests
+/health/ready   200 while the server takes requests, and every rank of its cluster computes
 /health         the same as /health/ready
 
 Every client gets the status. The loaded models and the load are shown only to a client with an API
@@ -29,6 +29,7 @@ from omlx_server.api.metrics.engine import account_of
 from omlx_server.api.models.served_model import role_of
 from omlx_server.api.own import answers
 from omlx_server.api.own.degraded import FOR_OTHERS
+from omlx_server.core.cluster.state import RankState
 from omlx_server.core.memory.ledger import MemoryReport
 from omlx_server.engine.messages import State, Status
 
@@ -52,7 +53,7 @@ async def ready(request: Request) -> Response:
     models = context_of(request).models
     failed = any(status.state is State.FAILED for _, status in models.engines())
     alive = models.vitals.alive(time.monotonic())
-    return _report(request, ok=models.started and alive and not failed)
+    return _report(request, ok=models.started and alive and not failed and _whole(request))
 
 
 @router.get("/version", openapi_extra=Operation("Server", answers.Version).extra)
@@ -87,7 +88,29 @@ def _report(request: Request, *, ok: bool) -> Response:
         ]
         body["memory"] = None if memory is None else _memory(memory)
         body["config"] = _config(request)
+        report = context_of(request).cluster()
+        if report is not None:
+            body["cluster"] = [_rank(state) for state in report.ranks]
     return JsonResponse(body, 200 if ok else 503)
+
+
+def _whole(request: Request) -> bool:
+    """Whether every rank of the cluster computes; true without a cluster."""
+    report = context_of(request).cluster()
+    return report is None or report.is_whole
+
+
+def _rank(state: RankState) -> answers.RankHealth:
+    alive = state.alive
+    return {
+        "rank": state.rank,
+        "host": state.host,
+        "standing": state.standing.value,
+        "problem": state.problem or None,
+        "active_bytes": alive.active if alive else None,
+        "peak_bytes": alive.peak if alive else None,
+        "done": alive.done if alive else None,
+    }
 
 
 def _config(request: Request) -> answers.ConfigHealth:

@@ -44,6 +44,7 @@ def _found(server: ServerClient) -> dict[str, Any]:
         "engines": told.get("engines") or [],
         "memory": told.get("memory"),
         "config": told.get("config"),
+        "cluster": told.get("cluster") or [],
         "problem": _refusal(about if wants_key else health),
     }
     return found | _counted(server)
@@ -115,6 +116,8 @@ def _lines(found: Mapping[str, Any]) -> Iterator[str]:
     yield from _problems(found)
     if found["models"]:
         yield f"models  {', '.join(found['models'])}"
+    for rank in found["cluster"]:
+        yield f"rank    {_rank(rank)}"
     for engine in found["engines"]:
         yield f"load    {_load(engine)}"
         if chunks := in_chunks(engine):
@@ -147,6 +150,13 @@ def _problems(found: Mapping[str, Any]) -> Iterator[str]:
 def _load(engine: Mapping[str, Any]) -> str:
     parts = (f"{engine.get(name, 0)} {name}" for name in ("running", "prefilling", "waiting"))
     return f"{_of(engine)}{', '.join(parts)} ({engine.get('state', '?')})"
+
+
+def _rank(rank: Mapping[str, Any]) -> str:
+    held = rank.get("active_bytes")
+    more = (in_words(held) if held is not None else "", rank.get("problem") or "")
+    rest = "".join(f", {part}" for part in more if part)
+    return f"{rank.get('rank', '?')} on {rank.get('host', '?')}: {rank.get('standing', '?')}{rest}"
 
 
 def _of(engine: Mapping[str, Any]) -> str:

@@ -1,8 +1,9 @@
-"""The machines of a cluster, as its hosts file says: JSON as `mlx.launch --hostfile` takes it.
+"""The machines of a cluster, as its hosts file says: JSON as `mlx.launch --hostfile` takes it, a
+list of hosts, or an object that has it as "hosts" (`mlx.distributed_config` writes that).
 
     [{"ssh": "studio-1", "ips": ["10.0.0.1"]}, {"ssh": "studio-2", "ips": ["10.0.0.2"]}]
 
-The first one is rank 0, where the server runs. Pure.
+The first host is that of rank 0, where the server runs. Pure.
 """
 
 import json
@@ -17,7 +18,8 @@ _FORM = 'each host is {"ssh": "NAME", "ips": ["ADDRESS"]}'
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """A machine: how `ssh` reaches it, and the addresses at which its neighbours do."""
+    """The machine of one rank: the name by which `ssh` reaches it, and the IP addresses by which
+    other ranks do."""
 
     ssh: str
     ips: Sequence[str]
@@ -29,11 +31,14 @@ class Host:
 
 
 def parsed(text: str) -> list[Host]:
-    """The hosts in a file, by rank. Raises ValueError, with a line that says what is wrong."""
+    """The hosts in the text of a hosts file, by rank. Raises ValueError with a line that says what
+    is wrong."""
     try:
         entries = json.loads(text)
     except ValueError as error:
         raise ValueError(f"it is no JSON: {error}") from error
+    if isinstance(entries, dict):
+        entries = entries.get("hosts")
     if not isinstance(entries, list) or len(entries) < 2:
         raise ValueError(f"it must be a list of two hosts or more: {_FORM}")
     return [_host(number, entry) for number, entry in enumerate(entries)]

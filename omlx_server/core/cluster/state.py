@@ -1,5 +1,6 @@
 """How the ranks of a cluster are. Plain values."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -29,3 +30,17 @@ class RankState:
     standing: Standing = Standing.AWAY
     problem: str = ""
     alive: Alive | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterReport:
+    """All ranks, rank 0 first. `restarts` counts how often the process of rank 0 started anew
+    because a rank was lost."""
+
+    ranks: Sequence[RankState]
+    restarts: int = 0
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether every rank computes."""
+        return all(state.standing is Standing.HERE for state in self.ranks)

@@ -177,7 +177,7 @@ class Gathering:
         while not (self._ended.is_set() or self._formed):
             try:
                 member.process = command.start(self._secret)
-                why = _last_line(member.process)
+                why = _last_line(member.process, member.rank)
             except OSError as error:
                 why = first_line(error)
             if self._formed or self._ended.is_set():
@@ -282,11 +282,15 @@ class Gathering:
         threading.Thread(target=work, args=args, name=f"cluster-{name}", daemon=True).start()
 
 
-def _last_line(process: "subprocess.Popen[bytes]") -> str:
-    """Wait until a process has ended; the last line that it wrote to its standard error."""
+def _last_line(process: "subprocess.Popen[bytes]", rank: int) -> str:
+    """Log what the process of this rank writes to its standard error until it ends; returns the
+    last line."""
     assert process.stderr is not None
     last = b""
     for line in process.stderr:
         last = line.strip() or last
+        text = line.decode(errors="replace").strip()
+        if text:
+            _log.info("rank %d: %s", rank, text, extra={"fields": {"rank": rank}})
     process.wait()
     return last.decode(errors="replace")[-200:]

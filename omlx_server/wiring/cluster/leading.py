@@ -5,7 +5,9 @@ import time
 from pathlib import Path
 
 from omlx_server.compute.cluster.ranks import Ranks, form
-from omlx_server.core.cluster.meeting import Welcome
+from omlx_server.compute.hardware import device
+from omlx_server.core.cluster.meeting import Alive, Welcome
+from omlx_server.core.cluster.state import RankState, Standing
 from omlx_server.core.work import Work
 from omlx_server.engine.cluster.others import Others
 from omlx_server.models.locate import Located
@@ -33,6 +35,15 @@ class Cluster:
         """Whether it is for this model: the first one that was loaded."""
         self._path = self._path or located.path
         return self._path == located.path
+
+    @property
+    def states(self) -> list[RankState]:
+        """How all ranks are, rank 0 first. Any thread."""
+        own = self.options.hosts[0]
+        alive = Alive(active=device.active_memory(), peak=device.peak_memory())
+        host = own.ssh or "localhost"
+        here = RankState(0, host, own.ips[0], Standing.HERE, self.gathering.problem, alive)
+        return [here, *self.gathering.states]
 
     def joining(self, located: Located, known_as: str, settings: Settings) -> Work[Ranks]:
         """Waits until all ranks have the model with this fingerprint, and connects with them."""

@@ -6,6 +6,8 @@ import pytest
 
 from omlx_server.core.cluster.hosts import Host, parsed
 
+ONE = {"ssh": "a", "ips": ["10.0.0.1"]}
+
 
 def test_hosts_are_read_by_rank_and_other_fields_do_not_matter() -> None:
     text = json.dumps(
@@ -20,12 +22,15 @@ def test_hosts_are_read_by_rank_and_other_fields_do_not_matter() -> None:
     assert not other.is_here
 
 
+def test_the_list_may_stand_in_an_object() -> None:
+    hosts = [ONE, {"ssh": "b", "ips": ["10.0.0.2"]}]
+    text = json.dumps({"backend": "ring", "envs": [], "hosts": hosts})
+    assert [host.ssh for host in parsed(text)] == ["a", "b"]
+
+
 @pytest.mark.parametrize("name", ["", "localhost", "127.0.0.1", "::1"])
 def test_this_machine_has_several_names(name: str) -> None:
     assert Host(name, ("127.0.0.1",)).is_here
-
-
-ONE = {"ssh": "a", "ips": ["10.0.0.1"]}
 
 
 @pytest.mark.parametrize(

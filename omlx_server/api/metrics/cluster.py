@@ -1,0 +1,43 @@
+"""Metrics of the ranks of a cluster; there are none where one machine computes the model."""
+
+from collections.abc import Callable, Iterator
+
+from prometheus_client.core import Metric
+from prometheus_client.registry import Collector
+
+from omlx_server.api.metric_helpers import OWN, counters, gauges
+from omlx_server.core.cluster.state import ClusterReport, Standing
+
+_RANK = "rank"
+
+
+def no_cluster() -> ClusterReport | None:
+    """The report of a server without a cluster."""
+    return None
+
+
+class ClusterMetrics(Collector):
+    """A Prometheus collector over the report that the function returns."""
+
+    def __init__(self, report: Callable[[], ClusterReport | None]) -> None:
+        self._report = report
+
+    def collect(self) -> Iterator[Metric]:
+        report = self._report()
+        if report is None:
+            return
+        up = {(str(one.rank),): float(one.standing is Standing.HERE) for one in report.ranks}
+        active = {(str(one.rank),): float(one.alive.active) for one in report.ranks if one.alive}
+        yield gauges(f"{OWN}cluster_rank_up", "1 while the rank computes, else 0.", (_RANK,), up)
+        yield gauges(
+            f"{OWN}cluster_rank_active_bytes",
+            "Bytes of arrays of the rank, by its last sign of life.",
+            (_RANK,),
+            active,
+        )
+        yield counters(
+            f"{OWN}cluster_restarts",
+            "Times that the server started anew because a rank was lost.",
+            (),
+            {(): float(report.restarts)},
+        )
