@@ -21,6 +21,7 @@ from typing import Any, NoReturn
 from omlx_server.compute.cluster.ranks import Ranks, form
 from omlx_server.compute.hardware import device
 from omlx_server.core.cluster.meeting import Alive, Form, Hello, Ready, Refused, Welcome
+from omlx_server.core.cluster.told import Closing
 from omlx_server.core.crash import Crash, guarded
 from omlx_server.engine.cluster.follower import Follower
 from omlx_server.engine.cluster.link import (
@@ -107,6 +108,8 @@ class _Rank:
                 if self._follower is None:
                     raise UsageError("rank 0 computes before this rank has loaded anything")
                 self._follower.do(message)
+                if isinstance(message, Closing):
+                    _leave("the server has ended")
 
     def _load(self, addresses: Sequence[Sequence[str]]) -> None:
         assert self._welcome is not None

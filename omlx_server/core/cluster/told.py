@@ -109,8 +109,8 @@ class Clear:
 
 @dataclass(frozen=True, slots=True)
 class Closing:
-    """No more is written for the model: what is queued for the cold tier is written, for so many
-    seconds at most."""
+    """The server ends: what is queued for the cold tier is written, for so many seconds at most,
+    and then the rank ends."""
 
     seconds: float
 

@@ -103,6 +103,8 @@ class Follower:
                 self._promote(number, id)
             case told.Clear(keys):
                 self._clear(keys)
+            case told.Closing(seconds):
+                self.close(seconds)
 
     # -- steps ---------------------------------------------------------------------------
 
@@ -168,6 +170,12 @@ class Follower:
         self._reading.setdefault(read.record.key, []).append(read.number)
         self._cold.read(self._own(read.record), read.patience)
         self.poll()
+
+    def close(self, seconds: float) -> None:
+        """Write what is queued for the cold tier, for at most so many seconds. Nothing is told to
+        this rank afterwards."""
+        if self._cold is not None:
+            self._cold.close(seconds)
 
     def poll(self) -> None:
         """Tell rank 0 what has come from the cold tier."""

@@ -87,6 +87,10 @@ class Link:
         except (OSError, EOFError, wire.NotOurs) as error:
             raise NotOfUs(f"the connection has ended: {first_line(error)}") from error
 
+    def wait_until_ended(self, seconds: float) -> None:
+        """Wait until the other end has closed the connection, for so many seconds at most."""
+        self._ended.wait(seconds)
+
     def close(self) -> None:
         """End the connection. `lost` is not called."""
         self._ended.set()
