@@ -27,8 +27,8 @@ def start(
     forked: bool = True,
 ) -> "subprocess.Popen[bytes] | Forked":
     """`omlx-server WORDS`, which writes to `output`. If `forked`, it is, unless `environ` has what
-    other servers have not: libraries read their variables when they are imported. A Mac's frameworks
-    can't be forked."""
+    other servers have not: libraries read their variables when they are imported. A Mac's
+    frameworks can't be forked."""
     if forked and sys.platform == "linux" and _of_imports(environ) == _PLAIN:
         return Forked(words, directory, environ, output)
     return subprocess.Popen(

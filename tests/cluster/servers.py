@@ -32,7 +32,7 @@ def serving_together(models: Path, directory: Path, *settings: str) -> Iterator[
         yield server
         others = ranks(server)
         server.stop()
-        wait_for(lambda: not any(one.is_running() for one in others))
+        wait_for(lambda: all(map(is_gone, others)))
     finally:
         end(server)
 
@@ -43,6 +43,14 @@ def ranks(server: ServerProcess) -> list[psutil.Process]:
         return []
     children = psutil.Process(server.pid).children()
     return [child for child in children if _is_rank(child)]
+
+
+def is_gone(process: psutil.Process) -> bool:
+    """Whether a process has ended, though its parent may not have asked for its exit code yet."""
+    try:
+        return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
 
 
 def _is_rank(process: psutil.Process) -> bool:
