@@ -27,6 +27,8 @@ from omlx_server.wiring.cluster.leading import Cluster
 _log = logging.getLogger(__name__)
 # How often the process has started anew; an environment variable outlives that.
 _RESTARTS = "OMLX_CLUSTER_RESTARTS"
+# The most seconds in which ranks write to their cold tiers when the server ends.
+_DRAIN_SECONDS = 5.0
 # Clients get their errors before the connections end.
 _LAST_WORDS_SECONDS = 1.5
 # Overrides by flags that ranks on this machine get too.
@@ -66,7 +68,8 @@ def make_cluster(loaded: Loaded, stack: AsyncExitStack) -> Cluster | None:
     if not hosts:
         return None
     cluster = Cluster(gathering_options(loaded, hosts), loaded.settings.cluster.backend)
-    stack.callback(cluster.gathering.close)
+    grace = loaded.settings.server.shutdown_grace_seconds
+    stack.callback(cluster.gathering.close, min(_DRAIN_SECONDS, grace))
     return cluster
 
 

@@ -150,8 +150,10 @@ class _Rank:
 
 def _leave(why: str) -> NoReturn:
     """End the process at once: the main thread may wait for a rank that is gone."""
-    _log.warning("this rank ends: %s", why)
-    logging.shutdown()
-    sys.stderr.write(f"{why}\n")
-    sys.stderr.flush()
-    os._exit(_ENDED)
+    try:
+        _log.warning("this rank ends: %s", why)
+        logging.shutdown()
+        sys.stderr.write(f"{why}\n")
+        sys.stderr.flush()
+    finally:  # standard error is a pipe to rank 0, which may be gone
+        os._exit(_ENDED)

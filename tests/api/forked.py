@@ -19,12 +19,17 @@ _REPO = Path(__file__).parent.parent.parent
 
 
 def start(
-    words: Sequence[str], directory: Path, environ: Mapping[str, str], output: BinaryIO
+    words: Sequence[str],
+    directory: Path,
+    environ: Mapping[str, str],
+    output: BinaryIO,
+    *,
+    forked: bool = True,
 ) -> "subprocess.Popen[bytes] | Forked":
-    """`omlx-server WORDS`, which writes to `output`. It is forked unless `environ` has what other
-    servers have not: libraries read their variables when they are imported. A Mac's frameworks
-    can't be forked."""
-    if sys.platform == "linux" and _of_imports(environ) == _PLAIN:
+    """`omlx-server WORDS`, which writes to `output`. If `forked`, it is, unless `environ` has what
+    other servers have not: libraries read their variables when they are imported. A Mac's
+    frameworks can't be forked."""
+    if forked and sys.platform == "linux" and _of_imports(environ) == _PLAIN:
         return Forked(words, directory, environ, output)
     return subprocess.Popen(
         [sys.executable, "-m", "omlx_server", *words],

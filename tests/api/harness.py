@@ -44,7 +44,10 @@ class ServerProcess:
         settings: Sequence[str] = (),
         config: str = "",
         port: int = 0,
+        *,
+        forked: bool = True,
     ) -> None:
+        """One that starts itself anew can't be `forked` from a process that has its modules."""
         directory.mkdir(parents=True, exist_ok=True)
         self.config = directory / "omlx.toml"
         self.config.write_text(config)
@@ -54,7 +57,8 @@ class ServerProcess:
         words = ["serve", model, "--port", str(port), *sets]
         own = {"OMLX_ADMIN_TOKEN": ADMIN_TOKEN, "OMLX_CONFIG": str(self.config)}
         with self._log.open("wb") as output:
-            self._process = start(words, directory, environment(os.environ, **own), output)
+            own_environ = environment(os.environ, **own)
+            self._process = start(words, directory, own_environ, output, forked=forked)
         self.pid = self._process.pid
         self.http = httpx.Client(timeout=60, trust_env=False)
         self.url = ""

@@ -109,8 +109,8 @@ class Clear:
 
 @dataclass(frozen=True, slots=True)
 class Closing:
-    """Rank 0 ends. What is queued for the cold tier is written, for so many seconds at most; then
-    the rank ends, too."""
+    """The server ends: what is queued for the cold tier is written, for so many seconds at most,
+    and then the rank ends."""
 
     seconds: float
 

@@ -23,7 +23,7 @@ from omlx_server.wiring.cluster.starting import RankCommand, command_of
 from omlx_server.wiring.cluster.versions import difference, versions
 
 _log = logging.getLogger(__name__)
-_CLOSING_SECONDS = 10.0
+_LAST_WORD_SECONDS = 2.0
 _AGAIN_SECONDS = (1.0, 2.0, 5.0, 10.0)
 
 
@@ -149,21 +149,22 @@ class Gathering:
     def _links(self) -> list[Link]:
         return [member.link for member in self._members.values() if member.link is not None]
 
-    def tell(self, message: "Told | Form") -> None:
+    def tell(self, message: Told | Form) -> None:
         """Send a message to all other ranks. Does not wait."""
         for link in self._links:
             link.tell(message)
 
-    def close(self) -> None:
-        """End all ranks, which write to their cold tiers before, for some seconds. None of them
-        counts as lost."""
+    def close(self, seconds: float = 0.0) -> None:
+        """Have the ranks end, and end all connections. They write what is queued for their cold
+        tiers before, for at most so many seconds. Nothing counts as lost."""
         self._ended.set()
-        self.tell(Closing(_CLOSING_SECONDS))
-        end = time.monotonic() + _CLOSING_SECONDS + 1
-        for link in self._links:
-            link.wait_until_ended(max(0.0, end - time.monotonic()))
         if self._listener is not None:
             self._listener.close()
+        last = time.monotonic() + seconds + _LAST_WORD_SECONDS
+        if self._formed and not self.problem:
+            self.tell(Closing(seconds))
+            for link in self._links:
+                link.wait_until_ended(max(0.0, last - time.monotonic()))
         for member in self._members.values():
             if member.link is not None:
                 member.link.close()

@@ -1,0 +1,69 @@
+"""Servers over HTTP whose models are computed by several processes of this machine."""
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+
+from tests.api.harness import UNPROBED, ServerProcess, wait_for
+
+MODEL = "org/tiny"
+
+
+def clustered(
+    models: Path, directory: Path, *settings: str, model: str = MODEL, size: int = 2
+) -> ServerProcess:
+    """A server that begins: rank 0 of so many ranks."""
+    directory.mkdir(parents=True, exist_ok=True)
+    hosts = directory / "hosts.json"
+    hosts.write_text(json.dumps([{"ssh": "", "ips": ["127.0.0.1"]}] * size))
+    sets = (f"models.dirs={models}", UNPROBED, f"cluster.hosts={hosts}", *settings)
+    return ServerProcess(model, directory, sets, forked=False)
+
+
+@contextmanager
+def serving_together(models: Path, directory: Path, *settings: str) -> Iterator[ServerProcess]:
+    """A server of two ranks for one `with`; it must end in peace, with all of its ranks."""
+    server = clustered(models, directory, *settings)
+    try:
+        server.wait_ready()
+        yield server
+        others = ranks(server)
+        server.stop()
+        wait_for(lambda: all(map(is_gone, others)))
+    finally:
+        end(server)
+
+
+def ranks(server: ServerProcess) -> list[psutil.Process]:
+    """The processes of its other ranks, which are its children."""
+    if not server.running:
+        return []
+    children = psutil.Process(server.pid).children()
+    return [child for child in children if _is_rank(child)]
+
+
+def is_gone(process: psutil.Process) -> bool:
+    """Whether a process has ended, though its parent may not have asked for its exit code yet."""
+    try:
+        return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
+def _is_rank(process: psutil.Process) -> bool:
+    try:
+        return "--instead-of" in process.cmdline()
+    except psutil.Error:
+        return False
+
+
+def end(server: ServerProcess) -> None:
+    """For the end of a test, however it went."""
+    others = ranks(server)
+    server.kill()
+    for other in others:
+        if other.is_running():
+            other.kill()

@@ -1,0 +1,89 @@
+"""A rank that is killed or stopped: answers end with an error, the server begins anew in the same
+process at the same port, and answers as before from its cold tiers."""
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.api.harness import PATIENCE, ServerProcess, cached, text_of, wait_for
+from tests.cluster.servers import clustered, end, is_gone, ranks, serving_together
+
+STORY = "Once upon a time a rank was lost in the middle of a sentence. " * 3
+MOST_SECONDS = 10.0
+
+
+@pytest.fixture(scope="module")
+def server(tiny_models: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    sets = ("cache.block_tokens=16", "cache.cold_write_through=true")
+    with serving_together(tiny_models, tmp_path_factory.mktemp("lost"), *sets) as server:
+        yield server
+
+
+def streamed_until(server: ServerProcess, number: signal.Signals, victim: int) -> tuple[str, float]:
+    """What a stream says whose rank gets this signal after the first event, and how many seconds
+    later it ended."""
+    body = server.body("Go on.", max_tokens=3500, ignore_eos=True, stream=True)
+    text = ""
+    with httpx.stream("POST", f"{server.url}/v1/chat/completions", json=body, timeout=60) as reply:
+        lines = reply.iter_lines()
+        text += next(lines)
+        os.kill(victim, number)
+        at = time.monotonic()
+        for line in lines:
+            text += line + "\n"
+    return text, time.monotonic() - at
+
+
+def health(server: ServerProcess) -> httpx.Response | None:
+    """None while nobody answers."""
+    try:
+        return httpx.get(f"{server.url}/health", timeout=PATIENCE)
+    except httpx.HTTPError:
+        return None
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP], ids=lambda each: each.name)
+def test_the_server_outlives_a_rank(server: ServerProcess, number: signal.Signals) -> None:
+    right = text_of(server.chat(STORY, max_tokens=8, ignore_eos=True))
+    victim = ranks(server)[0]
+    text, seconds = streamed_until(server, number, victim.pid)
+    assert '"error"' in text and "rank 1" in text and "is lost" in text
+    assert seconds < MOST_SECONDS
+    sick = health(server)
+    assert sick is None or sick.status_code == 503
+    wait_for(lambda: (found := health(server)) and found.status_code == 200)
+    again = server.chat(STORY, max_tokens=8, ignore_eos=True)
+    assert server.running and text_of(again) == right
+    assert cached(again) >= 128, "the blocks on disk were not found again"
+    wait_for(lambda: is_gone(victim))
+
+
+def test_ranks_end_when_the_server_is_killed(tiny_models: Path, tmp_path: Path) -> None:
+    server = clustered(tiny_models, tmp_path)
+    try:
+        server.wait_ready()
+        others = ranks(server)
+        server.kill()
+        assert others
+        wait_for(lambda: all(map(is_gone, others)), MOST_SECONDS)
+    finally:
+        end(server)
+
+
+def test_a_rank_that_dies_before_the_group_is_there_is_started_again(
+    tiny_models: Path, tmp_path: Path
+) -> None:
+    server = clustered(tiny_models, tmp_path)
+    try:
+        first = wait_for(lambda: ranks(server))[0]
+        first.kill()
+        server.wait_ready()
+        assert server.chat("Hi.", max_tokens=2)
+        assert first.pid not in [one.pid for one in ranks(server)]
+    finally:
+        end(server)
