@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from tests.api.harness import PATIENCE, ServerProcess, cached, text_of, wait_for
-from tests.cluster.servers import clustered, end, is_gone, ranks, serving_together
+from tests.cluster.servers import clustered, end, is_gone, ranks
 
 STORY = "Once upon a time a rank was lost in the middle of a sentence. " * 3
 MOST_SECONDS = 10.0
@@ -20,8 +20,14 @@ MOST_SECONDS = 10.0
 @pytest.fixture(scope="module")
 def server(tiny_models: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     sets = ("cache.block_tokens=16", "cache.cold_write_through=true")
-    with serving_together(tiny_models, tmp_path_factory.mktemp("lost"), *sets) as server:
+    server = clustered(tiny_models, tmp_path_factory.mktemp("lost"), *sets)
+    try:
+        server.wait_ready()
         yield server
+        server.terminate()  # what a step said that lost a rank stands in its log
+        assert server.wait() == 0, server.log
+    finally:
+        end(server)
 
 
 def streamed_until(server: ServerProcess, number: signal.Signals, victim: int) -> tuple[str, float]:
