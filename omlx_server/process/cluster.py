@@ -11,7 +11,7 @@ import os
 import socket
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 
@@ -73,9 +73,9 @@ def make_cluster(loaded: Loaded, stack: AsyncExitStack) -> Cluster | None:
     return cluster
 
 
-def cluster_report(cluster: Cluster | None) -> ClusterReport | None:
-    """How the ranks are; None where there is no cluster. Any thread."""
-    return None if cluster is None else ClusterReport(cluster.states, _restarts())
+def reports(cluster: Cluster | None) -> Callable[[], ClusterReport | None]:
+    """A function that reports how the ranks are, None where there is no cluster. Any thread."""
+    return lambda: None if cluster is None else ClusterReport(cluster.states, _restarts())
 
 
 def watch_cluster(cluster: Cluster | None, engine: AsyncEngine, sock: socket.socket) -> None:

@@ -24,7 +24,7 @@ from omlx_server.compute.hardware import device
 from omlx_server.errors import OmlxError
 from omlx_server.models.progress import Progress
 from omlx_server.process.apply import HttpSide, ModelsSide, watch_config
-from omlx_server.process.cluster import cluster_report, make_cluster, watch_cluster
+from omlx_server.process.cluster import make_cluster, reports, watch_cluster
 from omlx_server.process.limits import connection_limits
 from omlx_server.process.listen import listening, url_of
 from omlx_server.process.logs import start_logging
@@ -96,9 +96,15 @@ async def _serve(
         models = opened.models
         if tracer is not None:
             stack.push_async_callback(asyncio.to_thread, tracer.shutdown)
+<<<<<<< HEAD
         ranks = partial(cluster_report, cluster)
         context = make_context(models, settings, tracer, DiskFetcher(known), ranks)
         app, grace = create_app(context), settings.server.shutdown_grace_seconds
+=======
+        context = make_context(models, settings, tracer, DiskFetcher(known), reports(cluster))
+        app = create_app(context)
+        grace = settings.server.shutdown_grace_seconds
+>>>>>>> h-7
         activity, limits = context.activity, connection_limits(settings.server)
         ending = partial(_stopping, notifier, activity)
         server = HttpServer(app, grace, limits, ending, _leave_soon)

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from omlx_server.cli.app import app
 from tests.api.conftest import CHATML
-from tests.api.harness import ServerProcess, samples, serving, wait_for
+from tests.api.harness import ServerProcess, samples, wait_for
 from tests.text import makers
 from tests.tiny_models import save_tiny
 
@@ -23,8 +23,14 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     hosts = folder / "hosts.json"
     hosts.write_text(json.dumps([{"ssh": "localhost", "ips": ["127.0.0.1"]}] * 2))
     sets = (f"models.dirs={model.parent}", "memory.activation_reserve=64MB")
-    with serving("tiny", folder / "own", *sets, f"cluster.hosts={hosts}") as running:
-        yield running
+    own = ServerProcess("tiny", folder / "own", (*sets, f"cluster.hosts={hosts}"))
+    try:
+        own.wait_ready()
+        yield own
+        own.terminate()
+        own.wait()
+    finally:
+        own.kill()
 
 
 def test_health_status_metrics_and_log_tell_of_each_rank(server: ServerProcess) -> None:

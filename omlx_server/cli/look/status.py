@@ -116,7 +116,7 @@ def _lines(found: Mapping[str, Any]) -> Iterator[str]:
     yield from _problems(found)
     if found["models"]:
         yield f"models  {', '.join(found['models'])}"
-    for rank in found["cluster"]:
+    for rank in found.get("cluster", ()):
         yield f"rank    {_rank(rank)}"
     for engine in found["engines"]:
         yield f"load    {_load(engine)}"

@@ -108,7 +108,7 @@ class Link:
                     self.last_alive = message
                 else:
                     take(message)
-        except (OSError, EOFError):
+        except (OSError, EOFError, TypeError):  # a TypeError where `close` came while it read
             self._end("the connection was closed")
         except wire.NotOurs as error:
             self._end(str(error))
