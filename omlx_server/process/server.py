@@ -96,15 +96,9 @@ async def _serve(
         models = opened.models
         if tracer is not None:
             stack.push_async_callback(asyncio.to_thread, tracer.shutdown)
-<<<<<<< HEAD
-        ranks = partial(cluster_report, cluster)
-        context = make_context(models, settings, tracer, DiskFetcher(known), ranks)
-        app, grace = create_app(context), settings.server.shutdown_grace_seconds
-=======
         context = make_context(models, settings, tracer, DiskFetcher(known), reports(cluster))
         app = create_app(context)
         grace = settings.server.shutdown_grace_seconds
->>>>>>> h-7
         activity, limits = context.activity, connection_limits(settings.server)
         ending = partial(_stopping, notifier, activity)
         server = HttpServer(app, grace, limits, ending, _leave_soon)
