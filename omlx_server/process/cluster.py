@@ -26,7 +26,7 @@ from omlx_server.wiring.cluster.leading import Cluster
 
 _log = logging.getLogger(__name__)
 # How often the process has started anew; an environment variable outlives that.
-_RESTARTS = "OMLX_CLUSTER_RESTARTS"
+_RESTARTS = "OMLX_RESTARTS"
 # The most seconds in which ranks write to their cold tiers when the server ends.
 _DRAIN_SECONDS = 5.0
 # Clients get their errors before the connections end.
