@@ -89,7 +89,7 @@ def test_an_overload_leaves_nobody_without_an_answer_and_nothing_behind(
     load = replace(overload.TINY, seconds=4.0)
     outcome = overload.campaign("org/tiny", [f"models.dirs={tiny_models}"], tmp_path, load)
     assert outcome.is_right, f"{outcome} {outcome.problems[:5]}"
-    assert len(outcome.seen.answered) > 20 and outcome.seen.left > 2
+    assert len(outcome.seen.answered) > 20 and outcome.seen.left > 0
 
 
 def test_wrong_images_are_refused_and_right_ones_are_read_once(tmp_path: Path) -> None:

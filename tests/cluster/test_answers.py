@@ -8,7 +8,6 @@ import pytest
 from tests.cluster.group import Group, group
 from tests.cluster.scenarios import Scenario, answers, load
 
-FOUR_HEADS = {"num_attention_heads": 4, "num_key_value_heads": 4}
 FOUR_LAYERS = {"num_hidden_layers": 4}
 OF_TWO = (
     Scenario("llama", 2, drafts=True),
@@ -23,10 +22,8 @@ OF_TWO = (
     Scenario("llama", 4, drafts=True, kv=("affine", 8, 32), changes={"head_dim": 64}),
     Scenario("llama", 5, kv=("turboquant", 4, 32), changes={"head_dim": 64}),
 )
-OF_FOUR = (
-    Scenario("llama", 2, drafts=True, changes=FOUR_HEADS),
-    Scenario("qwen3_next", 0, drafts=True, changes={"num_hidden_layers": 8}),
-)
+# Four processes on two cores take long: the same with llama and four heads took half a minute.
+OF_FOUR = (Scenario("qwen3_next", 0, drafts=True, changes={"num_hidden_layers": 8}),)
 
 
 @pytest.fixture(scope="module")

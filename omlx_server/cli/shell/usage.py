@@ -23,7 +23,7 @@ SECTIONS: Mapping[str, tuple[str, ...]] = {
     "Start": ("up", "serve", "chat", "launch"),
     "Models": ("search", "pull", "list", "show", "ps", "load", "unload", "pin", "alias", "rm"),
     "Look": ("status", "bench", "doctor", "version"),
-    "Manage": ("config", "cache", "service"),
+    "Manage": ("config", "cache", "service", "rank"),
 }
 """The order and the headings in which the help shows the commands. A command that no section names
 comes last, under "More"; a test checks that there is none."""

@@ -370,6 +370,9 @@ RARE = {
     *(f"ErrorPayload.{name}" for name in ("type", "code", "message", "param")),
     *("ResponseFailure.code", "ResponseFailure.message"),
     *("FetchError.type", "FetchError.error"),
+    "Health.cluster",  # a server of one process has none
+    *(f"RankHealth.{name}" for name in ("rank", "host", "standing", "problem", "done")),
+    *("RankHealth.active_bytes", "RankHealth.peak_bytes"),
     *(
         "PullStatus.digest",
         "PullStatus.total",

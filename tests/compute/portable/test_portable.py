@@ -15,6 +15,7 @@ from tests.compute.portable.traced import ROOT, Traced, problems, trace_all_runs
 # What no run shows, and why it need not.
 _ON_CPU = "computed by the CPU backend only"
 _ELSEWHERE = "its operations are traced elsewhere"
+_SEVERAL = "takes several processes"
 _READS = "reads a file, and computes nothing"
 NOT_TRACED = {
     ("compute/adapters/reading.py", "reading"): _READS,
@@ -30,6 +31,9 @@ NOT_TRACED = {
     ("compute/kv/schemes/partial.py", "PowerBase.fastest"): _ON_CPU,
     ("compute/kv/schemes/turboquant_tiles.py", "Unpacked.score"): _ON_CPU,
     ("compute/kv/span_attention.py", "together"): _ELSEWHERE,
+    ("compute/cluster/ranks.py", "Ranks.shared"): _SEVERAL,
+    ("compute/cluster/ranks.py", "form"): _SEVERAL,
+    ("compute/sampler.py", "unsampled"): _SEVERAL,
 }
 
 
