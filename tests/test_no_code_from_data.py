@@ -14,8 +14,8 @@ BARE_TEMPLATES = ("jinja2.Environment", "jinja2.Template", "jinja2.NativeEnviron
 FORBIDDEN = (*SHELLS, *LOADERS, *BARE_TEMPLATES, "__import__", "builtins.eval", "builtins.exec")
 # They load parts of this package that need an extra, by names that stand in the code.
 IMPORTERS = ("store/mediums/remote.py", "process/tracing.py")
-# One becomes the client that its user has named, the other starts itself again.
-PROGRAMS = ("cli/launch/launch.py", "process/degraded.py")
+# One becomes the client that its user has named, the others start themselves again.
+PROGRAMS = ("cli/launch/launch.py", "process/cluster.py", "process/degraded.py")
 
 
 def called(path: Path) -> list[tuple[str, ast.Call]]:

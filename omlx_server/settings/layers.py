@@ -227,6 +227,7 @@ def _from_flags(texts: Mapping[str, str], origin: str) -> dict[str, Entry]:
     return {key: Entry(text, origin, is_text=True) for key, text in texts.items()}
 
 
+_A_SLIP = 0.92  # so alike are two names of which one lacks a letter
 SEE_ALL = "`omlx-server config show` lists every key"
 
 
@@ -256,6 +257,8 @@ def _hint(name: str) -> str:
 def nearest(name: str) -> str | None:
     """The valid section or key that `name` most likely stands for; None if nothing is near."""
     known = (*SECTIONS, *KEYS)
+    if slip := difflib.get_close_matches(name, KEYS, n=1, cutoff=_A_SLIP):
+        return slip[0]
     last = name.rpartition(".")[2]
     same_key = [key for key in KEYS if key.endswith(f".{last}")]
     if same_key:
