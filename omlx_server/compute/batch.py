@@ -265,7 +265,7 @@ class LiveBatch:
         """Go on behind the drafted tokens that were right, and forget the others. Recurrent states
         are put back, and what was right is computed again; that is waited for, because it is a part
         of what the draft costs."""
-        if self._ranks is not None and self._ranks.leads:
+        if self._ranks is not None:
             self._ranks.tell(Accept(right, newest))
         width = tokens.shape[1]
         excess = [width - 1 - count for count in right]

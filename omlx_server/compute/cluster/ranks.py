@@ -24,8 +24,8 @@ def _nobody(told: Told) -> None:
 @dataclass(slots=True, eq=False)
 class Ranks:
     """The place of this process in a `group` of `size` ranks. Rank 0 calls `tell` with what the
-    others have to do, before it does the same itself. `by_layers`: the model is split by layers,
-    not within them."""
+    others have to do, before it does the same itself; on these it tells nobody. `by_layers`: the
+    model is split by layers, not within them."""
 
     rank: int
     size: int

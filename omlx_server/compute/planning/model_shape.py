@@ -24,7 +24,7 @@ def shape_of(loaded: LoadedModel) -> ModelShape:
     Raises:
         CannotFill: a cache is of a class that is not known.
     """
-    if loaded.ranks is not None and loaded.ranks.leads:
+    if loaded.ranks is not None:
         loaded.ranks.tell(OneToken())
     shape = _shape(loaded.dims, layers_of(loaded.model), tiles_of(scheme_of(loaded)))
     if loaded.drafter is None:

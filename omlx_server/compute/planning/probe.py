@@ -153,7 +153,7 @@ class Bench:
     def _tell(
         self, kind: str, prefill: Prefill | None = None, decode: Decode | None = None
     ) -> None:
-        if self._ranks is not None and self._ranks.leads:
+        if self._ranks is not None:
             self._ranks.tell(Probe(kind, prefill, decode))
 
     def batch(self, rows: int, context: int) -> LiveBatch:

@@ -36,7 +36,7 @@ def forward_of(model: nn.Module, ranks: Ranks | None = None) -> Fresh:
     """The forwards of a model alone. The first one of `ranks` has the others do the same."""
 
     def forward(caches: Caches, tokens: mx.array) -> mx.array:
-        if ranks is not None and ranks.leads:
+        if ranks is not None:
             ranks.tell(Width(tokens.shape[1]))
         logits: mx.array = model(tokens, cache=caches)
         return logits

@@ -21,12 +21,11 @@ class Standing(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class RankState:
-    """One rank: its machine, its first address, how it is, and what is wrong, if anything.
-    `alive` is its last sign of life."""
+    """One rank: its machine, how it is, and what is wrong, if anything. `alive` is its last sign of
+    life."""
 
     rank: int
     host: str
-    ip: str
     standing: Standing = Standing.AWAY
     problem: str = ""
     alive: Alive | None = None

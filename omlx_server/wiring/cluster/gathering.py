@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain, repeat
 
 from omlx_server.core.cluster.hosts import Host
 from omlx_server.core.cluster.meeting import Form, Hello, Ready, Refused, Welcome
@@ -37,7 +38,6 @@ class _Member:
     link: Link | None = None
     addresses: Sequence[str] = ()
     process: "subprocess.Popen[bytes] | None" = None
-    tries: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ class Gathering:
         """Why the group is lost; empty while it is not."""
         self._welcome: Welcome | None = None
         self._members = {
-            rank: _Member(rank, host, RankState(rank, host.ssh or "localhost", host.ips[0]))
+            rank: _Member(rank, host, RankState(rank, host.ssh or "localhost"))
             for rank, host in enumerate(options.hosts)
             if rank
         }
@@ -88,9 +88,8 @@ class Gathering:
             for member in self._members.values()
         ]
 
-    def commands(self, leader: str = "") -> list[RankCommand]:
-        """The command that starts each other rank."""
-        leader = leader or f"{self._options.hosts[0].ips[0]}:{self._options.port or 'PORT'}"
+    def _commands(self, leader: str) -> list[RankCommand]:
+        """The command that starts each other rank, when rank 0 listens at `leader`, HOST:PORT."""
         own = self._options
         return [
             command_of(member.host, rank, leader, own.program, own.options)
@@ -117,7 +116,9 @@ class Gathering:
         _log.info("the cluster's ranks are awaited at %s", address)
         self._thread("accepts", self._accept)
         if not self._options.secret:
-            for member, command in zip(self._members.values(), self.commands(address), strict=True):
+            for member, command in zip(
+                self._members.values(), self._commands(address), strict=True
+            ):
                 self._thread(f"rank-{member.rank}", self._run, member, command)
 
     @property
@@ -175,6 +176,7 @@ class Gathering:
 
     def _run(self, member: _Member, command: RankCommand) -> None:
         """Start a rank, and start it again when it has ended, until the group is formed."""
+        waits = chain(_AGAIN_SECONDS, repeat(_AGAIN_SECONDS[-1]))
         while not (self._ended.is_set() or self._formed):
             try:
                 member.process = command.start(self._secret)
@@ -184,9 +186,7 @@ class Gathering:
             if self._formed or self._ended.is_set():
                 return
             self._note(member, Standing.AWAY, why or "its process has ended")
-            wait = _AGAIN_SECONDS[min(member.tries, len(_AGAIN_SECONDS) - 1)]
-            member.tries += 1
-            self._ended.wait(wait)
+            self._ended.wait(next(waits))
 
     # -- meeting -------------------------------------------------------------------------
 

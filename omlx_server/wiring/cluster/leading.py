@@ -42,7 +42,7 @@ class Cluster:
         own = self.options.hosts[0]
         alive = Alive(active=device.active_memory(), peak=device.peak_memory())
         host = own.ssh or "localhost"
-        here = RankState(0, host, own.ips[0], Standing.HERE, self.gathering.problem, alive)
+        here = RankState(0, host, Standing.HERE, self.gathering.problem, alive)
         return [here, *self.gathering.states]
 
     def joining(self, located: Located, known_as: str, settings: Settings) -> Work[Ranks]:
