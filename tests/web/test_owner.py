@@ -52,7 +52,7 @@ def test_a_name_says_what_it_would_be_and_what_is_here_is_pulled_at_once(visits:
         expect(told).to_contain_text("It is here, in ")
         page.get_by_role("button", name="Pull").click()
         expect(page.get_by_role("button", name="Pull")).to_be_enabled()
-        expect(told.locator(".problem")).to_have_count(0)
+        expect(told.locator(".problem")).to_have_text([])
 
 
 def test_the_live_state_is_asked_for_by_views_that_show_it_and_by_no_other(

@@ -35,7 +35,7 @@ class Others:
         self._readings: dict[int, _Reading] = {}
         self._heard: SimpleQueue[Found] = SimpleQueue()
         self.wake: Callable[[], None] = lambda: None
-        self.lost: Callable[[str], None] = lambda problem: None
+        self.lost: Callable[[str], str] = lambda problem: problem
 
     def heard(self, found: Found) -> None:
         """Take an answer of a rank. Any thread."""
@@ -43,10 +43,8 @@ class Others:
         self.wake()
 
     def failed(self, why: str) -> str:
-        """Say that a step of rank 0 has failed: the group is lost. Returns that in words."""
-        problem = f"the ranks of the cluster are out of step ({why})"
-        self.lost(problem)
-        return problem
+        """Say that a step of rank 0 has failed: the group is lost. Returns why, in words."""
+        return self.lost(f"the ranks of the cluster are out of step ({why})")
 
     def read(self, record: Record, patience: float) -> None:
         """Have the other ranks read their parts of what rank 0 is about to read."""

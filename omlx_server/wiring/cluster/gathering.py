@@ -25,6 +25,8 @@ from omlx_server.wiring.cluster.versions import difference, versions
 
 _log = logging.getLogger(__name__)
 _LAST_WORD_SECONDS = 2.0
+# Where a rank dies, the steps of others may fail before its connection is seen to end.
+_CAUSE_SECONDS = 1.0
 _AGAIN_SECONDS = (1.0, 2.0, 5.0, 10.0)
 
 
@@ -64,6 +66,7 @@ class Gathering:
         self._secret = options.secret or secrets.token_bytes(32)
         self._lock = threading.Lock()
         self._ended = threading.Event()
+        self._failed = threading.Event()
         self._formed = False
         self.problem = ""
         """Why the group is lost; empty while it is not."""
@@ -126,10 +129,12 @@ class Gathering:
         """Whether all ranks are here, and have the model."""
         return all(m.link is not None and m.addresses for m in self._members.values())
 
-    def form(self, own: Sequence[str]) -> list[Sequence[str]]:
-        """Tell all where all are to be reached; rank 0 at its `own` addresses. Returns that. From
-        now on the loss of a rank is the loss of the group."""
+    def form(self, own: Sequence[str]) -> list[Sequence[str]] | None:
+        """Tell all where all are to be reached; rank 0 at its `own` addresses. Returns that, or
+        None where a rank is gone. From now on the loss of a rank is the loss of the group."""
         with self._lock:
+            if not self.is_complete:
+                return None
             self._formed = True
             addresses = [tuple(own), *(tuple(m.addresses) for m in self._members.values())]
         for member in self._members.values():
@@ -201,47 +206,56 @@ class Gathering:
 
     def _meet(self, peer: socket.socket, address: str) -> None:
         member: _Member | None = None
+        link: Link | None = None
 
         def lost(why: str) -> None:
-            if member is not None:
-                self._lose(member, why)
+            if member is not None and link is not None:
+                self._lose(member, link, why)
 
         try:
             link = met(peer, self._secret, lost, first=True)
-            hello = link.hear()
-            if not isinstance(hello, Hello):
-                raise NotOfUs("it did not say who it is")
-            member = self._admitted(link, hello)
+            member, hello = self._admitted(link)
         except NotOfUs as error:
             _log.warning("a rank at %s is refused: %s", address, error)
+            if link is not None:
+                link.close()
             return
-        link.start(lambda message: self._take(member, message))
+        link.start(lambda message: self._take(member, link, message))
         _log.info("rank %d is here: %s", member.rank, hello.machine)
 
-    def _admitted(self, link: Link, hello: Hello) -> _Member:
-        """The member that has said hello, and was welcomed. Raises NotOfUs."""
+    def _admitted(self, link: Link) -> tuple[_Member, Hello]:
+        """The member at the other end, which says hello and is welcomed. Raises NotOfUs."""
+        hello = link.hear()
+        if not isinstance(hello, Hello):
+            raise NotOfUs("it did not say who it is")
         member = self._members.get(hello.rank)
         why = difference(versions(), hello.versions)
+        if why and member is not None and member.link is None:
+            self._note(member, Standing.REFUSED, f"it has {why}")
         if member is None:
             why = f"there is no rank {hello.rank} here"
-        elif member.link is not None or self._formed:
-            why = f"rank {hello.rank} is here already"
+        with self._lock:  # of two that are the same rank, one is refused
+            if member is not None and not why:
+                if member.link is not None or self._formed:
+                    why = f"rank {hello.rank} is here already"
+                else:
+                    member.link, member.addresses = link, ()
+                    member.state = replace(member.state, standing=Standing.CHECKING, problem="")
         if why or member is None:
             link.say(Refused(why))
-            if member is not None and member.link is None:
-                self._note(member, Standing.REFUSED, f"it has {why}")
             raise NotOfUs(why)
-        link.say(self._welcome_for(member))
-        with self._lock:
-            member.link, member.addresses = link, ()
-            member.state = replace(member.state, standing=Standing.CHECKING, problem="")
-        return member
+        try:
+            link.say(self._welcome_for(member))
+        except NotOfUs as error:
+            self._lose(member, link, str(error))
+            raise
+        return member, hello
 
     def _welcome_for(self, member: _Member) -> Welcome:
         assert self._welcome is not None
         return replace(self._welcome, size=self.size, ips=tuple(member.host.ips))
 
-    def _take(self, member: _Member, message: object) -> None:
+    def _take(self, member: _Member, link: Link, message: object) -> None:
         match message:
             case Found():
                 self.found(message)
@@ -249,27 +263,37 @@ class Gathering:
                 member.state = replace(member.state, standing=Standing.READY)
                 member.addresses = addresses
             case Refused(why) if self._formed:
-                self._lose(member, why)
+                self._failed.wait(_CAUSE_SECONDS)
+                self._lose(member, link, why)
             case Refused(why):
                 member.link, member.addresses = None, ()
                 self._note(member, Standing.REFUSED, why)
 
-    def _lose(self, member: _Member, why: str) -> None:
+    def _lose(self, member: _Member, link: Link, why: str) -> None:
         """A rank that was here is gone. Without a group it may come again."""
         problem = f"rank {member.rank} ({member.state.host}) is lost: {why}"
         with self._lock:
+            if member.link is not link:
+                return  # it has said before that it can't go on
             member.link, member.addresses = None, ()
             member.state = replace(member.state, standing=Standing.LOST, problem=why)
         if self._formed:
-            self.fail(problem)
+            self._fail(problem)
         else:
             _log.warning("%s", problem)
 
-    def fail(self, problem: str) -> None:
-        """Note that the group can't go on, though all ranks may be here."""
+    def step_failed(self, problem: str) -> str:
+        """Note that the group can't go on, since a step of rank 0 has failed. Returns why: that, or
+        the loss of a rank that is noted within a second."""
+        self._failed.wait(_CAUSE_SECONDS)
+        self._fail(problem)
+        return self.problem
+
+    def _fail(self, problem: str) -> None:
         with self._lock:
             tell = not self.problem and not self._ended.is_set()
             self.problem = self.problem or problem
+        self._failed.set()
         if tell:
             _log.error("%s", problem)
             self.on_lost(problem)

@@ -59,9 +59,9 @@ class Cluster:
                 has_cold=settings.cache.has_cold,
             )
         )
-        yield from self._waiting()
-        own = free_addresses(self.options.hosts[0].ips)
-        addresses = self.gathering.form(own)
+        ips = self.options.hosts[0].ips
+        while (addresses := self.gathering.form(free_addresses(ips))) is None:
+            yield from self._waiting()
         if self._ranks is None:
             self._ranks = form(addresses, 0, self._backend)
             self.gathering.formed()
@@ -69,7 +69,7 @@ class Cluster:
         ranks = self._ranks
         ranks.tell = self.gathering.tell
         self.others = Others(self.gathering.tell, ranks.size - 1)
-        self.others.lost = self.gathering.fail
+        self.others.lost = self.gathering.step_failed
         self.gathering.found = self.others.heard
         return ranks
 
