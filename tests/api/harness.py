@@ -4,7 +4,7 @@ import json
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
@@ -46,8 +46,10 @@ class ServerProcess:
         port: int = 0,
         *,
         forked: bool = True,
+        environ: Mapping[str, str] | None = None,
     ) -> None:
-        """One that starts itself anew can't be `forked` from a process that has its modules."""
+        """`environ`: variables that it has beside those of the tests. One that starts itself anew
+        can't be `forked` from a process that has its modules."""
         directory.mkdir(parents=True, exist_ok=True)
         self.config = directory / "omlx.toml"
         self.config.write_text(config)
@@ -57,7 +59,7 @@ class ServerProcess:
         words = ["serve", model, "--port", str(port), *sets]
         own = {"OMLX_ADMIN_TOKEN": ADMIN_TOKEN, "OMLX_CONFIG": str(self.config)}
         with self._log.open("wb") as output:
-            own_environ = environment(os.environ, **own)
+            own_environ = environment(os.environ, **own, **(environ or {}))
             self._process = start(words, directory, own_environ, output, forked=forked)
         self.pid = self._process.pid
         self.http = httpx.Client(timeout=60, trust_env=False)
@@ -155,10 +157,14 @@ class ServerProcess:
 
 @contextmanager
 def serving(
-    model: str, directory: Path, *settings: str, config: str = ""
+    model: str,
+    directory: Path,
+    *settings: str,
+    config: str = "",
+    environ: Mapping[str, str] | None = None,
 ) -> Iterator[ServerProcess]:
     """A server for one `with`; it must end in peace."""
-    server = ServerProcess(model, directory, settings, config)
+    server = ServerProcess(model, directory, settings, config, environ=environ)
     try:
         server.wait_ready()
         yield server

@@ -68,8 +68,9 @@ def requests(rng: random.Random, count: int) -> Iterator[tuple[str, list[int], d
 
 
 def run(loaded: LoadedModel, seed: int, limits: Limits, **options: Any) -> Told:
-    """Nine requests at random times, with strangers that join, leave and are cancelled."""
-    rng = random.Random(seed)
+    """Nine requests at random times, with strangers that join, leave and are cancelled, rows that
+    are preempted, and evictions."""
+    rng, trouble = random.Random(seed), random.Random(seed)
     asked = list(requests(rng, 9))
     drive = Told(loaded, limits, BLOCK, **options)
     for name, prompt, request in asked:
@@ -83,5 +84,9 @@ def run(loaded: LoadedModel, seed: int, limits: Limits, **options: Any) -> Told:
             drive.cancel(stranger)
         if rng.random() < 0.1:
             drive.lose()
+        if trouble.random() < 0.3:
+            drive.preempt(trouble)
+        if trouble.random() < 0.2:
+            drive.evict()
     drive.finish()
     return drive

@@ -1,5 +1,6 @@
 """An instance driven by hand, one step ahead like the engine, with arrivals and cancels at will."""
 
+import random
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -127,6 +128,18 @@ class Drive:
         """A step fails, and all that the device has computed for live rows is lost."""
         self.pipeline.clear()
         self.instance.restart()
+
+    def preempt(self, rng: random.Random) -> None:
+        """One of the live rows, if there are any, goes back to the queue."""
+        queues = self.instance.scheduler.queues
+        if rows := list(queues.running):
+            queues.preempt(rng.choice(rows))
+
+    def evict(self) -> None:
+        """Half of what the prefix cache has in memory goes."""
+        cache = self.instance.cache
+        cache.eviction.make_room(cache.index.nbytes // 2, 0)
+        self.instance.drop_evicted()
 
     def seen(self, event: TokenEvent) -> None:
         """For tests that look at more than tokens and ends."""

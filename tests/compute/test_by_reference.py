@@ -138,12 +138,9 @@ def disturb(
             cancelled.add(name)
             drive.cancel(name)
         case "preempt":
-            rows = list(instance.scheduler.queues.running)
-            if rows:
-                instance.scheduler.queues.preempt(rng.choice(rows))
+            drive.preempt(rng)
         case "evict":
-            instance.cache.eviction.make_room(instance.cache.index.nbytes // 2, 0)
-            instance.drop_evicted()
+            drive.evict()
         case "reset":
             instance.reset_cache()
         case "restart":

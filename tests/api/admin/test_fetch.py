@@ -29,13 +29,10 @@ def server(
     files = {path.name: path.read_bytes() for path in (tiny_models / "org" / "tiny").iterdir()}
     sets = [f"models.dirs={models},{tiny_models}", "models.use_hf_cache=false", UNPROBED]
     sets += ['models.aliases={"small": "org/tiny", "lost": "no-such-model"}']
-    with (
-        fake_hub.serve(NAME, files, LARGE, FAULTS) as (url, _),
-        pytest.MonkeyPatch.context() as env,
-    ):
-        env.setenv("HF_ENDPOINT", url)
-        env.setenv("HF_HOME", str(tmp_path_factory.mktemp("hf")))
-        with serving("org/tiny", tmp_path_factory.mktemp("fetching"), *sets) as server:
+    with fake_hub.serve(NAME, files, LARGE, FAULTS) as (url, _):
+        environ = {"HF_ENDPOINT": url, "HF_HOME": str(tmp_path_factory.mktemp("hf"))}
+        home = tmp_path_factory.mktemp("fetching")
+        with serving("org/tiny", home, *sets, environ=environ) as server:
             yield server
 
 

@@ -68,13 +68,10 @@ def own(
         f"models.overrides={orjson.dumps(overrides(talking)).decode()}",
         UNPROBED,
     )
-    with (
-        fake_hub.serve(FAR, files, LARGE, fake_hub.Faults()) as (url, _),
-        pytest.MonkeyPatch.context() as env,
-    ):
-        env.setenv("HF_ENDPOINT", url)
-        env.setenv("HF_HOME", str(tmp_path_factory.mktemp("hf")))
-        with serving("org/tiny", tmp_path_factory.mktemp("server"), *sets) as server:
+    with fake_hub.serve(FAR, files, LARGE, fake_hub.Faults()) as (url, _):
+        environ = {"HF_ENDPOINT": url, "HF_HOME": str(tmp_path_factory.mktemp("hf"))}
+        home = tmp_path_factory.mktemp("server")
+        with serving("org/tiny", home, *sets, environ=environ) as server:
             yield server
 
 
