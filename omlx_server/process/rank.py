@@ -59,10 +59,10 @@ def run_rank(rank: int, leader: tuple[str, int], secret: bytes, settings: Settin
         link = connect(leader, secret, _leave)
         link.say(Hello(rank, versions(), platform.node()))
         first = link.hear()
-        if isinstance(first, Refused):  # rank 0 closes the connection now
-            raise UsageError(f"rank 0 refuses this rank: {first.why}")
     except NotOfUs as error:
         raise UsageError(f"can't join the cluster at {leader[0]}:{leader[1]}: {error}") from error
+    if isinstance(first, Refused):
+        raise UsageError(f"rank 0 refuses this rank: {first.why}")
     _Rank(rank, link, settings).work(first)
 
 

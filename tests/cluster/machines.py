@@ -21,7 +21,7 @@ _SSH = """\
 cd "{folder}/$5" || exit 1
 case $5 in
   locked) echo "$5: Permission denied (publickey)." >&2; exit 255 ;;
-  silent) exec sleep 60 ;;
+  silent) exec sleep 600 ;;
   bare) PATH=/usr/bin:/bin ;;
   old) PYTHONPATH="{folder}/old/packages:$PYTHONPATH" ;;
 esac

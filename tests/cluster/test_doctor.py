@@ -15,6 +15,7 @@ from omlx_server.cli.app import app
 from omlx_server.cli.look import doctor
 from omlx_server.doctor.cluster import check
 from tests.api.harness import PATIENCE, wait_for
+from tests.cluster.group import free_ports
 from tests.cluster.machines import MODEL, Machines
 from tests.cluster.servers import is_gone
 from tests.doctor.well import WELL
@@ -81,7 +82,8 @@ def test_who_does_not_answer_is_not_waited_for_without_end(
     machines: Machines, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(check, "MEETING_SECONDS", 0.5)
-    by_hand = ("--set", "cluster.secret=a long random text", "--set", "cluster.port=45671")
+    port = f"cluster.port={free_ports(1)[0]}"
+    by_hand = ("--set", "cluster.secret=a long random text", "--set", port)
     for more, fix in (((), "try it: ssh silent true"), (by_hand, "start it there: omlx-server")):
         code, rows = says(machines.hosts(["silent"]), *more)
         assert code == 1
