@@ -1,12 +1,16 @@
 """What the findings on a cluster say, and when they warn."""
 
+import subprocess
+
 import pytest
 
 from omlx_server.core.cluster.hosts import Host
 from omlx_server.core.cluster.state import RankState, Standing
-from omlx_server.doctor.cluster import findings
+from omlx_server.doctor.cluster import check, findings
 from omlx_server.doctor.cluster.findings import LARGE_BYTES, Sizes
 from omlx_server.doctor.finding import Finding, Level
+from omlx_server.wiring.cluster.gathering import Gathering
+from omlx_server.wiring.cluster.options import GatheringOptions
 
 SIZES = Sizes(layers=32, hidden=4096)
 
@@ -72,3 +76,32 @@ def test_the_bandwidth_is_that_of_a_ring() -> None:
     assert "1 Gbit/s; prompts of m at most 159 tokens/s" in found.says
     assert findings.bandwidth([just[0] * 1.01], 4, "m", None).level is Level.WARN
     assert findings.bandwidth(just, 2, "m", None).level is Level.WARN
+
+
+@pytest.mark.parametrize(
+    ("script", "problem", "why"),
+    [
+        ("read order; echo begun >&2; echo no way >&2; exit 1", "", "no way"),
+        ("echo no MLX >&2; exit 1", "", "no MLX"),
+        ("read order; exit 3", "", "MLX has ended with 3"),
+        ("sleep 600", "rank 1 is lost", "rank 1 is lost"),
+        ("sleep 600", "", "did not connect"),
+        ("read order", "", ""),
+    ],
+)
+def test_ranks_that_do_not_connect_end_the_check_with_a_reason(
+    script: str, problem: str, why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(check, "SUMMING_SECONDS", 0.2 if why == "did not connect" else 60)
+    gathering = Gathering(GatheringOptions([Host("", ("127.0.0.1",))]))
+    gathering.problem = problem
+    pipe = subprocess.PIPE
+    words = ["sh", "-c", f"exec {script}" if script.startswith("sleep") else script]
+    with subprocess.Popen(words, stdin=pipe, stdout=pipe, stderr=pipe, text=True) as process:
+        if not script.startswith(("read", "sleep")):
+            process.wait()  # it has ended when it is asked
+        said = check.why_no_sums(gathering, process, {"sums": []})
+        process.kill()
+    assert (why in said) if why else not said
+    found = findings.connected(2, "ring", said)
+    assert found.level is (Level.FAIL if why else Level.OK)

@@ -4,11 +4,12 @@ sums instead of loading the model, and end."""
 
 import json
 import logging
+import os
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -104,7 +105,7 @@ def _sums(
 ) -> Iterator[Finding]:
     addresses = gathering.form(free_addresses(options.hosts[0].ips), _ROUNDS)
     order = {"addresses": addresses, "backend": backend, "sums": _ROUNDS}
-    problem = _answer(gathering, process, order) if addresses else "a rank is gone again"
+    problem = why_no_sums(gathering, process, order) if addresses else "a rank is gone again"
     yield findings.connected(gathering.size, backend, problem)
     if problem:
         return
@@ -115,12 +116,12 @@ def _sums(
     yield findings.bandwidth(large, gathering.size, name, sizes)
 
 
-def _answer(gathering: Gathering, process: Process, order: dict[str, Any]) -> str:
+def why_no_sums(gathering: Gathering, process: Process, order: dict[str, Any]) -> str:
     """Have the other process do as ordered. Returns why it could not, empty where it did."""
     assert process.stdin is not None
     assert process.stderr is not None
-    process.stdin.write(json.dumps(order) + "\n")
-    process.stdin.flush()
+    with suppress(BrokenPipeError):  # it has ended already, and its standard error says why
+        os.write(process.stdin.fileno(), json.dumps(order).encode() + b"\n")
     last = time.monotonic() + SUMMING_SECONDS
     while (code := process.poll()) is None and not gathering.problem:
         if time.monotonic() > last:
