@@ -28,8 +28,11 @@ def limit(settings: Settings, found: Device) -> Finding:
     return ok("memory", text)
 
 
-def weights(name: str, nbytes: int, limit: int) -> Finding:
-    text = f"{name} takes {in_words(nbytes)} of {in_words(limit)}"
+def weights(name: str, nbytes: int, limit: int, ranks: int = 1) -> Finding:
+    """`nbytes`: the weights of the model, which so many `ranks` share, one of them here."""
+    nbytes //= ranks
+    what = name if ranks == 1 else f"one of {ranks} parts of {name}"
+    text = f"{what} takes {in_words(nbytes)} of {in_words(limit)}"
     if nbytes > limit:
         fix = "a smaller or more quantised model, or a higher memory.limit"
         return fail("weights", f"{text}: no request could be served", fix)

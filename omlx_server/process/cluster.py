@@ -11,18 +11,15 @@ import os
 import socket
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import AsyncExitStack
-from pathlib import Path
 
-from omlx_server.core.cluster.hosts import Host, parsed
 from omlx_server.core.cluster.state import ClusterReport
 from omlx_server.engine.client.engine_client import AsyncEngine
-from omlx_server.errors import ConfigError
 from omlx_server.process.listen import INHERITED
-from omlx_server.settings import Loaded, Settings
-from omlx_server.wiring.cluster.gathering import GatheringOptions
+from omlx_server.settings import Loaded
 from omlx_server.wiring.cluster.leading import Cluster
+from omlx_server.wiring.cluster.options import gathering_options, hosts_of
 
 _log = logging.getLogger(__name__)
 # How often the process has started anew; an environment variable outlives that.
@@ -31,34 +28,6 @@ _RESTARTS = "OMLX_RESTARTS"
 _DRAIN_SECONDS = 5.0
 # Clients get their errors before the connections end.
 _LAST_WORDS_SECONDS = 1.5
-# Overrides by flags that ranks on this machine get too.
-_SHARED = ("models.", "cache.", "memory.", "logging.", "cluster.")
-_NOT_SHARED = ("cluster.secret", "cache.remote", "cluster.hosts")
-
-
-def hosts_of(settings: Settings) -> list[Host]:
-    """The hosts of the cluster, or none where there is no cluster. Raises ConfigError where the
-    file can't be read."""
-    if not settings.cluster.hosts:
-        return []
-    path = Path(settings.cluster.hosts)
-    try:
-        return parsed(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ConfigError(f"the hosts file {path} can't be read: {error.strerror}") from error
-    except ValueError as error:
-        raise ConfigError(f"the hosts file {path}: {error}") from error
-
-
-def gathering_options(loaded: Loaded, hosts: Sequence[Host]) -> GatheringOptions:
-    """How the ranks of these hosts are started and met."""
-    own = loaded.settings.cluster
-    options = ["--config", str(loaded.source)] if loaded.source else []
-    for key, value in loaded.overrides.items():
-        if key.startswith(_SHARED) and key not in _NOT_SHARED:
-            options += ["--set", f"{key}={value}"]
-    secret = own.secret.reveal().encode()
-    return GatheringOptions(hosts, own.port, secret, own.program, tuple(options))
 
 
 def make_cluster(loaded: Loaded, stack: AsyncExitStack) -> Cluster | None:

@@ -61,6 +61,8 @@ def run_rank(rank: int, leader: tuple[str, int], secret: bytes, settings: Settin
         first = link.hear()
     except NotOfUs as error:
         raise UsageError(f"can't join the cluster at {leader[0]}:{leader[1]}: {error}") from error
+    if isinstance(first, Refused):
+        raise UsageError(f"rank 0 refuses this rank: {first.why}")
     _Rank(rank, link, settings).work(first)
 
 
@@ -105,10 +107,8 @@ class _Rank:
                 self._welcome = message
                 self._path = find_model(message, self._settings)
                 self._link.tell(Ready(free_addresses(message.ips)))
-            case Refused(why):
-                raise UsageError(f"rank 0 refuses this rank: {why}")
-            case Form(addresses):
-                self._load(addresses)
+            case Form(addresses, sums):
+                self._load(addresses, sums)
             case _:
                 if self._follower is None:
                     raise UsageError("rank 0 computes before this rank has loaded anything")
@@ -119,13 +119,19 @@ class _Rank:
         if follower is not None:
             follower.close(seconds)
 
-    def _load(self, addresses: Sequence[Sequence[str]]) -> None:
+    def _load(
+        self, addresses: Sequence[Sequence[str]], sums: Sequence[tuple[int, int]] = ()
+    ) -> None:
         assert self._welcome is not None
         if self._ranks is None:
             self._link.patience = FORMING_SECONDS
             self._link.wait_until_sent()
             self._ranks = form(addresses, self._rank, self._settings.cluster.backend)
         self._link.patience = LOST_SECONDS
+        for nbytes, rounds in sums:
+            self._ranks.time_sums(nbytes, rounds)
+        if sums:
+            return
         self._follower = load_part(
             self._path,
             self._welcome,

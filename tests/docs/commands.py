@@ -34,6 +34,7 @@ JUDGED: Mapping[str, str] = MappingProxyType(
         "omlx-server search qwen3": "needs the network",
         "omlx-server bench": "takes minutes",
         "omlx-server doctor --model": "takes minutes",
+        "omlx-server doctor --hosts": "needs several machines",
         "omlx-server chat --image": "needs a photo, and a model that takes images",
         "omlx-server config edit": "opens an editor",
         "omlx-server service install": "changes the services of whoever runs the tests",

@@ -111,6 +111,8 @@ def home(documented: Documented, tmp_path: Path) -> Path:
     config.write_text(CONFIG, encoding="utf-8")
     config.chmod(0o600)
     shutil.copy(config, tmp_path / "omlx.toml")
+    hosts = [{"ssh": "studio-1", "ips": ["10.0.0.1"]}, {"ssh": "studio-2", "ips": ["10.0.0.2"]}]
+    (tmp_path / "hosts.json").write_bytes(orjson.dumps(hosts))
     (tmp_path / "talk.json").write_bytes(orjson.dumps(TALK))
     (tmp_path / "request.json").write_bytes(orjson.dumps(request()))
     shutil.copy(documented.archive, tmp_path)

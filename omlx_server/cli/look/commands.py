@@ -25,7 +25,13 @@ AgainstOption = Annotated[
     typer.Option("--against", metavar="FILE", help="Compare with an earlier --json."),
 ]
 
-TestedModel = Annotated[str, model_option("Load this model and test it.")]
+TestedModel = Annotated[
+    str, model_option("Load this model and test it. With --hosts: what they are to compute.")
+]
+CheckedHosts = Annotated[
+    str | None,
+    typer.Option("--hosts", metavar="FILE", help="Check these machines, too, as a cluster."),
+]
 QuickOption = Annotated[bool, typer.Option("--quick", help="A minute at most instead of some.")]
 ShareOption = Annotated[
     str,
@@ -93,6 +99,7 @@ def bench(
 
 def doctor(
     model: TestedModel = "",
+    hosts: CheckedHosts = None,
     quick: QuickOption = False,
     share: ShareOption = "",
     as_json: JsonOption = False,
@@ -105,11 +112,9 @@ def doctor(
 
     \b
     With --model it loads that model by your settings and tests it here, for some minutes:
-      hits      an answer from the prefix cache, in memory and in files, is that of a fresh prefill
-      batch     rows that decode together answer as each does alone
-      memory    what was planned for steps, over what they take
-      chunks    how many tokens of a prompt are computed at a time, and for how long
-      streams   tokens per second beside MLX's bare loop on the same weights
+      hits, batch     cached and batched answers are those of a fresh prefill, alone
+      memory, chunks  what steps were planned to take and took; how long a chunk of a prompt takes
+      streams         tokens per second beside MLX's bare loop on the same weights
     Files of blocks go to a temporary directory; yours are not touched. Stop a running server
     before, as there has to be memory for two models, and figures are true on a machine at rest.
 
@@ -117,20 +122,21 @@ def doctor(
     Examples:
       omlx-server doctor
       omlx-server doctor --json --config ./omlx.toml
-      omlx-server doctor --model starter --quick
-      omlx-server doctor --model Qwen3-4B-4bit --share report.json
+      omlx-server doctor --hosts hosts.json --model ./my-model
+      omlx-server doctor --model Qwen3-4B-4bit --quick --share report.json
     """
-    if model:
+    if hosts is None and model:
         from omlx_server.cli.look import selftest
 
         return selftest.run(
             model, quick=quick, as_json=as_json, share=share, config=config_file, sets=sets or []
         )
     if quick or share:
-        raise UsageError("--quick and --share are for the self-test", hint="name a --model, too")
+        raise UsageError("--quick and --share are for the self-test", hint="name only a --model")
     from omlx_server.cli.look.doctor import run
 
-    return run(as_json=as_json, config=config_file, sets=sets or [])
+    flags = {"cluster.hosts": hosts, "models.default": model or None}
+    return run(as_json=as_json, config=config_file, sets=sets or [], flags=flags)
 
 
 def version() -> int:

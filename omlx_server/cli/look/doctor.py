@@ -1,12 +1,13 @@
 """`omlx-server doctor`: runs the checks of omlx_server/doctor/ and prints their findings.
 
-It changes nothing. If the config is wrong, it goes on with the default settings.
+It changes nothing. If the config is wrong, it goes on with the default settings. Where a cluster
+is configured, its machines are checked last.
 """
 
 import shutil
 import subprocess
 import sys
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from omlx_server.cli.server_client.http import NoAnswer
 from omlx_server.cli.shell.options import load_settings
 from omlx_server.cli.shell.output import show_json
 from omlx_server.cli.shell.overrides import check_all
+from omlx_server.core.cluster.hosts import Host
 from omlx_server.doctor import memory, network, software, storage
 from omlx_server.doctor.finding import Finding, Level, fail, ok, warn
 from omlx_server.doctor.software import Device
@@ -24,22 +26,33 @@ from omlx_server.errors import ConfigError, OmlxError
 from omlx_server.models import catalogue, layout, locate
 from omlx_server.models.damage import damage_in
 from omlx_server.models.hub.names import hub_name
+from omlx_server.models.locate import Located
 from omlx_server.process.ports import next_free
 from omlx_server.service.managers import manager_here
 from omlx_server.service.runner import run_program
-from omlx_server.settings import Settings
+from omlx_server.settings import Loaded, Settings
 from omlx_server.settings.advice import unknown_models, warnings
 from omlx_server.settings.types import expanded
 from omlx_server.store.secret import SECRET
+from omlx_server.wiring.cluster.options import gathering_options, hosts_of
 
 _PROBE = (sys.executable, "-P", "-m", "omlx_server.doctor.probe")
 _PROBE_SECONDS = 120
 _VARIANTS = {True: "f32", False: "8bit"}
 
 
-def run(*, as_json: bool, config: Path | None, sets: Sequence[str]) -> int:
+def run(
+    *,
+    as_json: bool,
+    config: Path | None,
+    sets: Sequence[str],
+    flags: Mapping[str, str | None] | None = None,
+) -> int:
+    """Print the findings, as they come or as JSON; returns the exit code. `flags` maps keys of
+    settings to values, or to None. With `cluster.hosts` the machines of the cluster are checked,
+    too."""
     findings = []
-    for finding in _findings(config, sets):
+    for finding in _findings(config, sets, flags):
         findings.append(finding)
         if not as_json:
             print(line_of(finding), flush=True)
@@ -50,38 +63,48 @@ def run(*, as_json: bool, config: Path | None, sets: Sequence[str]) -> int:
     return 1 if failed else 0
 
 
-def _findings(config: Path | None, sets: Sequence[str]) -> Generator[Finding, None, None]:
+def _findings(
+    config: Path | None, sets: Sequence[str], flags: Mapping[str, str | None] | None
+) -> Generator[Finding, None, None]:
     """Run all checks, in the order in which a server needs what they check."""
-    settings = yield from _config(config, sets)
+    loaded = yield from _config(config, sets, flags)
+    settings = loaded.settings
     version = sys.version_info
     yield software.python((version.major, version.minor, version.micro), sys.prefix)
     found = yield from _device()
     name = settings.models.default or catalogue.STARTER.name
     path = yield from _model(name, settings, is_cpu=found is None or found.is_cpu)
+    hosts, wrong = _hosts(settings)
     if found is not None:
         yield software.blas(found)
         yield memory.limit(settings, found)
         if path is not None:
             limit = memory.limit_of(settings, found)
-            yield memory.weights(name, layout.weight_bytes(path), limit)
+            yield memory.weights(name, layout.weight_bytes(path), limit, max(1, len(hosts)))
     yield from _storage(settings)
     yield _address(settings)
     yield _service()
     places = {client: where for client in CLIENTS if (where := shutil.which(client))}
     yield software.clients(list(CLIENTS), places)
+    if wrong is not None:
+        yield wrong
+    if hosts:
+        yield from _cluster(name, path, loaded, hosts)
 
 
 # --- The parts -----------------------------------------------------------------------------------
 
 
-def _config(config: Path | None, sets: Sequence[str]) -> Generator[Finding, None, Settings]:
+def _config(
+    config: Path | None, sets: Sequence[str], flags: Mapping[str, str | None] | None
+) -> Generator[Finding, None, Loaded]:
     """Check the config. Returns the settings in force, or the defaults if the config is wrong."""
     try:
-        loaded = load_settings(config, sets)
+        loaded = load_settings(config, sets, flags)
         check_all(loaded.settings)
     except ConfigError as error:
         yield fail("config", error.message, error.hint or "omlx-server config edit")
-        return Settings()
+        return Loaded(Settings(), None, {})
     models = loaded.settings.models
     problems = [*warnings(loaded), *unknown_models(models, _known(loaded.settings))]
     for problem in problems:
@@ -91,7 +114,7 @@ def _config(config: Path | None, sets: Sequence[str]) -> Generator[Finding, None
     if loaded.source is not None and loaded.source.parent.name == "omlx_server":
         yield storage.directory("config", storage.look_at(loaded.source.parent))
         yield storage.private_file("config", storage.look_at(loaded.source))
-    return loaded.settings
+    return loaded
 
 
 def _known(settings: Settings) -> set[str]:
@@ -190,6 +213,32 @@ def _served(settings: Settings) -> str | None:
     except NoAnswer:
         return None
     return str(said.get("version")) if said.get("server") == "omlx_server" else None
+
+
+def _hosts(settings: Settings) -> tuple[list[Host], Finding | None]:
+    """The hosts of the cluster, none where there is none; and what is wrong with their file."""
+    try:
+        return hosts_of(settings), None
+    except ConfigError as error:
+        fix = "docs/cluster.md says what it holds; mlx.distributed_config writes one"
+        return [], fail("hosts", error.message, fix)
+
+
+def _cluster(
+    name: str, path: Path | None, loaded: Loaded, hosts: Sequence[Host]
+) -> Iterator[Finding]:
+    """Check the machines of the cluster, which are to compute the model of this `name` in `path`.
+    Without the model there is nothing that they could compare theirs with."""
+    from omlx_server.doctor.cluster import check, findings
+
+    settings = loaded.settings
+    yield findings.hosts(Path(settings.cluster.hosts), hosts)
+    if path is None:
+        yield fail("group", f"{name} is not on this machine", f"omlx-server pull {name}")
+        return
+    known_as = path.resolve().name if name.startswith(locate.PATH_STARTS) else name
+    options = gathering_options(loaded, hosts)
+    yield from check.checks(options, settings.cluster.backend, Located(path, (known_as,)))
 
 
 def _service() -> Finding:

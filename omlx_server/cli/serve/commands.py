@@ -90,6 +90,10 @@ HostsOption = Annotated[
         help="Compute the model on these machines together: a hosts file of mlx.launch.",
     ),
 ]
+DryRunOption = Annotated[
+    bool,
+    typer.Option("--dry-run", help="Show how --hosts would start its machines; start nothing."),
+]
 LeaderOption = Annotated[
     str, typer.Option(metavar="HOST:PORT", help="Where rank 0 awaits the other ranks.")
 ]
@@ -161,7 +165,8 @@ def serve(
     config_file: ConfigOption = None,
     sets: SetOption = None,
     fallbacks: FallbackOption = None,
-    degraded_on_error: DegradedOption = False,
+    dry_run: DryRunOption = False,
+    degraded: DegradedOption = False,
 ) -> int:
     """Serve a model over the OpenAI API until Ctrl-C.
 
@@ -174,10 +179,9 @@ def serve(
       OMLX_AUTH__API_KEYS=secret omlx-server serve --host 0.0.0.0
 
     \b
-    Any OpenAI client then connects to http://127.0.0.1:8000/v1, and with --host 0.0.0.0 one on
-    another machine to http://ADDRESS:8000/v1 with the key. The log lists all names of this machine.
-    A flag wins over the environment (OMLX_SERVER__PORT), that over the config file. Ctrl-C or
-    SIGTERM lets running answers finish; a second one ends at once.
+    Any OpenAI client then connects to http://127.0.0.1:8000/v1, and with --host 0.0.0.0 from other
+    machines with the key (the log says where). A flag wins over OMLX_SERVER__PORT, that over the
+    config file. Ctrl-C or SIGTERM lets running answers finish; a second one ends at once.
     """
     from omlx_server.cli.serve.serve import run
 
@@ -185,7 +189,7 @@ def serve(
     flags |= {"models.reranker": reranker, "kv_cache.scheme": kv_scheme, "kv_cache.bits": kv_bits}
     flags |= {"kv_cache.group_size": kv_group_size, "adapters.default": adapter}
     flags |= {"speculation.draft_model": draft_model, "cluster.hosts": hosts}
-    return run(model, flags, config_file, sets, fallbacks, degraded_on_error=degraded_on_error)
+    return run(model, flags, config_file, sets, fallbacks, degraded=degraded, dry_run=dry_run)
 
 
 def rank(

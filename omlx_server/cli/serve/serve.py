@@ -24,24 +24,29 @@ def run(
     sets: Sequence[str] | None,
     fallbacks: Sequence[str] | None,
     *,
-    degraded_on_error: bool = False,
+    degraded: bool = False,
+    dry_run: bool = False,
 ) -> int:
     """Serve until stopped; returns the exit code. `flags` maps keys of settings to values;
     `fallbacks` are SECTION.KEY=VALUE, as `sets`, and count where nothing else sets the key.
 
-    With `degraded_on_error` the program answers 503 while the settings or the model can't be used,
-    until that is mended.
+    With `degraded` the program answers 503 while the settings or the model can't be used, until
+    that is mended. A `dry_run` shows how the ranks of a cluster would be started, and ends.
 
     Raises:
-        UsageError: the settings or the model can't be used and `degraded_on_error` is off; the
-            address can't be used; or a --set is no SECTION.KEY=VALUE, which no config can mend.
+        UsageError: the settings or the model can't be used and `degraded` is off; the address
+            can't be used; or a --set is no SECTION.KEY=VALUE, which no config can mend.
     """
+    if dry_run:
+        from omlx_server.cli.serve.dry_run import show_start
+
+        return show_start(model, flags, config, sets or ())
     overrides, weak = overrides_of(sets or (), flags), overrides_of(fallbacks or (), None)
     with sigterm(_end):
         try:
             return _serve(model, settings.load(config, overrides, fallbacks=weak))
         except UsageError as error:
-            if not degraded_on_error:
+            if not degraded:
                 raise
             problem = error
         return _serve_degraded(problem, config, overrides)

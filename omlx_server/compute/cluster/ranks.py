@@ -6,6 +6,7 @@ Source: MLX, "Distributed Communication" (the ring back end, its host file and e
 import json
 import os
 import tempfile
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -53,6 +54,17 @@ class Ranks:
     def most(self, number: int) -> int:
         """The greatest one, likewise."""
         return self._of_all(mx.distributed.all_max, number)
+
+    def time_sums(self, nbytes: int, rounds: int) -> list[float]:
+        """The seconds that each of `rounds` sums of arrays float16 [nbytes / 2] over all ranks
+        takes, when each is waited for. All ranks must call it. One more sum comes first, uncounted:
+        the ranks begin at different times."""
+        own, times = mx.zeros((nbytes // 2,), dtype=mx.float16), list[float]()
+        for _ in range(1 + rounds):
+            began = time.perf_counter()
+            device.wait_for(mx.distributed.all_sum(own, group=self.group))
+            times.append(time.perf_counter() - began)
+        return times[1:]
 
     def _of_all(self, reduce: Callable[..., mx.array], number: int) -> int:
         own = mx.array([number], dtype=mx.int64)

@@ -49,9 +49,11 @@ class Ready:
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """Those of all ranks."""
+    """The addresses of all ranks, which connect and load the model. With `sums`, which are (bytes,
+    rounds) each, they load nothing: they sum arrays of so many bytes so many times."""
 
     addresses: Sequence[Sequence[str]]
+    sums: Sequence[tuple[int, int]] = ()
 
 
 @dataclass(frozen=True, slots=True)

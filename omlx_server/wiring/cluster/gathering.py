@@ -5,6 +5,7 @@ in this process: MLX has one group for its whole life. So `lost` has it start an
 """
 
 import logging
+import os
 import secrets
 import socket
 import subprocess
@@ -20,7 +21,8 @@ from omlx_server.core.cluster.state import RankState, Standing
 from omlx_server.core.cluster.told import Closing, Found, Told
 from omlx_server.engine.cluster.link import FORMING_SECONDS, LOST_SECONDS, Link, NotOfUs, met
 from omlx_server.errors import UsageError, first_line
-from omlx_server.wiring.cluster.starting import RankCommand, command_of
+from omlx_server.wiring.cluster.options import GatheringOptions
+from omlx_server.wiring.cluster.starting import RankCommand, commands_of
 from omlx_server.wiring.cluster.versions import difference, versions
 
 _log = logging.getLogger(__name__)
@@ -40,19 +42,6 @@ class _Member:
     link: Link | None = None
     addresses: Sequence[str] = ()
     process: "subprocess.Popen[bytes] | None" = None
-
-
-@dataclass(frozen=True, slots=True)
-class GatheringOptions:
-    """`hosts` by rank; with a `secret` ranks are started by hand, and know it. `port` is where rank
-    0 listens, 0 for any. `program` is that on other machines, and `options` are those of ranks on
-    this one."""
-
-    hosts: Sequence[Host]
-    port: int = 0
-    secret: bytes = b""
-    program: str = "omlx-server"
-    options: Sequence[str] = ()
 
 
 class Gathering:
@@ -91,14 +80,6 @@ class Gathering:
             for member in self._members.values()
         ]
 
-    def _commands(self, leader: str) -> list[RankCommand]:
-        """The command that starts each other rank, when rank 0 listens at `leader`, HOST:PORT."""
-        own = self._options
-        return [
-            command_of(member.host, rank, leader, own.program, own.options)
-            for rank, member in self._members.items()
-        ]
-
     def begin(self, welcome: Welcome) -> None:
         """Have the ranks started and met, for this model. A second call has ranks that are here
         load another one. Raises UsageError where rank 0 can't listen."""
@@ -119,9 +100,8 @@ class Gathering:
         _log.info("the cluster's ranks are awaited at %s", address)
         self._thread("accepts", self._accept)
         if not self._options.secret:
-            for member, command in zip(
-                self._members.values(), self._commands(address), strict=True
-            ):
+            commands = commands_of(self._options, address, os.getpid())
+            for member, command in zip(self._members.values(), commands, strict=True):
                 self._thread(f"rank-{member.rank}", self._run, member, command)
 
     @property
@@ -129,9 +109,12 @@ class Gathering:
         """Whether all ranks are here, and have the model."""
         return all(m.link is not None and m.addresses for m in self._members.values())
 
-    def form(self, own: Sequence[str]) -> list[Sequence[str]] | None:
+    def form(
+        self, own: Sequence[str], sums: Sequence[tuple[int, int]] = ()
+    ) -> list[Sequence[str]] | None:
         """Tell all where all are to be reached; rank 0 at its `own` addresses. Returns that, or
-        None where a rank is gone. From now on the loss of a rank is the loss of the group."""
+        None where a rank is gone. From now on the loss of a rank is the loss of the group. With
+        `sums` the others load no model (`Form`)."""
         with self._lock:
             if not self.is_complete:
                 return None
@@ -141,7 +124,7 @@ class Gathering:
             member.state = replace(member.state, standing=Standing.HERE, problem="")
         for link in self._links:
             link.patience = FORMING_SECONDS
-        self.tell(Form(tuple(addresses)))
+        self.tell(Form(tuple(addresses), tuple(sums)))
         for link in self._links:
             link.wait_until_sent()
         return list(addresses)
@@ -174,6 +157,8 @@ class Gathering:
         for member in self._members.values():
             if member.link is not None:
                 member.link.close()
+            elif member.process is not None:
+                member.process.terminate()  # it has not come yet, and would find nobody
             if member.process is not None and member.process.stdin is not None:
                 member.process.stdin.close()
 
@@ -184,8 +169,9 @@ class Gathering:
         waits = chain(_AGAIN_SECONDS, repeat(_AGAIN_SECONDS[-1]))
         while not (self._ended.is_set() or self._formed):
             try:
-                member.process = command.start(self._secret)
-                why = _last_line(member.process, member.rank)
+                with command.start(self._secret) as process:
+                    member.process = process
+                    why = _last_line(process, member.rank)
             except OSError as error:
                 why = first_line(error)
             if self._formed or self._ended.is_set():
@@ -309,13 +295,13 @@ class Gathering:
 
 def _last_line(process: "subprocess.Popen[bytes]", rank: int) -> str:
     """Log what the process of this rank writes to its standard error until it ends; returns the
-    last line."""
+    last line that says what was wrong, and not what to do."""
     assert process.stderr is not None
-    last = b""
+    last = ""
     for line in process.stderr:
-        last = line.strip() or last
         text = line.decode(errors="replace").strip()
         if text:
             _log.info("rank %d: %s", rank, text, extra={"fields": {"rank": rank}})
-    process.wait()
-    return last.decode(errors="replace")[-200:]
+        if text and not text.startswith("hint: "):
+            last = text.removeprefix("error: ")
+    return last[-200:]

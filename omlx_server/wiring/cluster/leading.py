@@ -13,7 +13,8 @@ from omlx_server.engine.cluster.others import Others
 from omlx_server.models.locate import Located
 from omlx_server.settings import Settings
 from omlx_server.wiring.cluster.addresses import free_addresses
-from omlx_server.wiring.cluster.gathering import Gathering, GatheringOptions
+from omlx_server.wiring.cluster.gathering import Gathering
+from omlx_server.wiring.cluster.options import GatheringOptions
 
 _log = logging.getLogger(__name__)
 _POLL_SECONDS = 0.01

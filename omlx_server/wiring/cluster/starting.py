@@ -6,9 +6,11 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from omlx_server.core.cluster.hosts import Host
+from omlx_server.wiring.cluster.options import GatheringOptions
 
 _SSH = ("ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=5")
 
@@ -33,19 +35,36 @@ class RankCommand:
             process_group=0,  # Ctrl-C is for rank 0, which ends the others in order
         )
         assert process.stdin is not None
-        process.stdin.write(secret.hex().encode() + b"\n")
-        process.stdin.flush()
+        with suppress(BrokenPipeError):  # it has ended already, and its standard error says why
+            os.write(process.stdin.fileno(), secret.hex().encode() + b"\n")
         return process
 
 
+def commands_of(options: GatheringOptions, leader: str, pid: int | str) -> list[RankCommand]:
+    """The commands that start rank 1 and all that follow, when rank 0 listens at `leader`,
+    HOST:PORT, in the process `pid`."""
+    return [
+        command_of(host, rank, leader, options, f"{platform.node()}-{pid}-{rank}")
+        for rank, host in enumerate(options.hosts)
+        if rank
+    ]
+
+
 def command_of(
-    host: Host, rank: int, leader: str, program: str, options: Sequence[str] = ()
+    host: Host, rank: int, leader: str, options: GatheringOptions, place: str
 ) -> RankCommand:
-    """The command for a rank whose rank 0 listens at `leader`, HOST:PORT. On other machines it runs
-    `program`; here it is this one, with these `options` for its settings. A process that has the
-    place of the rank already is killed: it may be stopped, and hold the memory of its part."""
-    place = f"{platform.node()}-{os.getpid()}-{rank}"
+    """The command for one rank. On other machines it runs their program; here it is this one, with
+    the options for its settings. A process that has this `place` already is killed: it may be
+    stopped, and hold the memory of its part."""
     own = ("rank", str(rank), "--leader", leader, "--instead-of", place)
     if host.is_here:
-        return RankCommand((sys.executable, "-m", "omlx_server", *own, *options))
-    return RankCommand((*_SSH, host.ssh, f"exec {program} {shlex.join(own)}"))
+        return RankCommand((sys.executable, "-m", "omlx_server", *own, *options.options))
+    return RankCommand((*_SSH, host.ssh, f"exec {options.program} {shlex.join(own)}"))
+
+
+def line_by_hand(options: GatheringOptions, rank: int, leader: str) -> str:
+    """The shell command by which a user starts a rank that has to know `cluster.secret`. FILE
+    stands for a file that holds the secret."""
+    more = options.options if options.hosts[rank].is_here else ()
+    words = ("rank", str(rank), "--leader", leader, *more)
+    return f"{options.program} {shlex.join(words)} < FILE"

@@ -13,15 +13,10 @@ from typer.testing import CliRunner
 
 from omlx_server.cli.app import app
 from omlx_server.cli.look import doctor
+from tests.doctor.well import WELL
 from tests.models.directories import make, no_tensors
 
 runner = CliRunner()
-WELL = [
-    sys.executable,
-    "-c",
-    'print(\'{"device": "CPU", "is_cpu": true, "blas": "b",'
-    ' "ram": 16000000000, "working_set": null}\')',
-]
 
 
 @pytest.fixture(autouse=True)

@@ -1,0 +1,157 @@
+"""Checks a cluster: this process is its rank 0 for as long. The other ranks are the real ones. They
+are started and met as for serving, compare versions and the model, and connect. Then they measure
+sums instead of loading the model, and end."""
+
+import json
+import logging
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from omlx_server.compute.model.fingerprint import fingerprint
+from omlx_server.core.cluster.meeting import Welcome
+from omlx_server.core.cluster.state import RankState, Standing
+from omlx_server.doctor import network
+from omlx_server.doctor.cluster import findings
+from omlx_server.doctor.cluster.findings import LARGE_BYTES, SMALL_BYTES, Sizes
+from omlx_server.doctor.finding import Finding, Level
+from omlx_server.errors import UsageError
+from omlx_server.models.locate import Located
+from omlx_server.wiring.cluster.addresses import free_addresses
+from omlx_server.wiring.cluster.gathering import Gathering
+from omlx_server.wiring.cluster.options import GatheringOptions
+from omlx_server.wiring.cluster.starting import line_by_hand
+from omlx_server.wiring.cluster.versions import versions
+
+_SUMS = (sys.executable, "-P", "-m", "omlx_server.doctor.cluster.sums")
+_ROUNDS = ((SMALL_BYTES, 100), (LARGE_BYTES, 5))
+MEETING_SECONDS = 30.0
+"""A rank that does not come for so long is told as missing,"""
+SUMMING_SECONDS = 30.0
+"""and ranks that connect and sum for longer as not connected."""
+_POLL_SECONDS = 0.02
+
+Process = subprocess.Popen[str]
+
+
+def checks(options: GatheringOptions, backend: str, located: Located) -> Iterator[Finding]:
+    """Yield what was found of rank 0's address, of each other rank, and of their connections; what
+    needs one that failed is left out. All ranks are told to end at the end."""
+    logging.getLogger("omlx_server").addHandler(logging.NullHandler())  # the findings say it
+    found = findings.address(options.hosts[0].ips, options.port, _why_no_address(options))
+    yield found
+    if found.level is Level.FAIL:
+        return
+    with _started() as process, closing(Gathering(options)) as gathering:
+        gathering.begin(_welcome(options, located))
+        states = _met(gathering)
+        yield from (_rank(state, options) for state in states)
+        if all(state.standing is Standing.READY for state in states):
+            yield from _sums(gathering, process, options, backend, located)
+
+
+def _why_no_address(options: GatheringOptions) -> str:
+    """Why rank 0 can't have its addresses, or listen at the first; empty where it can."""
+    ips, port = options.hosts[0].ips, options.port
+    if options.secret and not port:
+        return findings.NO_PORT
+    try:
+        free_addresses(ips)
+    except UsageError as error:
+        return error.message
+    problem = network.try_port(ips[0], port)
+    return f"{ips[0]} port {port}: {problem}" if problem else ""
+
+
+def _welcome(options: GatheringOptions, located: Located) -> Welcome:
+    """With samples of the weights, as for a server without a cold tier: all of them would take
+    minutes to read."""
+    known_as = fingerprint(located.path)
+    names = (*located.names, str(located.path))
+    return Welcome(len(options.hosts), (), names, known_as, ("none", 0, 0), 0, has_cold=False)
+
+
+def _met(gathering: Gathering) -> list[RankState]:
+    """How each other rank is when it is ready, or has had a problem, or was waited for in vain."""
+    found: dict[int, RankState] = {}
+    last = time.monotonic() + MEETING_SECONDS
+    while len(found) < gathering.size - 1 and time.monotonic() < last:
+        for state in gathering.states:
+            if state.problem or state.standing is Standing.READY:
+                found.setdefault(state.rank, state)  # it is tried again, with other words
+        time.sleep(_POLL_SECONDS)
+    return [found.get(state.rank, state) for state in gathering.states]
+
+
+def _rank(state: RankState, options: GatheringOptions) -> Finding:
+    leader = f"{options.hosts[0].ips[0]}:{options.port or 'PORT'}"
+    by_hand = line_by_hand(options, state.rank, leader) if options.secret else ""
+    equal = ", ".join(f"{name} {version}" for name, version in versions())
+    host = options.hosts[state.rank]
+    return findings.rank(state, host, equal, leader, by_hand, MEETING_SECONDS)
+
+
+def _sums(
+    gathering: Gathering,
+    process: Process,
+    options: GatheringOptions,
+    backend: str,
+    located: Located,
+) -> Iterator[Finding]:
+    addresses = gathering.form(free_addresses(options.hosts[0].ips), _ROUNDS)
+    order = {"addresses": addresses, "backend": backend, "sums": _ROUNDS}
+    problem = why_no_sums(gathering, process, order) if addresses else "a rank is gone again"
+    yield findings.connected(gathering.size, backend, problem)
+    if problem:
+        return
+    assert process.stdout is not None
+    small, large = json.loads(process.stdout.read())
+    name, sizes = located.names[0], sizes_of(located.path)
+    yield findings.latency(small, name, sizes)
+    yield findings.bandwidth(large, gathering.size, name, sizes)
+
+
+def why_no_sums(gathering: Gathering, process: Process, order: dict[str, Any]) -> str:
+    """Have the other process do as ordered. Returns why it could not, empty where it did."""
+    assert process.stdin is not None
+    assert process.stderr is not None
+    with suppress(BrokenPipeError):  # it has ended already, and its standard error says why
+        os.write(process.stdin.fileno(), json.dumps(order).encode() + b"\n")
+    last = time.monotonic() + SUMMING_SECONDS
+    while (code := process.poll()) is None and not gathering.problem:
+        if time.monotonic() > last:
+            return f"the ranks did not connect, or did not sum, for {SUMMING_SECONDS:.0f} s"
+        time.sleep(_POLL_SECONDS)
+    if code == 0:
+        return ""
+    if code is None or gathering.problem:
+        return gathering.problem
+    return (process.stderr.read().strip().splitlines() or [f"MLX has ended with {code}"])[-1]
+
+
+@contextmanager
+def _started() -> Iterator[Process]:
+    """The process that needs MLX, begun early, since the import takes seconds. It ends here."""
+    pipe = subprocess.PIPE
+    with subprocess.Popen(_SUMS, stdin=pipe, stdout=pipe, stderr=pipe, text=True) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def sizes_of(path: Path) -> Sizes | None:
+    """The sizes that config.json of a model tells; None where it does not."""
+    try:
+        config = json.loads((path / "config.json").read_bytes())
+        config = config.get("text_config") or config
+        layers, hidden = config.get("num_hidden_layers"), config.get("hidden_size")
+    except (OSError, ValueError, AttributeError):
+        return None
+    whole = isinstance(layers, int) and isinstance(hidden, int) and layers > 0 and hidden > 0
+    return Sizes(layers, hidden) if whole else None

@@ -1,0 +1,52 @@
+"""How the ranks of a cluster are started and met, as the settings of rank 0 say. Without MLX, so
+that `serve --dry-run` and the doctor can ask at once."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from omlx_server.core.cluster.hosts import Host, parsed
+from omlx_server.errors import ConfigError
+from omlx_server.settings import Loaded, Settings
+
+# Overrides by flags that ranks on this machine get too.
+_SHARED = ("models.", "cache.", "memory.", "logging.", "cluster.")
+_NOT_SHARED = ("cluster.secret", "cache.remote", "cluster.hosts")
+
+
+@dataclass(frozen=True, slots=True)
+class GatheringOptions:
+    """`hosts` by rank; with a `secret` ranks are started by hand, and know it. `port` is where rank
+    0 listens, 0 for any. `program` is that on other machines, and `options` are those of ranks on
+    this one."""
+
+    hosts: Sequence[Host]
+    port: int = 0
+    secret: bytes = b""
+    program: str = "omlx-server"
+    options: Sequence[str] = ()
+
+
+def hosts_of(settings: Settings) -> list[Host]:
+    """The hosts of the cluster, or none where there is no cluster. Raises ConfigError where the
+    file can't be read."""
+    if not settings.cluster.hosts:
+        return []
+    path = Path(settings.cluster.hosts)
+    try:
+        return parsed(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"the hosts file {path} can't be read: {error.strerror}") from error
+    except ValueError as error:
+        raise ConfigError(f"the hosts file {path}: {error}") from error
+
+
+def gathering_options(loaded: Loaded, hosts: Sequence[Host]) -> GatheringOptions:
+    """How the ranks of these hosts are started and met."""
+    own = loaded.settings.cluster
+    options = ["--config", str(loaded.source)] if loaded.source else []
+    for key, value in loaded.overrides.items():
+        if key.startswith(_SHARED) and key not in _NOT_SHARED:
+            options += ["--set", f"{key}={value}"]
+    secret = own.secret.reveal().encode()
+    return GatheringOptions(hosts, own.port, secret, own.program, tuple(options))
