@@ -61,6 +61,8 @@ def run_rank(rank: int, leader: tuple[str, int], secret: bytes, settings: Settin
         first = link.hear()
     except NotOfUs as error:
         raise UsageError(f"can't join the cluster at {leader[0]}:{leader[1]}: {error}") from error
+    if isinstance(first, Refused):
+        raise UsageError(f"rank 0 refuses this rank: {first.why}")
     _Rank(rank, link, settings).work(first)
 
 
@@ -105,8 +107,6 @@ class _Rank:
                 self._welcome = message
                 self._path = find_model(message, self._settings)
                 self._link.tell(Ready(free_addresses(message.ips)))
-            case Refused(why):
-                raise UsageError(f"rank 0 refuses this rank: {why}")
             case Form(addresses):
                 self._load(addresses)
             case _:
