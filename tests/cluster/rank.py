@@ -71,18 +71,20 @@ def follow(rank: int, meeting: int, addresses: list[list[str]]) -> None:
             follower.do(message)
 
 
-def load_and_measure(scenario: Scenario, ranks: Ranks) -> tuple[LoadedModel, list[list[int]]]:
+def load_and_measure(scenario: Scenario, ranks: Ranks) -> tuple[LoadedModel, list[tuple[int, int]]]:
     """The loaded model, and the `parts` of all ranks as `Reply` has them."""
     gc.collect()
     before = device.active_memory()
     loaded = load(scenario, ranks)
     gc.collect()
-    own = (loaded.weight_bytes, device.active_memory() - before)
-    parts = [
-        [ranks.most(nbytes if ranks.rank == rank else 0) for nbytes in own]
-        for rank in range(ranks.size)
-    ]
-    return loaded, parts
+    weights = of_all(ranks, loaded.weight_bytes)  # after this the device has let go of all else
+    active = of_all(ranks, device.active_memory() - before)
+    return loaded, list(zip(weights, active, strict=True))
+
+
+def of_all(ranks: Ranks, number: int) -> list[int]:
+    """The numbers that all ranks ask with, rank 0's first."""
+    return [ranks.most(number if rank == ranks.rank else 0) for rank in range(ranks.size)]
 
 
 def bytes_by_kind(meeting: int) -> tuple[dict[str, int], dict[str, int]]:

@@ -38,27 +38,33 @@ class ByHand:
     models: Path
     directory: Path
 
-    def rank(self, number: int = 1, **changes: str) -> "subprocess.Popen[str]":
-        """`omlx-server rank NUMBER`. Of the `changes`, `secret` and `models` are others than those
-        of the cluster, and `path` is a directory before all others that Python looks in."""
-        models = changes.get("models", str(self.models))
-        sets = (f"models.dirs={models}", f"cache.cold_dir={self.directory / 'kv'}", UNPROBED)
-        words = ["rank", str(number), "--leader", f"127.0.0.1:{self.port}"]
+    @contextmanager
+    def rank(self, secret: str = "", path: str = "") -> Iterator["subprocess.Popen[str]"]:
+        """`omlx-server rank 1` for one `with`: with another `secret`, or with a directory `path`
+        before all others in which Python looks for packages."""
+        config = self.directory / "rank.toml"
+        config.touch()
+        sets = (f"models.dirs={self.models}", f"cache.cold_dir={self.directory / 'kv'}", UNPROBED)
+        words = ["rank", "1", "--leader", f"127.0.0.1:{self.port}"]
         for each in (*sets, "cache.cold_min_free_disk=0"):
             words += ["--set", each]
-        outer = {**os.environ, "PYTHONPATH": changes.get("path", "")}
+        outer = {**os.environ, "PYTHONPATH": path}
         process = subprocess.Popen(
             [sys.executable, "-m", "omlx_server", *words],
             cwd=self.directory,
-            env=environment(outer, OMLX_CONFIG=os.devnull),
+            env=environment(outer, OMLX_CONFIG=str(config)),
             stdin=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
         )
         assert process.stdin is not None
-        process.stdin.write(changes.get("secret", self.secret) + "\n")
+        process.stdin.write((secret or self.secret) + "\n")
         process.stdin.flush()
-        return process
+        with process:
+            try:
+                yield process
+            finally:
+                process.kill()
 
 
 @contextmanager

@@ -15,7 +15,7 @@ SIZE = 2
 # The rest is on each rank: embeddings, the head, norms, routers, and matrices of a low rank.
 SPLIT = {
     "llama": r"self_attn\.[qkvo]_proj|mlp\.(gate|up|down)_proj",
-    "qwen3_moe": r"self_attn\.[qkvo]_proj|switch_mlp\.(gate|up|down)_proj",
+    "qwen3_moe": r"self_attn\.[qkvo]_proj|mlp\.(switch_mlp\.|)(gate|up|down)_proj",
     "gpt_oss": (
         r"self_attn\.(sinks|[qkv]_proj|o_proj\.weight)"
         r"|experts\.((gate|up)_proj|down_proj\.weight)"
@@ -25,7 +25,7 @@ SPLIT = {
         r"|mlp\.(shared_experts\.|switch_mlp\.|)(gate|up|down)_proj"
     ),
 }
-LARGE: dict[str, Any] = {"hidden_size": 256, "num_hidden_layers": 4}
+LARGE: dict[str, Any] = {"hidden_size": 512, "num_hidden_layers": 4}
 CHANGES: dict[str, dict[str, Any]] = {
     "gpt_oss": {"layer_types": ["sliding_attention", "full_attention"] * 2}
 }
