@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from omlx_server.process.ports import next_free
-from tests.cluster.scenarios import Answers, Scenario
+from tests.cluster.scenarios import Answers, Reply, Scenario
 
 REPO = Path(__file__).parent.parent.parent
 
@@ -21,14 +21,16 @@ class Group:
         self._first = processes[0]
 
     def answers(self, scenario: Scenario) -> Answers:
+        return self.reply(scenario).answers
+
+    def reply(self, scenario: Scenario) -> Reply:
         assert self._first.stdin is not None
         assert self._first.stdout is not None
         self._first.stdin.write(json.dumps(scenario.as_json()) + "\n")
         self._first.stdin.flush()
         line = self._first.stdout.readline()
         assert line, "the group is gone"
-        answers: Answers = json.loads(line)
-        return answers
+        return Reply(**json.loads(line))
 
 
 @contextmanager

@@ -1,30 +1,41 @@
 """What a group of ranks computes in tests, and one process alone: the same requests, by name."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 from omlx_server.compute.cluster.ranks import Ranks
 from omlx_server.compute.cluster.splitting import split
 from omlx_server.compute.kv import dispatch
-from omlx_server.compute.model.loader import LoadedModel, read_dims, weight_bytes
+from omlx_server.compute.model.loader import (
+    LoadedModel,
+    loading_part,
+    read_dims,
+    weight_bytes,
+)
 from omlx_server.compute.quantise import make_scheme, use_rows_of_own_length, use_scheme
 from omlx_server.compute.row_ends import verifies_drafts
+from omlx_server.core.work import finish
 from omlx_server.engine.cluster.others import Others
-from tests.compute.all_kinds import run
-from tests.compute.drive import LIMITS
+from tests.compute.all_kinds import BLOCK, run
+from tests.compute.drive import LIMITS, Drive
 from tests.tiny_models import make_model
 
 Answers = dict[str, list[int]]
+PROMPT = range(3, 40)
 
 
 @dataclass(frozen=True)
 class Scenario:
-    """Random requests to a tiny model of an architecture, whose configuration has `changes`.
-    `kv`: the name, bits and group size of its KV scheme."""
+    """Random requests to a tiny model of an architecture, whose configuration has `changes`, or
+    that is read from the directory `path`. With `tokens` there is but one request, for so many of
+    them. `kv`: the name, bits and group size of its KV scheme."""
 
     architecture: str
     seed: int = 0
+    tokens: int = 0
+    path: str = ""
     drafts: bool = False
     kv: Sequence[Any] = ()
     changes: dict[str, Any] = field(default_factory=dict)
@@ -33,7 +44,21 @@ class Scenario:
         return asdict(self)
 
 
+@dataclass(frozen=True)
+class Reply:
+    """What a group of ranks gave. `parts` has for each rank the bytes of its weights, and those
+    that its arrays took once it had loaded them. `sent` and `received` count the bytes that have
+    gone over the connections of rank 0 so far: of the "ring", and of its "links"."""
+
+    answers: Answers
+    parts: Sequence[Sequence[int]]
+    sent: Mapping[str, int]
+    received: Mapping[str, int]
+
+
 def load(scenario: Scenario, ranks: Ranks | None = None) -> LoadedModel:
+    if ranks is not None and scenario.path:
+        return finish(loading_part(Path(scenario.path), ranks, "a tiny model"))
     dispatch.install()
     model, config = make_model(scenario.architecture, **scenario.changes)
     if ranks is not None:
@@ -49,6 +74,9 @@ def load(scenario: Scenario, ranks: Ranks | None = None) -> LoadedModel:
 
 
 def answers(scenario: Scenario, loaded: LoadedModel, others: Others | None = None) -> Answers:
+    if scenario.tokens:
+        drive = Drive(loaded, LIMITS, BLOCK, others=others)
+        return {"r": drive.answer("r", PROMPT, scenario.tokens)}
     limits = replace(LIMITS, speculation="auto" if scenario.drafts else "off")
-    drive = run(loaded, scenario.seed, limits, others=others)
-    return {name: got for name, got in drive.answers.items() if name.startswith("r")}
+    told = run(loaded, scenario.seed, limits, others=others)
+    return {name: got for name, got in told.answers.items() if name.startswith("r")}

@@ -1,26 +1,70 @@
 """Servers over HTTP whose models are computed by several processes of this machine."""
 
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
 
+from tests.api.forked import environment
 from tests.api.harness import UNPROBED, ServerProcess, wait_for
 
 MODEL = "org/tiny"
 
 
 def clustered(
-    models: Path, directory: Path, *settings: str, model: str = MODEL, size: int = 2
+    models: Path, directory: Path, *settings: str, model: str = MODEL, size: int = 2, port: int = 0
 ) -> ServerProcess:
-    """A server that begins: rank 0 of so many ranks."""
+    """A server that begins at this port, or any: rank 0 of so many ranks."""
     directory.mkdir(parents=True, exist_ok=True)
     hosts = directory / "hosts.json"
     hosts.write_text(json.dumps([{"ssh": "", "ips": ["127.0.0.1"]}] * size))
     sets = (f"models.dirs={models}", UNPROBED, f"cluster.hosts={hosts}", *settings)
-    return ServerProcess(model, directory, sets, forked=False)
+    return ServerProcess(model, directory, sets, port=port, forked=False)
+
+
+@dataclass
+class ByHand:
+    """Starts ranks by hand, as a user does, for the rank 0 that listens at this port. `directory`
+    is where they write."""
+
+    port: int
+    secret: str
+    models: Path
+    directory: Path
+
+    @contextmanager
+    def rank(self, secret: str = "", path: str = "") -> Iterator["subprocess.Popen[str]"]:
+        """`omlx-server rank 1` for one `with`: with another `secret`, or with a directory `path`
+        before all others in which Python looks for packages."""
+        config = self.directory / "rank.toml"
+        config.touch()
+        sets = (f"models.dirs={self.models}", f"cache.cold_dir={self.directory / 'kv'}", UNPROBED)
+        words = ["rank", "1", "--leader", f"127.0.0.1:{self.port}"]
+        for each in (*sets, "cache.cold_min_free_disk=0"):
+            words += ["--set", each]
+        outer = {**os.environ, "PYTHONPATH": path}
+        process = subprocess.Popen(
+            [sys.executable, "-m", "omlx_server", *words],
+            cwd=self.directory,
+            env=environment(outer, OMLX_CONFIG=str(config)),
+            stdin=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        assert process.stdin is not None
+        process.stdin.write((secret or self.secret) + "\n")
+        process.stdin.flush()
+        with process:
+            try:
+                yield process
+            finally:
+                process.kill()
 
 
 @contextmanager

@@ -1,11 +1,9 @@
 """What several ranks answer together is what one process answers: random requests of every kind, at
 random times, with cancels, lost steps and drafts."""
 
-from collections.abc import Iterator
-
 import pytest
 
-from tests.cluster.group import Group, group
+from tests.cluster.group import Group
 from tests.cluster.scenarios import Scenario, answers, load
 
 FOUR_LAYERS = {"num_hidden_layers": 4}
@@ -24,18 +22,6 @@ OF_TWO = (
 )
 # Four processes on two cores take long: the same with llama and four heads took half a minute.
 OF_FOUR = (Scenario("qwen3_next", 0, drafts=True, changes={"num_hidden_layers": 8}),)
-
-
-@pytest.fixture(scope="module")
-def two() -> Iterator[Group]:
-    with group(2) as made:
-        yield made
-
-
-@pytest.fixture(scope="module")
-def four() -> Iterator[Group]:
-    with group(4) as made:
-        yield made
 
 
 @pytest.mark.parametrize("scenario", OF_TWO, ids=str)

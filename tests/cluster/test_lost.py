@@ -5,12 +5,14 @@ import os
 import signal
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from threading import Event, Thread
 
 import httpx
 import pytest
 
-from tests.api.harness import PATIENCE, ServerProcess, cached, text_of, wait_for
+from tests.api.harness import PATIENCE, ServerProcess, cached, samples, text_of, wait_for
 from tests.cluster.servers import clustered, end, is_gone, ranks
 
 STORY = "Once upon a time a rank was lost in the middle of a sentence. " * 3
@@ -53,16 +55,52 @@ def health(server: ServerProcess) -> httpx.Response | None:
         return None
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP], ids=lambda each: each.name)
-def test_the_server_outlives_a_rank(server: ServerProcess, number: signal.Signals) -> None:
+@contextmanager
+def health_watched(server: ServerProcess) -> Iterator[list[httpx.Response]]:
+    """What /health answers during the block."""
+    told, is_over = list[httpx.Response](), Event()
+
+    def watch() -> None:
+        while not is_over.wait(0.1):
+            told.extend(filter(None, [health(server)]))
+
+    thread = Thread(target=watch)
+    thread.start()
+    try:
+        yield told
+    finally:
+        is_over.set()
+        thread.join()
+
+
+def tell_of_the_loss(told: list[httpx.Response], problem: str) -> bool:
+    """Whether one of these answers of /health is a 503 that says which rank is lost, and why."""
+    of_rank = [reply.json()["cluster"][1] for reply in told if reply.status_code == 503]
+    return any(each["standing"] == "lost" and problem in each["problem"] for each in of_rank)
+
+
+def restarts(server: ServerProcess) -> float:
+    return samples(httpx.get(f"{server.url}/metrics").text)["omlx_cluster_restarts_total"]
+
+
+@pytest.mark.parametrize(
+    ("number", "problem"),
+    [(signal.SIGKILL, "the connection was closed"), (signal.SIGSTOP, "no sign of life for 5 s")],
+    ids=["SIGKILL", "SIGSTOP"],
+)
+def test_the_server_outlives_a_rank(
+    server: ServerProcess, number: signal.Signals, problem: str
+) -> None:
     right = text_of(server.chat(STORY, max_tokens=8, ignore_eos=True))
+    before = restarts(server)
     victim = ranks(server)[0]
-    text, seconds = streamed_until(server, number, victim.pid)
-    assert '"error"' in text and "rank 1" in text and "is lost" in text
-    assert seconds < MOST_SECONDS
-    sick = health(server)
-    assert sick is None or sick.status_code == 503
-    wait_for(lambda: (found := health(server)) and found.status_code == 200)
+    with health_watched(server) as told:
+        text, seconds = streamed_until(server, number, victim.pid)
+        assert '"error"' in text and "rank 1" in text and "is lost" in text
+        assert seconds < MOST_SECONDS
+        wait_for(lambda: tell_of_the_loss(told, problem))
+        wait_for(lambda: told[-1].status_code == 200)
+    assert restarts(server) == before + 1
     again = server.chat(STORY, max_tokens=8, ignore_eos=True)
     assert server.running and text_of(again) == right
     assert cached(again) >= 128, "the blocks on disk were not found again"

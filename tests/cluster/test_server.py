@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests import adapters
 from tests.api.harness import (
     UNPROBED,
     Json,
@@ -19,7 +20,7 @@ from tests.api.harness import (
     text_of,
     wait_idle_soon,
 )
-from tests.cluster.servers import clustered, end, serving_together
+from tests.cluster.servers import MODEL, clustered, end, serving_together
 from tests.text import makers
 from tests.tiny_models import save_tiny
 
@@ -32,6 +33,9 @@ SCHEMA = {
     "additionalProperties": False,
 }
 FORMAT = {"type": "json_schema", "json_schema": {"name": "s", "strict": True, "schema": SCHEMA}}
+ADAPTER = {"fine_tune_type": "lora", "lora_parameters": {"rank": 4, "scale": 20.0}}
+QUERY = "model.layers.0.self_attn.q_proj"
+SHAPES = {f"{QUERY}.lora_a": (64, 4), f"{QUERY}.lora_b": (4, 64)}
 ANSWERS: dict[str, dict[str, Any]] = {
     "greedy": {},
     "seeded": {"temperature": 1.0, "seed": 11},
@@ -56,9 +60,11 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def two(tiny_models: Path, home: Path) -> Iterator[ServerProcess]:
-    """What is in memory of both ranks is a few blocks only."""
+    """What is in memory of both ranks is a few blocks only. There is an adapter for its model."""
     tiny_tier = "cache.hot_cache_max_bytes=128KiB"
-    with serving_together(tiny_models, home, SMALL_BLOCKS, tiny_tier) as server:
+    adapters.write(home / "adapters" / MODEL / "writer", ADAPTER, adapters.matrices(SHAPES, 1))
+    directory = f"adapters.directory={home / 'adapters'}"
+    with serving_together(tiny_models, home, SMALL_BLOCKS, tiny_tier, directory) as server:
         yield server
 
 
@@ -158,6 +164,15 @@ def test_archives_are_refused(two: ServerProcess) -> None:
     assert "several machines" in assert_envelope(refused, 400)["message"]
     refused = two.http.post(f"{two.url}/v1/cache/import", content=b"x" * 2000)
     assert "several machines" in assert_envelope(refused, 400)["message"]
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+def test_adapters_are_refused(two: ServerProcess, *, stream: bool) -> None:
+    assert "org/tiny:writer" in two.http.get(f"{two.url}/v1/models").text
+    refused = two.post(two.body(STORY, adapter="writer", stream=stream))
+    error = assert_envelope(refused, 400)
+    assert error["code"] == "adapter_unusable" and "several machines" in error["message"]
+    assert text_of(two.chat(STORY, max_tokens=4, ignore_eos=True))
 
 
 def test_after_a_restart_the_cold_tiers_of_both_ranks_serve(

@@ -1,4 +1,4 @@
-"""Metrics of the ranks of a cluster; there are none where one machine computes the model."""
+"""Metrics of the ranks of a cluster; they have no samples where one machine computes the model."""
 
 from collections.abc import Callable, Iterator
 
@@ -24,14 +24,19 @@ class ClusterMetrics(Collector):
 
     def collect(self) -> Iterator[Metric]:
         report = self._report()
-        if report is None:
-            return
-        up = {(str(one.rank),): float(one.standing is Standing.HERE) for one in report.ranks}
-        active = {(str(one.rank),): float(one.alive.active) for one in report.ranks if one.alive}
-        yield gauges(f"{OWN}cluster_rank_up", "1 while the rank computes, else 0.", (_RANK,), up)
+        ranks = report.ranks if report is not None else ()
+        up = {(str(one.rank),): float(one.standing is Standing.HERE) for one in ranks}
+        active = {(str(one.rank),): float(one.alive.active) for one in ranks if one.alive}
+        restarts = {(): float(report.restarts)} if report is not None else {}
+        yield gauges(
+            f"{OWN}cluster_rank_up",
+            "1 while a rank of the cluster computes, else 0, by the rank.",
+            (_RANK,),
+            up,
+        )
         yield gauges(
             f"{OWN}cluster_rank_active_bytes",
-            "Bytes of arrays of the rank, by its last sign of life.",
+            "Bytes of arrays by the rank that holds them, as its last sign of life said.",
             (_RANK,),
             active,
         )
@@ -39,5 +44,5 @@ class ClusterMetrics(Collector):
             f"{OWN}cluster_restarts",
             "Times that the server started anew because a rank was lost.",
             (),
-            {(): float(report.restarts)},
+            restarts,
         )

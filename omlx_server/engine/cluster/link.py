@@ -6,10 +6,12 @@ model are not either: the network must be trusted.
 """
 
 import logging
+import os
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from multiprocessing import AuthenticationError
 from multiprocessing.connection import Connection, answer_challenge, deliver_challenge
 from queue import Empty, SimpleQueue
@@ -35,13 +37,18 @@ class NotOfUs(Exception):
 
 
 class Link:
-    """A connection whose other end knows the secret. Messages go out in the order of `tell`, which
-    never waits. `lost` is called once, on another thread, with the reason in one line, when the
-    other end has closed it, or gave no sign of life for 5 seconds."""
+    """A `connection` over the socket `peer`, whose other end knows the secret. Messages go out in
+    the order of `tell`, which never waits. `lost` is called once, on another thread, with the
+    reason in one line, when the other end has closed it, or gave no sign of life for 5 seconds.
+    The descriptors are closed once no thread of the link uses them any more."""
 
-    def __init__(self, connection: Connection, lost: Callable[[str], None]) -> None:
+    def __init__(
+        self, peer: socket.socket, connection: Connection, lost: Callable[[str], None]
+    ) -> None:
+        self._peer = peer
         self._connection = connection
         self._lost = lost
+        self._threads = list[threading.Thread]()
         self._out: SimpleQueue[object] = SimpleQueue()
         self._ended = threading.Event()
         self._last = time.monotonic()
@@ -55,9 +62,13 @@ class Link:
         """Begin to listen and to send. `take` gets each message, on a thread of the link; `alive`
         makes the sign of life that is sent each second."""
         self._alive, self._last = alive, time.monotonic()
-        threads = (lambda: self._listen(take), self._send, self._watch)
-        for work, name in zip(threads, ("listens", "sends", "watches"), strict=True):
-            threading.Thread(target=work, name=f"cluster-{name}", daemon=True).start()
+        work = {"listens": lambda: self._listen(take), "sends": self._send, "watches": self._watch}
+        self._threads = [
+            threading.Thread(target=each, name=f"cluster-{name}", daemon=True)
+            for name, each in work.items()
+        ]
+        for thread in self._threads:
+            thread.start()
 
     def tell(self, message: object) -> None:
         """Send a message. Any thread; it is not sent where the link is lost."""
@@ -78,14 +89,15 @@ class Link:
             raise NotOfUs(f"the connection has ended: {first_line(error)}") from error
 
     def hear(self, seconds: float = _MEETING_SECONDS) -> Any:
-        """The next message, before `start`. Raises NotOfUs when none comes in so many seconds, or
-        what comes is none."""
-        try:
-            if not self._connection.poll(seconds):
-                raise NotOfUs(f"no word came for {seconds:.0f} s")
-            return wire.read(self._connection.recv_bytes(_LONGEST))
-        except (OSError, EOFError, wire.NotOurs) as error:
-            raise NotOfUs(f"the connection has ended: {first_line(error)}") from error
+        """The next message, before `start`. Raises NotOfUs when no whole one comes in so many
+        seconds, or what comes is none."""
+        with _hanging_up_after(seconds, self._peer) as late:
+            try:
+                return wire.read(self._connection.recv_bytes(_LONGEST))
+            except (OSError, EOFError, wire.NotOurs) as error:
+                if late.is_set():
+                    raise NotOfUs(f"no word came for {seconds:.0f} s") from error
+                raise NotOfUs(f"the connection has ended: {first_line(error)}") from error
 
     def wait_until_ended(self, seconds: float) -> None:
         """Wait until the other end has closed the connection, for so many seconds at most."""
@@ -94,8 +106,9 @@ class Link:
     def close(self) -> None:
         """End the connection. `lost` is not called."""
         self._ended.set()
-        self._out.put(None)
-        self._connection.close()
+        self._hang_up()
+        if not self._threads:
+            self._release()
 
     # -- inside --------------------------------------------------------------------------
 
@@ -108,7 +121,7 @@ class Link:
                     self.last_alive = message
                 else:
                     take(message)
-        except (OSError, EOFError, TypeError):  # a TypeError where `close` came while it read
+        except (OSError, EOFError):
             self._end("the connection was closed")
         except wire.NotOurs as error:
             self._end(str(error))
@@ -136,11 +149,24 @@ class Link:
             elif now - self._last > self.patience:
                 self._end(f"no sign of life for {self.patience:.0f} s")
             before = now
+        for other in self._threads[:2]:
+            other.join()
+        self._release()
 
     def _end(self, why: str) -> None:
         if not self._ended.is_set():
             self._ended.set()
+            self._hang_up()
             self._lost(why)
+
+    def _hang_up(self) -> None:
+        """Have the threads that send and listen end."""
+        self._out.put(None)
+        hang_up(self._peer)
+
+    def _release(self) -> None:
+        self._connection.close()
+        self._peer.close()
 
 
 def connect(address: tuple[str, int], secret: bytes, lost: Callable[[str], None]) -> Link:
@@ -153,22 +179,55 @@ def connect(address: tuple[str, int], secret: bytes, lost: Callable[[str], None]
     return met(peer, secret, lost, first=False)
 
 
-def met(peer: socket.socket, secret: bytes, lost: Callable[[str], None], *, first: bool) -> Link:
+def met(
+    peer: socket.socket,
+    secret: bytes,
+    lost: Callable[[str], None],
+    *,
+    first: bool,
+    seconds: float = _MEETING_SECONDS,
+) -> Link:
     """The link over a new socket, once both ends have proved that they know the secret; who
-    accepted the connection asks `first`. Takes at most 5 seconds. Raises NotOfUs."""
-    peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    accepted the connection asks `first`. Raises NotOfUs where that is not so in so many seconds;
+    the socket is closed then."""
     peer.settimeout(None)
-    connection = Connection(peer.detach())
-    late = threading.Timer(_MEETING_SECONDS, connection.close)
-    late.daemon = True
-    late.start()
+    connection = Connection(os.dup(peer.fileno()))
     steps = (deliver_challenge, answer_challenge)
+    with _hanging_up_after(seconds, peer) as late:
+        try:
+            peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            for step in steps if first else steps[::-1]:
+                step(connection, secret)
+        except (AuthenticationError, OSError, EOFError, AssertionError, ValueError) as error:
+            connection.close()
+            peer.close()
+            why = "it does not know the secret of this cluster"
+            if late.is_set():
+                why = f"it did not prove within {seconds:.0f} s that it knows the secret"
+            raise NotOfUs(why) from error
+    return Link(peer, connection, lost)
+
+
+def hang_up(peer: socket.socket) -> None:
+    """End a connection both ways. Who reads from it or writes to it on another thread gets an
+    error at once; closing its descriptor would not wake them. Any thread."""
+    with suppress(OSError):  # it has ended already
+        peer.shutdown(socket.SHUT_RDWR)
+
+
+@contextmanager
+def _hanging_up_after(seconds: float, peer: socket.socket) -> Iterator[threading.Event]:
+    """Hang up if the block takes more than so many seconds. The event is set when that was so."""
+    late = threading.Event()
+
+    def end() -> None:
+        late.set()
+        hang_up(peer)
+
+    timer = threading.Timer(seconds, end)
+    timer.daemon = True
+    timer.start()
     try:
-        for step in steps if first else steps[::-1]:
-            step(connection, secret)
-    except (AuthenticationError, OSError, EOFError, AssertionError, ValueError, TypeError) as error:
-        connection.close()
-        raise NotOfUs("it does not know the secret of this cluster") from error
+        yield late
     finally:
-        late.cancel()
-    return Link(connection, lost)
+        timer.cancel()

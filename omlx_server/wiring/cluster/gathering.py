@@ -19,8 +19,16 @@ from omlx_server.core.cluster.hosts import Host
 from omlx_server.core.cluster.meeting import Form, Hello, Ready, Refused, Welcome
 from omlx_server.core.cluster.state import RankState, Standing
 from omlx_server.core.cluster.told import Closing, Found, Told
-from omlx_server.engine.cluster.link import FORMING_SECONDS, LOST_SECONDS, Link, NotOfUs, met
+from omlx_server.engine.cluster.link import (
+    FORMING_SECONDS,
+    LOST_SECONDS,
+    Link,
+    NotOfUs,
+    hang_up,
+    met,
+)
 from omlx_server.errors import UsageError, first_line
+from omlx_server.wiring.cluster.meetings import Meetings
 from omlx_server.wiring.cluster.options import GatheringOptions
 from omlx_server.wiring.cluster.starting import RankCommand, commands_of
 from omlx_server.wiring.cluster.versions import difference, versions
@@ -29,6 +37,7 @@ _log = logging.getLogger(__name__)
 _LAST_WORD_SECONDS = 2.0
 # Where a rank dies, the steps of others may fail before its connection is seen to end.
 _CAUSE_SECONDS = 1.0
+_ACCEPT_AGAIN_SECONDS = 0.5
 _AGAIN_SECONDS = (1.0, 2.0, 5.0, 10.0)
 
 
@@ -148,6 +157,7 @@ class Gathering:
         tiers before, for at most so many seconds. Nothing counts as lost."""
         self._ended.set()
         if self._listener is not None:
+            hang_up(self._listener)
             self._listener.close()
         last = time.monotonic() + seconds + _LAST_WORD_SECONDS
         if self._formed and not self.problem:
@@ -183,12 +193,15 @@ class Gathering:
 
     def _accept(self) -> None:
         assert self._listener is not None
+        meetings = Meetings(self._meet)
         while not self._ended.is_set():
             try:
                 peer, address = self._listener.accept()
-            except OSError:
-                return
-            self._thread("meets", self._meet, peer, address[0])
+            except OSError as error:  # it is closed, or this process has no descriptor left
+                if not self._ended.wait(_ACCEPT_AGAIN_SECONDS):
+                    _log.warning("no rank can be met: %s", first_line(error))
+                continue
+            meetings.begin(peer, address[0])
 
     def _meet(self, peer: socket.socket, address: str) -> None:
         member: _Member | None = None

@@ -1,0 +1,48 @@
+"""New connections to rank 0, each of which is met on a thread of its own, a bounded number at once.
+
+Anybody who reaches the port can connect. So strangers who say nothing must neither use up threads
+and descriptors, nor keep the ranks out.
+"""
+
+import socket
+import threading
+from collections.abc import Callable
+
+from omlx_server.engine.cluster.link import hang_up
+
+MOST = 32
+"""Connections that are met at once."""
+
+
+class Meetings:
+    """Calls `meet` with each new socket and the address of its other end. It owns the socket, and
+    returns when the connection is a rank's or is refused."""
+
+    def __init__(self, meet: Callable[[socket.socket, str], None]) -> None:
+        self._meet = meet
+        self._room = threading.BoundedSemaphore(MOST)
+        self._lock = threading.Lock()
+        self._peers = dict[int, socket.socket]()  # the eldest first
+        self._count = 0
+
+    def begin(self, peer: socket.socket, address: str) -> None:
+        """Meet who has connected. Where `MOST` are being met already, the eldest of them, which has
+        had the most time to say who it is, is refused. Called on one thread."""
+        if not self._room.acquire(blocking=False):
+            with self._lock:
+                if self._peers:
+                    hang_up(next(iter(self._peers.values())))
+            self._room.acquire()
+        self._count += 1
+        with self._lock:
+            self._peers[self._count] = peer
+        args = (self._count, peer, address)
+        threading.Thread(target=self._run, args=args, name="cluster-meets", daemon=True).start()
+
+    def _run(self, number: int, peer: socket.socket, address: str) -> None:
+        try:
+            self._meet(peer, address)
+        finally:
+            with self._lock:
+                del self._peers[number]
+            self._room.release()

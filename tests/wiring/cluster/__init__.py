@@ -1,0 +1,1 @@
+"""Tests of how rank 0 meets the other ranks."""

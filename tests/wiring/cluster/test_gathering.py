@@ -1,0 +1,160 @@
+"""Who comes to the port of rank 0: ranks are admitted, and all others refused, which the log says.
+Their processes are not needed for that: both ends of each connection are in this one."""
+
+import logging
+import socket
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import psutil
+import pytest
+
+from omlx_server.core.cluster.hosts import Host
+from omlx_server.core.cluster.meeting import Form, Hello, Ready, Refused, Welcome
+from omlx_server.core.cluster.state import Standing
+from omlx_server.engine.cluster.link import Link, NotOfUs, connect
+from omlx_server.process.ports import next_free
+from omlx_server.wiring.cluster.gathering import Gathering, GatheringOptions
+from omlx_server.wiring.cluster.meetings import MOST
+from omlx_server.wiring.cluster.versions import versions
+from tests.api.harness import wait_for
+from tests.engine.cluster.descriptors import cluster_threads, nothing_left
+
+SECRET = b"the secret of this test"
+HERE = Host("", ("127.0.0.1",))
+WELCOME = Welcome(2, (), ("org/tiny",), "fingerprint", ("none", 0.0, 0), 16, has_cold=False)
+ADDRESSES = ("127.0.0.1:1",)
+
+
+class Port:
+    """A gathering of two ranks, the second of which is to come by itself, and its port."""
+
+    def __init__(self) -> None:
+        port = next_free("127.0.0.1", 21_000)
+        assert port is not None
+        self.address = ("127.0.0.1", port)
+        self.lost = list[str]()
+        self.gathering = Gathering(GatheringOptions((HERE, HERE), port, SECRET))
+        self.gathering.on_lost = self.lost.append
+        self.gathering.begin(WELCOME)
+
+    @property
+    def standing(self) -> Standing:
+        return self.gathering.states[0].standing
+
+    def says_hello(self, hello: Hello) -> tuple[Link, Any]:
+        """A link whose other end has been told this, and what it answers."""
+        link = connect(self.address, SECRET, lambda why: None)
+        link.say(hello)
+        return link, link.hear()
+
+
+@pytest.fixture
+def port() -> Iterator[Port]:
+    with nothing_left():
+        port = Port()
+        yield port
+        port.gathering.close()
+
+
+def hello(rank: int = 1, **changes: str) -> Hello:
+    found = {**dict(versions()), **changes}
+    return Hello(rank, tuple(found.items()), "a machine")
+
+
+def test_a_stranger_is_refused_and_the_log_says_its_address(
+    port: Port, caplog: pytest.LogCaptureFixture
+) -> None:
+    with socket.create_connection(port.address) as stranger:
+        stranger.sendall(b"GET / HTTP/1.1\r\n\r\n")
+        wait_for(lambda: "a rank at 127.0.0.1 is refused" in caplog.text)
+    with pytest.raises(NotOfUs, match="does not know the secret"):
+        connect(port.address, b"another secret", pytest.fail)
+    assert caplog.text.count("it does not know the secret of this cluster") == 1
+    assert port.standing is Standing.AWAY
+
+
+@pytest.mark.parametrize(
+    ("said", "why", "standing"),
+    [
+        (hello(mlx="0.0.1"), "mlx 0.0.1 and not", Standing.REFUSED),
+        (hello(omlx_server="0.0.1"), "omlx_server 0.0.1 and not", Standing.REFUSED),
+        (Hello(1, (), "here"), "mlx None and not", Standing.REFUSED),
+        (hello(rank=7), "there is no rank 7 here", Standing.AWAY),
+        (hello(rank=0), "there is no rank 0 here", Standing.AWAY),
+    ],
+    ids=["mlx", "omlx_server", "no versions", "rank 7", "rank 0"],
+)
+def test_who_does_not_fit_is_refused_and_told_why(
+    port: Port, caplog: pytest.LogCaptureFixture, said: Hello, why: str, standing: Standing
+) -> None:
+    link, answer = port.says_hello(said)
+    link.close()
+    assert isinstance(answer, Refused) and why in answer.why
+    wait_for(lambda: "a rank at 127.0.0.1 is refused" in caplog.text)
+    assert why in caplog.text
+    state = port.gathering.states[0]
+    assert state.standing is standing
+    assert (why in state.problem) == (standing is Standing.REFUSED)
+
+
+def test_who_says_no_hello_is_refused(port: Port, caplog: pytest.LogCaptureFixture) -> None:
+    link = connect(port.address, SECRET, pytest.fail)
+    link.say(Ready(ADDRESSES))
+    wait_for(lambda: "it did not say who it is" in caplog.text)
+    link.close()
+
+
+def test_a_rank_is_admitted_once_before_the_group_is_formed_and_after(
+    port: Port, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    first, welcome = port.says_hello(hello())
+    assert welcome == replace(WELCOME, ips=[*HERE.ips], names=[*WELCOME.names])
+    wait_for(lambda: "rank 1 is here: a machine" in caplog.text)
+    assert port.standing is Standing.CHECKING
+    heard = list[object]()
+    first.start(heard.append)
+    for formed in (False, True):
+        second, answer = port.says_hello(hello())
+        second.close()
+        assert answer == Refused("rank 1 is here already")
+        if not formed:
+            first.tell(Ready(ADDRESSES))
+            wait_for(lambda: port.gathering.is_complete)
+            assert port.gathering.form(ADDRESSES) == [ADDRESSES, ADDRESSES]
+            wait_for(lambda: Form([[*ADDRESSES]] * 2) in heard)
+    assert port.standing is Standing.HERE and not port.lost
+    first.close()
+    wait_for(lambda: port.lost == ["rank 1 (localhost) is lost: the connection was closed"])
+
+
+def test_many_strangers_at_once_take_few_threads_and_keep_no_rank_out(port: Port) -> None:
+    """They say nothing, and only those that are ended for others' sake go before 5 seconds."""
+    process = psutil.Process()
+    descriptors, threads = process.num_fds(), cluster_threads()
+    strangers = [socket.create_connection(port.address) for _ in range(200)]
+    try:
+        wait_for(lambda: sum(map(is_over, strangers)) >= len(strangers) - MOST)
+        assert cluster_threads() - threads <= MOST
+        assert process.num_fds() - descriptors <= len(strangers) + 3 * MOST
+        link, welcome = port.says_hello(hello())
+        assert isinstance(welcome, Welcome)
+        link.close()
+    finally:
+        for stranger in strangers:
+            stranger.close()
+
+
+def is_over(stranger: socket.socket) -> bool:
+    """Whether the other end has hung up on this one."""
+    stranger.setblocking(False)
+    try:
+        while stranger.recv(100):
+            pass
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
+    return True
