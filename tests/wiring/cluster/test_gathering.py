@@ -15,8 +15,9 @@ from omlx_server.core.cluster.meeting import Form, Hello, Ready, Refused, Welcom
 from omlx_server.core.cluster.state import Standing
 from omlx_server.engine.cluster.link import Link, NotOfUs, connect
 from omlx_server.process.ports import next_free
-from omlx_server.wiring.cluster.gathering import Gathering, GatheringOptions
+from omlx_server.wiring.cluster.gathering import Gathering
 from omlx_server.wiring.cluster.meetings import MOST
+from omlx_server.wiring.cluster.options import GatheringOptions
 from omlx_server.wiring.cluster.versions import versions
 from tests.api.harness import wait_for
 from tests.engine.cluster.descriptors import cluster_threads, nothing_left
@@ -113,7 +114,7 @@ def test_a_rank_is_admitted_once_before_the_group_is_formed_and_after(
     first, welcome = port.says_hello(hello())
     assert welcome == replace(WELCOME, ips=[*HERE.ips], names=[*WELCOME.names])
     wait_for(lambda: "rank 1 is here: a machine" in caplog.text)
-    assert port.standing is Standing.CHECKING
+    wait_for(lambda: port.standing is Standing.CHECKING)
     heard = list[object]()
     first.start(heard.append)
     for formed in (False, True):
@@ -124,7 +125,7 @@ def test_a_rank_is_admitted_once_before_the_group_is_formed_and_after(
             first.tell(Ready(ADDRESSES))
             wait_for(lambda: port.gathering.is_complete)
             assert port.gathering.form(ADDRESSES) == [ADDRESSES, ADDRESSES]
-            wait_for(lambda: Form([[*ADDRESSES]] * 2) in heard)
+            wait_for(lambda: Form([[*ADDRESSES]] * 2, []) in heard)
     assert port.standing is Standing.HERE and not port.lost
     first.close()
     wait_for(lambda: port.lost == ["rank 1 (localhost) is lost: the connection was closed"])
