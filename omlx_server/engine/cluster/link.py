@@ -191,7 +191,11 @@ def met(
     accepted the connection asks `first`. Raises NotOfUs where that is not so in so many seconds;
     the socket is closed then."""
     peer.settimeout(None)
-    connection = Connection(os.dup(peer.fileno()))
+    try:
+        connection = Connection(os.dup(peer.fileno()))
+    except OSError as error:  # this process has no descriptor left
+        peer.close()
+        raise NotOfUs(f"it can't be met: {first_line(error)}") from error
     steps = (deliver_challenge, answer_challenge)
     with _hanging_up_after(seconds, peer) as late:
         try:
