@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 
-from omlx_server.core.cluster.hosts import Host, parsed
+from omlx_server.core.cluster.hosts import Host, parsed, rdma_of
 from omlx_server.core.cluster.state import ClusterReport
 from omlx_server.engine.client.engine_client import AsyncEngine
 from omlx_server.errors import ConfigError
@@ -38,12 +38,15 @@ _NOT_SHARED = ("cluster.secret", "cache.remote", "cluster.hosts")
 
 def hosts_of(settings: Settings) -> list[Host]:
     """The hosts of the cluster, or none where there is no cluster. Raises ConfigError where the
-    file can't be read."""
+    file can't be read, or lacks the devices that the back end needs."""
     if not settings.cluster.hosts:
         return []
     path = Path(settings.cluster.hosts)
     try:
-        return parsed(path.read_text(encoding="utf-8"))
+        hosts = parsed(path.read_text(encoding="utf-8"))
+        if settings.cluster.backend == "jaccl":
+            rdma_of(hosts)
+        return hosts
     except OSError as error:
         raise ConfigError(f"the hosts file {path} can't be read: {error.strerror}") from error
     except ValueError as error:

@@ -124,7 +124,8 @@ class _Rank:
         if self._ranks is None:
             self._link.patience = FORMING_SECONDS
             self._link.wait_until_sent()
-            self._ranks = form(addresses, self._rank, self._settings.cluster.backend)
+            backend, rdma = self._settings.cluster.backend, self._welcome.rdma
+            self._ranks = form(addresses, self._rank, backend, rdma)
         self._link.patience = LOST_SECONDS
         self._follower = load_part(
             self._path,

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from omlx_server.compute.cluster.ranks import Ranks, form
 from omlx_server.compute.hardware import device
+from omlx_server.core.cluster.hosts import rdma_of
 from omlx_server.core.cluster.meeting import Alive, Welcome
 from omlx_server.core.cluster.state import RankState, Standing
 from omlx_server.core.work import Work
@@ -48,6 +49,7 @@ class Cluster:
     def joining(self, located: Located, known_as: str, settings: Settings) -> Work[Ranks]:
         """Waits until all ranks have the model with this fingerprint, and connects with them."""
         kv = settings.kv_cache_of(located.names)
+        rdma = rdma_of(self.options.hosts) if self._backend == "jaccl" else ()
         self.gathering.begin(
             Welcome(
                 size=len(self.options.hosts),
@@ -57,13 +59,14 @@ class Cluster:
                 kv=(kv.scheme, kv.bits, kv.group_size),
                 block_tokens=settings.cache.block_tokens if settings.cache.enabled else 0,
                 has_cold=settings.cache.has_cold,
+                rdma=rdma,
             )
         )
         ips = self.options.hosts[0].ips
         while (addresses := self.gathering.form(free_addresses(ips))) is None:
             yield from self._waiting()
         if self._ranks is None:
-            self._ranks = form(addresses, 0, self._backend)
+            self._ranks = form(addresses, 0, self._backend, rdma)
             self.gathering.formed()
             _log.info("%d ranks are connected (%s)", self._ranks.size, self._backend)
         ranks = self._ranks
