@@ -126,7 +126,8 @@ class _Rank:
         if self._ranks is None:
             self._link.patience = FORMING_SECONDS
             self._link.wait_until_sent()
-            self._ranks = form(addresses, self._rank, self._settings.cluster.backend)
+            backend, rdma = self._settings.cluster.backend, self._welcome.rdma
+            self._ranks = form(addresses, self._rank, backend, rdma)
         self._link.patience = LOST_SECONDS
         for nbytes, rounds in sums:
             self._ranks.time_sums(nbytes, rounds)

@@ -89,6 +89,7 @@ class ColdTier:
         self._unlearned = 0
         self._unwanted: set[bytes] = set()  # salts; until it is known what is whose
         self._undeleted: dict[BlockKey, Delete] = {}
+        self._useless: set[BlockKey] = set()  # in a remote store, until they are written anew
         self._worker = Worker(home, secret, remote, lambda: self.wake())
         self.reads = ReadQueue(self.index, self.stats, self._worker, clock)
 
@@ -141,7 +142,7 @@ class ColdTier:
         self.index.release(key)
         self._pending[key] = block
         self._queued += block.nbytes
-        self._worker.submit(Write(record, block))
+        self._worker.submit(Write(record, block, replace=key in self._useless))
 
     def read(self, record: Record, patience: float) -> None:
         """Ask for a block. `poll` yields it, or after at most `patience` seconds the reason why
@@ -168,12 +169,11 @@ class ColdTier:
             self._settle(result)
 
     def reject(self, record: Record) -> None:
-        """Forget a block that was read and can't be used, and delete it unless the store is
-        remote."""
+        """Forget a block that was read and can't be used, and delete it; in a remote store it is
+        replaced when it is written again."""
         self.stats.failed["unusable"] += 1
         self.index.forget(record.key)
-        if self._listed:
-            self._submit_delete(name_of(record))
+        self._let_go(record)
 
     @property
     def pending(self) -> Mapping[BlockKey, Packed]:
@@ -339,7 +339,8 @@ class ColdTier:
             self.stats.dropped[done.reason] += 1
             if newest:
                 self.index.forget(key)
-        else:
+        elif done.nbytes:
+            self._useless.discard(key)
             self.stats.written += 1
             self.stats.written_bytes += done.nbytes
             self.index.resize(key, done.nbytes)
@@ -351,8 +352,15 @@ class ColdTier:
         record, reason = recalled.record, recalled.reason
         if reason and reason not in _PASSING and record.key not in self._pending:
             self.index.forget(record.key)
-            if reason != "gone" and self._listed:
-                self._submit_delete(name_of(record))
+            if reason != "gone":
+                self._let_go(record)
+
+    def _let_go(self, record: Record) -> None:
+        """What is stored of this block is of no use."""
+        if self._listed:
+            self._submit_delete(name_of(record))
+        else:
+            self._useless.add(record.key)
 
     def _delete(self, entries: list[ColdEntry]) -> None:
         for entry in entries if self._listed else ():

@@ -33,10 +33,12 @@ _TOUCH_SECONDS = 1e-5
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """A job: keep a block."""
+    """A job: keep a block. A store that can't be listed may have it already: then it is not sent
+    again, unless it is to `replace` what is there."""
 
     record: Record
     packed: Packed
+    replace: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +99,7 @@ Job = Ordered | Read | Contains | Heads
 @dataclass(frozen=True, slots=True)
 class Done:
     """The result of any job but a read. `reason` is empty when it worked. `nbytes`: how many bytes
-    were written. `records`: what was found."""
+    were written, 0 where the store had them. `records`: what was found."""
 
     job: Job
     reason: str = ""
@@ -285,11 +287,14 @@ class Worker(threading.Thread):
         return name if self._listed else own_name(name, self._secret)
 
     def _write(self, job: Write) -> Done:
+        place = self._place(name_of(job.record))
+        if not (self._listed or job.replace) and place in self._medium.contains_many([place]):
+            return Done(job)
         try:
             parts = encode(job.record, job.packed, self._secret)
         except ValueError as error:
             raise MediumError("format", str(error)) from error
-        self._medium.put(self._place(name_of(job.record)), parts)
+        self._medium.put(place, parts)
         return Done(job, nbytes=sum(memoryview(part).nbytes for part in parts))
 
     def _read(self, wanted: Record, begun: float) -> Recalled:

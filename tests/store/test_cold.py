@@ -8,7 +8,7 @@ import os
 import shutil
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -831,6 +831,10 @@ class Unreachable:
     def get(self, name: Name) -> bytes | None:
         self._ask()
         return self.blocks.get(name)
+
+    def contains_many(self, names: Iterable[Name]) -> set[Name]:
+        self._ask()
+        return set(names) & self.blocks.keys()
 
     def put(self, name: Name, parts: Sequence[Buffer]) -> None:
         self._ask()

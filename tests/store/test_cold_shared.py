@@ -128,6 +128,24 @@ def test_what_has_no_room_in_the_index_is_still_in_the_store(tmp_path: Path) -> 
         assert server.tier.report().evicted == 0
 
 
+def test_what_the_index_forgot_is_found_again_and_not_sent_again(tmp_path: Path) -> None:
+    blocks = [*chain(2), *chain(2, tag=1)]
+    with serving(tmp_path, budget=3 * DATA) as one, serving(tmp_path) as two:
+        write(one.tier, *blocks)
+        settle(one.tier)
+        assert len(one.tier.index) < 4 == one.tier.report().written
+        one.ask(*(record for record in blocks if record.key not in one.tier.index))
+        one.answers()
+        assert in_index(one.tier) == {record.key for record in blocks}
+        for record in blocks:
+            assert same(fetch(one.tier, record).packed, record)
+        write(two.tier, *blocks)
+        settle(two.tier)
+        assert (two.tier.report().written, two.tier.report().dropped) == (0, {})
+        assert in_index(two.tier) == {record.key for record in blocks}
+        assert all(same(fetch(two.tier, record).packed, record) for record in blocks)
+
+
 def test_what_others_have_removed_is_a_miss_and_forgotten(tmp_path: Path) -> None:
     (record,) = chain(1)
     with serving(tmp_path) as server:
@@ -161,6 +179,10 @@ def test_what_is_of_no_use_here_is_left_to_others(tmp_path: Path, harm: str) -> 
             assert sum(tier.report().failed.values()) == 1
             root = tmp_path / "store" if tier is server.tier else tmp_path / "own"
             assert len(on_disk(root)) == left
+            write(tier, record)
+            settle(tier)
+            assert tier.report().written == 2
+            assert same(fetch(tier, record).packed, record)
 
 
 def test_a_cleared_model_goes_from_the_store_as_far_as_it_is_known(tmp_path: Path) -> None:

@@ -1,6 +1,6 @@
 """The group of processes that compute one model together, on mx.distributed. Mlx thread.
 
-Source: MLX, "Distributed Communication" (the ring back end, its host file and environment).
+Source: MLX, "Distributed Communication" (the files and the environment of its back ends).
 """
 
 import json
@@ -14,6 +14,7 @@ from pathlib import Path
 import mlx.core as mx
 
 from omlx_server.compute.hardware import device
+from omlx_server.core.cluster.hosts import Devices
 from omlx_server.core.cluster.told import Told
 from omlx_server.errors import ModelUnavailable, first_line
 
@@ -74,20 +75,35 @@ class Ranks:
         return found
 
 
-def form(addresses: Sequence[Sequence[str]], rank: int, backend: str = "ring") -> Ranks:
+def form(
+    addresses: Sequence[Sequence[str]], rank: int, backend: str = "ring", rdma: Devices = ()
+) -> Ranks:
     """Connect with the other ranks, which must do the same at about the same time. `addresses` are
-    the "IP:port" of each rank, one or more. To be called once in a process.
+    the "IP:port" of each rank, one or more; `rdma` the devices between them, for the back end
+    "jaccl". To be called once in a process.
 
     Raises:
         ModelUnavailable: the ranks can't be connected.
     """
     with tempfile.TemporaryDirectory() as directory:
-        hosts = Path(directory) / "hosts.json"
-        hosts.write_text(json.dumps([list(own) for own in addresses]), encoding="utf-8")
-        os.environ["MLX_HOSTFILE"], os.environ["MLX_RANK"] = str(hosts), str(rank)
+        os.environ.update(environment(Path(directory), addresses, rank, backend, rdma))
         try:
             group = mx.distributed.init(strict=True, backend=backend)
         except (RuntimeError, ValueError) as error:
             why = first_line(error)
             raise ModelUnavailable(f"rank {rank} can't connect with the others: {why}") from error
     return Ranks(group.rank(), group.size(), group)
+
+
+def environment(
+    directory: Path, addresses: Sequence[Sequence[str]], rank: int, backend: str, rdma: Devices
+) -> dict[str, str]:
+    """The environment variables from which MLX learns of the group. Writes the file that one of
+    them names into `directory`."""
+    file, own = directory / "group.json", {"MLX_RANK": str(rank)}
+    if backend == "jaccl":
+        file.write_text(json.dumps(rdma), encoding="utf-8")
+        first = addresses[0][0]  # at which rank 0 listens until all have met
+        return {**own, "MLX_IBV_DEVICES": str(file), "MLX_JACCL_COORDINATOR": first}
+    file.write_text(json.dumps(addresses), encoding="utf-8")
+    return {**own, "MLX_HOSTFILE": str(file)}

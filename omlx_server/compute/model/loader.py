@@ -1,21 +1,23 @@
 """Loads a model directory into memory. Runs on the mlx thread, which owns the arrays."""
 
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
 import mlx.nn as nn
 from mlx.utils import tree_flatten
-from mlx_lm.utils import load_config, load_model
+from mlx_lm.utils import _get_classes, load_model
 
 from omlx_server.compute.adapters.adapters import Adapters
 from omlx_server.compute.architectures import gemma3, idefics3
 from omlx_server.compute.architectures.heads import Headed
 from omlx_server.compute.architectures.pair import members
+from omlx_server.compute.cluster.part import Arrays, opening_part
 from omlx_server.compute.cluster.ranks import Ranks
-from omlx_server.compute.cluster.splitting import split
 from omlx_server.compute.kv import dispatch
 from omlx_server.compute.kv.schemes.base import Scheme
 from omlx_server.compute.model.fingerprint import fingerprint, together_fingerprint
@@ -139,9 +141,10 @@ def _reading(
     """The model with its weights and caches, its config.json, and its sizes; with `ranks` this
     rank's part."""
     dispatch.install()
-    model, config = of_model(path, lambda: _open(path))
-    if ranks is not None:
-        split(model, ranks)
+    if ranks is None:
+        model, config = of_model(path, lambda: _open(path))
+    else:
+        model, config = yield from opening_part(path, ranks, partial(_open, path))
     yield
     yield from reading(model, path)
     if scheme is not None:
@@ -186,17 +189,44 @@ def _with_heads(
     return headed, together_fingerprint(known_as, "heads")
 
 
-def _open(path: Path) -> tuple[nn.Module, dict[str, Any]]:
-    """The model, with weights that are lazy arrays, and its config.json."""
+def _open(
+    path: Path, tell: Callable[[Arrays], None] | None = None
+) -> tuple[nn.Module, dict[str, Any]]:
+    """The model, with weights that are lazy arrays, and its config.json. `tell` is called with the
+    arrays as they are in its files, by their names there."""
+
+    def classes(config: dict[str, Any]) -> tuple[Callable[[Any], nn.Module], Any]:
+        made, args = idefics3.classes(config) or gemma3.classes(config) or _get_classes(config)
+        return (made if tell is None else _telling(made, tell)), args
+
     try:
         opened: tuple[nn.Module, dict[str, Any]]
-        config = load_config(path)
-        own = idefics3.classes(config) or gemma3.classes(config)
-        options = {} if own is None else {"get_model_classes": lambda config: own}
-        opened = load_model(path, lazy=True, trust_remote_code=False, **options)
+        opened = load_model(path, lazy=True, trust_remote_code=False, get_model_classes=classes)
     except SystemExit as error:  # mlx-lm's olmo exits without the package that it needs
         raise ImportError("its class in mlx-lm needs a package that is not installed") from error
     return opened
+
+
+def _telling(
+    made: Callable[[Any], nn.Module], tell: Callable[[Arrays], None]
+) -> Callable[[Any], nn.Module]:
+    """What makes a model as its class does; the model tells which arrays it is given to sanitize,
+    the one time that mlx-lm has it do so."""
+
+    def make(args: Any) -> nn.Module:
+        model: Any = made(args)
+        sanitize = getattr(model, "sanitize", dict)
+
+        def telling(weights: Arrays) -> Any:
+            del model.sanitize
+            tell(weights)
+            return sanitize(weights)
+
+        model.sanitize = telling
+        found: nn.Module = model
+        return found
+
+    return make
 
 
 def _log_quantised(scheme: Scheme, found: Quantised) -> None:

@@ -13,6 +13,8 @@ A rank that can't go on says Refused at any time.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from omlx_server.core.cluster.hosts import Devices
+
 
 @dataclass(frozen=True, slots=True)
 class Hello:
@@ -29,7 +31,7 @@ class Welcome:
     """The model to load, of `size` ranks: the names by which it may be found, the fingerprint of
     its files, its KV scheme (name, bits, group size) and the tokens of a block, 0 where there is no
     prefix cache. With `has_cold` evicted blocks go to a cold tier. `ips`: the addresses at which
-    the rank is to be reached."""
+    the rank is to be reached. `rdma`: the devices of all ranks, where they connect by JACCL."""
 
     size: int
     ips: Sequence[str]
@@ -38,6 +40,7 @@ class Welcome:
     kv: tuple[str, float, int]
     block_tokens: int
     has_cold: bool
+    rdma: Devices = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -73,7 +73,16 @@ def _welcome(options: GatheringOptions, located: Located) -> Welcome:
     minutes to read."""
     known_as = fingerprint(located.path)
     names = (*located.names, str(located.path))
-    return Welcome(len(options.hosts), (), names, known_as, ("none", 0, 0), 0, has_cold=False)
+    return Welcome(
+        size=len(options.hosts),
+        ips=(),
+        names=names,
+        fingerprint=known_as,
+        kv=("none", 0, 0),
+        block_tokens=0,
+        has_cold=False,
+        rdma=options.rdma,
+    )
 
 
 def _met(gathering: Gathering) -> list[RankState]:
@@ -104,7 +113,12 @@ def _sums(
     located: Located,
 ) -> Iterator[Finding]:
     addresses = gathering.form(free_addresses(options.hosts[0].ips), _ROUNDS)
-    order = {"addresses": addresses, "backend": backend, "sums": _ROUNDS}
+    order = {
+        "addresses": addresses,
+        "backend": backend,
+        "rdma": options.rdma,
+        "sums": _ROUNDS,
+    }
     problem = why_no_sums(gathering, process, order) if addresses else "a rank is gone again"
     yield findings.connected(gathering.size, backend, problem)
     if problem:

@@ -58,13 +58,14 @@ class Cluster:
                 kv=(kv.scheme, kv.bits, kv.group_size),
                 block_tokens=settings.cache.block_tokens if settings.cache.enabled else 0,
                 has_cold=settings.cache.has_cold,
+                rdma=self.options.rdma,
             )
         )
         ips = self.options.hosts[0].ips
         while (addresses := self.gathering.form(free_addresses(ips))) is None:
             yield from self._waiting()
         if self._ranks is None:
-            self._ranks = form(addresses, 0, self._backend)
+            self._ranks = form(addresses, 0, self._backend, self.options.rdma)
             self.gathering.formed()
             _log.info("%d ranks are connected (%s)", self._ranks.size, self._backend)
         ranks = self._ranks

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from omlx_server.core.cluster.hosts import Host, parsed
+from omlx_server.core.cluster.hosts import Devices, Host, parsed, rdma_of
 from omlx_server.errors import ConfigError
 from omlx_server.settings import Loaded, Settings
 
@@ -18,23 +18,27 @@ _NOT_SHARED = ("cluster.secret", "cache.remote", "cluster.hosts")
 class GatheringOptions:
     """`hosts` by rank; with a `secret` ranks are started by hand, and know it. `port` is where rank
     0 listens, 0 for any. `program` is that on other machines, and `options` are those of ranks on
-    this one."""
+    this one. `rdma`: the devices between them, for the back end JACCL."""
 
     hosts: Sequence[Host]
     port: int = 0
     secret: bytes = b""
     program: str = "omlx-server"
     options: Sequence[str] = ()
+    rdma: Devices = ()
 
 
 def hosts_of(settings: Settings) -> list[Host]:
     """The hosts of the cluster, or none where there is no cluster. Raises ConfigError where the
-    file can't be read."""
+    file can't be read, or lacks the devices that the back end needs."""
     if not settings.cluster.hosts:
         return []
     path = Path(settings.cluster.hosts)
     try:
-        return parsed(path.read_text(encoding="utf-8"))
+        hosts = parsed(path.read_text(encoding="utf-8"))
+        if settings.cluster.backend == "jaccl":
+            rdma_of(hosts)
+        return hosts
     except OSError as error:
         raise ConfigError(f"the hosts file {path} can't be read: {error.strerror}") from error
     except ValueError as error:
@@ -49,4 +53,5 @@ def gathering_options(loaded: Loaded, hosts: Sequence[Host]) -> GatheringOptions
         if key.startswith(_SHARED) and key not in _NOT_SHARED:
             options += ["--set", f"{key}={value}"]
     secret = own.secret.reveal().encode()
-    return GatheringOptions(hosts, own.port, secret, own.program, tuple(options))
+    rdma = rdma_of(hosts) if own.backend == "jaccl" else ()
+    return GatheringOptions(hosts, own.port, secret, own.program, tuple(options), rdma)

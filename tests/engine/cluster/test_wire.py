@@ -56,6 +56,13 @@ def test_a_cut_keeps_its_number() -> None:
     assert read.step.tails[0].cut.number == CUT.number
 
 
+def test_a_welcome_has_the_devices_of_all_ranks() -> None:
+    rdma = (((), ("rdma_en2",)), (("rdma_en3",), ()))
+    welcome = meeting.Welcome(2, (), ("m",), "f", ("none", 4.0, 64), 16, has_cold=True, rdma=rdma)
+    read = wire.read(wire.written(welcome))
+    assert read.rdma == [[[], ["rdma_en2"]], [["rdma_en3"], []]]
+
+
 @pytest.mark.parametrize(
     "data",
     [
