@@ -1,5 +1,6 @@
 """`scripts/bench rows`, on a tiny model: what it measures is there and adds up."""
 
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -78,3 +79,7 @@ def test_the_report_has_every_metric_and_requirement(metrics: list[Metric], tmp_
         assert metric.spec.name in (tmp_path / "rows.json").read_text()
     assert all(requirement.title in text for requirement in required)
     pairs_report.tables(report)
+    nothing_required = replace(report, requirements=())
+    assert text.startswith(pairs_report.markdown(nothing_required))
+    assert "required" not in pairs_report.markdown(nothing_required)
+    assert len(pairs_report.tables(nothing_required).renderables) == 1

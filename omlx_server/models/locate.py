@@ -139,7 +139,7 @@ def candidates(dirs: Sequence[Path]) -> Iterator[Located]:
         for child in _subdirectories(root.expanduser()):
             inner = [] if _is_file(child / "config.json") else _subdirectories(child)
             if not inner:
-                yield Located(child, (*_catalogue_names(child.name), child.name))
+                yield Located(child, _names_of(child.name))
             for path in inner:
                 yield located(path, f"{child.name}/{path.name}")
 
@@ -166,12 +166,12 @@ def own_directory(places: Places) -> Path:
     return places.dirs[0].expanduser()
 
 
-def _catalogue_names(directory: str) -> tuple[str, ...]:
-    """What a model of ours is called besides the name of its directory."""
+def _names_of(directory: str) -> tuple[str, ...]:
+    """The names of the model in a directory of this name; one of ours has more than that one."""
     if directory == MINILM.full_name:
         return (MINILM.full_name, MINILM.name)
     rows = (row for row in CATALOGUE if directory.startswith(f"{row.full_name}-"))
-    return next(((row.name, row.full_name) for row in rows), ())
+    return (*next(((row.name, row.full_name) for row in rows), ()), directory)
 
 
 def _subdirectories(directory: Path) -> list[Path]:

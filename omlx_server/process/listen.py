@@ -21,7 +21,8 @@ INHERITED = "OMLX_LISTENING_FD"
 _BACKLOG = 2048
 _NOT_FOR_OTHERS = 0o177
 _DIALLING_SECONDS = 1.0
-_ANY = ("0.0.0.0", "::")  # nobody else can have the port on any address then
+# Nobody else can have the port on any address then. This machine reaches it at the second one.
+_ANY = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 _OURS = ("omlx_server", "omlx-server")
 
 
@@ -93,11 +94,12 @@ def _hint(error: OSError, host: str, port: int) -> str:
 
 
 def url_of(sock: socket.socket) -> str:
-    """The http URL of a bound socket. For a Unix socket it is `unix:PATH`, which is no URL but
-    which our own commands accept as one."""
+    """The http URL at which this machine reaches a bound socket. For a Unix socket it is
+    `unix:PATH`, which is no URL but which our own commands accept as one."""
     if sock.family == socket.AF_UNIX:
         return f"{UNIX}{sock.getsockname()}"
     host, port = sock.getsockname()[:2]
+    host = _ANY.get(host, host)
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 

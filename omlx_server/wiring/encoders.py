@@ -146,8 +146,9 @@ def _find(
 ) -> Located | None:
     if not name:
         return None
-    own = bundled(name, settings.models, progress)
-    located = own or locate(name, settings.models, progress)
+    meant = settings.models.resolve_alias(name)
+    own = bundled(meant, settings.models, progress)
+    located = own or locate(meant, settings.models, progress)
     kind = kind_in(located.path, located.names[0])
     if kind not in kinds:
         raise ModelUnavailable(

@@ -70,14 +70,16 @@ def write(report: PairsReport, path: Path) -> None:
 def tables(report: PairsReport) -> Group:
     caption = "↑ more is better, ↓ less is better; ratios within a round, medians"
     shown = table.of_rows(report.model, _header(report), _rows(report), caption)
-    return Group(shown, table.requirements(report.requirements, "Required"))
+    required = report.requirements
+    return Group(shown, *([table.requirements(required, "Required")] if required else []))
 
 
 def markdown(report: PairsReport) -> str:
     """The same tables, for the docs."""
-    required = ([*table.in_words(r), VERDICTS[r.met][0]] for r in report.requirements)
+    required = [[*table.in_words(r), VERDICTS[r.met][0]] for r in report.requirements]
     header = ("what is required", "bound", "measured", "")
-    return "\n".join([*pipes(_header(report), _rows(report)), "", *pipes(header, required), ""])
+    below = ["", *pipes(header, required)] if required else []
+    return "\n".join([*pipes(_header(report), _rows(report)), *below, ""])
 
 
 def _header(report: PairsReport) -> tuple[str, ...]:

@@ -98,7 +98,8 @@ def test_what_is_no_text_is_escaped() -> None:
 def test_where_stdout_is_the_archive_errors_stand_on_stderr() -> None:
     result = omlx("cache", "export", "--prompt", "x", "-o", "-", "--json")
     assert (result.exit_code, result.stdout) == (1, "")
-    assert "nothing is stored in" in json.loads(result.stderr)["error"]["message"]
+    error = json.loads(result.stderr)["error"]
+    assert "nothing is stored in" in error["message"] and "/v1/cache/export" in error["hint"]
 
 
 # --- Nobody answers ------------------------------------------------------------------------------

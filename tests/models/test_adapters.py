@@ -10,7 +10,7 @@ import pytest
 
 from omlx_server.core.adapters import CONFIG, WEIGHTS
 from omlx_server.errors import AdapterNotFound, AdapterUnusable
-from omlx_server.models.adapters.files import read_adapter
+from omlx_server.models.adapters.files import check_adapter, read_adapter
 from omlx_server.models.adapters.registry import AdapterPlaces, AdapterRegistry
 
 PARAMETERS = {"rank": 4, "scale": 20.0, "dropout": 0.0, "keys": ["self_attn.q_proj"]}
@@ -140,10 +140,13 @@ def with_(**changes: Any) -> dict[str, Any]:
     ],
 )
 def test_a_config_that_can_not_be_used_is_refused(config: Any, says: str, tmp_path: Path) -> None:
+    path = save(tmp_path / "a", config)
     with pytest.raises(AdapterUnusable, match=says) as refused:
-        read_adapter(save(tmp_path / "a", config), "a")
+        read_adapter(path, "a")
     assert refused.value.message.startswith("the adapter 'a' can't be used: ")
     assert refused.value.param == "adapter"
+    with pytest.raises(AdapterUnusable, match=says):
+        check_adapter(path, "a")
 
 
 def test_an_older_config_without_a_type_is_lora(tmp_path: Path) -> None:
@@ -164,9 +167,12 @@ def test_damaged_and_missing_files_are_refused(tmp_path: Path) -> None:
         (path / name).unlink()
         if content is not None:
             (path / name).write_bytes(content)
-        with pytest.raises(AdapterUnusable, match=says):
-            read_adapter(path, "a")
+        for look in (read_adapter, check_adapter):
+            with pytest.raises(AdapterUnusable, match=says):
+                look(path, "a")
     path = save(tmp_path / "short")
+    check_adapter(path, "a")
     (path / WEIGHTS).write_bytes((path / WEIGHTS).read_bytes()[:-1])
-    with pytest.raises(AdapterUnusable, match="cut short"):
-        read_adapter(path, "a")
+    for look in (read_adapter, check_adapter):
+        with pytest.raises(AdapterUnusable, match="cut short"):
+            look(path, "a")

@@ -42,6 +42,11 @@ def test_a_port() -> None:
             bind("127.0.0.1", sock.getsockname()[1])
 
 
+def test_the_url_of_all_addresses_is_one_that_can_be_opened() -> None:
+    with bind("0.0.0.0", 0) as sock:  # it does not listen
+        assert url_of(sock) == f"http://127.0.0.1:{sock.getsockname()[1]}"
+
+
 def test_who_has_the_port_is_named_and_another_one_proposed() -> None:
     code = (
         "import socket, sys\n"

@@ -19,7 +19,7 @@ from rich.text import Text
 
 from omlx_server.cli.shell import stdin
 from omlx_server.cli.shell.options import load_settings
-from omlx_server.cli.shell.output import show_json, visible
+from omlx_server.cli.shell.output import count_blocks, show_json, visible
 from omlx_server.cli.shell.progress import open_display
 from omlx_server.errors import OmlxError, UsageError
 from omlx_server.settings import Cache
@@ -158,10 +158,6 @@ def _size(text: str) -> int:
     if not isinstance(size, int):
         raise UsageError(f"--to {text}: expected a size", hint="for example --to 5GB")
     return size
-
-
-def count_blocks(count: int) -> str:
-    return f"{count} block" if count == 1 else f"{count} blocks"
 
 
 # --- stats ---------------------------------------------------------------------------------------

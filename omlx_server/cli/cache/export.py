@@ -14,9 +14,9 @@ from typing import BinaryIO
 
 from rich.filesize import decimal
 
-from omlx_server.cli.cache.cache import count_blocks, of_model, opened
+from omlx_server.cli.cache.cache import of_model, opened
 from omlx_server.cli.cache.prompt_file import tokens_of_conversation, tokens_of_text
-from omlx_server.cli.shell.output import STDOUT, show_json, visible
+from omlx_server.cli.shell.output import STDOUT, count_blocks, show_json, visible
 from omlx_server.cli.shell.progress import Display, open_display
 from omlx_server.core.blocks.keys import BlockKey, namespace_id, root_key
 from omlx_server.core.blocks.record import Packed
@@ -28,6 +28,8 @@ from omlx_server.store.description import Description, Use
 from omlx_server.store.directory import ColdDirectory, Prefix, stored_prefix
 from omlx_server.store.mediums.medium import Name
 from omlx_server.store.mediums.operations import FILE_MODE
+
+_IN_MEMORY = "what a running server has computed is in its memory: POST /v1/cache/export"
 
 
 def run(
@@ -68,7 +70,7 @@ def _chosen(cold: ColdDirectory, model: str | None) -> tuple[Use, Description]:
     several, and OmlxError if nothing is stored or its blocks or tokenizer can't be used."""
     uses = [use for use in cold.uses() if use.blocks]
     if not uses:
-        raise OmlxError(f"nothing is stored in {cold.root}")
+        raise OmlxError(f"nothing is stored in {cold.root}", hint=_IN_MEMORY)
     chosen = uses if model is None else of_model(uses, model)
     if len(chosen) > 1:
         listed = ", ".join(f"{use.id} ({visible(use.model or '?')})" for use in chosen)

@@ -13,8 +13,8 @@ from typing import Any, BinaryIO
 
 from rich.filesize import decimal
 
-from omlx_server.cli.cache.cache import count_blocks, opened, take_stock
-from omlx_server.cli.shell.output import say, show_json, visible
+from omlx_server.cli.cache.cache import opened, take_stock
+from omlx_server.cli.shell.output import count_blocks, say, show_json, visible
 from omlx_server.cli.shell.progress import open_display
 from omlx_server.core.blocks.keys import namespace_id
 from omlx_server.core.blocks.record import Record

@@ -12,12 +12,13 @@ from typing import Any
 from omlx_server.cli.server_client.address import server_of
 from omlx_server.cli.server_client.chunks import in_chunks
 from omlx_server.cli.server_client.http import Reply, ServerClient
-from omlx_server.cli.shell.output import show_found
+from omlx_server.cli.shell.output import count_blocks, show_found
 from omlx_server.doctor.finding import in_words
 
 _TEXT = r'"(?:[^"\\]|\\.)*"'
 _SAMPLE = re.compile(rf"(?P<name>[\w:]+)(?:\{{(?P<labels>(?:[^\"}}]|{_TEXT})*)\}})? (?P<value>\S+)")
 _LABEL = re.compile(rf"(\w+)=({_TEXT})")
+_KEY_HINT = "give one to this command as OMLX_API_KEY"
 Samples = Mapping[tuple[str, str], float]
 
 
@@ -45,7 +46,7 @@ def _found(server: ServerClient) -> dict[str, Any]:
         "memory": told.get("memory"),
         "config": told.get("config"),
         "cluster": told.get("cluster") or [],
-        "problem": _refusal(about if wants_key else health),
+        "problem": f"{_refusal(about)} ({_KEY_HINT})" if wants_key else _refusal(health),
     }
     return found | _counted(server)
 
@@ -128,7 +129,7 @@ def _lines(found: Mapping[str, Any]) -> Iterator[str]:
         yield f"memory  {_memory(found['memory'])}"
     for tier, line in found.get("cache", {}).items():
         held, budget = in_words(line["bytes"]), in_words(line["budget_bytes"])
-        yield f"cache   {tier}: {line['blocks']} blocks, {held} of {budget}"
+        yield f"cache   {tier}: {count_blocks(line['blocks'])}, {held} of {budget}"
     if found.get("hit_ratio") is not None:
         yield f"hits    {percent(found['hit_ratio'])} of all prompt tokens came from the cache"
     drafts = found.get("drafts") or {}

@@ -1,23 +1,61 @@
 """Checks what `serve` can know before it imports MLX, which takes seconds: that its address is
-free, and that its models are here or can be downloaded. The server repeats these checks when it
-starts."""
+free, that its models are here or can be downloaded, and that the default adapter can be read. The
+server repeats these checks when it starts."""
 
+from pathlib import Path
+
+from omlx_server.core.adapters import is_path
+from omlx_server.errors import AdapterNotFound, AdapterUnusable, ModelUnavailable, UsageError
 from omlx_server.models import catalogue, locate
+from omlx_server.models.adapters.files import check_adapter
+from omlx_server.models.adapters.registry import AdapterPlaces
+from omlx_server.models.locate import Located
 from omlx_server.process.listen import listening
 from omlx_server.settings import Settings
+from omlx_server.settings.types import expanded
+
+_ADAPTER_HINT = "--adapter takes the name of an adapter of the model, or the path of its directory"
 
 
 def check_start(settings: Settings, model: str) -> None:
-    """Check the address and the models of a server. Uses no network.
+    """Check the address, the models and the default adapter of a server. Uses no network.
 
     Raises:
-        UsageError: another program has the address, or the address can't be used.
+        UsageError: another program has the address, or the address can't be used; or there is no
+            such adapter, or it can't be used.
         ModelUnavailable: there is no model of one of the names, or it is not whole.
     """
     server, models = settings.server, settings.models
     with listening(server.host, server.port, server.uds):
         pass
     names = (model, models.embedding, models.reranker, settings.speculation.draft_model)
-    for name in filter(None, names):
+    for name in map(models.resolve_alias, filter(None, names)):
         if name not in catalogue.NAMES:
             locate.find_or_expect(name, models)
+    _check_adapter(settings, models.resolve_alias(model))
+
+
+def _check_adapter(settings: Settings, model: str) -> None:
+    """Check the adapter for requests to `model` that name none. Of a model that is not here yet
+    only the path of an adapter can be checked. Raises UsageError."""
+    located = _here(settings, model)
+    names = located.names if located else (model,)
+    adapter = settings.default_adapter_of(names, served=True)
+    if is_path(adapter) and not (path := expanded(adapter).absolute()).is_dir():
+        raise UsageError(f"there is no directory {path} of an adapter", hint=_ADAPTER_HINT)
+    below = settings.adapters.directory
+    directory = located.path if located else Path()
+    places = AdapterPlaces(directory, names, Path(below) if below else None, adapter)
+    name = places.default_name
+    if name and (located or is_path(adapter)):
+        try:
+            check_adapter(places.directory_of(name), name)
+        except (AdapterNotFound, AdapterUnusable) as error:
+            raise UsageError(error.message, hint=_ADAPTER_HINT) from error
+
+
+def _here(settings: Settings, model: str) -> Located | None:
+    try:
+        return locate.find_here(model, settings.models)
+    except ModelUnavailable:  # a model of the catalogue that is not whole is made anew
+        return None

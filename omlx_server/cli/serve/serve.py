@@ -60,7 +60,8 @@ def _end(number: int, frame: FrameType | None) -> None:
 
 
 def _serve(model: str, loaded: settings.Loaded) -> int:
-    name = model or loaded.settings.models.default or STARTER.name
+    models = loaded.settings.models
+    name = models.resolve_alias(model or models.default or STARTER.name)
     check_start(loaded.settings, name)
     with open_display() as display:
         from omlx_server.process.server import serve

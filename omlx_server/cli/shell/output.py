@@ -59,6 +59,10 @@ def harmless(text: str) -> str:
     return _CONTROLS.sub("", text)
 
 
+def count_blocks(count: int) -> str:
+    return f"{count} block" if count == 1 else f"{count} blocks"
+
+
 def show_json(document: object, stream: TextIO | None = None, *, indent: int | None = 2) -> None:
     """Print the document as JSON, on stdout or on `stream`. If a character can't be encoded there,
     all that are not ASCII are escaped."""

@@ -29,6 +29,7 @@ from omlx_server.errors import OmlxError, UsageError
 
 _MOST_STDIN_BYTES = 16 * 1024 * 1024
 _PATIENCE = 1.0  # seconds
+_CLOSED_HINT = "send it to a file, or to /dev/null"
 _DUMB = ("", "dumb", "unknown")
 
 
@@ -53,6 +54,8 @@ class ChatOptions:
 
 def run(server: ServerClient, options: ChatOptions, fields: Mapping[str, float]) -> int:
     """Hold the conversation; `fields` are sampling fields of its requests."""
+    if options.once and sys.__stdout__ is None:  # the shell has closed it (`>&-`)
+        raise UsageError("stdout is closed, and the answer would be lost", hint=_CLOSED_HINT)
     _take_any_text()
     images = [read_image(path) for path in options.images]
     once = _with_stdin(options.once) if options.once else ()

@@ -3,15 +3,16 @@ them. Any thread."""
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from math import inf, isfinite
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from omlx_server.core.adapters import CONFIG, SIDES, WEIGHTS, Adapter, Shapes, digest_of
 from omlx_server.errors import AdapterUnusable, first_line
 from omlx_server.models import json_file
-from omlx_server.models.safetensors_header import Tensor, header_of
+from omlx_server.models.safetensors_header import Header, Tensor, header_of
 
 _F32 = 4
 _OTHER_TYPES = {
@@ -26,22 +27,43 @@ def read_adapter(directory: Path, name: str) -> Adapter:
     Raises:
         AdapterUnusable: a file is missing, can't be read, or is of a kind that can't be used.
     """
-    try:
+    with _usable(name):
         config = json_file.text(directory / CONFIG)
         rank, scale = _parameters(json.loads(config))
         with (directory / WEIGHTS).open("rb") as file:
-            header = header_of(file)
-            if header is None or header.nbytes < header.whole_bytes:
-                raise ValueError(f"{WEIGHTS} is damaged, or cut short")
+            header = _whole_header(file)
             shapes = _shapes(header.tensors)
             file.seek(0)
             digest = digest_of(config.encode(), hashlib.file_digest(file, "sha256").digest())
+    return Adapter(digest, name, directory, rank, scale, header.numbers * _F32, shapes)
+
+
+def check_adapter(directory: Path, name: str) -> None:
+    """Raise AdapterUnusable as `read_adapter` does; it reads only the header of the weights."""
+    with _usable(name):
+        _parameters(json.loads(json_file.text(directory / CONFIG)))
+        with (directory / WEIGHTS).open("rb") as file:
+            _shapes(_whole_header(file).tensors)
+
+
+@contextmanager
+def _usable(name: str) -> Iterator[None]:
+    """Raise what is wrong with the files of an adapter as AdapterUnusable."""
+    try:
+        yield
     except FileNotFoundError as error:
         raise _unusable(name, f"it has no {Path(error.filename).name}") from None
     except json_file.PROBLEMS as error:
         reason = error.strerror if isinstance(error, OSError) else first_line(error)
         raise _unusable(name, reason or "it can't be read") from error
-    return Adapter(digest, name, directory, rank, scale, header.numbers * _F32, shapes)
+
+
+def _whole_header(file: BinaryIO) -> Header:
+    """The header of a file of weights. Raises ValueError if the file is shorter than that says."""
+    header = header_of(file)
+    if header is None or header.nbytes < header.whole_bytes:
+        raise ValueError(f"{WEIGHTS} is damaged, or cut short")
+    return header
 
 
 def stamp_of(directory: Path) -> tuple[tuple[int, int, int], ...]:

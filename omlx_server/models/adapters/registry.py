@@ -47,6 +47,17 @@ class AdapterPlaces:
                 found.setdefault(path.name, path)
         return dict(sorted(found.items()))
 
+    def directory_of(self, name: str) -> Path:
+        """The directory of the adapter of that name. Raises AdapterNotFound if there is none."""
+        there = self.all()
+        if name not in there:
+            raise AdapterNotFound(
+                f"The model '{self.names[0]}' has no adapter '{name[:200]}'. "
+                + (f"It has: {', '.join(there)}." if there else "It has none."),
+                param="adapter",
+            )
+        return there[name]
+
     @property
     def default_name(self) -> str:
         """The name of the default adapter, or empty."""
@@ -91,14 +102,7 @@ class AdapterRegistry:
         wanted = places.default_name if name is None else name
         if not wanted or name == NONE:
             return None
-        there = places.all()
-        if wanted not in there:
-            raise AdapterNotFound(
-                f"The model '{places.names[0]}' has no adapter '{wanted[:200]}'. "
-                + (f"It has: {', '.join(there)}." if there else "It has none."),
-                param="adapter",
-            )
-        return self._adapter(there[wanted], wanted)
+        return self._adapter(places.directory_of(wanted), wanted)
 
     def all_read(self) -> list[Adapter]:
         """All adapters that were read, those that have changed or are gone since as well."""

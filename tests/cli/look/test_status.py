@@ -67,7 +67,8 @@ def test_status_without_the_key_tells_what_is_open_to_all(tiny: ServerProcess) -
     assert "cache" not in found
     assert (found["engines"], found["memory"], found["config"]) == ([], None, None)
     assert "a valid API key is needed" in found["problem"]
-    assert "problem a valid API key" in status("--url", tiny.url).stdout
+    told = status("--url", tiny.url).stdout
+    assert "problem a valid API key" in told and "OMLX_API_KEY" in told
 
 
 def test_status_tells_what_of_the_config_is_not_in_force(tiny: ServerProcess) -> None:

@@ -75,13 +75,15 @@ def test_the_progress_bar_is_gone_before_the_ready_line(
     assert lines[1].startswith("omlx-server is ready")
 
 
-def test_the_model_falls_back_to_the_config_and_then_to_the_starter(build: Build) -> None:
+def test_the_model_is_named_by_hand_or_by_the_config_or_is_the_starter(build: Build) -> None:
     runner.invoke(app, ["serve"])
     assert build.model == "starter"
     runner.invoke(app, ["serve"], env={"OMLX_MODELS__DEFAULT": "org/mine"})
     assert build.model == "org/mine"
     runner.invoke(app, ["serve", "org/named"], env={"OMLX_MODELS__DEFAULT": "org/mine"})
     assert build.model == "org/named"
+    runner.invoke(app, ["serve", "small"], env={"OMLX_MODELS__ALIASES": '{"small": "org/mine"}'})
+    assert build.model == "org/mine"
 
 
 def test_flags_win_over_set_and_set_over_the_environment(build: Build) -> None:
@@ -124,6 +126,7 @@ def test_wrong_settings_end_it_before_anything_is_built(build: Build) -> None:
         ("./nowhere", "nowhere does not exist"),
         ("starter --embedding-model nothing", "There is no model 'nothing'"),
         ("starter --draft-model nothing", "There is no model 'nothing'"),
+        ("starter --adapter ./nowhere", "nowhere of an adapter"),
         (
             "starter --host 192.0.2.1 --set auth.api_keys=key-of-mine",
             "can't listen on 192.0.2.1 port 0",

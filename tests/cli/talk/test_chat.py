@@ -121,16 +121,27 @@ def test_what_a_terminal_or_a_request_can_not_encode_ends_nothing(server_url: st
 def test_standard_streams_may_be_closed(
     closed: str, once: list[str], out: str, server_url: str
 ) -> None:
-    words = [sys.executable, "-m", "omlx_server", "chat", "--url", server_url, *once]
-    done = subprocess.run(
+    done = _chat_with(closed, once, server_url)
+    assert (done.returncode, done.stdout) == (0, out), done.stderr
+    assert "error" not in done.stderr
+
+
+def test_an_answer_that_would_go_nowhere_is_not_asked_for(server_url: str) -> None:
+    done = _chat_with(">&-", ["--once", "hi"], server_url)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("error: stdout is closed")
+
+
+def _chat_with(closed: str, once: list[str], url: str) -> subprocess.CompletedProcess[str]:
+    """`chat` with the streams that `closed` closes, in a shell's words."""
+    words = [sys.executable, "-m", "omlx_server", "chat", "--url", url, *once]
+    return subprocess.run(
         ["/bin/sh", "-c", f'exec "$@" {closed}', "sh", *words],
         env={"PYTHONPATH": str(ROOT)},
         input="hi\n",
         capture_output=True,
         text=True,
     )
-    assert (done.returncode, done.stdout) == (0, out), done.stderr
-    assert "error" not in done.stderr
 
 
 def test_a_prompt_is_no_part_of_what_is_piped_away(
