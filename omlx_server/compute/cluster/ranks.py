@@ -7,11 +7,13 @@ import json
 import os
 import tempfile
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import mlx.core as mx
 
+from omlx_server.compute.cluster.unblocking import PATIENCE_SECONDS, Unblocking
 from omlx_server.compute.hardware import device
 from omlx_server.core.cluster.told import Told
 from omlx_server.errors import ModelUnavailable, first_line
@@ -68,14 +70,28 @@ def form(addresses: Sequence[Sequence[str]], rank: int, backend: str = "ring") -
 
     Raises:
         ModelUnavailable: the ranks can't be connected.
+        TimeoutError: another rank has not connected within some seconds. This process can't be in
+            a group any more.
     """
     with tempfile.TemporaryDirectory() as directory:
         hosts = Path(directory) / "hosts.json"
         hosts.write_text(json.dumps([list(own) for own in addresses]), encoding="utf-8")
         os.environ["MLX_HOSTFILE"], os.environ["MLX_RANK"] = str(hosts), str(rank)
-        try:
-            group = mx.distributed.init(strict=True, backend=backend)
-        except (RuntimeError, ValueError) as error:
-            why = first_line(error)
-            raise ModelUnavailable(f"rank {rank} can't connect with the others: {why}") from error
+        with _unblocking(addresses, rank, backend) as unblocking:
+            try:
+                group = mx.distributed.init(strict=True, backend=backend)
+            except (RuntimeError, ValueError) as error:
+                why = first_line(error)
+                message = f"rank {rank} can't connect with the others: {why}"
+                raise ModelUnavailable(message) from error
+    if unblocking is not None and unblocking.was_late:
+        raise TimeoutError(f"the ranks were not connected within {PATIENCE_SECONDS:.0f} s")
     return Ranks(group.rank(), group.size(), group)
+
+
+def _unblocking(
+    addresses: Sequence[Sequence[str]], rank: int, backend: str
+) -> AbstractContextManager[Unblocking | None]:
+    if backend != "ring":
+        return nullcontext()
+    return Unblocking(addresses[rank], addresses[(rank + 1) % len(addresses)])
