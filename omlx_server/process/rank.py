@@ -18,7 +18,7 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any, NoReturn
 
-from omlx_server.compute.cluster.ranks import Ranks, form
+from omlx_server.compute.cluster.ranks import Ranks, form, tells_of_loss
 from omlx_server.compute.hardware import device
 from omlx_server.core.cluster.meeting import Alive, Form, Hello, Ready, Refused, RollCall, Welcome
 from omlx_server.core.cluster.told import Closing
@@ -164,7 +164,7 @@ class _Rank:
 
     def _give_up(self, crash: Crash) -> NoReturn:
         """Tell rank 0 why this rank can't go on, and end the process."""
-        if not crash.is_foreseen:
+        if not (crash.is_foreseen or tells_of_loss(crash.error)):
             _log.error("rank %d can't go on", self._rank, exc_info=crash.error)
         self._link.tell(Refused(crash.reason))
         time.sleep(_LAST_WORD_SECONDS)

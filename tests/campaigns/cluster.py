@@ -20,6 +20,7 @@ import httpx
 from tests.api.harness import ServerProcess
 from tests.campaigns.cluster_clients import (
     LONGEST_SILENCE,
+    Asked,
     Clients,
     Damage,
     Turn,
@@ -79,7 +80,7 @@ def harms(count: int, size: int, seed: int) -> list[Harm]:
     made = list[Harm]()
     for _ in range(count):
         phase = rng.choice([Phase.AT_WORK, *Phase])
-        after = rng.uniform(0.0, 3.0 if phase is Phase.AT_WORK else 0.4)
+        after = rng.uniform(0.0, 6.0 if phase is Phase.AT_WORK else 0.4)
         stopped = rng.uniform(1.0, 9.0) if rng.random() < 0.5 else 0.0
         dies = not stopped or rng.random() < 0.5
         made.append(Harm(rng.randrange(size), phase, after, stopped, dies))
@@ -89,13 +90,13 @@ def harms(count: int, size: int, seed: int) -> list[Harm]:
 @dataclass(slots=True)
 class Outcome:
     """What a campaign gave. `seconds`: of each round, how long it took until the server served
-    again. `silence`: the longest that a client had. `cold`: tokens of prompts that came from cold
-    tiers. `left`: how many processes were there at the end."""
+    again. `silence`: the longest that a client had, and whose it was. `cold`: tokens of prompts
+    that came from cold tiers. `left`: how many processes were there at the end."""
 
     answers: int = 0
     errors: int = 0
     seconds: list[float] = field(default_factory=list)
-    silence: float = 0.0
+    silence: tuple[float, str] = (0.0, "")
     cold: int = 0
     left: int = 0
     problems: list[str] = field(default_factory=list)
@@ -104,12 +105,20 @@ class Outcome:
     def is_right(self) -> bool:
         return bool(self.answers and self.cold and not self.left and not self.problems)
 
+    def note(self, name: str, asked: Asked, seconds: float) -> None:
+        """Take in the longest silence of a client."""
+        what = f"{name}: {asked.error or 'then it went on'}"[:_SHOWN]
+        self.silence = max(self.silence, (seconds, what))
+        if seconds > LONGEST_SILENCE:
+            self.problems.append(f"nothing was heard for {seconds:.1f} s: {what}")
+
     def __str__(self) -> str:
+        silence, whose = self.silence
         median, most = statistics.median(self.seconds or [0]), max(self.seconds, default=0)
         return (
             f"{len(self.seconds)} rounds, {self.answers} answers, {self.errors} errors, "
             f"{len(self.problems)} problems; it served again after {median:.1f} s (median), "
-            f"{most:.1f} s (most); the longest silence {self.silence:.1f} s; "
+            f"{most:.1f} s (most); the longest silence {silence:.1f} s ({whose}); "
             f"{self.cold} prompt tokens from cold tiers; {self.left} processes left"
         )
 
@@ -140,7 +149,7 @@ def campaign(
         server.stop()
     finally:
         outcome.left = server.kill()
-    _judge(outcome, clients, damages)
+    _judge(outcome, clients, damages, server.starts)
     outcome.problems += server.problems
     return outcome
 
@@ -158,17 +167,20 @@ def _talks(
         oracle.kill()
 
 
-def _judge(outcome: Outcome, clients: Clients, damages: Sequence[Damage]) -> None:
+def _judge(
+    outcome: Outcome,
+    clients: Clients,
+    damages: Sequence[Damage],
+    starts: Sequence[tuple[float, float]],
+) -> None:
     """Note what clients heard that is wrong, and silences of more than 10 seconds."""
     heard = clients.heard
     outcome.answers, outcome.errors = heard.answers, len(heard.asked) - heard.answers
     outcome.problems += [f"wrong: {each}"[:_SHOWN] for each in heard.wrong]
-    for name, asked in [("/health", clients.health), *(("a request", one) for one in heard.asked)]:
-        seconds = silence(asked, damages)
-        outcome.silence = max(outcome.silence, seconds)
-        if seconds > LONGEST_SILENCE:
-            why = asked.error or "then it went on"
-            outcome.problems.append(f"{name} heard nothing for {seconds:.1f} s: {why}"[:_SHOWN])
+    seconds = silence(clients.health, damages, starts)
+    outcome.note("/health", clients.health, seconds)
+    for asked in heard.asked:
+        outcome.note("a request", asked, silence(asked, damages))
 
 
 class _Round:

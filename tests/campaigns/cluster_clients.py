@@ -80,10 +80,16 @@ class Damage:
         return _overlap(start, stop, *self.stopped)
 
 
-def silence(asked: Asked, damages: Sequence[Damage]) -> float:
-    """The most seconds for which a client heard nothing and the server is to blame."""
+def silence(
+    asked: Asked, damages: Sequence[Damage], starts: Sequence[tuple[float, float]] = ()
+) -> float:
+    """The most seconds for which a client heard nothing and the server is to blame. `starts`: from
+    when to when its process was being started."""
     return max(
-        stop - start - sum(damage.excuses(asked, start, stop) for damage in damages)
+        stop
+        - start
+        - sum(damage.excuses(asked, start, stop) for damage in damages)
+        - sum(_overlap(start, stop, *one) for one in starts)
         for start, stop in pairwise(asked.times)
     )
 

@@ -1,11 +1,14 @@
 """A server of several ranks that is started again when its process has ended, as a service manager
 would; and what is done to its ranks."""
 
+import json
 import os
 import signal
 import threading
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from datetime import datetime
 from pathlib import Path
 
 import httpx
@@ -21,6 +24,7 @@ END_SECONDS = 10.0
 _SETTINGS = ("cache.block_tokens=16", "cache.cold_write_through=true", UNPROBED)
 _POLL_SECONDS = 0.005
 _SHOWN = 600
+_BEGINS, _IS_THERE = "the server starts anew", "MLX computes on"
 _COLD = 'omlx_cache_hit_tokens_total{tier="cold"}'
 
 
@@ -36,6 +40,9 @@ class SupervisedServer:
         self._port = free_port()
         self.url = f"http://127.0.0.1:{self._port}"
         self.problems: list[str] = []
+        self.starts: list[tuple[float, float]] = []
+        """From when to when the process loaded its modules after it started itself anew, in times
+        of time.monotonic(). On a busy machine that takes long, and nobody can be answered."""
         self._may_end = False
         self._is_over = threading.Event()
         self._server = self._started()
@@ -57,8 +64,10 @@ class SupervisedServer:
 
     def _look_through_log(self) -> None:
         log = self._server.log
+        self.starts += _starts(log)
         if "Traceback" in log:
-            self.problems.append(log[log.index("Traceback") :][:_SHOWN])
+            first = max(0, log.index("Traceback") - _SHOWN)
+            self.problems.append(f"a traceback: {log[first : first + 3 * _SHOWN]}")
 
     def wait_ready(self) -> None:
         self._server.wait_ready()
@@ -127,9 +136,12 @@ class SupervisedServer:
     # -- the end -------------------------------------------------------------------------
 
     def stop(self) -> None:
-        """End it in order."""
+        """End it as a service manager does."""
         self._end_supervision()
-        self._server.stop()
+        self._server.terminate()
+        code = self._server.wait()
+        if code:
+            self.problems.append(f"the server ended with {code}")
 
     def kill(self) -> int:
         """For the end, however it went. Returns how many ranks were still there after 10 s."""
@@ -156,3 +168,14 @@ class SupervisedServer:
                 if own and is_rank(process) and not is_gone(process):
                     found.append(process)
         return found
+
+
+def _starts(log: str) -> Iterator[tuple[float, float]]:
+    began, offset = 0.0, time.time() - time.monotonic()
+    for line in log.splitlines():
+        if line.startswith("{") and (_BEGINS in line or _IS_THERE in line):
+            at = datetime.fromisoformat(json.loads(line)["time"]).timestamp() - offset
+            if _BEGINS in line:
+                began = at
+            elif began:
+                yield began, at

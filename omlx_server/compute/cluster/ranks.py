@@ -89,6 +89,11 @@ def form(addresses: Sequence[Sequence[str]], rank: int, backend: str = "ring") -
     return Ranks(group.rank(), group.size(), group)
 
 
+def tells_of_loss(error: Exception) -> bool:
+    """Whether an error of MLX says no more than that a neighbour in the ring is gone."""
+    return isinstance(error, RuntimeError) and str(error).startswith("[ring]")
+
+
 def _unblocking(
     addresses: Sequence[Sequence[str]], rank: int, backend: str
 ) -> AbstractContextManager[Unblocking | None]:
