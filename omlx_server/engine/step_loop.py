@@ -226,8 +226,7 @@ class StepLoop:
         if isinstance(out, Crash):
             self._pipeline.clear()
             if self.instance.others is not None:  # no other rank can go on with what was lost here
-                _log.error("a step of several ranks failed", exc_info=out.error)
-                self._fail(self.instance.others.failed(out.summary))
+                self._fail(self.instance.others.failed(out))
                 return
             self._isolate(out, drafted=drafted)
         else:

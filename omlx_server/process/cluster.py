@@ -11,8 +11,11 @@ import os
 import socket
 import sys
 import threading
+import time
 from collections.abc import Callable
 from contextlib import AsyncExitStack
+
+import psutil
 
 from omlx_server.core.cluster.state import ClusterReport
 from omlx_server.engine.client.engine_client import AsyncEngine
@@ -28,6 +31,8 @@ _RESTARTS = "OMLX_RESTARTS"
 _DRAIN_SECONDS = 5.0
 # Clients get their errors before the connections end.
 _LAST_WORDS_SECONDS = 1.5
+# The most seconds in which rank 0 writes to its cold tier before it starts anew.
+_KEEP_SECONDS = 3.0
 
 
 def make_cluster(loaded: Loaded, stack: AsyncExitStack) -> Cluster | None:
@@ -47,18 +52,23 @@ def reports(cluster: Cluster | None) -> Callable[[], ClusterReport | None]:
     return lambda: None if cluster is None else ClusterReport(cluster.states, _restarts())
 
 
-def watch_cluster(cluster: Cluster | None, engine: AsyncEngine, sock: socket.socket) -> None:
+def watch_cluster(
+    cluster: Cluster | None,
+    engine: AsyncEngine,
+    sock: socket.socket,
+    drain: Callable[[float], None],
+) -> None:
     """When the cluster is lost, end all requests with an error, then start this process anew with
-    its listening socket `sock`. Called on the event loop's thread."""
+    its listening socket `sock`. `drain` waits until the cold tier has written what is queued, for
+    so many seconds at most. Called on the event loop's thread, before ranks are started."""
     if cluster is None:
         return
     loop = asyncio.get_running_loop()
+    _collect_former_ranks()
 
     def lost(problem: str) -> None:
         loop.call_soon_threadsafe(engine.lose, problem)
-        timer = threading.Timer(_LAST_WORDS_SECONDS, _start_anew, (sock,))
-        timer.daemon = True
-        timer.start()
+        threading.Thread(target=_start_anew, args=(sock, drain), daemon=True).start()
 
     cluster.gathering.on_lost = lost
 
@@ -68,7 +78,18 @@ def _restarts() -> int:
     return int(said) if said.isdigit() else 0
 
 
-def _start_anew(sock: socket.socket) -> None:
+def _collect_former_ranks() -> None:
+    """Collect the exit codes of the ranks which this process has started before it started anew:
+    they are still its children, and would stay in the table of processes."""
+    former = psutil.Process().children()
+    if former:
+        threading.Thread(target=psutil.wait_procs, args=(former,), daemon=True).start()
+
+
+def _start_anew(sock: socket.socket, drain: Callable[[float], None]) -> None:
+    at = time.monotonic() + _LAST_WORDS_SECONDS
+    drain(_KEEP_SECONDS)
+    time.sleep(max(0.0, at - time.monotonic()))
     _log.warning("the server starts anew, to bring the ranks together again")
     logging.shutdown()
     sys.stdout.flush()

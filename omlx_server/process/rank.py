@@ -18,9 +18,9 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any, NoReturn
 
-from omlx_server.compute.cluster.ranks import Ranks, form
+from omlx_server.compute.cluster.ranks import Ranks, form, tells_of_loss
 from omlx_server.compute.hardware import device
-from omlx_server.core.cluster.meeting import Alive, Form, Hello, Ready, Refused, Welcome
+from omlx_server.core.cluster.meeting import Alive, Form, Hello, Ready, Refused, RollCall, Welcome
 from omlx_server.core.cluster.told import Closing
 from omlx_server.core.crash import Crash, guarded
 from omlx_server.engine.cluster.follower import Follower
@@ -42,6 +42,8 @@ _log = logging.getLogger(__name__)
 _POLL_SECONDS = 0.5
 _LAST_WORD_SECONDS = 0.5
 _CLOSING_SECONDS = 5.0
+# The most seconds in which a rank whose rank 0 is gone writes to its cold tier.
+_KEEP_SECONDS = 2.0
 _ENDED = 3  # exit code
 
 
@@ -56,22 +58,24 @@ def run_rank(rank: int, leader: tuple[str, int], secret: bytes, settings: Settin
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda number, frame: _leave("it was told to end"))
     try:
-        link = connect(leader, secret, _leave)
-        link.say(Hello(rank, versions(), platform.node()))
-        first = link.hear()
+        own = _Rank(rank, leader, secret, settings)
+        first = own.meet()
     except NotOfUs as error:
         raise UsageError(f"can't join the cluster at {leader[0]}:{leader[1]}: {error}") from error
     if isinstance(first, Refused):
         raise UsageError(f"rank 0 refuses this rank: {first.why}")
-    _Rank(rank, link, settings).work(first)
+    own.work(first)
 
 
 class _Rank:
     """This process at work."""
 
-    def __init__(self, rank: int, link: Link, settings: Settings) -> None:
+    def __init__(
+        self, rank: int, leader: tuple[str, int], secret: bytes, settings: Settings
+    ) -> None:
+        """Connects with rank 0. Raises NotOfUs."""
         self._rank = rank
-        self._link = link
+        self._link: Link = connect(leader, secret, self._lost)
         self._inbox: SimpleQueue[Any] = SimpleQueue()  # messages of rank 0, and None as a wake
         self._settings = settings
         self._welcome: Welcome | None = None
@@ -79,6 +83,11 @@ class _Rank:
         self._ranks: Ranks | None = None
         self._follower: Follower | None = None
         self._done = 0
+
+    def meet(self) -> object:
+        """Say who this is. Returns what rank 0 says. Raises NotOfUs."""
+        self._link.say(Hello(self._rank, versions(), platform.node()))
+        return self._link.hear()
 
     def work(self, first: object) -> None:
         """Take messages, of which `first` is one, until rank 0 is gone."""
@@ -106,13 +115,19 @@ class _Rank:
                 self._close(_CLOSING_SECONDS)
                 self._welcome = message
                 self._path = find_model(message, self._settings)
-                self._link.tell(Ready(free_addresses(message.ips)))
+                self._say_ready()
+            case RollCall():
+                self._say_ready()
             case Form(addresses, sums):
                 self._load(addresses, sums)
             case _:
                 if self._follower is None:
                     raise UsageError("rank 0 computes before this rank has loaded anything")
                 self._follower.do(message)
+
+    def _say_ready(self) -> None:
+        assert self._welcome is not None
+        self._link.tell(Ready(free_addresses(self._welcome.ips)))
 
     def _close(self, seconds: float) -> None:
         follower, self._follower = self._follower, None
@@ -143,12 +158,20 @@ class _Rank:
         )
         _log.info("rank %d has its part of %s", self._rank, self._welcome.names[0])
 
+    def _lost(self, why: str) -> NoReturn:
+        """Rank 0 is gone: write what is queued for the cold tier, and end. On a thread of the
+        link: the main thread may wait for ever."""
+        follower = self._follower
+        if follower is not None:
+            follower.drain(_KEEP_SECONDS)
+        _leave(why)
+
     def _alive(self) -> Alive:
         return Alive(self._done, device.active_memory(), device.peak_memory())
 
     def _give_up(self, crash: Crash) -> NoReturn:
         """Tell rank 0 why this rank can't go on, and end the process."""
-        if not crash.is_foreseen:
+        if not (crash.is_foreseen or tells_of_loss(crash.error)):
             _log.error("rank %d can't go on", self._rank, exc_info=crash.error)
         self._link.tell(Refused(crash.reason))
         time.sleep(_LAST_WORD_SECONDS)

@@ -92,7 +92,7 @@ async def _serve(
     async with AsyncExitStack() as stack:
         cluster = make_cluster(loaded, stack)
         opened = await open_models(settings, known, failure.report, stack, cluster)
-        watch_cluster(cluster, opened.engine, sock)
+        watch_cluster(cluster, opened.engine, sock, opened.instances.drain)
         models = opened.models
         if tracer is not None:
             stack.push_async_callback(asyncio.to_thread, tracer.shutdown)

@@ -245,6 +245,10 @@ class ColdTier:
         if self._writable:
             self._worker.submit(SavePins(tuple(self.index.pins.all())))
 
+    def drain(self, seconds: float) -> None:
+        """Wait until what is queued is written, for at most `seconds`. Any thread."""
+        self._worker.drain(seconds)
+
     def close(self, seconds: float) -> None:
         """Write what is queued, for at most `seconds`, and end the thread, which may take a second
         more."""

@@ -143,6 +143,12 @@ class InstanceFactory:
         Raises:
             ModelUnavailable: one of them can't be loaded, or the draft model can't draft for it.
         """
+        work = self._making(located, nbytes, known_as, drafter)
+        return work if self.cluster is None else self.cluster.outliving(work)
+
+    def _making(
+        self, located: Located, nbytes: int, known_as: str, drafter: tuple[Located, str] | None
+    ) -> Work[ModelInstance]:
         with ExitStack() as undo:
             share = self.account.share(nbytes)
             undo.callback(share.leave)
@@ -301,6 +307,12 @@ class InstanceFactory:
         known = set[BlockKey]().union(*(instance.tiers.writing for instance in self.at_work()))
         pending = self.cold.pending.items()
         return sum(block.nbytes for key, block in pending if key not in known)
+
+    def drain(self, seconds: float) -> None:
+        """Wait until what is queued for the cold tier is written, for `seconds` at most. Any
+        thread."""
+        if self.cold is not None:
+            self.cold.drain(seconds)
 
     def close(self, seconds: float) -> None:
         """Close the cold tier; queued blocks are written for `seconds` at most."""

@@ -11,6 +11,7 @@ from tests.campaigns import (
     agents,
     api,
     architectures,
+    cluster,
     downloads,
     drafts,
     faults,
@@ -95,6 +96,12 @@ def _parser() -> argparse.ArgumentParser:
     joining.add_argument("--router", choices=replica_page.ROUTERS, default=replica_page.ROUTERS[0])
     joining.add_argument("--seed", type=int, default=1)
     joining.set_defaults(run=_join)
+    losing = campaigns.add_parser("cluster", help="ranks that are killed and stopped at work")
+    losing.add_argument("--rounds", type=int, default=20)
+    losing.add_argument("--ranks", type=int, default=3)
+    losing.add_argument("--model", default="tiny", help="tiny, or one that can be split")
+    losing.add_argument("--seed", type=int, default=1)
+    losing.set_defaults(run=_lose)
     for campaign in (drafting, killing, breaking, shaping, soaking, coming, harming, loading):
         campaign.add_argument("--model", default="starter", help="tiny, starter, or any other")
         campaign.add_argument("--seed", type=int, default=1)
@@ -267,6 +274,18 @@ def _join(options: argparse.Namespace, directory: Path) -> bool:
         _say(problem)
     _say(str(outcome))
     return not outcome.problems
+
+
+def _lose(options: argparse.Namespace, directory: Path) -> bool:
+    model, settings = models.parted(options.model, directory / "models")
+    rounds = cluster.harms(options.rounds, options.ranks, options.seed)
+    outcome = cluster.campaign(
+        model, settings, directory, rounds, size=options.ranks, seed=options.seed, say=_say
+    )
+    for problem in outcome.problems[:20]:
+        _say(problem)
+    _say(str(outcome))
+    return outcome.is_right
 
 
 def _say(line: str) -> None:

@@ -21,6 +21,17 @@ def find(name: str, directory: Path) -> tuple[str, list[str]]:
     return "org/tiny", [f"models.dirs={directory}"]
 
 
+def parted(name: str, directory: Path) -> tuple[str, list[str]]:
+    """As `find`; the heads of `tiny` can be shared out to three ranks."""
+    if name != "tiny":
+        return name, []
+    path = makers.save(directory / "org" / "tiny", "byte_level", CHATML)
+    vocab = makers.FAMILIES["byte_level"]().get_vocab_size()
+    heads = {"num_attention_heads": 6, "num_key_value_heads": 3, "head_dim": 16}
+    save_tiny(path, "qwen3", vocab_size=vocab, **heads)
+    return "org/tiny", [f"models.dirs={directory}"]
+
+
 def vision(directory: Path, family: str = "qwen3_vl") -> tuple[str, list[str]]:
     """As `find`, a tiny model that takes images."""
     save_vision(directory / "org" / "seeing", family)

@@ -21,11 +21,17 @@ def clustered(
     models: Path, directory: Path, *settings: str, model: str = MODEL, size: int = 2, port: int = 0
 ) -> ServerProcess:
     """A server that begins at this port, or any: rank 0 of so many ranks."""
+    hosts = hosts_file(directory, size)
+    sets = (f"models.dirs={models}", UNPROBED, f"cluster.hosts={hosts}", *settings)
+    return ServerProcess(model, directory, sets, port=port, forked=False)
+
+
+def hosts_file(directory: Path, size: int) -> Path:
+    """A hosts file in this directory for so many ranks of this machine."""
     directory.mkdir(parents=True, exist_ok=True)
     hosts = directory / "hosts.json"
     hosts.write_text(json.dumps([{"ssh": "", "ips": ["127.0.0.1"]}] * size))
-    sets = (f"models.dirs={models}", UNPROBED, f"cluster.hosts={hosts}", *settings)
-    return ServerProcess(model, directory, sets, port=port, forked=False)
+    return hosts
 
 
 @dataclass
@@ -86,7 +92,16 @@ def ranks(server: ServerProcess) -> list[psutil.Process]:
     if not server.running:
         return []
     children = psutil.Process(server.pid).children()
-    return [child for child in children if _is_rank(child)]
+    return [child for child in children if is_rank(child)]
+
+
+def number_of(process: psutil.Process) -> int:
+    """The number of a rank; -1 where it is gone."""
+    try:
+        words = process.cmdline()
+        return int(words[words.index("rank") + 1])
+    except (psutil.Error, ValueError):
+        return -1
 
 
 def is_gone(process: psutil.Process) -> bool:
@@ -97,7 +112,8 @@ def is_gone(process: psutil.Process) -> bool:
         return True
 
 
-def _is_rank(process: psutil.Process) -> bool:
+def is_rank(process: psutil.Process) -> bool:
+    """Whether this is a rank that a rank 0 has started."""
     try:
         return "--instead-of" in process.cmdline()
     except psutil.Error:

@@ -9,6 +9,7 @@ import shutil
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -347,6 +348,21 @@ def test_the_end_writes_what_is_queued(tmp_path: Path) -> None:
     with opened(Files(tmp_path)) as tier:
         write(tier, *blocks)
     assert on_disk(tmp_path) == {record.key for record in blocks}
+
+
+def test_what_is_queued_can_be_waited_for_from_any_thread(tmp_path: Path) -> None:
+    gate = Gate("write")
+    tier = ColdTier(Files(tmp_path, operations=gate), SECRET, budget=1 << 30, queue_bytes=1 << 30)
+    tier.start()
+    gate.open.clear()
+    write(tier, *(blocks := chain(5)))
+    tier.drain(0.1)
+    assert len(on_disk(tmp_path)) < 5
+    gate.open.set()
+    with ThreadPoolExecutor(1) as other:
+        other.submit(tier.drain, SOON).result()
+    assert on_disk(tmp_path) == {record.key for record in blocks}
+    tier.close(SOON)
 
 
 # -- two processes -----------------------------------------------------------------------

@@ -8,11 +8,13 @@ import os
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import mlx.core as mx
 
+from omlx_server.compute.cluster.unblocking import PATIENCE_SECONDS, Unblocking
 from omlx_server.compute.hardware import device
 from omlx_server.core.cluster.hosts import Devices
 from omlx_server.core.cluster.told import Told
@@ -84,15 +86,34 @@ def form(
 
     Raises:
         ModelUnavailable: the ranks can't be connected.
+        TimeoutError: another rank has not connected within some seconds. This process can't be in
+            a group any more.
     """
     with tempfile.TemporaryDirectory() as directory:
         os.environ.update(environment(Path(directory), addresses, rank, backend, rdma))
-        try:
-            group = mx.distributed.init(strict=True, backend=backend)
-        except (RuntimeError, ValueError) as error:
-            why = first_line(error)
-            raise ModelUnavailable(f"rank {rank} can't connect with the others: {why}") from error
+        with _unblocking(addresses, rank, backend) as unblocking:
+            try:
+                group = mx.distributed.init(strict=True, backend=backend)
+            except (RuntimeError, ValueError) as error:
+                why = first_line(error)
+                message = f"rank {rank} can't connect with the others: {why}"
+                raise ModelUnavailable(message) from error
+    if unblocking is not None and unblocking.was_late:
+        raise TimeoutError(f"the ranks were not connected within {PATIENCE_SECONDS:.0f} s")
     return Ranks(group.rank(), group.size(), group)
+
+
+def tells_of_loss(error: Exception) -> bool:
+    """Whether an error of MLX says no more than that a neighbour in the ring is gone."""
+    return isinstance(error, RuntimeError) and str(error).startswith("[ring]")
+
+
+def _unblocking(
+    addresses: Sequence[Sequence[str]], rank: int, backend: str
+) -> AbstractContextManager[Unblocking | None]:
+    if backend != "ring":
+        return nullcontext()
+    return Unblocking(addresses[rank], addresses[(rank + 1) % len(addresses)])
 
 
 def environment(

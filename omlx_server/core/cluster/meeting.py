@@ -3,6 +3,8 @@
     rank r      Hello                  who it is, and its versions
     rank 0      Welcome, or Refused    which model is to be loaded, and how
     rank r      Ready, or Refused      it has the same files, and where it can be reached
+    rank 0      RollCall               when all are ready: who is still there?
+    rank r      Ready                  once more
     rank 0      Form                   where all ranks can be reached
     rank 0      what the others do (core/cluster/told.py)
     both        Alive                  now and then
@@ -51,6 +53,12 @@ class Ready:
 
 
 @dataclass(frozen=True, slots=True)
+class RollCall:
+    """Asks for `Ready` once more: a rank that was stopped is noticed only after a while, and must
+    not be waited for while MLX connects."""
+
+
+@dataclass(frozen=True, slots=True)
 class Form:
     """The addresses of all ranks, which connect and load the model. With `sums`, which are (bytes,
     rounds) each, they load nothing: they sum arrays of so many bytes so many times."""
@@ -76,4 +84,4 @@ class Alive:
     peak: int = 0
 
 
-Said = Hello | Welcome | Ready | Form | Refused | Alive
+Said = Hello | Welcome | Ready | RollCall | Form | Refused | Alive

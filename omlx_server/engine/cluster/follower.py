@@ -110,6 +110,13 @@ class Follower:
             self._cold.close(seconds)
             self._cold = None
 
+    def drain(self, seconds: float) -> None:
+        """Wait until what is queued for the cold tier is written, for so many seconds at most. Any
+        thread."""
+        cold = self._cold
+        if cold is not None:
+            cold.drain(seconds)
+
     # -- steps ---------------------------------------------------------------------------
 
     def _launch(self, launched: Launched) -> None:

@@ -1,6 +1,7 @@
 """The other ranks, as rank 0 sees them: it tells them what it does, and hears what they found in
 their cold tiers. Lives on the mlx thread, but for `heard`."""
 
+import logging
 from collections.abc import Callable, Sequence
 from itertools import count
 from queue import Empty, SimpleQueue
@@ -9,7 +10,10 @@ from omlx_server.core.blocks.block import PayloadId
 from omlx_server.core.blocks.keys import BlockKey
 from omlx_server.core.blocks.record import Record
 from omlx_server.core.cluster.told import Found, Promote, Read, Told
+from omlx_server.core.crash import Crash
 from omlx_server.store.worker import Recalled
+
+_log = logging.getLogger(__name__)
 
 NOT_ON_EVERY_RANK = "not on every rank"
 """Why there is nothing of a read that another rank could not do."""
@@ -42,9 +46,14 @@ class Others:
         self._heard.put(found)
         self.wake()
 
-    def failed(self, why: str) -> str:
-        """Say that a step of rank 0 has failed: the group is lost. Returns why, in words."""
-        return self.lost(f"the ranks of the cluster are out of step ({why})")
+    def failed(self, crash: Crash) -> str:
+        """Say that a step of rank 0 has failed: the group is lost. Returns why, in words: where a
+        rank is gone, that, and a traceback would say no more."""
+        own = f"the ranks of the cluster are out of step ({crash.summary})"
+        problem = self.lost(own)
+        if problem == own:
+            _log.error("a step of several ranks failed", exc_info=crash.error)
+        return problem
 
     def read(self, record: Record, patience: float) -> None:
         """Have the other ranks read their parts of what rank 0 is about to read."""

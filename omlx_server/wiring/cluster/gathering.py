@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from itertools import chain, repeat
 
 from omlx_server.core.cluster.hosts import Host
-from omlx_server.core.cluster.meeting import Form, Hello, Ready, Refused, Welcome
+from omlx_server.core.cluster.meeting import Form, Hello, Ready, Refused, RollCall, Welcome
 from omlx_server.core.cluster.state import RankState, Standing
 from omlx_server.core.cluster.told import Closing, Found, Told
 from omlx_server.engine.cluster.link import (
@@ -59,12 +59,13 @@ class Gathering:
     tiers."""
 
     def __init__(self, options: GatheringOptions) -> None:
-        self._options = options
+        self.options = options
         self.on_lost: Callable[[str], None] = lambda problem: None
         self._secret = options.secret or secrets.token_bytes(32)
         self._lock = threading.Lock()
         self._ended = threading.Event()
         self._failed = threading.Event()
+        self._gone = threading.Event()
         self._formed = False
         self.problem = ""
         """Why the group is lost; empty while it is not."""
@@ -79,7 +80,7 @@ class Gathering:
 
     @property
     def size(self) -> int:
-        return len(self._options.hosts)
+        return len(self.options.hosts)
 
     @property
     def states(self) -> list[RankState]:
@@ -99,7 +100,7 @@ class Gathering:
                 if member.link is not None:
                     member.link.tell(self._welcome_for(member))
             return
-        ip, port = self._options.hosts[0].ips[0], self._options.port
+        ip, port = self.options.hosts[0].ips[0], self.options.port
         try:
             self._listener = socket.create_server((ip, port))
         except OSError as error:
@@ -108,8 +109,8 @@ class Gathering:
         address = f"{ip}:{self._listener.getsockname()[1]}"
         _log.info("the cluster's ranks are awaited at %s", address)
         self._thread("accepts", self._accept)
-        if not self._options.secret:
-            commands = commands_of(self._options, address, os.getpid())
+        if not self.options.secret:
+            commands = commands_of(self.options, address, os.getpid())
             for member, command in zip(self._members.values(), commands, strict=True):
                 self._thread(f"rank-{member.rank}", self._run, member, command)
 
@@ -117,6 +118,12 @@ class Gathering:
     def is_complete(self) -> bool:
         """Whether all ranks are here, and have the model."""
         return all(m.link is not None and m.addresses for m in self._members.values())
+
+    def call_roll(self) -> None:
+        """Ask all ranks whether they are still there; `is_complete` again when all have said so."""
+        for member in self._members.values():
+            member.addresses = ()
+        self.tell(RollCall())
 
     def form(
         self, own: Sequence[str], sums: Sequence[tuple[int, int]] = ()
@@ -147,7 +154,7 @@ class Gathering:
     def _links(self) -> list[Link]:
         return [member.link for member in self._members.values() if member.link is not None]
 
-    def tell(self, message: Told | Form) -> None:
+    def tell(self, message: Told | Form | RollCall) -> None:
         """Send a message to all other ranks. Does not wait."""
         for link in self._links:
             link.tell(message)
@@ -263,30 +270,42 @@ class Gathering:
                 member.addresses = addresses
             case Refused(why) if self._formed:
                 self._failed.wait(_CAUSE_SECONDS)
-                self._lose(member, link, why)
+                self._lose(member, link, why, refuses=True)
             case Refused(why):
                 member.link, member.addresses = None, ()
                 self._note(member, Standing.REFUSED, why)
 
-    def _lose(self, member: _Member, link: Link, why: str) -> None:
-        """A rank that was here is gone. Without a group it may come again."""
+    def _lose(self, member: _Member, link: Link, why: str, *, refuses: bool = False) -> None:
+        """A rank that was here is gone, or `refuses` to go on. Without a group it may come
+        again."""
         problem = f"rank {member.rank} ({member.state.host}) is lost: {why}"
         with self._lock:
             if member.link is not link:
                 return  # it has said before that it can't go on
             member.link, member.addresses = None, ()
             member.state = replace(member.state, standing=Standing.LOST, problem=why)
-        if self._formed:
-            self._fail(problem)
-        else:
+        if not self._formed:
             _log.warning("%s", problem)
+            link.close()
+            if member.process is not None:
+                member.process.kill()  # it may be stopped; `_run` starts another one
+            return
+        if not refuses:
+            self._gone.set()
+        self._fail(problem)
 
     def step_failed(self, problem: str) -> str:
         """Note that the group can't go on, since a step of rank 0 has failed. Returns why: that, or
         the loss of a rank that is noted within a second."""
         self._failed.wait(_CAUSE_SECONDS)
+        self._gone.set()
         self._fail(problem)
         return self.problem
+
+    def is_lost(self) -> bool:
+        """Whether a rank of the group is gone, or is found to be within a second. A rank that can't
+        go on is not gone: what it says is wrong may be wrong on each rank."""
+        return self._gone.wait(_CAUSE_SECONDS)
 
     def _fail(self, problem: str) -> None:
         with self._lock:

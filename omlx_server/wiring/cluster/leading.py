@@ -2,7 +2,9 @@
 
 import logging
 import time
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TypeVar
 
 from omlx_server.compute.cluster.ranks import Ranks, form
 from omlx_server.compute.hardware import device
@@ -10,6 +12,7 @@ from omlx_server.core.cluster.meeting import Alive, Welcome
 from omlx_server.core.cluster.state import RankState, Standing
 from omlx_server.core.work import Work
 from omlx_server.engine.cluster.others import Others
+from omlx_server.errors import ModelUnavailable, OmlxError
 from omlx_server.models.locate import Located
 from omlx_server.settings import Settings
 from omlx_server.wiring.cluster.addresses import free_addresses
@@ -19,6 +22,10 @@ from omlx_server.wiring.cluster.options import GatheringOptions
 _log = logging.getLogger(__name__)
 _POLL_SECONDS = 0.01
 _SAY_SECONDS = 10.0
+# Who has answered longer ago may be gone, and nobody has noticed yet.
+_FRESH_SECONDS = 3.0
+
+A = TypeVar("A")
 
 
 class Cluster:
@@ -26,7 +33,6 @@ class Cluster:
 
     def __init__(self, options: GatheringOptions, backend: str) -> None:
         self.gathering = Gathering(options)
-        self.options = options
         self._backend = backend
         self._ranks: Ranks | None = None
         self._path: Path | None = None
@@ -40,7 +46,7 @@ class Cluster:
     @property
     def states(self) -> list[RankState]:
         """How all ranks are, rank 0 first. Any thread."""
-        own = self.options.hosts[0]
+        own = self.gathering.options.hosts[0]
         alive = Alive(active=device.active_memory(), peak=device.peak_memory())
         host = own.ssh or "localhost"
         here = RankState(0, host, Standing.HERE, self.gathering.problem, alive)
@@ -51,28 +57,57 @@ class Cluster:
         kv = settings.kv_cache_of(located.names)
         self.gathering.begin(
             Welcome(
-                size=len(self.options.hosts),
+                size=self.gathering.size,
                 ips=(),
                 names=(*located.names, str(located.path)),
                 fingerprint=known_as,
                 kv=(kv.scheme, kv.bits, kv.group_size),
                 block_tokens=settings.cache.block_tokens if settings.cache.enabled else 0,
                 has_cold=settings.cache.has_cold,
-                rdma=self.options.rdma,
+                rdma=self.gathering.options.rdma,
             )
         )
-        ips = self.options.hosts[0].ips
-        while (addresses := self.gathering.form(free_addresses(ips))) is None:
-            yield from self._waiting()
-        if self._ranks is None:
-            self._ranks = form(addresses, 0, self._backend, self.options.rdma)
-            self.gathering.formed()
-            _log.info("%d ranks are connected (%s)", self._ranks.size, self._backend)
-        ranks = self._ranks
+        addresses = yield from self._meeting()
+        ranks = self._ranks = self._ranks or self._connected(addresses)
+        self.gathering.formed()
         ranks.tell = self.gathering.tell
         self.others = Others(self.gathering.tell, ranks.size - 1)
         self.others.lost = self.gathering.step_failed
         self.gathering.found = self.others.heard
+        return ranks
+
+    def outliving(self, work: Work[A]) -> Work[A]:
+        """Does `work`. Where it fails since a rank is lost that is no error of the work: this then
+        waits for the end of the process, which is about to start anew."""
+        try:
+            return (yield from work)
+        except (OmlxError, RuntimeError, ValueError):  # the latter two are MLX's
+            if not self.gathering.is_lost():
+                raise
+        while True:
+            time.sleep(_POLL_SECONDS)
+            yield
+
+    def _meeting(self) -> Work[Sequence[Sequence[str]]]:
+        """Waits until all ranks have just said that they are there; gives where to reach them."""
+        ips = self.gathering.options.hosts[0].ips
+        while True:
+            yield from self._waiting()
+            self.gathering.call_roll()
+            called = time.monotonic()
+            yield from self._waiting()
+            if time.monotonic() - called < _FRESH_SECONDS:
+                addresses = self.gathering.form(free_addresses(ips))
+                if addresses is not None:
+                    return addresses
+
+    def _connected(self, addresses: Sequence[Sequence[str]]) -> Ranks:
+        """The group of the ranks at these addresses. Raises ModelUnavailable."""
+        try:
+            ranks = form(addresses, 0, self._backend, self.gathering.options.rdma)
+        except TimeoutError as error:
+            raise ModelUnavailable(self.gathering.step_failed(str(error))) from error
+        _log.info("%d ranks are connected (%s)", ranks.size, self._backend)
         return ranks
 
     def _waiting(self) -> Work[None]:

@@ -6,6 +6,7 @@ from omlx_server.core.blocks.block import PayloadId
 from omlx_server.core.blocks.keys import BlockKey
 from omlx_server.core.blocks.record import Packed, Record
 from omlx_server.core.cluster.told import Found, Promote, Read, Told
+from omlx_server.core.crash import Crash
 from omlx_server.engine.cluster.others import NOT_ON_EVERY_RANK, Others
 from omlx_server.store.worker import Recalled
 
@@ -72,3 +73,14 @@ def test_a_late_answer_is_not_taken_for_that_of_the_next_read(
     assert others.complete() == [(second, Recalled(RECORD, PACKED))]
     others.promote(second, PayloadId(7))
     assert told[-1] == Promote(second, PayloadId(7))
+
+
+def test_a_failed_step_leaves_a_traceback_only_where_no_rank_is_gone(
+    others: Others, caplog: pytest.LogCaptureFixture
+) -> None:
+    crash = Crash(RuntimeError("a shape is wrong"))
+    others.lost = lambda problem: "rank 1 is lost"
+    assert others.failed(crash) == "rank 1 is lost" and not caplog.records
+    others.lost = lambda problem: problem
+    assert "out of step (RuntimeError)" in others.failed(crash)
+    assert [record.exc_info for record in caplog.records if record.exc_info]
