@@ -113,7 +113,7 @@ def test_a_rank_is_admitted_once_before_the_group_is_formed_and_after(
 ) -> None:
     caplog.set_level(logging.INFO)
     first, welcome = port.says_hello(hello())
-    assert welcome == replace(WELCOME, ips=[*HERE.ips], names=[*WELCOME.names])
+    assert welcome == replace(WELCOME, ips=[*HERE.ips], names=[*WELCOME.names], rdma=[])
     wait_for(lambda: "rank 1 is here: a machine" in caplog.text)
     assert port.standing() is Standing.CHECKING
     heard = list[object]()
