@@ -15,17 +15,16 @@ from tests.cluster.group import free_ports
 from tests.cluster.servers import clustered, end
 
 SECRET = "a secret of this test"
-MOST_SECONDS = 10.0
 
 
-class DyingRank:
-    """Rank 1 up to the moment in which MLX connects: then its connection with rank 0 ends."""
+class HangingRank:
+    """Rank 1 up to the moment in which MLX connects: it does not take part in that."""
 
     def __init__(self, port: int) -> None:
         self.link: Link = wait_for(lambda: _connected(port))
         self.link.say(Hello(1, versions(), "here"))
         self._ips = self.link.hear().ips
-        self.died = 0.0
+        self.hangs = False
         self.link.start(self._take)
         self._say_ready()
 
@@ -37,8 +36,7 @@ class DyingRank:
             case RollCall():
                 self._say_ready()
             case Form():
-                self.died = time.monotonic()
-                self.link.close()
+                self.hangs = True
 
 
 def _connected(port: int) -> Link | None:
@@ -48,18 +46,16 @@ def _connected(port: int) -> Link | None:
         return None
 
 
-def test_a_server_outlives_a_rank_that_dies_while_mlx_connects(
+def test_a_server_outlives_a_rank_that_hangs_while_mlx_connects(
     tiny_models: Path, tmp_path: Path
 ) -> None:
     port = free_ports(1)[0]
     server = clustered(tiny_models, tmp_path, f"cluster.secret={SECRET}", f"cluster.port={port}")
     try:
-        rank = DyingRank(port)
-        wait_for(lambda: rank.died)
-        wait_for(lambda: "the server starts anew" in server.log)
-        assert time.monotonic() - rank.died < MOST_SECONDS
+        rank = HangingRank(port)
+        wait_for(lambda: rank.hangs)
         wait_for(lambda: server.log.count("ranks are awaited at") == 2)
-        assert "rank 1 (localhost) is lost" in server.log
+        assert "the ranks were not connected within 6 s" in server.log
         assert server.running and "Traceback" not in server.log
     finally:
         end(server)

@@ -358,7 +358,7 @@ def test_what_is_queued_can_be_waited_for_from_any_thread(tmp_path: Path) -> Non
     write(tier, *(blocks := chain(5)))
     tier.drain(0.1)
     assert len(on_disk(tmp_path)) < 5
-    gate.open.set()
+    threading.Timer(0.2, gate.open.set).start()
     with ThreadPoolExecutor(1) as other:
         other.submit(tier.drain, SOON).result()
     assert on_disk(tmp_path) == {record.key for record in blocks}
