@@ -21,6 +21,7 @@ from tests.campaigns import (
     models,
     overload,
     page,
+    ranks,
     replica_fleet,
     replica_page,
     replicas,
@@ -96,6 +97,8 @@ def _parser() -> argparse.ArgumentParser:
     joining.add_argument("--router", choices=replica_page.ROUTERS, default=replica_page.ROUTERS[0])
     joining.add_argument("--seed", type=int, default=1)
     joining.set_defaults(run=_join)
+    splitting = campaigns.add_parser("ranks", help="four ranks answer, and the starter over three")
+    splitting.set_defaults(run=lambda options, directory: ranks.campaign(directory, _say))
     losing = campaigns.add_parser("cluster", help="ranks that are killed and stopped at work")
     losing.add_argument("--rounds", type=int, default=20)
     losing.add_argument("--ranks", type=int, default=3)

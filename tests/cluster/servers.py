@@ -74,9 +74,11 @@ class ByHand:
 
 
 @contextmanager
-def serving_together(models: Path, directory: Path, *settings: str) -> Iterator[ServerProcess]:
-    """A server of two ranks for one `with`; it must end in peace, with all of its ranks."""
-    server = clustered(models, directory, *settings)
+def serving_together(
+    models: Path, directory: Path, *settings: str, model: str = MODEL, size: int = 2
+) -> Iterator[ServerProcess]:
+    """A server of so many ranks for one `with`; it must end in peace, with all of them."""
+    server = clustered(models, directory, *settings, model=model, size=size)
     try:
         server.wait_ready()
         yield server
