@@ -61,7 +61,7 @@ class Gathering:
     def __init__(self, options: GatheringOptions) -> None:
         self.options = options
         self.on_lost: Callable[[str], None] = lambda problem: None
-        self._secret = options.secret or secrets.token_bytes(32)
+        self._secret = options.secret or secrets.token_hex(32).encode()
         self._lock = threading.Lock()
         self._ended = threading.Event()
         self._failed = threading.Event()
