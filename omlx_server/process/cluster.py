@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 
 import psutil
 
@@ -87,14 +87,21 @@ def _collect_former_ranks() -> None:
 
 
 def _start_anew(sock: socket.socket, drain: Callable[[float], None]) -> None:
-    at = time.monotonic() + _LAST_WORDS_SECONDS
-    drain(_KEEP_SECONDS)
-    time.sleep(max(0.0, at - time.monotonic()))
-    _log.warning("the server starts anew, to bring the ranks together again")
-    logging.shutdown()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os.set_inheritable(sock.fileno(), True)
-    os.environ[_RESTARTS] = str(_restarts() + 1)
-    os.environ[INHERITED] = str(sock.fileno())
-    os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
+    """Replace this process. Where that can't be done it ends: it could only answer with errors."""
+    try:
+        at = time.monotonic() + _LAST_WORDS_SECONDS
+        drain(_KEEP_SECONDS)
+        time.sleep(max(0.0, at - time.monotonic()))
+        _log.warning("the server starts anew, to bring the ranks together again")
+        os.set_inheritable(sock.fileno(), True)
+        os.environ[_RESTARTS] = str(_restarts() + 1)
+        os.environ[INHERITED] = str(sock.fileno())
+        logging.shutdown()
+        with suppress(OSError):  # nobody may read them any more
+            sys.stdout.flush()
+            sys.stderr.flush()
+        os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
+    except OSError as error:  # the program may have been replaced
+        _log.critical("the server can't start anew: %s", error)
+    finally:
+        os._exit(1)
