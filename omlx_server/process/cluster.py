@@ -13,11 +13,13 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
+from typing import NoReturn
 
 import psutil
 
 from omlx_server.core.cluster.state import ClusterReport
+from omlx_server.core.crash import guarded
 from omlx_server.engine.client.engine_client import AsyncEngine
 from omlx_server.process.listen import INHERITED
 from omlx_server.settings import Loaded
@@ -87,13 +89,21 @@ def _collect_former_ranks() -> None:
 
 
 def _start_anew(sock: socket.socket, drain: Callable[[float], None]) -> None:
+    """Replace this process. Where that can't be done it ends: it could only answer with errors."""
+    crash = guarded(_replace_process, sock, drain)
+    _log.critical("the server can't start anew", exc_info=crash.error)
+    os._exit(1)
+
+
+def _replace_process(sock: socket.socket, drain: Callable[[float], None]) -> NoReturn:
     at = time.monotonic() + _LAST_WORDS_SECONDS
     drain(_KEEP_SECONDS)
     time.sleep(max(0.0, at - time.monotonic()))
     _log.warning("the server starts anew, to bring the ranks together again")
     logging.shutdown()
-    sys.stdout.flush()
-    sys.stderr.flush()
+    with suppress(OSError):  # nobody may read them any more
+        sys.stdout.flush()
+        sys.stderr.flush()
     os.set_inheritable(sock.fileno(), True)
     os.environ[_RESTARTS] = str(_restarts() + 1)
     os.environ[INHERITED] = str(sock.fileno())

@@ -19,7 +19,9 @@ def take_place(name: str) -> None:
     with suppress(OSError, ValueError, psutil.Error):
         _kill(int(file.read_text()), name)
     with suppress(OSError):
-        file.write_text(str(os.getpid()))
+        file.unlink(missing_ok=True)
+        with file.open("x") as made:  # never through a link that somebody else has put there
+            made.write(str(os.getpid()))
 
 
 def _kill(pid: int, name: str) -> None:

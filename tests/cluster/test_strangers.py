@@ -18,7 +18,7 @@ from tests.api.harness import PATIENCE, ServerProcess, wait_for
 from tests.cluster.servers import MODEL, ByHand, clustered, end
 from tests.tiny_models import save_tiny
 
-SECRET = "a long random text"  # a word, and no hexadecimal number
+SECRET = "00ff" * 16  # a text as `openssl rand -hex 32` makes it
 MANY = 200
 WORDS = (b"GET / HTTP/1.1\r\n\r\n", b"\x7f\xff\xff\xff", b"\0")
 SPARE = 8

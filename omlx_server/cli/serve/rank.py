@@ -16,21 +16,12 @@ def run(number: int, leader: str, place: str, config: Path | None, sets: Sequenc
     if not host or not port.isdigit():
         raise UsageError(f"--leader {leader}: expected HOST:PORT", hint="for example 10.0.0.1:7000")
     settings = load_settings(config, sets).settings
-    secret = _secret(sys.stdin.readline().strip())
+    secret = sys.stdin.readline().strip().encode()
+    if not secret:
+        raise UsageError("there is no secret on the standard input", hint="omlx-server help rank")
     if place:
         take_place(place)
     from omlx_server.process.rank import run_rank
 
     run_rank(number, (host.strip("[]"), int(port)), secret, settings)
     return 0
-
-
-def _secret(line: str) -> bytes:
-    """The secret in a line: in hexadecimal digits as rank 0 sends it, or a text. Raises UsageError
-    where there is none."""
-    if not line:
-        raise UsageError("there is no secret on the standard input", hint="omlx-server help rank")
-    try:
-        return bytes.fromhex(line)
-    except ValueError:
-        return line.encode()

@@ -55,7 +55,8 @@ class Ranks:
         return self._of_all(mx.distributed.all_min, number)
 
     def most(self, number: int) -> int:
-        """The greatest one, likewise."""
+        """The greatest of the numbers that all ranks ask with, each at the same place of its work.
+        Waits for them."""
         return self._of_all(mx.distributed.all_max, number)
 
     def time_sums(self, nbytes: int, rounds: int) -> list[float]:

@@ -15,7 +15,7 @@ Pure. Source: MLX, "Getting Started with JACCL" and mlx/distributed/jaccl/lib/ja
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from ipaddress import ip_address
+from ipaddress import IPv4Address
 from typing import Any
 
 _HERE = ("", "localhost", "127.0.0.1", "::1")
@@ -27,8 +27,9 @@ Devices = Sequence[Sequence[Sequence[str]]]
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """The machine of one rank: the name by which `ssh` reaches it, and the IP addresses by which
-    other ranks do. `rdma`: its devices to each rank, empty where the file has none."""
+    """The machine of one rank: the name by which `ssh` reaches it, and the IPv4 addresses by which
+    other ranks do. MLX's ring knows no other addresses. `rdma`: its devices to each rank, empty
+    where the file has none."""
 
     ssh: str
     ips: Sequence[str]
@@ -63,9 +64,9 @@ def _host(number: int, entry: Any) -> Host:
         raise ValueError(f"host {number} has no addresses: {_FORM}")
     for ip in ips:
         try:
-            ip_address(ip)
+            IPv4Address(str(ip))  # a number alone would pass
         except ValueError as error:
-            raise ValueError(f"host {number}: {ip!r} is no IP address") from error
+            raise ValueError(f"host {number}: {ip!r} is no IPv4 address") from error
     return Host(ssh, tuple(ips), _devices(number, entry.get("rdma") or []))
 
 
@@ -84,7 +85,7 @@ def _devices(number: int, entries: Any) -> Sequence[Sequence[str]]:
 def rdma_of(hosts: Sequence[Host]) -> Devices:
     """The RDMA devices between the hosts, which must be a mesh (each is connected with each other)
     or a ring (each with the one before and the one after it). Raises ValueError where they are
-    none, or rank 0 has no IPv4 address first, at which JACCL's ranks meet."""
+    none."""
     size = len(hosts)
     for number, host in enumerate(hosts):
         if len(host.rdma) != size or host.rdma[number]:
@@ -93,8 +94,6 @@ def rdma_of(hosts: Sequence[Host]) -> Devices:
     mesh = [set(range(size)) - {rank} for rank in range(size)]
     if _missing(hosts, mesh) and (missing := _missing(hosts, ring)):
         raise ValueError(f"no RDMA device leads from host {missing[0]} to host {missing[1]}")
-    if ip_address(hosts[0].ips[0]).version != 4:
-        raise ValueError("host 0 needs an IPv4 address first, at which JACCL's ranks meet")
     return tuple(host.rdma for host in hosts)
 
 

@@ -31,9 +31,9 @@ from omlx_server.wiring.cluster.versions import versions
 _SUMS = (sys.executable, "-P", "-m", "omlx_server.doctor.cluster.sums")
 _ROUNDS = ((SMALL_BYTES, 100), (LARGE_BYTES, 5))
 MEETING_SECONDS = 30.0
-"""A rank that does not come for so long is told as missing,"""
+"""After so many seconds a rank that has not come is reported as missing."""
 SUMMING_SECONDS = 30.0
-"""and ranks that connect and sum for longer as not connected."""
+"""After so many seconds ranks that still connect and sum are reported as not connected."""
 _POLL_SECONDS = 0.02
 
 Process = subprocess.Popen[str]

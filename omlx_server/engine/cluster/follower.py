@@ -103,6 +103,8 @@ class Follower:
                 self._promote(number, id)
             case told.Clear(keys):
                 self._clear(keys)
+            case _:
+                raise OutOfStep(f"rank 0 tells what no rank does: {type(message).__name__}")
 
     def close(self, seconds: float) -> None:
         """Write what is queued for the cold tier, for so many seconds at most."""

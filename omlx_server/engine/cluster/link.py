@@ -24,9 +24,9 @@ from omlx_server.errors import first_line
 _log = logging.getLogger(__name__)
 _ALIVE_SECONDS = 1.0
 LOST_SECONDS = 5.0
-"""After so many seconds without a sign of life a rank counts as lost, but"""
+"""After so many seconds without a sign of life a rank counts as lost."""
 FORMING_SECONDS = 30.0
-"""after so many while MLX connects the ranks, which holds the GIL."""
+"""The same while MLX connects the ranks: it holds the GIL, so that no sign of life can be sent."""
 _POLL_SECONDS = 0.001
 _MEETING_SECONDS = 5.0
 _LONGEST = 256 << 20  # bytes of a message
@@ -51,6 +51,7 @@ class Link:
         self._threads = list[threading.Thread]()
         self._out: SimpleQueue[object] = SimpleQueue()
         self._ended = threading.Event()
+        self._lock = threading.Lock()
         self._last = time.monotonic()
         self._alive: Callable[[], Alive] = Alive
         self._told = self._sent = 0
@@ -72,7 +73,8 @@ class Link:
 
     def tell(self, message: object) -> None:
         """Send a message. Any thread; it is not sent where the link is lost."""
-        self._told += 1
+        with self._lock:
+            self._told += 1
         self._out.put(message)
 
     def wait_until_sent(self) -> None:
@@ -154,10 +156,12 @@ class Link:
         self._release()
 
     def _end(self, why: str) -> None:
-        if not self._ended.is_set():
+        with self._lock:  # of two threads that see the end, one tells of it
+            if self._ended.is_set():
+                return
             self._ended.set()
-            self._hang_up()
-            self._lost(why)
+        self._hang_up()
+        self._lost(why)
 
     def _hang_up(self) -> None:
         """Have the threads that send and listen end."""

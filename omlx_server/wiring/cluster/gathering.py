@@ -61,7 +61,7 @@ class Gathering:
     def __init__(self, options: GatheringOptions) -> None:
         self.options = options
         self.on_lost: Callable[[str], None] = lambda problem: None
-        self._secret = options.secret or secrets.token_bytes(32)
+        self._secret = options.secret or secrets.token_hex(32).encode()
         self._lock = threading.Lock()
         self._ended = threading.Event()
         self._failed = threading.Event()
@@ -86,7 +86,7 @@ class Gathering:
     def states(self) -> list[RankState]:
         """How the other ranks are. Any thread."""
         return [
-            replace(member.state, alive=member.link.last_alive if member.link else None)
+            replace(member.state, alive=link.last_alive if (link := member.link) else None)
             for member in self._members.values()
         ]
 
@@ -97,8 +97,8 @@ class Gathering:
         if self._listener is not None:
             for member in self._members.values():
                 member.addresses = ()
-                if member.link is not None:
-                    member.link.tell(self._welcome_for(member))
+                if (link := member.link) is not None:
+                    link.tell(self._welcome_for(member))
             return
         ip, port = self.options.hosts[0].ips[0], self.options.port
         try:
@@ -152,7 +152,8 @@ class Gathering:
 
     @property
     def _links(self) -> list[Link]:
-        return [member.link for member in self._members.values() if member.link is not None]
+        links = [member.link for member in self._members.values()]  # other threads take them away
+        return [link for link in links if link is not None]
 
     def tell(self, message: Told | Form | RollCall) -> None:
         """Send a message to all other ranks. Does not wait."""
@@ -172,8 +173,8 @@ class Gathering:
             for link in self._links:
                 link.wait_until_ended(max(0.0, last - time.monotonic()))
         for member in self._members.values():
-            if member.link is not None:
-                member.link.close()
+            if (last_link := member.link) is not None:
+                last_link.close()
             elif member.process is not None:
                 member.process.terminate()  # it has not come yet, and would find nobody
             if member.process is not None and member.process.stdin is not None:

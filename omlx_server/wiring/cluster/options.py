@@ -52,6 +52,6 @@ def gathering_options(loaded: Loaded, hosts: Sequence[Host]) -> GatheringOptions
     for key, value in loaded.overrides.items():
         if key.startswith(_SHARED) and key not in _NOT_SHARED:
             options += ["--set", f"{key}={value}"]
-    secret = own.secret.reveal().encode()
+    secret = own.secret.reveal().strip().encode()  # as ranks read it
     rdma = rdma_of(hosts) if own.backend == "jaccl" else ()
     return GatheringOptions(hosts, own.port, secret, own.program, tuple(options), rdma)

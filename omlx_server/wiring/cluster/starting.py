@@ -17,8 +17,8 @@ _SSH = ("ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=5")
 
 @dataclass(frozen=True, slots=True)
 class RankCommand:
-    """The command line that starts one rank. It reads the secret of the cluster from its standard
-    input, and ends with that."""
+    """The command line that starts one rank. The rank reads the secret of the cluster, a line, from
+    its standard input."""
 
     words: Sequence[str]
 
@@ -26,7 +26,8 @@ class RankCommand:
         return shlex.join(self.words)
 
     def start(self, secret: bytes) -> "subprocess.Popen[bytes]":
-        """Start it. Raises OSError where the program can't be run."""
+        """Start it, and hand it the secret, which is a text of one line. Raises OSError where the
+        program can't be run."""
         process = subprocess.Popen(
             self.words,
             stdin=subprocess.PIPE,
@@ -36,7 +37,7 @@ class RankCommand:
         )
         assert process.stdin is not None
         with suppress(BrokenPipeError):  # it has ended already, and its standard error says why
-            os.write(process.stdin.fileno(), secret.hex().encode() + b"\n")
+            os.write(process.stdin.fileno(), secret + b"\n")
         return process
 
 
