@@ -62,11 +62,16 @@ def _host(number: int, entry: Any) -> Host:
     if not isinstance(ips, list) or not ips:
         raise ValueError(f"host {number} has no addresses: {_FORM}")
     for ip in ips:
-        try:
-            ip_address(ip)
-        except ValueError as error:
-            raise ValueError(f"host {number}: {ip!r} is no IP address") from error
+        if not _is_address(ip):
+            raise ValueError(f"host {number}: {ip!r} is no IP address")
     return Host(ssh, tuple(ips), _devices(number, entry.get("rdma") or []))
+
+
+def _is_address(ip: Any) -> bool:
+    try:
+        return isinstance(ip, str) and bool(ip_address(ip))  # which takes numbers, too
+    except ValueError:
+        return False
 
 
 def _devices(number: int, entries: Any) -> Sequence[Sequence[str]]:

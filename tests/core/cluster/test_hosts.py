@@ -45,6 +45,7 @@ def test_this_machine_has_several_names(name: str) -> None:
         ([ONE, {"ssh": "b"}], "host 1 has no addresses"),
         ([ONE, {"ssh": "b", "ips": []}], "host 1 has no addresses"),
         ([ONE, {"ssh": "b", "ips": ["studio.local"]}], "no IP address"),
+        ([ONE, {"ssh": "b", "ips": [5]}], "host 1: 5 is no IP address"),
         ([ONE, {**ONE, "rdma": "rdma_en2"}], 'host 1: "rdma" has one entry for each host'),
         ([ONE, {**ONE, "rdma": [2, None]}], 'host 1: "rdma" has one entry for each host'),
         ([ONE, {**ONE, "rdma": [["a", None], None]}], 'host 1: "rdma" has one entry'),
