@@ -16,7 +16,7 @@ def run(number: int, leader: str, place: str, config: Path | None, sets: Sequenc
     if not host or not port.isdigit():
         raise UsageError(f"--leader {leader}: expected HOST:PORT", hint="for example 10.0.0.1:7000")
     settings = load_settings(config, sets).settings
-    secret = _secret(sys.stdin.readline().strip())
+    secret = secret_in(sys.stdin.readline().strip(), by_rank_0=bool(place))
     if place:
         take_place(place)
     from omlx_server.process.rank import run_rank
@@ -25,12 +25,14 @@ def run(number: int, leader: str, place: str, config: Path | None, sets: Sequenc
     return 0
 
 
-def _secret(line: str) -> bytes:
-    """The secret in a line: in hexadecimal digits as rank 0 sends it, or a text. Raises UsageError
-    where there is none."""
+def secret_in(line: str, *, by_rank_0: bool) -> bytes:
+    """The secret in a line: in hexadecimal digits where it comes from rank 0, else the text that
+    cluster.secret is, even if it has such digits only. Raises UsageError where there is none."""
     if not line:
         raise UsageError("there is no secret on the standard input", hint="omlx-server help rank")
+    if not by_rank_0:
+        return line.encode()
     try:
         return bytes.fromhex(line)
-    except ValueError:
-        return line.encode()
+    except ValueError as error:
+        raise UsageError("the secret is not that of a rank 0: leave out --instead-of") from error
