@@ -15,6 +15,7 @@ from tests.text import makers
 from tests.tiny_models import save_tiny
 
 MODEL = "org/tiny"
+_HEADS = {"num_attention_heads": 6, "num_key_value_heads": 6}  # for two ranks and for three
 # Called as: ssh -o BatchMode=yes -o ConnectTimeout=5 HOST COMMAND
 _SSH = """\
 #!/bin/sh
@@ -43,7 +44,7 @@ class Machines:
         vocab = makers.FAMILIES["byte_level"]().get_vocab_size()
         for name, layers in (("here", 2), ("other", 1)):
             path = makers.save(folder / name / "models" / MODEL, "byte_level")
-            save_tiny(path, "llama", vocab_size=vocab, num_hidden_layers=layers)
+            save_tiny(path, "llama", vocab_size=vocab, num_hidden_layers=layers, **_HEADS)
         for name in ("studio", "old", "bare", "locked", "silent"):
             (folder / name).mkdir()
             (folder / name / "models").symlink_to(folder / "here" / "models")

@@ -1,16 +1,20 @@
 """What the findings on a cluster say, and when they warn."""
 
 import subprocess
+from pathlib import Path
+from typing import Any
 
 import pytest
 
+from omlx_server.compute.cluster.ranks import Ranks
 from omlx_server.core.cluster.hosts import Host
 from omlx_server.core.cluster.state import RankState, Standing
-from omlx_server.doctor.cluster import check, findings
+from omlx_server.doctor.cluster import check, findings, sums
 from omlx_server.doctor.cluster.findings import LARGE_BYTES, Sizes
 from omlx_server.doctor.finding import Finding, Level
 from omlx_server.wiring.cluster.gathering import Gathering
 from omlx_server.wiring.cluster.options import GatheringOptions
+from tests.tiny_models import save_tiny
 
 SIZES = Sizes(layers=32, hidden=4096)
 
@@ -65,6 +69,16 @@ def test_the_time_of_a_sum_bounds_the_tokens_of_an_answer() -> None:
     slow = findings.latency([0.002], "m", None)
     assert slow.level is Level.WARN
     assert "token" not in slow.says and "cable" in slow.fix
+
+
+def test_a_model_that_can_not_be_split_over_the_ranks_is_named(tmp_path: Path) -> None:
+    save_tiny(tmp_path, "llama")  # 4 heads, 2 of keys and values
+    group: Any = None
+    why = sums.why_whole(tmp_path, Ranks(0, 3, group))
+    assert why == "its 4 attention heads can't be shared out to 3 ranks, but to 2"
+    found = findings.whole("m", why)
+    assert (found.level, found.what) == (Level.FAIL, "group")
+    assert why in found.says
 
 
 def test_the_bandwidth_is_that_of_a_ring() -> None:

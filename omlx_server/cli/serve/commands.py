@@ -99,7 +99,7 @@ LeaderOption = Annotated[
 ]
 InsteadOption = Annotated[
     str,
-    typer.Option(metavar="NAME", help="A name of the place: who has it already is killed."),
+    typer.Option(metavar="NAME", help="Set by rank 0: a process that has this name is killed."),
 ]
 RankArgument = Annotated[int, typer.Argument(min=1, help="Which rank this is, from 1 on.")]
 FallbackOption = Annotated[

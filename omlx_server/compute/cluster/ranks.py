@@ -42,12 +42,14 @@ class Ranks:
         return self.rank == 0
 
     def shared(self, tokens: mx.array) -> mx.array:
-        """The tokens int [...] that rank 0 has, for an array of the same shape on each rank."""
+        """The tokens int [...] that rank 0 has, for an array of the same shape on each rank. Rank 0
+        uses its own: where a neighbour is gone, MLX leaves any numbers in a sum, and to look up the
+        embedding of such a token ends the process."""
         own = tokens if self.leads else mx.zeros_like(tokens)
         shared = mx.distributed.all_sum(own, group=self.group)
         if self.by_layers:  # else only the rank that has the first layer would take part
             device.launch(shared)
-        return shared
+        return mx.depends([own], [shared])[0] if self.leads else shared
 
     def least(self, number: int) -> int:
         """The least of the numbers that all ranks ask with, each at the same place of its work.

@@ -4,6 +4,7 @@ mlx-lm's own classes know how they are split: `shard` for tensor parallelism, `p
 is all that a model has.
 """
 
+import math
 from typing import Any
 
 import mlx.nn as nn
@@ -49,13 +50,23 @@ def split(model: nn.Module, ranks: Ranks) -> None:
 
 
 def _check_heads(model: nn.Module, size: int) -> None:
-    """Raises ModelUnavailable where a rank would get a part of a head."""
+    """Raises ModelUnavailable where a rank would get a part of a head. It says which numbers of
+    ranks can share them."""
     args: Any = getattr(model, "args", None)
     args = getattr(args, "text_config", None) or args
-    for name, what in _HEADS.items():
-        count = args.get(name) if isinstance(args, dict) else getattr(args, name, None)
-        if isinstance(count, int) and count % size:
-            raise ModelUnavailable(f"its {count} {what} can't be shared out to {size} ranks")
+    found = {
+        what: args.get(name) if isinstance(args, dict) else getattr(args, name, None)
+        for name, what in _HEADS.items()
+    }
+    counts = {what: count for what, count in found.items() if isinstance(count, int)}
+    for what, count in counts.items():
+        if count % size:
+            most = math.gcd(*counts.values())
+            fits = [str(each) for each in range(2, most + 1) if not most % each]
+            instead = f"but to {' or '.join(fits)}" if fits else "nor to any other number"
+            raise ModelUnavailable(
+                f"its {count} {what} can't be shared out to {size} ranks, {instead}"
+            )
 
 
 def _kinds(model: nn.Module) -> set[type]:

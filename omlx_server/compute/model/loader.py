@@ -135,6 +135,11 @@ def loading_part(
     return LoadedModel(model, dims, own, weight_bytes(model), verifies, ranks=ranks)
 
 
+def open_lazily(path: Path) -> nn.Module:
+    """The model in this directory, with arrays that are not read. Raises ModelUnavailable."""
+    return of_model(path, lambda: _open(path))[0]
+
+
 def _reading(
     path: Path, scheme: Scheme | None, ranks: Ranks | None = None
 ) -> Work[tuple[nn.Module, dict[str, Any], ModelDims]]:

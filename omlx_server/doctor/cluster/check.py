@@ -118,14 +118,20 @@ def _sums(
         "backend": backend,
         "rdma": options.rdma,
         "sums": _ROUNDS,
+        "model": str(located.path),
     }
     problem = why_no_sums(gathering, process, order) if addresses else "a rank is gone again"
-    yield findings.connected(gathering.size, backend, problem)
     if problem:
+        yield findings.connected(gathering.size, backend, problem)
         return
     assert process.stdout is not None
-    small, large = json.loads(process.stdout.read())
+    measured = json.loads(process.stdout.read())
+    small, large = measured["seconds"]
     name, sizes = located.names[0], sizes_of(located.path)
+    if why := measured["why_whole"]:
+        yield findings.whole(name, why)
+    else:
+        yield findings.connected(gathering.size, backend, "")
     yield findings.latency(small, name, sizes)
     yield findings.bandwidth(large, gathering.size, name, sizes)
 

@@ -90,6 +90,12 @@ def connected(size: int, backend: str, problem: str) -> Finding:
     return fail("group", problem, fix)
 
 
+def whole(name: str, problem: str) -> Finding:
+    """`problem`: why the ranks, which are connected, can't have parts of the model `name`."""
+    fix = "as many hosts as can share it, or another model: docs/cluster.md, Which models"
+    return fail("group", f"{name}: {problem}", fix)
+
+
 def latency(times: Sequence[float], name: str, sizes: Sizes | None) -> Finding:
     """`times`: the seconds of each sum of SMALL_BYTES over all ranks."""
     seconds = median(times)

@@ -1,15 +1,20 @@
-"""A program that connects rank 0 with the other ranks and measures sums over all of them. It runs
-in a process of its own, which can be ended: MLX waits without end for a rank that is gone.
+"""A program that connects rank 0 with the other ranks, measures sums over all of them, and splits
+the model without reading its weights. It runs in a process of its own, which can be ended: MLX
+waits without end for a rank that is gone.
 
 It reads a line of JSON: the "addresses" of all ranks, the "backend", the "rdma" devices between
-them, and the "sums" as (bytes, rounds) each. It prints as JSON the seconds of each round, a list
-for each of the sums. Without a line it ends.
+them, the "sums" as (bytes, rounds) each, and the directory of the "model". It prints as JSON the
+"seconds" of each round, a list for each of the sums, and "why_whole": why the model can't be split,
+empty where it can. Without a line it ends.
 """
 
 import json
 import sys
+from pathlib import Path
 
-from omlx_server.compute.cluster.ranks import form
+from omlx_server.compute.cluster.ranks import Ranks, form
+from omlx_server.compute.cluster.splitting import split
+from omlx_server.compute.model.loader import open_lazily
 from omlx_server.errors import ModelUnavailable, first_line
 
 
@@ -23,9 +28,19 @@ def main() -> int:
     except (ModelUnavailable, OSError) as error:
         sys.stderr.write(f"{first_line(error)}\n")
         return 1
-    times = [ranks.time_sums(nbytes, rounds) for nbytes, rounds in order["sums"]]
-    sys.stdout.write(json.dumps(times))
+    seconds = [ranks.time_sums(nbytes, rounds) for nbytes, rounds in order["sums"]]
+    why = why_whole(Path(order["model"]), ranks)
+    sys.stdout.write(json.dumps({"seconds": seconds, "why_whole": why}))
     return 0
+
+
+def why_whole(path: Path, ranks: Ranks) -> str:
+    """Why the model in this directory can't be split over so many ranks; empty where it can."""
+    try:
+        split(open_lazily(path), ranks)
+    except ModelUnavailable as error:
+        return error.message
+    return ""
 
 
 if __name__ == "__main__":
