@@ -21,10 +21,11 @@ import psutil
 from omlx_server.core.cluster.state import ClusterReport
 from omlx_server.core.crash import guarded
 from omlx_server.engine.client.engine_client import AsyncEngine
+from omlx_server.errors import ConfigError
 from omlx_server.process.listen import INHERITED
 from omlx_server.settings import Loaded
 from omlx_server.wiring.cluster.leading import Cluster
-from omlx_server.wiring.cluster.options import gathering_options, hosts_of
+from omlx_server.wiring.cluster.options import NO_PORT, gathering_options, hosts_of
 
 _log = logging.getLogger(__name__)
 # How often the process has started anew; an environment variable outlives that.
@@ -33,6 +34,9 @@ _RESTARTS = "OMLX_RESTARTS"
 _DRAIN_SECONDS = 5.0
 # Clients get their errors before the connections end.
 _LAST_WORDS_SECONDS = 1.5
+# A group that is lost each time it is there is not begun anew more often than that.
+_LEAST_SECONDS = 5.0
+_BEGAN = time.monotonic()
 # The most seconds in which rank 0 writes to its cold tier before it starts anew.
 _KEEP_SECONDS = 3.0
 
@@ -43,7 +47,10 @@ def make_cluster(loaded: Loaded, stack: AsyncExitStack) -> Cluster | None:
     hosts = hosts_of(loaded.settings)
     if not hosts:
         return None
-    cluster = Cluster(gathering_options(loaded, hosts), loaded.settings.cluster.backend)
+    options = gathering_options(loaded, hosts)
+    if options.secret and not options.port:
+        raise ConfigError(NO_PORT, hint="omlx-server config set cluster.port 7000")
+    cluster = Cluster(options, loaded.settings.cluster.backend)
     grace = loaded.settings.server.shutdown_grace_seconds
     stack.callback(cluster.gathering.close, min(_DRAIN_SECONDS, grace))
     return cluster
@@ -96,7 +103,7 @@ def _start_anew(sock: socket.socket, drain: Callable[[float], None]) -> None:
 
 
 def _replace_process(sock: socket.socket, drain: Callable[[float], None]) -> NoReturn:
-    at = time.monotonic() + _LAST_WORDS_SECONDS
+    at = max(time.monotonic() + _LAST_WORDS_SECONDS, _BEGAN + _LEAST_SECONDS)
     drain(_KEEP_SECONDS)
     time.sleep(max(0.0, at - time.monotonic()))
     _log.warning("the server starts anew, to bring the ranks together again")

@@ -55,8 +55,6 @@ def run_rank(rank: int, leader: tuple[str, int], secret: bytes, settings: Settin
     """
     log = settings.logging
     start_logging(log.level, log.file, log.format)
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda number, frame: _leave("it was told to end"))
     try:
         own = _Rank(rank, leader, secret, settings)
         first = own.meet()
@@ -64,6 +62,8 @@ def run_rank(rank: int, leader: tuple[str, int], secret: bytes, settings: Settin
         raise UsageError(f"can't join the cluster at {leader[0]}:{leader[1]}: {error}") from error
     if isinstance(first, Refused):
         raise UsageError(f"rank 0 refuses this rank: {first.why}")
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda number, frame: own.leave("it was told to end"))
     own.work(first)
 
 
@@ -75,7 +75,7 @@ class _Rank:
     ) -> None:
         """Connects with rank 0. Raises NotOfUs."""
         self._rank = rank
-        self._link: Link = connect(leader, secret, self._lost)
+        self._link: Link = connect(leader, secret, self.leave)
         self._inbox: SimpleQueue[Any] = SimpleQueue()  # messages of rank 0, and None as a wake
         self._settings = settings
         self._welcome: Welcome | None = None
@@ -165,9 +165,9 @@ class _Rank:
         )
         _log.info("rank %d has its part of %s", self._rank, self._welcome.names[0])
 
-    def _lost(self, why: str) -> NoReturn:
-        """Rank 0 is gone: write what is queued for the cold tier, and end. On a thread of the
-        link: the main thread may wait for ever."""
+    def leave(self, why: str) -> NoReturn:
+        """Write what is queued for the cold tier, and end. Any thread: where rank 0 is gone the
+        main thread may wait for ever."""
         follower = self._follower
         if follower is not None:
             follower.drain(_KEEP_SECONDS)

@@ -277,6 +277,7 @@ class Cluster(Section, frozen=True):
     """One model that several machines compute together."""
 
     hosts: HostsFile = ""
+    address: str = ""
     port: Annotated[int, Meta(ge=0, le=65535)] = 0
     backend: Literal["ring", "jaccl"] = "ring"
     program: ProgramName = "omlx-server"

@@ -26,8 +26,11 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @contextmanager
 def running(*words: str) -> Iterator["subprocess.Popen[bytes]"]:
     """A process that sleeps, and has these words on its command line."""
-    program = "import time; time.sleep(600)"
-    with subprocess.Popen([sys.executable, "-S", "-c", program, *words]) as process:
+    program = "import time; print(flush=True); time.sleep(600)"
+    command = [sys.executable, "-S", "-c", program, *words]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()  # from now on the system knows its command line
         try:
             yield process
         finally:

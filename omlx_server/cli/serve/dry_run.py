@@ -44,8 +44,7 @@ def show_start(
 
 def _lines(model: str, loaded: Loaded, options: GatheringOptions) -> Iterator[str]:
     own, hosts = loaded.settings.cluster, options.hosts
-    ip = hosts[0].ips[0]
-    leader = f"{ip}:{own.port or _PORT}"
+    leader = f"{options.listens_at}:{own.port or _PORT}"
     yield f"{len(hosts)} ranks would compute {model}, connected by MLX's {own.backend} back end."
     yield f"rank 0: this process. It would await the other ranks at {leader}."
     commands = commands_of(options, leader, _PID)

@@ -24,7 +24,7 @@ from omlx_server.errors import UsageError
 from omlx_server.models.locate import Located
 from omlx_server.wiring.cluster.addresses import free_addresses
 from omlx_server.wiring.cluster.gathering import Gathering
-from omlx_server.wiring.cluster.options import GatheringOptions
+from omlx_server.wiring.cluster.options import NO_PORT, GatheringOptions
 from omlx_server.wiring.cluster.starting import line_by_hand
 from omlx_server.wiring.cluster.versions import versions
 
@@ -43,7 +43,7 @@ def checks(options: GatheringOptions, backend: str, located: Located) -> Iterato
     """Yield what was found of rank 0's address, of each other rank, and of their connections; what
     needs one that failed is left out. All ranks are told to end at the end."""
     logging.getLogger("omlx_server").addHandler(logging.NullHandler())  # the findings say it
-    found = findings.address(options.hosts[0].ips, options.port, _why_no_address(options))
+    found = findings.address(options.listens_at, options.port, _why_no_address(options))
     yield found
     if found.level is Level.FAIL:
         return
@@ -59,13 +59,13 @@ def _why_no_address(options: GatheringOptions) -> str:
     """Why rank 0 can't have its addresses, or listen at the first; empty where it can."""
     ips, port = options.hosts[0].ips, options.port
     if options.secret and not port:
-        return findings.NO_PORT
+        return NO_PORT
     try:
         free_addresses(ips)
     except UsageError as error:
         return error.message
-    problem = network.try_port(ips[0], port)
-    return f"{ips[0]} port {port}: {problem}" if problem else ""
+    problem = network.try_port(options.listens_at, port)
+    return f"{options.listens_at} port {port}: {problem}" if problem else ""
 
 
 def _welcome(options: GatheringOptions, located: Located) -> Welcome:
@@ -98,7 +98,7 @@ def _met(gathering: Gathering) -> list[RankState]:
 
 
 def _rank(state: RankState, options: GatheringOptions) -> Finding:
-    leader = f"{options.hosts[0].ips[0]}:{options.port or 'PORT'}"
+    leader = f"{options.listens_at}:{options.port or 'PORT'}"
     by_hand = line_by_hand(options, state.rank, leader) if options.secret else ""
     equal = ", ".join(f"{name} {version}" for name, version in versions())
     host = options.hosts[state.rank]

@@ -9,10 +9,10 @@ from types import MappingProxyType
 from omlx_server.core.cluster.hosts import Host
 from omlx_server.core.cluster.state import RankState, Standing
 from omlx_server.doctor.finding import Finding, fail, ok, warn
+from omlx_server.wiring.cluster.options import NO_PORT
 
 SMALL_BYTES, LARGE_BYTES = 8 << 10, 8 << 20
 """The activations of one token, at 4,096 numbers of 2 bytes, and those of a chunk of a prompt."""
-NO_PORT = "cluster.secret is set, and cluster.port is not: no other rank could know the port"
 _SLOW_SECONDS = 1e-3
 _SLOW_BITS = 1e9  # per second
 _SUMS_PER_LAYER = 2
@@ -51,9 +51,9 @@ def hosts(file: Path, found: Sequence[Host]) -> Finding:
     return ok("hosts", f"{file} names {len(found)}: {'; '.join(places)}")
 
 
-def address(ips: Sequence[str], port: int, problem: str) -> Finding:
-    """`problem`: why rank 0 can't use its addresses, or can't listen at the first one."""
-    where = f"{ips[0]} port {port}" if port else f"{ips[0]}, any free port"
+def address(ip: str, port: int, problem: str) -> Finding:
+    """`problem`: why rank 0 can't use its addresses, or can't listen at this one."""
+    where = f"{ip} port {port}" if port else f"{ip}, any free port"
     if not problem:
         return ok("address", f"rank 0 can listen at {where}")
     if problem == NO_PORT:

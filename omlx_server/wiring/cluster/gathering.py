@@ -30,7 +30,8 @@ from omlx_server.engine.cluster.link import (
 from omlx_server.errors import UsageError, first_line
 from omlx_server.wiring.cluster.meetings import Meetings
 from omlx_server.wiring.cluster.options import GatheringOptions
-from omlx_server.wiring.cluster.starting import RankCommand, commands_of
+from omlx_server.wiring.cluster.output import log_output
+from omlx_server.wiring.cluster.starting import RankCommand, commands_of, line_by_hand
 from omlx_server.wiring.cluster.versions import difference, versions
 
 _log = logging.getLogger(__name__)
@@ -100,7 +101,7 @@ class Gathering:
                 if (link := member.link) is not None:
                     link.tell(self._welcome_for(member))
             return
-        ip, port = self.options.hosts[0].ips[0], self.options.port
+        ip, port = self.options.listens_at, self.options.port
         try:
             self._listener = socket.create_server((ip, port))
         except OSError as error:
@@ -109,7 +110,11 @@ class Gathering:
         address = f"{ip}:{self._listener.getsockname()[1]}"
         _log.info("the cluster's ranks are awaited at %s", address)
         self._thread("accepts", self._accept)
-        if not self.options.secret:
+        if self.options.secret:
+            for rank in self._members:
+                by_hand = line_by_hand(self.options, rank, address)
+                _log.info("rank %d is to be started by hand: %s", rank, by_hand)
+        else:
             commands = commands_of(self.options, address, os.getpid())
             for member, command in zip(self._members.values(), commands, strict=True):
                 self._thread(f"rank-{member.rank}", self._run, member, command)
@@ -189,12 +194,14 @@ class Gathering:
             try:
                 with command.start(self._secret) as process:
                     member.process = process
-                    why = _last_line(process, member.rank)
+                    why = log_output(process, member.rank)
             except OSError as error:
                 why = first_line(error)
             if self._formed or self._ended.is_set():
                 return
-            self._note(member, Standing.AWAY, why or "its process has ended")
+            refused = member.state.standing is Standing.REFUSED
+            standing = Standing.REFUSED if refused else Standing.AWAY
+            self._note(member, standing, why or "its process has ended")
             self._ended.wait(next(waits))
 
     # -- meeting -------------------------------------------------------------------------
@@ -273,7 +280,8 @@ class Gathering:
                 self._failed.wait(_CAUSE_SECONDS)
                 self._lose(member, link, why, refuses=True)
             case Refused(why):
-                member.link, member.addresses = None, ()
+                with self._lock:
+                    member.link, member.addresses = None, ()
                 self._note(member, Standing.REFUSED, why)
 
     def _lose(self, member: _Member, link: Link, why: str, *, refuses: bool = False) -> None:
@@ -324,17 +332,3 @@ class Gathering:
 
     def _thread(self, name: str, work: Callable[..., None], *args: object) -> None:
         threading.Thread(target=work, args=args, name=f"cluster-{name}", daemon=True).start()
-
-
-def _last_line(process: "subprocess.Popen[bytes]", rank: int) -> str:
-    """Log what the process of this rank writes to its standard error until it ends; returns the
-    last line that says what was wrong, and not what to do."""
-    assert process.stderr is not None
-    last = ""
-    for line in process.stderr:
-        text = line.decode(errors="replace").strip()
-        if text:
-            _log.info("rank %d: %s", rank, text, extra={"fields": {"rank": rank}})
-        if text and not text.startswith("hint: "):
-            last = text.removeprefix("error: ")
-    return last[-200:]

@@ -52,7 +52,7 @@ def test_each_rank_is_shown_with_the_command_that_would_start_it(hosts: Path, ho
     assert shlex.split(lines[5]) == [
         *(sys.executable, "-m", "omlx_server", "rank", "2", "--leader", "10.0.0.1:7001"),
         *("--instead-of", f"{place}-2", "--config", "omlx.toml"),
-        *("--set", "memory.limit=1GB", "--set", "cluster.port=7001"),
+        *("--set", "memory.limit=1GB", "--set", "cluster.port=7001", "--set", "logging.file="),
     ]
     assert "Each rank gets a secret, made at each start, on its standard input." in lines
     assert lines[-1].startswith("Nothing was started.")
@@ -67,9 +67,10 @@ def test_what_is_only_known_later_is_said_to_be(hosts: Path) -> None:
 
 def test_with_a_secret_the_lines_are_for_the_user_and_do_not_hold_it(hosts: Path) -> None:
     sets = ("--set", "cluster.secret=a long random text", "--set", "cluster.port=7000")
+    sets += ("--set", "cluster.address=10.0.0.9")
     lines = shown(hosts, *sets, "--set", "cluster.program=~/bin/omlx-server")
     assert lines[2] == "rank 1: to be started on me@studio-2 by hand, where FILE holds the secret:"
-    assert lines[3].strip() == "~/bin/omlx-server rank 1 --leader 10.0.0.1:7000 < FILE"
+    assert lines[3].strip() == "~/bin/omlx-server rank 1 --leader 10.0.0.9:7000 < FILE"
     assert "a long random text" not in "".join(lines) and "PID" not in "".join(lines)
     assert "PORT changes at each start: set cluster.port." in shown(hosts, *sets[:2])
 
