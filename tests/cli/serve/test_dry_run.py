@@ -67,8 +67,8 @@ def test_what_is_only_known_later_is_said_to_be(hosts: Path) -> None:
 
 def test_with_a_secret_the_lines_are_for_the_user_and_do_not_hold_it(hosts: Path) -> None:
     sets = ("--set", "cluster.secret=a long random text", "--set", "cluster.port=7000")
-    sets += ("--set", "cluster.address=10.0.0.9")
-    lines = shown(hosts, *sets, "--set", "cluster.program=~/bin/omlx-server")
+    more = ("--set", "cluster.address=10.0.0.9", "--set", "cluster.program=~/bin/omlx-server")
+    lines = shown(hosts, *sets, *more)
     assert lines[2] == "rank 1: to be started on me@studio-2 by hand, where FILE holds the secret:"
     assert lines[3].strip() == "~/bin/omlx-server rank 1 --leader 10.0.0.9:7000 < FILE"
     assert "a long random text" not in "".join(lines) and "PID" not in "".join(lines)
