@@ -31,7 +31,11 @@ NOT_TRACED = {
     ("compute/kv/schemes/partial.py", "PowerBase.fastest"): _ON_CPU,
     ("compute/kv/schemes/turboquant_tiles.py", "Unpacked.score"): _ON_CPU,
     ("compute/kv/span_attention.py", "together"): _ELSEWHERE,
+    ("compute/cluster/part.py", "_Sliced.found"): _SEVERAL,
+    ("compute/cluster/part.py", "_Sliced.indices"): _SEVERAL,
     ("compute/cluster/ranks.py", "Ranks.shared"): _SEVERAL,
+    ("compute/cluster/ranks.py", "Ranks.time_sums"): _SEVERAL,
+    ("compute/cluster/stored.py", "read_slice"): _SEVERAL,
     ("compute/cluster/ranks.py", "form"): _SEVERAL,
     ("compute/sampler.py", "unsampled"): _SEVERAL,
 }

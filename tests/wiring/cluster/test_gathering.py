@@ -2,53 +2,22 @@
 Their processes are not needed for that: both ends of each connection are in this one."""
 
 import logging
-import resource
 import socket
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
 
 import psutil
 import pytest
 
-from omlx_server.core.cluster.hosts import Host
 from omlx_server.core.cluster.meeting import Form, Hello, Ready, Refused, Welcome
 from omlx_server.core.cluster.state import Standing
-from omlx_server.engine.cluster.link import Link, NotOfUs, connect
-from omlx_server.process.ports import next_free
-from omlx_server.wiring.cluster.gathering import Gathering
+from omlx_server.engine.cluster.link import NotOfUs, connect
 from omlx_server.wiring.cluster.meetings import MOST
-from omlx_server.wiring.cluster.options import GatheringOptions
-from omlx_server.wiring.cluster.versions import versions
-from tests.api.harness import wait_for
+from tests.api.harness import PATIENCE, REPO, wait_for
 from tests.engine.cluster.descriptors import cluster_threads, nothing_left
-
-SECRET = b"the secret of this test"
-HERE = Host("", ("127.0.0.1",))
-WELCOME = Welcome(2, (), ("org/tiny",), "fingerprint", ("none", 0.0, 0), 16, has_cold=False)
-ADDRESSES = ("127.0.0.1:1",)
-
-
-class Port:
-    """A gathering of two ranks, the second of which is to come by itself, and its port."""
-
-    def __init__(self) -> None:
-        port = next_free("127.0.0.1", 21_000)
-        assert port is not None
-        self.address = ("127.0.0.1", port)
-        self.lost = list[str]()
-        self.gathering = Gathering(GatheringOptions((HERE, HERE), port, SECRET))
-        self.gathering.on_lost = self.lost.append
-        self.gathering.begin(WELCOME)
-
-    def standing(self) -> Standing:
-        return self.gathering.states[0].standing
-
-    def says_hello(self, hello: Hello) -> tuple[Link, Any]:
-        """A link whose other end has been told this, and what it answers."""
-        link = connect(self.address, SECRET, lambda why: None)
-        link.say(hello)
-        return link, link.hear()
+from tests.wiring.cluster.port import ADDRESSES, HERE, SECRET, WELCOME, Port, hello
 
 
 @pytest.fixture
@@ -57,11 +26,6 @@ def port() -> Iterator[Port]:
         port = Port()
         yield port
         port.gathering.close()
-
-
-def hello(rank: int = 1, **changes: str) -> Hello:
-    found = {**dict(versions()), **changes}
-    return Hello(rank, tuple(found.items()), "a machine")
 
 
 def test_a_stranger_is_refused_and_the_log_says_its_address(
@@ -153,22 +117,12 @@ def test_many_strangers_at_once_take_few_threads_and_keep_no_rank_out(port: Port
             stranger.close()
 
 
-def test_ranks_are_met_again_when_there_are_descriptors_again(
-    port: Port, caplog: pytest.LogCaptureFixture
-) -> None:
-    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with socket.socket() as first, socket.socket() as second:
-        # None at all: Linux gives `accept` its own before anybody comes, so that one is free.
-        resource.setrlimit(resource.RLIMIT_NOFILE, (0, limits[1]))
-        try:
-            first.connect(port.address)
-            second.connect(port.address)
-            wait_for(lambda: "no rank can be met: [Errno 24]" in caplog.text)
-        finally:
-            resource.setrlimit(resource.RLIMIT_NOFILE, limits)
-    link, welcome = port.says_hello(hello())
-    assert isinstance(welcome, Welcome)
-    link.close()
+def test_ranks_are_met_again_when_there_are_descriptors_again() -> None:
+    command = [sys.executable, "-m", "tests.wiring.cluster.few_descriptors"]
+    done = subprocess.run(
+        command, cwd=REPO, capture_output=True, text=True, timeout=PATIENCE, check=False
+    )
+    assert done.stdout == "met\n", done.stderr
 
 
 def is_over(stranger: socket.socket) -> bool:
