@@ -156,11 +156,13 @@ def test_the_theme_is_kept_and_the_keyboard_reaches_all_of_it(visits: Visits) ->
 def test_the_first_view_takes_few_small_files_and_the_next_one_none(visits: Visits) -> None:
     with visits.open() as page:
         shown(page, "talk")
+        page.wait_for_load_state("networkidle")
         files, size = page.evaluate(LOADED)
         assert 10 < files < 50
         assert size < 150_000
         page.reload()
         shown(page, "talk")
+        page.wait_for_load_state("networkidle")
         again, size = page.evaluate(LOADED)
         assert again == files
         assert size < 25_000, "a browser that has them is told so, with headers alone"
