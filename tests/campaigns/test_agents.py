@@ -8,7 +8,7 @@ import pytest
 from tests.api.harness import UNPROBED, Json, ServerProcess, serving
 from tests.campaigns import agents
 from tests.campaigns.agent_programs import AGENTS
-from tests.campaigns.agent_talks import only_grow, prompt_lengths
+from tests.campaigns.agent_talks import hold_all, prompt_lengths
 from tests.scripted_models import FAILED, call_of, save_scripted
 
 QUICK = ("codex", "claude")
@@ -54,4 +54,6 @@ def test_an_agent_has_two_turns_and_finds_the_first_in_the_cache(tmp_path: Path)
 def test_a_talk_that_was_never_shortened_is_known_by_the_log() -> None:
     lines = ['{"prompt_tokens":9}', '{"message":"no prompt"}', '{"prompt_tokens":12}']
     assert list(prompt_lengths("\n".join(lines))) == [9, 12]
-    assert only_grow([9, 12, 12]) and not only_grow([9, 12, 10, 13])
+    assert hold_all([900, 1010, 1120], note=100)
+    assert not hold_all([900, 1010, 1010], note=100)  # as much was left out as came
+    assert not hold_all([900, 1010, 700, 810], note=100)
