@@ -12,11 +12,11 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from types import TracebackType
 
 import httpx
 
 from tests.api.harness import CHAT, Json, ServerProcess, text_of
+from tests.campaigns.threads import Threads
 from tests.campaigns.traffic import opening, question
 
 LONGEST_SILENCE = 10.0
@@ -153,35 +153,20 @@ class Heard:
             self.wrong.append(f"{asked.text!r} for {right!r} ({asked.error or 'a whole answer'})")
 
 
-class Clients:
+class Clients(Threads):
     """So many clients at once for one `with`, which never pause, and one who asks for /health all
     the time."""
 
     def __init__(self, url: str, talks: Sequence[Sequence[Turn]], count: int) -> None:
+        super().__init__()
         self._url = url
         self._talks = talks
-        self._done = threading.Event()
         self._lock = threading.Lock()
         self.heard = Heard()
         self.health = Asked([])
         """When /health answered, whatever it said."""
         self._threads = [threading.Thread(target=self._watch)]
         self._threads += [threading.Thread(target=self._talk, args=(n,)) for n in range(count)]
-
-    def __enter__(self) -> "Clients":
-        for thread in self._threads:
-            thread.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        where: TracebackType | None,
-    ) -> None:
-        self._done.set()
-        for thread in self._threads:
-            thread.join()
 
     def _talk(self, number: int) -> None:
         rng = random.Random(number)

@@ -10,11 +10,11 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from string import ascii_lowercase
-from types import TracebackType
 
 import httpx
 
 from tests.api.harness import CHAT, Json, ServerProcess, stream_events, text_of
+from tests.campaigns.threads import Threads
 
 _WORDS = "river stone winter garden letter silver window market bridge doctor summer".split()  # noqa: SIM905
 
@@ -74,7 +74,7 @@ def converse(
     return tuple(done)
 
 
-class Traffic:
+class Traffic(Threads):
     """So many clients at once for one `with`; each takes one conversation after the other."""
 
     def __init__(
@@ -85,31 +85,16 @@ class Traffic:
         clients: int,
         tokens: int,
     ) -> None:
+        super().__init__()
         self._server = server
         self._conversations = conversations
         self._tokens = tokens
         self._tally = Tally()
         self._lock = threading.Lock()
-        self._done = threading.Event()
-        self._clients = [
+        self._threads = [
             threading.Thread(target=self._talk, args=(random.Random(number), number % 2 > 0))
             for number in range(clients)
         ]
-
-    def __enter__(self) -> "Traffic":
-        for client in self._clients:
-            client.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        where: TracebackType | None,
-    ) -> None:
-        self._done.set()
-        for client in self._clients:
-            client.join()
 
     def tally(self) -> Tally:
         """All clients so far."""

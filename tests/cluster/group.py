@@ -35,10 +35,18 @@ class Group:
 
 @contextmanager
 def group(size: int) -> Iterator[Group]:
-    ports = [str(port) for port in free_ports(1 + size)]
+    with programs("tests.cluster.rank", size, free_ports(1 + size)) as processes:
+        yield Group(processes)
+
+
+@contextmanager
+def programs(
+    module: str, size: int, ports: Sequence[int]
+) -> Iterator[Sequence["subprocess.Popen[str]"]]:
+    """So many processes of a module for one `with`; each is told its rank, and all ports."""
     processes = [
         subprocess.Popen(
-            [sys.executable, "-m", "tests.cluster.rank", str(rank), *ports],
+            [sys.executable, "-m", module, str(rank), *map(str, ports)],
             cwd=REPO,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -47,7 +55,7 @@ def group(size: int) -> Iterator[Group]:
         for rank in range(size)
     ]
     try:
-        yield Group(processes)
+        yield processes
     finally:
         for process in processes:
             process.kill()

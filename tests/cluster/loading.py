@@ -22,7 +22,7 @@ from omlx_server.compute.cluster.splitting import split
 from omlx_server.compute.model.loader import loading_part
 from omlx_server.compute.weights.reading import reading
 from omlx_server.core.work import finish
-from tests.cluster.group import REPO, free_ports
+from tests.cluster.group import free_ports, programs
 
 SOON = 60.0  # seconds
 
@@ -65,23 +65,8 @@ class Loading:
 
 @contextmanager
 def two_ranks() -> Iterator[Loading]:
-    ports = [str(port) for port in free_ports(2)]
-    processes = [
-        subprocess.Popen(
-            [sys.executable, "-m", "tests.cluster.loading", str(rank), *ports],
-            cwd=REPO,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(2)
-    ]
-    try:
+    with programs("tests.cluster.loading", 2, free_ports(2)) as processes:
         yield Loading(processes)
-    finally:
-        for process in processes:
-            process.kill()
-            process.communicate()
 
 
 def by_mlx(directory: Path, ranks: Ranks) -> nn.Module:
