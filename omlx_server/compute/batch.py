@@ -31,7 +31,7 @@ from omlx_server.compute.prefilled import Prefilled
 from omlx_server.compute.sampler import Row, Sampled, sample, unsampled
 from omlx_server.compute.verify import Feed, Verifying, feeds_of, tokens_of
 from omlx_server.compute.vision.entering import behind
-from omlx_server.core.cluster.told import Accept
+from omlx_server.core.cluster.commands import Accept
 from omlx_server.core.step import SequenceId
 
 Decoded = Sampled | Verifying

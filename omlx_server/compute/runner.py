@@ -26,7 +26,7 @@ from omlx_server.compute.prefill import Prefiller
 from omlx_server.compute.prefilled import Prefilled
 from omlx_server.compute.verify import Feed
 from omlx_server.core.blocks.block import PayloadId
-from omlx_server.core.cluster.told import Chunks, Launch, Reset, chunks_of, without_samples
+from omlx_server.core.cluster.commands import Chunks, Launch, Reset, chunks_of, without_samples
 from omlx_server.core.crash import Crash, guarded
 from omlx_server.core.images import ImageSpan
 from omlx_server.core.request import RequestId, Restored, SamplingParams

@@ -19,7 +19,7 @@ def load_adapter(instance: ModelInstance, adapter: Adapter) -> Work[bool]:
         NoMemory: there is too little memory for it, as `within`.
     """
     loaded, model = instance.adapters, instance.runner.loaded.target
-    if instance.others is not None:
+    if instance.followers is not None:
         raise AdapterUnusable("a model that several machines compute takes no adapters")
     if loaded.weights.touch(adapter):
         return True

@@ -18,7 +18,7 @@ from omlx_server.compute.runner import ModelRunner
 from omlx_server.core.blocks.block import PayloadId
 from omlx_server.core.blocks.pins import Pin
 from omlx_server.core.chunk_sizes import ChunkSizes
-from omlx_server.core.cluster.told import Clear, Kept, Reset, Tidy
+from omlx_server.core.cluster.commands import Clear, Kept, Reset, Tidy
 from omlx_server.core.memory.guard import Caches
 from omlx_server.core.memory.ledger import Ledger
 from omlx_server.core.memory.shape import StepShape
@@ -31,7 +31,7 @@ from omlx_server.core.scheduler.scheduler import Scheduler
 from omlx_server.core.scheduler.sequence import Sequence
 from omlx_server.core.speculation.speculation import Speculation
 from omlx_server.core.step import SequenceId, Step, StepResult
-from omlx_server.engine.cluster.others import Others
+from omlx_server.engine.cluster.followers import Followers
 from omlx_server.engine.decode_times import DecodeTimes
 from omlx_server.engine.memory.adapters import LoadedAdapters
 from omlx_server.engine.memory.image_features import KeptFeatures
@@ -61,10 +61,10 @@ class ModelInstance:
         watch: MemoryWatch | None = None,
         speculation: Speculation | None = None,
         names: tuple[str, ...] = (),
-        others: Others | None = None,
+        followers: Followers | None = None,
     ) -> None:
         self.runner = runner
-        self.others = others
+        self.followers = followers
         self.weight_bytes = runner.loaded.weight_bytes
         self._limits = self._possible(limits)
         self.watch = watch
@@ -72,7 +72,7 @@ class ModelInstance:
         self.names = names
         self.decode_times = DecodeTimes(speculation)
         self._make_cache = make_cache
-        self.tiers = Tiers(hot, cold, write_through=write_through, others=others)
+        self.tiers = Tiers(hot, cold, write_through=write_through, followers=followers)
         self.features = KeptFeatures(runner.loaded.vision, lambda: self.scheduler.queues)
         self.adapters = LoadedAdapters(runner.loaded.adapters, lambda: self.scheduler.queues)
         self.start_over()
@@ -300,8 +300,8 @@ class ModelInstance:
         self.tiers.drop_evicted()
         if self.tiers.has_dropped:
             self.tiers.has_dropped = False
-            if self.others is not None:
-                self.others.tell(Tidy(wholly))
+            if self.followers is not None:
+                self.followers.tell(Tidy(wholly))
             self.runner.runs.tidy(wholly=wholly or self.runner.idle)
 
     def leave(self) -> None:
@@ -341,8 +341,8 @@ class ModelInstance:
                 self.tiers.cold.clear(self.cache.namespace)
             else:
                 self.tiers.cold.clear_chains(keys)
-            if self.others is not None:
-                self.others.tell(Clear(None if salt is None else tuple(keys)))
+            if self.followers is not None:
+                self.followers.tell(Clear(None if salt is None else tuple(keys)))
         device.drain_pool()
         return dropped
 
@@ -353,8 +353,8 @@ class ModelInstance:
 
     def _forget_blocks(self) -> None:
         self.tiers.hot.clear()
-        if self.others is not None:
-            self.others.tell(Reset(blocks=True))
+        if self.followers is not None:
+            self.followers.tell(Reset(blocks=True))
 
     def _possible(self, limits: Limits) -> Limits:
         """These limits, as far as the model allows them."""
@@ -371,8 +371,8 @@ class ModelInstance:
             return kept
         for made in payloads:
             ids = self.scheduler.keep(made.cut, *made.sizes)
-            if self.others is not None:
-                self.others.tell(Kept(made.cut.number, *ids))
+            if self.followers is not None:
+                self.followers.tell(Kept(made.cut.number, *ids))
             for id, payload in zip(ids, (made.block, made.checkpoint), strict=True):
                 if id is not None and payload is not None:
                     self.tiers.put(id, payload)

@@ -11,12 +11,12 @@ from omlx_server.compute.embed.batch import Part
 from omlx_server.compute.hardware import device_policy
 from omlx_server.compute.model.loader import LoadedModel
 from omlx_server.core.adapters import Adapter
-from omlx_server.core.cluster.told import Score
+from omlx_server.core.cluster.commands import Score
 from omlx_server.core.memory.room import within
 from omlx_server.core.memory.shape import Prefill
 from omlx_server.core.request import Logprobs
 from omlx_server.core.work import Work
-from omlx_server.engine.cluster.others import Others
+from omlx_server.engine.cluster.followers import Followers
 from omlx_server.engine.memory.reservations import JobRoom
 from omlx_server.engine.model_instance import ModelInstance
 
@@ -34,8 +34,8 @@ def scored(
     loaded = instance.runner.loaded
     vocab = loaded.dims.vocab
     forward = loaded.adapters.adapted(loaded.target, [adapter])
-    if instance.others is not None:
-        work = _by_all_ranks(instance.others, loaded, tokens, top)
+    if instance.followers is not None:
+        work = _by_all_ranks(instance.followers, loaded, tokens, top)
     else:
         work = score.score_prompt(loaded.target, vocab, tokens, top, forward)
     rows = min(len(tokens), score.slice_rows(vocab))
@@ -43,12 +43,12 @@ def scored(
 
 
 def _by_all_ranks(
-    others: Others, loaded: LoadedModel, tokens: Sequence[int], top: int
+    followers: Followers, loaded: LoadedModel, tokens: Sequence[int], top: int
 ) -> Work[list[Logprobs]]:
     number = next(_numbers)
 
     def tell(fed: Sequence[int]) -> None:
-        others.tell(Score(number, tuple(fed)))
+        followers.tell(Score(number, tuple(fed)))
 
     try:
         model, vocab = loaded.target, loaded.dims.vocab

@@ -225,8 +225,10 @@ class StepLoop:
         out = guarded(work)
         if isinstance(out, Crash):
             self._pipeline.clear()
-            if self.instance.others is not None:  # no other rank can go on with what was lost here
-                self._fail(self.instance.others.failed(out))
+            if (
+                self.instance.followers is not None
+            ):  # no other rank can go on with what was lost here
+                self._fail(self.instance.followers.failed(out))
                 return
             self._isolate(out, drafted=drafted)
         else:

@@ -14,11 +14,11 @@ from omlx_server.compute.payload_bytes import pack, unpack
 from omlx_server.core.blocks.block import PayloadId
 from omlx_server.core.blocks.keys import BlockKey
 from omlx_server.core.blocks.record import Record
-from omlx_server.core.cluster.told import Drop, Write
+from omlx_server.core.cluster.commands import Drop, Write
 from omlx_server.core.crash import Crash, guarded
 from omlx_server.core.prefix_cache.prefix_cache import PrefixCache
 from omlx_server.core.work import Work
-from omlx_server.engine.cluster.others import NOT_ON_EVERY_RANK, Others
+from omlx_server.engine.cluster.followers import NOT_ON_EVERY_RANK, Followers
 from omlx_server.store.cold import ColdTier
 from omlx_server.store.reads import Answered
 from omlx_server.store.worker import Recalled
@@ -30,8 +30,8 @@ _HEADER_BYTES = 4096  # more than the header of any block file
 
 class Tiers:
     """The payloads in memory, `hot`, and the `cold` tier, if there is one. What is evicted from
-    memory goes to the cold tier; with `write_through` all goes there as soon as it is made. The
-    `others` do the same with their parts, where a model is computed by several ranks. `follow` must
+    memory goes to the cold tier; with `write_through` all goes there as soon as it is made. Where a
+    model is computed by several ranks, the `followers` do the same with their parts. `follow` must
     be called before anything else."""
 
     def __init__(
@@ -40,9 +40,9 @@ class Tiers:
         cold: ColdTier | None,
         *,
         write_through: bool,
-        others: Others | None = None,
+        followers: Followers | None = None,
     ) -> None:
-        self._others = others
+        self._followers = followers
         self.cold = cold
         self.write_through = write_through
         self.hot = hot
@@ -94,8 +94,8 @@ class Tiers:
         gone = self._cache.eviction.take_evicted()
         for id in gone:
             del self.hot[id]
-        if self._others is not None and gone:
-            self._others.tell(Drop(tuple(gone)))
+        if self._followers is not None and gone:
+            self._followers.tell(Drop(tuple(gone)))
         self.has_dropped |= bool(gone)
 
     def drop_lost(self, failed: Collection[PayloadId] = ()) -> None:
@@ -118,8 +118,8 @@ class Tiers:
         assert self.cold is not None
         payload = self.hot[id]
         self._writing[record.key] = id
-        if self._others is not None:
-            self._others.tell(Write(id, record))
+        if self._followers is not None:
+            self._followers.tell(Write(id, record))
         self.cold.write(record, partial(pack, payload), payload.nbytes)
 
     @property
@@ -190,13 +190,13 @@ class Tiers:
             match event:
                 case Answered(question=number):
                     self._cache.answered(number)
-                case Recalled() if self._others is not None:
-                    self._others.came(event)
+                case Recalled() if self._followers is not None:
+                    self._followers.came(event)
                 case Recalled():
                     self._take_in(self.cold, event)
-        if self._others is not None:
-            for number, recalled in self._others.complete():
-                self._others.promote(number, self._take_in(self.cold, recalled))
+        if self._followers is not None:
+            for number, recalled in self._followers.complete():
+                self._followers.promote(number, self._take_in(self.cold, recalled))
         if self._request(self.cold):
             self.cold.wake()  # some of it may be there already
         self.drop_evicted()
@@ -210,8 +210,8 @@ class Tiers:
             cold.reads.ask(question.id, question.records, wait)
         for record in reads:
             wait = patience(record.stop)
-            if self._others is not None:
-                self._others.read(record, wait)
+            if self._followers is not None:
+                self._followers.read(record, wait)
             cold.read(record, wait)
         return bool(questions or reads)
 

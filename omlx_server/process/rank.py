@@ -20,8 +20,8 @@ from typing import Any, NoReturn
 
 from omlx_server.compute.cluster.ranks import Ranks, form, tells_of_loss
 from omlx_server.compute.hardware import device
+from omlx_server.core.cluster.commands import Closing
 from omlx_server.core.cluster.meeting import Alive, Form, Hello, Ready, Refused, RollCall, Welcome
-from omlx_server.core.cluster.told import Closing
 from omlx_server.core.crash import Crash, guarded
 from omlx_server.engine.cluster.follower import Follower
 from omlx_server.engine.cluster.link import (

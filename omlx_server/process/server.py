@@ -148,7 +148,7 @@ async def _start(
     try:
         await begin(models, known)
     except OmlxError as error:
-        failure.report(error.message)
+        failure.at_start(error.message)
         return
     name = known.first()[0].names[0]
     _log.info("%s is loaded and warm", name)
@@ -165,7 +165,15 @@ class _Failure:
         self._server: HttpServer | None = None
 
     def report(self, problem: str) -> None:
-        _log.critical("the engine has failed: %s", problem)
+        """The engine has failed."""
+        self._end(f"the engine has failed: {problem}")
+
+    def at_start(self, problem: str) -> None:
+        """The models could not be loaded, or the engine could not begin."""
+        self._end(f"the server could not start: {problem}")
+
+    def _end(self, words: str) -> None:
+        _log.critical("%s", words)
         self._happened = True
         if self._server is not None:
             self._server.stop(exit_code=1)
@@ -173,7 +181,7 @@ class _Failure:
     def if_broken(self, task: asyncio.Task[None]) -> None:
         """Report the exception of the start task, if it ended with one that nobody expected."""
         if not task.cancelled() and task.exception() is not None:
-            self.report(f"the server could not be started: {task.exception()!r}")
+            self.at_start(repr(task.exception()))
 
     def ends(self, server: HttpServer) -> None:
         self._server = server

@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterator
 
 from omlx_server.settings.layers import Loaded
 from omlx_server.settings.overrides import said
-from omlx_server.settings.sections import Models, Settings, Speculation
+from omlx_server.settings.sections import Cache, Models, Settings, Speculation
 from omlx_server.settings.values import SECRETS, value_of
 from omlx_server.settings.whole_file import OTHERS
 
@@ -13,7 +13,8 @@ from omlx_server.settings.whole_file import OTHERS
 def warnings(loaded: Loaded) -> list[str]:
     """One line for each setting without effect, each contradiction, and a file with secrets that
     others may read."""
-    found = [*_without_effect(loaded), *_contradictions(loaded.settings)]
+    settings = loaded.settings
+    found = [*_without_effect(loaded), *_contradictions(settings), *_without_unit(settings.cache)]
     return [*found, *_readable_secrets(loaded)]
 
 
@@ -63,6 +64,14 @@ def _contradictions(settings: Settings) -> Iterator[str]:
         if target in models.aliases:
             meant = models.resolve_alias(alias)
             yield f"models.aliases: {target} is itself an alias, so {alias} stands for {meant}"
+
+
+def _without_unit(cache: Cache) -> Iterator[str]:
+    """One line for each size of the cache that is so small that its unit was forgotten."""
+    for key in ("hot_cache_max_bytes", "cold_cache_max_bytes"):
+        size = getattr(cache, key)
+        if size != "auto" and 0 < size < 1000:
+            yield f"cache.{key} is {size} bytes, which hold nothing: write the unit, as {size}GB"
 
 
 def _speculation(settings: Settings) -> Iterator[tuple[str, Speculation]]:

@@ -167,15 +167,15 @@ class InstanceFactory:
 
     def _is_parted(self, cluster: Cluster, located: Located) -> bool:
         """Whether the cluster computes this model, and not for another role already."""
-        taken = any(instance.others is not None for instance in self.at_work())
+        taken = any(instance.followers is not None for instance in self.at_work())
         return cluster.computes(located) and not taken
 
     def _part(self, cluster: Cluster, located: Located, known_as: str) -> Work[LoadedModel]:
         """Loads the part of rank 0, when all ranks are there. This process then uses no more memory
         than leaves enough to every other rank."""
         ranks = yield from cluster.joining(located, known_as, self.settings)
-        assert cluster.others is not None
-        cluster.others.wake = lambda: self.wake()
+        assert cluster.followers is not None
+        cluster.followers.wake = lambda: self.wake()
         scheme = self._scheme(located)
         loaded = yield from loading_part(located.path, ranks, known_as, scheme)
         own = self.shares.limit - loaded.weight_bytes
@@ -274,7 +274,7 @@ class InstanceFactory:
             watch=watch,
             speculation=speculation,
             names=located.names,
-            others=self.cluster.others if self.cluster and loaded.ranks else None,
+            followers=self.cluster.followers if self.cluster and loaded.ranks else None,
         )
         instance.adapters.limits = adapter_limits(self.settings)
         if why := instance.runner.why_alone:

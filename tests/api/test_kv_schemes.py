@@ -59,6 +59,7 @@ def test_a_model_that_can_not_have_it_is_refused_at_the_start(
     """Its heads have 16 numbers, and MLX's groups 32 at least."""
     server = ServerProcess("org/tiny", tmp_path, [*settings, *scheme("affine", 4)])
     assert server.wait(60) == 1
+    assert "the server could not start: " in server.log
     assert "group size of 64 does not divide its head dim of 16" in server.log
     server = ServerProcess("org/tiny", tmp_path, [*settings, *scheme("affine", 3.5)])
     assert server.wait(60) == 2

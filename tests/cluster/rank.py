@@ -18,8 +18,8 @@ from omlx_server.compute.model.loader import LoadedModel
 from omlx_server.compute.payload import BlockCodec
 from omlx_server.core.cluster.meeting import Refused
 from omlx_server.engine.cluster.follower import Follower
+from omlx_server.engine.cluster.followers import Followers
 from omlx_server.engine.cluster.link import NotOfUs, connect, met
-from omlx_server.engine.cluster.others import Others
 from tests.cluster.counted import connections
 from tests.cluster.scenarios import Reply, Scenario, answers, load
 from tests.compute.all_kinds import BLOCK
@@ -28,7 +28,7 @@ SECRET = b"the secret of this test"
 
 
 def lead(meeting: int, addresses: list[list[str]]) -> None:
-    others: Others
+    followers: Followers
     listener = socket.create_server(("127.0.0.1", meeting))
     links = [met(listener.accept()[0], SECRET, lost, first=True) for _ in addresses[1:]]
 
@@ -36,17 +36,17 @@ def lead(meeting: int, addresses: list[list[str]]) -> None:
         for link in links:
             link.tell(message)
 
-    others = Others(tell, len(links))
+    followers = Followers(tell, len(links))
     for link in links:
-        link.start(others.heard)
+        link.start(followers.heard)
     ranks = form(addresses, 0)
-    ranks.tell = others.tell
+    ranks.tell = followers.tell
     for line in sys.stdin:
         scenario = Scenario(**json.loads(line))
         for link in links:
             link.tell(Refused(line))
         loaded, parts = load_and_measure(scenario, ranks)
-        given = answers(scenario, loaded, others)
+        given = answers(scenario, loaded, followers)
         reply = Reply(given, parts, *bytes_by_kind(meeting))
         sys.stdout.write(json.dumps(asdict(reply)) + "\n")
         sys.stdout.flush()

@@ -17,7 +17,7 @@ from omlx_server.compute.model.loader import (
 from omlx_server.compute.quantise import make_scheme, use_rows_of_own_length, use_scheme
 from omlx_server.compute.row_ends import verifies_drafts
 from omlx_server.core.work import finish
-from omlx_server.engine.cluster.others import Others
+from omlx_server.engine.cluster.followers import Followers
 from tests.compute.all_kinds import BLOCK, run
 from tests.compute.drive import LIMITS, Drive
 from tests.tiny_models import make_model
@@ -73,10 +73,10 @@ def load(scenario: Scenario, ranks: Ranks | None = None) -> LoadedModel:
     return LoadedModel(model, dims, name, nbytes, verifies, ranks=ranks)
 
 
-def answers(scenario: Scenario, loaded: LoadedModel, others: Others | None = None) -> Answers:
+def answers(scenario: Scenario, loaded: LoadedModel, followers: Followers | None = None) -> Answers:
     if scenario.tokens:
-        drive = Drive(loaded, LIMITS, BLOCK, others=others)
+        drive = Drive(loaded, LIMITS, BLOCK, followers=followers)
         return {"r": drive.answer("r", PROMPT, scenario.tokens)}
     limits = replace(LIMITS, speculation="auto" if scenario.drafts else "off")
-    told = run(loaded, scenario.seed, limits, others=others)
+    told = run(loaded, scenario.seed, limits, followers=followers)
     return {name: got for name, got in told.answers.items() if name.startswith("r")}

@@ -76,7 +76,7 @@ def health_watched(server: ServerProcess) -> Iterator[list[httpx.Response]]:
 def tell_of_the_loss(told: list[httpx.Response], problem: str) -> bool:
     """Whether one of these answers of /health is a 503 that says which rank is lost, and why."""
     of_rank = [reply.json()["cluster"][1] for reply in told if reply.status_code == 503]
-    return any(each["standing"] == "lost" and problem in each["problem"] for each in of_rank)
+    return any(each["status"] == "lost" and problem in each["problem"] for each in of_rank)
 
 
 def restarts(server: ServerProcess) -> float:

@@ -37,7 +37,7 @@ def test_health_status_metrics_and_log_tell_of_each_rank(server: ServerProcess) 
     answer = server.http.get(f"{server.url}/health")
     assert answer.status_code == 200
     ranks = answer.json()["cluster"]
-    assert [(one["rank"], one["host"], one["standing"]) for one in ranks] == [
+    assert [(one["rank"], one["host"], one["status"]) for one in ranks] == [
         (0, "localhost", "here"),
         (1, "localhost", "here"),
     ]

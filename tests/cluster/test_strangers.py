@@ -122,19 +122,19 @@ def test_ranks_that_do_not_fit_are_refused(
     code, told = refusal(by_hand, secret="another text")
     assert code == 2 and "it does not know the secret of this cluster" in told
     assert "a rank at 127.0.0.1 is refused: it does not know the secret" in server.log
-    assert rank_1(server)["standing"] == "away"
+    assert rank_1(server)["status"] == "away"
 
     code, told = refusal(by_hand, path=str(another_mlx(tmp_path)))
     assert code == 2 and "rank 0 refuses this rank: mlx 0.0.1 and not" in told
     assert "a rank at 127.0.0.1 is refused: mlx 0.0.1 and not" in server.log
-    assert rank_1(server)["standing"] == "refused"
+    assert rank_1(server)["status"] == "refused"
     assert "mlx 0.0.1 and not" in rank_1(server)["problem"]
 
     with another_model(by_hand.models):
         code, told = refusal(by_hand)
     assert code == 3 and "is another model than the org/tiny of rank 0" in told
     assert "is another model than the org/tiny of rank 0" in server.log
-    assert rank_1(server)["standing"] == "refused"
+    assert rank_1(server)["status"] == "refused"
     assert "is another model" in rank_1(server)["problem"]
 
 
@@ -153,7 +153,7 @@ def test_among_strangers_the_right_rank_comes_and_the_server_serves(
         assert code == 2 and "rank 0 refuses this rank: rank 1 is here already" in told
         assert "a rank at 127.0.0.1 is refused: rank 1 is here already" in server.log
         assert server.canary() == said
-        assert rank_1(server)["standing"] == "here"
+        assert rank_1(server)["status"] == "here"
         server.stop()
         assert right.wait(PATIENCE) == 3
         assert right.stderr is not None and "rank 0 ends" in right.stderr.read()

@@ -27,7 +27,7 @@ from omlx_server.core.scheduler.limits import Limits
 from omlx_server.core.speculation.methods import Method
 from omlx_server.core.speculation.speculation import Speculation
 from omlx_server.core.step import Step
-from omlx_server.engine.cluster.others import Others
+from omlx_server.engine.cluster.followers import Followers
 from omlx_server.engine.model_instance import ModelInstance
 from omlx_server.engine.pipeline import Pipeline
 from omlx_server.store.cold import ColdTier
@@ -56,7 +56,7 @@ class Drive:
         *,
         write_through: bool = False,
         speculation: Speculation | None = None,
-        others: Others | None = None,
+        followers: Followers | None = None,
     ) -> None:
         self.loaded = loaded
         self.hot: dict[PayloadId, Payload] = {}
@@ -76,7 +76,7 @@ class Drive:
             cold,
             write_through=write_through,
             speculation=speculation or Eager(drafter),
-            others=others,
+            followers=followers,
         )
         if cold is not None:
             cold.start()

@@ -8,7 +8,7 @@ import pytest
 
 from omlx_server.compute.cluster.ranks import Ranks
 from omlx_server.core.cluster.hosts import Host
-from omlx_server.core.cluster.state import RankState, Standing
+from omlx_server.core.cluster.state import RankState, RankStatus
 from omlx_server.doctor.cluster import check, findings, sums
 from omlx_server.doctor.cluster.findings import LARGE_BYTES, Sizes
 from omlx_server.doctor.finding import Finding, Level
@@ -19,8 +19,8 @@ from tests.tiny_models import save_tiny
 SIZES = Sizes(layers=32, hidden=4096)
 
 
-def of_rank(problem: str, standing: Standing = Standing.AWAY, by_hand: str = "") -> Finding:
-    state = RankState(1, "studio", standing, problem)
+def of_rank(problem: str, status: RankStatus = RankStatus.AWAY, by_hand: str = "") -> Finding:
+    state = RankState(1, "studio", status, problem)
     return findings.rank(state, Host("studio", ("10.0.0.2",)), "mlx 1", "10.0.0.1:7", by_hand, 30)
 
 
@@ -53,9 +53,9 @@ def test_a_problem_of_a_rank_has_its_own_fix(problem: str, fix: str) -> None:
 
 
 def test_a_rank_that_is_ready_is_fine_and_one_without_a_word_is_not() -> None:
-    assert of_rank("", Standing.READY).says == "studio answers, has the model, and mlx 1 as here"
+    assert of_rank("", RankStatus.READY).says == "studio answers, has the model, and mlx 1 as here"
     assert "did not come for 30 s" in of_rank("").says
-    assert "did not find the model for 30 s" in of_rank("", Standing.CHECKING).says
+    assert "did not find the model for 30 s" in of_rank("", RankStatus.CHECKING).says
     assert of_rank("", by_hand="x rank 1").fix == "start it there: x rank 1"
 
 

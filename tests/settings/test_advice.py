@@ -46,6 +46,10 @@ def test_the_defaults_are_not_warned_of() -> None:
             "speculation.mode is ngram, so this has no effect: speculation.draft_model",
         ),
         (
+            {"cache__cold_cache_max_bytes": "50"},
+            "cache.cold_cache_max_bytes is 50 bytes, which hold nothing: write the unit, as 50GB",
+        ),
+        (
             {"speculation__mode": "draft"},
             "speculation.mode is draft, but there is no speculation.draft_model",
         ),

@@ -6,7 +6,7 @@ from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
 from omlx_server.api.metric_helpers import OWN, counters, gauges
-from omlx_server.core.cluster.state import ClusterReport, Standing
+from omlx_server.core.cluster.state import ClusterReport, RankStatus
 
 _RANK = "rank"
 
@@ -25,7 +25,7 @@ class ClusterMetrics(Collector):
     def collect(self) -> Iterator[Metric]:
         report = self._report()
         ranks = report.ranks if report is not None else ()
-        up = {(str(one.rank),): float(one.standing is Standing.HERE) for one in ranks}
+        up = {(str(one.rank),): float(one.status is RankStatus.HERE) for one in ranks}
         active = {(str(one.rank),): float(one.alive.active) for one in ranks if one.alive}
         restarts = {(): float(report.restarts)} if report is not None else {}
         yield gauges(

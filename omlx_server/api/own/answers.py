@@ -67,7 +67,7 @@ class RankHealth(TypedDict):
 
     rank: int
     host: str
-    standing: Literal["away", "checking", "ready", "here", "lost", "refused"]
+    status: Literal["away", "checking", "ready", "here", "lost", "refused"]
     problem: str | None
     active_bytes: int | None
     peak_bytes: int | None

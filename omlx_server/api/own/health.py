@@ -105,7 +105,7 @@ def _rank(state: RankState) -> answers.RankHealth:
     return {
         "rank": state.rank,
         "host": state.host,
-        "standing": state.standing.value,
+        "status": state.status.value,
         "problem": state.problem or None,
         "active_bytes": alive.active if alive else None,
         "peak_bytes": alive.peak if alive else None,

@@ -157,7 +157,7 @@ def _rank(rank: Mapping[str, Any]) -> str:
     held = rank.get("active_bytes")
     more = (in_words(held) if held is not None else "", rank.get("problem") or "")
     rest = "".join(f", {part}" for part in more if part)
-    return f"{rank.get('rank', '?')} on {rank.get('host', '?')}: {rank.get('standing', '?')}{rest}"
+    return f"{rank.get('rank', '?')} on {rank.get('host', '?')}: {rank.get('status', '?')}{rest}"
 
 
 def _of(engine: Mapping[str, Any]) -> str:

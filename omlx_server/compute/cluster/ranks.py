@@ -16,12 +16,12 @@ import mlx.core as mx
 
 from omlx_server.compute.cluster.unblocking import PATIENCE_SECONDS, Unblocking
 from omlx_server.compute.hardware import device
+from omlx_server.core.cluster.commands import Command
 from omlx_server.core.cluster.hosts import Devices
-from omlx_server.core.cluster.told import Told
 from omlx_server.errors import ModelUnavailable, first_line
 
 
-def _nobody(told: Told) -> None:
+def _nobody(command: Command) -> None:
     """There is nobody to tell."""
 
 
@@ -34,7 +34,7 @@ class Ranks:
     rank: int
     size: int
     group: mx.distributed.Group
-    tell: Callable[[Told], None] = field(default=_nobody)
+    tell: Callable[[Command], None] = field(default=_nobody)
     by_layers: bool = False
 
     @property

@@ -20,7 +20,7 @@ from omlx_server.compute.model.loader import LoadedModel
 from omlx_server.compute.planning.filled import filled, layers_held, one_token
 from omlx_server.compute.prefill import Prefiller
 from omlx_server.compute.prefilled import Prefilled
-from omlx_server.core.cluster.told import Probe
+from omlx_server.core.cluster.commands import Probe
 from omlx_server.core.memory.kv import Keeps, grows
 from omlx_server.core.memory.shape import Decode, Prefill
 from omlx_server.core.request import RequestId, SamplingParams

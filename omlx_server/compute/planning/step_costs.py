@@ -13,7 +13,7 @@ from omlx_server.compute import caches as cache_ops
 from omlx_server.compute.architectures.heads import Headed
 from omlx_server.compute.caches import Caches
 from omlx_server.compute.cluster.ranks import Ranks
-from omlx_server.core.cluster.told import Width
+from omlx_server.core.cluster.commands import Width
 from omlx_server.core.speculation.depth import StepCosts
 from omlx_server.core.work import Work
 

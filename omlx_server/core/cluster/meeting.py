@@ -6,7 +6,7 @@
     rank 0      RollCall               when all are ready: who is still there?
     rank r      Ready                  once more
     rank 0      Form                   where all ranks can be reached
-    rank 0      what the others do (core/cluster/told.py)
+    rank 0      commands (core/cluster/commands.py)
     both        Alive                  now and then
 
 A rank that can't go on says Refused at any time.

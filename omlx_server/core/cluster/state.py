@@ -7,7 +7,7 @@ from enum import StrEnum
 from omlx_server.core.cluster.meeting import Alive
 
 
-class Standing(StrEnum):
+class RankStatus(StrEnum):
     """AWAY: its process does not run, or has not come. CHECKING: it looks for the model. READY: it
     waits for the others. HERE: it is a part of the group. LOST: it was. REFUSED: it can't be."""
 
@@ -26,7 +26,7 @@ class RankState:
 
     rank: int
     host: str
-    standing: Standing = Standing.AWAY
+    status: RankStatus = RankStatus.AWAY
     problem: str = ""
     alive: Alive | None = None
 
@@ -42,4 +42,4 @@ class ClusterReport:
     @property
     def is_whole(self) -> bool:
         """Whether every rank computes."""
-        return all(state.standing is Standing.HERE for state in self.ranks)
+        return all(state.status is RankStatus.HERE for state in self.ranks)

@@ -15,7 +15,7 @@ from typing import Any
 
 from omlx_server.compute.model.fingerprint import fingerprint
 from omlx_server.core.cluster.meeting import Welcome
-from omlx_server.core.cluster.state import RankState, Standing
+from omlx_server.core.cluster.state import RankState, RankStatus
 from omlx_server.doctor import network
 from omlx_server.doctor.cluster import findings
 from omlx_server.doctor.cluster.findings import LARGE_BYTES, SMALL_BYTES, Sizes
@@ -51,7 +51,7 @@ def checks(options: GatheringOptions, backend: str, located: Located) -> Iterato
         gathering.begin(_welcome(options, located))
         states = _met(gathering)
         yield from (_rank(state, options) for state in states)
-        if all(state.standing is Standing.READY for state in states):
+        if all(state.status is RankStatus.READY for state in states):
             yield from _sums(gathering, process, options, backend, located)
 
 
@@ -91,7 +91,7 @@ def _met(gathering: Gathering) -> list[RankState]:
     last = time.monotonic() + MEETING_SECONDS
     while len(found) < gathering.size - 1 and time.monotonic() < last:
         for state in gathering.states:
-            if state.problem or state.standing is Standing.READY:
+            if state.problem or state.status is RankStatus.READY:
                 found.setdefault(state.rank, state)  # it is tried again, with other words
         time.sleep(_POLL_SECONDS)
     return [found.get(state.rank, state) for state in gathering.states]

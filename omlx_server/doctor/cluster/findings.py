@@ -7,7 +7,7 @@ from statistics import median
 from types import MappingProxyType
 
 from omlx_server.core.cluster.hosts import Host
-from omlx_server.core.cluster.state import RankState, Standing
+from omlx_server.core.cluster.state import RankState, RankStatus
 from omlx_server.doctor.finding import Finding, fail, ok, warn
 from omlx_server.wiring.cluster.options import NO_PORT
 
@@ -72,10 +72,10 @@ def rank(
     It was waited for so many `seconds`."""
     name = host.ssh or "localhost"
     what = f"rank {state.rank}"
-    if state.standing is Standing.READY:
+    if state.status is RankStatus.READY:
         return ok(what, f"{name} answers, has the model, and {versions} as here")
     if not state.problem:
-        said = "did not come" if state.standing is Standing.AWAY else "did not find the model"
+        said = "did not come" if state.status is RankStatus.AWAY else "did not find the model"
         fix = f"start it there: {by_hand}" if by_hand else f"try it: ssh {name} true"
         return fail(what, f"{name} {said} for {seconds:.0f} s", fix)
     found = (fix for words, fix in _FIXES.items() if words in state.problem.lower())

@@ -128,7 +128,7 @@ class PrefixArchives:
             lambda instance: (
                 instance.cache.namespace,
                 instance.cache.layout,
-                instance.others is not None,
+                instance.followers is not None,
             )
         )
         if parted:

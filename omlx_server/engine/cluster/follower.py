@@ -24,8 +24,8 @@ from omlx_server.compute.verify import Verifying
 from omlx_server.core.blocks.block import PayloadId
 from omlx_server.core.blocks.keys import BlockKey
 from omlx_server.core.blocks.record import Record
-from omlx_server.core.cluster import told
-from omlx_server.core.cluster.told import Told, with_contexts
+from omlx_server.core.cluster import commands
+from omlx_server.core.cluster.commands import Command, with_contexts
 from omlx_server.core.crash import Crash, guarded
 from omlx_server.core.step import Step
 from omlx_server.store.cold import ColdTier
@@ -63,48 +63,48 @@ class Follower:
         self._bench: Bench | None = None
         self._scoring: dict[int, Caches] = {}
 
-    def do(self, message: Told) -> None:
+    def do(self, command: Command) -> None:
         """Do what rank 0 tells. Raises OutOfStep, or whatever the work raises, when this rank can't
         go on."""
-        match message:
-            case told.Launch(step):
+        match command:
+            case commands.Launch(step):
                 self._launch(self.runner.execute(step))
-            case told.Accept(right, newest):
+            case commands.Accept(right, newest):
                 self._accept(right, newest)
-            case told.Chunks(step):
+            case commands.Chunks(step):
                 self._chunks(step)
-            case told.Score(number, tokens):
+            case commands.Score(number, tokens):
                 self._score(number, tokens)
-            case told.OneToken():
+            case commands.OneToken():
                 one_token(self._loaded.model)
-            case told.Probe():
-                self._probe(message)
-            case told.Width(tokens):
+            case commands.Probe():
+                self._probe(command)
+            case commands.Width(tokens):
                 seconds_of(forward_of(self._loaded.target), tokens)
             case _:
-                self._do_with_payloads(message)
+                self._do_with_payloads(command)
 
-    def _do_with_payloads(self, message: Told) -> None:
-        match message:
-            case told.Kept():
-                self._keep(message)
-            case told.Drop(ids):
+    def _do_with_payloads(self, command: Command) -> None:
+        match command:
+            case commands.Kept():
+                self._keep(command)
+            case commands.Drop(ids):
                 for id in ids:
                     del self._hot[id]
-            case told.Tidy(wholly):
+            case commands.Tidy(wholly):
                 self.runner.runs.tidy(wholly=wholly or self.runner.idle)
-            case told.Reset(blocks):
+            case commands.Reset(blocks):
                 self._reset(blocks=blocks)
-            case told.Write(id, record):
+            case commands.Write(id, record):
                 self._write(id, record)
-            case told.Read():
-                self._read(message)
-            case told.Promote(number, id):
+            case commands.Read():
+                self._read(command)
+            case commands.Promote(number, id):
                 self._promote(number, id)
-            case told.Clear(keys):
+            case commands.Clear(keys):
                 self._clear(keys)
             case _:
-                raise OutOfStep(f"rank 0 tells what no rank does: {type(message).__name__}")
+                raise OutOfStep(f"rank 0 tells what no rank does: {type(command).__name__}")
 
     def close(self, seconds: float) -> None:
         """Write what is queued for the cold tier, for so many seconds at most."""
@@ -148,7 +148,7 @@ class Follower:
         for payload in made:
             self._cuts[payload.cut.number] = payload
 
-    def _keep(self, kept: told.Kept) -> None:
+    def _keep(self, kept: commands.Kept) -> None:
         made = self._cuts.pop(kept.number, None)
         block, checkpoint = (made.block, made.checkpoint) if made else (None, None)
         for id, payload in ((kept.block, block), (kept.checkpoint, checkpoint)):
@@ -176,9 +176,9 @@ class Follower:
         if self._cold is not None and not payload.is_lost:
             self._cold.write(self._own(record), partial(pack, payload), payload.nbytes)
 
-    def _read(self, read: told.Read) -> None:
+    def _read(self, read: commands.Read) -> None:
         if self._cold is None:
-            self._answer(told.Found(read.number, found=False))
+            self._answer(commands.Found(read.number, found=False))
             return
         self._reading.setdefault(read.record.key, []).append(read.number)
         self._cold.read(self._own(read.record), read.patience)
@@ -194,7 +194,7 @@ class Follower:
                 for number in self._reading.pop(event.record.key, ()):
                     if payload is not None:
                         self._came[number] = payload
-                    self._answer(told.Found(number, payload is not None))
+                    self._answer(commands.Found(number, payload is not None))
 
     def _payload(self, cold: ColdTier, recalled: Recalled) -> Payload | None:
         if recalled.packed is None:
@@ -230,7 +230,7 @@ class Follower:
         caches = self._scoring.setdefault(number, new_caches(model))
         launch_slice(model, caches, tokens)
 
-    def _probe(self, probe: told.Probe) -> None:
+    def _probe(self, probe: commands.Probe) -> None:
         if probe.kind == "new" or self._bench is None:
             self._bench = Bench(self._loaded)
         else:

@@ -8,9 +8,9 @@ from typing import Any, get_args
 
 import msgspec
 
-from omlx_server.core.cluster import meeting, told
+from omlx_server.core.cluster import commands, meeting
 
-_MESSAGES = (*get_args(told.Told), told.Found, *get_args(meeting.Said))
+_MESSAGES = (*get_args(commands.Command), commands.Found, *get_args(meeting.Said))
 _KNOWN = {each.__name__.encode(): each for each in _MESSAGES}
 _encode = msgspec.msgpack.Encoder().encode
 

@@ -15,10 +15,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, repeat
 
+from omlx_server.core.cluster.commands import Closing, Command, Found
 from omlx_server.core.cluster.hosts import Host
 from omlx_server.core.cluster.meeting import Form, Hello, Ready, Refused, RollCall, Welcome
-from omlx_server.core.cluster.state import RankState, Standing
-from omlx_server.core.cluster.told import Closing, Found, Told
+from omlx_server.core.cluster.state import RankState, RankStatus
 from omlx_server.engine.cluster.link import (
     FORMING_SECONDS,
     LOST_SECONDS,
@@ -142,7 +142,7 @@ class Gathering:
             self._formed = True
             addresses = [tuple(own), *(tuple(m.addresses) for m in self._members.values())]
         for member in self._members.values():
-            member.state = replace(member.state, standing=Standing.HERE, problem="")
+            member.state = replace(member.state, status=RankStatus.HERE, problem="")
         for link in self._links:
             link.patience = FORMING_SECONDS
         self.tell(Form(tuple(addresses), tuple(sums)))
@@ -160,7 +160,7 @@ class Gathering:
         links = [member.link for member in self._members.values()]  # other threads take them away
         return [link for link in links if link is not None]
 
-    def tell(self, message: Told | Form | RollCall) -> None:
+    def tell(self, message: Command | Form | RollCall) -> None:
         """Send a message to all other ranks. Does not wait."""
         for link in self._links:
             link.tell(message)
@@ -199,9 +199,9 @@ class Gathering:
                 why = first_line(error)
             if self._formed or self._ended.is_set():
                 return
-            refused = member.state.standing is Standing.REFUSED
-            standing = Standing.REFUSED if refused else Standing.AWAY
-            self._note(member, standing, why or "its process has ended")
+            refused = member.state.status is RankStatus.REFUSED
+            status = RankStatus.REFUSED if refused else RankStatus.AWAY
+            self._note(member, status, why or "its process has ended")
             self._ended.wait(next(waits))
 
     # -- meeting -------------------------------------------------------------------------
@@ -245,7 +245,7 @@ class Gathering:
         member = self._members.get(hello.rank)
         why = difference(versions(), hello.versions)
         if why and member is not None and member.link is None:
-            self._note(member, Standing.REFUSED, f"it has {why}")
+            self._note(member, RankStatus.REFUSED, f"it has {why}")
         if member is None:
             why = f"there is no rank {hello.rank} here"
         with self._lock:  # of two that are the same rank, one is refused
@@ -254,7 +254,7 @@ class Gathering:
                     why = f"rank {hello.rank} is here already"
                 else:
                     member.link, member.addresses = link, ()
-                    member.state = replace(member.state, standing=Standing.CHECKING, problem="")
+                    member.state = replace(member.state, status=RankStatus.CHECKING, problem="")
         if why or member is None:
             link.say(Refused(why))
             raise NotOfUs(why)
@@ -274,7 +274,7 @@ class Gathering:
             case Found():
                 self.found(message)
             case Ready(addresses):
-                member.state = replace(member.state, standing=Standing.READY)
+                member.state = replace(member.state, status=RankStatus.READY)
                 member.addresses = addresses
             case Refused(why) if self._formed:
                 self._failed.wait(_CAUSE_SECONDS)
@@ -282,7 +282,7 @@ class Gathering:
             case Refused(why):
                 with self._lock:
                     member.link, member.addresses = None, ()
-                self._note(member, Standing.REFUSED, why)
+                self._note(member, RankStatus.REFUSED, why)
 
     def _lose(self, member: _Member, link: Link, why: str, *, refuses: bool = False) -> None:
         """A rank that was here is gone, or `refuses` to go on. Without a group it may come
@@ -292,7 +292,7 @@ class Gathering:
             if member.link is not link:
                 return  # it has said before that it can't go on
             member.link, member.addresses = None, ()
-            member.state = replace(member.state, standing=Standing.LOST, problem=why)
+            member.state = replace(member.state, status=RankStatus.LOST, problem=why)
         if not self._formed:
             _log.warning("%s", problem)
             link.close()
@@ -325,10 +325,10 @@ class Gathering:
             _log.error("%s", problem)
             self.on_lost(problem)
 
-    def _note(self, member: _Member, standing: Standing, problem: str) -> None:
+    def _note(self, member: _Member, status: RankStatus, problem: str) -> None:
         if member.state.problem != problem:
             _log.warning("rank %d (%s): %s", member.rank, member.state.host, problem)
-        member.state = replace(member.state, standing=standing, problem=problem)
+        member.state = replace(member.state, status=status, problem=problem)
 
     def _thread(self, name: str, work: Callable[..., None], *args: object) -> None:
         threading.Thread(target=work, args=args, name=f"cluster-{name}", daemon=True).start()

@@ -9,9 +9,9 @@ from typing import TypeVar
 from omlx_server.compute.cluster.ranks import Ranks, form
 from omlx_server.compute.hardware import device
 from omlx_server.core.cluster.meeting import Alive, Welcome
-from omlx_server.core.cluster.state import RankState, Standing
+from omlx_server.core.cluster.state import RankState, RankStatus
 from omlx_server.core.work import Work
-from omlx_server.engine.cluster.others import Others
+from omlx_server.engine.cluster.followers import Followers
 from omlx_server.errors import ModelUnavailable, OmlxError
 from omlx_server.models.locate import Located
 from omlx_server.settings import Settings
@@ -36,7 +36,7 @@ class Cluster:
         self._backend = backend
         self._ranks: Ranks | None = None
         self._path: Path | None = None
-        self.others: Others | None = None
+        self.followers: Followers | None = None
 
     def computes(self, located: Located) -> bool:
         """Whether it is for this model: the first one that was loaded."""
@@ -49,7 +49,7 @@ class Cluster:
         own = self.gathering.options.hosts[0]
         alive = Alive(active=device.active_memory(), peak=device.peak_memory())
         host = own.ssh or "localhost"
-        here = RankState(0, host, Standing.HERE, self.gathering.problem, alive)
+        here = RankState(0, host, RankStatus.HERE, self.gathering.problem, alive)
         return [here, *self.gathering.states]
 
     def joining(self, located: Located, known_as: str, settings: Settings) -> Work[Ranks]:
@@ -71,9 +71,9 @@ class Cluster:
         ranks = self._ranks = self._ranks or self._connected(addresses)
         self.gathering.formed()
         ranks.tell = self.gathering.tell
-        self.others = Others(self.gathering.tell, ranks.size - 1)
-        self.others.lost = self.gathering.step_failed
-        self.gathering.found = self.others.heard
+        self.followers = Followers(self.gathering.tell, ranks.size - 1)
+        self.followers.lost = self.gathering.step_failed
+        self.gathering.found = self.followers.heard
         return ranks
 
     def outliving(self, work: Work[A]) -> Work[A]:
@@ -121,7 +121,7 @@ class Cluster:
                         "rank %d (%s) is %s%s",
                         state.rank,
                         state.host,
-                        state.standing.value,
+                        state.status.value,
                         f": {state.problem}" if state.problem else "",
                     )
             time.sleep(_POLL_SECONDS)

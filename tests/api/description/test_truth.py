@@ -371,7 +371,7 @@ RARE = {
     *("ResponseFailure.code", "ResponseFailure.message"),
     *("FetchError.type", "FetchError.error"),
     "Health.cluster",  # a server of one process has none
-    *(f"RankHealth.{name}" for name in ("rank", "host", "standing", "problem", "done")),
+    *(f"RankHealth.{name}" for name in ("rank", "host", "status", "problem", "done")),
     *("RankHealth.active_bytes", "RankHealth.peak_bytes"),
     *(
         "PullStatus.digest",

@@ -8,7 +8,7 @@ from omlx_server.core.blocks.block import PayloadId
 from omlx_server.core.blocks.keys import BlockKey
 from omlx_server.core.blocks.record import Part, Record
 from omlx_server.core.blocks.restore import Piece, RestorePlan
-from omlx_server.core.cluster import meeting, told
+from omlx_server.core.cluster import commands, meeting
 from omlx_server.core.memory.shape import Decode, Prefill
 from omlx_server.core.request import RequestId
 from omlx_server.core.step import Chunk, Cut, Restore, RowCut, SequenceId, Step
@@ -26,21 +26,21 @@ STEP = Step(
     chunks=(Chunk(ID, 0, (7, 8)),),
 )
 MESSAGES = (
-    told.Launch(STEP),
-    told.Chunks(STEP),
-    told.Kept(1, PayloadId(2), None),
-    told.Reset(blocks=True),
-    told.Tidy(wholly=False),
-    told.Write(PayloadId(1), RECORD),
-    told.Read(5, RECORD, 1.5),
-    told.Promote(5, None),
-    told.Clear(None),
-    told.Closing(2.5),
-    told.Probe("prefill", prefill=Prefill(1, 2, 3)),
-    told.Probe("decode", decode=Decode(1, 2)),
-    told.OneToken(),
-    told.Width(4),
-    told.Found(5, found=True),
+    commands.Launch(STEP),
+    commands.Chunks(STEP),
+    commands.Kept(1, PayloadId(2), None),
+    commands.Reset(blocks=True),
+    commands.Tidy(wholly=False),
+    commands.Write(PayloadId(1), RECORD),
+    commands.Read(5, RECORD, 1.5),
+    commands.Promote(5, None),
+    commands.Clear(None),
+    commands.Closing(2.5),
+    commands.Probe("prefill", prefill=Prefill(1, 2, 3)),
+    commands.Probe("decode", decode=Decode(1, 2)),
+    commands.OneToken(),
+    commands.Width(4),
+    commands.Found(5, found=True),
     meeting.Refused("no"),
     meeting.Alive(1, 2, 3),
 )
@@ -52,7 +52,7 @@ def test_a_message_comes_as_it_was_sent(message: object) -> None:
 
 
 def test_a_cut_keeps_its_number() -> None:
-    read = wire.read(wire.written(told.Launch(STEP)))
+    read = wire.read(wire.written(commands.Launch(STEP)))
     assert read.step.tails[0].cut.number == CUT.number
 
 
@@ -73,7 +73,7 @@ def test_a_welcome_has_the_devices_of_all_ranks() -> None:
         b"Kept\0" + wire.written(meeting.Alive())[6:],
         b"Step\0\x80",
         pickle.dumps(meeting.Alive()),
-        wire.written(told.Launch(STEP))[:-3],
+        wire.written(commands.Launch(STEP))[:-3],
     ],
 )
 def test_what_is_no_message_is_refused(data: bytes) -> None:

@@ -4,7 +4,7 @@ from typing import Any
 
 from omlx_server.core.cluster.hosts import Host
 from omlx_server.core.cluster.meeting import Hello, Welcome
-from omlx_server.core.cluster.state import Standing
+from omlx_server.core.cluster.state import RankStatus
 from omlx_server.engine.cluster.link import Link, connect
 from omlx_server.process.ports import next_free
 from omlx_server.wiring.cluster.gathering import Gathering
@@ -29,8 +29,8 @@ class Port:
         self.gathering.on_lost = self.lost.append
         self.gathering.begin(WELCOME)
 
-    def standing(self) -> Standing:
-        return self.gathering.states[0].standing
+    def status(self) -> RankStatus:
+        return self.gathering.states[0].status
 
     def says_hello(self, hello: Hello) -> tuple[Link, Any]:
         """A link whose other end has been told this, and what it answers."""

@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from omlx_server.core.cluster.meeting import Form, Hello, Ready, Refused, Welcome
-from omlx_server.core.cluster.state import Standing
+from omlx_server.core.cluster.state import RankStatus
 from omlx_server.engine.cluster.link import NotOfUs, connect
 from omlx_server.wiring.cluster.meetings import MOST
 from tests.api.harness import PATIENCE, REPO, wait_for
@@ -37,22 +37,22 @@ def test_a_stranger_is_refused_and_the_log_says_its_address(
     with pytest.raises(NotOfUs, match="does not know the secret"):
         connect(port.address, b"another secret", pytest.fail)
     wait_for(lambda: caplog.text.count("it does not know the secret of this cluster") == 2)
-    assert port.standing() is Standing.AWAY
+    assert port.status() is RankStatus.AWAY
 
 
 @pytest.mark.parametrize(
-    ("said", "why", "standing"),
+    ("said", "why", "status"),
     [
-        (hello(mlx="0.0.1"), "mlx 0.0.1 and not", Standing.REFUSED),
-        (hello(omlx_server="0.0.1"), "omlx_server 0.0.1 and not", Standing.REFUSED),
-        (Hello(1, (), "here"), "mlx None and not", Standing.REFUSED),
-        (hello(rank=7), "there is no rank 7 here", Standing.AWAY),
-        (hello(rank=0), "there is no rank 0 here", Standing.AWAY),
+        (hello(mlx="0.0.1"), "mlx 0.0.1 and not", RankStatus.REFUSED),
+        (hello(omlx_server="0.0.1"), "omlx_server 0.0.1 and not", RankStatus.REFUSED),
+        (Hello(1, (), "here"), "mlx None and not", RankStatus.REFUSED),
+        (hello(rank=7), "there is no rank 7 here", RankStatus.AWAY),
+        (hello(rank=0), "there is no rank 0 here", RankStatus.AWAY),
     ],
     ids=["mlx", "omlx_server", "no versions", "rank 7", "rank 0"],
 )
 def test_who_does_not_fit_is_refused_and_told_why(
-    port: Port, caplog: pytest.LogCaptureFixture, said: Hello, why: str, standing: Standing
+    port: Port, caplog: pytest.LogCaptureFixture, said: Hello, why: str, status: RankStatus
 ) -> None:
     link, answer = port.says_hello(said)
     link.close()
@@ -60,8 +60,8 @@ def test_who_does_not_fit_is_refused_and_told_why(
     wait_for(lambda: "a rank at 127.0.0.1 is refused" in caplog.text)
     assert why in caplog.text
     state = port.gathering.states[0]
-    assert state.standing is standing
-    assert (why in state.problem) == (standing is Standing.REFUSED)
+    assert state.status is status
+    assert (why in state.problem) == (status is RankStatus.REFUSED)
 
 
 def test_who_says_no_hello_is_refused(port: Port, caplog: pytest.LogCaptureFixture) -> None:
@@ -78,7 +78,7 @@ def test_a_rank_is_admitted_once_before_the_group_is_formed_and_after(
     first, welcome = port.says_hello(hello())
     assert welcome == replace(WELCOME, ips=[*HERE.ips], names=[*WELCOME.names], rdma=[])
     wait_for(lambda: "rank 1 is here: a machine" in caplog.text)
-    assert port.standing() is Standing.CHECKING
+    assert port.status() is RankStatus.CHECKING
     heard = list[object]()
     first.start(heard.append)
     for formed in (False, True):
@@ -90,7 +90,7 @@ def test_a_rank_is_admitted_once_before_the_group_is_formed_and_after(
             wait_for(lambda: port.gathering.is_complete)
             assert port.gathering.form(ADDRESSES) == [ADDRESSES, ADDRESSES]
             wait_for(lambda: Form([[*ADDRESSES]] * 2, []) in heard)
-    assert port.standing() is Standing.HERE and not port.lost
+    assert port.status() is RankStatus.HERE and not port.lost
     first.close()
     wait_for(lambda: port.lost == ["rank 1 (localhost) is lost: the connection was closed"])
 

@@ -9,7 +9,7 @@ from queue import Empty, SimpleQueue
 from omlx_server.core.blocks.block import PayloadId
 from omlx_server.core.blocks.keys import BlockKey
 from omlx_server.core.blocks.record import Record
-from omlx_server.core.cluster.told import Found, Promote, Read, Told
+from omlx_server.core.cluster.commands import Command, Found, Promote, Read
 from omlx_server.core.crash import Crash
 from omlx_server.store.worker import Recalled
 
@@ -28,10 +28,10 @@ class _Reading:
         self.own: Recalled | None = None
 
 
-class Others:
+class Followers:
     """`tell` sends to all other ranks, of which there are `count`."""
 
-    def __init__(self, tell: Callable[[Told], None], count_: int) -> None:
+    def __init__(self, tell: Callable[[Command], None], count_: int) -> None:
         self.tell = tell
         self._count = count_
         self._numbers = count()

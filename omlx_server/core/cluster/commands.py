@@ -1,5 +1,5 @@
-"""What rank 0 tells the other ranks, in this order: each does with its part of the model what rank
-0 does with its own. Plain values.
+"""The commands of rank 0 to the other ranks, its followers. Each does them in the order in which
+rank 0 does the same: with its own part of the model. Plain values.
 
 Rank 0 has the requests, the scheduler, the index of blocks and the sampling. The others have no
 samples: a decode's newest tokens reach them inside its forward, and what a draft was worth by
@@ -154,7 +154,7 @@ class Found:
     found: bool
 
 
-Told = (
+Command = (
     Launch
     | Accept
     | Chunks

@@ -1,0 +1,88 @@
+"""A read of the cold tier is there when every rank has its part of it."""
+
+import pytest
+
+from omlx_server.core.blocks.block import PayloadId
+from omlx_server.core.blocks.keys import BlockKey
+from omlx_server.core.blocks.record import Packed, Record
+from omlx_server.core.cluster.commands import Command, Found, Promote, Read
+from omlx_server.core.crash import Crash
+from omlx_server.engine.cluster.followers import NOT_ON_EVERY_RANK, Followers
+from omlx_server.store.worker import Recalled
+
+RECORD = Record("space", BlockKey(b"parent"), 0, (1, 2))
+PACKED = Packed((), ())
+
+
+@pytest.fixture
+def commands() -> list[Command]:
+    return []
+
+
+@pytest.fixture
+def followers(commands: list[Command]) -> Followers:
+    return Followers(commands.append, 2)
+
+
+def asked(followers: Followers, commands: list[Command]) -> int:
+    followers.read(RECORD, 1.0)
+    read = commands[-1]
+    assert isinstance(read, Read)
+    return read.number
+
+
+def test_it_waits_for_all_ranks(followers: Followers, commands: list[Command]) -> None:
+    number = asked(followers, commands)
+    followers.heard(Found(number, found=True))
+    followers.came(Recalled(RECORD, PACKED))
+    assert not followers.complete()
+    followers.heard(Found(number, found=True))
+    assert followers.complete() == [(number, Recalled(RECORD, PACKED))]
+    assert not followers.complete()
+
+
+def test_what_one_rank_lacks_is_a_miss_on_all(
+    followers: Followers, commands: list[Command]
+) -> None:
+    number = asked(followers, commands)
+    followers.came(Recalled(RECORD, PACKED))
+    for found in (True, False):
+        followers.heard(Found(number, found=found))
+    [(_, recalled)] = followers.complete()
+    assert recalled.packed is None
+    assert recalled.reason == NOT_ON_EVERY_RANK
+
+
+def test_the_reason_of_rank_0_is_kept(followers: Followers, commands: list[Command]) -> None:
+    number = asked(followers, commands)
+    followers.came(Recalled(RECORD, reason="timeout"))
+    for _ in range(2):
+        followers.heard(Found(number, found=True))
+    assert followers.complete() == [(number, Recalled(RECORD, reason="timeout"))]
+
+
+def test_a_late_answer_is_not_taken_for_that_of_the_next_read(
+    followers: Followers, commands: list[Command]
+) -> None:
+    first = asked(followers, commands)
+    followers.came(Recalled(RECORD, reason="timeout"))
+    second = asked(followers, commands)
+    followers.came(Recalled(RECORD, PACKED))
+    followers.heard(Found(first, found=False))
+    followers.heard(Found(second, found=True))
+    assert not followers.complete()
+    followers.heard(Found(second, found=True))
+    assert followers.complete() == [(second, Recalled(RECORD, PACKED))]
+    followers.promote(second, PayloadId(7))
+    assert commands[-1] == Promote(second, PayloadId(7))
+
+
+def test_a_failed_step_leaves_a_traceback_only_where_no_rank_is_gone(
+    followers: Followers, caplog: pytest.LogCaptureFixture
+) -> None:
+    crash = Crash(RuntimeError("a shape is wrong"))
+    followers.lost = lambda problem: "rank 1 is lost"
+    assert followers.failed(crash) == "rank 1 is lost" and not caplog.records
+    followers.lost = lambda problem: problem
+    assert "out of step (RuntimeError)" in followers.failed(crash)
+    assert [record.exc_info for record in caplog.records if record.exc_info]
