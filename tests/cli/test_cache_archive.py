@@ -11,8 +11,7 @@ import shutil
 import stat
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -39,6 +38,7 @@ from omlx_server.text.templates.template import ChatTemplate
 from omlx_server.text.tokenizer import Tokenizer
 from tests.api.conftest import CHATML
 from tests.api.harness import UNPROBED, Json, ServerProcess, serving, text_of
+from tests.cli.locking import locked
 from tests.text import makers
 from tests.tiny_models import save_tiny
 
@@ -482,29 +482,6 @@ def test_an_export_that_fails_leaves_what_was_there(store: Store, tokenizer: Tok
     assert "error: X can't be written: File too large" in done.stderr
     assert Path("X").read_text() == "an older one"
     assert [path.name for path in Path().glob(".X*")] == []
-
-
-@contextmanager
-def locked(root: Path) -> Iterator[None]:
-    """Another process that writes there."""
-    code = (
-        f"import fcntl, sys; file = open({str(root / 'lock')!r}, 'a');"
-        "fcntl.flock(file, fcntl.LOCK_EX); print('locked', flush=True); sys.stdin.read()"
-    )
-    with subprocess.Popen(
-        [sys.executable, "-c", code],
-        cwd=ROOT,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as process:
-        assert process.stdout and process.stdin
-        assert process.stdout.readline() == "locked\n"
-        try:
-            yield
-        finally:
-            process.stdin.close()
-            process.wait(10)
 
 
 # import

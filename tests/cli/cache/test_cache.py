@@ -6,8 +6,6 @@ import os
 import pty
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -21,6 +19,7 @@ from omlx_server.store.description import Description
 from omlx_server.store.files import Files
 from omlx_server.store.mediums.medium import Name
 from omlx_server.store.secret import secret
+from tests.cli.locking import locked
 
 ROOT = Path(__file__).parents[3]
 HEAVY = {"mlx", "mlx_lm", "transformers", "fastapi", "uvicorn", "numpy", "httpx"}
@@ -85,30 +84,6 @@ def cache(store: Store, *arguments: str) -> Result:
 def ok(result: Result) -> str:
     assert result.exit_code == 0, result.output
     return result.stdout
-
-
-@contextmanager
-def locked(root: Path) -> Iterator[None]:
-    """Another process that writes there."""
-    code = (
-        "import sys; from pathlib import Path; from omlx_server.store.lock import Lock;"
-        f"assert Lock(Path({str(root)!r})).acquire(); print('locked', flush=True);"
-        "sys.stdin.read()"
-    )
-    with subprocess.Popen(
-        [sys.executable, "-c", code],
-        cwd=ROOT,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as process:
-        assert process.stdout and process.stdin
-        assert process.stdout.readline() == "locked\n"
-        try:
-            yield
-        finally:
-            process.stdin.close()
-            process.wait(10)
 
 
 def damage(path: Path) -> None:

@@ -65,6 +65,15 @@ def outer_size(config: Mapping[str, Any], name: str, default: int) -> int:
     return _size(name, default if value is None else value, "")
 
 
+def text_width(config: Mapping[str, Any], default: int) -> int:
+    """The width of the language model, to which features are projected. Raises ModelUnavailable if
+    there is none, or if it makes no sense."""
+    text = config.get("text_config")
+    if not isinstance(text, Mapping):
+        raise ModelUnavailable("config.json: text_config is missing or no object")
+    return outer_size(text, "hidden_size", default)
+
+
 def check(holds: bool, what: str) -> None:
     """Raises ModelUnavailable, which says `what` is wrong, unless it `holds`."""
     if not holds:

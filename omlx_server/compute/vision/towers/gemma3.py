@@ -7,7 +7,7 @@ from typing import Any
 import mlx.core as mx
 import mlx.nn as nn
 
-from omlx_server.compute.vision.towers.config import check, outer_size
+from omlx_server.compute.vision.towers.config import check, outer_size, text_width
 from omlx_server.compute.vision.towers.features import Features
 from omlx_server.compute.vision.towers.grids import Grid
 from omlx_server.compute.vision.towers.siglip import (
@@ -17,7 +17,6 @@ from omlx_server.compute.vision.towers.siglip import (
     check_pixels,
 )
 from omlx_server.core.work import Work
-from omlx_server.errors import ModelUnavailable
 
 # Of transformers' SiglipVisionConfig.
 _DEFAULTS = {
@@ -41,15 +40,12 @@ class Gemma3VisionConfig:
     @classmethod
     def read(cls, config: Mapping[str, Any]) -> "Gemma3VisionConfig":
         """Raises ModelUnavailable if a size makes no sense, or if the sizes do not fit together."""
-        text = config.get("text_config")
-        if not isinstance(text, Mapping):
-            raise ModelUnavailable("config.json: text_config is missing or no object")
         siglip = SiglipConfig.read(config, _DEFAULTS)
         tokens = outer_size(config, "mm_tokens_per_image", 256)
         side = int(tokens**0.5)
         fits = side**2 == tokens and siglip.side % side == 0
         check(fits, "its patches do not fit mm_tokens_per_image")
-        return cls(siglip, side, outer_size(text, "hidden_size", 2304))
+        return cls(siglip, side, text_width(config, 2304))
 
 
 class Norm(nn.Module):

@@ -11,7 +11,7 @@ import mlx.nn as nn
 import numpy as np
 from numpy.typing import NDArray
 
-from omlx_server.compute.vision.towers.config import check, outer_size
+from omlx_server.compute.vision.towers.config import check, outer_size, text_width
 from omlx_server.compute.vision.towers.features import Features
 from omlx_server.compute.vision.towers.grids import Grid, Ints
 from omlx_server.compute.vision.towers.siglip import (
@@ -21,7 +21,6 @@ from omlx_server.compute.vision.towers.siglip import (
     check_pixels,
 )
 from omlx_server.core.work import Work
-from omlx_server.errors import ModelUnavailable
 
 # Of transformers' Idefics3VisionConfig and SmolVLMVisionConfig.
 _DEFAULTS = {
@@ -45,13 +44,10 @@ class Idefics3VisionConfig:
     @classmethod
     def read(cls, config: Mapping[str, Any]) -> "Idefics3VisionConfig":
         """Raises ModelUnavailable if a size makes no sense, or if the sizes do not fit together."""
-        text = config.get("text_config")
-        if not isinstance(text, Mapping):
-            raise ModelUnavailable("config.json: text_config is missing or no object")
         siglip = SiglipConfig.read(config, _DEFAULTS)
         merge = outer_size(config, "scale_factor", 2)
         check(siglip.side % merge == 0, "its patches do not fit scale_factor")
-        return cls(siglip, merge, outer_size(text, "hidden_size", 4096))
+        return cls(siglip, merge, text_width(config, 4096))
 
 
 class Projection(nn.Module):
