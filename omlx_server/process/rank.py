@@ -83,7 +83,6 @@ class _Rank:
         self._ranks: Ranks | None = None
         self._follower: Follower | None = None
         self._done = 0
-        self._polled = 0.0
 
     def meet(self) -> object:
         """Say who this is. Returns what rank 0 says. Raises NotOfUs."""
@@ -105,11 +104,10 @@ class _Rank:
             self._done += message is not None
 
     def _take(self, message: Any) -> None:
-        if message is None or time.monotonic() - self._polled > _POLL_SECONDS:
-            self._poll()  # amid messages too: reads that take too long are found by that alone
         match message:
             case None:
-                pass
+                if self._follower is not None:
+                    self._follower.poll()
             case Closing(seconds):
                 self._close(seconds)
                 _leave("rank 0 ends")
@@ -126,11 +124,6 @@ class _Rank:
                 if self._follower is None:
                     raise UsageError("rank 0 computes before this rank has loaded anything")
                 self._follower.do(message)
-
-    def _poll(self) -> None:
-        self._polled = time.monotonic()
-        if self._follower is not None:
-            self._follower.poll()
 
     def _say_ready(self) -> None:
         assert self._welcome is not None

@@ -6,6 +6,7 @@ same blocks.
 """
 
 import logging
+import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -32,6 +33,7 @@ from omlx_server.store.cold import ColdTier
 from omlx_server.store.worker import Recalled
 
 _log = logging.getLogger(__name__)
+_POLL_SECONDS = 0.5
 
 
 class OutOfStep(Exception):
@@ -62,10 +64,13 @@ class Follower:
         self._verifying: Launched | None = None
         self._bench: Bench | None = None
         self._scoring: dict[int, Caches] = {}
+        self._polled = 0.0
 
     def do(self, command: Command) -> None:
         """Do what rank 0 tells. Raises OutOfStep, or whatever the work raises, when this rank can't
         go on."""
+        if time.monotonic() - self._polled > _POLL_SECONDS:
+            self.poll()  # amid commands too: reads that take too long are found by that alone
         match command:
             case commands.Launch(step):
                 self._launch(self.runner.execute(step))
@@ -186,6 +191,7 @@ class Follower:
 
     def poll(self) -> None:
         """Tell rank 0 what has come from the cold tier."""
+        self._polled = time.monotonic()
         if self._cold is None:
             return
         for event in self._cold.poll(self._namespace):

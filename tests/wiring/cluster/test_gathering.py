@@ -5,7 +5,6 @@ import logging
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
 from dataclasses import replace
 
 import psutil
@@ -16,16 +15,8 @@ from omlx_server.core.cluster.state import RankStatus
 from omlx_server.engine.cluster.link import NotOfUs, connect
 from omlx_server.wiring.cluster.meetings import MOST
 from tests.api.harness import PATIENCE, REPO, wait_for
-from tests.engine.cluster.descriptors import cluster_threads, nothing_left
+from tests.engine.cluster.descriptors import cluster_threads
 from tests.wiring.cluster.port import ADDRESSES, HERE, SECRET, WELCOME, Port, hello
-
-
-@pytest.fixture
-def port() -> Iterator[Port]:
-    with nothing_left():
-        port = Port()
-        yield port
-        port.gathering.close()
 
 
 def test_a_stranger_is_refused_and_the_log_says_its_address(
