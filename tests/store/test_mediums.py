@@ -153,6 +153,16 @@ def test_a_value_outlives_its_time_to_live_by_nothing(server: RedisServer) -> No
     assert medium.get(name(1)) is None
 
 
+def test_who_finds_a_value_there_makes_it_stay(server: RedisServer) -> None:
+    """It would else be gone, although a server has just been about to write it once more."""
+    medium = Redis(server.url, timeout=5, ttl_seconds=1)
+    medium.put(name(1), [b"a"])
+    longer = Redis(server.url, timeout=5, ttl_seconds=1000)
+    assert longer.contains_many([name(1), name(2)]) == {name(1)}
+    time.sleep(1.2)
+    assert longer.get(name(1)) == b"a"
+
+
 def test_a_wrong_password_is_not_shown(server: RedisServer) -> None:
     medium = Redis(server.url.replace("unix://", "unix://user:secret@"), timeout=5)
     with pytest.raises(MediumError) as caught:

@@ -32,8 +32,8 @@ REASONS: tuple[tuple[type[Exception], str], ...] = (
 
 class Redis:
     """A Medium. `timeout`: the seconds of each wait on the socket. Redis forgets a block that
-    nobody read for `ttl_seconds`. Raises ValueError or TypeError for a URL that makes no sense; the
-    error's text may hold secrets."""
+    nobody wrote, read or asked for in `ttl_seconds`. Raises ValueError or TypeError for a URL that
+    makes no sense; the error's text may hold secrets."""
 
     max_bytes = REMOTE_MAX_BYTES
 
@@ -73,7 +73,10 @@ class Redis:
         asked = list(names)
         with _translated(), self._client.pipeline(transaction=False) as pipeline:
             for name in asked:
-                pipeline.exists(_key(name))
+                if self._ttl_seconds:  # says whether it is there, and counts from now
+                    pipeline.expire(_key(name), self._ttl_seconds)
+                else:
+                    pipeline.exists(_key(name))
             found = pipeline.execute()
         return {name for name, there in zip(asked, found, strict=True) if there}
 
