@@ -14,12 +14,11 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import AsyncExitStack, suppress
-from typing import NoReturn
 
 import psutil
 
 from omlx_server.core.cluster.state import ClusterReport
-from omlx_server.core.crash import guarded
+from omlx_server.core.crash import Crash, guarded
 from omlx_server.engine.client.engine_client import AsyncEngine
 from omlx_server.errors import ConfigError
 from omlx_server.process.listen import INHERITED
@@ -39,6 +38,7 @@ _LEAST_SECONDS = 5.0
 _BEGAN = time.monotonic()
 # The most seconds in which rank 0 writes to its cold tier before it starts anew.
 _KEEP_SECONDS = 3.0
+_STOP_POLL_SECONDS = 0.1
 
 
 def make_cluster(loaded: Loaded, stack: AsyncExitStack) -> Cluster | None:
@@ -66,10 +66,12 @@ def watch_cluster(
     engine: AsyncEngine,
     sock: socket.socket,
     drain: Callable[[float], None],
+    is_stopping: Callable[[], bool],
 ) -> None:
     """When the cluster is lost, end all requests with an error, then start this process anew with
-    its listening socket `sock`. `drain` waits until the cold tier has written what is queued, for
-    so many seconds at most. Called on the event loop's thread, before ranks are started."""
+    its listening socket `sock`, unless it `is_stopping`. `drain` waits until the cold tier has
+    written what is queued, for so many seconds at most. Called on the event loop's thread, before
+    ranks are started."""
     if cluster is None:
         return
     loop = asyncio.get_running_loop()
@@ -77,7 +79,8 @@ def watch_cluster(
 
     def lost(problem: str) -> None:
         loop.call_soon_threadsafe(engine.lose, problem)
-        threading.Thread(target=_start_anew, args=(sock, drain), daemon=True).start()
+        args = (sock, drain, is_stopping)
+        threading.Thread(target=_start_anew, args=args, daemon=True).start()
 
     cluster.gathering.on_lost = lost
 
@@ -95,17 +98,26 @@ def _collect_former_ranks() -> None:
         threading.Thread(target=psutil.wait_procs, args=(former,), daemon=True).start()
 
 
-def _start_anew(sock: socket.socket, drain: Callable[[float], None]) -> None:
-    """Replace this process. Where that can't be done it ends: it could only answer with errors."""
-    crash = guarded(_replace_process, sock, drain)
-    _log.critical("the server can't start anew", exc_info=crash.error)
-    os._exit(1)
+def _start_anew(
+    sock: socket.socket, drain: Callable[[float], None], is_stopping: Callable[[], bool]
+) -> None:
+    """Replace this process. Where that can't be done it ends: it could only answer with errors.
+    Returns where it `is_stopping`, and so ends by itself."""
+    crash = guarded(_replace_process, sock, drain, is_stopping)
+    if isinstance(crash, Crash):
+        _log.critical("the server can't start anew", exc_info=crash.error)
+        os._exit(1)
 
 
-def _replace_process(sock: socket.socket, drain: Callable[[float], None]) -> NoReturn:
+def _replace_process(
+    sock: socket.socket, drain: Callable[[float], None], is_stopping: Callable[[], bool]
+) -> None:
     at = max(time.monotonic() + _LAST_WORDS_SECONDS, _BEGAN + _LEAST_SECONDS)
     drain(_KEEP_SECONDS)
-    time.sleep(max(0.0, at - time.monotonic()))
+    while (left := at - time.monotonic()) > 0 and not is_stopping():
+        time.sleep(min(left, _STOP_POLL_SECONDS))
+    if is_stopping():
+        return
     _log.warning("the server starts anew, to bring the ranks together again")
     logging.shutdown()
     with suppress(OSError):  # nobody may read them any more

@@ -92,7 +92,8 @@ async def _serve(
     async with AsyncExitStack() as stack:
         cluster = make_cluster(loaded, stack)
         opened = await open_models(settings, known, failure.report, stack, cluster)
-        watch_cluster(cluster, opened.engine, sock, opened.instances.drain)
+        stopping = threading.Event()
+        watch_cluster(cluster, opened.engine, sock, opened.instances.drain, stopping.is_set)
         models = opened.models
         if tracer is not None:
             stack.push_async_callback(asyncio.to_thread, tracer.shutdown)
@@ -100,7 +101,7 @@ async def _serve(
         app = create_app(context)
         grace = settings.server.shutdown_grace_seconds
         activity, limits = context.activity, connection_limits(settings.server)
-        ending = partial(_stopping, notifier, activity)
+        ending = partial(_stopping, notifier, activity, stopping)
         server = HttpServer(app, grace, limits, ending, _leave_soon)
         failure.ends(server)
         url = url_of(sock)  # asked for now: a signal may close it before all is there
@@ -121,8 +122,9 @@ async def _serve(
     return server.exit_code
 
 
-def _stopping(notifier: Notifier, activity: Activity) -> None:
+def _stopping(notifier: Notifier, activity: Activity, stopping: threading.Event) -> None:
     """The shutdown begins."""
+    stopping.set()
     notifier.stopping()
     activity.live.close()
 

@@ -36,6 +36,8 @@ WorkingDirectory=~
 # The first start may fetch a model, which takes as long as it takes.
 TimeoutStartSec=infinity
 TimeoutStopSec={stop_seconds}
+# Processes that the server has started are ended by it, in order.
+KillMode=mixed
 WatchdogSec={watchdog_seconds}
 Restart=on-failure
 RestartSec=10

@@ -37,7 +37,7 @@ from omlx_server.wiring.cluster.versions import difference, versions
 _log = logging.getLogger(__name__)
 _LAST_WORD_SECONDS = 2.0
 # Where a rank dies, the steps of others may fail before its connection is seen to end.
-_CAUSE_SECONDS = 1.0
+CAUSE_SECONDS = 1.0
 _ACCEPT_AGAIN_SECONDS = 0.5
 _AGAIN_SECONDS = (1.0, 2.0, 5.0, 10.0)
 
@@ -52,6 +52,7 @@ class _Member:
     link: Link | None = None
     addresses: Sequence[str] = ()
     process: "subprocess.Popen[bytes] | None" = None
+    process_of_link: "subprocess.Popen[bytes] | None" = None
 
 
 class Gathering:
@@ -141,8 +142,8 @@ class Gathering:
                 return None
             self._formed = True
             addresses = [tuple(own), *(tuple(m.addresses) for m in self._members.values())]
-        for member in self._members.values():
-            member.state = replace(member.state, status=RankStatus.HERE, problem="")
+            for member in self._members.values():
+                member.state = replace(member.state, status=RankStatus.HERE, problem="")
         for link in self._links:
             link.patience = FORMING_SECONDS
         self.tell(Form(tuple(addresses), tuple(sums)))
@@ -254,6 +255,7 @@ class Gathering:
                     why = f"rank {hello.rank} is here already"
                 else:
                     member.link, member.addresses = link, ()
+                    member.process_of_link = member.process
                     member.state = replace(member.state, status=RankStatus.CHECKING, problem="")
         if why or member is None:
             link.say(Refused(why))
@@ -274,10 +276,12 @@ class Gathering:
             case Found():
                 self.found(message)
             case Ready(addresses):
-                member.state = replace(member.state, status=RankStatus.READY)
-                member.addresses = addresses
+                with self._lock:
+                    if member.link is link:
+                        member.state = replace(member.state, status=RankStatus.READY)
+                        member.addresses = addresses
             case Refused(why) if self._formed:
-                self._failed.wait(_CAUSE_SECONDS)
+                self._failed.wait(CAUSE_SECONDS)
                 self._lose(member, link, why, refuses=True)
             case Refused(why):
                 with self._lock:
@@ -296,8 +300,8 @@ class Gathering:
         if not self._formed:
             _log.warning("%s", problem)
             link.close()
-            if member.process is not None:
-                member.process.kill()  # it may be stopped; `_run` starts another one
+            if member.process_of_link is not None:
+                member.process_of_link.kill()  # it may be stopped; `_run` starts another one
             return
         if not refuses:
             self._gone.set()
@@ -306,15 +310,16 @@ class Gathering:
     def step_failed(self, problem: str) -> str:
         """Note that the group can't go on, since a step of rank 0 has failed. Returns why: that, or
         the loss of a rank that is noted within a second."""
-        self._failed.wait(_CAUSE_SECONDS)
+        self._failed.wait(CAUSE_SECONDS)
         self._gone.set()
         self._fail(problem)
         return self.problem
 
+    @property
     def is_lost(self) -> bool:
-        """Whether a rank of the group is gone, or is found to be within a second. A rank that can't
-        go on is not gone: what it says is wrong may be wrong on each rank."""
-        return self._gone.wait(_CAUSE_SECONDS)
+        """Whether a rank of the group is gone. A rank that can't go on is not gone: what it says is
+        wrong may be wrong on each rank."""
+        return self._gone.is_set()
 
     def _fail(self, problem: str) -> None:
         with self._lock:

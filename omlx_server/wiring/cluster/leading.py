@@ -16,7 +16,7 @@ from omlx_server.errors import ModelUnavailable, OmlxError
 from omlx_server.models.locate import Located
 from omlx_server.settings import Settings
 from omlx_server.wiring.cluster.addresses import free_addresses
-from omlx_server.wiring.cluster.gathering import Gathering
+from omlx_server.wiring.cluster.gathering import CAUSE_SECONDS, Gathering
 from omlx_server.wiring.cluster.options import GatheringOptions
 
 _log = logging.getLogger(__name__)
@@ -82,8 +82,12 @@ class Cluster:
         try:
             return (yield from work)
         except (OmlxError, RuntimeError, ValueError):  # the latter two are MLX's
-            if not self.gathering.is_lost():
-                raise
+            end = time.monotonic() + CAUSE_SECONDS
+            while not self.gathering.is_lost:
+                if time.monotonic() > end:
+                    raise
+                time.sleep(_POLL_SECONDS)
+                yield
         while True:
             time.sleep(_POLL_SECONDS)
             yield

@@ -13,6 +13,7 @@ from omlx_server.core.cluster.hosts import Host
 from omlx_server.wiring.cluster.options import GatheringOptions
 
 _SSH = ("ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=5")
+_ALIVE = ("-o", "ServerAliveInterval=5", "-o", "ServerAliveCountMax=3")  # else a lost machine hangs
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +61,7 @@ def command_of(
     own = ("rank", str(rank), "--leader", leader, "--instead-of", place)
     if host.is_here:
         return RankCommand((sys.executable, "-m", "omlx_server", *own, *options.options))
-    return RankCommand((*_SSH, host.ssh, f"exec {options.program} {shlex.join(own)}"))
+    return RankCommand((*_SSH, *_ALIVE, host.ssh, f"exec {options.program} {shlex.join(own)}"))
 
 
 def line_by_hand(options: GatheringOptions, rank: int, leader: str) -> str:
