@@ -87,12 +87,11 @@ async def _serve(
 ) -> int:
     """Run the server and return its exit code. Order matters: it listens while the models load, and
     requests wait until they are loaded."""
-    settings = loaded.settings
-    failure, notifier, tracer = _Failure(), Notifier(), find_tracer(settings)
+    settings, tracer = loaded.settings, find_tracer(loaded.settings)
+    failure, notifier, stopping = _Failure(), Notifier(), threading.Event()
     async with AsyncExitStack() as stack:
         cluster = make_cluster(loaded, stack)
         opened = await open_models(settings, known, failure.report, stack, cluster)
-        stopping = threading.Event()
         watch_cluster(cluster, opened.engine, sock, opened.instances.drain, stopping.is_set)
         models = opened.models
         if tracer is not None:

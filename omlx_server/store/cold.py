@@ -41,7 +41,8 @@ from omlx_server.store.worker import (
 _SCAN_SECONDS = 5.0
 _LEARN_SECONDS = 2.0  # checkpoints and tails are found only when their heads were read
 _POLL_SECONDS = 0.005
-_PASSING = ("timeout", "unreachable")  # the block is still stored, and can be read another time
+PASSING = ("timeout", "unreachable")
+"""Reasons why a read fails though the block is still stored, and can be read another time."""
 _EPOCH = 1_577_836_800.0  # 2020; an older date of a file is no date
 _HEADS_AT_A_TIME = 64
 _DAY_SECONDS = 86_400.0
@@ -354,7 +355,7 @@ class ColdTier:
     def _recalled(self, recalled: Recalled) -> None:
         self.reads.ended(recalled)
         record, reason = recalled.record, recalled.reason
-        if reason and reason not in _PASSING and record.key not in self._pending:
+        if reason and reason not in PASSING and record.key not in self._pending:
             self.index.forget(record.key)
             if reason != "gone":
                 self._let_go(record)

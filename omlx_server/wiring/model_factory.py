@@ -25,6 +25,7 @@ from omlx_server.core.blocks.cache_layout import NOTHING_KEPT
 from omlx_server.core.blocks.keys import BlockKey
 from omlx_server.core.blocks.pins import Pins
 from omlx_server.core.chunk_sizes import ChunkSizes
+from omlx_server.core.cluster.commands import ClearAll
 from omlx_server.core.cold.index import ColdReport
 from omlx_server.core.memory.estimate import Planner
 from omlx_server.core.memory.ledger import in_words
@@ -289,6 +290,9 @@ class InstanceFactory:
             return
         if salt is None:
             self.cold.clear_all()
+            for instance in self.at_work():
+                if instance.followers is not None:
+                    instance.followers.tell(ClearAll())
         else:
             self.cold.clear_salt(salt)
 

@@ -16,17 +16,18 @@ from tests.tiny_models import save_tiny
 
 MODEL = "org/tiny"
 _HEADS = {"num_attention_heads": 6, "num_key_value_heads": 6}  # for two ranks and for three
-# Called as: ssh -o BatchMode=yes -o ConnectTimeout=5 HOST COMMAND
+# Called with four options, each of two words, then HOST and COMMAND.
 _SSH = """\
 #!/bin/sh
-cd "{folder}/$5" || exit 1
-case $5 in
-  locked) echo "$5: Permission denied (publickey)." >&2; exit 255 ;;
+shift 8
+cd "{folder}/$1" || exit 1
+case $1 in
+  locked) echo "$1: Permission denied (publickey)." >&2; exit 255 ;;
   silent) exec sleep 600 ;;
   bare) PATH=/usr/bin:/bin ;;
   old) PYTHONPATH="{folder}/old/packages:$PYTHONPATH" ;;
 esac
-exec sh -c "$6"
+exec sh -c "$2"
 """
 _PROGRAM = """\
 #!/bin/sh

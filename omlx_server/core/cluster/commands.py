@@ -108,6 +108,11 @@ class Clear:
 
 
 @dataclass(frozen=True, slots=True)
+class ClearAll:
+    """The cold tier forgets all blocks of all models."""
+
+
+@dataclass(frozen=True, slots=True)
 class Closing:
     """The server ends: what is queued for the cold tier is written, for so many seconds at most,
     and then the rank ends."""
@@ -148,10 +153,10 @@ class Width:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What a rank answers to `Read`: whether it has the payload."""
+    """What a rank answers to `Read`: that it has the payload, or the `reason` why not."""
 
     number: int
-    found: bool
+    reason: str = ""
 
 
 Command = (
@@ -166,6 +171,7 @@ Command = (
     | Read
     | Promote
     | Clear
+    | ClearAll
     | Closing
     | Score
     | OneToken

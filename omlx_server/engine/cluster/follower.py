@@ -108,6 +108,9 @@ class Follower:
                 self._promote(number, id)
             case commands.Clear(keys):
                 self._clear(keys)
+            case commands.ClearAll():
+                if self._cold is not None:
+                    self._cold.clear_all()
             case _:
                 raise OutOfStep(f"rank 0 tells what no rank does: {type(command).__name__}")
 
@@ -183,7 +186,7 @@ class Follower:
 
     def _read(self, read: commands.Read) -> None:
         if self._cold is None:
-            self._answer(commands.Found(read.number, found=False))
+            self._answer(commands.Found(read.number, "gone"))
             return
         self._reading.setdefault(read.record.key, []).append(read.number)
         self._cold.read(self._own(read.record), read.patience)
@@ -198,18 +201,21 @@ class Follower:
             if isinstance(event, Recalled):
                 payload = self._payload(self._cold, event)
                 for number in self._reading.pop(event.record.key, ()):
-                    if payload is not None:
+                    if isinstance(payload, str):
+                        self._answer(commands.Found(number, payload))
+                    else:
                         self._came[number] = payload
-                    self._answer(commands.Found(number, payload is not None))
+                        self._answer(commands.Found(number))
 
-    def _payload(self, cold: ColdTier, recalled: Recalled) -> Payload | None:
+    def _payload(self, cold: ColdTier, recalled: Recalled) -> Payload | str:
+        """What a read gave, or the reason why there is nothing."""
         if recalled.packed is None:
-            return None
+            return recalled.reason
         payload = guarded(partial(unpack, recalled.packed))
         if isinstance(payload, Crash):
             _log.error("a block from the cold tier is unusable", exc_info=payload.error)
             cold.reject(recalled.record)
-            return None
+            return "unusable"
         return payload
 
     def _promote(self, number: int, id: PayloadId | None) -> None:

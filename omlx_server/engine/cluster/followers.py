@@ -11,21 +11,23 @@ from omlx_server.core.blocks.keys import BlockKey
 from omlx_server.core.blocks.record import Record
 from omlx_server.core.cluster.commands import Command, Found, Promote, Read
 from omlx_server.core.crash import Crash
+from omlx_server.store.cold import PASSING
 from omlx_server.store.worker import Recalled
 
 _log = logging.getLogger(__name__)
 
 NOT_ON_EVERY_RANK = "not on every rank"
-"""Why there is nothing of a read that another rank could not do."""
+"""Why there is nothing of a read, where another rank has lost its part of the block."""
 
 
 class _Reading:
-    """A read that all ranks do: how many have not answered, and what rank 0 has."""
+    """A read that all ranks do: how many have not answered, what rank 0 has, and the reasons of
+    those that have nothing."""
 
     def __init__(self, left: int) -> None:
         self.left = left
-        self.missing = False
         self.own: Recalled | None = None
+        self.reasons = set[str]()
 
 
 class Followers:
@@ -67,7 +69,7 @@ class Followers:
         number = self._newest.pop(recalled.record.key, None)
         if number is not None:
             reading = self._readings[number]
-            reading.own, reading.missing = recalled, recalled.packed is None or reading.missing
+            reading.own = recalled
             reading.left -= 1
 
     def complete(self) -> Sequence[tuple[int, Recalled]]:
@@ -80,13 +82,13 @@ class Followers:
                 break
             reading = self._readings.get(found.number)
             if reading is not None:
-                reading.missing |= not found.found
+                reading.reasons |= {found.reason} - {""}
                 reading.left -= 1
         ended = list[tuple[int, Recalled]]()
         for number, reading in list(self._readings.items()):
             if not reading.left and reading.own is not None:
                 del self._readings[number]
-                ended.append((number, _of_all(reading.own, missing=reading.missing)))
+                ended.append((number, _of_all(reading.own, reading.reasons)))
         return ended
 
     def promote(self, number: int, id: PayloadId | None) -> None:
@@ -94,7 +96,10 @@ class Followers:
         self.tell(Promote(number, id))
 
 
-def _of_all(own: Recalled, *, missing: bool) -> Recalled:
-    if own.packed is None or not missing:
+def _of_all(own: Recalled, reasons: set[str]) -> Recalled:
+    """What all ranks have of a read. Where a rank was only too slow the block is a miss, and stays
+    stored on all of them."""
+    if own.packed is None or not reasons:
         return own
-    return Recalled(own.record, reason=NOT_ON_EVERY_RANK)
+    lasting = reasons.difference(PASSING)
+    return Recalled(own.record, reason=NOT_ON_EVERY_RANK if lasting else min(reasons))

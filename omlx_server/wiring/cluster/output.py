@@ -31,5 +31,5 @@ def _parted(text: str) -> tuple[int, str]:
         level = logging.getLevelNamesMapping()[line["level"].upper()]
         message, exception = line["message"], line.get("exception", "")
     except (ValueError, KeyError, TypeError, AttributeError):
-        return logging.INFO, text
+        return logging.ERROR if text.startswith("error: ") else logging.INFO, text
     return level, f"{message}\n{exception}".strip()

@@ -13,6 +13,8 @@ from omlx_server.core.cluster.hosts import Host
 from omlx_server.wiring.cluster.options import GatheringOptions
 
 _SSH = ("ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=5")
+# Rank 0 logs what a rank writes, and reads the level of each line.
+_LOGS = ("--set", "logging.file=", "--set", "logging.format=json")
 _ALIVE = ("-o", "ServerAliveInterval=5", "-o", "ServerAliveCountMax=3")  # else a lost machine hangs
 
 
@@ -60,8 +62,9 @@ def command_of(
     stopped, and hold the memory of its part."""
     own = ("rank", str(rank), "--leader", leader, "--instead-of", place)
     if host.is_here:
-        return RankCommand((sys.executable, "-m", "omlx_server", *own, *options.options))
-    return RankCommand((*_SSH, *_ALIVE, host.ssh, f"exec {options.program} {shlex.join(own)}"))
+        return RankCommand((sys.executable, "-m", "omlx_server", *own, *options.options, *_LOGS))
+    remote = f"exec {options.program} {shlex.join((*own, *_LOGS))}"
+    return RankCommand((*_SSH, *_ALIVE, host.ssh, remote))
 
 
 def line_by_hand(options: GatheringOptions, rank: int, leader: str) -> str:

@@ -18,7 +18,11 @@ HOSTS = [
     {"ssh": "me@studio-2", "ips": ["10.0.0.2"]},
     {"ssh": "localhost", "ips": ["127.0.0.1"]},
 ]
-SSH = "ssh -o BatchMode=yes -o ConnectTimeout=5 me@studio-2 "
+SSH = (
+    "ssh -o BatchMode=yes -o ConnectTimeout=5"
+    " -o ServerAliveInterval=5 -o ServerAliveCountMax=3 me@studio-2 "
+)
+LOGS = "--set logging.file= --set logging.format=json"
 
 
 @pytest.fixture
@@ -46,13 +50,14 @@ def test_each_rank_is_shown_with_the_command_that_would_start_it(hosts: Path, ho
     ]
     assert lines[2] == "rank 1: it would be started on me@studio-2 by ssh:"
     place = f"{platform.node()}-PID"
-    own = f"omlx-server rank 1 --leader 10.0.0.1:7001 --instead-of {place}-1"
+    own = f"omlx-server rank 1 --leader 10.0.0.1:7001 --instead-of {place}-1 {LOGS}"
     assert lines[3].strip() == f"{SSH}'exec {own}'"
     assert lines[4] == "rank 2: it would be started on this machine:"
     assert shlex.split(lines[5]) == [
         *(sys.executable, "-m", "omlx_server", "rank", "2", "--leader", "10.0.0.1:7001"),
         *("--instead-of", f"{place}-2", "--config", "omlx.toml"),
         *("--set", "memory.limit=1GB", "--set", "cluster.port=7001", "--set", "logging.file="),
+        *LOGS.split(),
     ]
     assert "Each rank gets a secret, made at each start, on its standard input." in lines
     assert lines[-1].startswith("Nothing was started.")

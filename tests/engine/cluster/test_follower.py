@@ -65,7 +65,7 @@ def test_a_block_goes_to_its_own_cold_tier_and_comes_back(
         follower.do(commands.Drop((ID,)))
         follower.do(commands.Read(7, RECORD, 30.0))
         until(lambda: bool(answers), follower.poll)
-        assert answers == [commands.Found(7, found=True)]
+        assert answers == [commands.Found(7)]
         follower.do(commands.Promote(7, PayloadId(2)))
         follower.do(commands.Drop((PayloadId(2),)))  # it has this one now
 
@@ -79,13 +79,28 @@ def test_a_busy_rank_says_that_a_read_takes_too_long(tmp_path: Path, answers: li
         follower.do(commands.Read(7, RECORD, 0.1))
         assert not answers
         until(lambda: bool(answers), lambda: follower.do(commands.Tidy(wholly=False)))
-        assert answers == [commands.Found(7, found=False)]
+        assert answers == [commands.Found(7, "timeout")]
+
+
+@pytest.mark.parametrize("command", [commands.Clear(None), commands.ClearAll()])
+def test_a_block_that_is_cleared_is_gone(
+    tmp_path: Path, answers: list[object], command: Command
+) -> None:
+    with opened(Files(tmp_path)) as cold:
+        follower = follower_of(cold, answers.append)
+        write_block(follower)
+        follower.do(command)
+        follower.do(commands.Read(7, RECORD, 30.0))
+        until(lambda: bool(answers), follower.poll)
+        assert answers == [commands.Found(7, "gone")]
+        follower.drain(30)
+        assert not list(tmp_path.rglob("*.safetensors"))
 
 
 def test_without_a_cold_tier_nothing_is_found(answers: list[object]) -> None:
     follower = follower_of(None, answers.append)
     follower.do(commands.Read(7, RECORD, 1.0))
-    assert answers == [commands.Found(7, found=False)]
+    assert answers == [commands.Found(7, "gone")]
 
 
 @pytest.mark.parametrize(

@@ -33,31 +33,39 @@ def asked(followers: Followers, commands: list[Command]) -> int:
 
 def test_it_waits_for_all_ranks(followers: Followers, commands: list[Command]) -> None:
     number = asked(followers, commands)
-    followers.heard(Found(number, found=True))
+    followers.heard(Found(number))
     followers.came(Recalled(RECORD, PACKED))
     assert not followers.complete()
-    followers.heard(Found(number, found=True))
+    followers.heard(Found(number))
     assert followers.complete() == [(number, Recalled(RECORD, PACKED))]
     assert not followers.complete()
 
 
+@pytest.mark.parametrize(
+    ("reasons", "reason"),
+    [
+        (("", "gone"), NOT_ON_EVERY_RANK),
+        (("unusable", ""), NOT_ON_EVERY_RANK),
+        (("timeout", "gone"), NOT_ON_EVERY_RANK),
+        (("", "timeout"), "timeout"),  # it is still stored there
+        (("unreachable", "unreachable"), "unreachable"),
+    ],
+)
 def test_what_one_rank_lacks_is_a_miss_on_all(
-    followers: Followers, commands: list[Command]
+    followers: Followers, commands: list[Command], reasons: tuple[str, str], reason: str
 ) -> None:
     number = asked(followers, commands)
     followers.came(Recalled(RECORD, PACKED))
-    for found in (True, False):
-        followers.heard(Found(number, found=found))
-    [(_, recalled)] = followers.complete()
-    assert recalled.packed is None
-    assert recalled.reason == NOT_ON_EVERY_RANK
+    for each in reasons:
+        followers.heard(Found(number, each))
+    assert followers.complete() == [(number, Recalled(RECORD, reason=reason))]
 
 
 def test_the_reason_of_rank_0_is_kept(followers: Followers, commands: list[Command]) -> None:
     number = asked(followers, commands)
     followers.came(Recalled(RECORD, reason="timeout"))
     for _ in range(2):
-        followers.heard(Found(number, found=True))
+        followers.heard(Found(number))
     assert followers.complete() == [(number, Recalled(RECORD, reason="timeout"))]
 
 
@@ -68,10 +76,10 @@ def test_a_late_answer_is_not_taken_for_that_of_the_next_read(
     followers.came(Recalled(RECORD, reason="timeout"))
     second = asked(followers, commands)
     followers.came(Recalled(RECORD, PACKED))
-    followers.heard(Found(first, found=False))
-    followers.heard(Found(second, found=True))
+    followers.heard(Found(first, "gone"))
+    followers.heard(Found(second))
     assert not followers.complete()
-    followers.heard(Found(second, found=True))
+    followers.heard(Found(second))
     assert followers.complete() == [(second, Recalled(RECORD, PACKED))]
     followers.promote(second, PayloadId(7))
     assert commands[-1] == Promote(second, PayloadId(7))

@@ -30,6 +30,6 @@ def test_lines_keep_their_level_and_the_last_problem_is_told(
         ("INFO", "rank 2: a plain line"),
         ("ERROR", "rank 2: it broke\nTraceback: here"),
         ("INFO", f"rank 2: {LINES[3]}"),
-        ("INFO", "rank 2: error: no such model"),
+        ("ERROR", "rank 2: error: no such model"),
         ("INFO", "rank 2: hint: omlx-server pull it"),
     ]
