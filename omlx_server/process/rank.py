@@ -21,14 +21,14 @@ from typing import Any, NoReturn
 from omlx_server.compute.cluster.ranks import Ranks, form, tells_of_loss
 from omlx_server.compute.hardware import device
 from omlx_server.core.cluster.commands import Closing
-from omlx_server.core.cluster.meeting import Alive, Form, Hello, Ready, Refused, RollCall, Welcome
+from omlx_server.core.cluster.handshake import Alive, Form, Hello, Ready, Refused, RollCall, Welcome
 from omlx_server.core.crash import Crash, guarded
 from omlx_server.engine.cluster.follower import Follower
 from omlx_server.engine.cluster.link import (
     FORMING_SECONDS,
     LOST_SECONDS,
     Link,
-    NotOfUs,
+    LinkFailed,
     connect,
 )
 from omlx_server.errors import UsageError
@@ -48,7 +48,8 @@ _ENDED = 3  # exit code
 
 
 def run_rank(rank: int, leader: tuple[str, int], secret: bytes, settings: Settings) -> None:
-    """Be this rank of the cluster whose rank 0 listens at `leader`. Returns only by an error.
+    """Be this rank of the cluster whose rank 0 listens at `leader`. Never returns: it raises, or
+    ends the process.
 
     Raises:
         UsageError: rank 0 can't be reached, or refuses this rank.
@@ -58,7 +59,7 @@ def run_rank(rank: int, leader: tuple[str, int], secret: bytes, settings: Settin
     try:
         own = _Rank(rank, leader, secret, settings)
         first = own.meet()
-    except NotOfUs as error:
+    except LinkFailed as error:
         raise UsageError(f"can't join the cluster at {leader[0]}:{leader[1]}: {error}") from error
     if isinstance(first, Refused):
         raise UsageError(f"rank 0 refuses this rank: {first.why}")
@@ -73,7 +74,7 @@ class _Rank:
     def __init__(
         self, rank: int, leader: tuple[str, int], secret: bytes, settings: Settings
     ) -> None:
-        """Connects with rank 0. Raises NotOfUs."""
+        """Connects with rank 0. Raises LinkFailed."""
         self._rank = rank
         self._link: Link = connect(leader, secret, self.leave)
         self._inbox: SimpleQueue[Any] = SimpleQueue()  # messages of rank 0, and None as a wake
@@ -85,7 +86,7 @@ class _Rank:
         self._done = 0
 
     def meet(self) -> object:
-        """Say who this is. Returns what rank 0 says. Raises NotOfUs."""
+        """Say who this is. Returns what rank 0 says. Raises LinkFailed."""
         self._link.say(Hello(self._rank, versions(), platform.node()))
         return self._link.hear()
 

@@ -169,7 +169,7 @@ class InstanceFactory:
     def _is_parted(self, cluster: Cluster, located: Located) -> bool:
         """Whether the cluster computes this model, and not for another role already."""
         taken = any(instance.followers is not None for instance in self.at_work())
-        return cluster.computes(located) and not taken
+        return cluster.claims(located) and not taken
 
     def _part(self, cluster: Cluster, located: Located, known_as: str) -> Work[LoadedModel]:
         """Loads the part of rank 0, when all ranks are there. This process then uses no more memory

@@ -16,10 +16,10 @@ from omlx_server.compute.cluster.ranks import Ranks, form
 from omlx_server.compute.hardware import device
 from omlx_server.compute.model.loader import LoadedModel
 from omlx_server.compute.payload import BlockCodec
-from omlx_server.core.cluster.meeting import Refused
+from omlx_server.core.cluster.handshake import Refused
 from omlx_server.engine.cluster.follower import Follower
 from omlx_server.engine.cluster.followers import Followers
-from omlx_server.engine.cluster.link import NotOfUs, connect, met
+from omlx_server.engine.cluster.link import LinkFailed, authenticated, connect
 from tests.cluster.counted import connections
 from tests.cluster.scenarios import Reply, Scenario, answers, load
 from tests.compute.all_kinds import BLOCK
@@ -30,7 +30,7 @@ SECRET = b"the secret of this test"
 def lead(meeting: int, addresses: list[list[str]]) -> None:
     followers: Followers
     listener = socket.create_server(("127.0.0.1", meeting))
-    links = [met(listener.accept()[0], SECRET, lost, first=True) for _ in addresses[1:]]
+    links = [authenticated(listener.accept()[0], SECRET, lost, first=True) for _ in addresses[1:]]
 
     def tell(message: object) -> None:
         for link in links:
@@ -101,7 +101,7 @@ def connected(port: int) -> Any:
     while True:
         try:
             return connect(("127.0.0.1", port), SECRET, lost)
-        except NotOfUs:
+        except LinkFailed:
             time.sleep(0.05)
 
 

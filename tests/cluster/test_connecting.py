@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from omlx_server.compute.cluster.unblocking import Unblocking
-from omlx_server.core.cluster.meeting import Form, Hello, Ready, RollCall
-from omlx_server.engine.cluster.link import FORMING_SECONDS, Link, NotOfUs, connect
+from omlx_server.core.cluster.handshake import Form, Hello, Ready, RollCall
+from omlx_server.engine.cluster.link import FORMING_SECONDS, Link, LinkFailed, connect
 from omlx_server.wiring.cluster.addresses import free_addresses
 from omlx_server.wiring.cluster.versions import versions
 from tests.api.harness import wait_for
@@ -43,7 +43,7 @@ class HangingRank:
 def _connected(port: int) -> Link | None:
     try:
         return connect(("127.0.0.1", port), SECRET.encode(), lambda why: None)
-    except NotOfUs:
+    except LinkFailed:
         return None
 
 

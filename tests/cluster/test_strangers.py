@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from omlx_server.process.ports import next_free
-from omlx_server.wiring.cluster.meetings import MOST
+from omlx_server.wiring.cluster.new_connections import MOST
 from tests.api.harness import PATIENCE, ServerProcess, wait_for
 from tests.cluster.servers import MODEL, ByHand, clustered, end
 from tests.tiny_models import save_tiny

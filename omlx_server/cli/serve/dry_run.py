@@ -11,7 +11,7 @@ from omlx_server.errors import UsageError
 from omlx_server.models import catalogue, locate
 from omlx_server.settings import Loaded
 from omlx_server.wiring.cluster.options import GatheringOptions, gathering_options, hosts_of
-from omlx_server.wiring.cluster.starting import commands_of, line_by_hand
+from omlx_server.wiring.cluster.starting import command_lines_of, line_by_hand
 
 # They stand for what is known only when the server runs.
 _PORT, _PID = "PORT", "PID"
@@ -47,7 +47,7 @@ def _lines(model: str, loaded: Loaded, options: GatheringOptions) -> Iterator[st
     leader = f"{options.listens_at}:{own.port or _PORT}"
     yield f"{len(hosts)} ranks would compute {model}, connected by MLX's {own.backend} back end."
     yield f"rank 0: this process. It would await the other ranks at {leader}."
-    commands = commands_of(options, leader, _PID)
+    commands = command_lines_of(options, leader, _PID)
     for rank, (host, command) in enumerate(zip(hosts[1:], commands, strict=True), 1):
         where = "this machine" if host.is_here else host.ssh
         if options.secret:

@@ -28,8 +28,8 @@ class Launch:
 
 @dataclass(frozen=True, slots=True)
 class Accept:
-    """Of the decode before, which verified drafts: how many tokens of each row's draft were
-    right, and the row's newest token."""
+    """The result of the last `Launch`, whose decode verified drafts: for each row, how many tokens
+    of its draft were right, and its newest token."""
 
     right: Sequence[int]
     newest: Sequence[int]
@@ -61,8 +61,8 @@ class Drop:
 
 @dataclass(frozen=True, slots=True)
 class Tidy:
-    """What only dropped payloads needed of runs is given back: when it is much of a run, or
-    `wholly`, or at rest."""
+    """Free the parts of runs that only dropped payloads used. Without `wholly`, and while sequences
+    run, only where that is much of a run."""
 
     wholly: bool
 
@@ -122,8 +122,8 @@ class Closing:
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """A slice of the tokens of a prompt whose own log-probabilities are asked for. The caches of
-    the job with this number grow by it, and go with a slice of no tokens."""
+    """Feed the next slice of a prompt whose own log-probabilities are asked for. `number` is that
+    of the job. A slice without tokens ends the job: its caches are freed."""
 
     number: int
     tokens: Sequence[int]

@@ -4,12 +4,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from omlx_server.core.cluster.meeting import Alive
+from omlx_server.core.cluster.handshake import Alive
 
 
 class RankStatus(StrEnum):
     """AWAY: its process does not run, or has not come. CHECKING: it looks for the model. READY: it
-    waits for the others. HERE: it is a part of the group. LOST: it was. REFUSED: it can't be."""
+    waits for the others. HERE: it is a part of the group. LOST: it had come, and then its
+    connection ended, or it could not go on. REFUSED: it can't take part."""
 
     AWAY = "away"
     CHECKING = "checking"

@@ -1,4 +1,4 @@
-"""Checks a cluster: this process is its rank 0 for as long. The other ranks are the real ones. They
+"""Checks a cluster. Meanwhile this process is its rank 0. The other ranks are the real ones. They
 are started and met as for serving, compare versions and the model, and connect. Then they measure
 sums instead of loading the model, and end."""
 
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from omlx_server.compute.model.fingerprint import fingerprint
-from omlx_server.core.cluster.meeting import Welcome
+from omlx_server.core.cluster.handshake import Welcome
 from omlx_server.core.cluster.state import RankState, RankStatus
 from omlx_server.doctor import network
 from omlx_server.doctor.cluster import findings
@@ -128,8 +128,8 @@ def _sums(
     measured = json.loads(process.stdout.read())
     small, large = measured["seconds"]
     name, sizes = located.names[0], sizes_of(located.path)
-    if why := measured["why_whole"]:
-        yield findings.whole(name, why)
+    if why := measured["why_not_split"]:
+        yield findings.not_split(name, why)
     else:
         yield findings.connected(gathering.size, backend, "")
     yield findings.latency(small, name, sizes)

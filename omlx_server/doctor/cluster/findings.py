@@ -90,7 +90,7 @@ def connected(size: int, backend: str, problem: str) -> Finding:
     return fail("group", problem, fix)
 
 
-def whole(name: str, problem: str) -> Finding:
+def not_split(name: str, problem: str) -> Finding:
     """`problem`: why the ranks, which are connected, can't have parts of the model `name`."""
     fix = "as many hosts as can share it, or another model: docs/cluster.md, Which models"
     return fail("group", f"{name}: {problem}", fix)

@@ -4,8 +4,8 @@ waits without end for a rank that is gone.
 
 It reads a line of JSON: the "addresses" of all ranks, the "backend", the "rdma" devices between
 them, the "sums" as (bytes, rounds) each, and the directory of the "model". It prints as JSON the
-"seconds" of each round, a list for each of the sums, and "why_whole": why the model can't be split,
-empty where it can. Without a line it ends.
+"seconds" of each round, a list for each of the sums, and "why_not_split": why the model can't be
+split, empty where it can. Without a line it ends.
 """
 
 import json
@@ -29,12 +29,12 @@ def main() -> int:
         sys.stderr.write(f"{first_line(error)}\n")
         return 1
     seconds = [ranks.time_sums(nbytes, rounds) for nbytes, rounds in order["sums"]]
-    why = why_whole(Path(order["model"]), ranks)
-    sys.stdout.write(json.dumps({"seconds": seconds, "why_whole": why}))
+    why = why_not_split(Path(order["model"]), ranks)
+    sys.stdout.write(json.dumps({"seconds": seconds, "why_not_split": why}))
     return 0
 
 
-def why_whole(path: Path, ranks: Ranks) -> str:
+def why_not_split(path: Path, ranks: Ranks) -> str:
     """Why the model in this directory can't be split over so many ranks; empty where it can."""
     try:
         split(open_lazily(path), ranks)

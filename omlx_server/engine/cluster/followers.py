@@ -31,17 +31,20 @@ class _Reading:
 
 
 class Followers:
-    """`tell` sends to all other ranks, of which there are `count`."""
+    """`tell` sends to all other ranks, of which there are `size`."""
 
-    def __init__(self, tell: Callable[[Command], None], count_: int) -> None:
+    def __init__(self, tell: Callable[[Command], None], size: int) -> None:
         self.tell = tell
-        self._count = count_
+        self._size = size
         self._numbers = count()
         self._newest: dict[BlockKey, int] = {}
         self._readings: dict[int, _Reading] = {}
         self._heard: SimpleQueue[Found] = SimpleQueue()
         self.wake: Callable[[], None] = lambda: None
-        self.lost: Callable[[str], str] = lambda problem: problem
+        """Called when a rank has answered."""
+        self.step_failed: Callable[[str], str] = lambda problem: problem
+        """Notes that a step of rank 0 has failed with this problem; returns why the group is
+        lost."""
 
     def heard(self, found: Found) -> None:
         """Take an answer of a rank. Any thread."""
@@ -52,7 +55,7 @@ class Followers:
         """Say that a step of rank 0 has failed: the group is lost. Returns why, in words: where a
         rank is gone, that, and a traceback would say no more."""
         own = f"the ranks of the cluster are out of step ({crash.summary})"
-        problem = self.lost(own)
+        problem = self.step_failed(own)
         if problem == own:
             _log.error("a step of several ranks failed", exc_info=crash.error)
         return problem
@@ -61,7 +64,7 @@ class Followers:
         """Have the other ranks read their parts of what rank 0 is about to read."""
         number = next(self._numbers)
         self._newest[record.key] = number
-        self._readings[number] = _Reading(1 + self._count)
+        self._readings[number] = _Reading(1 + self._size)
         self.tell(Read(number, record, patience))
 
     def came(self, recalled: Recalled) -> None:

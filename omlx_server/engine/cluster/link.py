@@ -17,7 +17,7 @@ from multiprocessing.connection import Connection, answer_challenge, deliver_cha
 from queue import Empty, SimpleQueue
 from typing import Any
 
-from omlx_server.core.cluster.meeting import Alive
+from omlx_server.core.cluster.handshake import Alive
 from omlx_server.engine.cluster import wire
 from omlx_server.errors import first_line
 
@@ -28,12 +28,13 @@ LOST_SECONDS = 5.0
 FORMING_SECONDS = 30.0
 """The same while MLX connects the ranks: it holds the GIL, so that no sign of life can be sent."""
 _POLL_SECONDS = 0.001
-_MEETING_SECONDS = 5.0
+_AUTHENTICATION_SECONDS = 5.0
 _LONGEST = 256 << 20  # bytes of a message
 
 
-class NotOfUs(Exception):
-    """The other end does not know the secret, or is not one of ours."""
+class LinkFailed(Exception):
+    """No link: the other end can't be reached, does not know the secret, or has ended the
+    connection."""
 
 
 class Link:
@@ -61,7 +62,7 @@ class Link:
 
     def start(self, take: Callable[[Any], None], alive: Callable[[], Alive] = Alive) -> None:
         """Begin to listen and to send. `take` gets each message, on a thread of the link; `alive`
-        makes the sign of life that is sent each second."""
+        makes the sign of life that is sent after each second without another message."""
         self._alive, self._last = alive, time.monotonic()
         work = {"listens": lambda: self._listen(take), "sends": self._send, "watches": self._watch}
         self._threads = [
@@ -84,22 +85,22 @@ class Link:
             time.sleep(_POLL_SECONDS)
 
     def say(self, message: object) -> None:
-        """Send a message at once, before `start`. Raises NotOfUs when the other end is gone."""
+        """Send a message at once, before `start`. Raises LinkFailed when the other end is gone."""
         try:
             self._connection.send_bytes(wire.written(message))
         except OSError as error:
-            raise NotOfUs(f"the connection has ended: {first_line(error)}") from error
+            raise LinkFailed(f"the connection has ended: {first_line(error)}") from error
 
-    def hear(self, seconds: float = _MEETING_SECONDS) -> Any:
-        """The next message, before `start`. Raises NotOfUs when no whole one comes in so many
+    def hear(self, seconds: float = _AUTHENTICATION_SECONDS) -> Any:
+        """The next message, before `start`. Raises LinkFailed when no whole one comes in so many
         seconds, or what comes is none."""
         with _hanging_up_after(seconds, self._peer) as late:
             try:
                 return wire.read(self._connection.recv_bytes(_LONGEST))
-            except (OSError, EOFError, wire.NotOurs) as error:
+            except (OSError, EOFError, wire.BadMessage) as error:
                 if late.is_set():
-                    raise NotOfUs(f"no word came for {seconds:.0f} s") from error
-                raise NotOfUs(f"the connection has ended: {first_line(error)}") from error
+                    raise LinkFailed(f"no word came for {seconds:.0f} s") from error
+                raise LinkFailed(f"the connection has ended: {first_line(error)}") from error
 
     def wait_until_ended(self, seconds: float) -> None:
         """Wait until the other end has closed the connection, for so many seconds at most."""
@@ -125,7 +126,7 @@ class Link:
                     take(message)
         except (OSError, EOFError):
             self._end("the connection was closed")
-        except wire.NotOurs as error:
+        except wire.BadMessage as error:
             self._end(str(error))
 
     def _send(self) -> None:
@@ -174,32 +175,32 @@ class Link:
 
 
 def connect(address: tuple[str, int], secret: bytes, lost: Callable[[str], None]) -> Link:
-    """Connect to rank 0 at this address. Raises NotOfUs where nobody listens there, or the secret
-    is another."""
+    """Connect to rank 0 at this address. Raises LinkFailed where nobody listens there, or
+    the secret is another."""
     try:
-        peer = socket.create_connection(address, timeout=_MEETING_SECONDS)
+        peer = socket.create_connection(address, timeout=_AUTHENTICATION_SECONDS)
     except OSError as error:
-        raise NotOfUs(f"nobody listens there: {first_line(error)}") from error
-    return met(peer, secret, lost, first=False)
+        raise LinkFailed(f"nobody listens there: {first_line(error)}") from error
+    return authenticated(peer, secret, lost, first=False)
 
 
-def met(
+def authenticated(
     peer: socket.socket,
     secret: bytes,
     lost: Callable[[str], None],
     *,
     first: bool,
-    seconds: float = _MEETING_SECONDS,
+    seconds: float = _AUTHENTICATION_SECONDS,
 ) -> Link:
     """The link over a new socket, once both ends have proved that they know the secret; who
-    accepted the connection asks `first`. Raises NotOfUs where that is not so in so many seconds;
+    accepted the connection asks `first`. Raises LinkFailed where that is not so in so many seconds;
     the socket is closed then."""
     peer.settimeout(None)
     try:
         connection = Connection(os.dup(peer.fileno()))
     except OSError as error:  # this process has no descriptor left
         peer.close()
-        raise NotOfUs(f"it can't be met: {first_line(error)}") from error
+        raise LinkFailed(f"it can't be authenticated: {first_line(error)}") from error
     steps = (deliver_challenge, answer_challenge)
     with _hanging_up_after(seconds, peer) as late:
         try:
@@ -212,7 +213,7 @@ def met(
             why = "it does not know the secret of this cluster"
             if late.is_set():
                 why = f"it did not prove within {seconds:.0f} s that it knows the secret"
-            raise NotOfUs(why) from error
+            raise LinkFailed(why) from error
     return Link(peer, connection, lost)
 
 

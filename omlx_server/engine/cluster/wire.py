@@ -8,14 +8,14 @@ from typing import Any, get_args
 
 import msgspec
 
-from omlx_server.core.cluster import commands, meeting
+from omlx_server.core.cluster import commands, handshake
 
-_MESSAGES = (*get_args(commands.Command), commands.Found, *get_args(meeting.Said))
+_MESSAGES = (*get_args(commands.Command), commands.Found, *get_args(handshake.Message))
 _KNOWN = {each.__name__.encode(): each for each in _MESSAGES}
 _encode = msgspec.msgpack.Encoder().encode
 
 
-class NotOurs(Exception):
+class BadMessage(Exception):
     """These bytes are no message of another rank."""
 
 
@@ -25,14 +25,14 @@ def written(message: object) -> bytes:
 
 
 def read(data: bytes) -> Any:
-    """The message in these bytes. Raises NotOurs where they hold none."""
+    """The message in these bytes. Raises BadMessage where they hold none."""
     name, _, fields = data.partition(b"\0")
     if name not in _KNOWN:
-        raise NotOurs(f"no message is called {name[:40]!r}")
+        raise BadMessage(f"no message is called {name[:40]!r}")
     try:
         return _decoder(name).decode(fields)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise NotOurs(f"a message is damaged: {error}") from error
+        raise BadMessage(f"a message is damaged: {error}") from error
 
 
 @cache

@@ -13,7 +13,7 @@ from omlx_server.compute.payload import BlockCodec
 from omlx_server.compute.planning.room_of_all import room_of_all
 from omlx_server.compute.quantise import make_scheme
 from omlx_server.core.blocks.pins import Pins
-from omlx_server.core.cluster.meeting import Welcome
+from omlx_server.core.cluster.handshake import Welcome
 from omlx_server.core.work import finish
 from omlx_server.engine.cluster.follower import Follower
 from omlx_server.errors import ModelUnavailable

@@ -16,22 +16,22 @@ from dataclasses import dataclass, replace
 from itertools import chain, repeat
 
 from omlx_server.core.cluster.commands import Closing, Command, Found
+from omlx_server.core.cluster.handshake import Form, Hello, Ready, Refused, RollCall, Welcome
 from omlx_server.core.cluster.hosts import Host
-from omlx_server.core.cluster.meeting import Form, Hello, Ready, Refused, RollCall, Welcome
 from omlx_server.core.cluster.state import RankState, RankStatus
 from omlx_server.engine.cluster.link import (
     FORMING_SECONDS,
     LOST_SECONDS,
     Link,
-    NotOfUs,
+    LinkFailed,
+    authenticated,
     hang_up,
-    met,
 )
 from omlx_server.errors import UsageError, first_line
-from omlx_server.wiring.cluster.meetings import Meetings
+from omlx_server.wiring.cluster.new_connections import NewConnections
 from omlx_server.wiring.cluster.options import GatheringOptions
 from omlx_server.wiring.cluster.output import log_output
-from omlx_server.wiring.cluster.starting import RankCommand, commands_of, line_by_hand
+from omlx_server.wiring.cluster.starting import CommandLine, command_lines_of, line_by_hand
 from omlx_server.wiring.cluster.versions import difference, versions
 
 _log = logging.getLogger(__name__)
@@ -116,7 +116,7 @@ class Gathering:
                 by_hand = line_by_hand(self.options, rank, address)
                 _log.info("rank %d is to be started by hand: %s", rank, by_hand)
         else:
-            commands = commands_of(self.options, address, os.getpid())
+            commands = command_lines_of(self.options, address, os.getpid())
             for member, command in zip(self._members.values(), commands, strict=True):
                 self._thread(f"rank-{member.rank}", self._run, member, command)
 
@@ -188,7 +188,7 @@ class Gathering:
 
     # -- the processes of ranks ----------------------------------------------------------
 
-    def _run(self, member: _Member, command: RankCommand) -> None:
+    def _run(self, member: _Member, command: CommandLine) -> None:
         """Start a rank, and start it again when it has ended, until the group is formed."""
         waits = chain(_AGAIN_SECONDS, repeat(_AGAIN_SECONDS[-1]))
         while not (self._ended.is_set() or self._formed):
@@ -209,7 +209,7 @@ class Gathering:
 
     def _accept(self) -> None:
         assert self._listener is not None
-        meetings = Meetings(self._meet)
+        connections = NewConnections(self._meet)
         while not self._ended.is_set():
             try:
                 peer, address = self._listener.accept()
@@ -217,7 +217,7 @@ class Gathering:
                 if not self._ended.wait(_ACCEPT_AGAIN_SECONDS):
                     _log.warning("no rank can be met: %s", first_line(error))
                 continue
-            meetings.begin(peer, address[0])
+            connections.begin(peer, address[0])
 
     def _meet(self, peer: socket.socket, address: str) -> None:
         member: _Member | None = None
@@ -228,9 +228,9 @@ class Gathering:
                 self._lose(member, link, why)
 
         try:
-            link = met(peer, self._secret, lost, first=True)
+            link = authenticated(peer, self._secret, lost, first=True)
             member, hello = self._admitted(link)
-        except NotOfUs as error:
+        except LinkFailed as error:
             _log.warning("a rank at %s is refused: %s", address, error)
             if link is not None:
                 link.close()
@@ -239,10 +239,10 @@ class Gathering:
         _log.info("rank %d is here: %s", member.rank, hello.machine)
 
     def _admitted(self, link: Link) -> tuple[_Member, Hello]:
-        """The member at the other end, which says hello and is welcomed. Raises NotOfUs."""
+        """The member at the other end, which says hello and is welcomed. Raises LinkFailed."""
         hello = link.hear()
         if not isinstance(hello, Hello):
-            raise NotOfUs("it did not say who it is")
+            raise LinkFailed("it did not say who it is")
         member = self._members.get(hello.rank)
         why = difference(versions(), hello.versions)
         if why and member is not None and member.link is None:
@@ -259,10 +259,10 @@ class Gathering:
                     member.state = replace(member.state, status=RankStatus.CHECKING, problem="")
         if why or member is None:
             link.say(Refused(why))
-            raise NotOfUs(why)
+            raise LinkFailed(why)
         try:
             link.say(self._welcome_for(member))
-        except NotOfUs as error:
+        except LinkFailed as error:
             self._lose(member, link, str(error))
             raise
         return member, hello

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from omlx_server.compute.cluster.ranks import Ranks, form
 from omlx_server.compute.hardware import device
-from omlx_server.core.cluster.meeting import Alive, Welcome
+from omlx_server.core.cluster.handshake import Alive, Welcome
 from omlx_server.core.cluster.state import RankState, RankStatus
 from omlx_server.core.work import Work
 from omlx_server.engine.cluster.followers import Followers
@@ -38,8 +38,9 @@ class Cluster:
         self._path: Path | None = None
         self.followers: Followers | None = None
 
-    def computes(self, located: Located) -> bool:
-        """Whether it is for this model: the first one that was loaded."""
+    def claims(self, located: Located) -> bool:
+        """Whether the cluster computes this model. The first model that is asked about becomes the
+        one that it computes."""
         self._path = self._path or located.path
         return self._path == located.path
 
@@ -67,12 +68,12 @@ class Cluster:
                 rdma=self.gathering.options.rdma,
             )
         )
-        addresses = yield from self._meeting()
+        addresses = yield from self._all_there()
         ranks = self._ranks = self._ranks or self._connected(addresses)
         self.gathering.formed()
         ranks.tell = self.gathering.tell
         self.followers = Followers(self.gathering.tell, ranks.size - 1)
-        self.followers.lost = self.gathering.step_failed
+        self.followers.step_failed = self.gathering.step_failed
         self.gathering.found = self.followers.heard
         return ranks
 
@@ -92,7 +93,7 @@ class Cluster:
             time.sleep(_POLL_SECONDS)
             yield
 
-    def _meeting(self) -> Work[Sequence[Sequence[str]]]:
+    def _all_there(self) -> Work[Sequence[Sequence[str]]]:
         """Waits until all ranks have just said that they are there; gives where to reach them."""
         ips = self.gathering.options.hosts[0].ips
         while True:

@@ -19,7 +19,7 @@ _ALIVE = ("-o", "ServerAliveInterval=5", "-o", "ServerAliveCountMax=3")  # else 
 
 
 @dataclass(frozen=True, slots=True)
-class RankCommand:
+class CommandLine:
     """The command line that starts one rank. The rank reads the secret of the cluster, a line, from
     its standard input."""
 
@@ -44,27 +44,27 @@ class RankCommand:
         return process
 
 
-def commands_of(options: GatheringOptions, leader: str, pid: int | str) -> list[RankCommand]:
+def command_lines_of(options: GatheringOptions, leader: str, pid: int | str) -> list[CommandLine]:
     """The commands that start rank 1 and all that follow, when rank 0 listens at `leader`,
     HOST:PORT, in the process `pid`."""
     return [
-        command_of(host, rank, leader, options, f"{platform.node()}-{pid}-{rank}")
+        command_line_of(host, rank, leader, options, f"{platform.node()}-{pid}-{rank}")
         for rank, host in enumerate(options.hosts)
         if rank
     ]
 
 
-def command_of(
+def command_line_of(
     host: Host, rank: int, leader: str, options: GatheringOptions, place: str
-) -> RankCommand:
+) -> CommandLine:
     """The command for one rank. On other machines it runs their program; here it is this one, with
     the options for its settings. A process that has this `place` already is killed: it may be
     stopped, and hold the memory of its part."""
     own = ("rank", str(rank), "--leader", leader, "--instead-of", place)
     if host.is_here:
-        return RankCommand((sys.executable, "-m", "omlx_server", *own, *options.options, *_LOGS))
+        return CommandLine((sys.executable, "-m", "omlx_server", *own, *options.options, *_LOGS))
     remote = f"exec {options.program} {shlex.join((*own, *_LOGS))}"
-    return RankCommand((*_SSH, *_ALIVE, host.ssh, remote))
+    return CommandLine((*_SSH, *_ALIVE, host.ssh, remote))
 
 
 def line_by_hand(options: GatheringOptions, rank: int, leader: str) -> str:

@@ -89,8 +89,8 @@ def test_a_failed_step_leaves_a_traceback_only_where_no_rank_is_gone(
     followers: Followers, caplog: pytest.LogCaptureFixture
 ) -> None:
     crash = Crash(RuntimeError("a shape is wrong"))
-    followers.lost = lambda problem: "rank 1 is lost"
+    followers.step_failed = lambda problem: "rank 1 is lost"
     assert followers.failed(crash) == "rank 1 is lost" and not caplog.records
-    followers.lost = lambda problem: problem
+    followers.step_failed = lambda problem: problem
     assert "out of step (RuntimeError)" in followers.failed(crash)
     assert [record.exc_info for record in caplog.records if record.exc_info]

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from omlx_server.core.cluster.meeting import Alive, Hello
-from omlx_server.engine.cluster.link import Link, NotOfUs, connect, met
+from omlx_server.core.cluster.handshake import Alive, Hello
+from omlx_server.engine.cluster.link import Link, LinkFailed, authenticated, connect
 from tests.api.harness import PATIENCE
 from tests.engine.cluster.descriptors import nothing_left
 
@@ -53,7 +53,7 @@ def pair(listener: socket.socket, lost: "SimpleQueue[str]") -> tuple[Link, Link]
     """The links of rank 0 and of a rank, whose losses are put into the queue."""
     with ThreadPoolExecutor(1) as pool:
         joining = pool.submit(connect, listener.getsockname(), SECRET, lost.put)
-        first = met(listener.accept()[0], SECRET, lost.put, first=True)
+        first = authenticated(listener.accept()[0], SECRET, lost.put, first=True)
         return first, joining.result()
 
 
@@ -64,8 +64,8 @@ def test_a_stranger_is_refused_and_leaves_nothing(listener: socket.socket, data:
         with theirs:
             theirs.sendall(data)
             theirs.shutdown(socket.SHUT_WR)
-            with pytest.raises(NotOfUs, match="does not know the secret"):
-                met(ours, SECRET, pytest.fail, first=True)
+            with pytest.raises(LinkFailed, match="does not know the secret"):
+                authenticated(ours, SECRET, pytest.fail, first=True)
 
 
 def test_no_more_is_read_of_a_stranger_than_an_answer_can_have(listener: socket.socket) -> None:
@@ -74,8 +74,8 @@ def test_no_more_is_read_of_a_stranger_than_an_answer_can_have(listener: socket.
     with theirs:
         theirs.sendall(STRANGERS["a huge message"])
         start = time.monotonic()
-        with pytest.raises(NotOfUs, match="does not know the secret"):  # it does not wait for more
-            met(ours, SECRET, pytest.fail, first=True)
+        with pytest.raises(LinkFailed, match="does not know the secret"):  # it waits for no more
+            authenticated(ours, SECRET, pytest.fail, first=True)
         assert time.monotonic() - start < PATIENCE
 
 
@@ -94,8 +94,8 @@ def test_a_stranger_who_only_takes_time_is_refused_in_time(
         dripping = threading.Thread(target=drip)
         dripping.start()
         theirs.sendall(struct.pack("!i", 200))
-        with pytest.raises(NotOfUs, match="did not prove within"):
-            met(ours, SECRET, pytest.fail, first=True, seconds=SOON)
+        with pytest.raises(LinkFailed, match="did not prove within"):
+            authenticated(ours, SECRET, pytest.fail, first=True, seconds=SOON)
         is_over.set()
         dripping.join()
         theirs.close()
@@ -106,10 +106,10 @@ def test_who_knows_the_secret_must_speak_in_time_too(listener: socket.socket, sa
     """Here the secret is known to multiprocessing's own client, which is no link."""
     with nothing_left(), ThreadPoolExecutor(1) as pool:
         joining = pool.submit(Client, listener.getsockname(), authkey=SECRET)
-        first = met(listener.accept()[0], SECRET, pytest.fail, first=True)
+        first = authenticated(listener.accept()[0], SECRET, pytest.fail, first=True)
         with joining.result() as other:
             os.write(other.fileno(), said)
-            with pytest.raises(NotOfUs, match="no word came"):
+            with pytest.raises(LinkFailed, match="no word came"):
                 first.hear(SOON)
         first.close()
 
@@ -117,8 +117,8 @@ def test_who_knows_the_secret_must_speak_in_time_too(listener: socket.socket, sa
 def test_a_rank_does_not_wait_for_a_leader_that_says_nothing(listener: socket.socket) -> None:
     with nothing_left():
         theirs, ours = stranger(listener)
-        with ours, pytest.raises(NotOfUs, match="did not prove within"):
-            met(theirs, SECRET, pytest.fail, first=False, seconds=SOON)
+        with ours, pytest.raises(LinkFailed, match="did not prove within"):
+            authenticated(theirs, SECRET, pytest.fail, first=False, seconds=SOON)
 
 
 def test_links_that_end_leave_no_thread_and_no_descriptor(

@@ -8,7 +8,7 @@ from omlx_server.core.blocks.block import PayloadId
 from omlx_server.core.blocks.keys import BlockKey
 from omlx_server.core.blocks.record import Part, Record
 from omlx_server.core.blocks.restore import Piece, RestorePlan
-from omlx_server.core.cluster import commands, meeting
+from omlx_server.core.cluster import commands, handshake
 from omlx_server.core.memory.shape import Decode, Prefill
 from omlx_server.core.request import RequestId
 from omlx_server.core.step import Chunk, Cut, Restore, RowCut, SequenceId, Step
@@ -42,8 +42,8 @@ MESSAGES = (
     commands.OneToken(),
     commands.Width(4),
     commands.Found(5),
-    meeting.Refused("no"),
-    meeting.Alive(1, 2, 3),
+    handshake.Refused("no"),
+    handshake.Alive(1, 2, 3),
 )
 
 
@@ -59,7 +59,7 @@ def test_a_cut_keeps_its_number() -> None:
 
 def test_a_welcome_has_the_devices_of_all_ranks() -> None:
     rdma = (((), ("rdma_en2",)), (("rdma_en3",), ()))
-    welcome = meeting.Welcome(2, (), ("m",), "f", ("none", 4.0, 64), 16, has_cold=True, rdma=rdma)
+    welcome = handshake.Welcome(2, (), ("m",), "f", ("none", 4.0, 64), 16, has_cold=True, rdma=rdma)
     read = wire.read(wire.written(welcome))
     assert read.rdma == [[[], ["rdma_en2"]], [["rdma_en3"], []]]
 
@@ -71,12 +71,12 @@ def test_a_welcome_has_the_devices_of_all_ranks() -> None:
         b"Launch",
         b"Launch\0",
         b"Launch\0\xff\xff",
-        b"Kept\0" + wire.written(meeting.Alive())[6:],
+        b"Kept\0" + wire.written(handshake.Alive())[6:],
         b"Step\0\x80",
-        pickle.dumps(meeting.Alive()),
+        pickle.dumps(handshake.Alive()),
         wire.written(commands.Launch(STEP))[:-3],
     ],
 )
 def test_what_is_no_message_is_refused(data: bytes) -> None:
-    with pytest.raises(wire.NotOurs):
+    with pytest.raises(wire.BadMessage):
         wire.read(data)

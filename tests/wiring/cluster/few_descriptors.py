@@ -8,7 +8,7 @@ import resource
 import socket
 import sys
 
-from omlx_server.core.cluster.meeting import Welcome
+from omlx_server.core.cluster.handshake import Welcome
 from tests.api.harness import wait_for
 from tests.wiring.cluster.port import Port, hello
 

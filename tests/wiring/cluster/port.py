@@ -2,8 +2,8 @@
 
 from typing import Any
 
+from omlx_server.core.cluster.handshake import Hello, Welcome
 from omlx_server.core.cluster.hosts import Host
-from omlx_server.core.cluster.meeting import Hello, Welcome
 from omlx_server.core.cluster.state import RankStatus
 from omlx_server.engine.cluster.link import Link, connect
 from omlx_server.process.ports import next_free

@@ -10,10 +10,10 @@ from dataclasses import replace
 import psutil
 import pytest
 
-from omlx_server.core.cluster.meeting import Form, Hello, Ready, Refused, Welcome
+from omlx_server.core.cluster.handshake import Form, Hello, Ready, Refused, Welcome
 from omlx_server.core.cluster.state import RankStatus
-from omlx_server.engine.cluster.link import NotOfUs, connect
-from omlx_server.wiring.cluster.meetings import MOST
+from omlx_server.engine.cluster.link import LinkFailed, connect
+from omlx_server.wiring.cluster.new_connections import MOST
 from tests.api.harness import PATIENCE, REPO, wait_for
 from tests.engine.cluster.descriptors import cluster_threads
 from tests.wiring.cluster.port import ADDRESSES, HERE, SECRET, WELCOME, Port, hello
@@ -25,7 +25,7 @@ def test_a_stranger_is_refused_and_the_log_says_its_address(
     with socket.create_connection(port.address) as stranger:
         stranger.sendall(b"GET / HTTP/1.1\r\n\r\n")
         wait_for(lambda: "a rank at 127.0.0.1 is refused" in caplog.text)
-    with pytest.raises(NotOfUs, match="does not know the secret"):
+    with pytest.raises(LinkFailed, match="does not know the secret"):
         connect(port.address, b"another secret", pytest.fail)
     wait_for(lambda: caplog.text.count("it does not know the secret of this cluster") == 2)
     assert port.status() is RankStatus.AWAY

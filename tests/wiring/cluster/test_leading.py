@@ -1,6 +1,6 @@
 """Before the ranks connect, which can't be interrupted, each has said that it is still there."""
 
-from omlx_server.core.cluster.meeting import Form, Ready, RollCall
+from omlx_server.core.cluster.handshake import Form, Ready, RollCall
 from omlx_server.wiring.cluster.leading import Cluster
 from tests.api.harness import wait_for
 from tests.wiring.cluster.port import ADDRESSES, Port, hello
@@ -12,7 +12,7 @@ def test_ranks_that_are_ready_are_asked_once_more(port: Port) -> None:
     link, _ = port.says_hello(hello())
     heard = list[object]()
     link.start(heard.append)
-    meeting = cluster._meeting()
+    meeting = cluster._all_there()
     link.tell(Ready(("127.0.0.1:2",)))
     wait_for(lambda: next(meeting) or RollCall() in heard)
     for _ in range(3):

@@ -14,7 +14,7 @@ MOST = 32
 """Connections that are met at once."""
 
 
-class Meetings:
+class NewConnections:
     """Calls `meet` with each new socket and the address of its other end. It owns the socket, and
     returns when the connection is a rank's or is refused."""
 

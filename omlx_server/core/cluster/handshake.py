@@ -76,7 +76,7 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class Alive:
-    """A rank lives. `done` counts the messages that it has worked off; `active` and `peak` are
+    """A rank lives. `done` counts the messages that it has handled; `active` and `peak` are
     bytes of arrays."""
 
     done: int = 0
@@ -84,4 +84,4 @@ class Alive:
     peak: int = 0
 
 
-Said = Hello | Welcome | Ready | RollCall | Form | Refused | Alive
+Message = Hello | Welcome | Ready | RollCall | Form | Refused | Alive
