@@ -56,6 +56,7 @@ LEFT: Mapping[str, str] = MappingProxyType(
         "python3 -m venv": "makes a home for the two above",
         "git pull": "changes the clone",
         "uvx": "needs the network; tests/packaging builds the distributions",
+        "brew": "needs a Mac, and a tap",
         "packaging/homebrew/release": "tests/packaging runs it on a copy of the formula",
         "ssh": "needs another machine",
         "scp": "needs another machine",

@@ -14,7 +14,10 @@ def test_its_first_screen_says_what_it_is_shows_it_and_has_two_commands() -> Non
     assert title == "# omlx_server"
     assert before[0].startswith("A server for language models")
     assert any(line.startswith("![") for line in before)
-    assert first.line <= 15
+    words = " ".join(before)
+    for said in ("Apple Silicon", "Llama, Qwen, Gemma", "MLX layout", "not oMLX"):
+        assert said in words
+    assert first.line <= 18
 
 
 def test_ci_runs_the_test_command_that_it_names() -> None:
