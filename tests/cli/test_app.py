@@ -89,6 +89,20 @@ def test_every_help_is_shown_within_its_width(name: str, command: Any) -> None:
     assert max(map(len, result.output.splitlines())) <= 100
 
 
+@pytest.mark.parametrize(
+    "group", [name for name, command in commands() if hasattr(command, "commands")]
+)
+def test_each_line_in_a_list_of_commands_is_whole_at_80_columns(
+    group: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    text = runner.invoke(app, [*group.split(), "--help"]).output
+    lists = text.partition("\nOptions:")[2].partition("\n\n")[2]
+    assert "..." not in lists
+    assert sum(line.startswith("  ") and line[2] != " " for line in lists.splitlines()) >= 5
+    assert max(map(len, lists.splitlines())) <= 80
+
+
 def test_the_exit_codes_are_told() -> None:
     text = runner.invoke(app, ["--help"]).output
     assert "Exit codes: 0 done, 1 it failed, 2 it was asked for wrongly, 130 interrupted" in text
@@ -298,7 +312,9 @@ def test_a_home_that_can_not_be_used_is_no_bug_and_no_slip_of_the_pen(
         timeout=60,
     )
     assert done.returncode in (0, 1)
-    assert all(line.startswith(("error: ", "hint: ", "no ")) for line in done.stderr.splitlines())
+    assert all(
+        line.startswith(("error: ", "hint: ", "no ", "note: ")) for line in done.stderr.splitlines()
+    )
     assert "this is a bug" not in done.stderr
 
 

@@ -12,6 +12,7 @@ import pytest
 from omlx_server import settings
 from omlx_server.cli.shell.complete import complete_keys, complete_models, values_of
 from omlx_server.cli.talk.commands import complete_clients
+from omlx_server.models.locate import candidates
 from tests.cli.program import HEAVY, LIST_IMPORTS
 
 ROOT = Path(__file__).parents[2]
@@ -70,6 +71,15 @@ def test_models_that_are_here(models: Path) -> None:
     assert complete_models("zzz") == []
 
 
+def test_models_of_the_catalogue_have_the_names_that_a_server_knows(models: Path) -> None:
+    make_model(models / "SmolLM2-135M-Instruct-f32")
+    make_model(models / "all-MiniLM-L6-v2")
+    assert complete_models("S") == ["SmolLM2-135M-Instruct"]
+    assert complete_models("all") == ["all-MiniLM-L6-v2"]
+    located = {name for model in candidates([models]) for name in model.names}
+    assert located - {*complete_models("")} == {"theirs", "empty"}
+
+
 def test_aliases_the_default_and_other_directories(
     models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -123,9 +133,15 @@ def test_a_broken_config_offers_nothing(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "expected"),
     [
-        ("omlx-server serve mi", ["mine"]),
+        ("omlx-server serve mi", ["mine", "mistral-7b"]),
+        ("omlx-server serve minil", []),
         ("omlx-server up org", ["org/theirs"]),
         ("omlx-server show mi", ["mine"]),
+        ("omlx-server up phi", ["phi-4"]),
+        ("omlx-server serve phi", ["phi-4"]),
+        ("omlx-server pull phi", ["phi-4"]),
+        ("omlx-server pull minil", ["minilm"]),
+        ("omlx-server chat phi", []),
         ("omlx-server chat mlx", ["mlx-community/Qwen3-0.6B"]),
         ("omlx-server launch claude --model st", ["starter"]),
         ("omlx-server bench --model st", ["starter"]),
@@ -237,7 +253,7 @@ def test_it_is_installed_and_works(home: Path, on_path: str, models: Path) -> No
     assert "bash completion installed in" in done.stdout
     script = """
         source ~/.bashrc
-        COMP_WORDS=(omlx-server serve mi) COMP_CWORD=2
+        COMP_WORDS=(omlx-server serve min) COMP_CWORD=2
         $(complete -p omlx-server | sed 's/.*-F \\([^ ]*\\).*/\\1/') omlx-server
         echo "${COMPREPLY[@]}"
     """

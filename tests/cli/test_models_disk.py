@@ -17,6 +17,7 @@ from typer.testing import CliRunner
 
 from omlx_server.cli.app import app
 from omlx_server.cli.shell.progress import open_display
+from omlx_server.models.catalogue import STARTER
 from omlx_server.models.hub.part import bytes_here
 from tests.cli.program import HEAVY, imported_by
 from tests.cli.terminal import Terminal
@@ -348,10 +349,43 @@ def test_search_without_a_text_lists_what_has_a_short_name(models: Path) -> None
     table = omlx("search")
     rows = {line.split()[0]: line.split()[1:] for line in table.splitlines() if line.strip()}
     assert rows["qwen3-4b"] == ["2.3", "GB", "40960", "here"]
-    assert rows["starter"] == ["92.9", "MB"]
+    assert rows["minilm"] == ["90.9", "MB", "256"]
+    assert "  SmolLM2-135M-Instruct, 92.9 MB to download" in table.replace("\n ", "\n")
+    assert max(len(line.rstrip()) for line in table.splitlines()) <= 80
     found = {m["name"]: m for m in json.loads(omlx("search", "--json"))["models"]}
     assert found["qwen3-4b"]["here"] and not found["qwen3-8b"]["here"]
     assert found["qwen3-8b"]["model"] == "mlx-community/Qwen3-8B-4bit"
+    assert found["starter"]["context_length"] == STARTER.context
+    assert found["starter"]["bytes"] in STARTER.weight_bytes.values()
+    assert found["starter"]["download_bytes"] == STARTER.source.wheel_bytes
+    make(models / STARTER.directory_name("f32"), weights=1500)
+    listed = {m["name"]: m for m in json.loads(omlx("list", "--json"))["models"]}
+    (starter,) = json.loads(omlx("search", "--json"))["models"][:1]
+    assert starter["here"] and starter["bytes"] == listed["starter"]["weight_bytes"] == 1500
+
+
+@pytest.mark.parametrize(
+    ("name", "problem", "hint"),
+    [
+        (
+            "hf.co/bartowski/Llama-3.2-1B-Instruct-GGUF:Q4_K_M",
+            "names a GGUF quantisation",
+            "own name: `omlx-server search Llama-3.2-1B-Instruct`",
+        ),
+        ("hf.co/mlx-community/a-4bit:Q4", "GGUF", "without the tag: mlx-community/a-4bit"),
+        ("org/name:latest", "names a GGUF quantisation", "`omlx-server search name`"),
+        ("https://ollama.com/library/qwen3:4b", "library holds GGUF", "name qwen3-4b stands"),
+        ("ollama.com/library/gemma3/tags?x", "GGUF", "`omlx-server search gemma3` looks"),
+        ("registry.ollama.ai/library/phi", "GGUF", "`omlx-server search phi` looks"),
+        ("ollama.com", "library holds GGUF", "lists short names"),
+    ],
+)
+def test_a_name_of_gguf_files_is_answered_with_what_to_take(
+    name: str, problem: str, hint: str
+) -> None:
+    error, advice = omlx("pull", name, code=2).splitlines()
+    assert error.startswith("error: ") and problem in error
+    assert advice.startswith("hint: ") and hint in advice
 
 
 def test_search_asks_the_hub_and_shows_short_names_first() -> None:

@@ -93,7 +93,7 @@ def test_catalogue_models_have_their_short_names(root: Path) -> None:
     make(root / "SmolLM2-135M-Instruct-f32")
     make(root / "all-MiniLM-L6-v2", {"architectures": ["BertModel"]})
     minilm, starter = sorted(installed_models(Places([root])), key=lambda m: m.kind.value)[::-1]
-    assert starter.names == ("starter", "SmolLM2-135M-Instruct", "SmolLM2-135M-Instruct-f32")
+    assert starter.names == ("starter", "SmolLM2-135M-Instruct")
     assert minilm.names == ("all-MiniLM-L6-v2", "minilm")
     assert starter.source is minilm.source is Source.CATALOGUE
 

@@ -111,7 +111,7 @@ def config_unset(
     ],
     config_file: ConfigOption = None,
 ) -> int:
-    """Remove one setting from the config file, and say what is in force then.
+    """Remove one setting from the config file. Says what is in force then.
 
     \b
     Examples:
@@ -128,7 +128,7 @@ def config_unset(
 
 @config.command("edit")
 def config_edit(config_file: ConfigOption = None) -> int:
-    """Open the config file in your editor; it is written only when it is valid.
+    """Open the config file in your editor. It is written only when it is valid.
 
     \b
     Example:
@@ -141,7 +141,7 @@ def config_edit(config_file: ConfigOption = None) -> int:
 
 @config.command("validate")
 def config_validate(config_file: ConfigOption = None) -> int:
-    """Say whether the config file and the environment are valid; exit code 2 if not.
+    """Say whether the config file and the environment are valid. If not, the exit code is 2.
 
     \b
     Example:
@@ -156,7 +156,7 @@ def config_validate(config_file: ConfigOption = None) -> int:
 
 @config.command("schema")
 def config_schema() -> int:
-    """Print the JSON schema of the config file, for editors that check TOML.
+    """Print the JSON schema of the config file. Editors that check TOML take it.
 
     \b
     Example:
@@ -169,7 +169,7 @@ def config_schema() -> int:
 
 @config.command("path")
 def config_path(config_file: ConfigOption = None) -> int:
-    """Print the path of the config file in use; exit code 1 when there is none.
+    """Print the path of the config file in use. Without one the exit code is 1.
 
     \b
     Example:

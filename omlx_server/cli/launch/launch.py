@@ -39,11 +39,13 @@ def run(
             "other programs' agents can't reach a Unix socket",
             hint="let the server listen on a port: omlx-server config set server.uds ''",
         )
-    target = target_of(server, model, settings.models.default, must_answer=not show)
+    target = target_of(server, model, settings, must_answer=not show)
     launch = CLIENTS[client](target)
     needs = f"{client} needs", launch.least_context
     if warning := short_context(target.model, target.context, *needs):
         say(f"warning: {warning}")
+    if not target.context:
+        say(f"note: the size of the context of {target.model} is not known, so it is left out")
     if show:
         _write(launch)
         if target.key not in (NO_KEY, os.environ.get(KEY_VARIABLE)):

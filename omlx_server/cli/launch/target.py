@@ -8,6 +8,7 @@ from typing import Any
 from omlx_server.cli.server_client.http import NoAnswer, ServerClient
 from omlx_server.errors import UsageError
 from omlx_server.models.catalogue import STARTER
+from omlx_server.settings import Settings
 
 NO_KEY = "none-needed"
 LEAST_CONTEXT = 32_000
@@ -24,7 +25,7 @@ Listing = Mapping[str, Any]
 class Target:
     """The server and the model that the client is to use, and whether that takes images. `key` is
     never empty, because clients insist on one. `context`: the tokens that the model's context
-    holds; 0 if the server did not say."""
+    holds; 0 if neither the server nor the files on the disk say."""
 
     url: str
     model: str
@@ -39,17 +40,18 @@ class Target:
         return min(self.context // 4, _MOST_OUTPUT)
 
 
-def target_of(server: ServerClient, model: str, default: str, *, must_answer: bool) -> Target:
-    """What a client is to use: `model`, or else the server's first model that chats. `default`
-    stands for the model where the server does not answer.
+def target_of(server: ServerClient, model: str, settings: Settings, *, must_answer: bool) -> Target:
+    """What a client is to use: `model`, or else the server's first model that chats. Where the
+    server does not answer, the default model of the settings, and what its files say.
 
     Raises:
         NoAnswer: the server does not answer, and `must_answer` is true.
         UsageError: the server has no such model, or wants an API key; or the model can't chat.
         OmlxError: the server refuses to list its models.
     """
-    served = _served(server, must_answer=must_answer)
-    chosen = choose(server.url, served, model) or default or STARTER.name
+    usual = model or settings.models.default or STARTER.name
+    served = _served(server, usual, settings, must_answer=must_answer)
+    chosen = choose(server.url, served, model) or usual
     listing = served.get(chosen, {})
     context = context_of(listing)
     if must_answer:
@@ -97,13 +99,20 @@ def short_context(
     )
 
 
-def _served(server: ServerClient, *, must_answer: bool) -> Mapping[str, Listing]:
+def _served(
+    server: ServerClient, usual: str, settings: Settings, *, must_answer: bool
+) -> Mapping[str, Listing]:
+    """The listings of the server's models, by name. Where it does not answer, that of the `usual`
+    model, if it is on the disk. Raises NoAnswer there if the server `must_answer`."""
     try:
         return server.model_listings()
     except NoAnswer:
         if must_answer:
             raise
-        return {}
+    from omlx_server.cli.launch.on_disk import listing_on_disk  # takes half a second
+
+    listing = listing_on_disk(usual, settings)
+    return {} if listing is None else {usual: listing}
 
 
 def _asked(server: ServerClient, model: str, served: Mapping[str, Listing]) -> int:

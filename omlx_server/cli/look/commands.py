@@ -106,7 +106,7 @@ def doctor(
     config_file: ConfigOption = None,
     sets: SetOption = None,
 ) -> int:
-    """Look at this machine and at the settings, and say what to repair and how.
+    """Check this machine and the settings, and say what to repair.
 
     Exit code 1 when something fails. Changes nothing and downloads nothing.
 

@@ -15,6 +15,7 @@ from omlx_server.cli.shell.command import (
     UrlOption,
     model_argument,
 )
+from omlx_server.cli.shell.complete import complete_pullable
 
 PullName = Annotated[
     str,
@@ -22,6 +23,7 @@ PullName = Annotated[
         "A short name (starter, qwen3-4b: `omlx-server search` lists them), or org/name on Hugging "
         "Face, or its address.",
         metavar="NAME",
+        complete=complete_pullable,
     ),
 ]
 PullJsonOption = Annotated[
@@ -71,7 +73,7 @@ def search(
     config_file: ConfigOption = None,
     sets: SetOption = None,
 ) -> int:
-    """Search the hub for models to pull, or list the short names of the usual ones.
+    """Search the hub for models, or list short names of usual ones.
 
     \b
     Examples:
@@ -79,7 +81,8 @@ def search(
       omlx-server search qwen3
       omlx-server search qwen3 --json
 
-    Without a text nothing is asked. Sizes of short names are approximate.
+    Without a text nothing is asked. Sizes of short names are approximate. A size is that on the
+    disk and in memory; below the name stands how much is downloaded, where that is not the same.
     """
     from omlx_server.cli.models.search import run
 
@@ -107,14 +110,14 @@ def show(
     config_file: ConfigOption = None,
     sets: SetOption = None,
 ) -> int:
-    """Say what is known of one model: files, kind, context, settings, and whether it is loaded.
+    """Say what is known of one model: its files, context and settings.
 
     \b
     Examples:
       omlx-server show starter
       omlx-server show mlx-community/Qwen3-0.6B-4bit --json
 
-    Opens no weights. Whether it is loaded is left out where no server answers.
+    Opens no weights. It also says whether a server has loaded the model, if one answers.
     """
     from omlx_server.cli.models.show import run
 
@@ -171,12 +174,14 @@ def ps(
     config_file: ConfigOption = None,
     sets: SetOption = None,
 ) -> int:
-    """List the models of a running server: loaded or not, in use, pinned, and their memory.
+    """List the models of a running server, and their memory.
 
     \b
     Examples:
       omlx-server ps
       omlx-server ps --json
+
+    It says which are loaded, in use and pinned.
     """
     from omlx_server.cli.models.loaded import ps
     from omlx_server.cli.models.server import admin_server_of

@@ -1,5 +1,6 @@
 """`omlx-server search`: lists the short names of usual models, and searches the hub."""
 
+import platform
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -14,10 +15,11 @@ from omlx_server.cli.models.list import console
 from omlx_server.cli.shell.options import load_settings
 from omlx_server.cli.shell.output import report, show_json, visible
 from omlx_server.errors import FetchFailed
+from omlx_server.models import layout
 from omlx_server.models.catalogue import MINILM, STARTER
 from omlx_server.models.hub.search import Found, search
 from omlx_server.models.hub.short_names import SHORT_NAMES, matching
-from omlx_server.models.locate import installed
+from omlx_server.models.locate import Located, installed
 
 _MOST = 20
 
@@ -25,7 +27,8 @@ _MOST = 20
 @dataclass(frozen=True, slots=True)
 class _Row:
     """A model that `pull` takes by its `name`. What the hub was not asked, or does not tell, is
-    None. `size` in bytes, `context` in tokens."""
+    None. `size`, on the disk and in memory, and `download`, where that is another one, in bytes;
+    `context` in tokens."""
 
     name: str
     model: str
@@ -35,12 +38,14 @@ class _Row:
     downloads: int | None = None
     is_gated: bool = False
     problem: str = ""
+    download: int | None = None
 
 
 def run(*, text: str, as_json: bool, config: Path | None, sets: Sequence[str]) -> int:
     settings = load_settings(config, sets).settings
-    here = {name for model in installed(settings.models) for name in model.names}
-    rows = [*_own(text, here), *_short(text, here)]
+    models = installed(settings.models)
+    here = {name for model in models for name in model.names}
+    rows = [*_own(text, models, here), *_short(text, here)]
     if not text:
         _show(rows, as_json=as_json)
         return 0
@@ -58,14 +63,39 @@ def run(*, text: str, as_json: bool, config: Path | None, sets: Sequence[str]) -
     return 0
 
 
-def _own(text: str, here: set[str]) -> list[_Row]:
-    """The models of the catalogue, which need no hub. Their size is that of the download."""
-    minilm_bytes = sum(file.member_bytes for file in MINILM.files.values())
+def _own(text: str, models: Iterable[Located], here: set[str]) -> list[_Row]:
+    """The models of the catalogue, which need no hub. They are downloaded in another form than they
+    are kept in."""
+    minilm = MINILM.files["model.safetensors"]
     rows = (
-        _Row(STARTER.name, STARTER.full_name, STARTER.source.wheel_bytes, STARTER.name in here),
-        _Row(MINILM.name, MINILM.full_name, minilm_bytes, MINILM.name in here),
+        _Row(
+            STARTER.name,
+            STARTER.full_name,
+            _starter_bytes(models),
+            STARTER.name in here,
+            STARTER.context,
+            download=STARTER.source.wheel_bytes,
+        ),
+        _Row(
+            MINILM.name,
+            MINILM.full_name,
+            minilm.member_bytes,
+            MINILM.name in here,
+            MINILM.context,
+            download=minilm.wheel_bytes,
+        ),
     )
     return [row for row in rows if text.lower() in f"{row.name} {row.model}".lower()]
+
+
+def _starter_bytes(models: Iterable[Located]) -> int:
+    """The bytes of the starter's weights: of those that are here, else of the variant that is
+    made on this machine. MLX, which takes a second to import, is not asked which device it uses."""
+    path = next((model.path for model in models if STARTER.name in model.names), None)
+    if path is not None:
+        return layout.weight_bytes(path)
+    has_gpu = sys.platform == "darwin" and platform.machine() == "arm64"
+    return STARTER.weight_bytes["8bit" if has_gpu else "f32"]
 
 
 def _short(text: str, here: set[str]) -> list[_Row]:
@@ -118,6 +148,7 @@ def _shape(row: _Row) -> dict[str, object]:
         "name": row.name,
         "model": row.model,
         "bytes": row.size,
+        "download_bytes": row.download or row.size,
         "context_length": row.context,
         "downloads": row.downloads,
         "here": row.is_here,
@@ -150,7 +181,8 @@ def _named(row: _Row) -> Text:
     """The name of a model, and below it which one it is, and why it can't be served."""
     text = Text(visible(row.name))
     if row.model != row.name:
-        text.append(f"\n  {visible(row.model)}", "dim")
+        fetched = f", {decimal(row.download)} to download" if row.download else ""
+        text.append(f"\n  {visible(row.model)}{fetched}", "dim")
     if row.problem:
         text.append(f"\n  {visible(row.problem)}", "yellow")
     return text

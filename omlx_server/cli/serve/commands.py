@@ -5,20 +5,23 @@ from typing import Annotated
 import typer
 
 from omlx_server.cli.shell.command import ConfigOption, SetOption, model_argument
-from omlx_server.cli.shell.complete import complete_models, complete_schemes
+from omlx_server.cli.shell.complete import complete_models, complete_schemes, complete_servable
 
 UpModel = Annotated[
     str,
     model_argument(
         "As for `serve`. Without it: models.default of the config, else the newest model that "
-        "is here and fits into memory, else the starter, which is fetched (93 MB)."
+        "is here and fits into memory, else the starter, which is fetched (93 MB).",
+        complete=complete_servable,
     ),
 ]
 ServeModel = Annotated[
     str,
     model_argument(
-        "A local directory, a catalogue name (starter) or a Hugging Face id. "
-        "Without it: models.default of the config, else starter."
+        "A directory, a name of `omlx-server list`, a short name (starter, qwen3-4b: `omlx-server "
+        "search` lists them), or org/name on Hugging Face, or its address. Without it: "
+        "models.default of the config, else starter.",
+        complete=complete_servable,
     ),
 ]
 OnceOption = Annotated[

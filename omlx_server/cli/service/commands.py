@@ -26,7 +26,7 @@ DryRunOption = Annotated[
 
 @service.command("install")
 def service_install(config_file: ConfigOption = None, dry_run: DryRunOption = False) -> int:
-    """Make it a service of this user and start it, now and at every login.
+    """Make it a service of this user, started now and at each login.
 
     \b
     Examples:
@@ -86,7 +86,7 @@ def service_stop(dry_run: DryRunOption = False) -> int:
 
 @service.command("reload")
 def service_reload(dry_run: DryRunOption = False) -> int:
-    """Have it look at its config now, without a restart; it does so when the file changes, too.
+    """Have it look at its config now, without a restart. It does so when the file changes, too.
 
     \b
     Example:

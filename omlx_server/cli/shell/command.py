@@ -5,7 +5,7 @@ It imports typer and nothing heavy; a command imports its own code when it runs.
 """
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -33,11 +33,14 @@ SetOption = Annotated[
 ]
 
 
-def model_argument(about: str, *, metavar: str = "MODEL") -> Any:
+def model_argument(
+    about: str,
+    *,
+    metavar: str = "MODEL",
+    complete: Callable[[str], Sequence[str]] = complete_models,
+) -> Any:
     """A model by one of its names. What stands for none, the help says in words."""
-    return typer.Argument(
-        metavar=metavar, show_default=False, autocompletion=complete_models, help=about
-    )
+    return typer.Argument(metavar=metavar, show_default=False, autocompletion=complete, help=about)
 
 
 def model_option(about: str) -> Any:

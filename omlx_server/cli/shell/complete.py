@@ -5,6 +5,7 @@ This module imports nothing heavy, because the declarations of the commands impo
 must be quick.
 """
 
+from collections.abc import Callable
 from pathlib import Path
 
 import typer
@@ -22,10 +23,28 @@ _NAMES_MODELS = (
 
 def complete_models(incomplete: str) -> list[str]:
     """Names of models on this machine and in the catalogue, and aliases."""
-    from omlx_server.cli.shell.model_names import models
+    from omlx_server.cli.shell import model_names
 
+    return _starting(incomplete, model_names.models)
+
+
+def complete_servable(incomplete: str) -> list[str]:
+    """As `complete_models`, and short names of models on the hub."""
+    from omlx_server.cli.shell import model_names
+
+    return _starting(incomplete, model_names.servable)
+
+
+def complete_pullable(incomplete: str) -> list[str]:
+    """As `complete_servable`, and the embedding model of the catalogue."""
+    from omlx_server.cli.shell import model_names
+
+    return _starting(incomplete, model_names.pullable)
+
+
+def _starting(incomplete: str, names: Callable[[], list[str]]) -> list[str]:
     try:
-        return [name for name in models() if name.startswith(incomplete)]
+        return [name for name in names() if name.startswith(incomplete)]
     except (OmlxError, OSError):
         return []
 

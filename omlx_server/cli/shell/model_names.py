@@ -1,12 +1,16 @@
 """Finds quickly the names of models that a shell offers: no model is opened, and huggingface_hub,
-which takes half a second to import, is not used."""
+which takes half a second to import, is not used.
+
+The names are those that a server knows (models/locate.py).
+"""
 
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from omlx_server.cli.shell.options import load_settings
-from omlx_server.models.catalogue import CATALOGUE
+from omlx_server.models.catalogue import CATALOGUE, MINILM, names_of
+from omlx_server.models.hub.short_names import SHORT_NAMES
 from omlx_server.settings.types import expanded
 
 
@@ -22,13 +26,23 @@ def models() -> list[str]:
     return list(dict.fromkeys(found))
 
 
+def servable() -> list[str]:
+    """As `models`, and the short names, which `serve` and `up` download."""
+    return list(dict.fromkeys([*models(), *(row.name for row in SHORT_NAMES)]))
+
+
+def pullable() -> list[str]:
+    """As `servable`, and the embedding model of the catalogue."""
+    return list(dict.fromkeys([*servable(), MINILM.name]))
+
+
 def _below(dirs: Sequence[Path]) -> Iterator[str]:
     """Names of models in directories: NAME, or ORG/NAME if ORG itself is no model
     (models/locate.py)."""
     for root in dirs:
         for child in _subdirectories(root.expanduser()):
             if _is_model(child):
-                yield child.name
+                yield from names_of(child.name)
             else:
                 inner = filter(_is_model, _subdirectories(child))
                 yield from (f"{child.name}/{path.name}" for path in inner)

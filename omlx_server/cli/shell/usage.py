@@ -2,8 +2,8 @@
 an invalid value, a missing argument.
 
 Most of these errors have typer's words and form. Those about numbers have our own, as typer says
-"is not a valid int range", and a command of other programs is answered with ours. With --json every
-error is one object.
+"is not a valid int range", and a command or an option of other programs is answered with ours. With
+--json every error is one object.
 """
 
 import re
@@ -17,6 +17,7 @@ import typer
 from typer.core import TyperGroup
 
 from omlx_server.cli.shell import output
+from omlx_server.cli.shell.foreign_options import answer_to
 from omlx_server.errors import UsageError
 
 SECTIONS: Mapping[str, tuple[str, ...]] = {
@@ -111,10 +112,12 @@ class Root(TyperGroup):
 @contextmanager
 def _explained(words: Sequence[str]) -> Iterator[None]:
     """Show errors about numbers, and all errors with --json, and raise typer.Exit with their exit
-    code; typer shows the others. `words` is the command line."""
+    code; typer shows the others, of options of other programs with what is ours. `words` is the
+    command line."""
     try:
         yield
     except typer.TyperException as error:
+        _say_what_is_meant(error, words)
         as_json = "--json" in takewhile(lambda word: word != "--", words)
         of_number = _of_number(error)
         if not (as_json or of_number):
@@ -123,6 +126,19 @@ def _explained(words: Sequence[str]) -> Iterator[None]:
         stream = sys.stderr if _TO_STDOUT.search(" ".join(words)) else None
         code = output.report(wrong, as_json=as_json, stream=stream)
         raise typer.Exit(code) from None
+
+
+def _say_what_is_meant(error: Any, words: Sequence[str]) -> None:
+    """Where the error is about an option of another program, in a command that takes a MODEL, say
+    in its message what is ours, in place of options that only look like it."""
+    option: str = getattr(error, "option_name", "")
+    context: Any = getattr(error, "ctx", None)
+    own = context.command.params if option and context else ()
+    takes_model = any(parameter.metavar == "MODEL" for parameter in own)
+    if not takes_model or any(option in parameter.opts for parameter in own):
+        return
+    if answer := answer_to(option, words, context.info_name):
+        error.message, error.possibilities = answer, None
 
 
 def _of_number(error: typer.TyperException) -> str:

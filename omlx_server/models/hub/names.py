@@ -15,6 +15,7 @@ MAIN = "main"
 _REPO_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 _REVISION = re.compile(r"[\w.-]+")
 _SCHEME = re.compile(r"https?://", re.IGNORECASE)
+_HUB_SCHEME = "hf://"
 _HOSTS = ("huggingface.co", "www.huggingface.co", "hf.co", "www.hf.co")
 # What stands where an organisation would, in addresses of other things than models.
 _NO_ORGS = ("api", "blog", "collections", "datasets", "docs", "models", "papers", "spaces")
@@ -40,6 +41,8 @@ def hub_name(text: str) -> HubName | None:
     short = short_names.find(text)
     if short is not None:
         return HubName(short.repo_id)
+    if text.lower().startswith(_HUB_SCHEME):
+        return _of_path(text[len(_HUB_SCHEME) :])
     address = _SCHEME.sub("", text, count=1)
     for root in (*_HOSTS, *_mirror()):
         if f"{address}/".lower().startswith(f"{root}/"):

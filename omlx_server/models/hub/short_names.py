@@ -7,6 +7,9 @@ Constants only; any thread may read them.
 
 from dataclasses import dataclass
 
+MLX_COMMUNITY = "mlx-community"
+"""An organisation of the hub that publishes MLX weights only."""
+
 
 @dataclass(frozen=True, slots=True)
 class ShortName:
@@ -20,7 +23,7 @@ class ShortName:
 
 
 def _row(name: str, repo: str, gigabytes: float, context: int) -> ShortName:
-    return ShortName(name, f"mlx-community/{repo}", round(gigabytes * 1e9), context)
+    return ShortName(name, f"{MLX_COMMUNITY}/{repo}", round(gigabytes * 1e9), context)
 
 
 SHORT_NAMES = (

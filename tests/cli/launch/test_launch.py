@@ -20,6 +20,7 @@ from omlx_server.errors import UsageError
 from tests.api.conftest import CHATML
 from tests.api.encoders.models import save_ranker
 from tests.api.harness import UNPROBED, ServerProcess, serving
+from tests.models.directories import CHAT, make
 from tests.text import makers
 from tests.tiny_models import save_tiny
 
@@ -214,10 +215,10 @@ def test_our_own_key_goes_to_our_own_server_only(home: Path, clients: str) -> No
     other = program(home, "aider", "--print", "--url", NOBODY)
     assert "none-needed" in other.stdout
     assert KEY not in own.stdout + other.stdout
-    assert own.stderr == (
-        "note: the key stands in auth.api_keys; the shell needs it in OMLX_API_KEY\n"
-    )
-    assert other.stderr == ""
+    unknown = "note: the size of the context of starter is not known, so it is left out\n"
+    key = "note: the key stands in auth.api_keys; the shell needs it in OMLX_API_KEY\n"
+    assert own.stderr == unknown + key
+    assert other.stderr == unknown
 
 
 # --- The context, and models that can't chat -----------------------------------------------------
@@ -271,6 +272,31 @@ def test_without_a_name_the_first_model_that_chats_is_taken() -> None:
     with pytest.raises(UsageError, match="ranker can't chat: it embeds or ranks") as refused:
         choose(NOBODY, {"ranker": ranker}, "")
     assert refused.value.hint == "serve one that does: omlx-server serve MODEL"
+
+
+def test_where_no_server_answers_the_files_of_the_model_tell_the_context(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OMLX_MODELS__DIRS", str(home / "models"))
+    make(home / "models" / "acme" / "short")
+    make(home / "models" / "long", CHAT | {"max_position_embeddings": CONTEXT})
+    make(home / "models" / "bert", {"architectures": ["BertModel"], "model_type": "bert"})
+    (home / "omlx.toml").write_text(
+        '[models]\ndefault = "usual"\naliases = { usual = "long" }\n'
+        "[models.overrides.short]\ncontext_length = 1024\n"
+    )
+    for arguments, told, said in (
+        (("opencode",), f'"limit": {json.dumps(LIMITS)}', ""),
+        (("codex", "--model", "long"), f"model_context_window={CONTEXT}", ""),
+        (("codex", "--model", "short"), "model_context_window=1024", "warning: short has a con"),
+        (("codex", "--model", "none"), "model_provider", "note: the size of the context of none"),
+    ):
+        done = CliRunner().invoke(app, ["launch", *arguments, "--print", "--url", NOBODY])
+        assert done.exit_code == 0 and told in done.stdout
+        assert done.stderr.startswith(said) and bool(done.stderr) == bool(said)
+    done = CliRunner().invoke(app, ["launch", "codex", "--print", "--model", "bert"])
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert done.stderr.startswith("error: bert can't chat: it embeds or ranks texts\nhint: ")
 
 
 def test_a_file_that_can_not_be_written_is_one_line(tiny: ServerProcess, home: Path) -> None:

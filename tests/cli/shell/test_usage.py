@@ -11,9 +11,12 @@ import pytest
 import typer
 from typer.testing import CliRunner, Result
 
+from omlx_server import settings
 from omlx_server.cli.app import app
 from omlx_server.cli.shell import usage
+from omlx_server.cli.shell.foreign_options import OPTIONS
 from omlx_server.cli.shell.usage import Root
+from omlx_server.settings.override_keys import find_override, is_override
 from tests.cli.program import HEAVY, commands, imported_by, program
 
 runner = CliRunner()
@@ -220,6 +223,43 @@ def test_what_is_meant_by_other_words_is_there() -> None:
     for words in re.findall(r"`omlx-server ([a-z ]+)", lines):
         assert words.strip() in known, words
     assert not known & usage.OF_OTHERS.keys()
+
+
+VALUES = {"--model": "x", "-ngl": "99", "--max-model-len": "4096", "--lora-modules": "a=b"}
+
+
+@pytest.mark.parametrize("option", OPTIONS)
+def test_an_option_of_another_program_is_answered_with_ours(option: str) -> None:
+    answer = OPTIONS[option].format(command="serve")
+    for joined in " =":
+        found = omlx(f"serve {option}{joined}{VALUES.get(option, '1')}")
+        assert found.exit_code == 2
+        assert found.stderr.splitlines()[-1] == f"Error: No such option: {option}. {answer}."
+
+
+def test_what_the_answers_to_options_name_is_there() -> None:
+    told, known = " ".join(OPTIONS.values()), dict(commands())
+    keys = re.findall(r"\b(?:models\.overrides\.MODEL|[a-z]+)\.[a-z_]+\b", told)
+    assert len(set(keys)) == 6
+    for key in keys:
+        plain = key.replace("MODEL", "org/name")
+        assert find_override(plain) if is_override(plain) else key in settings.KEYS, key
+    assert "OMLX_AUTH__API_KEYS" in told and "auth.api_keys" in keys
+    options = {word for one in known["serve"].params for word in one.opts}
+    assert set(re.findall(r"`(--[a-z-]+)", told)) <= options
+    for words in re.findall(r"`omlx-server ([a-z ]+?) [^a-z]", told):
+        assert words in {*known, "search"}, words
+
+
+def test_other_commands_and_own_options_keep_the_words_of_typer() -> None:
+    for line, words in (
+        ("list --model x", "No such option: --model (Possible options: --help)"),
+        ("chat --api-key", "Option '--api-key' requires an argument."),
+        ("serve --kv-bit 1 -- -c", "No such option: --kv-bit (Possible options: --kv-bits)"),
+    ):
+        assert omlx(line).stderr.splitlines()[-1] == f"Error: {words}"
+    message, hint = said_of(omlx("up --ctx-size=4 --json"))
+    assert "models.overrides" in message and hint == "see `omlx-server up --help`"
 
 
 def test_help_is_no_error(home: Path) -> None:

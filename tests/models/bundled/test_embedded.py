@@ -55,7 +55,7 @@ def model(wheel: Path) -> EmbeddedModel:
         )
         for name, content in FILES.items()
     }
-    return EmbeddedModel("tiny", "Tiny", 3 * size, files)
+    return EmbeddedModel("tiny", "Tiny", 16, 3 * size, files)
 
 
 class Fetch:

@@ -12,6 +12,8 @@ from safetensors import safe_open
 from safetensors.numpy import load_file
 
 from omlx_server.errors import ModelUnavailable
+from omlx_server.models import layout
+from omlx_server.models.catalogue import STARTER
 from omlx_server.models.gguf import llama
 from tests.models import tiny_gguf
 from tests.models.tiny_gguf import Array, Tiny
@@ -132,6 +134,8 @@ def test_starter_config(starter_dir: Path) -> None:
     assert (config["num_attention_heads"], config["num_key_value_heads"]) == (9, 3)
     assert (config["rope_theta"], config["rms_norm_eps"]) == (100000.0, 1e-05)
     assert (config["vocab_size"], config["max_position_embeddings"]) == (49152, 8192)
+    assert STARTER.context == config["max_position_embeddings"]
+    assert STARTER.weight_bytes["f32"] == layout.weight_bytes(starter_dir)
     assert config["eos_token_id"] == 2
     generation = json.loads((starter_dir / "generation_config.json").read_text())
     assert generation["eos_token_id"] == [2, 0]

@@ -18,6 +18,8 @@ SAME = (
     f"huggingface.co/{NAME}",
     f"hf.co/{NAME}",
     f"https://hf.co/{NAME}",
+    f"hf://{NAME}",
+    f"HF://{NAME}@main",
     f" {NAME}\n",
     f"{NAME}@main",
     "qwen3-0.6b",
@@ -29,6 +31,7 @@ NONE = (
     *("https://huggingface.co/datasets/org/name", "https://huggingface.co/spaces/org/name"),
     *("https://example.com/org/name", "https://huggingface.co.example.com/org/name"),
     *(f"https://huggingface.co/{NAME}/tree/refs%2Fpr%2F1", "https://huggingface.co/../.."),
+    *("hf://", "hf://org", "hf://datasets/org/name", "hf:org/name"),
     *("hf.co/org/name:Q4_K_M", "@v1", "org/name@../x", "x\x00y"),
 )
 

@@ -1,0 +1,27 @@
+"""Says of a model on this machine what GET /v1/models would, where no server answers."""
+
+from typing import Any
+
+from omlx_server.cli.models.images import images_of
+from omlx_server.cli.models.named import with_adapter
+from omlx_server.core.model_files.kind import Kind
+from omlx_server.errors import UsageError
+from omlx_server.settings import Settings
+
+
+def listing_on_disk(name: str, settings: Settings) -> dict[str, Any] | None:
+    """The listing of the model, or of the adapter of a model, that `name` means here; None if there
+    is none. The context, in tokens, is left out where the files don't say it."""
+    try:
+        model, _ = with_adapter(settings.models.resolve_alias(name), settings)
+    except UsageError:
+        return None
+    takes = ["text", "image"] if images_of(model, settings)["images"] else ["text"]
+    gives = ["text"] if model.kind is Kind.CHAT else [model.kind.value]
+    listing: dict[str, Any] = {
+        "architecture": {"input_modalities": takes, "output_modalities": gives}
+    }
+    if model.context_length:
+        own = settings.overrides_of(model.names).context_length
+        listing["max_model_len"] = min(model.context_length, own or model.context_length)
+    return listing

@@ -1,0 +1,61 @@
+"""Options of vLLM, llama-server and Ollama, and what is ours that does the same.
+
+It imports nothing heavy: an error of a wrong command line must be quick.
+"""
+
+from collections.abc import Iterable, Sequence
+from itertools import takewhile
+
+_KEY = (
+    "Set the variable OMLX_AUTH__API_KEYS, or auth.api_keys in the config file: the list of "
+    "processes shows options to everybody"
+)
+_CONTEXT = (
+    "`omlx-server config set models.overrides.MODEL.context_length N` makes the context of a model "
+    "shorter"
+)
+_NAME = "`omlx-server alias NEW MODEL` gives a model another name, which models.aliases keeps"
+_ADAPTERS = (
+    "`--adapter NAME` is the one of requests that name none; all that lie in the model's directory "
+    "adapters/, or in adapters.directory, are served"
+)
+_MODEL = "The model is an argument: `omlx-server {command} MODEL`"
+_MEMORY = "`--set memory.limit=48GB` is how much memory the server may take"
+_LAYERS = "It is not needed: a GPU computes all layers"
+_MACHINES = "`--hosts FILE` computes a model on several machines together"
+_BATCH = "`--set scheduler.max_batch_size=N` is how many requests are computed at once"
+OPTIONS = {
+    "--api-key": _KEY,
+    "--api-key-file": _KEY,
+    "--max-model-len": _CONTEXT,
+    "--ctx-size": _CONTEXT,
+    "-c": _CONTEXT,
+    "--num-ctx": _CONTEXT,
+    "--served-model-name": _NAME,
+    "--alias": _NAME,
+    "-a": _NAME,
+    "--lora-modules": _ADAPTERS,
+    "--lora": _ADAPTERS,
+    "--enable-lora": _ADAPTERS,
+    "--model": _MODEL,
+    "-m": _MODEL,
+    "--gpu-memory-utilization": _MEMORY,
+    "--n-gpu-layers": _LAYERS,
+    "--gpu-layers": _LAYERS,
+    "-ngl": _LAYERS,
+    "--tensor-parallel-size": _MACHINES,
+    "-tp": _MACHINES,
+    "--parallel": _BATCH,
+    "-np": _BATCH,
+    "--max-num-seqs": _BATCH,
+}
+"""What to say of each; {command} stands for the command that was called."""
+
+
+def answer_to(option: str, words: Sequence[str], command: str) -> str:
+    """The error for an `option` that the command lacks; empty if it is not one of these. `words` is
+    the command line: of a word such as -ngl the parser says only the first letter, as option -n."""
+    own = takewhile(lambda word: word != "--", words)
+    typed: Iterable[str] = (word.partition("=")[0] for word in own if word.startswith(option))
+    name = next((word for word in (option, *typed) if word in OPTIONS), "")
+    return f"No such option: {name}. {OPTIONS[name].format(command=command)}." if name else ""

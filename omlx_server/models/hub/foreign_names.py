@@ -1,0 +1,56 @@
+"""Names of models that only programs for GGUF files understand: those of Ollama's library, and
+org/name:TAG, where the tag names a quantisation. Pure; any thread.
+
+This server reads no GGUF, so such a name is answered with what to take instead.
+"""
+
+import re
+from dataclasses import dataclass
+
+from omlx_server.models.hub import short_names
+from omlx_server.models.hub.names import hub_name
+
+_OLLAMA = re.compile(r"(?:https?://)?(?:www\.|registry\.)?ollama\.(?:com|ai)(?:/|$)", re.IGNORECASE)
+_ENDS = re.compile(r"[-_.]gguf$", re.IGNORECASE)
+_SHORT = "`omlx-server search` lists short names of usual models, such as qwen3-4b"
+
+
+@dataclass(frozen=True, slots=True)
+class ForeignName:
+    """Why a name means no model for this server, and what to do instead."""
+
+    problem: str
+    hint: str
+
+
+def foreign_name(text: str) -> ForeignName | None:
+    """What to say of a name that means GGUF files; None for any other text."""
+    text = text.strip()
+    if (found := _OLLAMA.match(text)) is not None:
+        return _of_ollama(re.split("[?#]", text[found.end() :], maxsplit=1)[0])
+    name, colon, tag = text.rpartition(":")
+    meant = hub_name(name) if colon and "/" in name and "/" not in tag else None
+    if meant is None:
+        return None
+    problem = f"{text}: a tag behind org/name names a GGUF quantisation, and this server reads MLX"
+    organisation, _, model = meant.repo_id.partition("/")
+    if organisation == short_names.MLX_COMMUNITY:
+        return ForeignName(problem, f"Take the repository without the tag: {meant}")
+    model = _ENDS.sub("", model)
+    return ForeignName(
+        problem, f"Take a repository of MLX weights, by its own name: `omlx-server search {model}`"
+    )
+
+
+def _of_ollama(path: str) -> ForeignName:
+    """`path` is what stands behind the host: library/NAME, library/NAME:TAG or USER/NAME."""
+    problem = "Ollama's library holds GGUF files, which this server does not read"
+    name = path.strip("/").removesuffix("/tags").rpartition("/")[2]
+    model = name.partition(":")[0]
+    if not re.fullmatch(r"[\w.-]+", model):
+        return ForeignName(problem, _SHORT)
+    short = short_names.find(name)
+    if short is not None:
+        hint = f"The short name {short.name} stands for MLX weights; `omlx-server search {model}`"
+        return ForeignName(problem, f"{hint} finds others")
+    return ForeignName(problem, f"`omlx-server search {model}` looks for MLX weights; {_SHORT}")
