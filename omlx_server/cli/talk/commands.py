@@ -12,6 +12,7 @@ from omlx_server.cli.shell.command import (
     model_argument,
     model_option,
 )
+from omlx_server.cli.shell.complete import complete_presets
 
 
 def complete_clients(incomplete: str) -> list[str]:
@@ -41,6 +42,15 @@ SystemOption = Annotated[
     str,
     typer.Option(
         metavar="TEXT", show_default=False, help="What the model is told before the talk."
+    ),
+]
+PresetOption = Annotated[
+    str,
+    typer.Option(
+        metavar="NAME",
+        show_default=False,
+        autocompletion=complete_presets,
+        help="One of the model's presets: models.overrides.MODEL.presets.NAME of the server.",
     ),
 ]
 TokensOption = Annotated[
@@ -79,6 +89,7 @@ def chat(
     once: PromptsOption = None,
     image: ImagesOption = None,
     system: SystemOption = "",
+    preset: PresetOption = "",
     max_tokens: TokensOption = None,
     temperature: TemperatureOption = None,
     plain: PlainOption = False,
@@ -94,6 +105,7 @@ def chat(
       omlx-server chat --once "What is the capital of France?" --max-tokens 20
       omlx-server chat --once "What is on this photo?" --image photo.jpg
       omlx-server chat --system "Answer in French." --temperature 0
+      omlx-server chat --preset coder
       df -h | omlx-server chat --once "Is a disk nearly full?" --max-tokens 100
       OMLX_API_KEY=secret omlx-server chat --url http://gpu-box:8000
 
@@ -111,7 +123,9 @@ def chat(
 
     fields = fields_of(max_tokens, temperature)
     server = server_of(url, api_key, config_file)
-    options = ChatOptions(model, once or [], system, image or [], plain, history=not no_history)
+    options = ChatOptions(
+        model, once or [], system, preset, image or [], plain, history=not no_history
+    )
     return run(server, options, fields)
 
 
