@@ -112,20 +112,16 @@ def chat(
     \b
     On a terminal answers are rendered as Markdown, thoughts are dimmed, and lines can be edited. A
     backslash at the end of a line, Alt-Enter or Ctrl-J goes on in the next. Ctrl-C stops an answer,
-    Ctrl-D leaves. /help lists the commands, such as /regenerate, /save FILE and
-    /image FILE [TEXT], which shows a picture to a model that takes images.
+    Ctrl-D leaves. /help lists the commands, such as /image FILE [TEXT], which shows a picture.
 
-    Answers go to stdout, everything else to stderr: thoughts, tokens and speed, what commands tell,
-    errors.
+    Answers go to stdout; thoughts, tokens and speed, what commands tell, and errors to stderr.
     """
     from omlx_server.cli.server_client.address import server_of
     from omlx_server.cli.talk.chat import ChatOptions, fields_of, run
 
     fields = fields_of(max_tokens, temperature)
     server = server_of(url, api_key, config_file)
-    options = ChatOptions(
-        model, once or [], system, preset, image or [], plain, history=not no_history
-    )
+    options = ChatOptions(model, once or [], system, preset, image or [], plain, not no_history)
     return run(server, options, fields)
 
 
