@@ -5,8 +5,7 @@ The file is written whole or not at all; all but `write_config` write only a val
 
 import os
 import re
-from collections.abc import Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,14 +16,17 @@ from omlx_server.settings.layers import (
     check_text,
     find_config,
     named_config,
+    parse_toml,
     read_config,
 )
-from omlx_server.settings.override_keys import find_override, is_override
+from omlx_server.settings.override_keys import TABLE, find_override, is_override
 from omlx_server.settings.sections import FIELDS
-from omlx_server.settings.toml_text import has_value, with_value
+from omlx_server.settings.toml_text import has_value, left_empty_by, names_in, with_value, without
 from omlx_server.settings.types import own_place
 from omlx_server.settings.values import SECRETS, Entry, checked, plain, typed
 from omlx_server.settings.whole_file import OTHERS, PRIVATE_DIRECTORY, PRIVATE_FILE, replacing
+
+_OVERRIDES = TABLE.split(".")
 
 
 def file_to_change(named: Path | None, environ: Mapping[str, str] = os.environ) -> Path:
@@ -66,19 +68,21 @@ def set_keys(path: Path, texts: Mapping[str, str]) -> None:
 
 
 def unset_key(path: Path, dotted: str) -> bool:
-    """Remove the key `dotted` from the file at `path`. Returns False if the file does not set it,
-    and then stays as it is.
+    """Remove the key `dotted` from the file at `path`, or all overrides of a model; tables of the
+    overrides that are empty then go as well. Returns False if the file does not set the key, and
+    then stays as it is.
 
     Raises:
         ConfigError: there is no such key, or the file would not be valid without it.
         PlaceUnusable: the file can't be read or written.
     """
-    names = _names(dotted)
     text = read_config(path) if path.exists() else ""
-    with suppress(ValueError):  # _changed says where its TOML is wrong
-        if not has_value(text, names):
-            return False
-    write_config(path, _changed(path, [_Meant(names, None, None)]))
+    parse_toml(text, path)  # says where the TOML is wrong
+    names = _names(dotted, names_in(text, _OVERRIDES))
+    if not has_value(text, names):
+        return False
+    empty = left_empty_by(text, names) if is_override(dotted) else []
+    write_config(path, _changed(path, [_Meant(gone, None, None) for gone in (names, *empty)]))
     return True
 
 
@@ -102,7 +106,7 @@ class _Meant:
     """A new value: the tables and the key where it stands, how the file will have it (None: not at
     all), and what it is as a setting."""
 
-    names: tuple[str, ...]
+    names: Sequence[str]
     written: object
     value: object
 
@@ -118,10 +122,11 @@ def _meant(dotted: str, text: str, origin: str) -> _Meant:
     return _Meant(names, _as_written(dotted, text), value)
 
 
-def _names(dotted: str) -> tuple[str, ...]:
-    """The tables that lead to a key in the file, and the key. Raises ConfigError for none."""
+def _names(dotted: str, models: Collection[str] | None = None) -> tuple[str, ...]:
+    """The tables that lead to a key in the file, and the key; `models` are those whose overrides
+    can be named as a whole. Raises ConfigError for none."""
     if is_override(dotted):
-        return find_override(dotted).path
+        return find_override(dotted, models).path
     check_key(dotted, "")
     return tuple(dotted.split("."))
 
@@ -131,7 +136,10 @@ def _changed(path: Path, values: Iterable[_Meant]) -> str:
     before = after = read_config(path) if path.exists() else ""
     for meant in values:
         try:
-            after = with_value(after, meant.names, meant.written)
+            if meant.written is None:
+                after = without(after, meant.names)
+            else:
+                after = with_value(after, meant.names, meant.written)
         except ValueError:  # also of tomllib
             check_text(before, path)  # says where its TOML is wrong
             raise ConfigError(

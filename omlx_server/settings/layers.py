@@ -133,7 +133,7 @@ def keys_of_file(path: Path) -> list[str]:
 def _from_text(text: str, path: Path) -> dict[str, Entry]:
     origin = f"file {path}"
     entries = {}
-    for section, table in _parse_toml(text, path).items():
+    for section, table in parse_toml(text, path).items():
         if section not in SECTIONS:
             raise _unknown(section, origin)
         if not isinstance(table, dict):
@@ -163,7 +163,9 @@ def read_config(path: Path) -> str:
         raise ConfigError(f"config file {path} can't be read: it is not UTF-8") from None
 
 
-def _parse_toml(text: str, path: Path) -> dict[str, Any]:
+def parse_toml(text: str, path: Path) -> dict[str, Any]:
+    """The values in the text of the file at `path`. Raises ConfigError that says where it is wrong
+    if it is no TOML."""
     try:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:

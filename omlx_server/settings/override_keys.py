@@ -7,7 +7,7 @@ models.overrides."org/name".kv_cache.bits.
 
 import difflib
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Annotated
@@ -47,8 +47,8 @@ _OF_PRESETS = fields_of(PresetOverride)
 
 @dataclass(frozen=True, slots=True)
 class OverrideKey:
-    """One key of the overrides of `model`: `key` is its dotted name below the table of the model;
-    `field` is its type."""
+    """One key of the overrides of `model`: `key` is its dotted name below the table of the model,
+    empty for all of them; `field` is its type."""
 
     model: str
     key: str
@@ -56,14 +56,14 @@ class OverrideKey:
 
     @property
     def dotted(self) -> str:
-        return f"{TABLE}.{self.model}.{self.key}"
+        return f"{TABLE}.{self.model}.{self.key}".removesuffix(".")
 
     @property
     def path(self) -> tuple[str, ...]:
         """The tables from the root of the config file to the key, and the key."""
         # What a template takes may have a name with dots; a preset has none.
         keys = self.key.split(".", 2 if self.key.startswith(f"{_PRESETS}.") else 1)
-        return ("models", "overrides", self.model, *keys)
+        return ("models", "overrides", self.model, *filter(None, keys))
 
     def checked(self, text: str, origin: str) -> object:
         """`text`, as of a flag, converted to the value that a config file would hold.
@@ -86,9 +86,7 @@ class OverrideKey:
         for name in self.path[3:]:
             found = found.get(name) if isinstance(found, dict) else None
         if found is None or found == {}:
-            there = ", ".join(overrides)
-            hint = f"there are overrides of {there}" if there else "no model has any overrides"
-            raise OmlxError(f"{self.dotted} is not set", hint=hint)
+            raise OmlxError(f"{self.dotted} is not set", hint=_there(overrides))
         return found
 
 
@@ -111,8 +109,10 @@ def check_tables(entry: Entry) -> None:
 
 
 def keys_in(tables: object) -> Iterator[str]:
-    """The dotted keys that are set in the overrides of all models."""
+    """The dotted keys that are set in the overrides of all models: of each model the key of its
+    table, then those in it."""
     for model, table in tables.items() if isinstance(tables, Mapping) else ():
+        yield f"{TABLE}.{model}"
         yield from (f"{TABLE}.{model}.{key}" for key, _ in _leaves(table))
 
 
@@ -140,9 +140,9 @@ def is_override(dotted: str) -> bool:
     return dotted.startswith(f"{TABLE}.")
 
 
-def find_override(dotted: str) -> OverrideKey:
-    """The key that `dotted` names. Raises ConfigError, with the nearest key as hint, if there is
-    none."""
+def find_override(dotted: str, models: Collection[str] | None = None) -> OverrideKey:
+    """The key that `dotted` names; it may name one of `models` alone, for all its overrides. Raises
+    ConfigError, with the nearest key as hint, if there is none."""
     rest = dotted.removeprefix(f"{TABLE}.")
     if quoted := _QUOTED.fullmatch(rest):
         splits = [(quoted["model"] or quoted["other"], quoted["key"] or quoted["its"])]
@@ -155,7 +155,10 @@ def find_override(dotted: str) -> OverrideKey:
             return OverrideKey(model, key, field)
         if key.startswith(f"{_PRESETS}."):  # what follows is no part of a model's name
             break
-    raise ConfigError(f"unknown key {dotted}", hint=_hint(splits))
+    model = rest[1:-1] if rest[:1] in ("'", '"') and rest[-1] == rest[0] else rest
+    if model in (models or ()):
+        return OverrideKey(model, "", Field(model, ModelOverrides))
+    raise ConfigError(f"unknown key {dotted}", hint=_hint(splits, models))
 
 
 def _field(key: str) -> Field | None:
@@ -168,9 +171,14 @@ def _field(key: str) -> Field | None:
     return FIELDS.get(key)
 
 
-def _hint(splits: list[tuple[str, str]]) -> str:
-    """A hint with the nearest key. A key has one or two parts (ttl, kv_cache.bits), so the last two
-    parts of the name are compared, and the last one alone."""
+def _there(models: Collection[str]) -> str:
+    return f"there are overrides of {', '.join(models)}" if models else "no model has any overrides"
+
+
+def _hint(splits: list[tuple[str, str]], models: Collection[str] | None = None) -> str:
+    """A hint with the nearest key, or with the models that there are, if `models` has none of those
+    in `splits`. A key has one or two parts (ttl, kv_cache.bits), so the last two parts of the name
+    are compared, and the last one alone."""
     by_last = {name.rpartition(".")[2]: name for name in FIELDS}
     for _, key in splits:
         if key.startswith(f"{_PRESETS}."):
@@ -179,6 +187,10 @@ def _hint(splits: list[tuple[str, str]]) -> str:
         known = (*FIELDS, *by_last)
         if near := difflib.get_close_matches(key, known, n=1):
             return f"did you mean {TABLE}.NAME.{by_last.get(near[0], near[0])}?"
+    if models is not None and not any(model in models for model, _ in splits):
+        return _there(models)
+    if not splits:
+        return f"as {TABLE}.NAME.KEY, such as {TABLE}.NAME.ttl"
     return f"as {TABLE}.NAME.KEY; a KEY is one of {', '.join(FIELDS)}"
 
 

@@ -370,8 +370,8 @@ class Settings(Section, frozen=True):
             raise ConfigError(
                 f"server.host {self.server.host} is open to other machines, "
                 "and auth.api_keys is empty",
-                hint="set a key, for example OMLX_AUTH__API_KEYS=$(openssl rand -hex 24), "
-                "or bind 127.0.0.1",
+                hint="`omlx-server config set auth.api_keys -` asks for a key of your choice, and "
+                "OMLX_AUTH__API_KEYS=secret gives one; or bind 127.0.0.1",
             )
 
 

@@ -1,8 +1,10 @@
 """Changes one value in the text of a TOML file; all else in it stays, comments too. Pure."""
 
+import re
 import tomllib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from itertools import dropwhile
 from typing import Any
 
 import tomlkit
@@ -11,26 +13,60 @@ from tomlkit.items import InlineTable, Item, Table
 
 # The length of the path to a key of models.overrides.NAME; keys of sections have shorter paths.
 _DEEP = 4
+_LINE = re.compile(r"[^\n]*\n|[^\n]+")  # `splitlines` also splits at U+2028
 _Way = Callable[[str, Sequence[str], object], str]
 
 
 def with_value(text: str, path: Sequence[str], value: object) -> str:
-    """`text` with one key set to `value`, or removed if that is None. `path` names the tables that
-    lead to the key, and the key.
+    """`text` with one key set to `value`. `path` names the tables that lead to the key, and it.
 
     Raises:
         ValueError: the text is no TOML, or other keys would change as well.
     """
     expected = _changed(tomllib.loads(text), path, value)
     # A heading that is there already can't come again.
-    is_new_heading = len(path) >= _DEEP and value is not None
-    ways: list[_Way] = [_below_a_heading, _in_place] if is_new_heading else [_in_place]
+    ways: list[_Way] = [_below_a_heading, _in_place] if len(path) >= _DEEP else [_in_place]
     for way in ways:
         with suppress(ValueError):
             after = way(text, path, value)
             if tomllib.loads(after) == expected:
                 return after
     raise ValueError("another key would change")
+
+
+def without(text: str, path: Sequence[str]) -> str:
+    """`text` without a key or a table, which `path` names as for `with_value`; the same text if it
+    is not there. Comments stay, but for those within the table, and behind the key.
+
+    Raises:
+        ValueError: the text is no TOML, or other keys would change as well.
+    """
+    if not has_value(text, path):
+        return text
+    expected = _without_empty(_changed(tomllib.loads(text), path, None), path)
+    after = _without_headings(text, path)
+    if has_value(after, path):
+        after = _in_place(after, path, None)
+    if _without_empty(tomllib.loads(after), path) != expected:
+        raise ValueError("another key would change")
+    return after
+
+
+def left_empty_by(text: str, path: Sequence[str]) -> list[Sequence[str]]:
+    """The paths of the tables that hold nothing but the key that `path` names, the innermost first;
+    none of them is a section. Raises ValueError if the text is no TOML."""
+    values, found = tomllib.loads(text), list[Sequence[str]]()
+    for length in range(len(path) - 1, 1, -1):
+        if len(_at(values, path[:length])) != 1:
+            break
+        found.append(path[:length])
+    return found
+
+
+def names_in(text: str, path: Sequence[str]) -> tuple[str, ...]:
+    """The keys of the table that `path` names; none if it is no table. Raises ValueError if the
+    text is no TOML."""
+    return tuple(_at(tomllib.loads(text), path))
 
 
 def has_value(text: str, path: Sequence[str]) -> bool:
@@ -54,6 +90,24 @@ def _set(table: Any, name: str, value: object) -> None:
         table.pop(name, None)
     else:
         table[name] = value
+
+
+def _at(values: Mapping[str, Any], path: Sequence[str]) -> Mapping[str, Any]:
+    """The table at a path; an empty one if there is none."""
+    found: Any = values
+    for name in path:
+        found = found.get(name) if isinstance(found, Mapping) else None
+    return found if isinstance(found, Mapping) else {}
+
+
+def _without_empty(values: dict[str, Any], path: Sequence[str]) -> dict[str, Any]:
+    """`values` without the tables above the key at `path` that are empty."""
+    for length in range(len(path) - 1, 0, -1):
+        *above, name = path[:length]
+        table = _at(values, above)
+        if isinstance(table, dict) and table.get(name) == {}:
+            del table[name]
+    return values
 
 
 def _is_there(values: Mapping[str, Any], path: Sequence[str]) -> bool:
@@ -88,6 +142,66 @@ def _put(table: Any, path: Sequence[str], value: object) -> None:
     else:  # tomlkit sets no space behind the comma of a key that is new in a line
         plain = inner.unwrap() if isinstance(inner, InlineTable) else {}
         table[name] = _item(_changed(plain, rest, value))
+
+
+def _without_headings(text: str, path: Sequence[str]) -> str:
+    """Remove the headings of the table at `path` and of those in it, each with its keys. Comments
+    behind the last key stay, as they may be about what follows."""
+    kept: list[str] = []
+    was_last = False
+    for heading, lines in _blocks(text):
+        was_last = heading[: len(path)] == tuple(path)
+        if was_last:
+            lines = lines[_end_of_keys(lines) :]
+            if not kept or not kept[-1].strip():
+                lines = list(dropwhile(lambda line: not line.strip(), lines))
+        kept += lines
+    while was_last and kept and not kept[-1].strip():
+        kept.pop()
+    return "".join(kept)
+
+
+def _end_of_keys(lines: Sequence[str]) -> int:
+    """How many of the lines of a block there are until the end of its last key."""
+    least = max(at for at, line in enumerate(lines, 1) if line.partition("#")[0].strip())
+    # A text of several lines may end in one that begins with a #.
+    ends = (end for end in range(least, len(lines)) if _is_toml("".join(lines[:end])))
+    return next(ends, len(lines))
+
+
+def _blocks(text: str) -> Iterator[tuple[tuple[str, ...], list[str]]]:
+    """Yield the path of each heading, with its line and those until the next one; first an empty
+    path, with the lines before all headings."""
+    lines = _LINE.findall(text)
+    heading: tuple[str, ...] = ()
+    begin = 0
+    for at, line in enumerate(lines):
+        # A line in the middle of a text of several lines is none: what stands before is no TOML.
+        if line.lstrip().startswith("[") and _is_toml("".join(lines[begin:at])):
+            yield heading, lines[begin:at]
+            heading, begin = _path_of(line), at
+    yield heading, lines[begin:]
+
+
+def _is_toml(text: str) -> bool:
+    try:
+        tomllib.loads(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _path_of(heading: str) -> tuple[str, ...]:
+    """The names in a line such as [a.b]; empty for one such as [[a]]. Raises ValueError if it is no
+    TOML."""
+    names = []
+    inner: Any = tomllib.loads(heading)
+    while inner:
+        if not isinstance(inner, dict):
+            return ()
+        ((name, inner),) = inner.items()
+        names.append(name)
+    return tuple(names)
 
 
 def _below_a_heading(text: str, path: Sequence[str], value: object) -> str:

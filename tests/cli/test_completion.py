@@ -130,6 +130,9 @@ def test_a_broken_config_offers_nothing(tmp_path: Path) -> None:
 # --- Through the program -------------------------------------------------------------------------
 
 
+SET = ("", ".ttl", ".presets.coder.seed")
+
+
 @pytest.mark.parametrize(
     ("line", "expected"),
     [
@@ -150,7 +153,11 @@ def test_a_broken_config_offers_nothing(tmp_path: Path) -> None:
         ("omlx-server config set server.po", ["server.port"]),
         ("omlx-server config get log", ["logging"]),
         ("omlx-server config set logging.level war", ["warning"]),
-        ("omlx-server config unset models.", ["models.aliases", "models.overrides.org/a.ttl"]),
+        (
+            "omlx-server config unset models.",
+            ["models.aliases", *(f"models.overrides.org/a{key}" for key in SET)],
+        ),
+        ("omlx-server chat --preset co", ["coder"]),
         ("omlx-server config unset --config other.toml server.", ["server.port"]),
         ("omlx-server config unset --config none.toml server.", []),
         ("omlx-server serve --kv-scheme tu", ["turboquant"]),
@@ -165,7 +172,7 @@ def test_words_are_completed(
     line: str, expected: list[str], models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "other.toml").write_text("[server]\nport = 1\n")
-    config = '[models]\naliases = {}\n[models.overrides."org/a"]\nttl = 5\n'
+    config = '[models]\naliases = {}\n[models.overrides."org/a"]\nttl = 5\npresets.coder.seed = 1\n'
     (tmp_path / "mine.toml").write_text(config)
     monkeypatch.setenv("OMLX_CONFIG", str(tmp_path / "mine.toml"))
     line = line.replace("other.toml", str(tmp_path / "other.toml"))

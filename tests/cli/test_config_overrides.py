@@ -66,15 +66,19 @@ def refused(*arguments: str, code: int = 2) -> str:
 def with_key(values: dict[str, Any], key: str, value: Any) -> dict[str, Any]:
     """The oracle: what the file says after it, without TOML."""
     table = values.setdefault("models", {}).setdefault("overrides", {}).setdefault(NAME, {})
-    *tables, last = key.split(".", 2 if key.startswith("presets.") else 1)
+    *tables, last = parts(key)
     for name in tables:
         table = table.setdefault(name, {})
     table[last] = value
     return values
 
 
+def parts(key: str) -> list[str]:
+    return key.split(".", 2 if key.startswith("presets.") else 1)
+
+
 @pytest.mark.parametrize("text", FILES.values(), ids=FILES)
-def test_any_key_goes_into_any_file_and_comments_stay(text: str, home: Path) -> None:
+def test_any_key_goes_into_any_file_and_out_again_and_comments_stay(text: str, home: Path) -> None:
     file = home / "omlx.toml"
     comments = [line.partition("#")[2].strip() for line in text.splitlines() if "#" in line]
     for key, (given, value) in KEYS.items():
@@ -85,6 +89,18 @@ def test_any_key_goes_into_any_file_and_comments_stay(text: str, home: Path) -> 
         assert tomllib.loads(after) == with_key(tomllib.loads(text), key, value), (key, after)
         assert all(comment in after for comment in comments), after
         assert json.loads(config("get", f"models.overrides.{NAME}.{key}", "--json").stdout) == value
+        assert edit.unset_key(file, f"models.overrides.{NAME}.{key}")
+        check_that_it_is_gone(key, text, file.read_bytes().decode())
+
+
+def check_that_it_is_gone(key: str, before: str, after: str) -> None:
+    """`after` is the text of a file after the key was set in the text `before`, and unset."""
+    path = ["models", "overrides", NAME, *parts(key)]
+    values = tomllib.loads(after)
+    assert "{}" not in json.dumps(values.get("models", {}).get("overrides")), after
+    assert without_key(values, path) == without_key(tomllib.loads(before), path), (key, after)
+    others = ("# end", "# yes", "# loud", "# mine", "# first")
+    assert all(comment in after for comment in others if comment in before), after
 
 
 @pytest.mark.parametrize(
@@ -116,6 +132,14 @@ def test_an_argument_of_a_template_comes_as_it_was_given(
     got = json.loads(config("get", key, "--json").stdout)
     for one in (found, got):
         assert (one, type(one)) == (value, type(value))
+
+
+def without_key(values: dict[str, Any], path: list[str]) -> dict[str, Any]:
+    """The values without the key and the tables that are empty without it."""
+    name, *rest = path
+    if not rest or (name in values and not without_key(values[name], rest)):
+        values.pop(name, None)
+    return values
 
 
 def test_one_after_the_other_into_one_file(home: Path) -> None:
@@ -228,6 +252,9 @@ def test_get_says_what_is_not_set_and_for_whom_something_is(home: Path) -> None:
     assert "is not set" in refused("get", "models.overrides.org/b.sampling.top_p", code=1)
     assert config("get", "models.overrides.org/b.ttl").stdout == "5\n"
     assert config("get", "models.overrides.org/b.pin").stdout == "false\n"
+    assert json.loads(config("get", "models.overrides.org/b").stdout) == {"ttl": 5, "pin": False}
+    assert "hint: there are overrides of org/b\n" in refused("get", "models.overrides.org/c")
+    assert "KEY, such as models.overrides.NAME.ttl" in refused("set", "models.overrides.b", "1")
 
 
 def test_text_is_printed_bare_for_scripts(home: Path) -> None:

@@ -117,6 +117,7 @@ def config_unset(
     Examples:
       omlx-server config unset server.port
       omlx-server config unset models.overrides.org/name.sampling.top_p
+      omlx-server config unset models.overrides.org/name
 
     All other keys and their comments stay. Exit code 1 where the file does not set the key; one
     without which the file would be invalid stays in it.

@@ -84,7 +84,8 @@ def value_in_force(dotted: str, loaded: settings.Loaded) -> object:
     """The value of a key in force, as JSON can hold it. Raises ConfigError for an unknown key, and
     OmlxError for an override that is not set."""
     if is_override(dotted):
-        return find_override(dotted).value_in(loaded.settings)
+        models = loaded.settings.models.overrides
+        return find_override(dotted, models).value_in(loaded.settings)
     check_key(dotted, "")
     return plain(value_of(loaded.settings, dotted))
 

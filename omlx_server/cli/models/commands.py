@@ -127,6 +127,8 @@ def show(
 def rm(
     name: NameArgument,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Remove without asking.")] = False,
+    url: UrlOption = "",
+    api_key: KeyOption = "",
     config_file: ConfigOption = None,
     sets: SetOption = None,
 ) -> int:
@@ -136,12 +138,14 @@ def rm(
     Examples:
       omlx-server rm mlx-community/Qwen3-0.6B-4bit
       omlx-server rm starter --yes
+      omlx-server rm starter --url http://127.0.0.1:9000
 
-    A model that a running server has loaded stays: `omlx-server unload` first.
+    A model that the server has loaded stays: `omlx-server unload` first. The files are those of
+    this machine, also with --url. If no server answers at that URL, nothing is removed.
     """
     from omlx_server.cli.models.rm import run
 
-    return run(name=name, yes=yes, config=config_file, sets=sets or [])
+    return run(name=name, yes=yes, url=url, api_key=api_key, config=config_file, sets=sets or [])
 
 
 def alias(

@@ -6,8 +6,8 @@ from pathlib import Path
 from rich.filesize import decimal
 
 from omlx_server.cli.models.named import named
-from omlx_server.cli.models.server import is_loaded, is_of, items_of, own_admin_server, told
-from omlx_server.cli.server_client.http import NoAnswer
+from omlx_server.cli.models.server import admin_server_of, is_loaded, is_of, items_of, told
+from omlx_server.cli.server_client.http import NoAnswer, ServerClient
 from omlx_server.cli.shell import stdin
 from omlx_server.cli.shell.options import load_settings
 from omlx_server.cli.shell.output import say
@@ -20,10 +20,13 @@ from omlx_server.store.directory import ColdDirectory
 from omlx_server.store.mediums.medium import MediumError
 
 
-def run(*, name: str, yes: bool, config: Path | None, sets: Sequence[str]) -> int:
+def run(
+    *, name: str, yes: bool, url: str, api_key: str, config: Path | None, sets: Sequence[str]
+) -> int:
     settings = load_settings(config, sets).settings
     model = _chosen(name, settings)
-    _refuse_if_loaded(model, settings)
+    if url or settings.server.port or settings.server.uds:
+        _refuse_if_loaded(model, admin_server_of(url, api_key, config, sets), url)
     if not yes and not _confirmed(model):
         print("Nothing was removed.")
         return 1
@@ -47,23 +50,23 @@ def _chosen(name: str, settings: Settings) -> Installed:
     return named(name, settings)
 
 
-def _refuse_if_loaded(model: Installed, settings: Settings) -> None:
-    """Raises UsageError if the server of these settings has the model loaded. Where no server
-    answers this passes; where it refuses to say, a warning is printed."""
-    if settings.server.port == 0 and not settings.server.uds:
-        return
-    server = own_admin_server(settings)
+def _refuse_if_loaded(model: Installed, server: ServerClient, url: str) -> None:
+    """Raises UsageError if the server has the model loaded. If the user has named its `url`, it
+    must say so: raises OmlxError if it does not. Else where no server answers this passes, and
+    where it refuses to say, a warning is printed."""
     try:
         items = items_of(told(server.get("/admin/models")))
-    except NoAnswer:
-        return
     except OmlxError as error:
-        say(f"warning: {server.url} does not say what is loaded: {error.message}")
+        if url:
+            raise
+        if not isinstance(error, NoAnswer):
+            say(f"warning: {server.url} does not say what is loaded: {error.message}")
         return
     if any(is_of(item, model.names) and is_loaded(item) for item in items):
+        there = f" --url {url}" if url else ""
         raise UsageError(
             f"the server at {server.url} has {model.names[0]} loaded",
-            hint=f"`omlx-server unload {model.names[0]}` first",
+            hint=f"`omlx-server unload {model.names[0]}{there}` first",
         )
 
 

@@ -49,6 +49,17 @@ def _starting(incomplete: str, names: Callable[[], list[str]]) -> list[str]:
         return []
 
 
+def complete_presets(incomplete: str) -> list[str]:
+    """Names of presets in the settings, of all models: which one is typed is not known here."""
+    from omlx_server.settings import load
+
+    try:
+        own = load().settings.models.overrides.values()
+    except (OmlxError, OSError):
+        return []
+    return sorted({name for one in own for name in one.presets if name.startswith(incomplete)})
+
+
 def complete_keys(incomplete: str) -> list[str]:
     """Keys of settings, as SECTION.KEY."""
     from omlx_server.settings import KEYS

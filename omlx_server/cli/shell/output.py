@@ -60,7 +60,12 @@ def harmless(text: str) -> str:
 
 
 def count_blocks(count: int) -> str:
-    return f"{count} block" if count == 1 else f"{count} blocks"
+    return counted(count, "block")
+
+
+def counted(count: int, noun: str) -> str:
+    """A count with its noun: "1 token", "2 tokens"."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def show_json(document: object, stream: TextIO | None = None, *, indent: int | None = 2) -> None:

@@ -41,12 +41,13 @@ class MessageInput(Protocol):
 @dataclass(frozen=True, slots=True)
 class ChatOptions:
     """The options of the command line. `once` are the questions; without any there is a
-    conversation. `plain`: no Markdown, styles or line editing. `history` keeps what is typed for
-    the next time."""
+    conversation. `preset` is the name of one of the model's presets. `plain`: no Markdown, styles
+    or line editing. `history` keeps what is typed for the next time."""
 
     model: str = ""
     once: Sequence[str] = ()
     system: str = ""
+    preset: str = ""
     images: Sequence[Path] = ()
     plain: bool = False
     history: bool = True
@@ -64,6 +65,8 @@ def run(server: ServerClient, options: ChatOptions, fields: Mapping[str, float])
         model = options.model or served_by(client)[0]
         make_screen = _rich_screen() if is_rich else Screen
         conversation = Conversation(client, model, options.system, fields, make_screen)
+        if options.preset:
+            conversation.choose_preset(options.preset)
         for image in images:
             conversation.attach(image)
         for prompt in once:

@@ -57,9 +57,9 @@ class Answer:
     @property
     def tokens_per_second(self) -> float:
         """The speed of decoding alone: the first token is not counted, it belongs to the prefill.
-        0 if the answer came at one moment."""
+        0 if the answer came at one moment, or has no more than one token."""
         spent = self.last_token_at - self.first_token_at
-        return (self.completion_tokens - 1) / spent if spent > 0 else 0.0
+        return max(0, self.completion_tokens - 1) / spent if spent > 0 else 0.0
 
 
 class ChatClient:
@@ -90,6 +90,13 @@ class ChatClient:
             name = str(row["id"])
             by_model.setdefault(str(row.get("root") or name), []).append(name)
         return list(by_model.values())
+
+    def presets(self, model: str) -> list[str] | None:
+        """The names of the presets of a model; None if the server tells nothing of them. Raises
+        OmlxError."""
+        row = next((row for row in self._listed() if row["id"] == model), {})
+        found = row.get("presets")
+        return [str(name) for name in found] if isinstance(found, list) else None
 
     def is_ours(self) -> bool:
         """Whether it is a server of this program, whose own request fields it then takes. False if

@@ -1,6 +1,6 @@
 """The lines below an answer: why it ended early, if it did, and its tokens and speed."""
 
-from omlx_server.cli.shell.output import harmless
+from omlx_server.cli.shell.output import counted, harmless
 from omlx_server.cli.talk.client import Answer
 
 
@@ -11,7 +11,7 @@ def closing(answer: Answer, advice: str = "") -> list[str]:
     if answer.finish_reason == "length":
         where = "" if answer.text else ", before it came to an answer"
         advice = f": {advice}" if advice else ""
-        lines.insert(0, f"[cut at {answer.completion_tokens} tokens{where}{advice}]")
+        lines.insert(0, f"[cut at {counted(answer.completion_tokens, 'token')}{where}{advice}]")
     elif answer.finish_reason != "stop":
         lines.insert(0, f"[ended by the server: {harmless(answer.finish_reason)}]")
     return lines
@@ -27,12 +27,16 @@ def advice_on_length(answer: Answer, max_tokens: float | None) -> str:
 
 
 def speed(answer: Answer) -> str:
-    tokens = f"{answer.completion_tokens} tokens"
+    """The time to the first token, the speed if the answer has one, and the counts of tokens."""
+    tokens = counted(answer.completion_tokens, "token")
     if answer.reasoning_tokens:
-        seconds = f"{answer.thought_seconds:.1f} s"
-        tokens += f" (thought for {answer.reasoning_tokens} tokens, {seconds})"
-    return (
-        f"[first token after {answer.first_token_at:.2f} s, "
-        f"{answer.tokens_per_second:.1f} tok/s, {tokens}, "
-        f"{answer.cached_tokens} of {answer.prompt_tokens} prompt tokens cached]"
-    )
+        thoughts = counted(answer.reasoning_tokens, "token")
+        tokens += f" (thought for {thoughts}, {answer.thought_seconds:.1f} s)"
+    rate = answer.tokens_per_second
+    figures = [
+        f"first token after {answer.first_token_at:.2f} s",
+        f"{rate:.1f} tok/s" if rate else "",
+        tokens,
+        f"{answer.cached_tokens} of {answer.prompt_tokens} prompt tokens cached",
+    ]
+    return f"[{', '.join(filter(None, figures))}]"

@@ -12,6 +12,7 @@ from omlx_server.cli.shell.command import (
     model_argument,
     model_option,
 )
+from omlx_server.cli.shell.complete import complete_presets
 
 
 def complete_clients(incomplete: str) -> list[str]:
@@ -41,6 +42,15 @@ SystemOption = Annotated[
     str,
     typer.Option(
         metavar="TEXT", show_default=False, help="What the model is told before the talk."
+    ),
+]
+PresetOption = Annotated[
+    str,
+    typer.Option(
+        metavar="NAME",
+        show_default=False,
+        autocompletion=complete_presets,
+        help="One of the model's presets: models.overrides.MODEL.presets.NAME of the server.",
     ),
 ]
 TokensOption = Annotated[
@@ -79,6 +89,7 @@ def chat(
     once: PromptsOption = None,
     image: ImagesOption = None,
     system: SystemOption = "",
+    preset: PresetOption = "",
     max_tokens: TokensOption = None,
     temperature: TemperatureOption = None,
     plain: PlainOption = False,
@@ -94,24 +105,23 @@ def chat(
       omlx-server chat --once "What is the capital of France?" --max-tokens 20
       omlx-server chat --once "What is on this photo?" --image photo.jpg
       omlx-server chat --system "Answer in French." --temperature 0
+      omlx-server chat --preset coder
       df -h | omlx-server chat --once "Is a disk nearly full?" --max-tokens 100
       OMLX_API_KEY=secret omlx-server chat --url http://gpu-box:8000
 
     \b
     On a terminal answers are rendered as Markdown, thoughts are dimmed, and lines can be edited. A
     backslash at the end of a line, Alt-Enter or Ctrl-J goes on in the next. Ctrl-C stops an answer,
-    Ctrl-D leaves. /help lists the commands, such as /regenerate, /save FILE and
-    /image FILE [TEXT], which shows a picture to a model that takes images.
+    Ctrl-D leaves. /help lists the commands, such as /image FILE [TEXT], which shows a picture.
 
-    Answers go to stdout, everything else to stderr: thoughts, tokens and speed, what commands tell,
-    errors.
+    Answers go to stdout; thoughts, tokens and speed, what commands tell, and errors to stderr.
     """
     from omlx_server.cli.server_client.address import server_of
     from omlx_server.cli.talk.chat import ChatOptions, fields_of, run
 
     fields = fields_of(max_tokens, temperature)
     server = server_of(url, api_key, config_file)
-    options = ChatOptions(model, once or [], system, image or [], plain, history=not no_history)
+    options = ChatOptions(model, once or [], system, preset, image or [], plain, not no_history)
     return run(server, options, fields)
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 
+from omlx_server.cli.shell.output import visible
 from omlx_server.cli.talk.client import Answer, AnswerScreen, ChatClient, Message, Stopped
 from omlx_server.cli.talk.image import Image, content
 from omlx_server.errors import UsageError
@@ -14,7 +15,8 @@ class Conversation:
     """The messages so far. A failed or empty turn is dropped, with its images. A stopped turn keeps
     the text that had come.
 
-    `system` is the text of the system message, or empty. `fields` are sent with every request.
+    `system` is the text of the system message, or empty. `fields` are sent with every request, and
+    the name of the `preset`, unless it is empty.
     `pending_images` go with the next message. `left_out` counts the oldest messages that the model
     did not see with the last turn, since its context is full.
     """
@@ -29,6 +31,7 @@ class Conversation:
     ) -> None:
         self.model = model
         self.system = system
+        self.preset = ""
         self.max_tokens = fields.get("max_tokens")
         self.pending_images: list[Image] = []
         self.left_out = 0
@@ -52,6 +55,23 @@ class Conversation:
     def served(self) -> list[list[str]]:
         """The names of each of the server's models. Raises OmlxError."""
         return self._client.names()
+
+    def presets(self) -> list[str] | None:
+        """The names of the presets of the model; None if the server tells nothing of them. Raises
+        OmlxError."""
+        return self._client.presets(self.model)
+
+    def choose_preset(self, name: str) -> None:
+        """Let all further requests name this preset of the model. Raises UsageError if the server
+        tells of no such preset, and OmlxError if it does not answer."""
+        known = self.presets()
+        if name not in (known or ()):
+            there = f"it has {visible(', '.join(known))}" if known else "it has none"
+            raise UsageError(
+                f"{visible(self.model)} has no preset {visible(name)}",
+                hint="the server tells nothing of presets" if known is None else there,
+            )
+        self.preset = name
 
     def attach(self, image: Image) -> None:
         """Let the image go with the next message."""
@@ -97,11 +117,12 @@ class Conversation:
         self._unanswered = before, question
         turns = [*before, question]
         system = self.messages[: 1 if self.system else 0]
+        fields = self._fields | ({"preset": self.preset} if self.preset else {})
         text = ""
         try:
             with self._make_screen() as screen:
                 try:
-                    answer = self._client.ask(self.model, [*system, *turns], screen, **self._fields)
+                    answer = self._client.ask(self.model, [*system, *turns], screen, **fields)
                 except Stopped as stopped:
                     text = stopped.text
                     raise

@@ -1,10 +1,13 @@
 """The commands of a conversation, such as /new: what they are called, and what they do."""
 
+import difflib
 import re
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 
 from omlx_server.cli.shell import output
 from omlx_server.cli.talk import transcript
@@ -13,9 +16,17 @@ from omlx_server.cli.talk.conversation import Conversation
 from omlx_server.cli.talk.image import read_image, split
 from omlx_server.errors import UsageError
 
-_COMMAND = re.compile(r"/[^\s/]*")  # what has blanks, or a slash more, may be a path
+_ONE_WORD = re.compile(r"/[^\s/]*")
 _LEAVE = ("/exit", "/quit", "/bye")
 _NOTHING = "-"
+_LIST = "/help lists all"
+_OF_OLLAMA = MappingProxyType(
+    {
+        "/set": "/system TEXT sets the system message; --temperature and others of "
+        "`omlx-server chat --help` set the rest",
+        "/show": "`omlx-server show NAME` tells all of a model, /system the system message",
+    }
+)
 _KEYS = '''\
 Ctrl-C               stops an answer, which is kept; twice at the prompt leaves
 \\ at a line's end    goes on in the next line; so do Alt-Enter and Ctrl-J
@@ -46,18 +57,32 @@ def leaves(line: str) -> bool:
 
 
 def is_command(line: str) -> bool:
-    """Whether a line is a command, known or not, and no text for the model."""
-    return _parted(line) is not None or _COMMAND.fullmatch(line) is not None
+    """Whether a message is a command, known or not, and no text for the model. One line that begins
+    with a slash and a word of letters is a command, unless there is such a file: /tmp."""
+    name = line.split(maxsplit=1)[0]
+    if name in _BY_NAME:
+        return True
+    if name.startswith("/") and name[1:].isalpha():
+        return "\n" not in line and not _is_file(name)
+    return _ONE_WORD.fullmatch(line) is not None
+
+
+def _is_file(name: str) -> bool:
+    with suppress(OSError):  # it is too long
+        return Path(name).exists()
+    return False
 
 
 def run(line: str, conversation: Conversation) -> Turn | None:
     """Do what the command in `line` says; return what is then to be asked, if anything. Raises
-    OmlxError if it fails, and UsageError if there is no such command."""
-    if (parted := _parted(line)) is None:
-        name = output.visible(line)
-        raise UsageError(f"{name}: no such command", hint="/help lists them")
-    command, argument = parted
-    return command.run(conversation, argument)
+    OmlxError if it fails, and UsageError if there is no such command, or it takes no argument."""
+    name, *rest = line.split(maxsplit=1)
+    command = _BY_NAME.get(name)
+    if command is None:
+        raise UsageError(f"{output.visible(name)}: no such command", hint=_hint(name.lower()))
+    if rest and not command.argument:
+        raise UsageError(f"{name} takes no argument", hint=_LIST)
+    return command.run(conversation, rest[0] if rest else "")
 
 
 def completions() -> dict[str, bool]:
@@ -65,13 +90,13 @@ def completions() -> dict[str, bool]:
     return {name: c.argument.startswith("FILE") for c in COMMANDS for name in c.names}
 
 
-def _parted(line: str) -> tuple[Command, str] | None:
-    """The command of a line, and its argument; None if there is no such command."""
-    name, *rest = line.split(maxsplit=1)
-    for command in COMMANDS:
-        if name in command.names and (command.argument or not rest):
-            return command, rest[0] if rest else ""
-    return None
+def _hint(name: str) -> str:
+    """What helps whoever typed a command that does not exist."""
+    if name in _OF_OLLAMA:
+        return _OF_OLLAMA[name]
+    words = [known for known in _BY_NAME if known[1:].isalpha()]
+    near = difflib.get_close_matches(name, words, n=1)
+    return f"did you mean {near[0]}? {_LIST}" if near else _LIST
 
 
 # --- The commands --------------------------------------------------------------------------------
@@ -96,10 +121,35 @@ def _model(conversation: Conversation, argument: str) -> None:
     if argument and not any(argument in names for names in served):
         had = output.visible(", ".join(name for names in served for name in names))
         raise UsageError(f"the server has no {output.visible(argument)}", hint=f"it has {had}")
-    conversation.model = argument or conversation.model
+    if argument:
+        conversation.model = argument
+        _leave_preset_behind(conversation)
     for names in served:
         mark = "*" if conversation.model in names else " "
         output.say(f"{mark} {output.visible(', '.join(names))}")
+
+
+def _leave_preset_behind(conversation: Conversation) -> None:
+    """Drop the preset if the model of the conversation has none of its name."""
+    preset = conversation.preset
+    if preset and preset not in (conversation.presets() or ()):
+        conversation.preset = ""
+        model = output.visible(conversation.model)
+        output.say(f"[{model} has no preset {preset}; the conversation goes on without]")
+
+
+def _preset(conversation: Conversation, argument: str) -> None:
+    if argument == _NOTHING:
+        conversation.preset = ""
+    elif argument:
+        conversation.choose_preset(argument)
+    names = conversation.presets()
+    for name in names or ():
+        output.say(f"{'*' if name == conversation.preset else ' '} {output.visible(name)}")
+    if names is None:
+        output.say("[the server tells nothing of presets]")
+    elif not names:
+        output.say(f"[{output.visible(conversation.model)} has no presets]")
 
 
 def _regenerate(conversation: Conversation, _: str) -> Turn:
@@ -123,7 +173,7 @@ def _save(conversation: Conversation, argument: str) -> None:
 def _load(conversation: Conversation, argument: str) -> None:
     messages = transcript.load(_file(argument))
     conversation.replace(messages)
-    output.say(f"[{len(messages)} messages; the conversation goes on from there]")
+    output.say(f"[{output.counted(len(messages), 'message')}; the conversation goes on from there]")
 
 
 def _file(argument: str) -> Path:
@@ -152,6 +202,9 @@ COMMANDS = (
     ),
     Command(("/system",), "[TEXT]", "shows or sets the system message; - removes it", _system),
     Command(("/model",), "[NAME]", "lists the models, or goes on with another", _model),
+    Command(
+        ("/preset",), "[NAME]", "lists the model's presets, or takes one; - takes none", _preset
+    ),
     Command(("/regenerate",), "", "asks the last question again", _regenerate),
     Command(("/new", "/clear"), "", "begins anew; the system message stays", _new),
     Command(("/save",), "FILE", "writes the conversation to a file, as JSON", _save),
@@ -159,3 +212,4 @@ COMMANDS = (
     Command(("/help", "/?"), "", "shows this", _help),
     Command(_LEAVE, "", "leaves; so does Ctrl-D", _exit),
 )
+_BY_NAME = MappingProxyType({name: command for command in COMMANDS for name in command.names})

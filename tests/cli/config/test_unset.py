@@ -6,6 +6,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from omlx_server.cli.app import app
+from omlx_server.settings import edit
 
 FILE = """\
 # Mine.
@@ -30,6 +31,11 @@ top_p = 0.5
 """
 
 
+A_MODEL = '\n[models.overrides."org/a"]\n'
+TEMPLATE = 'chat_template_kwargs = { "with.dots" = 1 }\n'
+SAMPLING = '\n[models.overrides."org/a".sampling]\ntop_p = 0.5\n'
+
+
 @pytest.fixture
 def file(home: Path) -> Path:
     path = home / "omlx.toml"
@@ -49,9 +55,11 @@ def unset(*words: str, env: dict[str, str] | None = None) -> Result:
         ("auth.api_keys", 'api_keys = ["hunter2"]\n', "auth.api_keys = []  # default"),
         ("models.aliases", 'aliases = { small = "org/a" } # names\n', "models.aliases = {}  # def"),
         ("models.overrides.org/a.ttl", "ttl = 5\n", "models.overrides.org/a.ttl is not set"),
-        ('models.overrides."org/a".sampling.top_p', "top_p = 0.5\n", "is not set"),
+        ('models.overrides."org/a".sampling.top_p', SAMPLING, "is not set"),
+        ("models.overrides.org/a.sampling", SAMPLING, "is not set"),
+        ("models.overrides", FILE[FILE.index(A_MODEL) :], "models.overrides = {}  # default"),
         ("models.overrides.org/a.kv_cache.bits", ", bits = 8", "is not set"),
-        ("models.overrides.org/a.chat_template_kwargs.with.dots", '"with.dots" = 1', "is not set"),
+        ("models.overrides.org/a.chat_template_kwargs.with.dots", TEMPLATE, "is not set"),
     ],
 )
 def test_one_key_leaves_the_file_and_no_other_letter(
@@ -65,6 +73,38 @@ def test_one_key_leaves_the_file_and_no_other_letter(
     again = unset(key)
     assert (again.exit_code, again.stdout) == (1, "")
     assert again.stderr.startswith(f"error: omlx.toml does not set {key}\nhint: in force is {key}")
+
+
+@pytest.mark.parametrize("name", ["org/a", '"org/a"'])
+def test_all_that_a_model_has_otherwise_goes_in_one_go(file: Path, name: str) -> None:
+    done = unset(f"models.overrides.{name}")
+    assert (done.exit_code, done.stderr) == (0, "")
+    assert done.stdout.startswith(f"models.overrides.{name} is not set; ")
+    assert file.read_text() == FILE[: FILE.index(A_MODEL)]
+    again = unset(f"models.overrides.{name}")
+    assert again.exit_code == 2
+    assert again.stderr.endswith(f"{name}\nhint: no model has any overrides\n")
+
+
+@pytest.mark.parametrize(
+    "gone",
+    [[".presets.coder.system", ".presets.coder.seed"], [".presets.coder"], [".presets"], [""]],
+)
+def test_what_is_empty_then_goes_as_well(file: Path, gone: list[str]) -> None:
+    text = f"{FILE}\n# The log.\n[logging]\nlevel = 'debug'\n"
+    file.write_text(text)
+    starter = "models.overrides.starter"
+    for name in ("system", "seed"):
+        edit.set_key(file, f"{starter}.presets.coder.{name}", "7")
+    for key in gone:
+        assert unset(f"{starter}{key}").exit_code == 0
+    assert file.read_text() == text
+
+
+def test_a_model_without_overrides_is_told_from_a_key_that_is_wrong(file: Path) -> None:
+    assert "hint: there are overrides of org/a\n" in unset("models.overrides.org/b").stderr
+    said = unset("models.overrides.org/a.nonsense")
+    assert (said.exit_code, "a KEY is one of system, " in said.stderr) == (2, True)
 
 
 def test_what_else_sets_the_key_is_said(file: Path) -> None:

@@ -104,6 +104,22 @@ def test_rm_leaves_what_the_server_has_loaded(server: Server, home: Path) -> Non
     assert not path.exists()
 
 
+def test_rm_asks_the_server_that_it_is_told_to_ask(
+    server: Server, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = make(home / "models" / "acme" / "big")
+    monkeypatch.setenv("OMLX_SERVER__PORT", "1")
+    said = omlx("rm", "big", "--yes", "--url", server.url, code=2)
+    assert f"the server at {server.url} has acme/big loaded" in said
+    assert f"`omlx-server unload acme/big --url {server.url}` first" in said
+    assert "no server answers" in omlx("rm", "big", "--yes", "--url", "http://127.0.0.1:1", code=1)
+    monkeypatch.delenv("OMLX_ADMIN_TOKEN")
+    assert "the admin token" in omlx("rm", "big", "--yes", "--url", server.url, code=2)
+    assert path.is_dir()
+    omlx("rm", "big", "--yes")
+    assert not path.exists()
+
+
 # --- The real server -----------------------------------------------------------------------------
 
 

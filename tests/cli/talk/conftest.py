@@ -19,13 +19,15 @@ CONTEXT = 4096
 @pytest.fixture(scope="session")
 def thinker_settings(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     """Of a server with `thinker`: it thinks for a few tokens, then answers for as many as it may.
-    Its context is 4,096 tokens, and a token is a byte."""
+    Its context is 4,096 tokens, and a token is a byte. It has the presets `brief` and `long`."""
     models = tmp_path_factory.mktemp("models")
     vocab = makers.FAMILIES["byte_level"]().get_vocab_size()
     path = makers.save(models / "thinker", "byte_level", THINKING)
     save_tiny(path, "llama", vocab_size=vocab, max_position_embeddings=CONTEXT)
     _never_ends(path)
-    own = {"thinker": {"chat_template_kwargs": {"thinking_budget": THINKING_BUDGET}}}
+    presets = {"brief": {"max_tokens": 3}, "long": {"max_tokens": 30}}
+    kwargs = {"thinking_budget": THINKING_BUDGET}
+    own = {"thinker": {"chat_template_kwargs": kwargs, "presets": presets}}
     sets = [f"models.dirs={models}", "memory.activation_reserve=64MB"]
     return [*sets, f"models.overrides={json.dumps(own)}"]
 

@@ -15,6 +15,7 @@ from omlx_server.cli.server_client.address import local_url, own_server
 from omlx_server.cli.server_client.http import NoAnswer, asked
 from omlx_server.cli.shell.screen import Screen
 from omlx_server.cli.talk.client import Answer, ChatClient, Stopped
+from omlx_server.cli.talk.closing import closing
 from omlx_server.cli.talk.conversation import Conversation
 from omlx_server.cli.talk.slash import completions
 from omlx_server.cli.talk.typed import TypedLines
@@ -61,16 +62,34 @@ def test_what_could_be_said_is_listed_on_demand(server_url: str) -> None:
         assert max(map(len, result.stderr.splitlines())) < 80
 
 
-@pytest.mark.parametrize("line", ["/what", "/", "/Exit", "/new!"])
-def test_an_unknown_command_is_no_text_for_the_model(server_url: str, line: str) -> None:
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("/what", "/what: no such command\nhint: /help lists all\n"),
+        ("/", "/: no such command\nhint: /help lists all\n"),
+        ("/Exit", "/Exit: no such command\nhint: did you mean /exit? /help lists all\n"),
+        ("/new!", "/new!: no such command\nhint: did you mean /new? /help lists all\n"),
+        ("/images of cats?", "/images: no such command\nhint: did you mean /image? "),
+        ("/savee x.json", "/savee: no such command\nhint: did you mean /save? "),
+        ("/set system hi", "/set: no such command\nhint: /system TEXT sets the system message; "),
+        ("/show info", "/show: no such command\nhint: `omlx-server show NAME` tells all of a "),
+        ("/exit now", "/exit takes no argument\nhint: /help lists all\n"),
+        ("/? shortcuts", "/? takes no argument\nhint: /help lists all\n"),
+        (f"/{'x' * 300} y", f"/{'x' * 300}: no such command\n"),
+    ],
+)
+def test_a_wrong_command_is_no_text_for_the_model(server_url: str, line: str, says: str) -> None:
     result = chat(server_url, stdin=f"{line}\ncount\n")
-    assert result.stderr.startswith(f"error: {line}: no such command\nhint: /help lists them\n[")
+    assert result.stderr.startswith(f"error: {says}")
     assert result.stdout == "1\n"
 
 
-@pytest.mark.parametrize("line", ["/usr/bin", "/usr/bin is what?", "/help me", "// a comment"])
-def test_a_path_and_what_has_more_words_reach_the_model(server_url: str, line: str) -> None:
-    result = chat(server_url, stdin=f"{line}\ncount\n")
+PATHS = ["/usr/bin", "/usr/bin is what?", "/tmp", "/tmp is what?"]
+
+
+@pytest.mark.parametrize("text", [*PATHS, "// a comment", "/x-1 y", '"""/api a\nb"""'])
+def test_a_path_and_other_texts_with_a_slash_reach_the_model(server_url: str, text: str) -> None:
+    result = chat(server_url, stdin=f"{text}\ncount\n")
     assert "error" not in result.stderr
     assert result.stdout == "It is Paris.\n3\n"
 
@@ -307,3 +326,10 @@ def test_speed_is_of_the_decode_alone() -> None:
     answer = Answer("", 2.0, 4.0, prompt_tokens=1, completion_tokens=11, cached_tokens=0)
     assert answer.tokens_per_second == 5.0
     assert Answer("", 2.0, 2.0, 1, 1, 0).tokens_per_second == 0.0
+    assert Answer("", 2.0, 4.0, 1, 0, 0).tokens_per_second == 0.0
+
+
+def test_an_answer_at_one_moment_has_no_speed_to_tell() -> None:
+    assert closing(Answer("", 2.0, 2.0, 7, 1, 0)) == [
+        "[first token after 2.00 s, 1 token, 0 of 7 prompt tokens cached]"
+    ]

@@ -155,12 +155,6 @@ def test_what_is_no_image_is_told_in_a_line_and_the_talk_goes_on(
     assert sent(result) == [["repeat"]]
 
 
-def test_a_word_that_begins_like_the_command_is_none(server_url: str) -> None:
-    result = chat(server_url, stdin="/images\n/images of cats?\n")
-    assert result.stderr.startswith("error: /images: no such command")
-    assert result.stdout.startswith("It is Paris.")
-
-
 def test_images_go_with_the_first_question_of_once(server_url: str, cat: Path) -> None:
     images = ("--image", "cat.png", "--image", "~/cat.png")
     result = chat(server_url, *images, "--once", "repeat", "--once", "repeat")

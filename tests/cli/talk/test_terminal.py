@@ -181,7 +181,9 @@ def test_thoughts_are_dimmed_and_counted_and_what_is_cut_says_so(thinker: Server
         assert terminal.style("[thought for") != terminal.style("> Hi")
         assert "[cut at 40 tokens: --max-tokens raises it]" in terminal.text
         said = " ".join(terminal.text.split())
-        assert re.search(r"40 tokens \(thought for \d+ tokens, \d+\.\d s\), 0 of \d+ prompt", said)
+        assert re.search(
+            r"40 tokens \(thought for \d+ tokens, \d+\.\d s\), \d+ of \d+ prompt", said
+        )
         dimmed = re.findall(rb"\x1b\[2m[^\x1b]*\x1b\[0m", terminal.raw)
         assert any(b"thought for" in piece for piece in dimmed) and len(dimmed) > 3
     with chatting(thinker.url, *limits, "3") as terminal:

@@ -41,16 +41,17 @@ def test_thoughts_are_counted(thinker: ServerProcess) -> None:
 
 
 @pytest.mark.parametrize(
-    ("most", "says"),
+    ("most", "says", "counts"),
     [
-        (3, "[cut at 3 tokens, before it came to an answer: --max-tokens raises it]"),
-        (40, "[cut at 40 tokens: --max-tokens raises it]"),
+        (1, "[cut at 1 token, before it came to an answer: ", " s, 1 token (thought for 1 token, "),
+        (3, "[cut at 3 tokens, before it came to an answer: ", "/s, 3 tokens (thought for 3 t"),
+        (40, "[cut at 40 tokens: ", "/s, 40 tokens (thought for "),
     ],
 )
-def test_what_was_cut_is_marked(thinker: ServerProcess, most: int, says: str) -> None:
+def test_what_was_cut_is_marked(thinker: ServerProcess, most: int, says: str, counts: str) -> None:
     lines = chat(thinker.url, "--once", "Hi", "--max-tokens", str(most)).stderr.splitlines()
-    assert lines[-2] == says
-    assert lines[-1].startswith("[first token after ") and f" {most} tokens (" in lines[-1]
+    assert lines[-2] == f"{says}--max-tokens raises it]"
+    assert lines[-1].startswith("[first token after ") and counts in lines[-1]
 
 
 def test_a_turn_without_a_text_is_not_remembered(thinker: ServerProcess) -> None:
