@@ -24,7 +24,7 @@ from omlx_server.core.memory.ledger import Ledger
 from omlx_server.core.memory.shape import StepShape
 from omlx_server.core.prefix_cache.prefix_cache import PrefixCache
 from omlx_server.core.prefix_cache.report import Dropped
-from omlx_server.core.request import Request, Restored, TokenEvent
+from omlx_server.core.request import Miss, Request, Restored, TokenEvent
 from omlx_server.core.scheduler.admission import forwards
 from omlx_server.core.scheduler.limits import Limits
 from omlx_server.core.scheduler.scheduler import Scheduler
@@ -217,12 +217,12 @@ class ModelInstance:
         launched = self.runner.execute(step)
         self._uncounted += _nbytes((*launched.tails, *launched.payloads))
         for admitted in step.admitted:
-            _log.info(
-                "%s: %d prompt tokens from the cache (%s, %d known)",
+            missed = admitted.miss is not Miss.NONE
+            _log.debug(
+                "%s: %d prompt tokens from the cache%s",
                 admitted.request_id,
                 admitted.cached,
-                admitted.miss.value,
-                admitted.known,
+                f" ({admitted.miss}, {admitted.known} known)" if missed else "",
             )
         return launched
 

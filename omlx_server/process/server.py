@@ -1,4 +1,4 @@
-"""Runs a server: from the start of its log to the end of the process."""
+"""Runs a server: from the search for its models to the end of the process."""
 
 import asyncio
 import logging
@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from functools import partial
+from typing import NoReturn
 
 import uvloop
 
@@ -26,11 +27,10 @@ from omlx_server.models.progress import Progress
 from omlx_server.process.apply import HttpSide, ModelsSide, watch_config
 from omlx_server.process.cluster import make_cluster, reports, watch_cluster
 from omlx_server.process.limits import connection_limits
-from omlx_server.process.listen import listening, url_of
-from omlx_server.process.logs import start_logging
+from omlx_server.process.listen import url_of
 from omlx_server.process.tracing import find_tracer
 from omlx_server.service.notify import Notifier, keep_alive
-from omlx_server.settings import Loaded, Settings, warnings
+from omlx_server.settings import Loaded
 from omlx_server.wiring.context import make_context
 from omlx_server.wiring.encoders import find_encoders, refuse_to_chat
 from omlx_server.wiring.fetcher import DiskFetcher
@@ -38,7 +38,6 @@ from omlx_server.wiring.freed import Freed
 from omlx_server.wiring.known import KnownModels
 from omlx_server.wiring.model_directory import find_model
 from omlx_server.wiring.open_models import begin, open_models
-from omlx_server.wiring.overrides.templates import check_all
 
 _log = logging.getLogger(__name__)
 
@@ -52,31 +51,28 @@ _FORCED_SECONDS = 5.0
 
 
 def serve(
-    loaded: Loaded, model: str, *, progress: Progress, ready: Callable[[str, str], None]
+    loaded: Loaded,
+    model: str,
+    sock: socket.socket,
+    *,
+    progress: Progress,
+    ready: Callable[[str, str], None],
 ) -> int:
-    """Serve `model` until a signal or a failure of the engine, then end the process with its exit
-    code: this does not return.
+    """Serve `model` on a bound socket until a signal or a failure of the engine. Returns the exit
+    code for `leave`, which has to end the process then.
 
     `ready(url, model)` is called when the first request may come.
 
     Raises:
-        UsageError: before anything is served, because the settings, the address or the model can't
-            be used.
+        UsageError: before anything is served, because the model can't be used.
     """
     settings = loaded.settings
     sys.setswitchinterval(_SWITCH_SECONDS)
-    _start_logging(settings)
-    for warning in warnings(loaded):
-        _log.warning("%s", warning)
-    check_all(settings)
-    server = settings.server
-    with listening(server.host, server.port, server.uds) as sock:
-        located = find_model(model, settings, progress)
-        refuse_to_chat(located)
-        known = KnownModels(settings, located, find_encoders(settings, progress))
-        code = uvloop.run(_serve(loaded, known, sock, ready))
-    _leave(code)
-    return code
+    _tell_device()
+    located = find_model(model, settings, progress)
+    refuse_to_chat(located)
+    known = KnownModels(settings, located, find_encoders(settings, progress))
+    return uvloop.run(_serve(loaded, known, sock, ready))
 
 
 async def _serve(
@@ -192,12 +188,12 @@ class _Failure:
 
 def _leave_soon() -> None:
     """End the process in a while, if it has not ended by itself."""
-    timer = threading.Timer(_FORCED_SECONDS, _leave, (0,))
+    timer = threading.Timer(_FORCED_SECONDS, leave, (0,))
     timer.daemon = True
     timer.start()
 
 
-def _leave(code: int) -> None:
+def leave(code: int) -> NoReturn:
     """End the process at once, after all is written and closed: native threads of MLX have been
     seen to abort it while the interpreter shuts down."""
     logging.shutdown()
@@ -206,9 +202,8 @@ def _leave(code: int) -> None:
     os._exit(code)
 
 
-def _start_logging(settings: Settings) -> None:
-    log = settings.logging
-    start_logging(log.level, log.file, log.format)
+def _tell_device() -> None:
+    """Log what MLX computes on, and what makes that slow."""
     _log.info("MLX computes on the %s", device.name())
     if device.is_cpu() and FAST_BLAS is None:
         _log.warning(

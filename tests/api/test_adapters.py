@@ -42,6 +42,7 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
         fused = dict(tree_flatten(fuse(wear(tiny(), path)).parameters()))
         saved = save(root / "models" / "fused" / path.name, "llama")
         mx.save_safetensors(str(saved / "model.safetensors"), fused, metadata={"format": "mlx"})
+    save_adapter(root / "models" / "fused" / "third" / "adapters" / "latest", tiny(), seed=9)
     wide, _ = make_model("llama", hidden_size=32)
     save_adapter(beside / "wide", wide)
     write(beside / "whole", {"fine_tune_type": "full"}, {"x": mx.zeros(1)})
@@ -103,6 +104,17 @@ def test_every_adapter_answers_as_the_model_that_it_is_fused_into(server: Server
         assert cached(told) > 100
         assert told["model"] == name
     assert in_memory(server) == ["first", "second", "third"]
+
+
+def test_the_tag_latest_is_an_adapter_only_of_a_model_that_has_one(server: ServerProcess) -> None:
+    asked = {"a:latest": "a", "a:second:latest": "a:second", "writer:latest": "a:second"}
+    for name, plain in asked.items():
+        assert text_of(answer(server, name)) == text_of(answer(server, plain))
+    named = text_of(answer(server, "fused/third:latest"))
+    assert named == text_of(answer(server, "fused/third", adapter="latest"))
+    assert named != text_of(answer(server, "fused/third"))
+    told = server.http.get(f"{server.url}/v1/models/fused/third:latest").json()
+    assert (told["parent"], told["root"]) == ("fused/third", "fused/third:latest")
 
 
 def test_so_does_one_that_is_held_to_a_schema_and_one_whose_beginning_is_dropped(

@@ -133,6 +133,7 @@ def test_completions_and_messages_have_it_too(told: ServerProcess) -> None:
         found = lines_of(told, response.headers[REQUEST_ID])
         engine = [line for line in found if line["logger"] == "omlx_server.engine.model_instance"]
         assert len(engine) == (2 if path == "/v1/completions" else 1)
+        assert [line["level"] for line in found].count("info") == 1
 
 
 def test_lines_of_two_requests_at_once_are_kept_apart(told: ServerProcess) -> None:
@@ -207,7 +208,11 @@ def test_the_last_line_says_what_was_done(told: ServerProcess) -> None:
         assert line["tokens_per_second"] > 11 / line["seconds"]
         start = f"POST {CHAT}: 200 in {line['seconds']:.3f} s, org/tiny, "
         assert line["message"].startswith(start)
-        words = f"{usage['prompt_tokens']} tokens in, {cached} cached, 12 out, first after "
+        miss = line.get("cache_miss")
+        assert response.headers.get("x-omlx-cache-miss", "").partition(";")[0] == (miss or "")
+        assert (miss is None) is stream
+        found = f"{cached} cached ({miss})" if miss else f"{cached} cached"
+        words = f"{usage['prompt_tokens']} tokens in, {found}, 12 out, first after "
         assert words in line["message"] and line["message"].endswith(" tok/s, length")
         assert "error" not in line and "path" not in line
 
@@ -219,6 +224,14 @@ def test_the_last_line_of_several_prompts_has_their_sum(told: ServerProcess) -> 
     usage = response.json()["usage"]
     assert line["prompt_tokens"] == usage["prompt_tokens"]
     assert line["completion_tokens"] == usage["completion_tokens"] == 12
+    assert line["cache_miss"] in ("diverged", "diverged,new_prefix", "new_prefix")
+
+
+def test_choices_of_one_token_each_have_no_speed(told: ServerProcess) -> None:
+    response = told.post(told.body("Tell me of speed", max_tokens=1, n=4))
+    line = lines_of(told, response.headers[REQUEST_ID])[-1]
+    assert line["completion_tokens"] == 4 and line["ttft_seconds"] > 0
+    assert "tokens_per_second" not in line and "tok/s" not in line["message"]
 
 
 def test_requests_are_counted_by_route_and_status(told: ServerProcess) -> None:

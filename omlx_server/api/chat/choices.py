@@ -149,9 +149,9 @@ class Choices:
 
     def _note_admission(self) -> None:
         generation = self.generation
-        if generation.admitted is not None:
-            self.usage.cached = generation.admitted.cached
-            self._followed.admitted(generation.admitted_at, self.usage.cached, generation.restored)
+        if found := generation.admitted:
+            self.usage.cached = found.cached
+            self._followed.admitted(generation.admitted_at, found, generation.restored)
 
     def _take(self, index: int, events: Sequence[TokenEvent]) -> ChoiceDelta:
         """The delta of a choice that has these events. What comes behind its end is dropped."""

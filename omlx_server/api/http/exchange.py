@@ -24,6 +24,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from omlx_server.api.http import anthropic_errors as anthropic
+from omlx_server.core.request import Miss
 from omlx_server.errors import OmlxError
 
 _log = logging.getLogger(__name__)
@@ -36,17 +37,18 @@ _ODD = re.compile(r"[^!-~]")
 _CLIENT_LEFT = "client_left"
 _NOT_READY = 503
 _WORDS: Final = {
-    "model": "{}",
-    "prompt_tokens": "{} tokens in",
-    "cached_tokens": "{} cached",
-    "completion_tokens": "{} out",
-    "ttft_seconds": "first after {} s",
-    "tokens_per_second": "{} tok/s",
-    "finish_reason": "{}",
-    "error": "{}",
-    "param": "param {}",
-    "reason": "{}",
-    "path": "path {}",
+    "model": ", {}",
+    "prompt_tokens": ", {} tokens in",
+    "cached_tokens": ", {} cached",
+    "cache_miss": " ({})",
+    "completion_tokens": ", {} out",
+    "ttft_seconds": ", first after {} s",
+    "tokens_per_second": ", {} tok/s",
+    "finish_reason": ", {}",
+    "error": ", {}",
+    "param": ", param {}",
+    "reason": ", {}",
+    "path": ", path {}",
 }
 
 Fields = dict[str, str | int | float]
@@ -57,8 +59,9 @@ class Phases:
     """Times of one prompt in time.monotonic() seconds, None until they are known, and its token
     counts. `queued`: when the engine had accepted it. `admitted`: when word of its admission came.
     `restored`: when the restoring of its cached prefix began and ended. `first`, `last`: when its
-    first and its last token came, over all choices; `generated` counts those tokens. `finished`:
-    the finish reasons of choices that have ended."""
+    first and its last token came, over all choices; `generated` counts those tokens, and `begun`
+    the choices that have one. `miss`: why no more of it came from the prefix cache. `finished`: the
+    finish reasons of choices that have ended."""
 
     prompt_tokens: int
     queued: float = field(default_factory=time.monotonic)
@@ -67,7 +70,9 @@ class Phases:
     first: float | None = None
     last: float | None = None
     cached_tokens: int = 0
+    miss: Miss = Miss.NONE
     generated: int = 0
+    begun: int = 0
     finished: list[str] = field(default_factory=list)
 
 
@@ -271,7 +276,8 @@ def _named(exchange: Exchange) -> Fields:
 def work_of(exchange: Exchange) -> Fields:
     """Token counts and times over all prompts of a request; only `prompt_tokens` for an encoder's,
     and nothing where it had no prompt. `tokens_per_second` counts all choices together, from the
-    first token to the last."""
+    first token to the last, without the first token of each. `cache_miss` is there where a prompt
+    was not wholly in the prefix cache."""
     phases, started = exchange.phases, exchange.started
     if not phases:
         return {"prompt_tokens": exchange.encoded} if exchange.encoded else {}
@@ -280,12 +286,14 @@ def work_of(exchange: Exchange) -> Fields:
         "cached_tokens": sum(one.cached_tokens for one in phases),
         "completion_tokens": sum(one.generated for one in phases),
     }
+    if misses := {one.miss.value for one in phases if one.miss is not Miss.NONE}:
+        fields["cache_miss"] = ",".join(sorted(misses))
     first = min((one.first for one in phases if one.first is not None), default=None)
     last = max((one.last for one in phases if one.last is not None), default=None)
     if first is not None and last is not None:
         fields["ttft_seconds"] = round(first - started, 6)
-        tokens = sum(one.generated for one in phases) - 1
-        if tokens and last > first:
+        tokens = sum(one.generated - one.begun for one in phases)
+        if tokens > 0 and last > first:
             fields["tokens_per_second"] = round(tokens / (last - first), 1)
     reasons = {reason for one in phases for reason in one.finished}
     fields["finish_reason"] = ",".join(sorted(reasons)) or "interrupted"
@@ -311,10 +319,9 @@ def _in_one_line(text: str) -> str:
 
 
 def _in_words(fields: Fields) -> str:
-    """The fields as text for people, with a comma before each part."""
+    """The fields as text for people, to stand behind other words."""
     known = ((words, fields[name]) for name, words in _WORDS.items() if name in fields)
-    parts = (words.format(round(v, 3) if isinstance(v, float) else v) for words, v in known)
-    return "".join(f", {part}" for part in parts)
+    return "".join(words.format(round(v, 3) if isinstance(v, float) else v) for words, v in known)
 
 
 def routes_at(routes: Sequence[Route], path: str) -> list[Route]:

@@ -24,7 +24,7 @@ from omlx_server.api.metrics.flow import TokenFlows
 from omlx_server.api.models.served import ServedModels
 from omlx_server.api.response_store.store import NoStore, Store
 from omlx_server.core.cluster.state import ClusterReport
-from omlx_server.core.request import Restored
+from omlx_server.core.request import Admitted, Restored
 
 router = APIRouter()
 
@@ -169,13 +169,14 @@ class Followed:
         self._phases = phases
         self._last: dict[int, float] = {}
 
-    def admitted(self, moment: float, cached_tokens: int, restored: Restored | None) -> None:
-        """The scheduler admitted the request at `moment` (time.monotonic() seconds); `restored`
-        says when its cached prefix was restored. The queue time counts at the first call only."""
+    def admitted(self, moment: float, found: Admitted, restored: Restored | None) -> None:
+        """The scheduler admitted the request at `moment` (time.monotonic() seconds); `found` says
+        what the prefix cache had for it, `restored` when that was restored. The queue time counts
+        at the first call only."""
         if self._phases.admitted is None:
             self._phases.admitted = moment
             self._metrics.queued.observe(max(0.0, moment - self._phases.queued))
-        self._phases.cached_tokens = cached_tokens
+        self._phases.cached_tokens, self._phases.miss = found.cached, found.miss
         if restored is not None:
             self._phases.restored = restored.begun, restored.ended
 
@@ -189,6 +190,7 @@ class Followed:
             self._metrics.flow.next(count, now - last)
             return
         self._metrics.flow.first(count)
+        self._phases.begun += 1
         if len(self._last) == 1:
             self._phases.first = now
             self._metrics.ttft.observe(now - self._phases.queued)

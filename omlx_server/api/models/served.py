@@ -26,6 +26,9 @@ from omlx_server.errors import AdapterNotFound, AdapterUnusable, BadRequest, Mod
 from omlx_server.models.adapters.registry import NONE
 from omlx_server.models.hub.names import hub_name
 
+_LATEST = "latest"
+_TAG = f":{_LATEST}"
+
 
 @dataclass(slots=True, eq=False)
 class ServedModels:
@@ -73,7 +76,7 @@ class ServedModels:
                 no chat model; or the name and `adapter` name two adapters.
             Whatever ModelPool.acquire raises.
         """
-        name, wanted = await self._split_known(name)
+        name, wanted = await self._split_known(name and await self.untagged(name))
         if wanted and adapter and wanted != adapter:
             raise BadRequest(f"model asks for the adapter '{wanted[:200]}'", param="adapter")
         known = await self._of(name, encoders.CHAT)
@@ -82,6 +85,19 @@ class ServedModels:
         model = await self._take(known)
         assert isinstance(model, ServedModel)
         return model.with_preset(preset).adapted(found)
+
+    async def untagged(self, name: str) -> str:
+        """The name without the tag that Ollama's clients write: `NAME:latest` is NAME, unless a
+        model or an alias is called `NAME:latest`, or NAME has an adapter called latest. Any other
+        name is returned as it is."""
+        plain = name.removesuffix(_TAG)
+        if plain == name:
+            return name
+        model, adapter = await self._split_known(plain)
+        known = self._candidates(model) if model and adapter is None else ()
+        adapters = await self.adapters(known[0]) if known else ()
+        is_own = name in self.catalogue.aliases or self._named(name) or _LATEST in adapters
+        return name if is_own else plain
 
     def split_adapter(self, name: str | None) -> tuple[str | None, str | None]:
         """The model and the adapter of a name that is MODEL:ADAPTER; any other name, and None for
@@ -136,6 +152,7 @@ class ServedModels:
 
     async def embedder(self, name: str | None) -> ServedEmbedder:
         """The embedding model of that name, else the first one; loads and raises as `find`."""
+        name = name and await self.untagged(name)
         model = await self._take(await self._of(name, encoders.EMBEDDING))
         assert isinstance(model, ServedEmbedder)
         return model
@@ -143,6 +160,7 @@ class ServedModels:
     async def reranker(self, name: str | None) -> ServedReranker:
         """The reranker of that name, else the first one; loads and raises as `find`. A chat model
         that is served as a reranker is asked through its `judge`."""
+        name = name and await self.untagged(name)
         model = await self._take(await self._of(name, encoders.RERANKING))
         if isinstance(model, ServedModel):
             return model.judge()
@@ -172,6 +190,7 @@ class ServedModels:
     async def known_as(self, name: str) -> ModelListing:
         """The listing of the model of that name, whatever its role. It loads nothing, and the
         current exchange is about that model. Raises ModelNotFound."""
+        name = await self.untagged(name)
         found = await self._sought(lambda: next(iter(self._candidates(name)), None))
         if found is None:
             raise self._unknown(name, "")
@@ -181,7 +200,7 @@ class ServedModels:
     async def named(self, name: str) -> tuple[ModelListing, str | None]:
         """The listing of the model that a name means, as `known_as`, and the adapter of a name as
         MODEL:ADAPTER. Raises ModelNotFound, and AdapterNotFound where it has no such adapter."""
-        model, adapter = await self._split_known(name)
+        model, adapter = await self._split_known(await self.untagged(name))
         known = await self.known_as(model or name)
         if adapter is not None and adapter not in (NONE, *await self.adapters(known)):
             raise AdapterNotFound(

@@ -14,7 +14,7 @@ from omlx_server.api.http.exchange import current
 from omlx_server.api.http.json import JsonResponse
 from omlx_server.api.models.encoders import EMBEDDING, ServedEmbedder
 from omlx_server.api.ollama import answers
-from omlx_server.api.ollama.keep_alive import seconds_of, served_name
+from omlx_server.api.ollama.keep_alive import seconds_of
 from omlx_server.api.ollama.request import EmbeddingsRequest, EmbedRequest, KeepAlive
 from omlx_server.api.openai import embeddings as openai
 
@@ -62,7 +62,7 @@ async def embeddings(request: Request) -> Response:
 
 async def _found(request: Request, given: str, keep_alive: KeepAlive | None) -> ServedEmbedder:
     models, seconds = context_of(request).models, seconds_of(keep_alive)
-    name = served_name(models, given)
+    name = await models.untagged(given)
     model = await models.embedder(name)
     models.keep(name, EMBEDDING, seconds)
     return model

@@ -20,7 +20,6 @@ from omlx_server.api.models.served import ServedModels
 from omlx_server.api.models.served_model import Served
 from omlx_server.api.ollama import answers
 from omlx_server.api.ollama.about import Abilities, About, abilities, about, in_words
-from omlx_server.api.ollama.keep_alive import known_as
 from omlx_server.api.ollama.lines import rfc3339
 from omlx_server.api.ollama.prompt import OPTION_NAMES
 from omlx_server.api.ollama.request import ShowRequest
@@ -81,7 +80,7 @@ async def show(request: Request) -> Response:
     if not name:
         raise BadRequest("model is missing", param="model")
     models = context.models
-    known = await known_as(models, name)
+    known, _ = await models.named(name)
     takes_images = models.takes_images(known)
     directory = models.catalogue.directory(known.wanted.key)
     return JsonResponse(await asyncio.to_thread(_shown, name, known, directory, takes_images))

@@ -15,7 +15,6 @@ from omlx_server.api.description.operation import MODEL, Operation
 from omlx_server.api.http import json_body, sse
 from omlx_server.api.http.json import JsonResponse
 from omlx_server.api.ollama import answers
-from omlx_server.api.ollama.keep_alive import served_name
 from omlx_server.api.ollama.lines import JsonLines, line
 from omlx_server.api.ollama.request import PullRequest
 from omlx_server.errors import BadRequest
@@ -40,7 +39,7 @@ async def pull(request: Request) -> Response:
     ends it; what has come stays for the next time."""
     context = context_of(request)
     asked = await json_body.read(request, PullRequest, context.max_body_bytes)
-    name = served_name(context.models, asked.model or asked.name or "")
+    name = await context.models.untagged(asked.model or asked.name or "")
     if not name:
         raise BadRequest("model is missing", param="model")
     steps = await fetching(request, name)

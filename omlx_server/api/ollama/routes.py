@@ -18,7 +18,7 @@ from omlx_server.api.http.json import JsonResponse
 from omlx_server.api.models.encoders import CHAT
 from omlx_server.api.models.served_model import ServedModel
 from omlx_server.api.ollama import answers, messages, prompt
-from omlx_server.api.ollama.keep_alive import known_as, seconds_of, served_name
+from omlx_server.api.ollama.keep_alive import seconds_of
 from omlx_server.api.ollama.lines import JsonLines, line
 from omlx_server.api.ollama.request import GenerateRequest, OllamaChatRequest, WrittenRequest
 from omlx_server.api.ollama.shapes import AnswerShapes, Body, loaded, message_body, response_body
@@ -96,10 +96,9 @@ async def _stays(request: Request, body: WrittenRequest, shape: Body) -> Respons
     """The answer to a request for nothing but the model: it is loaded, or with a `keep_alive` of 0
     leaves as soon as nobody uses it."""
     models, seconds = context_of(request).models, seconds_of(body.keep_alive)
-    name = served_name(models, body.model)
     if seconds == 0:
-        known = await known_as(models, body.model)
-        models.keep(name, known.role, seconds)
+        known, _ = await models.named(body.model)
+        models.keep(known.names[0], known.role, seconds)
         return JsonResponse(loaded(body.model, shape, "unload"))
     await _found(request, body)
     return JsonResponse(loaded(body.model, shape, "load"))
@@ -109,7 +108,7 @@ async def _found(request: Request, body: WrittenRequest) -> _Asked:
     """The request with its model, which is loaded first if need be and then stays as long as the
     request says. Raises what `ServedModels.find` raises, and BadRequest for its `keep_alive`."""
     models, seconds = context_of(request).models, seconds_of(body.keep_alive)
-    name, began = served_name(models, body.model), time.monotonic()
+    name, began = await models.untagged(body.model), time.monotonic()
     model = await models.find(name, adapter=body.adapter, preset=body.preset)
     models.keep(name, CHAT, seconds)
     return _Asked(body, model, time.monotonic() - began, request)

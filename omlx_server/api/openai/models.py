@@ -51,7 +51,7 @@ async def list_models(request: Request) -> Response:
 async def get_model(request: Request, name: str) -> Response:
     """One model by name."""
     models = context_of(request).models
-    model, adapter = models.split_adapter(name)
+    model, adapter = models.split_adapter(await models.untagged(name))
     known = await models.known_as(model or name)
     if adapter is None:
         return JsonResponse(_shape(models, name, known))

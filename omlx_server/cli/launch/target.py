@@ -62,9 +62,12 @@ def target_of(server: ServerClient, model: str, settings: Settings, *, must_answ
 def choose(url: str, served: Mapping[str, Listing], model: str) -> str:
     """The name of the model to use: `model`, or else the first that chats; empty if there is
     neither. `url` is the server's address. Raises UsageError if the server does not serve the
-    model, or if the model can't chat."""
+    model, or if the model can't chat. `NAME:latest`, as Ollama has it, means NAME unless the server
+    lists it."""
     if not served:
         return model
+    if model not in served:
+        model = model.removesuffix(":latest")
     if model and model not in served:
         raise UsageError(f"{url} does not serve {model}", hint=f"it has {', '.join(served)}")
     chosen = model or next(filter(lambda name: chats(served[name]), served), next(iter(served)))

@@ -1,38 +1,67 @@
-"""Checks what `serve` can know before it imports MLX, which takes seconds: that its address is
-free, that its models are here or can be downloaded, and that the default adapter can be read. The
+"""What `serve` does before it imports MLX, which takes seconds: it checks that its models are here
+or can be downloaded and that the default adapter can be read, starts the log, and downloads. The
 server repeats these checks when it starts."""
 
+import logging
 from pathlib import Path
 
 from omlx_server.core.adapters import is_path
 from omlx_server.errors import AdapterNotFound, AdapterUnusable, ModelUnavailable, UsageError
-from omlx_server.models import catalogue, locate
+from omlx_server.models import catalogue, locate, pull
 from omlx_server.models.adapters.files import check_adapter
 from omlx_server.models.adapters.registry import AdapterPlaces
 from omlx_server.models.locate import Located
-from omlx_server.process.listen import listening
-from omlx_server.settings import Settings
+from omlx_server.models.progress import Progress
+from omlx_server.settings import Loaded, Settings, warnings
 from omlx_server.settings.types import expanded
 
+_log = logging.getLogger(__name__)
 _ADAPTER_HINT = "--adapter takes the name of an adapter of the model, or the path of its directory"
 
 
 def check_start(settings: Settings, model: str) -> None:
-    """Check the address, the models and the default adapter of a server. Uses no network.
+    """Check the models and the default adapter of a server. Uses no network.
 
     Raises:
-        UsageError: another program has the address, or the address can't be used; or there is no
-            such adapter, or it can't be used.
+        UsageError: there is no such adapter, or it can't be used.
         ModelUnavailable: there is no model of one of the names, or it is not whole.
     """
-    server, models = settings.server, settings.models
-    with listening(server.host, server.port, server.uds):
-        pass
+    models = settings.models
     names = (model, models.embedding, models.reranker, settings.speculation.draft_model)
     for name in map(models.resolve_alias, filter(None, names)):
         if name not in catalogue.NAMES:
             locate.find_or_expect(name, models)
     _check_adapter(settings, models.resolve_alias(model))
+
+
+def begin(loaded: Loaded, model: str, progress: Progress) -> None:
+    """Start the log of a server, check what overrides name, and download the models that are not
+    here.
+
+    Raises:
+        UsageError: the file of the log can't be written, or what overrides name can't be used.
+        ModelUnavailable: a model can't be downloaded.
+    """
+    from omlx_server.process.logs import start_logging
+    from omlx_server.wiring.overrides.templates import check_all
+
+    log = loaded.settings.logging
+    start_logging(log.level, log.file, log.format)
+    for warning in warnings(loaded):
+        _log.warning("%s", warning)
+    check_all(loaded.settings)
+    _fetch(loaded.settings, model, progress)
+
+
+def _fetch(settings: Settings, model: str, progress: Progress) -> None:
+    """Download the models of a server that are not here. The starter is left to the server: its
+    form depends on the device, which only MLX knows."""
+    models = settings.models
+    if (name := models.resolve_alias(model)) not in catalogue.NAMES:
+        locate.locate(name, models, progress)
+    for encoder in map(models.resolve_alias, filter(None, (models.embedding, models.reranker))):
+        if pull.bundled(encoder, models, progress) is None:
+            locate.locate(encoder, models, progress)
 
 
 def _check_adapter(settings: Settings, model: str) -> None:

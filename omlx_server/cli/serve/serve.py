@@ -7,13 +7,14 @@ from pathlib import Path
 from types import FrameType
 
 from omlx_server import settings
-from omlx_server.cli.serve.before_start import check_start
+from omlx_server.cli.serve.before_start import begin, check_start
 from omlx_server.cli.server_client.http import socket_of
 from omlx_server.cli.shell.options import overrides_of
 from omlx_server.cli.shell.progress import Display, open_display
 from omlx_server.cli.shell.sigterm import sigterm
 from omlx_server.errors import ConfigError, UsageError
 from omlx_server.models.catalogue import STARTER
+from omlx_server.process.listen import listening
 from omlx_server.settings.salvage import salvage
 
 
@@ -62,11 +63,14 @@ def _end(number: int, frame: FrameType | None) -> None:
 def _serve(model: str, loaded: settings.Loaded) -> int:
     models = loaded.settings.models
     name = models.resolve_alias(model or models.default or STARTER.name)
-    check_start(loaded.settings, name)
-    with open_display() as display:
-        from omlx_server.process.server import serve
+    server = loaded.settings.server
+    with listening(server.host, server.port, server.uds) as sock, open_display() as display:
+        check_start(loaded.settings, name)
+        begin(loaded, name, display)
+        from omlx_server.process.server import leave, serve
 
-        return serve(loaded, name, progress=display, ready=partial(_ready, display))
+        code = serve(loaded, name, sock, progress=display, ready=partial(_ready, display))
+    return leave(code)
 
 
 def _serve_degraded(problem: UsageError, config: Path | None, overrides: Mapping[str, str]) -> int:

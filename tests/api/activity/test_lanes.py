@@ -63,9 +63,9 @@ def test_what_came_from_the_cache_is_told_while_it_is_prefilling() -> None:
 
 
 def test_an_answer_has_its_own_pace() -> None:
-    phases = Phases(41, first=95.0, last=99.0, generated=9, cached_tokens=16)
+    phases = Phases(41, first=95.0, last=99.0, generated=11, begun=3, cached_tokens=16)
     found = lane(at_work(phases), standing("running", computed=50), pace=123.0)
-    assert (found["tokens_per_second"], found["output_tokens"]) == (2.0, 9)
+    assert (found["tokens_per_second"], found["output_tokens"]) == (2.0, 11)
     assert found["cached_tokens"] == 16
 
 

@@ -238,6 +238,9 @@ def test_a_model_is_pulled_by_its_owner_only(own: ServerProcess, client: ollama.
         with pytest.raises(ResponseError) as caught:
             list(client.pull(FAR, stream=stream))
         assert caught.value.status_code == 401
+        assert caught.value.error.startswith("send Authorization: Bearer TOKEN, the admin token")
+    reason = '"error":"admin_token_needed","reason":"no admin token, or a wrong one"'
+    wait_for(lambda: reason in own.log)
     headers = {"authorization": f"Bearer {ADMIN_TOKEN}"}
     with ollama.Client(own.url, headers=headers, trust_env=False) as owner:
         steps = list(owner.pull(f"{FAR}:latest", stream=True))

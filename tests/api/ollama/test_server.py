@@ -17,6 +17,7 @@ from omlx_server.settings import Settings
 from omlx_server.wiring.context import make_context
 from tests.api.fixed import fixed_models
 from tests.api.harness import (
+    ADMIN_TOKEN,
     Json,
     ServerProcess,
     assert_envelope,
@@ -96,6 +97,36 @@ def test_presets_and_adapters_mean_what_they_mean_elsewhere(own: ServerProcess) 
     assert told["eval_count"] == 3
     for wrong, status in (({"preset": "long"}, 400), ({"adapter": "nobody"}, 404)):
         assert_ollama_envelope(post(own, "chat", messages=TALK, **wrong), status)
+
+
+@pytest.mark.parametrize(
+    ("path", "fields"),
+    [
+        ("/v1/chat/completions", {"messages": TALK, "max_tokens": 1}),
+        ("/v1/completions", {"prompt": "Hi", "max_tokens": 1}),
+        ("/v1/responses", {"input": "Hi", "max_output_tokens": 16}),
+        ("/v1/messages", {"messages": TALK, "max_tokens": 1}),
+        ("/v1/messages/count_tokens", {"messages": TALK}),
+        ("/tokenize", {"prompt": "Hi"}),
+        ("/v1/embeddings", {"model": "minilm:latest", "input": "Hi"}),
+        ("/api/embed", {"model": "minilm:latest", "input": "Hi"}),
+        ("/api/show", {"model": "small:latest"}),
+        ("/admin/models/load", {"model": "org/tiny:latest"}),
+    ],
+)
+def test_a_name_with_ollamas_tag_is_the_name_in_every_api(
+    own: ServerProcess, path: str, fields: Json
+) -> None:
+    body, owner = {"model": "small:latest", **fields}, {"x-admin-token": ADMIN_TOKEN}
+    told = own.http.post(f"{own.url}{path}", json=body, headers=owner)
+    assert told.status_code == 200, told.text
+
+
+def test_a_model_is_described_under_its_name_with_ollamas_tag(own: ServerProcess) -> None:
+    told = own.http.get(f"{own.url}/v1/models/tiny:latest").json()
+    assert (told["id"], told["root"]) == ("tiny:latest", "org/tiny")
+    for name, status in (("nobody:latest", 404), ("tiny:lates", 404)):
+        assert_envelope(own.http.get(f"{own.url}/v1/models/{name}"), status)
 
 
 def test_the_beginning_of_an_answer_is_continued(own: ServerProcess) -> None:

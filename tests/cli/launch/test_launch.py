@@ -264,11 +264,14 @@ def test_a_model_that_can_not_chat_is_refused(tiny: ServerProcess, model: str, w
     assert hint.startswith("hint: take another with --model: ") and "tiny" in hint
 
 
-def test_without_a_name_the_first_model_that_chats_is_taken() -> None:
+def test_the_model_is_the_named_one_or_else_the_first_that_chats() -> None:
     ranker = {"architecture": {"output_modalities": ["rerank"]}}
     chatter = {"architecture": {"output_modalities": ["text"]}}
     assert choose(NOBODY, {"ranker": ranker, "chatter": chatter}, "") == "chatter"
     assert choose(NOBODY, {"of another server": {}}, "") == "of another server"
+    assert choose(NOBODY, {"chatter": chatter}, "chatter:latest") == "chatter"
+    adapted = {"chatter": chatter, "chatter:latest": chatter}
+    assert choose(NOBODY, adapted, "chatter:latest") == "chatter:latest"
     with pytest.raises(UsageError, match="ranker can't chat: it embeds or ranks") as refused:
         choose(NOBODY, {"ranker": ranker}, "")
     assert refused.value.hint == "serve one that does: omlx-server serve MODEL"

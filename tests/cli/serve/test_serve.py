@@ -1,5 +1,6 @@
 """`serve` hands the settings, a model name, a progress bar and a `ready` to the builder."""
 
+import errno
 import os
 import signal
 import socket
@@ -7,7 +8,9 @@ import subprocess
 import sys
 from collections.abc import Callable
 from contextlib import closing
+from http.server import ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -19,6 +22,7 @@ from omlx_server.cli.serve import address_in_use, serve
 from omlx_server.cli.shell.progress import Lines
 from omlx_server.process import server
 from omlx_server.settings import Loaded, load
+from tests.cli.json_handler import JsonHandler
 from tests.cli.program import HEAVY, imports_of
 
 runner = CliRunner()
@@ -35,7 +39,13 @@ class Build:
         self.model = ""
 
     def serve(
-        self, loaded: Loaded, model: str, *, progress: Any, ready: Callable[[str, str], None]
+        self,
+        loaded: Loaded,
+        model: str,
+        sock: socket.socket,
+        *,
+        progress: Any,
+        ready: Callable[[str, str], None],
     ) -> int:
         self.loaded, self.model = loaded, model
         progress.update("download", 0, 100)
@@ -47,7 +57,9 @@ class Build:
 @pytest.fixture
 def build(monkeypatch: pytest.MonkeyPatch) -> Build:
     fake = Build()
+    monkeypatch.setattr(serve, "begin", lambda *_: None)
     monkeypatch.setattr(server, "serve", fake.serve)
+    monkeypatch.setattr(server, "leave", lambda code: code)
     monkeypatch.setenv("OMLX_SERVER__PORT", "0")
     return fake
 
@@ -141,6 +153,33 @@ def test_what_can_be_known_is_said_before_mlx_is_imported(words: str, said: str)
         names, told = imports_of("serve", *given, code=2)
     assert not names & (HEAVY - {"rich"})
     assert said.format(taken=taken) in told and "hint: " in told
+
+
+def test_a_model_is_fetched_before_mlx_is_imported_and_with_the_port_held(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+    held: list[int | None] = []
+
+    class Hub(JsonHandler):
+        def do_GET(self) -> None:
+            with socket.socket() as rival, pytest.raises(OSError) as refused:
+                rival.bind(("127.0.0.1", port))
+            held.append(refused.value.errno)
+            self.say(404, {})
+
+        do_HEAD = do_GET
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Hub) as hub:
+        Thread(target=hub.serve_forever, args=(0.02,), daemon=True).start()
+        monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{hub.server_port}")
+        monkeypatch.setenv("HF_HOME", str(home / "hf"))
+        names, told = imports_of("serve", "who/knows", "--port", str(port), code=1)
+        hub.shutdown()
+    assert "mlx" not in names and "MLX" not in told
+    assert "Could not download who/knows" in told
+    assert set(held) == {errno.EADDRINUSE}
 
 
 def test_the_same_port_is_proposed_by_all_commands(home: Path) -> None:
