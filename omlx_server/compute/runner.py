@@ -16,6 +16,7 @@ from functools import partial
 from omlx_server.compute import caches as cache_ops
 from omlx_server.compute.batch import Decoded, LiveBatch
 from omlx_server.compute.caches import Caches
+from omlx_server.compute.cluster.ranks import tells_of_loss
 from omlx_server.compute.codecs.base import Row
 from omlx_server.compute.hardware import device, device_policy
 from omlx_server.compute.kv.spans import LostTokens, Runs
@@ -283,11 +284,14 @@ class ModelRunner:
 
     def _prefill(self, group: Sequence[Chunk], launched: ChunksLaunched) -> list[Prefilled]:
         """Run a group; if it raises, run its members one by one to find the one that fails. Returns
-        the rows of prompts that are complete."""
+        the rows of prompts that are complete. Raises RuntimeError where a rank of the cluster is
+        gone."""
         prefilled = guarded(self._prefiller.run, group)
         if not isinstance(prefilled, Crash):
             self._cut_chunks(group, prefilled, launched)
             return [prefilled] if prefilled else []
+        if tells_of_loss(prefilled.error):
+            raise prefilled.error  # no prompt can go on
         if device.is_out_of_memory(prefilled.error):
             self._prefiller.fail([chunk.prefill for chunk in group], together=False)
             launched.starved += group

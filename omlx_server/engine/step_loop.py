@@ -225,12 +225,11 @@ class StepLoop:
         out = guarded(work)
         if isinstance(out, Crash):
             self._pipeline.clear()
-            if (
-                self.instance.followers is not None
-            ):  # no other rank can go on with what was lost here
-                self._fail(self.instance.followers.failed(out))
-                return
-            self._isolate(out, drafted=drafted)
+            followers = self.instance.followers
+            if followers is None:
+                self._isolate(out, drafted=drafted)
+            else:  # no other rank can go on with what was lost here
+                self._fail(followers.failed(out))
         else:
             self._report(())
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from omlx_server.compute.payload import BlockCodec
+from omlx_server.compute.prefill import Prefiller
 from omlx_server.core.blocks.block import PayloadId
 from omlx_server.core.blocks.keys import root_key
 from omlx_server.core.blocks.record import Record
@@ -101,6 +102,20 @@ def test_without_a_cold_tier_nothing_is_found(answers: list[object]) -> None:
     follower = follower_of(None, answers.append)
     follower.do(commands.Read(7, RECORD, 1.0))
     assert answers == [commands.Found(7, "gone")]
+
+
+def test_a_prompt_that_fails_since_a_rank_is_gone_leaves_no_traceback(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its process ends, and says in one line why: `tells_of_loss`."""
+
+    def run(*_: object) -> None:
+        raise RuntimeError("[ring] connection to a peer was lost")
+
+    monkeypatch.setattr(Prefiller, "run", run)
+    with pytest.raises(RuntimeError, match="a peer was lost"):
+        write_block(follower_of(None, lambda answer: None))
+    assert not caplog.records
 
 
 @pytest.mark.parametrize(
