@@ -42,6 +42,7 @@ TINY = replace(
     long_tokens=300,
     running_streams=2,
     running_out=1000,  # so many take a moment even on this model
+    cold_out=400,  # so that streams are there at the same time
     chunk_tokens=128,
     host_streams=2,
     host_out=8,

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from statistics import mean
 
 import httpx
 
@@ -73,8 +74,10 @@ class ColdSession:
                 asked = prompts.make(max(plan.streams), plan.prompt_tokens, f"{nonce} {turn}")
                 name, server = (("on", on), ("off", off))[turn % 2]
                 rate = decode_rate(server.run(Workload(asked, plan.cold_out)).streams)
-                rates[name].append(rate or 0.0)
-        yield Sample(_DECODE, "ours", sum(rates["on"]) / sum(rates["off"]))
+                if rate is not None:
+                    rates[name].append(rate)
+        if all(rates.values()):
+            yield Sample(_DECODE, "ours", mean(rates["on"]) / mean(rates["off"]))
 
     @contextmanager
     def _server(self, name: str, *settings: str) -> Iterator[HttpSystem]:
