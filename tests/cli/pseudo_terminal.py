@@ -9,7 +9,7 @@ import subprocess
 import sys
 import termios
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -70,8 +70,15 @@ class PseudoTerminal:
 
     def shows(self, words: str, times: int = 1) -> str:
         """Wait until the words are seen so often; return all that is seen."""
+        return self._wait_for(words, lambda text: text.count(words) >= times)
+
+    def ends_with(self, words: str) -> str:
+        """Wait until these are the last words that are seen; return all that is seen."""
+        return self._wait_for(words, lambda text: text.rstrip().endswith(words))
+
+    def _wait_for(self, words: str, is_there: Callable[[str], bool]) -> str:
         end = time.monotonic() + PATIENCE
-        while self.text.count(words) < times:
+        while not is_there(self.text):
             assert time.monotonic() < end, f"{words!r} did not come:\n{self.text}"
             if not self._take(0.5) and self._process.poll() is not None:
                 raise AssertionError(f"it ended without {words!r}:\n{self.text}")

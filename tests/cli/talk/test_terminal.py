@@ -69,7 +69,7 @@ def say(terminal: PseudoTerminal, text: str) -> None:
     answers = terminal.text.count("tok/s")
     terminal.type(text + ENTER)
     terminal.shows("tok/s", answers + 1)
-    terminal.shows("\n>", terminal.text.count("\n>"))
+    terminal.ends_with("\n>")
 
 
 def asked(terminal: PseudoTerminal, file: Path) -> list[str]:
