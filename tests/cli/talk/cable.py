@@ -1,6 +1,7 @@
 """A TCP connection to a server that can be cut and joined: to a client, a server that is lost."""
 
 import socket
+import sys
 import threading
 from contextlib import suppress
 
@@ -8,10 +9,12 @@ _ANY = ("127.0.0.1", 0)
 
 
 class Cable:
-    """Carries what is sent to its port to `port` of this machine, and back."""
+    """Carries what is sent to its port to `port` of this machine, and back: `most` bytes of what
+    comes back over a connection, and then no more until it is cut."""
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, port: int, most: int) -> None:
         self._to = ("127.0.0.1", port)
+        self._most = most
         self._at = _ANY
         self._open: list[socket.socket] = []
         self.join()
@@ -40,12 +43,15 @@ class Cable:
                 client, _ = listener.accept()
                 server = socket.create_connection(self._to)
                 self._open += [client, server]
-                for pair in ((client, server), (server, client)):
-                    threading.Thread(target=_carry, args=pair, daemon=True).start()
+                for way in ((client, server, sys.maxsize), (server, client, self._most)):
+                    threading.Thread(target=_carry, args=way, daemon=True).start()
 
 
-def _carry(source: socket.socket, to: socket.socket) -> None:
+def _carry(source: socket.socket, to: socket.socket, most: int) -> None:
     with suppress(OSError):
-        while data := source.recv(65536):
+        while data := source.recv(min(65536, most)):
             to.sendall(data)
+            most -= len(data)
+            if not most:
+                return
         to.shutdown(socket.SHUT_WR)
