@@ -1,20 +1,20 @@
 """A TCP connection to a server that can be cut and joined: to a client, a server that is lost."""
 
 import socket
-import sys
 import threading
+import time
 from contextlib import suppress
 
 _ANY = ("127.0.0.1", 0)
+_BYTES, _SECONDS = 1000, 0.05  # so many bytes take so long
 
 
 class Cable:
-    """Carries what is sent to its port to `port` of this machine, and back: `most` bytes of what
-    comes back over a connection, and then no more until it is cut."""
+    """Carries what is sent to its port to the `url` of a server of this machine, and slowly back,
+    so that a long answer takes half a minute."""
 
-    def __init__(self, port: int, most: int) -> None:
-        self._to = ("127.0.0.1", port)
-        self._most = most
+    def __init__(self, url: str) -> None:
+        self._to = ("127.0.0.1", int(url.rpartition(":")[2]))
         self._at = _ANY
         self._open: list[socket.socket] = []
         self.join()
@@ -43,15 +43,13 @@ class Cable:
                 client, _ = listener.accept()
                 server = socket.create_connection(self._to)
                 self._open += [client, server]
-                for way in ((client, server, sys.maxsize), (server, client, self._most)):
-                    threading.Thread(target=_carry, args=way, daemon=True).start()
+                for pair in ((client, server), (server, client)):
+                    threading.Thread(target=_carry, args=pair, daemon=True).start()
 
 
-def _carry(source: socket.socket, to: socket.socket, most: int) -> None:
+def _carry(source: socket.socket, to: socket.socket) -> None:
     with suppress(OSError):
-        while data := source.recv(min(65536, most)):
+        while data := source.recv(_BYTES):
             to.sendall(data)
-            most -= len(data)
-            if not most:
-                return
+            time.sleep(_SECONDS)
         to.shutdown(socket.SHUT_WR)
