@@ -21,6 +21,7 @@ from omlx_server.models.locate import (
     candidates,
     find_installed,
     installed,
+    locate,
     located,
     own_directory,
     where_new,
@@ -101,6 +102,12 @@ def bundled(name: str, places: Places, progress: Progress) -> Located | None:
         return None
     path = embedded.ensure(MINILM, own_directory(places), progress=progress)
     return Located(path, (MINILM.full_name, MINILM.name))
+
+
+def encoder(name: str, places: Places, progress: Progress) -> Located:
+    """The encoder of that name, fetched if need be: that of the catalogue, or any other model. For
+    names that come from the operator. Raises ModelUnavailable as `locate` does."""
+    return bundled(name, places, progress) or locate(name, places, progress)
 
 
 def _here(name: str, places: Places) -> Located | None:

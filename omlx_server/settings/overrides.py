@@ -125,6 +125,12 @@ def _said(value: object) -> object:
     return said(value) if isinstance(value, Section) else value
 
 
+def context_of(own: ModelOverrides, trained: int) -> int:
+    """The length in tokens of the context of a model that was trained for `trained`: the override,
+    but no more than that."""
+    return min(trained, own.context_length or trained)
+
+
 def without(own: ModelOverrides, keys: Collection[str]) -> ModelOverrides:
     """`own`, where nothing is set for those of the "section.key" in `keys` that are of `kv_cache`
     or `speculation`."""

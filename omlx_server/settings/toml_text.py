@@ -111,12 +111,7 @@ def _without_empty(values: dict[str, Any], path: Sequence[str]) -> dict[str, Any
 
 
 def _is_there(values: Mapping[str, Any], path: Sequence[str]) -> bool:
-    found: Any = values
-    for name in path:
-        if not isinstance(found, Mapping) or name not in found:
-            return False
-        found = found[name]
-    return True
+    return path[-1] in _at(values, path[:-1])
 
 
 def _in_place(text: str, path: Sequence[str], value: object) -> str:

@@ -24,9 +24,9 @@ from omlx_server.engine.scoring import judged
 from omlx_server.errors import ModelUnavailable
 from omlx_server.models.description import describe
 from omlx_server.models.kind import kind_in
-from omlx_server.models.locate import Located, locate
+from omlx_server.models.locate import Located
 from omlx_server.models.progress import Progress
-from omlx_server.models.pull import bundled
+from omlx_server.models.pull import encoder
 from omlx_server.settings import Settings
 from omlx_server.text.ranking.pairs import InputEncoder
 from omlx_server.text.ranking.yes_no import YesNoPrompt
@@ -146,9 +146,8 @@ def _find(
 ) -> Located | None:
     if not name:
         return None
-    meant = settings.models.resolve_alias(name)
-    own = bundled(meant, settings.models, progress)
-    located = own or locate(meant, settings.models, progress)
+    models = settings.models
+    located = encoder(models.resolve_alias(name), models, progress)
     kind = kind_in(located.path, located.names[0])
     if kind not in kinds:
         raise ModelUnavailable(

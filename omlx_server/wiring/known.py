@@ -22,6 +22,7 @@ from omlx_server.models.layout import weight_bytes
 from omlx_server.models.locate import Located, Places, installed
 from omlx_server.models.vision import has_pillow, lacks_for_images
 from omlx_server.settings import Settings
+from omlx_server.settings.overrides import context_of
 from omlx_server.wiring.draft_model import draft_model_bytes
 from omlx_server.wiring.encoders import FoundEncoders, is_encoder
 from omlx_server.wiring.overrides.in_force import request_defaults
@@ -155,8 +156,8 @@ class KnownModels:
             nbytes += draft_model_bytes(source.located, self._settings)
         wanted = Wanted(source.key, nbytes, pinned, ttl, names[0])
         context = source.context_length
-        if context is not None and own.context_length is not None:
-            context = min(context, own.context_length)
+        if context is not None:
+            context = context_of(own, context)
         listing = ModelListing(source.role, names, wanted, self._created, context)
         if source.role is not encoders.CHAT:
             return listing

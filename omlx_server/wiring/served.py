@@ -14,7 +14,7 @@ from omlx_server.engine.client.model_client import GeneratorClient
 from omlx_server.models.description import describe
 from omlx_server.models.locate import Located
 from omlx_server.settings import Settings
-from omlx_server.settings.overrides import ModelOverrides, PromptOverride
+from omlx_server.settings.overrides import ModelOverrides, PromptOverride, context_of
 from omlx_server.text.dialect import Dialect, dialect_of
 from omlx_server.text.grammar.compile import Grammars
 from omlx_server.text.grammar.vocabulary import Vocabulary
@@ -99,7 +99,7 @@ def context_length(model: str, trained: int, own: ModelOverrides) -> int:
     length for which it was trained. A larger override is logged as a warning."""
     if own.context_length is not None and own.context_length > trained:
         _log.warning("context_length of %s stays %d: it was trained for no more", model, trained)
-    return min(trained, own.context_length or trained)
+    return context_of(own, trained)
 
 
 def _with_defaults(model: ServedModel, own: ModelOverrides, settings: Settings) -> ServedModel:

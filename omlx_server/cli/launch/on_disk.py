@@ -7,6 +7,7 @@ from omlx_server.cli.models.named import with_adapter
 from omlx_server.core.model_files.kind import Kind
 from omlx_server.errors import UsageError
 from omlx_server.settings import Settings
+from omlx_server.settings.overrides import context_of
 
 
 def listing_on_disk(name: str, settings: Settings) -> dict[str, Any] | None:
@@ -22,6 +23,6 @@ def listing_on_disk(name: str, settings: Settings) -> dict[str, Any] | None:
         "architecture": {"input_modalities": takes, "output_modalities": gives}
     }
     if model.context_length:
-        own = settings.overrides_of(model.names).context_length
-        listing["max_model_len"] = min(model.context_length, own or model.context_length)
+        own = settings.overrides_of(model.names)
+        listing["max_model_len"] = context_of(own, model.context_length)
     return listing

@@ -1,10 +1,11 @@
 """What `serve` does before it imports MLX, which takes seconds: it checks that its models are here
 or can be downloaded and that the default adapter can be read, starts the log, and downloads. The
-server repeats these checks when it starts."""
+server looks for its models again when it starts."""
 
 import logging
 from pathlib import Path
 
+from omlx_server.cli.shell.overrides import check_all
 from omlx_server.core.adapters import is_path
 from omlx_server.errors import AdapterNotFound, AdapterUnusable, ModelUnavailable, UsageError
 from omlx_server.models import catalogue, locate, pull
@@ -43,7 +44,6 @@ def begin(loaded: Loaded, model: str, progress: Progress) -> None:
         ModelUnavailable: a model can't be downloaded.
     """
     from omlx_server.process.logs import start_logging
-    from omlx_server.wiring.overrides.templates import check_all
 
     log = loaded.settings.logging
     start_logging(log.level, log.file, log.format)
@@ -60,8 +60,7 @@ def _fetch(settings: Settings, model: str, progress: Progress) -> None:
     if (name := models.resolve_alias(model)) not in catalogue.NAMES:
         locate.locate(name, models, progress)
     for encoder in map(models.resolve_alias, filter(None, (models.embedding, models.reranker))):
-        if pull.bundled(encoder, models, progress) is None:
-            locate.locate(encoder, models, progress)
+        pull.encoder(encoder, models, progress)
 
 
 def _check_adapter(settings: Settings, model: str) -> None:

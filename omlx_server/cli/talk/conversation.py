@@ -61,17 +61,19 @@ class Conversation:
         OmlxError."""
         return self._client.presets(self.model)
 
-    def choose_preset(self, name: str) -> None:
-        """Let all further requests name this preset of the model. Raises UsageError if the server
-        tells of no such preset, and OmlxError if it does not answer."""
+    def choose_preset(self, name: str) -> list[str]:
+        """Let all further requests name this preset of the model. Returns the names of all its
+        presets. Raises UsageError if the server tells of no such preset, and OmlxError if it does
+        not answer."""
         known = self.presets()
-        if name not in (known or ()):
+        if known is None or name not in known:
             there = f"it has {visible(', '.join(known))}" if known else "it has none"
             raise UsageError(
                 f"{visible(self.model)} has no preset {visible(name)}",
                 hint="the server tells nothing of presets" if known is None else there,
             )
         self.preset = name
+        return known
 
     def attach(self, image: Image) -> None:
         """Let the image go with the next message."""
