@@ -2,6 +2,7 @@
 
 import json
 import logging
+from functools import partial
 from pathlib import Path
 from statistics import median_low
 
@@ -11,7 +12,6 @@ import pytest
 
 from omlx_server.compute.model.loader import LoadedModel
 from omlx_server.compute.planning import tower_plan
-from omlx_server.compute.planning.plan_file import planner_for
 from omlx_server.compute.planning.probe import measured
 from omlx_server.compute.planning.tower_plan import planning_tower
 from omlx_server.compute.prefill import Prefiller
@@ -19,7 +19,6 @@ from omlx_server.compute.vision.towers.grids import Grid
 from omlx_server.compute.vision.vision import pass_over
 from omlx_server.core.images import uncut, within
 from omlx_server.core.memory.encoder import STRUCTURAL
-from omlx_server.core.memory.shape import Prefill
 from omlx_server.core.request import RequestId
 from omlx_server.core.step import Chunk, SequenceId
 from omlx_server.core.work import finish
@@ -104,22 +103,24 @@ def test_a_model_for_text_has_no_tower_to_probe() -> None:
 
 
 @pytest.mark.parametrize("name", FAMILIES)
-def test_a_chunk_with_images_takes_what_is_planned_for_one_of_text(name: str) -> None:
+def test_a_chunk_with_images_takes_as_much_as_one_of_text(name: str) -> None:
+    """So its plan, which is that of one of text, holds."""
     loaded = load_with_vision(name)
     told = Told(name).then([1])
     while len(told.tokens) < CHUNK:
         told = told.then(picture(name, len(told.tokens), (1, 12, 10)), [1])
     stop = uncut(told.images, 0, CHUNK)
     id = SequenceId(RequestId("x"), 0)
-    chunk = Chunk(id, 0, told.tokens[:stop], images=within(told.images, 0, stop))
+    seen = Chunk(id, 0, told.tokens[:stop], images=within(told.images, 0, stop))
+    read = Chunk(id, 0, (1,) * stop)
 
-    def run() -> Prefiller:
+    def run(chunk: Chunk) -> Prefiller:
         prefiller = Prefiller(loaded.model, batchable=True, vision=loaded.vision)
         prefiller.run([chunk])
         return prefiller
 
-    run()  # the features of its images are there then
-    # On a busy machine MLX frees some arrays later than at rest; so does what measures the plan.
-    took = min(measured(run).transient for _ in range(12))
-    planned = planner_for(loaded).prefill(Prefill(1, stop, 0))
-    assert 0.95 <= planned / took <= 1.7
+    run(seen)  # the features of its images are there then
+    # The most of some runs, because on a busy machine arrays are freed sooner or later.
+    pairs = [[measured(partial(run, c)).transient for c in (seen, read)] for _ in range(9)]
+    of_images, of_text = map(max, zip(*pairs, strict=True))
+    assert 0.9 <= of_images / of_text <= 1.15
