@@ -12,6 +12,7 @@ import pytest
 
 from omlx_server.compute.model.loader import LoadedModel
 from omlx_server.compute.planning import tower_plan
+from omlx_server.compute.planning.plan_file import planner_for
 from omlx_server.compute.planning.probe import measured
 from omlx_server.compute.planning.tower_plan import planning_tower
 from omlx_server.compute.prefill import Prefiller
@@ -19,6 +20,7 @@ from omlx_server.compute.vision.towers.grids import Grid
 from omlx_server.compute.vision.vision import pass_over
 from omlx_server.core.images import uncut, within
 from omlx_server.core.memory.encoder import STRUCTURAL
+from omlx_server.core.memory.shape import Prefill
 from omlx_server.core.request import RequestId
 from omlx_server.core.step import Chunk, SequenceId
 from omlx_server.core.work import finish
@@ -104,7 +106,7 @@ def test_a_model_for_text_has_no_tower_to_probe() -> None:
 
 @pytest.mark.parametrize("name", FAMILIES)
 def test_a_chunk_with_images_takes_as_much_as_one_of_text(name: str) -> None:
-    """So its plan, which is that of one of text, holds."""
+    """Its plan is that of one of text."""
     loaded = load_with_vision(name)
     told = Told(name).then([1])
     while len(told.tokens) < CHUNK:
@@ -124,3 +126,6 @@ def test_a_chunk_with_images_takes_as_much_as_one_of_text(name: str) -> None:
     pairs = [[measured(partial(run, c)).transient for c in (seen, read)] for _ in range(9)]
     of_images, of_text = map(max, zip(*pairs, strict=True))
     assert 0.9 <= of_images / of_text <= 1.15
+    # A plan that is probed on a busy machine may be too low, so some are tried.
+    plans = (planner_for(loaded).prefill(Prefill(1, stop, 0)) for _ in range(5))
+    assert any(0.95 <= planned / of_images <= 1.5 for planned in plans)
