@@ -7,6 +7,7 @@ recovered from stored blocks.
 """
 
 import hmac
+from ipaddress import ip_address
 
 from fastapi import Request
 
@@ -53,10 +54,23 @@ def salt_to_reset(request: Request, cache_salt: str | None) -> bytes | None:
     return salt_of(request, cache_salt)
 
 
+def client_of(request: Request) -> bytes:
+    """Who sends a request, by what a client can't make up: a digest of its API key; its address
+    where the server has no keys (the first 64 bits of an IPv6 address, since one machine has all
+    that begin so); empty over a Unix socket."""
+    if context_of(request).api_keys:
+        return hmac.digest(key_of(request.headers).encode(), b"owner", "sha256")
+    try:
+        address = ip_address(request.client.host if request.client else "")
+    except ValueError:
+        return b""
+    return address.packed[:8]
+
+
 def owner_of(request: Request) -> bytes:
     """A digest of the request's API key; the scheduler shares the machine's time among owners. It
     is empty where the server has no API keys: else a client could invent keys for a larger share.
     """
     if not context_of(request).api_keys:
         return b""
-    return hmac.digest(key_of(request.headers).encode(), b"owner", "sha256")
+    return client_of(request)
