@@ -66,8 +66,9 @@ def serve(
     Raises:
         UsageError: before anything is served, because the model can't be used.
     """
-    settings = loaded.settings
+    settings, source = loaded.settings, loaded.source
     sys.setswitchinterval(_SWITCH_SECONDS)
+    _log.info("config file: %s", source.absolute() if source else "none; the defaults count")
     _tell_device()
     located = find_model(model, settings, progress)
     refuse_to_chat(located)

@@ -47,8 +47,6 @@ def begin(loaded: Loaded, model: str, progress: Progress) -> None:
 
     log = loaded.settings.logging
     start_logging(log.level, log.file, log.format)
-    source = loaded.source.absolute() if loaded.source else "none; the defaults count"
-    _log.info("config file: %s", source)
     for warning in warnings(loaded):
         _log.warning("%s", warning)
     check_all(loaded.settings)
