@@ -21,6 +21,7 @@ from starlette.requests import ClientDisconnect
 from omlx_server.api.http.encoding import coding_of, decoded
 from omlx_server.api.http.errors import from_validation
 from omlx_server.api.http.exchange import current
+from omlx_server.api.http.texts import bound_texts_and_lists
 from omlx_server.errors import BadBody, BadRequest, PayloadTooLarge
 
 M = TypeVar("M", bound=BaseModel)
@@ -36,23 +37,12 @@ _SLICE = 1 << 16  # bytes
 _LARGE = ThreadPoolExecutor(1, thread_name_prefix="bodies")
 
 
-def _fail_fast(schema: Any) -> None:
-    """Make each list schema in a pydantic core schema stop at the first fault."""
-    if isinstance(schema, dict):
-        if schema.get("type") == "list":
-            schema["fail_fast"] = True
-        for member in schema.values():
-            _fail_fast(member)
-    elif isinstance(schema, list | tuple):
-        for member in schema:
-            _fail_fast(member)
-
-
 class StrictModel(BaseModel):
     """No coercion: true is not 1, "5" is not 5, NaN is nothing. Unknown fields are ignored.
 
-    A list is validated up to its first fault: a million of them would take minutes to tell. Other
-    threads go on between two models of a body.
+    A text that is not declared as one of `texts` has at most the length of a name. A list is
+    validated up to its first fault: a million of them would take minutes to tell. Other threads go
+    on between two models of a body.
     """
 
     model_config = ConfigDict(strict=True, extra="ignore", allow_inf_nan=False, frozen=True)
@@ -69,7 +59,7 @@ class StrictModel(BaseModel):
         cls, source: type[BaseModel], handler: GetCoreSchemaHandler
     ) -> CoreSchema:
         schema = handler(source)
-        _fail_fast(schema)
+        bound_texts_and_lists(schema)
         return schema
 
 

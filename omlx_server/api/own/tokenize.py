@@ -7,7 +7,7 @@ A conversation must fit the model's context. A text may be much longer, because 
 long texts in order to split them.
 """
 
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import APIRouter, Request
 from pydantic import Field
@@ -22,6 +22,7 @@ from omlx_server.api.description.operation import MODEL, Operation
 from omlx_server.api.http import json_body
 from omlx_server.api.http.json import JsonResponse
 from omlx_server.api.http.json_body import StrictModel
+from omlx_server.api.http.texts import JsonObject, Text
 from omlx_server.api.models.served_model import ServedModel
 from omlx_server.api.own.answers import Detokenized, Tokenized, TokenizedContent, TokenPiece
 from omlx_server.errors import BadRequest, PromptTooLong, TooManyTokens
@@ -37,14 +38,14 @@ class TokenizeRequest(StrictModel):
 
     model: str | None = None
     preset: PresetName | None = None
-    prompt: str | None = None
+    prompt: Text | None = None
     messages: Annotated[list[Message], Field(min_length=1, max_length=10_000)] | None = None
-    content: str | None = None
+    content: Text | None = None
     add_special_tokens: bool | None = None
     add_special: bool | None = None
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
-    chat_template_kwargs: dict[str, Any] | None = None
+    chat_template_kwargs: JsonObject | None = None
     return_token_strs: bool | None = None
     with_pieces: bool | None = None
 
