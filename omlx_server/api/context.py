@@ -13,6 +13,7 @@ from omlx_server.api.http.static_files import WebFiles
 from omlx_server.api.image_threads import ImageThreads
 from omlx_server.api.metrics.cluster import no_cluster
 from omlx_server.api.metrics.metrics import Metrics
+from omlx_server.api.metrics.traffic import Traffic
 from omlx_server.api.models.fetcher import ModelFetcher
 from omlx_server.api.models.served import ServedModels
 from omlx_server.api.response_store.store import NoStore, Store
@@ -64,6 +65,7 @@ class ApiContext:
     threads: TextThreads = field(default_factory=TextThreads)
     image_threads: ImageThreads = field(default_factory=ImageThreads)
     cluster: Callable[[], ClusterReport | None] = no_cluster
+    traffic: Traffic = field(default_factory=Traffic)
 
 
 def context_of(request: Request) -> ApiContext:

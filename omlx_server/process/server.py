@@ -26,7 +26,7 @@ from omlx_server.errors import OmlxError
 from omlx_server.models.progress import Progress
 from omlx_server.process.apply import HttpSide, ModelsSide, watch_config
 from omlx_server.process.cluster import make_cluster, reports, watch_cluster
-from omlx_server.process.limits import connection_limits
+from omlx_server.process.limits import connection_limits, raise_descriptors
 from omlx_server.process.listen import url_of
 from omlx_server.process.tracing import find_tracer
 from omlx_server.service.notify import Notifier, keep_alive
@@ -93,12 +93,14 @@ async def _serve(
         models = opened.models
         if tracer is not None:
             stack.push_async_callback(asyncio.to_thread, tracer.shutdown)
-        context = make_context(models, settings, tracer, DiskFetcher(known), reports(cluster))
+        context = make_context(
+            models, settings, tracer, DiskFetcher(known), reports(cluster), raise_descriptors()
+        )
         app = create_app(context)
         grace = settings.server.shutdown_grace_seconds
         activity, limits = context.activity, connection_limits(settings.server)
         ending = partial(_stopping, notifier, activity, stopping)
-        server = HttpServer(app, grace, limits, ending, _leave_soon)
+        server = HttpServer(app, grace, limits, context.traffic.connections, ending, _leave_soon)
         failure.ends(server)
         url = url_of(sock)  # asked for now: a signal may close it before all is there
         starting = asyncio.create_task(_start(models, known, failure, url, ready, notifier))

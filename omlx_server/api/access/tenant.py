@@ -7,7 +7,6 @@ recovered from stored blocks.
 """
 
 import hmac
-from ipaddress import ip_address
 
 from fastapi import Request
 
@@ -15,6 +14,7 @@ from omlx_server.api.access.guard import key_of
 from omlx_server.api.context import context_of
 from omlx_server.api.description.operation import Query
 from omlx_server.api.http.admin_access import TOKEN_HEADER
+from omlx_server.api.http.host import network_of
 from omlx_server.errors import Forbidden
 
 SALT = Query("cache_salt", str, "As the `cache_salt` of a request: parts prefixes further.")
@@ -55,16 +55,11 @@ def salt_to_reset(request: Request, cache_salt: str | None) -> bytes | None:
 
 
 def client_of(request: Request) -> bytes:
-    """Who sends a request, by what a client can't make up: a digest of its API key; its address
-    where the server has no keys (the first 64 bits of an IPv6 address, since one machine has all
-    that begin so); empty over a Unix socket."""
+    """Who sends a request, by what a client can't make up: a digest of its API key; its network
+    where the server has no keys."""
     if context_of(request).api_keys:
         return hmac.digest(key_of(request.headers).encode(), b"owner", "sha256")
-    try:
-        address = ip_address(request.client.host if request.client else "")
-    except ValueError:
-        return b""
-    return address.packed[:8]
+    return network_of(request.client.host if request.client else "")
 
 
 def owner_of(request: Request) -> bytes:

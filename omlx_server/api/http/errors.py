@@ -118,6 +118,7 @@ async def _on_http(routes: Sequence[Route], request: Request, error: Exception) 
     # Starlette's own Allow header names only the methods of the first route that matches.
     found = routes_at(routes, path)
     methods = {method for route in found for method in route.methods or ()}
+    methods |= {"HEAD"} if "GET" in methods else set()
     return response(shown, path, {"Allow": ", ".join(sorted(methods))})
 
 

@@ -17,6 +17,7 @@ from starlette.types import Message
 from omlx_server.api.anthropic.request import MessagesRequest
 from omlx_server.api.chat.request import ChatRequest
 from omlx_server.api.http import exchange, json_body
+from omlx_server.api.http.bodies import BODY, Bodies
 from omlx_server.api.http.json_body import StrictModel
 from omlx_server.api.http.texts import Text
 from omlx_server.api.openai.completion_schema import CompletionRequest
@@ -95,7 +96,8 @@ def request_of(body: bytes) -> Request:
     async def receive() -> Message:
         return {"type": "http.request", "body": body, "more_body": False}
 
-    return Request({"type": "http", "method": "POST", "headers": []}, receive)
+    scope = {"type": "http", "method": "POST", "headers": [], BODY: lambda: Bodies().of(b"")}
+    return Request(scope, receive)
 
 
 class Noting(StrictModel):
