@@ -14,10 +14,10 @@ from pydantic import Field
 from starlette.responses import Response
 
 from omlx_server.api.chat.encoding import encoded
-from omlx_server.api.chat.images import read_images
+from omlx_server.api.chat.images import image_turns, read_images
 from omlx_server.api.chat.request import ChatRequest, Message
 from omlx_server.api.chat.sampling import PresetName, TokenId
-from omlx_server.api.context import ApiContext, context_of
+from omlx_server.api.context import context_of
 from omlx_server.api.description.operation import MODEL, Operation
 from omlx_server.api.http import json_body
 from omlx_server.api.http.json import JsonResponse
@@ -69,7 +69,7 @@ async def tokenize(request: Request) -> Response:
     model = await context.models.find(asked.model, preset=asked.preset)
     _check(asked)
     if asked.messages is not None:
-        tokens = await _of_conversation(asked, asked.messages, model, context)
+        tokens = await _of_conversation(asked, asked.messages, model, request)
     else:
         tokens = await context.threads.run(_of_text, asked, model)
     return await context.threads.run(_tokenized, asked, tokens, model)
@@ -118,7 +118,7 @@ def _tokenized(asked: TokenizeRequest, tokens: list[int], model: ServedModel) ->
 
 
 async def _of_conversation(
-    asked: TokenizeRequest, messages: list[Message], model: ServedModel, context: ApiContext
+    asked: TokenizeRequest, messages: list[Message], model: ServedModel, request: Request
 ) -> list[int]:
     """The prompt of a conversation. An image is so many of its placeholder there."""
     chat = ChatRequest(
@@ -128,8 +128,8 @@ async def _of_conversation(
         continue_final_message=asked.continue_final_message,
         chat_template_kwargs=asked.chat_template_kwargs,
     )
-    images = await read_images(chat, model, context.image_threads)
-    tokens = (await encoded(chat, model, images, context)).tokens
+    images = await read_images(chat, model, image_turns(request))
+    tokens = (await encoded(chat, model, images, context_of(request))).tokens
     return images.marks.bare(tokens) if images else tokens
 
 
