@@ -5,12 +5,13 @@ from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
 
-from fastapi import FastAPI
+from fastapi import FastAPI, Request
 from fastapi.routing import APIRoute
 from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from omlx_server.api.access.guard import AccessGuard
+from omlx_server.api.access.tenant import client_of
 from omlx_server.api.admin import activity as admin_activity
 from omlx_server.api.admin import cache as admin_cache
 from omlx_server.api.admin import fetch as admin_fetch
@@ -24,7 +25,7 @@ from omlx_server.api.description import routes as description
 from omlx_server.api.description.document import document
 from omlx_server.api.http import errors
 from omlx_server.api.http.anthropic_errors import REQUEST_ID as ANTHROPIC_ID
-from omlx_server.api.http.exchange import REQUEST_ID, Exchanges
+from omlx_server.api.http.exchange import REQUEST_ID, Exchanges, current
 from omlx_server.api.metrics import metrics
 from omlx_server.api.ollama import embed as ollama_embed
 from omlx_server.api.ollama import models as ollama_models
@@ -89,6 +90,8 @@ class Entrance:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         context = scope[CONTEXT] = scope["app"].state.context
+        if scope["type"] == "http":
+            current().client = client_of(Request(scope))
         guarded: ASGIApp = AccessGuard(self._app, context)
         if context.cors_origins:
             # CORS goes before the guard: a browser sends its preflight without an API key.

@@ -4,6 +4,7 @@ times, by the seconds that their work has taken. Runs on the asyncio thread."""
 import asyncio
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import Context, copy_context
@@ -12,6 +13,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from omlx_server.core.virtual_times import Owner, VirtualTimes
+from omlx_server.text.encoding.low_priority import be_polite
 
 T = TypeVar("T")
 IsAbandoned = Callable[[], bool]
@@ -28,12 +30,15 @@ class _Job:
 
 
 class WorkerThreads:
-    """A pool of `threads` threads. The next job is one of the owner that is furthest behind, of
-    these the first to come."""
+    """A pool of `threads` threads, which are nicer to others by `niceness`. The next job is one of
+    the owner that is furthest behind, of these the first to come. At most `each` jobs of a client
+    run at a time."""
 
-    def __init__(self, name: str, threads: int) -> None:
-        self._pool = ThreadPoolExecutor(threads, thread_name_prefix=name)
-        self._threads = threads
+    def __init__(
+        self, name: str, threads: int, *, each: int | None = None, niceness: int = 0
+    ) -> None:
+        self._pool = ThreadPoolExecutor(threads, name, be_polite, (niceness,))
+        self._threads, self._each = threads, each or threads
         self._waiting: list[_Job] = []
         self._running: list[_Job] = []
         self._times = VirtualTimes()
@@ -58,9 +63,13 @@ class WorkerThreads:
             raise
 
     def _begin_next(self) -> None:
-        while self._waiting and len(self._running) < self._threads:
-            self._times.settle({job.owner for job in (*self._waiting, *self._running)})
-            job = min(self._waiting, key=lambda job: self._times.rank(job.owner))
+        self._times.settle({job.owner for job in (*self._waiting, *self._running)})
+        while len(self._running) < self._threads:
+            clients = Counter(job.owner[:1] for job in self._running)
+            ready = [job for job in self._waiting if clients[job.owner[:1]] < self._each]
+            if not ready:
+                break
+            job = min(ready, key=lambda job: self._times.rank(job.owner))
             self._waiting.remove(job)
             self._running.append(job)
             begun = time.monotonic()
