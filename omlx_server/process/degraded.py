@@ -13,8 +13,8 @@ from typing import NoReturn
 
 import uvloop
 
-from omlx_server.api.http.connections import Connections
-from omlx_server.api.http.server import HttpServer
+from omlx_server.api.connections.connections import Connections
+from omlx_server.api.connections.server import HttpServer
 from omlx_server.api.own.degraded import DegradedApp, in_one_line
 from omlx_server.errors import ConfigError, UsageError
 from omlx_server.process.config_file import POLL_SECONDS, ConfigFile

@@ -3,7 +3,7 @@
 import resource
 from contextlib import suppress
 
-from omlx_server.api.http.connection_timeouts import ConnectionLimits
+from omlx_server.api.connections.connection_timeouts import ConnectionLimits
 from omlx_server.settings.sections import Server
 
 # More than that macOS gives to no process, whatever its hard limit says.

@@ -6,10 +6,10 @@ from dataclasses import replace
 from typing import Any
 
 from omlx_server.api.activity.activity import Activity
+from omlx_server.api.connections.connections import DEFAULT_DESCRIPTORS, Connections
 from omlx_server.api.context import ApiContext
 from omlx_server.api.http.admin_access import AdminAccess
 from omlx_server.api.http.bodies import Bodies, bound_for
-from omlx_server.api.http.connections import DEFAULT_DESCRIPTORS, Connections
 from omlx_server.api.http.exchange import Tracer
 from omlx_server.api.http.own_names import OwnNames, is_loopback
 from omlx_server.api.http.static_files import WebFiles

@@ -190,6 +190,6 @@ class Bodies:
 
 
 BODY = "omlx.body"
-"""The key of a request's ASGI scope for its Reader."""
-Reader = Callable[[], AbstractContextManager[Body]]
+"""The key of a request's ASGI scope for its BeginBody."""
+BeginBody = Callable[[], AbstractContextManager[Body]]
 """Begins a body of the request's client."""

@@ -18,7 +18,7 @@ from pydantic import (
 from pydantic_core import CoreSchema
 from starlette.requests import ClientDisconnect
 
-from omlx_server.api.http.bodies import BODY, SMALL, Body, Reader
+from omlx_server.api.http.bodies import BODY, SMALL, BeginBody, Body
 from omlx_server.api.http.encoding import MOST_EXPANDED, coding_of, decoded
 from omlx_server.api.http.errors import from_validation
 from omlx_server.api.http.exchange import current
@@ -82,7 +82,7 @@ async def read(request: Request, kind: type[M], limit: int) -> M:
         RequestTimeout: it comes too slowly.
         TooManyBodies: there is no room for it.
     """
-    reader: Reader = request.scope[BODY]
+    reader: BeginBody = request.scope[BODY]
     with reader() as body:
         raw = await read_bytes(request, limit, body)
         if len(raw) <= _SLICE:

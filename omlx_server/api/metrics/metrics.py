@@ -52,9 +52,9 @@ class Metrics:
         self._shared = shared
         traffic = traffic or Traffic()
         self._engines = EngineMetrics(models, shared, responses or NoStore(), traffic)
-        self.registry.register(self._engines)
-        self.registry.register(ClusterMetrics(cluster))
-        self.registry.register(traffic)
+        self.flows = TokenFlows(shared)
+        for collector in (self._engines, ClusterMetrics(cluster), traffic, self.flows):
+            self.registry.register(collector)
         self._models: dict[str, ModelMetrics] = {}
         self.prompt_tokens = self._counter(
             shared + "prompt_tokens", "Tokens of all prompts, those that the cache had as well."
@@ -72,8 +72,6 @@ class Metrics:
             "time_to_first_token_seconds",
             "Seconds from a request's arrival in the queue to the first token of its answer.",
         )
-        self.flows = TokenFlows(shared)
-        self.registry.register(self.flows)
         self.total = self._histogram(
             "e2e_request_latency_seconds",
             "Seconds from a request's arrival in the queue to the end of each of its choices.",

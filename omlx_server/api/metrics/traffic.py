@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from omlx_server.api.connections.connections import Connections
 from omlx_server.api.http.bodies import Bodies
-from omlx_server.api.http.connections import Connections
 from omlx_server.api.metric_helpers import OWN, counters, sums
 
 

@@ -13,12 +13,12 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from omlx_server.api.connections.connection_timeouts import Connection, ConnectionLimits
+from omlx_server.api.connections.connections import DEFAULT_DESCRIPTORS, Connections
+from omlx_server.api.connections.server import HttpServer
 from omlx_server.api.http import errors
 from omlx_server.api.http.bodies import Bodies
-from omlx_server.api.http.connection_timeouts import Connection, ConnectionLimits
-from omlx_server.api.http.connections import DEFAULT_DESCRIPTORS, Connections
 from omlx_server.api.http.json_body import read_bytes
-from omlx_server.api.http.server import HttpServer
 from omlx_server.api.http.sse import EventStream
 from omlx_server.errors import OmlxError
 

@@ -99,7 +99,7 @@ def test_what_is_no_http_is_told_so_in_the_envelope(caplog: pytest.LogCaptureFix
             refused(await place.ask(start), 400, None)
         await place.serves()
 
-    with caplog.at_level(logging.INFO, "omlx_server.api.http.connection_timeouts"):
+    with caplog.at_level(logging.INFO, "omlx_server.api.connections.connection_timeouts"):
         play(scene)
     told = [record.__dict__["fields"] for record in caplog.records if "fields" in record.__dict__]
     said = {"status": 400, "error": "invalid_request_error"}

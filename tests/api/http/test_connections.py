@@ -5,7 +5,7 @@ import logging
 
 import pytest
 
-from omlx_server.api.http.connections import Connections
+from omlx_server.api.connections.connections import Connections
 from tests.api.http.place import Place, Streams, play, status, until
 
 DESCRIPTORS = 40  # 30 for connections, 15 of them for one address
@@ -132,7 +132,7 @@ def test_idle_ones_that_come_again_and_again_shut_nobody_out(
         lines = [r for r in caplog.records if "more connections" in r.message]
         assert len(lines) == 1 and "127.0.0.1" in lines[0].message
 
-    with caplog.at_level(logging.WARNING, "omlx_server.api.http.connections"):
+    with caplog.at_level(logging.WARNING, "omlx_server.api.connections.connections"):
         play(scene, DESCRIPTORS)
 
 

@@ -36,7 +36,7 @@ from uvicorn.protocols.http.httptools_impl import (
 )
 from uvicorn.server import ServerState
 
-from omlx_server.api.http.connections import Connections
+from omlx_server.api.connections.connections import Connections
 from omlx_server.api.http.errors import envelope, response
 from omlx_server.api.http.host import network_of
 from omlx_server.errors import BadRequest, NotNow, OmlxError, RequestTimeout, Unavailable

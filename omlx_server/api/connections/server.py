@@ -14,8 +14,8 @@ from functools import partial
 import uvicorn
 from starlette.types import ASGIApp
 
-from omlx_server.api.http.connection_timeouts import Connection, ConnectionLimits
-from omlx_server.api.http.connections import Connections
+from omlx_server.api.connections.connection_timeouts import Connection, ConnectionLimits
+from omlx_server.api.connections.connections import Connections
 
 _KEEP_ALIVE_SECONDS = 75
 # Bytes that the kernel buffers of an answer that is not read; its own default may be megabytes.
