@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from tests.cli.home import CONFIG
 from tests.cli.json_handler import JsonHandler
 
 KEY, TOKEN = "sk-hunter2", "t" * 32
@@ -78,7 +77,7 @@ def server(home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
         thread = threading.Thread(target=http.serve_forever, kwargs={"poll_interval": 0.02})
         thread.start()
         known.url = f"http://127.0.0.1:{http.server_port}"
-        (home / CONFIG).write_text(
+        (home / "omlx.toml").write_text(
             f'[server]\nport = {http.server_port}\n[auth]\napi_keys = ["{KEY}"]\n'
             f'[models]\ndirs = ["{home}/models"]\nuse_hf_cache = false\n'
         )

@@ -10,7 +10,6 @@ from pydantic import ConfigDict, Field, StringConstraints
 
 from omlx_server.api.chat.sampling import SamplingFields
 from omlx_server.api.http.json_body import StrictModel
-from omlx_server.api.http.texts import JsonObject, Text
 from omlx_server.core.request import Effort
 
 Role = Literal["system", "developer", "user", "assistant", "tool"]
@@ -29,7 +28,7 @@ UNSUPPORTED = {
 class ImageUrl(StrictModel):
     """A data URL. With `detail` "low" the model looks less closely, and takes fewer tokens."""
 
-    url: Text
+    url: str
     detail: ImageDetail | None = None
 
 
@@ -37,8 +36,8 @@ class Part(StrictModel):
     """A piece of a message's content: of type text, or image_url in messages of user and tool."""
 
     type: str
-    text: Text | None = None
-    image_url: Text | ImageUrl | None = None
+    text: str | None = None
+    image_url: str | ImageUrl | None = None
 
 
 class _Kept(StrictModel):
@@ -51,8 +50,8 @@ class FunctionDefinition(_Kept):
     """`parameters`: a JSON schema."""
 
     name: FunctionName
-    description: Text | None = None
-    parameters: JsonObject | None = None
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
     strict: bool | None = None
 
 
@@ -67,7 +66,7 @@ class FunctionCall(_Kept):
     """`arguments` is JSON text; an object is taken, too."""
 
     name: str
-    arguments: Text | dict[Text, Any] | None = None
+    arguments: str | dict[str, Any] | None = None
 
 
 class ToolCall(_Kept):
@@ -105,12 +104,12 @@ class Message(StrictModel):
     """One turn. `content` may be absent only where an assistant called tools."""
 
     role: Role
-    content: Text | list[Part] | None = None
+    content: str | list[Part] | None = None
     name: Annotated[str, Field(max_length=256)] | None = None
     tool_calls: list[ToolCall] | None = None
     tool_call_id: str | None = None
-    reasoning_content: Text | None = None
-    reasoning: Text | None = None
+    reasoning_content: str | None = None
+    reasoning: str | None = None
 
 
 class ChatRequest(SamplingFields):
@@ -123,7 +122,7 @@ class ChatRequest(SamplingFields):
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
     reasoning_effort: Effort | None = None
     thinking_budget: Annotated[int, Field(ge=0, le=1 << 31)] | None = None
-    chat_template_kwargs: JsonObject | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
     context_overflow: Literal["error", "truncate", "rolling"] | None = None

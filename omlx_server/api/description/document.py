@@ -120,6 +120,8 @@ class _Item:
         shape: Schema = {"description": about}
         if operation.headers:
             shape["headers"] = _headers(operation.headers)
+        if self.method == "HEAD":
+            return shape
         shape["content"] = self._content(operation.answer) if operation.answer is not None else {}
         if operation.page is not None:
             shape["content"] |= self._content(operation.page)

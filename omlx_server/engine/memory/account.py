@@ -27,8 +27,6 @@ class MemoryHolder(Protocol):
     @property
     def has_work(self) -> bool: ...
     @property
-    def waits_for_memory(self) -> bool: ...
-    @property
     def reserved(self) -> int: ...
     @property
     def step(self) -> int: ...
@@ -38,11 +36,9 @@ class MemoryHolder(Protocol):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Waiting:
-    """A job that waits until `nbytes` bytes can be set aside for it. One that `yields` does not
-    hold back requests and other jobs that come meanwhile."""
+    """A job that waits until `nbytes` bytes can be set aside for it."""
 
     nbytes: int
-    yields: bool = False
 
 
 class Account:
@@ -81,8 +77,7 @@ class Account:
 
     @property
     def awaited(self) -> int:
-        """The bytes that jobs wait for which hold newcomers back."""
-        return sum(one.nbytes for one in self.waiting if not one.yields)
+        return sum(one.nbytes for one in self.waiting)
 
     def held(self) -> Ledger:
         """One ledger of what all models and jobs hold, without the pool."""
@@ -139,11 +134,6 @@ class Account:
     def is_busy(self) -> bool:
         """Whether a model has requests at work, whose caches grow."""
         return any(share.holder and share.holder.has_work for share in self.shares)
-
-    @property
-    def is_awaited(self) -> bool:
-        """Whether a request of a model waits until it has memory."""
-        return any(share.holder and share.holder.waits_for_memory for share in self.shares)
 
     @property
     def spare(self) -> int:
