@@ -111,13 +111,18 @@ async def _serve(
         beating = asyncio.create_task(
             keep_alive(notifier, lambda: models.vitals.alive(time.monotonic()))
         )
-        # Who only listens to what the server is doing gives it no work.
-        freed = Freed(lambda: server.under_way <= activity.live.listeners)
-        looking = [asyncio.create_task(one.watch()) for one in (freed, activity.memory)]
+        looking = _look_after_memory(server, activity)
         await server.run_on(sock)
         for task in (starting, watching, beating, *looking):
             task.cancel()
     return server.exit_code
+
+
+def _look_after_memory(server: HttpServer, activity: Activity) -> list[asyncio.Task[None]]:
+    """Give freed memory back at rest, and record what is held."""
+    # Who only listens to what the server is doing gives it no work.
+    freed = Freed(lambda: server.under_way <= activity.live.listeners)
+    return [asyncio.create_task(one.watch()) for one in (freed, activity.memory)]
 
 
 def _stopping(notifier: Notifier, activity: Activity, stopping: threading.Event) -> None:

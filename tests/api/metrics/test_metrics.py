@@ -197,7 +197,7 @@ def test_all_of_the_shared_names_have_the_label(shared: str) -> None:
     metrics.of("org/a").follow(3).finished("stop")
     text = metrics.collected().text().decode()
     names = [
-        line for line in text.splitlines() if re.match(r"(vllm:|omlx_(?!cache|memory|build))", line)
+        line for line in text.splitlines() if re.match(r"(vllm:|omlx_(?!cache|memory|build|connections|bodies))", line)
     ]
     assert len(names) > 50
     assert [line for line in names if not OF_A_MODEL.search(line)] == []
