@@ -29,6 +29,7 @@ OmlxError
 │   └── Unavailable         503  the server is not ready, draining or crashed
 │       ├── NoMemory        503  code insufficient_memory: too little for a request
 │       └── NoRoom          503  code insufficient_memory: too little to load a model
+├── RequestTimeout      408  the request did not come to its end in time
 ├── InternalError       500  a request failed inside the server
 ├── LoadFailed          500  code model_load_failed: the model can't be loaded
 ├── DeadlineExceeded    504  the request ran out of its time
@@ -213,6 +214,12 @@ class Unavailable(NotNow):
     status = 503
     kind = "service_unavailable_error"
     code = "unavailable"
+
+
+class RequestTimeout(OmlxError):
+    status = 408
+    kind = "timeout_error"
+    code = "request_timeout"
 
 
 class NoMemory(Unavailable):

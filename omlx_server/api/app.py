@@ -5,12 +5,13 @@ from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
 
-from fastapi import FastAPI
+from fastapi import FastAPI, Request
 from fastapi.routing import APIRoute
 from starlette.middleware.cors import CORSMiddleware
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from omlx_server.api.access.guard import AccessGuard
+from omlx_server.api.access.tenant import client_of
 from omlx_server.api.admin import activity as admin_activity
 from omlx_server.api.admin import cache as admin_cache
 from omlx_server.api.admin import fetch as admin_fetch
@@ -24,6 +25,7 @@ from omlx_server.api.description import routes as description
 from omlx_server.api.description.document import document
 from omlx_server.api.http import errors
 from omlx_server.api.http.anthropic_errors import REQUEST_ID as ANTHROPIC_ID
+from omlx_server.api.http.bodies import BODY
 from omlx_server.api.http.exchange import REQUEST_ID, Exchanges
 from omlx_server.api.metrics import metrics
 from omlx_server.api.ollama import embed as ollama_embed
@@ -89,6 +91,7 @@ class Entrance:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         context = scope[CONTEXT] = scope["app"].state.context
+        scope[BODY] = lambda: context.traffic.bodies.of(client_of(Request(scope)))
         guarded: ASGIApp = AccessGuard(self._app, context)
         if context.cors_origins:
             # CORS goes before the guard: a browser sends its preflight without an API key.
@@ -99,7 +102,25 @@ class Entrance:
                 allow_headers=["*"],
                 expose_headers=[REQUEST_ID, ANTHROPIC_ID, *(h.name for h in CACHE_HEADERS)],
             )
+        if scope["method"] == "HEAD":
+            scope, send = _as_get(scope, send)
         await guarded(scope, receive, send)
+
+
+def _as_get(scope: Scope, send: Send) -> tuple[Scope, Send]:
+    """A HEAD request as a GET, of which only the head is sent: so each route for GET answers it,
+    and a stream ends at once."""
+    is_done = False
+
+    async def send_head(message: Message) -> None:
+        nonlocal is_done
+        if message["type"] == "http.response.start":
+            await send(message)
+        elif not is_done:
+            is_done = True
+            await send({"type": "http.response.body"})
+
+    return {**scope, "method": "GET"}, send_head
 
 
 def create_app(context: ApiContext) -> App:

@@ -10,18 +10,34 @@ from omlx_server.api.http.admin_access import AdminAccess
 from omlx_server.api.http.exchange import Tracer
 from omlx_server.api.http.own_names import OwnNames
 from omlx_server.api.http.static_files import WebFiles
-from omlx_server.api.image_threads import ImageThreads
 from omlx_server.api.metrics.cluster import no_cluster
 from omlx_server.api.metrics.metrics import Metrics
+from omlx_server.api.metrics.traffic import Traffic
 from omlx_server.api.models.fetcher import ModelFetcher
 from omlx_server.api.models.served import ServedModels
 from omlx_server.api.response_store.store import NoStore, Store
 from omlx_server.api.settings_editor import SettingsEditor
 from omlx_server.api.text_threads import TextThreads
+from omlx_server.api.worker_threads import WorkerThreads
 from omlx_server.core.cluster.state import ClusterReport
 
 CONTEXT = "omlx.context"
 """The key of a request's ASGI scope under which its ApiContext is kept."""
+
+_IMAGES_AT_ONCE = 2
+_IMAGE_PATIENCE_SECONDS = 60.0
+_IMAGE_NICENESS = 10
+
+
+def make_image_threads() -> WorkerThreads:
+    """The threads in which images are decoded and prepared. No more bitmaps than threads are in
+    memory at once; images that wait are files."""
+    return WorkerThreads(
+        "images",
+        _IMAGES_AT_ONCE,
+        patience=_IMAGE_PATIENCE_SECONDS,
+        niceness=_IMAGE_NICENESS,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +78,9 @@ class ApiContext:
     settings: SettingsEditor | None = None
     fetcher: ModelFetcher | None = None
     threads: TextThreads = field(default_factory=TextThreads)
-    image_threads: ImageThreads = field(default_factory=ImageThreads)
+    image_threads: WorkerThreads = field(default_factory=make_image_threads)
     cluster: Callable[[], ClusterReport | None] = no_cluster
+    traffic: Traffic = field(default_factory=Traffic)
 
 
 def context_of(request: Request) -> ApiContext:

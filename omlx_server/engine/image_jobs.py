@@ -13,6 +13,9 @@ from omlx_server.engine.memory.reservations import JobRoom
 from omlx_server.engine.model_instance import ModelInstance
 from omlx_server.errors import BadRequest
 
+# Of a claim for memory, which lets texts go first.
+_PATIENCE_SECONDS = 20.0
+
 
 def images_to_compute(
     instance: ModelInstance, tokens: tuple[int, ...], salt: bytes, images: Sequence[ImageSpan]
@@ -75,4 +78,5 @@ def _vision_of(instance: ModelInstance) -> Vision:
 
 
 def _room_of(instance: ModelInstance) -> Room:
-    return Boundless() if instance.watch is None else JobRoom(instance.watch.share)
+    watch = instance.watch
+    return Boundless() if watch is None else JobRoom(watch.share, _PATIENCE_SECONDS)

@@ -106,6 +106,12 @@ class ModelInstance:
         return self.scheduler.has_work
 
     @property
+    def waits_for_memory(self) -> bool:
+        """Whether a request was not let in, when last looked, because memory is short."""
+        queued = bool(self.scheduler.queues.waiting)
+        return queued and self.watch is not None and self.watch.guard.pauses
+
+    @property
     def reserved(self) -> int:
         """The bytes that the caches of all sequences at work will take when these are finished."""
         return self.watch.guard.reserved if self.watch is not None else 0

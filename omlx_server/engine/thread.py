@@ -53,6 +53,7 @@ from omlx_server.errors import Unavailable
 _log = logging.getLogger(__name__)
 
 _IDLE_BEAT_SECONDS = 1.0
+_CLAIM_BEAT_SECONDS = 0.02  # in which each job that waits for memory has a turn
 _BEAT_SECONDS = 0.5
 # The next turn of a conversation often comes sooner than this, and goes faster with the memory of
 # the last one.
@@ -136,7 +137,7 @@ class Engine(threading.Thread):
         self._end()
 
     def _turn(self) -> None:
-        self._take_in(wait=self._is_at_rest and not (self._jobs or self._moves))
+        self._take_in(wait=self._is_at_rest and not (self._moves or self._jobs_work))
         self._gather()
         self._turn_instances()
         self._look_after()
@@ -164,11 +165,11 @@ class Engine(threading.Thread):
     def _watch(self, step_loops: Sequence[StepLoop]) -> None:
         """After the turns: look for requests that wait for nothing. An idle thread looks each
         second."""
-        waiting = self._audit.account.waiting if self._audit is not None else ()
-        jobs_work = len(self._jobs) > len(waiting)
+        # What is set aside for other threads, such as those that decode images, comes back.
+        aside = self._audit is not None and self._audit.account.aside > 0
         moving = [step_loop for step_loop in step_loops if step_loop.moves]
         for step_loop in step_loops:
-            others = jobs_work or len(moving) > (step_loop in moving)
+            others = aside or self._jobs_work or len(moving) > (step_loop in moving)
             step_loop.watch(others=others, loading=bool(self._moves))
 
     def _look_after(self) -> None:
@@ -183,7 +184,7 @@ class Engine(threading.Thread):
         now, at_rest = self._clock(), self._is_at_rest
         if at_rest or self._report.has_passed(now):
             self._audit.account.trim()
-        if at_rest and not (self._jobs or self._moves):
+        if at_rest and not (self._jobs or self._moves or self._audit.account.aside):
             self._audit.check(now)
 
     def _say(self) -> None:
@@ -202,6 +203,12 @@ class Engine(threading.Thread):
     # -- one turn ------------------------------------------------------------------------
 
     @property
+    def _jobs_work(self) -> bool:
+        """Whether there are jobs that do not wait for memory."""
+        waiting = self._audit.account.waiting if self._audit is not None else ()
+        return len(self._jobs) > len(waiting)
+
+    @property
     def _is_at_rest(self) -> bool:
         for step_loop in self._step_loops.values():
             if not (step_loop.is_at_rest or step_loop.failed):
@@ -212,7 +219,9 @@ class Engine(threading.Thread):
         """Empty the inbox; when idle, wait for the first message."""
         try:
             if wait:
-                self._take(self.inbox.get(timeout=_IDLE_BEAT_SECONDS))
+                jobs = len(self._jobs)
+                beat = _CLAIM_BEAT_SECONDS / jobs if jobs else _IDLE_BEAT_SECONDS
+                self._take(self.inbox.get(timeout=beat))
             while True:
                 self._take(self.inbox.get_nowait())
         except Empty:

@@ -8,7 +8,7 @@ thread may call it.
 import difflib
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -133,9 +133,23 @@ def located(path: Path, repo_id: str) -> Located:
     return Located(path, (repo_id, repo_id.rpartition("/")[2]))
 
 
-def candidates(dirs: Sequence[Path]) -> Iterator[Located]:
+def candidates(dirs: Sequence[Path]) -> list[Located]:
     """Directories that are models, or may be meant as such: NAME, or each ORG/NAME where ORG has no
-    config.json of its own."""
+    config.json of its own. A directory to which several paths lead is one model with all of their
+    names."""
+    same: dict[str, list[Located]] = {}
+    for model in _paths(dirs):
+        same.setdefault(os.path.realpath(model.path), []).append(model)
+    return [_merged(models) for models in same.values()]
+
+
+def _merged(models: Sequence[Located]) -> Located:
+    """One model for all paths to it; the first that is no link is the path of it."""
+    first = min(models, key=lambda model: model.path.is_symlink() or model.path.parent.is_symlink())
+    return replace(first, names=tuple(dict.fromkeys(n for m in (first, *models) for n in m.names)))
+
+
+def _paths(dirs: Sequence[Path]) -> Iterator[Located]:
     for root in dirs:
         for child in _subdirectories(root.expanduser()):
             inner = [] if _is_file(child / "config.json") else _subdirectories(child)

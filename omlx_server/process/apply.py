@@ -6,8 +6,8 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from omlx_server.api.app import App
+from omlx_server.api.connections.server import HttpServer
 from omlx_server.api.context import ConfigState
-from omlx_server.api.http.server import HttpServer
 from omlx_server.api.models.served import ServedModels
 from omlx_server.api.settings_editor import SettingsEditor
 from omlx_server.process.apply_models import change_instances

@@ -13,12 +13,13 @@ from typing import NoReturn
 
 import uvloop
 
-from omlx_server.api.http.server import HttpServer
+from omlx_server.api.connections.connections import Connections
+from omlx_server.api.connections.server import HttpServer
 from omlx_server.api.own.degraded import DegradedApp, in_one_line
 from omlx_server.errors import ConfigError, UsageError
 from omlx_server.process.config_file import POLL_SECONDS, ConfigFile
 from omlx_server.process.hangup import Hangup
-from omlx_server.process.limits import connection_limits
+from omlx_server.process.limits import connection_limits, raise_descriptors
 from omlx_server.process.listen import listening, url_of
 from omlx_server.process.logs import start_logging
 from omlx_server.service.notify import Notifier, keep_alive
@@ -64,7 +65,9 @@ class _Degraded:
         self._config = config
         self._check = check
         self._notifier = Notifier()
-        self.server = HttpServer(self._app, _GRACE_SECONDS, connection_limits(Server()))
+        self.server = HttpServer(
+            self._app, _GRACE_SECONDS, connection_limits(Server()), Connections(raise_descriptors())
+        )
 
     async def serve(self, salvaged: Salvaged) -> bool:
         """Serve until stopped. True if the program should start anew, False after a signal."""

@@ -1,7 +1,13 @@
-"""Makes the limits of client connections from the settings."""
+"""Limits of client connections, and of the process's descriptors."""
 
-from omlx_server.api.http.connection_timeouts import ConnectionLimits
+import resource
+from contextlib import suppress
+
+from omlx_server.api.connections.connection_timeouts import ConnectionLimits
 from omlx_server.settings.sections import Server
+
+# More than that macOS gives to no process, whatever its hard limit says.
+_MOST_DESCRIPTORS = 10_240
 
 
 def connection_limits(server: Server) -> ConnectionLimits:
@@ -12,3 +18,15 @@ def connection_limits(server: Server) -> ConnectionLimits:
         body_seconds=server.body_timeout_seconds,
         write_seconds=server.write_timeout_seconds,
     )
+
+
+def raise_descriptors() -> int:
+    """Let this process have as many descriptors as it may, and return how many it may have. Call it
+    after mlx-lm is imported, which lowers the limit to 2,048."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = _MOST_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, _MOST_DESCRIPTORS)
+    if soft != resource.RLIM_INFINITY and soft < most:
+        with suppress(ValueError, OSError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+    soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return _MOST_DESCRIPTORS if soft == resource.RLIM_INFINITY else soft

@@ -6,6 +6,7 @@ config is wrong, the settings in force stay as they were. asyncio thread.
 
 import asyncio
 import logging
+import os
 from collections.abc import Awaitable, Callable, Sequence
 
 from omlx_server.api.context import ConfigState
@@ -77,8 +78,7 @@ class Reloader:
 
     async def _changes(self) -> Changes:
         new = await asyncio.to_thread(self._again)
-        gone = self._source is not None and not self._source.exists()
-        if gone and new.source != self._source:
+        if self._source and new.source != self._source and not os.path.lexists(self._source):
             raise ConfigError(f"config file {self._source} is gone")
         self._check(new.settings)
         found = changes(self.settings, new)

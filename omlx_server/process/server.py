@@ -16,9 +16,9 @@ import uvloop
 
 from omlx_server.api.activity.activity import Activity
 from omlx_server.api.app import create_app
+from omlx_server.api.connections.server import HttpServer
 from omlx_server.api.context import ApiContext
 from omlx_server.api.http.own_names import for_others
-from omlx_server.api.http.server import HttpServer
 from omlx_server.api.models.served import ServedModels
 from omlx_server.compute import FAST_BLAS
 from omlx_server.compute.hardware import device
@@ -26,7 +26,7 @@ from omlx_server.errors import OmlxError
 from omlx_server.models.progress import Progress
 from omlx_server.process.apply import HttpSide, ModelsSide, watch_config
 from omlx_server.process.cluster import make_cluster, reports, watch_cluster
-from omlx_server.process.limits import connection_limits
+from omlx_server.process.limits import connection_limits, raise_descriptors
 from omlx_server.process.listen import url_of
 from omlx_server.process.tracing import find_tracer
 from omlx_server.service.notify import Notifier, keep_alive
@@ -66,8 +66,9 @@ def serve(
     Raises:
         UsageError: before anything is served, because the model can't be used.
     """
-    settings = loaded.settings
+    settings, source = loaded.settings, loaded.source
     sys.setswitchinterval(_SWITCH_SECONDS)
+    _log.info("config file: %s", source.absolute() if source else "none; the defaults count")
     _tell_device()
     located = find_model(model, settings, progress)
     refuse_to_chat(located)
@@ -92,12 +93,14 @@ async def _serve(
         models = opened.models
         if tracer is not None:
             stack.push_async_callback(asyncio.to_thread, tracer.shutdown)
-        context = make_context(models, settings, tracer, DiskFetcher(known), reports(cluster))
+        context = make_context(
+            models, settings, tracer, DiskFetcher(known), reports(cluster), raise_descriptors()
+        )
         app = create_app(context)
         grace = settings.server.shutdown_grace_seconds
         activity, limits = context.activity, connection_limits(settings.server)
         ending = partial(_stopping, notifier, activity, stopping)
-        server = HttpServer(app, grace, limits, ending, _leave_soon)
+        server = HttpServer(app, grace, limits, context.traffic.connections, ending, _leave_soon)
         failure.ends(server)
         url = url_of(sock)  # asked for now: a signal may close it before all is there
         starting = asyncio.create_task(_start(models, known, failure, url, ready, notifier))
@@ -108,13 +111,18 @@ async def _serve(
         beating = asyncio.create_task(
             keep_alive(notifier, lambda: models.vitals.alive(time.monotonic()))
         )
-        # Who only listens to what the server is doing gives it no work.
-        freed = Freed(lambda: server.under_way <= activity.live.listeners)
-        looking = [asyncio.create_task(one.watch()) for one in (freed, activity.memory)]
+        looking = _look_after_memory(server, activity)
         await server.run_on(sock)
         for task in (starting, watching, beating, *looking):
             task.cancel()
     return server.exit_code
+
+
+def _look_after_memory(server: HttpServer, activity: Activity) -> list[asyncio.Task[None]]:
+    """Give freed memory back at rest, and record what is held."""
+    # Who only listens to what the server is doing gives it no work.
+    freed = Freed(lambda: server.under_way <= activity.live.listeners)
+    return [asyncio.create_task(one.watch()) for one in (freed, activity.memory)]
 
 
 def _stopping(notifier: Notifier, activity: Activity, stopping: threading.Event) -> None:

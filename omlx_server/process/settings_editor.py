@@ -25,7 +25,11 @@ from omlx_server.settings.values import (
 
 Kind = Literal["bool", "int", "float", "choice", "text", "list", "table"]
 
-_ACCESS = "auth."
+_OWN_MACHINE_ONLY = (
+    *("auth.", "cluster.", "server.host", "server.uds"),
+    *("server.allowed_hosts", "server.cors_origins"),
+)
+"""Keys, or beginnings of keys, that decide who reaches the server or what it starts elsewhere."""
 _KINDS: Mapping[str, Kind] = {
     "boolean": "bool",
     "integer": "int",
@@ -33,7 +37,10 @@ _KINDS: Mapping[str, Kind] = {
     "array": "list",
     "object": "table",
 }
-_BY_HAND = "it decides who may call the server: `omlx-server config set` on its machine changes it"
+_BY_HAND = (
+    "it decides who reaches the server or what it starts: `omlx-server config set` on the server's "
+    "machine changes it"
+)
 
 
 class ConfigEditor:
@@ -121,7 +128,7 @@ def _text(key: str, value: object, loaded: Loaded) -> str:
         BadRequest: there is no such key, it may not be changed so, or not to this value.
         Conflict: a flag or the environment sets it.
     """
-    if key in SECRETS or key.startswith(_ACCESS):
+    if key in SECRETS or key.startswith(_OWN_MACHINE_ONLY):
         raise BadRequest(f"{key}: {_BY_HAND}", param=key)
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
     try:

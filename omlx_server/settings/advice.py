@@ -1,9 +1,10 @@
 """Warnings about settings that are valid, but hardly what the user means. Pure, except that the
-mode of the config file is looked at."""
+mode of the config file is looked at, and whether there is one in the working directory."""
 
 from collections.abc import Collection, Iterator
+from pathlib import Path
 
-from omlx_server.settings.layers import Loaded
+from omlx_server.settings.layers import Loaded, search_path
 from omlx_server.settings.overrides import said
 from omlx_server.settings.sections import Cache, Models, Settings, Speculation
 from omlx_server.settings.values import SECRETS, value_of
@@ -11,11 +12,11 @@ from omlx_server.settings.whole_file import OTHERS
 
 
 def warnings(loaded: Loaded) -> list[str]:
-    """One line for each setting without effect, each contradiction, and a file with secrets that
-    others may read."""
+    """One line for each setting without effect, each contradiction, a file with secrets that others
+    may read, and one in the working directory that is not used."""
     settings = loaded.settings
     found = [*_without_effect(loaded), *_contradictions(settings), *_without_unit(settings.cache)]
-    return [*found, *_readable_secrets(loaded)]
+    return [*found, *_readable_secrets(loaded), *_unused_file(loaded)]
 
 
 def unknown_models(models: Models, known: Collection[str]) -> Iterator[str]:
@@ -80,6 +81,12 @@ def _speculation(settings: Settings) -> Iterator[tuple[str, Speculation]]:
     for name, own in settings.models.overrides.items():
         if said(own.speculation):
             yield f"models.overrides.{name}.speculation", settings.speculation_of([name])
+
+
+def _unused_file(loaded: Loaded) -> Iterator[str]:
+    near = Path("omlx.toml")
+    if loaded.source in (None, *search_path()) and near.is_file():
+        yield f"{near.absolute()} is not used: --config {near} or OMLX_CONFIG={near} would take it"
 
 
 def _readable_secrets(loaded: Loaded) -> Iterator[str]:

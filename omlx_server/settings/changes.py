@@ -49,15 +49,29 @@ def changes(old: Settings, new: Loaded) -> Changes:
     """The changes from `old`, the settings in force, to `new`.
 
     Raises:
-        ConfigError: new values that apply at once contradict old ones that stay until a restart.
+        ConfigError: new values that apply at once contradict old ones that stay until a restart, or
+            no layer of the config has API keys any more.
     """
     different = [key for key in KEYS if value_of(old, key) != value_of(new.settings, key)]
     applied = [key for key in different if _applies(key, old, new.settings)]
+    in_force = _in_force(old, new.settings, applied)
+    _keys_are_not_lost(old, new)
     return Changes(
         tuple(_change(key, old, new.settings) for key in applied),
         tuple(_change(key, old, new.settings) for key in different if key not in applied),
-        _in_force(old, new.settings, applied),
+        in_force,
     )
+
+
+def _keys_are_not_lost(old: Settings, new: Loaded) -> None:
+    """Raises ConfigError if a server with API keys would be opened by a config that says nothing of
+    keys: the file may have been emptied by mistake, or be half written."""
+    if old.auth.api_keys and new.origins["auth.api_keys"] == "default":
+        raise ConfigError(
+            "auth.api_keys is not in the config any more, and without keys everybody could use the "
+            "server",
+            hint="if that is meant, write `api_keys = []` below [auth], or restart the server",
+        )
 
 
 def _applies(key: str, old: Settings, new: Settings) -> bool:

@@ -79,11 +79,7 @@ def load(
 def search_path() -> tuple[Path, ...]:
     """The paths at which a config file is looked for, in this order, when neither --config nor
     $OMLX_CONFIG names one. Raises PlaceUnusable if this user has no home directory."""
-    return (
-        Path("omlx.toml"),
-        own_place(USER_CONFIG),
-        Path("/etc/omlx_server/config.toml"),
-    )
+    return own_place(USER_CONFIG), Path("/etc/omlx_server/config.toml")
 
 
 def named_config(config: Path | None, environ: Mapping[str, str]) -> Path | None:
@@ -92,15 +88,30 @@ def named_config(config: Path | None, environ: Mapping[str, str]) -> Path | None
 
 
 def find_config(config: Path | None = None, environ: Mapping[str, str] = os.environ) -> Path | None:
-    """The config file in use, if any. Raises ConfigError if `config` or $OMLX_CONFIG names a file
-    that does not exist."""
+    """The config file in use, if any; it may be something else than a file, which can't be read.
+
+    Raises:
+        ConfigError: `config` or $OMLX_CONFIG names a file that does not exist.
+        PlaceUnusable: a place of a config file can't be looked at.
+    """
     named = named_config(config, environ)
     if named is None:
-        return next((path for path in search_path() if path.is_file()), None)
-    if not named.is_file():
+        return next(filter(_is_there, search_path()), None)
+    if not _is_there(named):
         by = "--config" if config else "OMLX_CONFIG"
         raise ConfigError(f"config file {named} not found ({by})", hint="check the path")
     return named
+
+
+def _is_there(path: Path) -> bool:
+    """Whether anything is at `path`: also a directory, or a link that leads nowhere."""
+    try:
+        path.lstat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError as error:
+        raise PlaceUnusable(f"config file {path} can't be read: {error.strerror}") from None
+    return True
 
 
 # --- The layers ----------------------------------------------------------------------------------
@@ -156,6 +167,8 @@ def read_config(path: Path) -> str:
         ConfigError: it is not UTF-8.
     """
     try:
+        if not path.is_file():  # to read a pipe could take for ever
+            raise PlaceUnusable(f"config file {path} can't be read: it is no file")
         return path.read_bytes().decode("utf-8-sig")
     except OSError as error:
         raise PlaceUnusable(f"config file {path} can't be read: {error.strerror}") from None

@@ -6,14 +6,17 @@ from dataclasses import replace
 from typing import Any
 
 from omlx_server.api.activity.activity import Activity
+from omlx_server.api.connections.connections import DEFAULT_DESCRIPTORS, Connections
 from omlx_server.api.context import ApiContext
 from omlx_server.api.http.admin_access import AdminAccess
+from omlx_server.api.http.bodies import Bodies, bound_for
 from omlx_server.api.http.exchange import Tracer
 from omlx_server.api.http.own_names import OwnNames, is_loopback
 from omlx_server.api.http.static_files import WebFiles
 from omlx_server.api.metric_helpers import OWN, VLLM
 from omlx_server.api.metrics.cluster import no_cluster
 from omlx_server.api.metrics.metrics import Metrics
+from omlx_server.api.metrics.traffic import Traffic
 from omlx_server.api.models.fetcher import ModelFetcher
 from omlx_server.api.models.served import ServedModels
 from omlx_server.api.response_store.disk import DiskStore
@@ -21,6 +24,7 @@ from omlx_server.api.response_store.store import MemoryStore, NoStore, Store
 from omlx_server.core.cluster.state import ClusterReport
 from omlx_server.settings import Settings
 from omlx_server.settings.admin_token import TokenFileError, admin_token, read_admin_token
+from omlx_server.wiring.memory import shares_of
 
 _log = logging.getLogger(__name__)
 
@@ -31,13 +35,17 @@ def make_context(
     tracer: Tracer | None = None,
     fetcher: ModelFetcher | None = None,
     cluster: Callable[[], ClusterReport | None] = no_cluster,
+    descriptors: int = DEFAULT_DESCRIPTORS,
 ) -> ApiContext:
+    """The context of a server whose process may have so many `descriptors`."""
     server = settings.server
+    bodies = bound_for(shares_of(settings, cold=False).limit), server.body_timeout_seconds
+    traffic = Traffic(Connections(descriptors), Bodies(*bodies), Bodies(0, bodies[1]))
     responses = make_response_store(settings)
     shared = VLLM if "vllm" in settings.metrics.compat else OWN
     return ApiContext(
         models=models,
-        metrics=Metrics(models, shared, responses, cluster),
+        metrics=Metrics(models, shared, responses, cluster, traffic),
         activity=Activity(models),
         responses=responses,
         per_key_salt=settings.cache.salt == "per-key",
@@ -47,6 +55,7 @@ def make_context(
         tracer=tracer,
         fetcher=fetcher,
         cluster=cluster,
+        traffic=traffic,
         admin=make_admin_access(settings),
         shows_metrics=settings.metrics.enabled,
         web=WebFiles() if settings.web.enabled else None,

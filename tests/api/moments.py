@@ -90,6 +90,7 @@ def opened(tiny_models: Path) -> Open:
             assert engine.open_requests == 0
         finally:
             await engine.stop()
+            served.grammars.close()
         assert not failures
 
     return opened

@@ -3,7 +3,7 @@ tested without being named here."""
 
 import importlib
 import pkgutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cache
 from typing import Any
 
@@ -116,23 +116,45 @@ def good(node: Node) -> int:
     return max(1, lowest) if node.get("maximum", 1) >= 1 else lowest
 
 
-def numbers(node: Node, defs: Node, deep: int = _DEEP) -> Iterator[tuple[str, Node]]:
+def numbers(node: Node, defs: Node) -> Iterator[tuple[str, Node]]:
     """For each place of a number: a document with the word HERE at that place, and its schema."""
+    return places(node, defs, lambda leaf: leaf.get("type") in ("integer", "number"), _DEEP)
+
+
+def texts(node: Node, defs: Node) -> Iterator[tuple[str, Node]]:
+    """As `numbers`, for each place where any text may stand, be it as a key or in any JSON."""
+    return places(node, defs, _takes_texts, 2 * _DEEP)
+
+
+def _takes_texts(leaf: Node) -> bool:
+    is_any = not leaf.keys() & {"type", "anyOf", "enum", "const"}
+    return is_any or (leaf.get("type") == "string" and not leaf.keys() & {"enum", "const"})
+
+
+def places(
+    node: Node, defs: Node, fits: Callable[[Node], bool], deep: int
+) -> Iterator[tuple[str, Node]]:
+    """For each place of a value whose schema `fits`: a document with the word HERE there, and that
+    schema."""
     node = _resolved(node, defs)
     if deep == 0:
         return
-    if node.get("type") in ("integer", "number"):
+    if fits(node):
         yield "HERE", node
     for part in node.get("anyOf", []):
-        yield from numbers(part, defs, deep - 1)
+        yield from places(part, defs, fits, deep - 1)
     if "items" in node:
-        for text, leaf in numbers(node["items"], defs, deep - 1):
+        for text, leaf in places(node["items"], defs, fits, deep - 1):
             yield f"[{text}]", leaf
-    if isinstance(node.get("additionalProperties"), dict):
-        for text, leaf in numbers(node["additionalProperties"], defs, deep - 1):
+    if (others := node.get("additionalProperties")) not in (None, False):
+        others = {} if others is True else others
+        key = {"type": "string", **node.get("propertyNames", {})}
+        if fits(key):
+            yield f"{{HERE: {orjson.dumps(least(others, defs)).decode()}}}", key
+        for text, leaf in places(others, defs, fits, deep - 1):
             yield f'{{"5": {text}}}', leaf
     for name, part in node.get("properties", {}).items():
-        for text, leaf in numbers(part, defs, deep - 1):
+        for text, leaf in places(part, defs, fits, deep - 1):
             yield _with(node, defs, name, text), leaf
 
 

@@ -21,7 +21,7 @@ NOT_BOOLS: list[Any] = ["yes", MARKER, 0, 1, 1.0, [True], {MARKER: True}]
 NOT_LISTS: list[Any] = [5, MARKER, True, {MARKER: 1}]
 
 WRONG_VALUES: dict[str, list[Any]] = {
-    "model": [*NOT_TEXTS, "", None],
+    "model": [*NOT_TEXTS, "", None, "x" * 1025],
     "messages": [*NOT_LISTS, [], None, [[]], ["user"], [None], [5]],
     "temperature": [*NOT_NUMBERS, -0.1, 2.1, 1e300, 10**30],
     "top_p": [*NOT_NUMBERS, -0.1, 1.1],
@@ -256,7 +256,7 @@ def test_a_missing_field_is_named(tiny: ServerProcess, missing: str) -> None:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-@pytest.mark.parametrize("name", ["no/such", "../../etc/passwd", "/tmp", "x" * 100_000, "é\n"])
+@pytest.mark.parametrize("name", ["no/such", "../../etc/passwd", "/tmp", "x" * 1024, "é\n"])
 def test_no_other_model_is_ever_loaded(tiny: ServerProcess, name: str, stream: bool) -> None:
     error = refused(tiny, {**fields("model", name), "stream": stream}, 404)
     assert (error["code"], error["param"]) == ("model_not_found", "model")

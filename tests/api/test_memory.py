@@ -46,7 +46,7 @@ from tests.api.stories import metrics
 __all__ = ["opened"]
 
 LINES = ("weights", "live", "blocks", "checkpoints", "pending", "step", "pool")
-BESIDE = ("grammars", "token_ids", "responses", "resident")
+BESIDE = ("grammars", "token_ids", "responses", "bodies", "resident")
 LIMIT = 1_200_000
 A, B = "the-key-of-many", "the-key-of-one"
 LONG = "word " * 800

@@ -12,6 +12,7 @@ from starlette.types import Message
 
 from omlx_server.api.admin.settings import SettingsPatch
 from omlx_server.api.http import json_body
+from omlx_server.api.http.bodies import BODY, Bodies
 from omlx_server.api.http.json_body import StrictModel
 from omlx_server.errors import BadRequest
 from tests.api.routes import bodies, good, numbers
@@ -50,7 +51,8 @@ def read(kind: type[StrictModel], text: str) -> StrictModel:
     async def receive() -> Message:
         return {"type": "http.request", "body": text.encode(), "more_body": False}
 
-    request = Request({"type": "http", "method": "POST", "headers": []}, receive)
+    scope = {"type": "http", "method": "POST", "headers": [], BODY: lambda: Bodies().of(b"")}
+    request = Request(scope, receive)
     return asyncio.run(json_body.read(request, kind, 2**20))
 
 

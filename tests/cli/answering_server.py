@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.cli.home import CONFIG
 from tests.cli.json_handler import JsonHandler
 
 KEY, TOKEN = "sk-hunter2", "t" * 32
@@ -77,7 +78,7 @@ def server(home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
         thread = threading.Thread(target=http.serve_forever, kwargs={"poll_interval": 0.02})
         thread.start()
         known.url = f"http://127.0.0.1:{http.server_port}"
-        (home / "omlx.toml").write_text(
+        (home / CONFIG).write_text(
             f'[server]\nport = {http.server_port}\n[auth]\napi_keys = ["{KEY}"]\n'
             f'[models]\ndirs = ["{home}/models"]\nuse_hf_cache = false\n'
         )

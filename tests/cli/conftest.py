@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.cli.home import CONFIG
+
 FAKE_SERVER = Path(__file__).with_name("fake_server.py")
 
 
@@ -18,6 +20,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("NO_COLOR", "1")
     monkeypatch.chdir(tmp_path)
+    (tmp_path / CONFIG).parent.mkdir(mode=0o700, parents=True)
     return tmp_path
 
 

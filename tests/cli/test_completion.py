@@ -13,6 +13,7 @@ from omlx_server import settings
 from omlx_server.cli.shell.complete import complete_keys, complete_models, values_of
 from omlx_server.cli.talk.commands import complete_clients
 from omlx_server.models.locate import candidates
+from tests.cli.home import CONFIG
 from tests.cli.program import HEAVY, LIST_IMPORTS
 
 ROOT = Path(__file__).parents[2]
@@ -87,7 +88,7 @@ def test_aliases_the_default_and_other_directories(
     monkeypatch.setenv("OMLX_MODELS__DIRS", str(tmp_path / "other"))
     monkeypatch.setenv("OMLX_MODELS__USE_HF_CACHE", "false")
     monkeypatch.setenv("OMLX_MODELS__DEFAULT", "usual")
-    (tmp_path / "omlx.toml").write_text('[models.aliases]\nsmall = "org/theirs"\n')
+    (tmp_path / CONFIG).write_text('[models.aliases]\nsmall = "org/theirs"\n')
     assert complete_models("") == ["starter", "far", "small", "usual"]
 
 
@@ -123,7 +124,7 @@ def test_values_of_settings(models: Path) -> None:
 
 
 def test_a_broken_config_offers_nothing(tmp_path: Path) -> None:
-    (tmp_path / "omlx.toml").write_text("= nonsense")
+    (tmp_path / CONFIG).write_text("= nonsense")
     assert complete_models("") == []
 
 

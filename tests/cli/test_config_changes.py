@@ -24,6 +24,7 @@ from omlx_server.errors import UsageError
 from omlx_server.settings import edit
 from omlx_server.settings.json_schema import json_schema
 from omlx_server.settings.values import plain
+from tests.cli.home import CONFIG
 from tests.cli.program import HEAVY, imported_by
 
 EXAMPLE = Path(__file__).parents[2] / "config" / "omlx.example.toml"
@@ -54,7 +55,7 @@ def done(*arguments: str, env: dict[str, str] | None = None) -> str:
 
 @pytest.fixture
 def file(home: Path) -> Path:
-    path = home / "omlx.toml"
+    path = home / CONFIG
     path.write_text(COMMENTED)
     return path
 
@@ -85,8 +86,9 @@ def test_a_new_key_and_a_new_section_leave_all_lines_that_were_there(file: Path)
 
 
 def test_without_a_file_the_users_is_made_for_its_owner_only(home: Path) -> None:
+    made = home / CONFIG
+    made.parent.rmdir()
     done("set", "logging.level", "debug")
-    made = home / ".config" / "omlx_server" / "config.toml"
     assert settings.load().source == made
     assert settings.load().settings.logging.level == "debug"
     assert stat.S_IMODE(made.stat().st_mode) == 0o600
@@ -98,9 +100,9 @@ def test_mode_and_link_of_a_file_stay(home: Path) -> None:
     real = home / "dotfiles.toml"
     real.write_text(COMMENTED)
     real.chmod(0o640)
-    (home / "omlx.toml").symlink_to(real)
+    (home / CONFIG).symlink_to(real)
     done("set", "server.port", "1")
-    assert (home / "omlx.toml").is_symlink()
+    assert (home / CONFIG).is_symlink()
     assert stat.S_IMODE(real.stat().st_mode) == 0o640
     assert "port = 1 " in real.read_text()
 
@@ -124,7 +126,7 @@ def test_what_would_be_invalid_is_refused_and_the_file_stays(
     assert (result.exit_code, result.stdout) == (2, "")
     assert words in result.stderr
     assert file.read_text() == COMMENTED
-    assert [path.name for path in file.parent.iterdir()] == ["omlx.toml"]
+    assert [path.name for path in file.parent.iterdir()] == ["config.toml"]
 
 
 def test_a_file_that_is_broken_elsewhere_is_not_touched(file: Path) -> None:
@@ -214,7 +216,7 @@ def test_what_is_no_text_is_refused_and_leaves_nothing(file: Path, key: str, val
     assert (result.exit_code, result.stdout) == (2, "")
     assert "is not UTF-8" in result.stderr
     assert file.read_text() == COMMENTED
-    assert [path.name for path in file.parent.iterdir()] == ["omlx.toml"]
+    assert [path.name for path in file.parent.iterdir()] == ["config.toml"]
 
 
 def test_a_closed_stdin_is_empty_and_no_terminal(
@@ -303,7 +305,7 @@ def _flag(value: object) -> str:
 
 
 def test_get_prints_a_whole_section_as_a_config_file_has_it(home: Path) -> None:
-    (home / "omlx.toml").write_text(
+    (home / CONFIG).write_text(
         '[auth]\napi_keys = ["hunter2-hunter2"]\n[logging]\nlevel = "debug"\n'
     )
     assert done("get", "logging") == 'level = "debug"\nformat = "auto"\nfile = ""\n'
@@ -313,10 +315,10 @@ def test_get_prints_a_whole_section_as_a_config_file_has_it(home: Path) -> None:
         assert "hunter2" not in done(*words) and "**********" in done(*words)
 
 
-def test_get_prints_what_a_script_can_use(file: Path) -> None:
+def test_get_prints_what_a_script_can_use(file: Path, home: Path) -> None:
     assert done("get", "server.port") == "9000\n"
     assert done("get", "server.host") == "127.0.0.1\n"
-    assert done("get", "cache.cold_dir").strip() == str(file.parent / ".cache/omlx_server/kv")
+    assert done("get", "cache.cold_dir").strip() == str(home / ".cache/omlx_server/kv")
     assert done("get", "cache.enabled") == "true\n"
     assert json.loads(done("get", "server.allowed_hosts", "--json")) == ["localhost", "127.0.0.1"]
     assert done("get", "server.port", "--set", "server.port=5") == "5\n"

@@ -11,6 +11,7 @@ from typer.testing import CliRunner, Result
 from omlx_server import settings
 from omlx_server.cli.app import app
 from omlx_server.settings import edit
+from tests.cli.home import CONFIG
 
 NAME = "org/Qwen2.5-7B"
 FILES = {
@@ -79,7 +80,7 @@ def parts(key: str) -> list[str]:
 
 @pytest.mark.parametrize("text", FILES.values(), ids=FILES)
 def test_any_key_goes_into_any_file_and_out_again_and_comments_stay(text: str, home: Path) -> None:
-    file = home / "omlx.toml"
+    file = home / CONFIG
     comments = [line.partition("#")[2].strip() for line in text.splitlines() if "#" in line]
     for key, (given, value) in KEYS.items():
         file.write_bytes(text.encode())
@@ -143,7 +144,7 @@ def without_key(values: dict[str, Any], path: list[str]) -> dict[str, Any]:
 
 
 def test_one_after_the_other_into_one_file(home: Path) -> None:
-    file = home / "omlx.toml"
+    file = home / CONFIG
     file.write_text("# mine\n")
     expected: dict[str, Any] = {}
     for key, (given, value) in KEYS.items():
@@ -156,7 +157,7 @@ def test_one_after_the_other_into_one_file(home: Path) -> None:
 
 
 def test_what_is_written_is_what_a_server_would_do(home: Path) -> None:
-    (home / "omlx.toml").write_text("")
+    (home / CONFIG).write_text("")
     for key in ("context_length", "kv_cache.bits", "pin", "chat_template_kwargs.enable_thinking"):
         config("set", f"models.overrides.{NAME}.{key}", KEYS[key][0])
     overrides = settings.load().settings.overrides_of([NAME])
@@ -189,13 +190,13 @@ def test_what_is_written_is_what_a_server_would_do(home: Path) -> None:
         ("presets.coder.temperature", "3", "presets.coder.temperature: expected a number from 0"),
         ("presets.coder.temprature", "1", "models.overrides.NAME.presets.PRESET.temperature?"),
         ("chat_template", "none.jinja", "none.jinja can't be read: No such file"),
-        ("chat_template", "omlx.toml", "omlx.toml: the chat template does not show the user's"),
+        ("chat_template", "config.toml", "config.toml: the chat template does not show the user's"),
     ],
 )
 def test_what_is_wrong_is_refused_with_the_nearest_and_the_file_stays(
     home: Path, key: str, value: str, words: str
 ) -> None:
-    file = home / "omlx.toml"
+    file = home / CONFIG
     file.write_text('[models.overrides.a]\nkv_cache = { scheme = "affine" }\n')
     assert words in refused("set", f"models.overrides.a.{key}", value)
     assert file.read_text() == '[models.overrides.a]\nkv_cache = { scheme = "affine" }\n'
@@ -217,11 +218,9 @@ def test_a_key_of_a_file_that_is_wrong_is_named(
     home: Path, table: str, said: str, hint: str
 ) -> None:
     """As everywhere, though all models together are one setting."""
-    (home / "omlx.toml").write_text(
-        f"[models.overrides.b]\nttl = 1\n[models.overrides.a]\n{table}\n"
-    )
+    (home / CONFIG).write_text(f"[models.overrides.b]\nttl = 1\n[models.overrides.a]\n{table}\n")
     answer = refused("validate")
-    assert said in answer and "omlx.toml)" in answer
+    assert said in answer and "config.toml)" in answer
     assert hint in answer
 
 
@@ -246,7 +245,7 @@ def test_a_template_is_taken_as_a_path_from_the_config_file(home: Path) -> None:
 def test_get_says_what_is_not_set_and_for_whom_something_is(home: Path) -> None:
     said = refused("get", "models.overrides.a.ttl", code=1)
     assert said == "error: models.overrides.a.ttl is not set\nhint: no model has any overrides\n"
-    (home / "omlx.toml").write_text('[models.overrides."org/b"]\nttl = 5\npin = false\n')
+    (home / CONFIG).write_text('[models.overrides."org/b"]\nttl = 5\npin = false\n')
     assert "there are overrides of org/b" in refused("get", "models.overrides.a.ttl", code=1)
     assert "is not set" in refused("get", "models.overrides.org/b.context_length", code=1)
     assert "is not set" in refused("get", "models.overrides.org/b.sampling.top_p", code=1)
@@ -258,13 +257,13 @@ def test_get_says_what_is_not_set_and_for_whom_something_is(home: Path) -> None:
 
 
 def test_text_is_printed_bare_for_scripts(home: Path) -> None:
-    (home / "omlx.toml").write_text('[models.overrides.a]\ntool_parser = "x"\nsampling.top_k = 2\n')
+    (home / CONFIG).write_text('[models.overrides.a]\ntool_parser = "x"\nsampling.top_k = 2\n')
     assert config("get", "models.overrides.a.tool_parser").stdout == "x\n"
     assert config("get", "models.overrides.a.sampling").stdout == '{"top_k": 2}\n'
 
 
 def test_it_says_when_the_environment_wins(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (home / "omlx.toml").touch()
+    (home / CONFIG).touch()
     monkeypatch.setenv("OMLX_MODELS__OVERRIDES", '{"a": {"ttl": 9}}')
     result = config("set", "models.overrides.a.ttl", "5")
     assert "env OMLX_MODELS__OVERRIDES wins" in result.stderr

@@ -19,6 +19,7 @@ from omlx_server.cli.app import app
 from omlx_server.cli.shell.progress import open_display
 from omlx_server.models.catalogue import STARTER
 from omlx_server.models.hub.part import bytes_here
+from tests.cli.home import CONFIG
 from tests.cli.program import HEAVY, imported_by
 from tests.cli.terminal import Terminal
 from tests.models import fake_hub
@@ -61,7 +62,7 @@ def test_list_as_a_table_and_as_json(models: Path, home: Path) -> None:
     make(models / "acme" / "tiny-4bit", weights=1500)
     (models / "old").mkdir()
     (models / "old" / "pytorch_model.bin").touch()
-    (home / "omlx.toml").write_text('[models.aliases]\nsmall = "tiny-4bit"\n')
+    (home / CONFIG).write_text('[models.aliases]\nsmall = "tiny-4bit"\n')
     table = omlx("list")
     row = next(line for line in table.splitlines() if "acme/tiny-4bit" in line)
     assert row.split() == ["acme/tiny-4bit", "chat", "1.5", "kB", "2048", "directory"]
@@ -113,14 +114,14 @@ def test_rm_takes_the_second_of_two_by_its_path_and_nothing_from_outside(
 
 def test_rm_does_not_take_an_alias(models: Path, home: Path) -> None:
     make(models / "tiny")
-    (home / "omlx.toml").write_text('[models.aliases]\nsmall = "tiny"\n')
+    (home / CONFIG).write_text('[models.aliases]\nsmall = "tiny"\n')
     assert "another name of tiny" in omlx("rm", "small", "--yes", code=2)
     assert (models / "tiny").is_dir()
 
 
 # --- alias ---------------------------------------------------------------------------------------
 
-CONFIG = """# mine
+MINE = """# mine
 [server]
 port = 9000  # not 8000
 
@@ -138,16 +139,16 @@ level = "debug"
 
 def test_an_alias_is_written_and_comments_stay(models: Path, home: Path) -> None:
     make(models / "acme" / "tiny")
-    file = home / "omlx.toml"
-    file.write_text(CONFIG)
+    file = home / CONFIG
+    file.write_text(MINE)
     omlx("alias", "small", "acme/tiny")
     line = 'gpt-4o = "starter"\n'
-    assert file.read_text().replace('small = "acme/tiny"\n', "") == CONFIG
+    assert file.read_text().replace('small = "acme/tiny"\n', "") == MINE
     assert file.read_text().index(line) < file.read_text().index("small = ")
     assert json.loads(omlx("alias", "--json")) == {"gpt-4o": "starter", "small": "acme/tiny"}
     assert omlx("alias") == "gpt-4o -> starter\nsmall -> acme/tiny\n"
     assert json.loads(omlx("alias", "--remove", "small", "--json")) == {"gpt-4o": "starter"}
-    assert file.read_text() == CONFIG
+    assert file.read_text() == MINE
     assert json.loads(omlx("alias", "small", "acme/tiny", "--json")) == {
         "gpt-4o": "starter",
         "small": "acme/tiny",
@@ -164,17 +165,17 @@ def test_an_alias_is_written_and_comments_stay(models: Path, home: Path) -> None
         "models.default = 'x'\n",
         "[models]\ndefault = 'x'\n[models.overrides.a]\npin = true\n",
         "[models.overrides.a]\npin = true\n",
-        CONFIG,
+        MINE,
     ],
 )
 def test_any_shape_of_a_file_takes_an_alias(text: str, models: Path, home: Path) -> None:
-    (home / "omlx.toml").write_text(text)
+    (home / CONFIG).write_text(text)
     make(models / "tiny")
     omlx("alias", "my model", "tiny")
     assert json.loads(omlx("alias", "--json"))["my model"] == "tiny"
     omlx("alias", "my model", "starter")
     omlx("alias", "--remove", "my model")
-    assert "my model" not in (home / "omlx.toml").read_text()
+    assert "my model" not in (home / CONFIG).read_text()
 
 
 def test_an_alias_may_stand_for_a_model_with_an_adapter(models: Path) -> None:
@@ -187,7 +188,7 @@ def test_an_alias_may_stand_for_a_model_with_an_adapter(models: Path) -> None:
 
 def test_aliases_that_make_no_sense_are_refused(models: Path, home: Path) -> None:
     make(models / "acme" / "tiny")
-    (home / "omlx.toml").write_text(CONFIG)
+    (home / CONFIG).write_text(MINE)
     for arguments, words in (
         (("tiny", "starter"), "has the name tiny already"),
         (("starter", "tiny"), "has the name starter already"),
@@ -205,15 +206,15 @@ def test_aliases_that_make_no_sense_are_refused(models: Path, home: Path) -> Non
         (("a\nb", "tiny"), "can't be a name"),
     ):
         assert words in omlx("alias", *arguments, code=2)
-    assert (home / "omlx.toml").read_text() == CONFIG
+    assert (home / CONFIG).read_text() == MINE
 
 
 @pytest.mark.parametrize("text", ["[models]\naliases = 3\n", "models = 3\n", "[models\n"])
 def test_a_file_that_is_wrong_stays_as_it_is(text: str, models: Path, home: Path) -> None:
-    (home / "omlx.toml").write_text(text)
+    (home / CONFIG).write_text(text)
     make(models / "tiny")
     omlx("alias", "small", "tiny", code=2)
-    assert (home / "omlx.toml").read_text() == text
+    assert (home / CONFIG).read_text() == text
 
 
 # --- pull ----------------------------------------------------------------------------------------

@@ -1,14 +1,20 @@
 """A decode that verifies drafts gives what decodes of single tokens give, whatever the drafts were,
 and the caches go on as if nothing wrong had been in them."""
 
+from collections.abc import Sequence
+
+import mlx.core as mx
 import pytest
 
 from omlx_server.compute.runner import ModelRunner
+from omlx_server.compute.sampler import Sampled
+from omlx_server.compute.verify import Feed, Verifying
 from omlx_server.core.request import RequestId, SampledRow
 from omlx_server.core.speculation.verifies import Verifies
 from omlx_server.core.step import Chunk, Join, SequenceId, Step
 from tests.compute.drive import sampling
 from tests.compute.oracle import greedy
+from tests.compute.sampling import live
 from tests.compute.warm_runs import tiny, tokens
 from tests.tiny_models import CONFIGS, VOCAB
 
@@ -50,6 +56,18 @@ class Rows:
     def check(self) -> None:
         for got, answer in zip(self.got, self.answers, strict=True):
             assert got == answer[: len(got)]
+
+
+def test_the_constraint_behind_the_last_right_token_takes_the_next() -> None:
+    """Of two rows: one drafts two tokens, of which the first is right; the other drafts none."""
+    state, accepted = live.row("a", VOCAB), list[Sequence[int]]()
+    feeds = [Feed((5, 6), [state] * 3), Feed((), [state])]
+    behind = {place: live.Fixed() for place in range(4)}
+    sampled = Sampled(mx.array([5, 9, 0, 7]), constraints=dict(behind))
+    rows = Verifying(feeds, sampled, lambda *told: accepted.extend(told)).to_host()
+    assert accepted == [[1, 0], [9, 7]]
+    assert [[token.id for token in row.tokens] for row in rows] == [[5, 9], [7]]
+    assert [one.told for one in behind.values()] == [[], [9], [], [7]]
 
 
 def verifying(needed: Verifies) -> list[str]:

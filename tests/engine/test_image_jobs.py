@@ -11,10 +11,13 @@ import pytest
 
 from omlx_server.compute.hardware import device
 from omlx_server.core.request import Request, RequestId, SamplingParams
+from omlx_server.core.scheduler import watchdog
+from omlx_server.core.scheduler.watchdog import Stalls
+from omlx_server.engine import image_jobs
 from omlx_server.engine.client.generation import now
 from omlx_server.engine.client.model_client import GeneratorClient
 from omlx_server.engine.model_instance import ModelInstance
-from omlx_server.errors import BadRequest, NoMemory
+from omlx_server.errors import BadRequest, NoMemory, Unavailable
 from tests.compute.vision.prompts import (
     LARGE,
     Told,
@@ -259,10 +262,11 @@ def test_who_waits_for_memory_gets_it_when_others_have_given_it_back(directory: 
 
             async with client.setting_aside(most // 2):
                 waits = [asyncio.create_task(hold(name)) for name in "ab"]
-                await until(lambda: house.account.awaited > most)
+                await until(lambda: len(house.account.waiting) == 2)
+                assert house.account.awaited == 0  # texts that come meanwhile go first
                 assert not entered
                 waits[0].cancel()
-                await until(lambda: house.account.awaited == most)
+                await until(lambda: len(house.account.waiting) == 1)
             await waits[1]
             assert entered == ["b"]
             assert await house.engine.call(aside(house)) == 0
@@ -353,5 +357,91 @@ def test_images_are_seen_beside_streams(directory: Path) -> None:
             assert await client.ask(runs) == 2 * 4
             counted = house.engine.counted[KIND].images
             assert counted.computed == 2 * 4 and counted.seconds > 0
+
+    play(scene())
+
+
+# -- beside texts --------------------------------------------------------------------------
+
+
+def test_images_that_wait_for_memory_keep_no_text_waiting(directory: Path) -> None:
+    async def scene() -> None:
+        async with house_of(directory, memory={"limit": 8 * MB}) as (house, client):
+            most = await house.engine.call(lambda: house.account.most())
+
+            async def hold() -> None:
+                async with client.setting_aside(most):
+                    pass
+
+            async with client.setting_aside(most // 2):
+                waits = [asyncio.create_task(hold()) for _ in range(8)]
+                await until(lambda: len(house.account.waiting) == 8)
+                told = Told(KIND).then(words(1, 40))
+                async with asyncio.timeout(30):
+                    assert await ask(client, "a", told) == answer(seeing(KIND), told, COUNT)
+                assert len(house.account.waiting) == 8
+            await asyncio.gather(*waits)
+
+    play(scene())
+
+
+def test_an_image_goes_behind_a_text_that_waits_for_memory(directory: Path) -> None:
+    """Images one after the other, each beside the next, would else leave none to it."""
+
+    async def scene() -> None:
+        async with house_of(directory, memory={"limit": 8 * MB}) as (house, client):
+            most = await house.engine.call(lambda: house.account.most())
+            told = Told(KIND).then(words(1, 2000))
+            async with client.setting_aside(most * 9 // 10):
+                asked = asyncio.create_task(ask(client, "a", told))
+                await until(lambda: house.account.is_awaited)
+                small = client.setting_aside(5000)
+                coming = asyncio.create_task(small.__aenter__())
+                await until(lambda: len(house.account.waiting) == 1)
+            assert len(await asked) == COUNT
+            await coming
+            await small.__aexit__(None, None, None)
+            assert not house.account.is_awaited
+
+    play(scene())
+
+
+def test_an_image_without_memory_is_refused_with_a_time(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(image_jobs, "_PATIENCE_SECONDS", 0.1)
+
+    async def scene() -> None:
+        async with house_of(directory, memory={"limit": 8 * MB}) as (house, client):
+            most = await house.engine.call(lambda: house.account.most())
+            async with client.setting_aside(most):
+                with pytest.raises(Unavailable, match="no memory became free") as refused:
+                    async with client.setting_aside(most):
+                        raise AssertionError
+                assert refused.value.retry_after == 1
+                told = Told(KIND).then([1], picture(KIND, 1, (1, 80, 80)), [8, 9])
+                with pytest.raises(Unavailable):
+                    await client.compute_image(told.images[0], told.shown[0].pixels)
+            assert not house.account.waiting
+
+    play(scene())
+
+
+def test_who_waits_for_the_memory_of_images_is_not_given_up(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are decoded on other threads: the engine has no job meanwhile."""
+    monkeypatch.setattr(watchdog, "PATIENCE_SECONDS", 0.1)
+
+    async def scene() -> None:
+        async with house_of(directory, memory={"limit": 8 * MB}) as (house, client):
+            most = await house.engine.call(lambda: house.account.most())
+            told = Told(KIND).then(words(1, 2000))
+            async with client.setting_aside(most):
+                asked = asyncio.create_task(ask(client, "a", told))
+                await until(lambda: house.account.is_awaited)
+                await asyncio.sleep(3)  # the engine looks each second
+                assert house.engine.counted[KIND].stalls == Stalls()
+            assert len(await asked) == COUNT
 
     play(scene())

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from omlx_server.errors import BadRequest, LoadFailed
+from omlx_server.images import prepare
 from omlx_server.images.bitmap import Bitmap
 from omlx_server.images.prepare.families import make_preparer
 from omlx_server.images.prepare.prepared import LOW_TOKENS, Detail, Prepared, run_digest
@@ -121,6 +122,13 @@ def test_a_digest_is_that_of_the_image_and_the_preparation(name: str) -> None:
     assert digest == preparer.prepare(one).digest == again.digest(one.digest)
     assert digest != preparer.digest(other.digest)
     assert len(digest) == 32
+
+
+def test_another_pillow_makes_another_digest(monkeypatch: pytest.MonkeyPatch) -> None:
+    preparer = make_preparer(CONFIGS["qwen2-vl"][1], MODEL)
+    before = preparer.digest(b"image")
+    monkeypatch.setattr(prepare.prepared, "resizer_version", lambda: "0.1")
+    assert preparer.digest(b"image") != before
 
 
 def test_families_differ_in_their_digests() -> None:

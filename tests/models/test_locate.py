@@ -78,6 +78,19 @@ def test_earlier_directories_go_first(models: Path, tmp_path: Path) -> None:
     assert locate("plain", Places([tmp_path / "none", other.parent, models])).path == other
 
 
+def test_a_model_to_which_several_paths_lead_is_one(models: Path, tmp_path: Path) -> None:
+    before = sorted((model.path, model.names[0]) for model in installed(Places([models])))
+    (models / "a-loop").symlink_to(models)
+    (models / "acme" / "up").symlink_to("..")
+    (models / "again").symlink_to("acme")
+    (models / "also").symlink_to("plain")
+    (tmp_path / "link").symlink_to(models)
+    found = installed(Places([models, tmp_path / "link", models / "acme"]))
+    assert sorted((model.path, model.names[0]) for model in found) == before
+    also = find_installed("also", Places([models]))
+    assert also is not None and also.path == models / "plain"
+
+
 def test_installed_lists_complete_models_only(models: Path) -> None:
     make_model(models / "broken", without="model.safetensors")
     names = [model.names[0] for model in installed(Places([models], True))]

@@ -3,7 +3,9 @@
 import asyncio
 import logging
 import os
+import re
 import signal
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -159,27 +161,63 @@ def test_what_is_wrong_changes_nothing_and_is_told_once(
     assert place.states[-1] == ConfigState()
 
 
-def test_a_file_that_is_gone_takes_nothing_along(
-    place: Place, caplog: pytest.LogCaptureFixture
-) -> None:
-    place.reload("[auth]\napi_keys = ['k']\n")
-    place.path.unlink()
-    place.reload()
-    assert place.reloader.settings.auth.api_keys
-    assert "c.toml" in place.states[-1].problem
+Spoils = Callable[[Path], object]
 
 
-def test_nor_does_one_that_was_found_and_not_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("HOME", str(tmp_path))
-    path, states = tmp_path / "omlx.toml", list[ConfigState]()
-    path.write_text("[auth]\napi_keys = ['k']\n")
-    reloader = Reloader(load(None, {}, {}), lambda settings: None, (), states.append)
+def emptied(path: Path) -> None:
+    path.write_text("")
+
+
+def cut(path: Path) -> None:
+    path.write_text("[scheduler]\nmax_queue = 5\n")
+
+
+def a_directory(path: Path) -> None:
     path.unlink()
+    path.mkdir()
+
+
+def a_pipe(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
+def a_dead_link(path: Path) -> None:
+    path.unlink()
+    path.symlink_to("nowhere")
+
+
+def a_loop(path: Path) -> None:
+    path.unlink()
+    path.symlink_to(path)
+
+
+@pytest.mark.parametrize("is_named", [True, False])
+@pytest.mark.parametrize(
+    ("spoil", "told"),
+    [
+        (emptied, "auth.api_keys is not in the config any more"),
+        (cut, "auth.api_keys is not in the config any more"),
+        (Path.unlink, "config.toml is gone|config.toml not found"),
+        (a_directory, "config.toml can't be read"),
+        (a_pipe, "config.toml can't be read"),
+        (a_dead_link, "config.toml can't be read"),
+        (a_loop, "config.toml can't be read"),
+    ],
+)
+def test_a_file_that_lost_its_keys_opens_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spoil: Spoils, told: str, *, is_named: bool
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
+    path, states = tmp_path / ".config/omlx_server/config.toml", list[ConfigState]()
+    path.parent.mkdir(parents=True)
+    path.write_text("[auth]\napi_keys = ['k']\n")
+    loaded = load(path if is_named else None, {}, {})
+    reloader = Reloader(loaded, lambda settings: None, (), states.append)
+    spoil(path)
     asyncio.run(reloader.reload())
-    assert "omlx.toml is gone" in states[-1].problem and reloader.settings.auth.api_keys
+    assert re.search(told, states[-1].problem) and reloader.settings.auth.api_keys
 
 
 def test_what_can_not_be_applied_yet_is_tried_again(

@@ -230,11 +230,17 @@ def test_what_requests_meet_at_the_door(place: Path) -> None:
         assert short["usage"]["completion_tokens"] == 3
         assert server.post(server.body("x" * 2000), **key).status_code == 413
 
-        config.write("[memory]\nlimit = '1KB'\n", hang_up=True)
+        config.write("[auth]\napi_keys = ['k']\n[memory]\nlimit = '1KB'\n", hang_up=True)
         assert "less than the weights" in config.said("settings stay")
         assert server.http.get(f"{server.url}/v1/models").status_code == 401, "the rest stays, too"
 
         config.write("", hang_up=True)
+        assert "auth.api_keys is not in the config" in config.said("settings stay")
+        assert server.http.get(f"{server.url}/v1/models").status_code == 401
+        told = server.http.get(f"{server.url}/health", headers=key).json()["config"]["problem"]
+        assert "auth.api_keys is not in the config" in told
+
+        config.write("[auth]\napi_keys = []\n", hang_up=True)
         config.said("settings: ")
         assert server.http.get(f"{server.url}/v1/models").status_code == 200
         config.remove()

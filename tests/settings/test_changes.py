@@ -64,6 +64,12 @@ def test_a_door_that_stays_open_keeps_its_keys() -> None:
     assert "restart" in (caught.value.hint or "")
 
 
+def test_only_a_config_that_says_so_takes_all_keys_away() -> None:
+    with pytest.raises(ConfigError, match=r"auth\.api_keys is not in the config any more"):
+        between({"auth__api_keys": "k"}, {"scheduler__max_queue": "7"})
+    assert not between({"auth__api_keys": "k"}, {"auth__api_keys": "[]"}).in_force.auth.api_keys
+
+
 def test_the_cold_tier_can_be_left_and_not_entered() -> None:
     only = {"cache__hot_cache_only": "true"}
     assert between({}, only).in_force.cache.hot_cache_only

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from omlx_server.settings import KEYS, Settings, layers, load
+from omlx_server.settings import KEYS, Settings, layers, load, warnings
 from omlx_server.settings.layers import nearest
 from tests.settings.reading import refusal, value_of, write
 
@@ -70,8 +70,6 @@ def test_the_file_is_looked_for_in_order(home: Path) -> None:
     assert load(None, {}, {}).source is None
     user = write(home / ".config/omlx_server/config.toml", "[server]\nport = 4\n")
     assert load(None, {}, {}).source == user
-    write(home / "omlx.toml", "[server]\nport = 3\n")
-    assert load(None, {}, {}).settings.server.port == 3
     named = write(home / "by-env.toml", "[server]\nport = 2\n")
     assert load(None, {}, {"OMLX_CONFIG": str(named)}).settings.server.port == 2
     flag = write(home / "by-flag.toml", "[server]\nport = 1\n")
@@ -79,12 +77,21 @@ def test_the_file_is_looked_for_in_order(home: Path) -> None:
 
 
 def test_a_named_file_must_exist(home: Path) -> None:
-    write(home / "omlx.toml", "")
     assert "gone.toml not found (--config)" in refusal(Path("gone.toml")).message
     assert (
         "gone.toml not found (OMLX_CONFIG)" in refusal(environ={"OMLX_CONFIG": "gone.toml"}).message
     )
-    assert load(None, {}, {"OMLX_CONFIG": ""}).source == Path("omlx.toml")
+    assert load(None, {}, {"OMLX_CONFIG": ""}).source is None
+    assert "too long" in refusal(Path("long" * 100)).message
+
+
+def test_a_file_of_the_working_directory_counts_only_if_it_is_named(home: Path) -> None:
+    write(home / "omlx.toml", "[auth]\nadmin = 'key'\n")
+    loaded = load(None, {}, {})
+    assert (loaded.source, loaded.settings.auth.admin) == (None, "token")
+    assert any("omlx.toml is not used" in warning for warning in warnings(loaded))
+    named = load(Path("omlx.toml"), {}, {})
+    assert named.settings.auth.admin == "key" and not warnings(named)
 
 
 @pytest.mark.parametrize(

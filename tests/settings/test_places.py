@@ -48,7 +48,7 @@ def test_all_files_follow_and_a_setting_wins(moved: Path, home: Path) -> None:
     assert settings.cache.cold_dir == moved / "1" / "omlx_server" / "kv"
     assert settings.responses.directory == home / "mine"
     config = moved / "0" / "omlx_server" / "config.toml"
-    assert search_path()[1] == config == edit.file_to_change(None)
+    assert search_path()[0] == config == edit.file_to_change(None)
     assert Systemd(home).log_dir == moved / "2" / "omlx_server"
     edit.set_key(config, "server.port", "9000")
     assert load().settings.server.port == 9000
@@ -61,7 +61,7 @@ def test_what_a_user_has_stays_in_use(moved: Path, home: Path) -> None:
     settings = load().settings
     assert settings.models.dirs == (home / ".cache" / "omlx_server" / "models",)
     assert settings.cache.cold_dir == home / ".cache" / "omlx_server" / "kv"
-    assert search_path()[1].is_relative_to(moved), "the config has a directory of its own"
+    assert search_path()[0].is_relative_to(moved), "the config has a directory of its own"
 
 
 def test_without_a_home_the_variables_are_enough(

@@ -4,13 +4,14 @@ import asyncio
 import json
 import logging
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from omlx_server.api.image_threads import ImageThreads
 from omlx_server.api.models.image_reader import GivenImage, ImageReader, TextOnly
+from omlx_server.api.worker_threads import Turns, WorkerThreads
 from omlx_server.engine.client.engine_client import AsyncEngine
 from omlx_server.engine.client.model_client import GeneratorClient
 from omlx_server.errors import BadRequest, Unavailable
@@ -34,6 +35,10 @@ def made(directory: Path, **settings: Any) -> ImageReader | TextOnly:
     return make_image_reader(Located(directory, ("m",)), client, Settings.of(settings), tokenizer)
 
 
+def turns() -> Turns:
+    return partial(WorkerThreads("images", 2).turn, (b"client",))
+
+
 def given(count: int) -> list[GivenImage]:
     url = forms.url(encoded(noise(9, 9), "PNG"))
     return [GivenImage(url, "messages.0")] * count
@@ -43,13 +48,13 @@ def test_the_settings_bound_its_images(directory: Path) -> None:
     reader = made(directory, images={"max_per_request": 2})
     assert isinstance(reader, ImageReader)
     with pytest.raises(BadRequest, match="2 are the most"):
-        asyncio.run(reader.read(given(3), ImageThreads()))
+        asyncio.run(reader.read(given(3), turns()))
     changed = changed_image_reader(reader, Settings.of({"images": {"max_tokens": 16}}))
     assert isinstance(changed, ImageReader)
     assert (changed.max_tokens, changed.max_per_request) == (16, 100)
     assert changed.markup == reader.markup
     with pytest.raises(Unavailable):  # no model is loaded, so none sets memory aside
-        asyncio.run(changed.read(given(3), ImageThreads()))
+        asyncio.run(changed.read(given(3), turns()))
 
 
 def test_a_model_for_text_stays_one() -> None:

@@ -12,12 +12,13 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from omlx_server.api.context import ApiContext
-from omlx_server.api.http.admin_access import bearer_of
+from omlx_server.api.http.admin_access import TOKEN_HEADER, bearer_of
 from omlx_server.api.http.errors import response
 from omlx_server.api.http.exchange import current, left
 from omlx_server.api.http.host import came_by_unix_socket, host_of
 from omlx_server.api.http.sse import ClientGone
 from omlx_server.errors import (
+    BadRequest,
     Forbidden,
     NotAuthorized,
     OmlxError,
@@ -37,14 +38,16 @@ _FOREIGN_HOST = (
     "this Host is not allowed: server.allowed_hosts must have the name by which clients call this "
     "server, as in --set server.allowed_hosts=localhost,127.0.0.1,NAME"
 )
+# Of two of these one would have to be chosen, and a proxy may have chosen the other.
+_ONCE = ("host", "origin", "authorization", "x-api-key", TOKEN_HEADER, "content-type")
 _OPEN_PATHS = ("/health/live", "/health/ready", "/health", "/")
 _OPEN_BELOW = "/web/"
 
 
 class AccessGuard:
-    """Refuses a request by its Host and Origin (against DNS rebinding), its API key, or the media
-    type of its body. A request that is cancelled by the server's shutdown before its response has
-    begun gets Unavailable as its response."""
+    """Refuses a request by headers that it has twice, its Host and Origin (against DNS rebinding),
+    its API key, or the media type of its body. A request that is cancelled by the server's
+    shutdown before its response has begun gets Unavailable as its response."""
 
     def __init__(self, app: ASGIApp, context: ApiContext) -> None:
         self._app = app
@@ -73,6 +76,8 @@ class AccessGuard:
             await response(ending, scope["path"])(scope, receive, send)
 
     async def _problem(self, scope: Scope, headers: Headers) -> OmlxError | None:
+        if twice := [name for name in _ONCE if len(headers.getlist(name)) > 1]:
+            return BadRequest(f"the header {twice[0]} may be sent once only")
         if not await self._is_called_rightly(scope, headers):
             return Forbidden(_FOREIGN_HOST)
         if not await self._is_welcome(headers.get("origin", "")):

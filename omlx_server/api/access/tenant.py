@@ -14,6 +14,7 @@ from omlx_server.api.access.guard import key_of
 from omlx_server.api.context import context_of
 from omlx_server.api.description.operation import Query
 from omlx_server.api.http.admin_access import TOKEN_HEADER
+from omlx_server.api.http.host import network_of
 from omlx_server.errors import Forbidden
 
 SALT = Query("cache_salt", str, "As the `cache_salt` of a request: parts prefixes further.")
@@ -53,10 +54,18 @@ def salt_to_reset(request: Request, cache_salt: str | None) -> bytes | None:
     return salt_of(request, cache_salt)
 
 
+def client_of(request: Request) -> bytes:
+    """Who sends a request, by what a client can't make up: a digest of its API key; its network
+    where the server has no keys."""
+    if context_of(request).api_keys:
+        return hmac.digest(key_of(request.headers).encode(), b"owner", "sha256")
+    return network_of(request.client.host if request.client else "")
+
+
 def owner_of(request: Request) -> bytes:
     """A digest of the request's API key; the scheduler shares the machine's time among owners. It
     is empty where the server has no API keys: else a client could invent keys for a larger share.
     """
     if not context_of(request).api_keys:
         return b""
-    return hmac.digest(key_of(request.headers).encode(), b"owner", "sha256")
+    return client_of(request)

@@ -28,10 +28,10 @@ from omlx_server.errors import (
     QueueFull,
     Unavailable,
 )
+from omlx_server.models.hub.names import LONGEST_NAME
 
 router = APIRouter(dependencies=[Depends(require_admin)])
 
-_LONGEST_NAME = 500
 _TOLD_SECONDS = 0.25
 _NAME = Query("name", str, "As `omlx-server pull` takes it.")
 _RESOLVE = Operation("Admin", ModelResolved, query=(_NAME,), may_fail=(*ADMIN, 503)).extra
@@ -57,9 +57,9 @@ class FetchProblem(Unavailable):
 async def resolve(request: Request, name: str | None = None) -> Response:
     """What a name stands for: a model that is here, one that can be fetched, an alias, or nothing;
     then with names that are near. Uses no network."""
-    if not name or len(name) > _LONGEST_NAME:
+    if not name or len(name) > LONGEST_NAME:
         raise BadRequest(
-            f"a name of at most {_LONGEST_NAME} characters is needed, as ?name=", param="name"
+            f"a name of at most {LONGEST_NAME} characters is needed, as ?name=", param="name"
         )
     found = await asyncio.to_thread(_fetcher(request).resolve, name)
     answer: ModelResolved = {
@@ -90,12 +90,9 @@ async def fetching(request: Request, name: str) -> AsyncGenerator[FetchStep, Non
     ends it. The generator raises QueueFull, and FetchProblem where the fetch fails.
 
     Raises:
-        BadRequest: the name is too long.
         ModelNotFound: the name is that of no model.
         Unavailable: this server fetches no models.
     """
-    if len(name) > _LONGEST_NAME:
-        raise BadRequest(f"a name has at most {_LONGEST_NAME} characters", param="model")
     fetcher = _fetcher(request)
     found = await asyncio.to_thread(fetcher.resolve, name)
     if found.kind == "unknown":

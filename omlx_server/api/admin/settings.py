@@ -1,6 +1,6 @@
 """The admin routes that show and change the settings of the running server."""
 
-from typing import Any
+from typing import Annotated
 
 from fastapi import APIRouter, Depends, Request
 from pydantic import ConfigDict, Field
@@ -11,15 +11,18 @@ from omlx_server.api.context import context_of
 from omlx_server.api.description.operation import STATE, Operation
 from omlx_server.api.http import json_body
 from omlx_server.api.http.json import JsonResponse
+from omlx_server.api.http.texts import JsonObject, Source
 from omlx_server.api.settings_editor import SettingsChanged, SettingsEditor, SettingsListed
 from omlx_server.errors import BadRequest, Unavailable
+from omlx_server.models.hub.names import LONGEST_NAME
 
 router = APIRouter(dependencies=[Depends(require_admin)])
 
 _CONFLICT = (409,)
 _LIST = Operation("Admin", SettingsListed, may_fail=ADMIN + _CONFLICT + STATE).extra
 
-Value = bool | int | float | str | list[str | int] | dict[str, Any]
+SettingName = Annotated[str, Field(max_length=LONGEST_NAME)]
+Value = bool | int | float | Source | list[str | int] | JsonObject
 
 
 class SettingsPatch(json_body.StrictModel):
@@ -27,7 +30,7 @@ class SettingsPatch(json_body.StrictModel):
 
     model_config = ConfigDict(extra="allow")
 
-    __pydantic_extra__: dict[str, Value] = Field(init=False)
+    __pydantic_extra__: dict[SettingName, Value] = Field(init=False)
 
 
 _CHANGE = Operation(

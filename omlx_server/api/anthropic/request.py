@@ -10,6 +10,7 @@ from pydantic import Field, StringConstraints
 
 from omlx_server.api.chat.sampling import AdapterName, PresetName, SharedFields, Stop
 from omlx_server.api.http.json_body import StrictModel
+from omlx_server.api.http.texts import JsonObject, Text
 
 Effort = Literal["low", "medium", "high", "xhigh", "max"]
 
@@ -19,19 +20,19 @@ class Source(StrictModel):
 
     type: str
     media_type: str | None = None
-    data: str | None = None
-    url: str | None = None
+    data: Text | None = None
+    url: Text | None = None
 
 
 class Block(StrictModel):
     """A piece of a message. Which fields it needs depends on its type: see prompt.py."""
 
     type: str
-    text: str | None = None
-    thinking: str | None = None
+    text: Text | None = None
+    thinking: Text | None = None
     id: str | None = None
     name: str | None = None
-    input: dict[str, Any] | None = None
+    input: dict[Text, Any] | None = None
     tool_use_id: str | None = None
     tool_name: str | None = None
     content: Any = None
@@ -43,14 +44,14 @@ class ResultBlock(StrictModel):
     """A piece of what a tool gave."""
 
     type: str
-    text: str | None = None
+    text: Text | None = None
     tool_name: str | None = None
     source: Source | None = None
 
 
 class Turn(StrictModel):
     role: Literal["user", "assistant", "system"]
-    content: str | list[Block]
+    content: Text | list[Block]
 
 
 class Tool(StrictModel):
@@ -58,8 +59,8 @@ class Tool(StrictModel):
 
     type: str | None = None
     name: Annotated[str, StringConstraints(min_length=1, max_length=256)] | None = None
-    description: str | None = None
-    input_schema: dict[str, Any] | None = None
+    description: Text | None = None
+    input_schema: JsonObject | None = None
     strict: bool | None = None
 
     @property
@@ -82,7 +83,7 @@ class Thinking(StrictModel):
 
 class OutputFormat(StrictModel):
     type: Literal["json_schema"]
-    json_schema: Annotated[dict[str, Any], Field(alias="schema")]
+    json_schema: Annotated[JsonObject, Field(alias="schema")]
 
 
 class OutputConfig(StrictModel):
@@ -97,13 +98,13 @@ class CountRequest(StrictModel):
     preset: PresetName | None = None
     adapter: AdapterName | None = None
     messages: Annotated[list[Turn], Field(min_length=1, max_length=10_000)]
-    system: str | list[Block] | None = None
+    system: Text | list[Block] | None = None
     tools: Annotated[list[Tool], Field(max_length=10_000)] | None = None
     tool_choice: ToolChoice | None = None
     thinking: Thinking | None = None
     output_config: OutputConfig | None = None
     output_format: OutputFormat | None = None
-    chat_template_kwargs: dict[str, Any] | None = None
+    chat_template_kwargs: JsonObject | None = None
 
 
 class MessagesRequest(CountRequest, SharedFields):

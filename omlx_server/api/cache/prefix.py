@@ -31,6 +31,6 @@ async def prefix_of(request: Request) -> Prefix:
     context = context_of(request)
     chat = await json_body.read(request, ChatRequest, context.max_body_bytes)
     model = await context.models.find(chat.model, adapter=chat.adapter, preset=chat.preset)
-    tokens = (await read_and_encoded(chat, model, context)).tokens
+    tokens = (await read_and_encoded(chat, model, request)).tokens
     tenant = salt_of(request, chat.cache_salt)
     return Prefix(chat.model, model, tuple(tokens), salted(tenant, model.adapter), tenant)

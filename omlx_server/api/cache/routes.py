@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from fastapi import APIRouter, Request
 from starlette.responses import Response, StreamingResponse
 
-from omlx_server.api.access.tenant import SALT, salt_of, salt_to_reset
+from omlx_server.api.access.tenant import SALT, client_of, salt_of, salt_to_reset
 from omlx_server.api.cache.prefix import prefix_of
 from omlx_server.api.chat.request import ChatRequest
 from omlx_server.api.context import context_of
@@ -118,9 +118,10 @@ async def import_(
 ) -> Response:
     """Take in an archive, the body, for `model`, which may be left out where there is only one."""
     served = await _model(request, model)
-    data = await json_body.read_bytes(request, served.archives.max_bytes)
     salt = salted(salt_of(request, cache_salt), served.adapter)
-    taken = await served.archives.take_in(data, salt, served.adapter)
+    with context_of(request).traffic.imports.of(client_of(request)) as body:
+        data = await json_body.read_bytes(request, served.archives.max_bytes, body)
+        taken = await served.archives.take_in(data, salt, served.adapter)
     answer: answers.CacheImport = {
         "model": served.names[0],
         "tokens": taken.tokens,

@@ -1,19 +1,21 @@
 """Makes the prompt of a chat, off the asyncio thread. Every route that needs a prompt goes through
 here."""
 
+from fastapi import Request
+
 from omlx_server.api.chat import prompt
-from omlx_server.api.chat.images import ChatImages, read_images
+from omlx_server.api.chat.images import ChatImages, image_turns, read_images
 from omlx_server.api.chat.prompt import Encoded
 from omlx_server.api.chat.request import ChatRequest
-from omlx_server.api.context import ApiContext
+from omlx_server.api.context import ApiContext, context_of
 from omlx_server.api.models.served_model import ServedModel
 
 
-async def read_and_encoded(chat: ChatRequest, model: ServedModel, context: ApiContext) -> Encoded:
-    """The prompt of a chat, for which its images are read. Raises what `read_images` and `encoded`
-    raise."""
-    images = await read_images(chat, model, context.image_threads)
-    return await encoded(chat, model, images, context)
+async def read_and_encoded(chat: ChatRequest, model: ServedModel, request: Request) -> Encoded:
+    """The prompt of the chat in an HTTP request, for which its images are read. Raises what
+    `read_images` and `encoded` raise."""
+    images = await read_images(chat, model, image_turns(request))
+    return await encoded(chat, model, images, context_of(request))
 
 
 async def encoded(

@@ -4,14 +4,19 @@ is made, and how the model sees those that it has not seen yet. Runs on the asyn
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
+from fastapi import Request
+
+from omlx_server.api.access.tenant import client_of
 from omlx_server.api.chat.request import ChatRequest, ImageUrl
-from omlx_server.api.image_threads import ImageThreads
+from omlx_server.api.context import context_of
 from omlx_server.api.models.image_reader import GivenImage, ReadImage, TextOnly
 from omlx_server.api.models.served_model import ServedModel
+from omlx_server.api.worker_threads import Run, Turns
 from omlx_server.core.images import ImageSpan
-from omlx_server.core.request import Request
+from omlx_server.core.request import Request as EngineRequest
 from omlx_server.errors import BadRequest
 from omlx_server.images.prepare.prepared import Floats
 from omlx_server.text.image_marks import ImageMarks
@@ -34,9 +39,12 @@ class ChatImages:
     nbytes: int
 
 
-async def read_images(
-    chat: ChatRequest, model: ServedModel, threads: ImageThreads
-) -> ChatImages | None:
+def image_turns(request: Request) -> Turns:
+    """Makes the turns in which the images of an HTTP request are worked on."""
+    return partial(context_of(request).image_threads.turn, (client_of(request),))
+
+
+async def read_images(chat: ChatRequest, model: ServedModel, turns: Turns) -> ChatImages | None:
     """Read the images of a chat; None where it has none. Raises what `ImageReader.read` raises, and
     BadRequest for a model that takes text only, or an image in a message of another role than user
     or tool."""
@@ -46,7 +54,7 @@ async def read_images(
     reader = model.images
     if isinstance(reader, TextOnly):
         raise reader.refusal(model.names[0], next(iter(given.values())).param)
-    images = await reader.read(list(given.values()), threads)
+    images = await reader.read(list(given.values()), turns)
     marks = ImageMarks(reader.markup.placeholder)
     shown = [reader.shown(image) for image in images]
     runs = [(run, image) for one, image in zip(shown, images, strict=True) for run in one.runs]
@@ -92,18 +100,24 @@ class ImageEngine(Protocol):
 
 
 async def compute_features(
-    images: ChatImages, request: Request, engine: ImageEngine, threads: ImageThreads
+    images: ChatImages, request: EngineRequest, engine: ImageEngine, turns: Turns
 ) -> None:
-    """Have a model compute the features of a prompt's images that it does not have. One image at a
-    time is decoded and prepared, with memory set aside for that. Raises what the methods of
-    `engine` raise."""
+    """Have a model compute the features of a prompt's images that it does not have. Each image
+    is decoded, prepared and computed in one turn, with memory set aside for its bitmap. Raises what
+    `turns` and the methods of `engine` raise."""
     by_image: dict[bytes, list[ImageSpan]] = {}
     for span in await engine.images_to_compute(request.tokens, request.block_salt, request.images):
         by_image.setdefault(images.read[span.digest].digest, []).append(span)
     for spans in by_image.values():
-        image = images.read[spans[0].digest]
-        async with engine.setting_aside(image.making_bytes):
-            prepared = await threads.run(image.prepared)
-        numbers = {run.digest: number for number, run in enumerate(image.runs())}
-        for span in spans:
-            await engine.compute_image(span, prepared.of_run(numbers[span.digest]))
+        async with turns() as run:
+            await _compute(images.read[spans[0].digest], spans, engine, run)
+
+
+async def _compute(
+    image: ReadImage, spans: Sequence[ImageSpan], engine: ImageEngine, run: Run
+) -> None:
+    async with engine.setting_aside(image.making_bytes):
+        prepared = await run(lambda _: image.prepared())
+    numbers = {run.digest: number for number, run in enumerate(image.runs())}
+    for span in spans:
+        await engine.compute_image(span, prepared.of_run(numbers[span.digest]))

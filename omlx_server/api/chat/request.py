@@ -10,6 +10,7 @@ from pydantic import ConfigDict, Field, StringConstraints
 
 from omlx_server.api.chat.sampling import SamplingFields
 from omlx_server.api.http.json_body import StrictModel
+from omlx_server.api.http.texts import JsonObject, Text
 from omlx_server.core.request import Effort
 
 Role = Literal["system", "developer", "user", "assistant", "tool"]
@@ -28,7 +29,7 @@ UNSUPPORTED = {
 class ImageUrl(StrictModel):
     """A data URL. With `detail` "low" the model looks less closely, and takes fewer tokens."""
 
-    url: str
+    url: Text
     detail: ImageDetail | None = None
 
 
@@ -36,8 +37,8 @@ class Part(StrictModel):
     """A piece of a message's content: of type text, or image_url in messages of user and tool."""
 
     type: str
-    text: str | None = None
-    image_url: str | ImageUrl | None = None
+    text: Text | None = None
+    image_url: Text | ImageUrl | None = None
 
 
 class _Kept(StrictModel):
@@ -50,8 +51,8 @@ class FunctionDefinition(_Kept):
     """`parameters`: a JSON schema."""
 
     name: FunctionName
-    description: str | None = None
-    parameters: dict[str, Any] | None = None
+    description: Text | None = None
+    parameters: JsonObject | None = None
     strict: bool | None = None
 
 
@@ -66,7 +67,7 @@ class FunctionCall(_Kept):
     """`arguments` is JSON text; an object is taken, too."""
 
     name: str
-    arguments: str | dict[str, Any] | None = None
+    arguments: Text | dict[Text, Any] | None = None
 
 
 class ToolCall(_Kept):
@@ -104,12 +105,12 @@ class Message(StrictModel):
     """One turn. `content` may be absent only where an assistant called tools."""
 
     role: Role
-    content: str | list[Part] | None = None
+    content: Text | list[Part] | None = None
     name: Annotated[str, Field(max_length=256)] | None = None
     tool_calls: list[ToolCall] | None = None
     tool_call_id: str | None = None
-    reasoning_content: str | None = None
-    reasoning: str | None = None
+    reasoning_content: Text | None = None
+    reasoning: Text | None = None
 
 
 class ChatRequest(SamplingFields):
@@ -122,7 +123,7 @@ class ChatRequest(SamplingFields):
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
     reasoning_effort: Effort | None = None
     thinking_budget: Annotated[int, Field(ge=0, le=1 << 31)] | None = None
-    chat_template_kwargs: dict[str, Any] | None = None
+    chat_template_kwargs: JsonObject | None = None
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
     context_overflow: Literal["error", "truncate", "rolling"] | None = None

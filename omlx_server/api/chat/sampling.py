@@ -8,6 +8,7 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, Field, StringConstraints
 
 from omlx_server.api.http.json_body import StrictModel
+from omlx_server.api.http.texts import Choices, JsonObject, Source
 from omlx_server.api.models.served_model import ServedModel
 from omlx_server.core.request import RequestDefaults, SamplingParams, SamplingPresets
 from omlx_server.core.speculation.methods import Mode
@@ -93,16 +94,16 @@ class SamplingFields(SharedFields):
     stream_options: StreamOptions | None = None
     bad_words: Annotated[list[BadWord], Field(max_length=256)] | None = None
     # What the answer must look like; see text.grammar.fields, which checks them.
-    response_format: dict[str, Any] | None = None
-    structured_outputs: dict[str, Any] | None = None
-    guided_json: dict[str, Any] | str | bool | None = None
-    guided_regex: str | None = None
-    guided_choice: list[str] | None = None
-    guided_grammar: str | None = None
+    response_format: JsonObject | None = None
+    structured_outputs: JsonObject | None = None
+    guided_json: JsonObject | Source | bool | None = None
+    guided_regex: Source | None = None
+    guided_choice: Choices | None = None
+    guided_grammar: Source | None = None
     guided_json_object: bool | None = None
     guided_whitespace_pattern: str | None = None
-    json_schema: dict[str, Any] | bool | None = None
-    grammar: str | None = None
+    json_schema: JsonObject | bool | None = None
+    grammar: Source | None = None
 
     def stops(self, model: ServedModel) -> tuple[str, ...]:
         """The stop strings of the request, or else the model's defaults."""

@@ -13,7 +13,7 @@ from omlx_server.api.access.tenant import owner_of, salt_of
 from omlx_server.api.chat import prompt
 from omlx_server.api.chat.choices import Choices
 from omlx_server.api.chat.encoding import encoded, read_and_encoded
-from omlx_server.api.chat.images import ChatImages, compute_features, read_images
+from omlx_server.api.chat.images import ChatImages, compute_features, image_turns, read_images
 from omlx_server.api.chat.plan import constraint_of, form_of
 from omlx_server.api.chat.request import ChatRequest
 from omlx_server.api.chat.sampling import SamplingFields
@@ -39,7 +39,7 @@ class Turn:
     async def count(self) -> int:
         """How many tokens the prompt has. Raises BadRequest and ContextTooLong."""
         prompt.check_supported(self.chat)
-        made = await read_and_encoded(self.chat, self.model, context_of(self.request))
+        made = await read_and_encoded(self.chat, self.model, self.request)
         return len(made.tokens)
 
     async def start(self) -> Choices:
@@ -54,7 +54,7 @@ class Turn:
         chat, model = self.chat, self.model
         prompt.check_supported(chat)
         async with _deadline(self.request):
-            images = await read_images(chat, model, context_of(self.request).image_threads)
+            images = await read_images(chat, model, image_turns(self.request))
         # Images take a while, so nothing waits for a request with some.
         with nullcontext() if images else model.engine.preparing():
             made = await encoded(chat, model, images, context_of(self.request))
@@ -81,12 +81,12 @@ class Turn:
         if images is None:
             yield
             return
-        threads, engine = context_of(self.request).image_threads, self.model.engine
+        engine, turns = self.model.engine, image_turns(self.request)
         salt, adapter = salt_of(self.request, self.chat.cache_salt), self.model.adapter
         salted = replace(request, salt=salt, adapter=adapter)
         async with engine.expecting(request.images):
             async with _deadline(self.request):
-                await compute_features(images, salted, engine, threads)
+                await compute_features(images, salted, engine, turns)
             yield
 
 

@@ -120,8 +120,6 @@ class _Item:
         shape: Schema = {"description": about}
         if operation.headers:
             shape["headers"] = _headers(operation.headers)
-        if self.method == "HEAD":
-            return shape
         shape["content"] = self._content(operation.answer) if operation.answer is not None else {}
         if operation.page is not None:
             shape["content"] |= self._content(operation.page)

@@ -70,16 +70,26 @@ def response(error: OmlxError, path: str, headers: Mapping[str, str] | None = No
 
 
 def from_validation(error: ValidationError, fields: frozenset[str]) -> BadRequest:
-    """The first problem that pydantic found, as one sentence with the path of the field.
+    """The problem of the first field in which pydantic found some, as one sentence with its path.
+    Of a union it is that of the type which the value seems to be meant as.
 
     Of pydantic's path only the names in `fields` and indices are kept: the rest are keys that the
     client has chosen, and branches of unions, which mean nothing to a client.
     """
-    first = error.errors(include_url=False, include_context=False, include_input=False)[0]
-    path = ".".join(str(p) for p in first["loc"] if isinstance(p, int) or p in fields)
-    wrong = BadRequest(f"{path or 'body'}: {first['msg']}", param=path or None)
-    wrong.reason = first["type"]
+    found = error.errors(include_url=False, include_context=False, include_input=False)
+    paths = [[str(p) for p in one["loc"] if isinstance(p, int) or p in fields] for one in found]
+    of_first = [n for n, path in enumerate(paths) if path[:1] == paths[0][:1]]
+    best = max(of_first, key=lambda n: (_is_of_right_type(found[n]["type"]), len(paths[n])))
+    path = ".".join(paths[best])
+    # Where a list stops at its first fault, pydantic counts its items wrongly.
+    message = found[best]["msg"].partition(" after validation")[0]
+    wrong = BadRequest(f"{path or 'body'}: {message}", param=path or None)
+    wrong.reason = found[best]["type"]
     return wrong
+
+
+def _is_of_right_type(problem: str) -> bool:
+    return not (problem.endswith("_type") or problem in ("missing", "literal_error"))
 
 
 def install(app: FastAPI, routes: Sequence[Route]) -> None:
@@ -108,6 +118,7 @@ async def _on_http(routes: Sequence[Route], request: Request, error: Exception) 
     # Starlette's own Allow header names only the methods of the first route that matches.
     found = routes_at(routes, path)
     methods = {method for route in found for method in route.methods or ()}
+    methods |= {"HEAD"} if "GET" in methods else set()
     return response(shown, path, {"Allow": ", ".join(sorted(methods))})
 
 

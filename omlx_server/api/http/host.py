@@ -1,5 +1,7 @@
 """Reads host names from headers, and tells whether a request comes from this machine."""
 
+from ipaddress import IPv6Address, ip_address
+
 from starlette.datastructures import Headers
 from starlette.types import Scope
 
@@ -14,6 +16,17 @@ def host_of(authority: str) -> str:
     if authority.startswith("["):
         return authority[1:].partition("]")[0]
     return authority.partition(":")[0]
+
+
+def network_of(host: str) -> bytes:
+    """The network of a client's address, which stands for the client: an IPv4 address; the first 64
+    bits of an IPv6 address, since one machine has all that begin so. Empty over a Unix socket."""
+    try:
+        address = ip_address(host)
+    except ValueError:
+        return b""
+    mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
+    return (mapped or address).packed[:8]
 
 
 def is_from_here(scope: Scope) -> bool:

@@ -18,9 +18,11 @@ from pydantic import (
 from pydantic_core import CoreSchema
 from starlette.requests import ClientDisconnect
 
-from omlx_server.api.http.encoding import coding_of, decoded
+from omlx_server.api.http.bodies import BODY, SMALL, BeginBody, Body
+from omlx_server.api.http.encoding import MOST_EXPANDED, coding_of, decoded
 from omlx_server.api.http.errors import from_validation
 from omlx_server.api.http.exchange import current
+from omlx_server.api.http.texts import bound_texts_and_lists
 from omlx_server.errors import BadBody, BadRequest, PayloadTooLarge
 
 M = TypeVar("M", bound=BaseModel)
@@ -36,23 +38,12 @@ _SLICE = 1 << 16  # bytes
 _LARGE = ThreadPoolExecutor(1, thread_name_prefix="bodies")
 
 
-def _fail_fast(schema: Any) -> None:
-    """Make each list schema in a pydantic core schema stop at the first fault."""
-    if isinstance(schema, dict):
-        if schema.get("type") == "list":
-            schema["fail_fast"] = True
-        for member in schema.values():
-            _fail_fast(member)
-    elif isinstance(schema, list | tuple):
-        for member in schema:
-            _fail_fast(member)
-
-
 class StrictModel(BaseModel):
     """No coercion: true is not 1, "5" is not 5, NaN is nothing. Unknown fields are ignored.
 
-    A list is validated up to its first fault: a million of them would take minutes to tell. Other
-    threads go on between two models of a body.
+    A text that is not declared as one of `texts` has at most the length of a name. A list is
+    validated up to its first fault: a million of them would take minutes to tell. Other threads go
+    on between two models of a body.
     """
 
     model_config = ConfigDict(strict=True, extra="ignore", allow_inf_nan=False, frozen=True)
@@ -69,7 +60,7 @@ class StrictModel(BaseModel):
         cls, source: type[BaseModel], handler: GetCoreSchemaHandler
     ) -> CoreSchema:
         schema = handler(source)
-        _fail_fast(schema)
+        bound_texts_and_lists(schema)
         return schema
 
 
@@ -88,11 +79,15 @@ async def read(request: Request, kind: type[M], limit: int) -> M:
         PayloadTooLarge: the body has too many bytes, or too many objects, arrays and keys.
         BadRequest: the body is no valid JSON, or does not have the fields of `kind`.
         UnsupportedMedia: its Content-Encoding is not supported.
+        RequestTimeout: it comes too slowly.
+        TooManyBodies: there is no room for it.
     """
-    raw = await read_bytes(request, limit)
-    if len(raw) <= _SLICE:
-        return _validated(raw, kind)
-    return await asyncio.get_running_loop().run_in_executor(_LARGE, _validated, raw, kind)
+    reader: BeginBody = request.scope[BODY]
+    with reader() as body:
+        raw = await read_bytes(request, limit, body)
+        if len(raw) <= _SLICE:
+            return _validated(raw, kind)
+        return await asyncio.get_running_loop().run_in_executor(_LARGE, _validated, raw, kind)
 
 
 def _validated(raw: bytes, kind: type[M]) -> M:
@@ -115,28 +110,38 @@ def _field_names(kind: type[BaseModel]) -> frozenset[str]:
     return frozenset(name for part in parts for name in part.get("properties", {}))
 
 
-async def read_bytes(request: Request, limit: int) -> bytes:
-    """The body of a request, at most `limit` bytes before and after decoding. Raises
-    PayloadTooLarge, UnsupportedMedia for an unknown coding, and BadBody if it breaks off."""
+async def read_bytes(request: Request, limit: int, body: Body) -> bytes:
+    """The body of a request, at most `limit` bytes before and after decoding. Raises what `read`
+    raises before it parses, and BadBody if the body breaks off."""
     coding = coding_of(request.headers.get("content-encoding", ""))
-    body = await _sent_bytes(request, limit)
-    return await asyncio.to_thread(decoded, body, coding, limit) if coding else body
+    sent = await _sent_bytes(request, limit, body)
+    if not coding:
+        return sent
+    most = min(limit, len(sent) * MOST_EXPANDED)
+    if most > SMALL:
+        await body.make_room(most)
+    found = await asyncio.to_thread(decoded, sent, coding, limit)
+    body.become(len(found))
+    return found
 
 
-async def _sent_bytes(request: Request, limit: int) -> bytes:
+async def _sent_bytes(request: Request, limit: int, body: Body) -> bytes:
     declared = request.headers.get("content-length", "")
-    if declared.isdigit() and int(declared) > limit:
+    size = int(declared) if declared.isdigit() else limit
+    if size > limit:
         raise PayloadTooLarge(f"the body may have {limit} bytes at most")
-    body = bytearray()
+    sent = bytearray()
     try:
-        async for part in request.stream():
-            body += part
-            if len(body) > limit:
-                raise PayloadTooLarge(f"the body may have {limit} bytes at most")
+        async with body.coming():
+            async for part in request.stream():
+                sent += part
+                if len(sent) > limit:
+                    raise PayloadTooLarge(f"the body may have {limit} bytes at most")
+                await body.add(len(part), size)
     except ClientDisconnect:
         raise BadBody("the client left before its request was complete") from None
-    current().body = len(body)
-    return bytes(body)
+    current().body = len(sent)
+    return bytes(sent)
 
 
 def _parse(body: bytes) -> dict[str, object]:

@@ -23,6 +23,7 @@ from omlx_server.api.metric_helpers import (
 from omlx_server.api.metrics import prefix_cache
 from omlx_server.api.metrics.build import LoadedModels, build_info
 from omlx_server.api.metrics.texts import TextMetrics
+from omlx_server.api.metrics.traffic import Traffic
 from omlx_server.api.models.served import ServedModels
 from omlx_server.api.response_store.store import Store
 from omlx_server.core.memory.guard import Relief
@@ -39,9 +40,12 @@ class EngineMetrics:
     """A Prometheus collector over the engine's snapshots. `shared` is the prefix of the metrics
     that vLLM has as well. A model that was loaded once has metrics until the server ends."""
 
-    def __init__(self, models: ServedModels, shared: str, responses: Store) -> None:
+    def __init__(
+        self, models: ServedModels, shared: str, responses: Store, traffic: Traffic
+    ) -> None:
         self._models = models
         self._responses = responses
+        self._traffic = traffic
         self._shared = shared
         self._texts = TextMetrics()
         self._loaded = LoadedModels()
@@ -72,7 +76,8 @@ class EngineMetrics:
         yield from _images(counted)
         yield self._texts.family(self.names, self._models.loaded())
         yield from prefix_cache.of_tiers(list(caches.values()), vitals.cold)
-        yield from memory_families(account_of(self._models, self._responses))
+        account = account_of(self._models, self._responses, self._traffic)
+        yield from memory_families(account)
 
     def _oldest(self) -> Metric:
         now = time.monotonic()
@@ -161,10 +166,10 @@ def _images(counted: Mapping[str, Counted]) -> Iterator[Metric]:
     )
 
 
-def account_of(models: ServedModels, responses: Store) -> MemoryReport | None:
+def account_of(models: ServedModels, responses: Store, traffic: Traffic) -> MemoryReport | None:
     """The memory report of the engine, with the bytes of what the HTTP side holds: grammars, token
-    ids of texts and stored responses. None where the engine has no report yet, as while the first
-    model loads."""
+    ids of texts, stored responses and bodies on their way. None where the engine has no report yet,
+    as while the first model loads."""
     report = models.vitals.memory
     if report is None:
         return None
@@ -173,6 +178,7 @@ def account_of(models: ServedModels, responses: Store) -> MemoryReport | None:
         "grammars": sum(m.grammars.nbytes + m.grammars.bytes_apart for m in loaded),
         "token_ids": sum(m.tokenizer.kept_bytes for m in loaded),
         "responses": responses.memory_bytes,
+        "bodies": traffic.body_bytes,
     }
     return replace(report, ledger=replace(report.ledger, **beside))
 

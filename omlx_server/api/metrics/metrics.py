@@ -21,6 +21,7 @@ from omlx_server.api.metric_helpers import MODEL, OWN, VLLM, label_of
 from omlx_server.api.metrics.cluster import ClusterMetrics, no_cluster
 from omlx_server.api.metrics.engine import EngineMetrics
 from omlx_server.api.metrics.flow import TokenFlows
+from omlx_server.api.metrics.traffic import Traffic
 from omlx_server.api.models.served import ServedModels
 from omlx_server.api.response_store.store import NoStore, Store
 from omlx_server.core.cluster.state import ClusterReport
@@ -37,7 +38,7 @@ _SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25, 50, 100)
 class Metrics:
     """The counters and histograms of one app. `shared` is the prefix of the metrics that vLLM has
     as well; `responses` is the store of responses, whose bytes in memory are a metric;
-    `cluster` reports the ranks."""
+    `cluster` reports the ranks; `traffic` is what comes in over HTTP."""
 
     def __init__(
         self,
@@ -45,12 +46,15 @@ class Metrics:
         shared: str = VLLM,
         responses: Store | None = None,
         cluster: Callable[[], ClusterReport | None] = no_cluster,
+        traffic: Traffic | None = None,
     ) -> None:
         self.registry = CollectorRegistry()
         self._shared = shared
-        self._engines = EngineMetrics(models, shared, responses or NoStore())
-        self.registry.register(self._engines)
-        self.registry.register(ClusterMetrics(cluster))
+        traffic = traffic or Traffic()
+        self._engines = EngineMetrics(models, shared, responses or NoStore(), traffic)
+        self.flows = TokenFlows(shared)
+        for collector in (self._engines, ClusterMetrics(cluster), traffic, self.flows):
+            self.registry.register(collector)
         self._models: dict[str, ModelMetrics] = {}
         self.prompt_tokens = self._counter(
             shared + "prompt_tokens", "Tokens of all prompts, those that the cache had as well."
@@ -68,8 +72,6 @@ class Metrics:
             "time_to_first_token_seconds",
             "Seconds from a request's arrival in the queue to the first token of its answer.",
         )
-        self.flows = TokenFlows(shared)
-        self.registry.register(self.flows)
         self.total = self._histogram(
             "e2e_request_latency_seconds",
             "Seconds from a request's arrival in the queue to the end of each of its choices.",

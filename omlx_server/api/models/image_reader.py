@@ -1,9 +1,10 @@
 """Reads the images of requests for one model: from what a client has sent to what the model's
 prompt shows, and later to the pixels that its tower takes.
 
-Its methods run on the asyncio thread, and all that takes a while in `ImageThreads`. A request has
-one image at a time decoded, for which memory is set aside. Of a file that was decoded once its size
-and its digest are remembered, so that the next turn of a conversation decodes nothing.
+Its methods run on the asyncio thread, and all that takes a while in worker threads. Each image is
+read in a turn of its own, with memory set aside while it is decoded. Of a file that was decoded
+once its size and its digest are remembered, so that the next turn of a conversation decodes
+nothing.
 """
 
 from collections import OrderedDict
@@ -13,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from hashlib import blake2b
 
-from omlx_server.api.image_threads import ImageThreads
+from omlx_server.api.worker_threads import Turns
 from omlx_server.core.images import ImageSpan
 from omlx_server.errors import BadRequest
 from omlx_server.images.decode import decode, inspect
@@ -129,30 +130,29 @@ class ImageReader:
         """A copy with other bounds, which remembers the same files."""
         return replace(self, max_tokens=max_tokens, max_per_request=max_per_request)
 
-    async def read(self, given: Sequence[GivenImage], threads: ImageThreads) -> list[ReadImage]:
+    async def read(self, given: Sequence[GivenImage], turns: Turns) -> list[ReadImage]:
         """The images of a request.
 
         Raises:
             BadRequest: they are too many, or one can't be taken; `param` names it.
-            NoMemory: decoding one needs more memory than there could ever be.
+            Unavailable: one had no turn or no memory in time; NoMemory if it never can.
         """
         most = self.max_per_request
         if len(given) > most:
             raise BadRequest(
                 f"there are {len(given)} images, and {most} are the most", param=given[most].param
             )
-        return [await self._read(image, threads) for image in given]
+        return [await self._read(image, turns) for image in given]
 
-    async def _read(self, given: GivenImage, threads: ImageThreads) -> ReadImage:
-        data, key = await threads.run(_file, given)
-        known = self._known.get(key)
-        if known is None:
-            header = await threads.run(partial(inspect, data, param=given.param))
-            async with self.set_aside(header.peak_bytes):
-                known = await threads.run(_decoded, header, given.param)
+    async def _read(self, given: GivenImage, turns: Turns) -> ReadImage:
+        async with turns() as run:
+            data, key = await run(lambda _: _file(given))
+            known = self._known.get(key)
+            if known is None:
+                header = await run(lambda _: inspect(data, param=given.param))
+                async with self.set_aside(header.peak_bytes):
+                    known = await run(lambda _: _decoded(header, given.param))
             self._remember(key, known)
-        else:
-            self._known.move_to_end(key)
         preparer = self._preparers[given.low]
         try:
             plan = preparer.plan(known.height, known.width)
@@ -167,6 +167,7 @@ class ImageReader:
 
     def _remember(self, key: bytes, known: _Known) -> None:
         self._known[key] = known
+        self._known.move_to_end(key)
         if len(self._known) > _REMEMBERED:
             self._known.popitem(last=False)
 

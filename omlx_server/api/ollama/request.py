@@ -8,14 +8,15 @@ from pydantic import Field, StringConstraints
 from omlx_server.api.chat.request import FunctionDefinition
 from omlx_server.api.chat.sampling import EngineFields, Stop, TokenFields
 from omlx_server.api.http.json_body import StrictModel
+from omlx_server.api.http.texts import JsonObject, Text
 
 KeepAlive = (
     Annotated[float, Field(ge=-1e12, le=1e12)] | Annotated[str, StringConstraints(max_length=64)]
 )
 """Seconds, or a duration such as "5m"; negative for any time."""
-Images = Annotated[list[str], Field(max_length=1000)]
+Images = Annotated[list[Text], Field(max_length=1000)]
 """Each as base64."""
-Format = Literal["", "json"] | dict[str, Any]
+Format = Literal["", "json"] | JsonObject
 """JSON of any form, or a JSON schema; "" for free text."""
 Level = Literal["low", "medium", "high", "max"]
 _Penalty = Annotated[float, Field(ge=-2, le=2)]
@@ -37,7 +38,7 @@ class Options(TokenFields):
 
 class GivenFunction(StrictModel):
     name: str
-    arguments: dict[str, Any] | None = None
+    arguments: dict[Text, Any] | None = None
 
 
 class GivenCall(StrictModel):
@@ -52,8 +53,8 @@ class GivenMessage(StrictModel):
     `tool_call_id`, or neither: then it belongs to the first call without a result."""
 
     role: Literal["system", "user", "assistant", "tool"]
-    content: str | None = None
-    thinking: str | None = None
+    content: Text | None = None
+    thinking: Text | None = None
     images: Images | None = None
     tool_calls: list[GivenCall] | None = None
     tool_name: Annotated[str, Field(max_length=256)] | None = None
@@ -95,9 +96,9 @@ class GenerateRequest(WrittenRequest):
     of 0 unloaded. With `raw`, and with a `suffix`, the prompt is no message: no chat template is
     applied to it."""
 
-    prompt: str | None = None
-    suffix: str | None = None
-    system: str | None = None
+    prompt: Text | None = None
+    suffix: Text | None = None
+    system: Text | None = None
     raw: bool | None = None
     images: Images | None = None
     # Refused when they ask for something; see prompt.py.
@@ -109,7 +110,7 @@ class EmbedRequest(StrictModel):
     """The body of POST /api/embed. With `truncate` false an input that is too long is refused."""
 
     model: Annotated[str, StringConstraints(min_length=1)]
-    input: str | Annotated[list[str], Field(max_length=2048)]
+    input: Text | Annotated[list[Text], Field(max_length=2048)]
     truncate: bool | None = None
     dimensions: Annotated[int, Field(ge=1, le=1 << 20)] | None = None
     options: Options | None = None
@@ -120,7 +121,7 @@ class EmbeddingsRequest(StrictModel):
     """The body of POST /api/embeddings, the older route for one text."""
 
     model: Annotated[str, StringConstraints(min_length=1)]
-    prompt: str | None = None
+    prompt: Text | None = None
     options: Options | None = None
     keep_alive: KeepAlive | None = None
 

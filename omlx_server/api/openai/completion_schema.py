@@ -6,14 +6,15 @@ from pydantic import Field
 
 from omlx_server.api.chat.sampling import SamplingFields, TokenId
 from omlx_server.api.http.json_body import refuse
+from omlx_server.api.http.texts import Text
 from omlx_server.errors import BadRequest
 
 _PROMPTS = 2048
 TokenIds = Annotated[list[TokenId], Field(min_length=1)]
 Prompt = (
-    str
+    Text
     | TokenIds
-    | Annotated[list[str], Field(min_length=1, max_length=_PROMPTS)]
+    | Annotated[list[Text], Field(min_length=1, max_length=_PROMPTS)]
     | Annotated[list[TokenIds], Field(min_length=1, max_length=_PROMPTS)]
 )
 
@@ -38,7 +39,7 @@ class CompletionRequest(SamplingFields):
     echo: bool | None = None
     logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
     best_of: Annotated[int, Field(ge=1, le=128)] | None = None
-    suffix: str | None = None
+    suffix: Text | None = None
     # Refused when they ask for something; see UNSUPPORTED.
     prompt_logprobs: Any = None
 

@@ -11,9 +11,9 @@ class MemoryHealth(TypedDict):
     """Bytes; the lines of docs/memory.md. `live` are conversations at work, `blocks` and
     `checkpoints` the prefix cache, `pending` is on its way to the disk, `step` what a step is
     planned with, `pool` is free for the next one. Beside MLX are `grammars` (compiled ones),
-    `token_ids` (of texts that were encoded, with the texts) and `responses` (those that are kept in
-    memory). `resident` is the RAM of the whole process, as the system has it. `drift`: the share
-    that MLX holds and is in none of its lines."""
+    `token_ids` (of texts that were encoded, with the texts), `responses` (those that are kept in
+    memory) and `bodies` (of requests that are on their way). `resident` is the RAM of the whole
+    process, as the system has it. `drift`: the share that MLX holds and is in none of its lines."""
 
     limit: int
     weights: int
@@ -26,6 +26,7 @@ class MemoryHealth(TypedDict):
     grammars: int
     token_ids: int
     responses: int
+    bodies: int
     resident: int
     drift: float
 

@@ -62,7 +62,7 @@ async def version() -> Response:
     return JsonResponse(answers.Version(version=__version__))
 
 
-@router.api_route("/", methods=["GET", "HEAD"], openapi_extra=_INDEX)
+@router.get("/", openapi_extra=_INDEX)
 async def index(request: Request) -> Response:
     """The page, for whoever opens the address in a browser; JSON for others."""
     web = context_of(request).web
@@ -77,10 +77,11 @@ async def index(request: Request) -> Response:
 
 
 def _report(request: Request, *, ok: bool) -> Response:
-    models = context_of(request).models
-    memory = account_of(models, context_of(request).responses)
+    context = context_of(request)
+    models = context.models
+    memory = account_of(models, context.responses, context.traffic)
     body: answers.Health = {"status": "ok" if ok else "unavailable"}
-    if is_authorized(context_of(request), request.headers):
+    if is_authorized(context, request.headers):
         body["engines"] = [_engine(*engine) for engine in models.engines()]
         body["loaded"] = [
             {"model": label_of(model.names[0]), "kind": role_of(model).kind}
@@ -88,7 +89,7 @@ def _report(request: Request, *, ok: bool) -> Response:
         ]
         body["memory"] = None if memory is None else _memory(memory)
         body["config"] = _config(request)
-        report = context_of(request).cluster()
+        report = context.cluster()
         if report is not None:
             body["cluster"] = [_rank(state) for state in report.ranks]
     return JsonResponse(body, 200 if ok else 503)

@@ -18,6 +18,7 @@ from omlx_server.api.http import json_body, sse
 from omlx_server.api.http.exchange import current
 from omlx_server.api.http.json import JsonResponse
 from omlx_server.api.http.json_body import StrictModel
+from omlx_server.api.http.texts import Text
 from omlx_server.api.own.answers import Ranked, Ranking
 
 router = APIRouter()
@@ -26,15 +27,15 @@ _DOCUMENTS = 2048
 
 
 class Document(StrictModel):
-    text: str
+    text: Text
 
 
 class RerankRequest(StrictModel):
     """The body of POST /v1/rerank."""
 
     model: str | None = None
-    query: Annotated[str, Field(min_length=1)]
-    documents: Annotated[list[str | Document], Field(min_length=1, max_length=_DOCUMENTS)]
+    query: Annotated[Text, Field(min_length=1)]
+    documents: Annotated[list[Text | Document], Field(min_length=1, max_length=_DOCUMENTS)]
     top_n: Annotated[int, Field(ge=1, le=1 << 31)] | None = None
     return_documents: bool | None = None
 

@@ -7,21 +7,22 @@ A conversation must fit the model's context. A text may be much longer, because 
 long texts in order to split them.
 """
 
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import APIRouter, Request
 from pydantic import Field
 from starlette.responses import Response
 
 from omlx_server.api.chat.encoding import encoded
-from omlx_server.api.chat.images import read_images
+from omlx_server.api.chat.images import image_turns, read_images
 from omlx_server.api.chat.request import ChatRequest, Message
 from omlx_server.api.chat.sampling import PresetName, TokenId
-from omlx_server.api.context import ApiContext, context_of
+from omlx_server.api.context import context_of
 from omlx_server.api.description.operation import MODEL, Operation
 from omlx_server.api.http import json_body
 from omlx_server.api.http.json import JsonResponse
 from omlx_server.api.http.json_body import StrictModel
+from omlx_server.api.http.texts import JsonObject, Text
 from omlx_server.api.models.served_model import ServedModel
 from omlx_server.api.own.answers import Detokenized, Tokenized, TokenizedContent, TokenPiece
 from omlx_server.errors import BadRequest, PromptTooLong, TooManyTokens
@@ -37,14 +38,14 @@ class TokenizeRequest(StrictModel):
 
     model: str | None = None
     preset: PresetName | None = None
-    prompt: str | None = None
+    prompt: Text | None = None
     messages: Annotated[list[Message], Field(min_length=1, max_length=10_000)] | None = None
-    content: str | None = None
+    content: Text | None = None
     add_special_tokens: bool | None = None
     add_special: bool | None = None
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
-    chat_template_kwargs: dict[str, Any] | None = None
+    chat_template_kwargs: JsonObject | None = None
     return_token_strs: bool | None = None
     with_pieces: bool | None = None
 
@@ -68,7 +69,7 @@ async def tokenize(request: Request) -> Response:
     model = await context.models.find(asked.model, preset=asked.preset)
     _check(asked)
     if asked.messages is not None:
-        tokens = await _of_conversation(asked, asked.messages, model, context)
+        tokens = await _of_conversation(asked, asked.messages, model, request)
     else:
         tokens = await context.threads.run(_of_text, asked, model)
     return await context.threads.run(_tokenized, asked, tokens, model)
@@ -117,7 +118,7 @@ def _tokenized(asked: TokenizeRequest, tokens: list[int], model: ServedModel) ->
 
 
 async def _of_conversation(
-    asked: TokenizeRequest, messages: list[Message], model: ServedModel, context: ApiContext
+    asked: TokenizeRequest, messages: list[Message], model: ServedModel, request: Request
 ) -> list[int]:
     """The prompt of a conversation. An image is so many of its placeholder there."""
     chat = ChatRequest(
@@ -127,8 +128,8 @@ async def _of_conversation(
         continue_final_message=asked.continue_final_message,
         chat_template_kwargs=asked.chat_template_kwargs,
     )
-    images = await read_images(chat, model, context.image_threads)
-    tokens = (await encoded(chat, model, images, context)).tokens
+    images = await read_images(chat, model, image_turns(request))
+    tokens = (await encoded(chat, model, images, context_of(request))).tokens
     return images.marks.bare(tokens) if images else tokens
 
 

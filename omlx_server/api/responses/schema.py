@@ -17,6 +17,7 @@ from omlx_server.api.chat.sampling import (
     SamplingFields,
 )
 from omlx_server.api.http.json_body import StrictModel, refuse
+from omlx_server.api.http.texts import JsonObject, Source, Text
 from omlx_server.core.request import Effort
 
 Name = Annotated[str, StringConstraints(min_length=1, max_length=256)]
@@ -38,14 +39,14 @@ class ContentPart(StrictModel):
     image, input_image, whose `image_url` is a data URL."""
 
     type: str
-    text: str | None = None
-    refusal: str | None = None
-    image_url: str | None = None
+    text: Text | None = None
+    refusal: Text | None = None
+    image_url: Text | None = None
     file_id: str | None = None
     detail: ImageDetail | None = None
 
 
-Content = str | list[ContentPart]
+Content = Text | list[ContentPart]
 
 
 class _GivenItem(StrictModel):
@@ -62,13 +63,13 @@ class MessageItem(_GivenItem):
 class CallItem(_GivenItem):
     call_id: str
     name: Name
-    arguments: str
+    arguments: Text
 
 
 class CustomCallItem(_GivenItem):
     call_id: str
     name: Name
-    input: str
+    input: Text
 
 
 class CallOutputItem(_GivenItem):
@@ -82,13 +83,13 @@ class CallOutputItem(_GivenItem):
 class ReasoningItem(_GivenItem):
     summary: list[ContentPart] | None = None
     content: list[ContentPart] | None = None
-    encrypted_content: str | None = None
+    encrypted_content: Text | None = None
 
 
 class CompactionItem(_GivenItem):
     """What stands for an older part of the conversation: see compaction.py."""
 
-    encrypted_content: str
+    encrypted_content: Text
 
 
 class ReferenceItem(StrictModel):
@@ -141,8 +142,8 @@ Item = Annotated[
 class FunctionTool(StrictModel):
     type: Literal["function"]
     name: Name
-    description: str | None = None
-    parameters: dict[str, Any] | None = None
+    description: Text | None = None
+    parameters: JsonObject | None = None
     strict: bool | None = None
 
 
@@ -182,9 +183,9 @@ class Reasoning(StrictModel):
 class TextFormat(StrictModel):
     type: Literal["text", "json_object", "json_schema"]
     name: Name | None = None
-    schema_: Annotated[dict[str, Any] | None, Field(alias="schema")] = None
+    schema_: Annotated[JsonObject | None, Field(alias="schema")] = None
     strict: bool | None = None
-    description: str | None = None
+    description: Source | None = None
 
 
 class TextConfig(StrictModel):
@@ -195,8 +196,8 @@ class TextConfig(StrictModel):
 class PromptFields(StrictModel):
     """What decides over the prompt."""
 
-    input: str | Annotated[list[Item], Field(max_length=10_000)] | None = None
-    instructions: str | None = None
+    input: Text | Annotated[list[Item], Field(max_length=10_000)] | None = None
+    instructions: Text | None = None
     previous_response_id: str | None = None
     tools: Annotated[list[Tool], Field(max_length=1024)] | None = None
     tool_choice: Literal["none", "auto", "required"] | ToolChoice | None = None
@@ -204,7 +205,7 @@ class PromptFields(StrictModel):
     reasoning: Reasoning | None = None
     text: TextConfig | None = None
     truncation: Literal["auto", "disabled"] | None = None
-    chat_template_kwargs: dict[str, Any] | None = None
+    chat_template_kwargs: JsonObject | None = None
     # Refused when they ask for something; see UNSUPPORTED.
     conversation: Any = None
     prompt: Any = None

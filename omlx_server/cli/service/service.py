@@ -135,7 +135,7 @@ def _installed() -> Manager:
 
 def _config_file(config: Path | None) -> Path:
     """The absolute path of the config file that the service reads; the file may not exist yet."""
-    found = settings.find_config(config) or search_path()[1]
+    found = settings.find_config(config) or search_path()[0]
     return found.absolute()
 
 

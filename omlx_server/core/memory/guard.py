@@ -141,6 +141,11 @@ class MemoryGuard:
         return self._planner.decoding(rows, leaving)
 
     @property
+    def pauses(self) -> bool:
+        """Whether a request was not let in since the last look, because memory is short."""
+        return Relief.PAUSE in self._counted
+
+    @property
     def made_room(self) -> bool:
         """Whether blocks were evicted for the step that is planned."""
         return Relief.BLOCKS in self._counted

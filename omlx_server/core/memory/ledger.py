@@ -22,6 +22,7 @@ class Ledger:
     grammars     compiled ones that are kept for their next use; not MLX's, and estimated
     token_ids    of texts that were encoded, with the texts, for the next turn; not MLX's
     responses    those of the Responses API that are kept in memory; not MLX's
+    bodies       of requests, from their first byte until they are parsed; not MLX's
     """
 
     limit: int = 0
@@ -35,6 +36,7 @@ class Ledger:
     grammars: int = 0
     token_ids: int = 0
     responses: int = 0
+    bodies: int = 0
 
     @property
     def held(self) -> int:

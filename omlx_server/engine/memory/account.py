@@ -27,6 +27,8 @@ class MemoryHolder(Protocol):
     @property
     def has_work(self) -> bool: ...
     @property
+    def waits_for_memory(self) -> bool: ...
+    @property
     def reserved(self) -> int: ...
     @property
     def step(self) -> int: ...
@@ -36,9 +38,11 @@ class MemoryHolder(Protocol):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Waiting:
-    """A job that waits until `nbytes` bytes can be set aside for it."""
+    """A job that waits until `nbytes` bytes can be set aside for it. One that `yields` does not
+    hold back requests and other jobs that come meanwhile."""
 
     nbytes: int
+    yields: bool = False
 
 
 class Account:
@@ -77,7 +81,8 @@ class Account:
 
     @property
     def awaited(self) -> int:
-        return sum(one.nbytes for one in self.waiting)
+        """The bytes that jobs wait for which hold newcomers back."""
+        return sum(one.nbytes for one in self.waiting if not one.yields)
 
     def held(self) -> Ledger:
         """One ledger of what all models and jobs hold, without the pool."""
@@ -134,6 +139,11 @@ class Account:
     def is_busy(self) -> bool:
         """Whether a model has requests at work, whose caches grow."""
         return any(share.holder and share.holder.has_work for share in self.shares)
+
+    @property
+    def is_awaited(self) -> bool:
+        """Whether a request of a model waits until it has memory."""
+        return any(share.holder and share.holder.waits_for_memory for share in self.shares)
 
     @property
     def spare(self) -> int:

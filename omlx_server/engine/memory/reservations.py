@@ -3,9 +3,11 @@
 Lives on the mlx thread. All that a job takes, from its beginning to its end, is set aside before it
 begins: so a job never waits while it holds memory, and admission counts it for requests that come
 meanwhile. A job that does not fit waits for the work under way; what comes after it, requests and
-jobs, waits behind it.
+jobs, waits behind it. Images are an exception: who sends some keeps no text waiting.
 """
 
+import math
+import time
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 
@@ -13,15 +15,18 @@ from omlx_server.compute.hardware import device
 from omlx_server.core.memory.ledger import in_words
 from omlx_server.core.memory.room import Claim
 from omlx_server.engine.memory.account import MemoryShare, Waiting
-from omlx_server.errors import NoMemory
+from omlx_server.errors import NoMemory, Unavailable
 
 
 class JobRoom:
-    """A core `Room` for the jobs of one model."""
+    """A core `Room` for the jobs of one model. With `patience`, in seconds, a claim lets requests
+    and other jobs go first, and raises Unavailable when it has waited so long."""
 
-    def __init__(self, share: MemoryShare) -> None:
+    def __init__(self, share: MemoryShare, patience: float = math.inf) -> None:
         self._share = share
         self._account = share.account
+        self._patience = patience
+        self._yields = patience < math.inf
 
     def check(self, nbytes: int) -> None:
         """Raises NoMemory if `nbytes` bytes would not fit even if nothing else were at work."""
@@ -35,19 +40,30 @@ class JobRoom:
     def claim(self, needs: Sequence[int]) -> Generator[None, None, Claim]:
         """Set aside the largest of `needs` (bytes, rising) that fits now. Yields while none does;
         raises NoMemory when none ever will."""
-        waiting = self._account.waiting
-        count = 0 if waiting else self._fitting(needs)
-        if not count:
-            me = Waiting(needs[0])
-            waiting.append(me)
-            try:
-                while not count:
-                    self.check(needs[0])
-                    yield
-                    count = self._fitting(needs) if waiting[0] is me else 0
-            finally:
-                waiting.remove(me)
+        begun, waiting = time.monotonic(), self._account.waiting
+        me = Waiting(needs[0], self._yields)
+        waiting.append(me)
+        try:
+            while not (count := self._fitting(needs) if self._is_next(me) else 0):
+                self.check(needs[0])
+                self._check_patience(time.monotonic() - begun)
+                yield
+        finally:
+            waiting.remove(me)
         return self._aside(needs[count - 1], count)
+
+    def _is_next(self, me: Waiting) -> bool:
+        if me.yields and self._account.is_awaited:
+            return False
+        waiting = self._account.waiting
+        return all(one.yields and not me.yields for one in waiting[: waiting.index(me)])
+
+    def _check_patience(self, waited: float) -> None:
+        if waited >= self._patience:
+            raise Unavailable(
+                f"no memory became free for an image within {self._patience:.0f} s",
+                retry_after=math.ceil(self._patience),
+            )
 
     def _fitting(self, needs: Sequence[int]) -> int:
         """The number of the largest need that fits now, from 1, or 0; hot tiers and the pool make

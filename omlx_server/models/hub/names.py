@@ -12,6 +12,8 @@ from urllib.parse import unquote
 from omlx_server.models.hub import short_names
 
 MAIN = "main"
+LONGEST_NAME = 1024
+"""The most characters of what may name a model."""
 _REPO_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 _REVISION = re.compile(r"[\w.-]+")
 _SCHEME = re.compile(r"https?://", re.IGNORECASE)
@@ -37,6 +39,8 @@ class HubName:
 def hub_name(text: str) -> HubName | None:
     """The model of the hub that a text names, without asking the hub; None for any other text, and
     for the address of anything but a model."""
+    if len(text) > LONGEST_NAME:
+        return None
     text = text.strip()
     short = short_names.find(text)
     if short is not None:

@@ -62,7 +62,9 @@ def command_line_of(
     stopped, and hold the memory of its part."""
     own = ("rank", str(rank), "--leader", leader, "--instead-of", place)
     if host.is_here:
-        return CommandLine((sys.executable, "-m", "omlx_server", *own, *options.options, *_LOGS))
+        return CommandLine(
+            (sys.executable, "-P", "-m", "omlx_server", *own, *options.options, *_LOGS)
+        )
     remote = f"exec {options.program} {shlex.join((*own, *_LOGS))}"
     return CommandLine((*_SSH, *_ALIVE, host.ssh, remote))
 

@@ -120,6 +120,12 @@ def test_what_needs_a_restart_is_said_and_stays_as_it_is(server: ServerProcess) 
         ("models.overrides.org/tiny.nothing", 1),
         ("auth.api_keys", ["stolen"]),
         ("auth.admin", "key"),
+        ("server.allowed_hosts", ["*"]),
+        ("server.cors_origins", ["*"]),
+        ("server.cors_origins", ["https://a.example"]),
+        ("server.host", "0.0.0.0"),
+        ("server.uds", "/tmp/socket"),
+        ("cluster.program", "/tmp/program"),
         ("cache.remote", "redis://elsewhere"),
     ],
 )
@@ -161,13 +167,13 @@ def test_a_file_that_is_broken_is_left_alone(server: ServerProcess) -> None:
 def test_lists_tables_and_sizes_are_taken(server: ServerProcess) -> None:
     done = change(
         server,
-        server__cors_origins=["https://a.example"],
+        models__pinned=["org/tiny"],
         models__aliases={"small": "org/tiny"},
         server__max_body_bytes="4MiB",
         cache__cold_write_through=True,
     )
     assert done["needs_restart"] == []
-    assert setting(server, "server.cors_origins")["value"] == ["https://a.example"]
+    assert setting(server, "models.pinned")["value"] == ["org/tiny"]
     assert setting(server, "models.aliases")["value"] == {"small": "org/tiny"}
     assert setting(server, "server.max_body_bytes")["value"] == 4 * 2**20
     assert setting(server, "cache.cold_write_through")["value"] is True

@@ -17,7 +17,9 @@ from starlette.types import Message
 from omlx_server.api.anthropic.request import MessagesRequest
 from omlx_server.api.chat.request import ChatRequest
 from omlx_server.api.http import exchange, json_body
+from omlx_server.api.http.bodies import BODY, Bodies
 from omlx_server.api.http.json_body import StrictModel
+from omlx_server.api.http.texts import Text
 from omlx_server.api.openai.completion_schema import CompletionRequest
 from omlx_server.api.openai.embeddings import EmbeddingRequest
 from omlx_server.api.responses.schema import ResponsesRequest
@@ -94,13 +96,14 @@ def request_of(body: bytes) -> Request:
     async def receive() -> Message:
         return {"type": "http.request", "body": body, "more_body": False}
 
-    return Request({"type": "http", "method": "POST", "headers": []}, receive)
+    scope = {"type": "http", "method": "POST", "headers": [], BODY: lambda: Bodies().of(b"")}
+    return Request(scope, receive)
 
 
 class Noting(StrictModel):
     """Knows the thread that validated it."""
 
-    text: str
+    text: Text
 
     @property
     def thread(self) -> str:

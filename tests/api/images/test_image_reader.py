@@ -1,7 +1,6 @@
 """What is read of an image once, in which order, and what memory is set aside for it."""
 
 import asyncio
-import threading
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
@@ -11,8 +10,8 @@ import numpy as np
 import pytest
 
 from omlx_server.api.chat.images import ChatImages, compute_features
-from omlx_server.api.image_threads import ImageThreads
 from omlx_server.api.models.image_reader import GivenImage, ImageReader, ReadImage
+from omlx_server.api.worker_threads import Turns, WorkerThreads
 from omlx_server.core.images import ImageSpan
 from omlx_server.core.request import Request, RequestId, SamplingParams
 from omlx_server.errors import BadRequest
@@ -64,8 +63,12 @@ def given(file: bytes, *, low: bool = False) -> GivenImage:
     return GivenImage(forms.url(file), "messages.0.content.0.image_url", low)
 
 
+def turns() -> Turns:
+    return partial(WorkerThreads("images", 2).turn, (b"client",))
+
+
 def read(reader: ImageReader, *images: GivenImage) -> list[ReadImage]:
-    return asyncio.run(reader.read(images, ImageThreads()))
+    return asyncio.run(reader.read(images, turns()))
 
 
 def test_a_file_is_decoded_once(reader: ImageReader, memory: Memory) -> None:
@@ -149,7 +152,7 @@ def test_each_run_is_seen_once_with_its_own_pixels(reader: ImageReader) -> None:
         RequestId("a"), (1, 2), SamplingParams(max_tokens=1), salt=b"salt", images=tuple(runs)
     )
     engine = Engine(known=frozenset({runs[1].digest}))
-    asyncio.run(compute_features(chat, request, engine, ImageThreads()))
+    asyncio.run(compute_features(chat, request, engine, turns()))
     assert engine.asked == [images[0].making_bytes, images[1].making_bytes]
     expected = {run.digest: run for run in runs if run.digest != runs[1].digest}
     assert [digest for digest, _ in engine.seen] == list(expected)
@@ -170,31 +173,3 @@ def test_too_many_images_are_not_looked_at(reader: ImageReader, memory: Memory) 
     with pytest.raises(BadRequest, match="there are 3 images, and 2 are the most"):
         read(reader.bounded(4096, 2), *[given(b"no image")] * 3)
     assert memory.asked == []
-
-
-def test_work_that_runs_is_waited_for_when_it_is_cancelled() -> None:
-    """It holds memory until it ends. Work that has not begun never runs."""
-    begun, ended, ran = threading.Event(), threading.Event(), []
-
-    def long() -> None:
-        begun.set()
-        ended.wait(30)
-        ran.append("long")
-
-    async def cancelled() -> None:
-        threads = ImageThreads()
-        tasks = [asyncio.create_task(threads.run(long)) for _ in range(2)]
-        waiting = asyncio.create_task(threads.run(ran.append, "never"))
-        await asyncio.to_thread(begun.wait, 30)
-        await asyncio.sleep(0)
-        for task in (waiting, *tasks):
-            task.cancel()
-        await asyncio.sleep(0.05)
-        assert waiting.done()
-        assert not any(task.done() for task in tasks)
-        ended.set()
-        await asyncio.wait(tasks)
-        assert all(task.cancelled() for task in tasks)
-
-    asyncio.run(cancelled())
-    assert ran == ["long", "long"]

@@ -249,7 +249,7 @@ def test_a_model_is_pulled_by_its_owner_only(own: ServerProcess, client: ollama.
         assert owner.pull(FAR).status == "success"
         for name in (FAR, f"hf.co/{FAR}", f"https://huggingface.co/{FAR}/tree/main"):
             assert client.chat(name, TALK, options=GREEDY).eval_count == 12
-        for name, status in (("nobody", 404), ("x" * 501, 400)):
+        for name, status in (("nobody", 404), ("x" * 1025, 400)):
             with pytest.raises(ResponseError) as caught:
                 owner.pull(name)
             assert caught.value.status_code == status

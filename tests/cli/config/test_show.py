@@ -8,6 +8,7 @@ from typer.testing import CliRunner
 
 from omlx_server import settings
 from omlx_server.cli.app import app
+from tests.cli.home import CONFIG
 
 runner = CliRunner()
 
@@ -34,7 +35,7 @@ def test_what_it_shows_is_a_config_file_that_sets_the_same(home: Path) -> None:
 
 
 def test_tables_are_shown_as_a_config_file_has_them(home: Path) -> None:
-    (home / "omlx.toml").write_text(
+    (home / CONFIG).write_text(
         '[models]\naliases = { "gpt 4" = "org/a" }\n[models.overrides."org/a.b"]\nttl = 5\n'
         "sampling = { top_p = 0.5 }\n"
         "chat_template_kwargs = { a = 1.0, b = 'x\\ny', c = inf, d = \"\\u007f\" }\n"
@@ -50,7 +51,7 @@ def test_tables_are_shown_as_a_config_file_has_them(home: Path) -> None:
 
 
 def test_origins_are_told_per_key(home: Path) -> None:
-    (home / "omlx.toml").write_text("[scheduler]\nmax_queue = 7\n")
+    (home / CONFIG).write_text("[scheduler]\nmax_queue = 7\n")
     text = show(
         "--origin", "--set", "sampling.source=openai", env={"OMLX_SERVER__HOST": "localhost"}
     )
@@ -60,19 +61,19 @@ def test_origins_are_told_per_key(home: Path) -> None:
         if " = " in line
     }
     assert comments["host"] == "env OMLX_SERVER__HOST"
-    assert comments["max_queue"] == "file omlx.toml"
+    assert comments["max_queue"] == f"file {home / CONFIG}"
     assert comments["source"] == "flag"
     assert comments["port"] == "default"
     assert tomllib.loads(text)["scheduler"]["max_queue"] == 7
 
 
 def test_json_holds_values_origins_and_the_file(home: Path) -> None:
-    (home / "omlx.toml").write_text("[server]\nport = 9000\n")
+    (home / CONFIG).write_text("[server]\nport = 9000\n")
     document = json.loads(show("--json"))
-    assert document["source"] == "omlx.toml"
+    assert document["source"] == str(home / CONFIG)
     assert document["settings"]["server"]["port"] == 9000
     assert document["settings"]["server"]["max_body_bytes"] == 32 * 2**20
-    assert document["origins"]["server.port"] == "file omlx.toml"
+    assert document["origins"]["server.port"] == f"file {home / CONFIG}"
     assert set(document["origins"]) == set(settings.KEYS)
 
 
@@ -94,6 +95,6 @@ def test_path_prints_the_file_in_use(home: Path) -> None:
     none = runner.invoke(app, ["config", "path"])
     assert (none.exit_code, none.stdout) == (1, "")
     assert "/etc/omlx_server/config.toml" in none.stderr
-    (home / "omlx.toml").touch()
+    (home / CONFIG).touch()
     found = runner.invoke(app, ["config", "path"])
-    assert (found.exit_code, found.stdout.strip()) == (0, str(home / "omlx.toml"))
+    assert (found.exit_code, found.stdout.strip()) == (0, str(home / CONFIG))

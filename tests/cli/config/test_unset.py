@@ -7,6 +7,7 @@ from typer.testing import CliRunner, Result
 
 from omlx_server.cli.app import app
 from omlx_server.settings import edit
+from tests.cli.home import CONFIG
 
 FILE = """\
 # Mine.
@@ -38,7 +39,7 @@ SAMPLING = '\n[models.overrides."org/a".sampling]\ntop_p = 0.5\n'
 
 @pytest.fixture
 def file(home: Path) -> Path:
-    path = home / "omlx.toml"
+    path = home / CONFIG
     path.write_text(FILE)
     path.chmod(0o600)
     return path
@@ -68,11 +69,11 @@ def test_one_key_leaves_the_file_and_no_other_letter(
     done = unset(key)
     assert (done.exit_code, done.stderr) == (0, "")
     assert said in done.stdout
-    assert done.stdout.endswith("; omlx.toml does not set it any more\n")
+    assert done.stdout.endswith(f"; {file} does not set it any more\n")
     assert file.read_text().replace("  }", " }") == FILE.replace(left, "").replace("  }", " }")
     again = unset(key)
     assert (again.exit_code, again.stdout) == (1, "")
-    assert again.stderr.startswith(f"error: omlx.toml does not set {key}\nhint: in force is {key}")
+    assert again.stderr.startswith(f"error: {file} does not set {key}\nhint: in force is {key}")
 
 
 @pytest.mark.parametrize("name", ["org/a", '"org/a"'])
@@ -127,7 +128,7 @@ def test_a_wrong_value_can_be_removed(file: Path) -> None:
         ("server", FILE, "server is a section, not a key"),
         ("models.overrides.org/a.tll", FILE, "did you mean models.overrides.NAME.ttl?"),
         ("models.aliases.small", FILE, "`omlx-server alias"),
-        ("server.port", "[server\nport = 1\n", "omlx.toml, line 1, column 8"),
+        ("server.port", "[server\nport = 1\n", "config.toml, line 1, column 8"),
         (
             "auth.api_keys",
             '[server]\nhost = "0.0.0.0"\n[auth]\napi_keys = ["k"]\n',

@@ -20,6 +20,7 @@ from omlx_server.errors import UsageError
 from tests.api.conftest import CHATML
 from tests.api.encoders.models import save_ranker
 from tests.api.harness import UNPROBED, ServerProcess, serving
+from tests.cli.home import CONFIG
 from tests.models.directories import CHAT, make
 from tests.text import makers
 from tests.tiny_models import save_tiny
@@ -209,7 +210,7 @@ def test_without_the_right_key_no_agent_is_started(tiny: ServerProcess, key: str
 
 
 def test_our_own_key_goes_to_our_own_server_only(home: Path, clients: str) -> None:
-    (home / "omlx.toml").write_text(f'[auth]\napi_keys = ["{KEY}"]\n[server]\nport = 1\n')
+    (home / CONFIG).write_text(f'[auth]\napi_keys = ["{KEY}"]\n[server]\nport = 1\n')
     own = program(home, "aider", "--print")
     assert '"$OMLX_API_KEY"' in own.stdout
     other = program(home, "aider", "--print", "--url", NOBODY)
@@ -284,7 +285,7 @@ def test_where_no_server_answers_the_files_of_the_model_tell_the_context(
     make(home / "models" / "acme" / "short")
     make(home / "models" / "long", CHAT | {"max_position_embeddings": CONTEXT})
     make(home / "models" / "bert", {"architectures": ["BertModel"], "model_type": "bert"})
-    (home / "omlx.toml").write_text(
+    (home / CONFIG).write_text(
         '[models]\ndefault = "usual"\naliases = { usual = "long" }\n'
         "[models.overrides.short]\ncontext_length = 1024\n"
     )

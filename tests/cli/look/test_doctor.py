@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 
 from omlx_server.cli.app import app
 from omlx_server.cli.look import doctor
+from tests.cli.home import CONFIG
 from tests.doctor.well import WELL
 from tests.models.directories import make, no_tensors
 
@@ -62,7 +63,7 @@ def test_what_the_terminal_can_not_write_is_escaped() -> None:
 
 
 def test_a_config_that_is_wrong_fails_and_the_rest_is_still_looked_at(home: Path) -> None:
-    (home / "omlx.toml").write_text("[server]\nprot = 1\n")
+    (home / CONFIG).write_text("[server]\nprot = 1\n")
     code, rows = doctor_says()
     assert code == 1
     assert rows["config"]["level"] == "fail"
@@ -71,10 +72,8 @@ def test_a_config_that_is_wrong_fails_and_the_rest_is_still_looked_at(home: Path
 
 
 def test_a_config_that_others_may_read(home: Path) -> None:
-    place = home / ".config" / "omlx_server"
-    place.mkdir(parents=True, mode=0o700)
-    (place / "config.toml").touch(0o644)
-    assert doctor_says()[1]["config"]["fix"] == f"chmod 600 {place / 'config.toml'}"
+    (home / CONFIG).touch(0o644)
+    assert doctor_says()[1]["config"]["fix"] == f"chmod 600 {home / CONFIG}"
 
 
 def test_mlx_that_crashes_fails_and_nothing_else_goes_with_it(
@@ -126,17 +125,18 @@ def test_a_name_that_leads_nowhere_is_not_said_to_come(home: Path) -> None:
 
 def test_names_in_the_config_that_no_model_has(home: Path) -> None:
     make(home / "models" / "org" / "here")
-    (home / "omlx.toml").write_text(
+    (home / CONFIG).write_text(
         f'[models]\ndirs = ["{home}/models"]\ndefault = "org/later"\n'
         'aliases = { a = "here", s = "starter", x = "nope" }\n[models.overrides.later]\nttl = 3\n'
     )
+    (home / CONFIG).chmod(0o600)
     code, rows = doctor_says()
     assert (code, rows["config"]["level"]) == (0, "warn")
     assert rows["config"]["says"] == "models.aliases: x stands for nope, which is not here"
 
 
 def test_what_serve_would_refuse_fails(home: Path) -> None:
-    (home / "omlx.toml").write_text('[models.overrides.starter]\ntool_parser = "nope"\n')
+    (home / CONFIG).write_text('[models.overrides.starter]\ntool_parser = "nope"\n')
     code, rows = doctor_says()
     assert (code, rows["config"]["level"]) == (1, "fail")
     assert 'tool_parser of "starter" can\'t be nope' in rows["config"]["says"]

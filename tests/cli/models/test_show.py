@@ -15,6 +15,7 @@ from omlx_server.text.dialect import dialect_of
 from omlx_server.text.reasoning.style import STYLES
 from omlx_server.text.tokenizer import Tokenizer
 from tests.cli.answering_server import Server, server
+from tests.cli.home import CONFIG
 from tests.cli.program import HEAVY, imported_by
 from tests.models.conftest import tiny
 from tests.models.directories import CHAT, make
@@ -38,7 +39,7 @@ def omlx(*arguments: str, code: int = 0) -> str:
 @pytest.fixture
 def models(home: Path) -> Path:
     """Nobody serves them."""
-    (home / "omlx.toml").write_text(
+    (home / CONFIG).write_text(
         f'[server]\nport = 1\n[models]\ndirs = ["{home}/models"]\nuse_hf_cache = false\n'
         '[models.aliases]\nsmall = "big"\n'
         '[models.overrides."acme/big"]\nttl = 5\nkv_cache = { bits = 8 }\n'
@@ -357,8 +358,8 @@ def test_a_server_that_refuses_or_has_no_port_is_left_out(
 
 def test_it_imports_nothing_heavy(models: Path) -> None:
     assert not imported_by("show", "--help") & (HEAVY | {"huggingface_hub"})
-    config = str(models.with_name("omlx.toml"))
-    names = imported_by("show", "acme/big", "--config", config)
+    config = models.parent / CONFIG
+    names = imported_by("show", "acme/big", "--config", str(config))
     assert not names & (HEAVY - {"rich", "httpx"})
 
 

@@ -10,6 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from omlx_server.cli.app import app
+from tests.cli.home import CONFIG
 from tests.cli.program import HEAVY, imports_of
 from tests.models.directories import make
 
@@ -41,7 +42,7 @@ def shown(hosts: Path, *more: str) -> list[str]:
 
 
 def test_each_rank_is_shown_with_the_command_that_would_start_it(hosts: Path, home: Path) -> None:
-    (home / "omlx.toml").write_text("[cluster]\nport = 7000\n")
+    (home / CONFIG).write_text("[cluster]\nport = 7000\n")
     sets = ("--set", "memory.limit=1GB", "--set", "server.port=1", "--set", "cluster.port=7001")
     lines = shown(hosts, *sets)
     assert lines[:2] == [
@@ -54,8 +55,8 @@ def test_each_rank_is_shown_with_the_command_that_would_start_it(hosts: Path, ho
     assert lines[3].strip() == f"{SSH}'exec {own}'"
     assert lines[4] == "rank 2: it would be started on this machine:"
     assert shlex.split(lines[5]) == [
-        *(sys.executable, "-m", "omlx_server", "rank", "2", "--leader", "10.0.0.1:7001"),
-        *("--instead-of", f"{place}-2", "--config", "omlx.toml"),
+        *(sys.executable, "-P", "-m", "omlx_server", "rank", "2", "--leader", "10.0.0.1:7001"),
+        *("--instead-of", f"{place}-2", "--config", str(home / CONFIG)),
         *("--set", "memory.limit=1GB", "--set", "cluster.port=7001", "--set", "logging.file="),
         *LOGS.split(),
     ]

@@ -150,6 +150,20 @@ def test_a_row_that_goes_back_into_its_span_writes_beside_it(rows: int) -> None:
     assert same_bits(first.row(0), tokens(1, 0, 40))
 
 
+@pytest.mark.parametrize("is_row", [False, True])
+def test_who_goes_back_before_its_own_tokens_leaves_their_strip(is_row: bool) -> None:
+    """Also where no block refers to what was written there."""
+    runs, first = Runs(), solo(1, 0, 40)
+    [span] = segment(runs, first, 0, 32).spans()
+    own = solo(2, 32, 40, span)
+    cache = own.merge([own]) if is_row else own
+    run = runs.of((cache.strip(0),))
+    cache.trim(20)
+    fed(cache, tokens(3, 20, 44))
+    assert cache.strip(0) is not run.strips[0]
+    assert same_bits(seen(segment(runs, cache, 20, 44)), tokens(3, 20, 44))
+
+
 def test_blocks_find_their_tokens_wherever_rows_go() -> None:
     """Rows join, change places and leave; the blocks of each are what they were."""
     runs = Runs()

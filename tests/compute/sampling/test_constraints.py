@@ -1,11 +1,22 @@
-"""Work on several constraints side by side."""
+"""Masks of constraints, and work on several of them side by side."""
 
 import threading
 from functools import partial
 
+import mlx.core as mx
+import numpy as np
 import pytest
 
-from omlx_server.compute.sampling.constraints import side_by_side
+from omlx_server.compute.sampling.constraints import allowed, side_by_side
+from tests.compute.sampling.live import Fixed
+
+
+def test_tokens_beyond_a_mask_are_not_allowed() -> None:
+    """A mask of no, one and three words, for 70 logits."""
+    masks = [b"", b"\5\0\0\0", b"\0\0\0\0\1\0\0\0\xff\xff\xff\xff"]
+    logits = np.array(allowed(mx.zeros((3, 70)), [Fixed(mask) for mask in masks]))
+    there = [np.flatnonzero(row == 0).tolist() for row in logits]
+    assert there == [[], [0, 2], [32, *range(64, 70)]]
 
 
 def test_results_come_in_the_order_of_the_work() -> None:

@@ -4,6 +4,8 @@ A token takes 10 bytes in a cache, and a row 256 of them more; a decode 100 byte
 a chunk 10 a token.
 """
 
+from dataclasses import dataclass
+
 import pytest
 
 from omlx_server.core.blocks.block import Size, Worth
@@ -87,6 +89,13 @@ def test_what_else_is_held_is_not_there_for_it(held: dict[str, int]) -> None:
 def test_live_caches_count_by_what_they_grow_to() -> None:
     assert make_guard(3660, live=2000).allows(DECODE, ONE, NOTHING, empty(), 0)
     assert not make_guard(3659, live=2000).allows(DECODE, ONE, NOTHING, empty(), 0)
+
+
+def test_features_of_images_stay_when_caches_grow() -> None:
+    for limit, fits in ((4160, True), (4159, False)):
+        guard = make_guard(limit)
+        guard.begin(Ledger(limit, live=500), features=500)
+        assert guard.allows(DECODE, ONE, NOTHING, empty(), 0) is fits
 
 
 def test_what_rows_that_have_left_give_back_is_there_for_it() -> None:
@@ -223,6 +232,30 @@ def test_neither_asks_for_who_is_at_work_but_for_weights_and_queue() -> None:
     for held in ({"weights": 500}, {"queue": 500}):
         guard = make_guard(4000, **held)
         assert not guard.can_reserve(ONE, 20, 0) and not guard.ever_fits(ONE, 20)
+
+
+@dataclass
+class Beside:
+    """Other models, which give no room."""
+
+    live: int
+    reserved: int
+    pending: int = 0
+    count: int = 1
+    hot: int = 0
+    at_work: bool = True
+
+    def make_room(self, nbytes: int, floor: int, *, at_rest: bool) -> int:
+        return 0
+
+
+@pytest.mark.parametrize("beside", [Beside(500, 0), Beside(0, 500), Beside(400, 500)])
+def test_a_promise_counts_what_others_hold_or_will_hold(beside: Beside) -> None:
+    for limit, fits in ((4486, True), (4482, False)):
+        guard = MemoryGuard(limit, planner(), beside)
+        guard.begin(Ledger(limit))
+        assert guard.can_reserve(ONE, 20, 0) is fits
+        assert guard.ever_fits(ONE, 20)
 
 
 def test_what_steps_really_took_counts_for_promises_but_not_for_who_is_alone() -> None:

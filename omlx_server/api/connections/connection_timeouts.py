@@ -3,7 +3,13 @@
 They bound the size of a request's head (its request line and headers), the time in which it must
 come, the pauses in its body, and the time for which an answer may lie unread. A client that breaks
 a bound loses its connection; before that it gets an error in the envelope, unless its answer has
-begun. Other connections go on. Runs on the asyncio thread.
+begun. Other connections go on. How many there may be says `connections.py`. Runs on the asyncio
+thread.
+
+A client may end its side of the connection after its request, and gets its answer. That looks as if
+it had closed the connection; what is sent to a closed one comes back as an error. So until the
+answer begins it is sent `100 Continue`, which clients pass over, now and then. HTTP/1.0 does not
+have that: there only an answer that begins at once is sent.
 
 phase   lasts                                  the server ends it when
 IDLE    between two requests                   the first request does not begin in `header_seconds`
@@ -30,8 +36,10 @@ from uvicorn.protocols.http.httptools_impl import (
 )
 from uvicorn.server import ServerState
 
-from omlx_server.api.http.errors import envelope
-from omlx_server.errors import BadRequest, OmlxError
+from omlx_server.api.connections.connections import Connections
+from omlx_server.api.http.errors import envelope, response
+from omlx_server.api.http.host import network_of
+from omlx_server.errors import BadRequest, NotNow, OmlxError, RequestTimeout, Unavailable
 
 _log = logging.getLogger(__name__)
 # If the server closed at once while bytes of the client are unread, the kernel would reset the
@@ -40,6 +48,11 @@ _LINGER_SECONDS = 1.0
 # A client that takes fewer bytes than this from its full buffer in `write_seconds` counts as one
 # that reads nothing.
 _LEAST_READ = 16 * 2**10
+# After a client has ended its side, it is tried so soon whether it is there, and so often later.
+_PROBE_SECONDS = 0.05
+_PROBE_AGAIN_SECONDS = 5.0
+_PROBE = b"HTTP/1.1 100 Continue\r\n\r\n"
+_RETRY_SECONDS = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,10 +79,8 @@ class NoHttp(BadRequest):
     quotes_request = False
 
 
-class RequestTimeout(OmlxError):
-    status = 408
-    kind = "timeout_error"
-    code = "request_timeout"
+class TooManyRequests(Unavailable):
+    code = "too_many_connections"
 
 
 class _Phase(enum.Enum):
@@ -116,9 +127,11 @@ class Connection(HttpToolsProtocol):
         _loop: asyncio.AbstractEventLoop | None = None,
         *,
         limits: ConnectionLimits,
+        connections: Connections,
     ) -> None:
         super().__init__(config, server_state, app_state, _loop)
         self._limits = limits
+        self._all = connections
         self._phase = _Phase.IDLE
         self._answered: RequestResponseCycle | None = None
         self._problem: OmlxError | None = None
@@ -127,16 +140,23 @@ class Connection(HttpToolsProtocol):
         self._progress = False  # whether the bytes that are being parsed hold one of these
         self._reading = _Alarm(self.loop, self._on_silence)
         self._writing = _Alarm(self.loop, self._on_unread)
-        self._unread = 0
+        self._unsent = 0
+        self._probes = 0
+        self._half_closed = False
 
     # -- from the transport ------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self._reading.start(self._limits.header_seconds)
+        if not self._all.open(self):
+            self._phase = _Phase.GONE
+            transport.write(_reply(_too_many()))
+            transport.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._phase = _Phase.GONE
+        self._all.close(self)
         self._reading.stop()
         self._writing.stop()
         self._abandon()
@@ -149,6 +169,12 @@ class Connection(HttpToolsProtocol):
         super().data_received(data)
         self._overhead = 0 if self._progress else self._overhead + len(data)
         self._expect_more()
+
+    def eof_received(self) -> bool:  # type: ignore[override]
+        self._half_closed = self._phase is _Phase.IDLE and self._answering
+        if self._half_closed:
+            self._reading.start(_PROBE_SECONDS)
+        return self._half_closed
 
     def pause_writing(self) -> None:
         super().pause_writing()
@@ -201,13 +227,34 @@ class Connection(HttpToolsProtocol):
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         self._answered = cycle
-        if cycle.scope["http_version"] == "1.0":
+        if not self._all.begin(self, cycle.scope["path"]):
+            app = response(_too_many(), cycle.scope["path"])
+        elif cycle.scope["http_version"] == "1.0":
             app = partial(_without_chunks, app, cycle)
         super()._start_asgi_task(cycle, app)
 
     def on_response_complete(self) -> None:
         self._watch_writing()
         super().on_response_complete()
+        if not self._answering:
+            self._all.rest(self)
+            if self._half_closed:
+                self.transport.close()
+            elif self._phase is _Phase.BODY:  # if it closed at once, the answer could be lost
+                self._reading.start(self._limits.body_seconds)
+
+    # -- from the other connections ----------------------------------------------------------
+
+    @property
+    def address(self) -> bytes:
+        return network_of(self.client[0]) if self.client else b""
+
+    @property
+    def unread(self) -> int:
+        return len(self.cycle.body) if self.cycle else 0
+
+    def drop(self) -> None:
+        self.transport.abort()
 
     # -- the bounds --------------------------------------------------------------------------
 
@@ -226,9 +273,9 @@ class Connection(HttpToolsProtocol):
             return
         if self._overhead > self._limits.header_bytes:
             self._refuse(_too_large(self._limits))
-        elif self._phase is _Phase.BODY:
+        elif self._phase is _Phase.BODY and self._answering:
             self._reading.start(self._limits.body_seconds)
-        elif self._overhead and not self._reading.running:
+        elif (self._overhead or self._phase is _Phase.BODY) and not self._reading.running:
             self._reading.start(self._limits.header_seconds)
 
     def _on_silence(self) -> None:
@@ -237,12 +284,26 @@ class Connection(HttpToolsProtocol):
         body = self._phase is _Phase.BODY
         if self._gone:
             self.transport.abort()
+        elif self._half_closed:
+            self._probe()
         elif self._answering and not (body and self._waits_for_body):
             self._reading.start(self._limits.body_seconds if body else self._limits.header_seconds)
         elif self._answering or self._phase is _Phase.HEAD:
             self._refuse(RequestTimeout("the request did not come to its end in time"))
         else:
             self.transport.close()
+
+    def _probe(self) -> None:
+        """Find out whether a client that has ended its side is still there: the connection is lost
+        with the second probe, or the second part of an answer, if it is not."""
+        if self._answered is None or self._answered.response_started:
+            return
+        if self._answered.scope["http_version"] == "1.0":
+            self.transport.close()
+            return
+        self.transport.write(_PROBE)
+        self._probes += 1
+        self._reading.start(_PROBE_SECONDS if self._probes == 1 else _PROBE_AGAIN_SECONDS)
 
     @property
     def _waits_for_body(self) -> bool:
@@ -252,13 +313,13 @@ class Connection(HttpToolsProtocol):
 
     def _watch_writing(self) -> None:
         """Start the timer in which the client must read from what is buffered for it."""
-        self._unread = self.transport.get_write_buffer_size()
-        if self._unread:
+        self._unsent = self.transport.get_write_buffer_size()
+        if self._unsent:
             self._writing.start(self._limits.write_seconds)
 
     def _on_unread(self) -> None:
-        taken = self._unread - self.transport.get_write_buffer_size()
-        if taken >= min(self._unread, _LEAST_READ):
+        taken = self._unsent - self.transport.get_write_buffer_size()
+        if taken >= min(self._unsent, _LEAST_READ):
             self._watch_writing()
         else:
             self.transport.abort()
@@ -269,6 +330,7 @@ class Connection(HttpToolsProtocol):
             self.transport.close()
             return
         self._phase = _Phase.GONE
+        self._all.rest(self)
         self._abandon()
         code = error.code or error.kind
         fields = {"status": error.status, "error": code, "reason": error.reason}
@@ -315,7 +377,15 @@ def _too_large(limits: ConnectionLimits) -> HeadTooLarge:
     )
 
 
+def _too_many() -> TooManyRequests:
+    return TooManyRequests("too many connections are busy", retry_after=_RETRY_SECONDS)
+
+
 def _reply(error: OmlxError) -> bytes:
     body = orjson.dumps(envelope(error))
-    head = b"content-type: application/json\r\nconnection: close\r\ncontent-length: %d\r\n\r\n"
-    return STATUS_LINE[error.status] + head % len(body) + body
+    head = b"content-type: application/json\r\nconnection: close\r\ncontent-length: %d\r\n" % len(
+        body
+    )
+    if isinstance(error, NotNow):
+        head += b"retry-after: %d\r\n" % error.retry_after
+    return STATUS_LINE[error.status] + head + b"\r\n" + body

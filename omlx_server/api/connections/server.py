@@ -14,7 +14,8 @@ from functools import partial
 import uvicorn
 from starlette.types import ASGIApp
 
-from omlx_server.api.http.connection_timeouts import Connection, ConnectionLimits
+from omlx_server.api.connections.connection_timeouts import Connection, ConnectionLimits
+from omlx_server.api.connections.connections import Connections
 
 _KEEP_ALIVE_SECONDS = 75
 # Bytes that the kernel buffers of an answer that is not read; its own default may be megabytes.
@@ -29,6 +30,7 @@ class HttpServer(uvicorn.Server):
         app: ASGIApp,
         grace_seconds: float,
         limits: ConnectionLimits,
+        connections: Connections,
         on_stopping: Callable[[], None] = lambda: None,
         on_forced: Callable[[], None] = lambda: None,
     ) -> None:
@@ -39,7 +41,7 @@ class HttpServer(uvicorn.Server):
             uvicorn.Config(
                 app,
                 loop="uvloop",
-                http=partial(Connection, limits=limits),  # type: ignore[arg-type]
+                http=partial(Connection, limits=limits, connections=connections),  # type: ignore[arg-type]
                 ws="none",
                 lifespan="off",
                 log_config=None,

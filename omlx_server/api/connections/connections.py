@@ -1,0 +1,141 @@
+"""The open connections of a server, which share the descriptors that its process may have.
+
+Each client address has a share. Above it, the address's own oldest idle connection is closed for
+each new one; where none is idle, the new one is refused. A part of each share is kept for requests
+about health and for the admin, and a quarter of all descriptors for files. Runs on the asyncio
+thread.
+"""
+
+import logging
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from ipaddress import ip_address
+from typing import Protocol
+
+_log = logging.getLogger(__name__)
+_LOG_PAUSE_SECONDS = 10.0
+_VITAL = ("/health", "/admin/")
+_IPV4_BYTES = 4
+DEFAULT_DESCRIPTORS = 1024
+
+
+class Held(Protocol):
+    """A connection. `address` is its client's, as `network_of` has it. `unread`: bytes of a
+    body that nobody has read yet. `drop` closes it at once."""
+
+    @property
+    def address(self) -> bytes: ...
+    @property
+    def unread(self) -> int: ...
+    def drop(self) -> None: ...
+
+
+@dataclass(slots=True, eq=False)
+class _Place:
+    """The connections of one address. Idle ones have no request under way; the oldest is first."""
+
+    open: int = 0
+    idle: dict[Held, None] = field(default_factory=dict)
+
+
+class Connections:
+    """`ended` counts connections that had to go, by the reason: `idle`, `refused` or `busy`."""
+
+    def __init__(self, descriptors: int = DEFAULT_DESCRIPTORS) -> None:
+        self._most = max(2, descriptors - descriptors // 4)
+        self._places: dict[bytes, _Place] = {}
+        self._open: set[Held] = set()
+        self.ended = Counter({"idle": 0, "refused": 0, "busy": 0})
+        self._untold: Counter[str] = Counter()
+        self._told_at = -_LOG_PAUSE_SECONDS
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    @property
+    def unread(self) -> int:
+        """The bytes of bodies that lie in the buffers of connections."""
+        return sum(one.unread for one in self._open)
+
+    def open(self, new: Held) -> bool:
+        """Note a new connection, and close an idle one where there are too many. Returns whether
+        the new one may stay."""
+        place = self._places.setdefault(new.address, _Place())
+        place.open += 1
+        place.idle[new] = None
+        self._open.add(new)
+        if place.open > self._share(place):
+            return self._close_oldest(place, new)
+        if len(self._open) > self._most:
+            full = (one for one in self._places.values() if one.idle)
+            return self._close_oldest(max(full, key=lambda one: one.open), new)
+        return True
+
+    def begin(self, one: Held, path: str) -> bool:
+        """Note that a request for `path` has come. Returns whether it may be answered: as many of
+        its address as have a share are under way already, if not."""
+        if one not in self._open:
+            return False
+        place = self._places[one.address]
+        place.idle.pop(one, None)
+        share, busy = self._share(place), place.open - len(place.idle)
+        if busy <= max(1, share - share // 8) or path.startswith(_VITAL):
+            return True
+        self._tell("busy", one.address)
+        return False
+
+    def rest(self, one: Held) -> None:
+        """Note that a connection has no request under way any more."""
+        if one in self._open:
+            idle = self._places[one.address].idle
+            idle.pop(one, None)
+            idle[one] = None
+
+    def close(self, one: Held) -> None:
+        """Note that a connection was closed."""
+        if one not in self._open:
+            return
+        self._open.remove(one)
+        place = self._places[one.address]
+        place.open -= 1
+        place.idle.pop(one, None)
+        if not place.open:
+            del self._places[one.address]
+
+    def _share(self, place: _Place) -> int:
+        """How many connections an address may have: half of what the others leave, and no fewer
+        than all addresses and one more could have."""
+        others = len(self._open) - place.open
+        return max((self._most - others) // 2, self._most // (len(self._places) + 1))
+
+    def _close_oldest(self, place: _Place, new: Held) -> bool:
+        oldest = next(iter(place.idle))
+        self._tell("refused" if oldest is new else "idle", oldest.address)
+        if oldest is not new:
+            self.close(oldest)
+            oldest.drop()
+        return oldest is not new
+
+    def _tell(self, reason: str, address: bytes) -> None:
+        """Count, and log what was counted since the last line, if that is long ago."""
+        self.ended[reason] += 1
+        self._untold[reason] += 1
+        now = time.monotonic()
+        if now - self._told_at < _LOG_PAUSE_SECONDS:
+            return
+        words = ", ".join(f"{count} {reason}" for reason, count in self._untold.items())
+        self._told_at = now
+        self._untold.clear()
+        _log.warning(
+            "clients have more connections than descriptors are left: ended %s, the last one of %s",
+            words,
+            _shown(address),
+        )
+
+
+def _shown(address: bytes) -> str:
+    """An address for the log: of a network the first one."""
+    if not address:
+        return "a Unix socket"
+    return str(ip_address(address if len(address) == _IPV4_BYTES else address + bytes(8)))

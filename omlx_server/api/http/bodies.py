@@ -1,0 +1,195 @@
+"""The bodies of requests on their way: one bound for the bytes of all, and a least rate for each.
+
+A body counts from its first byte until it is parsed. Up to 64 KB of each come without a question;
+then the rest needs room, for as many bytes as the body says that it has. It gets room
+
+- if it needs half of what is free, or less: large ones leave room for smaller ones;
+- if its client would hold no more than its share of the bound, which all clients with bodies have
+  alike: then younger bodies of clients with more than that are refused;
+- else once others have left. Meanwhile nothing is read of it, and after a while it is refused.
+
+Runs on the asyncio thread.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
+
+from omlx_server.errors import OmlxError, RequestTimeout, Unavailable
+
+SMALL = 64 * 2**10
+_LEAST_RATE = 64_000  # bytes a second
+_MOST_WAITING = 32  # bodies of one client
+_MOST_BYTES = 256 * 2**20
+
+
+def bound_for(memory_limit: int) -> int:
+    """The bytes that all bodies together may have, where so many bytes are the memory's limit."""
+    return min(_MOST_BYTES, memory_limit // 16)
+
+
+class TooManyBodies(Unavailable):
+    code = "too_many_bodies"
+
+
+class Body:
+    """One body that is read or parsed. `held` bytes of it are here; `taken` are kept for it."""
+
+    def __init__(self, bodies: "Bodies", client: bytes) -> None:
+        self.client = client
+        self.held = self.taken = 0
+        self._bodies = bodies
+        self._received = 0
+        self._deadline: asyncio.Timeout | None = None
+        self._begun = 0.0
+        self._cut = False
+
+    @property
+    def can_be_cut(self) -> bool:
+        return self._deadline is not None and not self._deadline.expired() and not self._cut
+
+    @asynccontextmanager
+    async def coming(self) -> AsyncIterator[None]:
+        """Read the body within this. Raises RequestTimeout if it comes too slowly, TooManyBodies
+        if it has to make way for another client's."""
+        self._begun = asyncio.get_running_loop().time()
+        try:
+            async with asyncio.timeout(self._bodies.seconds) as self._deadline:
+                yield
+        except TimeoutError:
+            raise self._bodies.refusal("cut" if self._cut else "slow") from None
+        finally:
+            self._deadline = None
+
+    async def add(self, count: int, whole: int) -> None:
+        """Note that `count` more bytes have come, of `whole` that are expected; wait for room.
+        Raises TooManyBodies if there is none in time."""
+        self.held += count
+        self._received += count
+        if self.held > SMALL:
+            await self.make_room(max(whole, self.held))
+        if self._deadline is not None and not self._cut:
+            more = self._bodies.seconds + self._received / _LEAST_RATE
+            self._deadline.reschedule(self._begun + more)
+
+    async def make_room(self, size: int) -> None:
+        """Wait until there is room for `size` bytes in all. Raises as `add`."""
+        if self.taken >= size or self._cut:
+            return
+        deadline, loop = self._deadline, asyncio.get_running_loop()
+        began = loop.time()
+        if deadline is not None:
+            deadline.reschedule(None)
+        await self._bodies.take(self, size)
+        self._begun += loop.time() - began
+
+    def become(self, size: int) -> None:
+        """Note that the whole body is `size` bytes now."""
+        self.held = size
+        self.taken = size if size > SMALL else 0
+
+    def cut(self) -> None:
+        """Refuse the rest of the body: its reader gets TooManyBodies."""
+        self._cut, self.taken = True, 0
+        if self._deadline is not None:
+            self._deadline.reschedule(0)
+
+
+class Bodies:
+    """All bodies on their way. `refused` counts those that were refused, by the reason: `slow`,
+    `full` where no room came in time, `cut` where it had to make way."""
+
+    def __init__(self, most: int = _MOST_BYTES, seconds: float = 10.0) -> None:
+        """`most` bytes is the bound; one body may be larger while it is alone. A body may take
+        `seconds` more than the least rate says, and waits that long for room."""
+        self.seconds = seconds
+        self.refused = Counter({"slow": 0, "full": 0, "cut": 0})
+        self._most = most
+        self._bodies: list[Body] = []  # the oldest first
+        self._waiting: list[tuple[Body, int, asyncio.Future[None]]] = []
+
+    @property
+    def held(self) -> int:
+        """The bytes of all bodies that are here."""
+        return sum(body.held for body in self._bodies)
+
+    @contextmanager
+    def of(self, client: bytes) -> Iterator[Body]:
+        """A body of this client, which counts within the `with`."""
+        body = Body(self, client)
+        self._bodies.append(body)
+        try:
+            yield body
+        finally:
+            self._bodies.remove(body)
+            self._wake()
+
+    async def take(self, body: Body, size: int) -> None:
+        """Wait until `size` bytes are kept for `body`."""
+        if self._gives(body, size):
+            return
+        if sum(one.client == body.client for one, *_ in self._waiting) >= _MOST_WAITING:
+            raise self.refusal("full")
+        waits = body, size, asyncio.get_running_loop().create_future()
+        self._waiting.append(waits)
+        try:
+            async with asyncio.timeout(self.seconds):
+                await waits[2]
+        except TimeoutError:
+            raise self.refusal("full") from None
+        finally:
+            self._waiting.remove(waits)
+
+    def refusal(self, reason: str) -> OmlxError:
+        """Count a body that is refused, and return its error."""
+        self.refused[reason] += 1
+        if reason == "slow":
+            return RequestTimeout("the body came too slowly")
+        return TooManyBodies(
+            "too many large bodies are on their way", retry_after=max(1, round(self.seconds))
+        )
+
+    def _gives(self, body: Body, size: int) -> bool:
+        """Whether there is room for `body`; keeps it for it then."""
+        others = [one for one in self._bodies if one is not body and one.taken]
+        free = self._most - sum(one.taken for one in others)
+        if 2 * size > free and others and not self._cuts(body, size, free):
+            return False
+        body.taken = size
+        return True
+
+    def _cuts(self, body: Body, size: int, free: int) -> bool:
+        """Whether `body` fits without more than its client's share. Where others have to make way
+        for that, they are cut."""
+        by_client = Counter[bytes]({body.client: size})
+        for one in self._bodies:
+            by_client[one.client] += 0 if one is body else one.taken
+        share = self._most // max(2, len(by_client))
+        if by_client[body.client] > share:
+            return False
+        victims = []
+        for one in reversed(self._bodies):
+            if size <= free:
+                break
+            if one.taken and one.can_be_cut and by_client[one.client] > share:
+                victims.append(one)
+                by_client[one.client] -= one.taken
+                free += one.taken
+        if size > free:
+            return False
+        for one in victims:
+            one.cut()
+        return True
+
+    def _wake(self) -> None:
+        """Let those go on that wait, in order, and for which there is room now."""
+        for body, size, future in self._waiting:
+            if not future.done() and self._gives(body, size):
+                future.set_result(None)
+
+
+BODY = "omlx.body"
+"""The key of a request's ASGI scope for its BeginBody."""
+BeginBody = Callable[[], AbstractContextManager[Body]]
+"""Begins a body of the request's client."""

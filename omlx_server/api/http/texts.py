@@ -1,0 +1,66 @@
+"""Types of the texts in a request, by how long they may be. A plain `str` field of a `StrictModel`
+is a name, and has at most `LONGEST_NAME` characters. Pure."""
+
+from typing import Annotated, Any
+
+import orjson
+from pydantic import AfterValidator, Field, GetCoreSchemaHandler, GetPydanticSchema
+from pydantic_core import CoreSchema, PydanticCustomError
+
+from omlx_server.models.hub.names import LONGEST_NAME
+from omlx_server.text.grammar.to_grammar import MAX_CHARS
+
+_UNBOUNDED = "unbounded"
+# An answer that repeats a value has it at most so many levels deep.
+_ANSWER_LEVELS = 16
+_MOST = {"most": MAX_CHARS}
+
+
+def _without_bound(source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+    schema: Any = handler(source)
+    return {**schema, "metadata": {**schema.get("metadata", {}), _UNBOUNDED: True}}
+
+
+def _bounded(value: Any) -> Any:
+    """Return `value`. Raises PydanticCustomError where it has more than MAX_CHARS bytes as JSON, or
+    is nested so deeply that an answer could not repeat it."""
+    nested = value
+    for _ in range(_ANSWER_LEVELS):
+        nested = [nested]
+    try:
+        nbytes = len(orjson.dumps(nested))
+    except orjson.JSONEncodeError:
+        raise PydanticCustomError("too_deep", "Input is nested too deeply") from None
+    if nbytes > MAX_CHARS:
+        raise PydanticCustomError(
+            "too_long", "Input should have at most {most} bytes as JSON", _MOST
+        )
+    return value
+
+
+Text = Annotated[str, GetPydanticSchema(_without_bound)]
+"""What becomes part of a prompt, or an image. The body's limit is its only bound here."""
+
+Source = Annotated[str, Field(max_length=MAX_CHARS)]
+"""A grammar, a pattern, or the text of a schema."""
+
+JsonObject = Annotated[dict[str, Any], AfterValidator(_bounded)]
+"""A schema or options, of any form."""
+
+Choices = Annotated[list[Source], AfterValidator(_bounded)]
+"""The answers to choose from."""
+
+
+def bound_texts_and_lists(schema: Any) -> None:
+    """Bound each string of a pydantic core schema that has no bound to a name's length, and make
+    each list stop at its first fault."""
+    if isinstance(schema, dict):
+        if schema.get("type") == "list":
+            schema["fail_fast"] = True
+        if schema.get("type") == "str" and not schema.get("metadata", {}).get(_UNBOUNDED):
+            schema.setdefault("max_length", LONGEST_NAME)
+        for member in schema.values():
+            bound_texts_and_lists(member)
+    elif isinstance(schema, list | tuple):
+        for member in schema:
+            bound_texts_and_lists(member)

@@ -1,0 +1,115 @@
+"""Threads for work on a request before the engine has it, such as decoding its images. Clients take
+turns, by the seconds that their turns have taken. Runs on the asyncio thread."""
+
+import asyncio
+import math
+import threading
+import time
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextvars import copy_context
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
+
+from omlx_server.core.virtual_times import Owner, VirtualTimes
+from omlx_server.errors import Unavailable
+from omlx_server.text.encoding.low_priority import be_polite
+
+T = TypeVar("T")
+IsAbandoned = Callable[[], bool]
+"""Tells whether nobody waits any more for the result of the work. Any thread may ask."""
+
+
+class Run(Protocol):
+    """Runs `work` in a thread, and returns or raises what it does. When the caller is cancelled,
+    the work is told so and waited for, because it holds memory until it ends."""
+
+    async def __call__(self, work: Callable[[IsAbandoned], T]) -> T: ...
+
+
+Turns = Callable[[], AbstractAsyncContextManager[Run]]
+"""Makes the next turn of one owner: a context in which a thread is the caller's. Entering it raises
+Unavailable if that takes too long."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Turn:
+    owner: Owner
+    came: "asyncio.Future[None]"
+
+
+class WorkerThreads:
+    """A pool of `threads` threads. The next turn is one of the owner that is furthest behind, of
+    these the first to come. Nobody waits for one longer than `patience` seconds. `niceness` is
+    added to the nice value of the threads."""
+
+    def __init__(
+        self, name: str, threads: int, *, patience: float = math.inf, niceness: int = 0
+    ) -> None:
+        self._name = name
+        self._pool = ThreadPoolExecutor(
+            threads, thread_name_prefix=name, initializer=be_polite, initargs=(niceness,)
+        )
+        self._threads = threads
+        self._patience = patience
+        self._waiting: list[_Turn] = []
+        self._running: list[_Turn] = []
+        self._times = VirtualTimes()
+
+    async def run(self, owner: Owner, work: Callable[[IsAbandoned], T]) -> T:
+        """Run `work` in a turn of its own, as `Run`. Raises also as `turn`."""
+        async with self.turn(owner) as run:
+            return await run(work)
+
+    @asynccontextmanager
+    async def turn(self, owner: Owner) -> AsyncIterator[Run]:
+        """A turn: see `Turns`."""
+        turn, begun = _Turn(owner, asyncio.get_running_loop().create_future()), math.inf
+        self._waiting.append(turn)
+        self._begin_next()
+        try:
+            await self._come(turn)
+            begun = time.monotonic()
+            yield self._run
+        finally:
+            if turn in self._waiting:
+                self._waiting.remove(turn)
+            else:
+                self._running.remove(turn)
+                self._times.charge(owner, max(0.0, time.monotonic() - begun))
+                self._begin_next()
+
+    async def _come(self, turn: _Turn) -> None:
+        try:
+            async with asyncio.timeout(self._patience if self._patience < math.inf else None):
+                await turn.came
+        except TimeoutError:
+            raise Unavailable(
+                f"the server has more {self._name} to prepare than it can within "
+                f"{self._patience:.0f} s",
+                retry_after=math.ceil(self._patience),
+            ) from None
+
+    async def _run(self, work: Callable[[IsAbandoned], T]) -> T:
+        abandoned = threading.Event()
+        running = self._pool.submit(copy_context().run, work, abandoned.is_set)
+        result = asyncio.wrap_future(running)
+        try:
+            return await asyncio.shield(result)
+        except asyncio.CancelledError:
+            abandoned.set()
+            await asyncio.wait([result])
+            result.exception()
+            raise
+
+    def _begin_next(self) -> None:
+        while len(self._running) < self._threads:
+            waiting = [turn for turn in self._waiting if not turn.came.done()]
+            if not waiting:
+                return
+            self._times.settle({turn.owner for turn in (*waiting, *self._running)})
+            turn = min(waiting, key=lambda turn: self._times.rank(turn.owner))
+            self._waiting.remove(turn)
+            self._running.append(turn)
+            turn.came.set_result(None)
