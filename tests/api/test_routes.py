@@ -89,8 +89,6 @@ def test_a_route_needs_a_key_or_is_about_health(method: str, path: str) -> None:
     response = ask(method, path, content_type="application/json")
     if path in OPEN:
         assert response.status_code != 401
-    elif method == "HEAD":
-        assert response.status_code == 401
     else:
         refused(response, 401, "invalid_api_key")
         right = {"content_type": "application/json", "authorization": f"Bearer {KEY}"}
@@ -251,10 +249,7 @@ def test_no_query_ends_the_server(tiny: ServerProcess, song: str, method: str, p
     hostile = "&".join(f"{name}={MARKER}%00%ff" for name in ("model", "cache_salt", "id", "x"))
     for query in (hostile, hostile * 20, "model[]=a", "cache_salt=", "%", "&&=&", "cache_salt=%F0"):
         response = tiny.http.request(method, f"{tiny.url}{path}?{query}")
-        if method == "HEAD":
-            assert response.status_code < 500
-        else:
-            sane(response)
+        sane(response)
 
 
 def _media_type(path: str) -> str:

@@ -47,6 +47,7 @@ class HttpServer(uvicorn.Server):
                 log_config=None,
                 access_log=False,
                 server_header=False,
+                proxy_headers=False,  # any local client could give itself another address
                 timeout_keep_alive=_KEEP_ALIVE_SECONDS,
             )
         )

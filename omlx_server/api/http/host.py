@@ -7,6 +7,7 @@ from starlette.types import Scope
 
 from omlx_server.api.http.own_names import is_loopback
 
+_FORWARDED = ("forwarded", "x-forwarded-for", "x-real-ip")
 _OWN_NAMES = ("localhost", "127.0.0.1", "::1")
 
 
@@ -32,10 +33,14 @@ def network_of(host: str) -> bytes:
 def is_from_here(scope: Scope) -> bool:
     """Whether a request comes from this machine: over a Unix socket, or from a loopback address
     with this machine's name as Host. The name counts because a local browser may show a page of
-    somebody else, which reaches the server under another name (DNS rebinding)."""
+    somebody else, which reaches the server under another name (DNS rebinding). What a proxy passes
+    on comes from elsewhere."""
     if came_by_unix_socket(scope):
         return True
-    client, name = scope.get("client"), host_of(Headers(scope=scope).get("host", ""))
+    headers, client = Headers(scope=scope), scope.get("client")
+    if any(name in headers for name in _FORWARDED):
+        return False
+    name = host_of(headers.get("host", ""))
     return client is not None and is_loopback(client[0]) and name in _OWN_NAMES
 
 

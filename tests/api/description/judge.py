@@ -66,15 +66,12 @@ class Judge:
     def judge(self, response: httpx.Response) -> None:
         """Raises AssertionError or ValidationError."""
         method, path = response.request.method.lower(), self._template(response.request)
-        status, media = response.status_code, "" if method == "head" else _media(response)
+        status, media = response.status_code, _media(response)
         declared = self._closed["paths"][path][method]["responses"]
         assert str(status) in declared, f"{method} {path} gave {status}: {response.text[:300]}"
         answer = self._resolved(declared[str(status)])
         self._judge_headers(response, answer.get("headers", {}))
         self.seen.add((method, path, status, media))
-        if method == "head":
-            assert not response.content
-            return
         assert media in answer["content"], f"{method} {path} gave {media}"
         self._judge_content(response, answer["content"][media])
 

@@ -153,7 +153,6 @@ def asked(ask: Ask, all_kinds: ServerProcess) -> Ask:
 def _plain(ask: Ask) -> None:
     for path in ("/", "/health", "/health/live", "/health/ready", "/version", "/metrics"):
         ask("GET", path)
-    ask("HEAD", "/")
     ask("GET", "/", headers={"accept": "text/html"})
     ask("GET", "/web/about.json")
     ask("GET", "/web/no-such-file.js", 404)
@@ -382,9 +381,21 @@ RARE = {
 
 
 def test_what_a_path_allows_is_told(all_kinds: ServerProcess) -> None:
-    for path, methods in (("/v1/responses/x", "DELETE, GET"), ("/v1/responses", "POST")):
+    for path, methods in (("/v1/responses/x", "DELETE, GET, HEAD"), ("/v1/responses", "POST")):
         response = all_kinds.http.put(all_kinds.url + path)
         assert (response.status_code, response.headers["allow"]) == (405, methods)
+
+
+def test_a_head_request_gets_the_head_of_a_get(all_kinds: ServerProcess) -> None:
+    for path in ("/", "/health", "/v1/models", "/metrics", "/admin/live", "/v1/models/none"):
+        url, headers = all_kinds.url + path, {"x-admin-token": ADMIN_TOKEN}
+        head = all_kinds.http.head(url, headers=headers)
+        assert head.content == b""
+        with all_kinds.http.stream("GET", url, headers=headers) as whole:
+            assert (head.status_code, head.headers["content-type"]) == (
+                whole.status_code,
+                whole.headers["content-type"],
+            )
 
 
 def test_the_judge_sees_what_is_wrong(judge: Judge) -> None:

@@ -138,7 +138,8 @@ class Place:
 
     async def _headers(self, request: Request) -> ASGIApp:
         await self._read(request)
-        return Response(orjson.dumps(dict(request.headers)))
+        told = {**request.headers, "client": request.client and request.client.host}
+        return Response(orjson.dumps(told))
 
     async def _stream(self, request: Request) -> ASGIApp:
         return EventStream(self._events(), 60)

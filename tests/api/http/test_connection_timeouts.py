@@ -89,6 +89,15 @@ def test_a_trailer_is_no_header() -> None:
     play(scene)
 
 
+def test_no_header_changes_the_address_of_a_client() -> None:
+    async def scene(place: Place) -> None:
+        head = b"POST /headers HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
+        forged = b"X-Forwarded-For: 10.1.2.3\r\nContent-Length: 0\r\n\r\n"
+        assert b'"client":"127.0.0.1"' in await place.ask(head + forged)
+
+    play(scene)
+
+
 def test_what_is_no_http_is_told_so_in_the_envelope(caplog: pytest.LogCaptureFixture) -> None:
     async def scene(place: Place) -> None:
         for start in (

@@ -17,6 +17,7 @@ FULL = Ledger(
     grammars=30 * MB,
     token_ids=10 * MB,
     responses=20 * MB,
+    bodies=40 * MB,
 )
 
 
@@ -26,7 +27,7 @@ def test_held_is_what_lasts_from_step_to_step() -> None:
 
 
 def test_the_lines_are_all_there_is_but_the_limit() -> None:
-    beside = FULL.grammars + FULL.token_ids + FULL.responses
+    beside = FULL.grammars + FULL.token_ids + FULL.responses + FULL.bodies
     assert sum(FULL.lines().values()) == FULL.held + FULL.step + FULL.pool + beside
     assert list(FULL.lines()) == [
         "weights",
@@ -39,6 +40,7 @@ def test_the_lines_are_all_there_is_but_the_limit() -> None:
         "grammars",
         "token_ids",
         "responses",
+        "bodies",
     ]
 
 

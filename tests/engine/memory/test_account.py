@@ -33,6 +33,7 @@ def test_a_report_tells_sums_over_all_models() -> None:
         "grammars": 0,
         "token_ids": 0,
         "responses": 0,
+        "bodies": 0,
     }
     assert {name: count for name, count in report.reliefs if count} == {"pool": 2, "preempt": 1}
     shares[1].leave()
