@@ -1,4 +1,4 @@
-"""Owners take turns by what they had, at every level."""
+"""Owners get equal times, at every level, whoever comes and goes."""
 
 import random
 
