@@ -7,7 +7,7 @@ which advances by the device seconds that its prompts and rows take. Prompts are
     2. those that would else miss the time that was told for their first token, by that time
     3. by the virtual time of their owner: the one that is furthest behind is next
     4. of one owner, by `due`: the owner's time when they came, and `_STRETCH` times the work that
-       is predicted for them. So short ones pass long ones, but not for ever
+       they are predicted to be. So short ones pass long ones, but not for ever
 
 When a prompt is queued, it is told how long all that is there before it takes, `_TOLD` times. So
 rule 2 decides at most about 1 / `_TOLD` of the time, and the others the rest.
@@ -28,7 +28,7 @@ from omlx_server.core.virtual_times import Owner, VirtualTimes
 SIZES = ("short", "medium", "long")
 # Chunks of a short and of a medium prompt, at most.
 _SHORT, _MEDIUM = 1, 8
-# A prompt may be passed by others of its owner for so many times its own work.
+# A prompt is passed by others of its owner for so many times its own work.
 _STRETCH = 8.0
 # The wait that is told: so many times the work before, and so many seconds.
 _TOLD, _TOLD_MORE = 3.0, 5.0
@@ -75,11 +75,11 @@ class TimeShare:
 
 @dataclass(frozen=True, slots=True)
 class _Planned:
-    """What a step does: the rows that it decodes, the owners of the prompts that it computes, and
-    their chunks."""
+    """What a step does: the rows that it decodes, the prompts that it computes (for each the row
+    that it ends in), and their chunks."""
 
     rows: Sequence[Row] = ()
-    prompts: Sequence[Owner] = ()
+    prompts: Sequence[Row] = ()
     chunks: tuple[Chunk, ...] = ()
 
 
@@ -120,9 +120,9 @@ class PrefillOrder:
         self, rows: Sequence[Row], prompts: Iterable[Prefill], chunks: Sequence[Chunk] = ()
     ) -> None:
         """Note what the step does: the rows that it decodes, the prompts and their chunks."""
-        owners = [prefill.request.owner_path for prefill in prompts]
+        firsts = [prefill.sequences[0] for prefill in prompts]
         unread = [step for step in self._planned if step.chunks][-_MOST_UNREAD:]
-        self._planned = [*unread, _Planned(rows, owners, tuple(chunks))]
+        self._planned = [*unread, _Planned(rows, firsts, tuple(chunks))]
         if not rows:
             self._decoding.forgive()
 
@@ -136,17 +136,21 @@ class PrefillOrder:
         self.predictions.pace.took(seconds, chunks)
         if step.rows:
             self._decoding.others_had(seconds)
-        for owner in step.prompts:
-            self._times.charge(owner, max(0.0, seconds) / len(step.prompts))
+        part = max(0.0, seconds) / max(1, len(step.prompts))
+        self._charge([(first, part) for first in step.prompts])
 
     def _charge_rows(self, rows: Sequence[Row], seconds: float) -> None:
         """Charge a decode: half of its time in equal parts, half by the tokens that rows hold, for
         the memory that they keep from others."""
         each, token = seconds / 2 / len(rows), seconds / 2 / max(1, sum([r.fed for r in rows]))
+        self._charge([(row, each + token * row.fed) for row in rows])
+
+    def _charge(self, served: Sequence[tuple[Row, float]]) -> None:
+        """Charge seconds to the owners of rows."""
         parts = dict[Owner, float]()
-        for row in rows:
+        for row, seconds in served:
             owner = row.request.owner_path
-            parts[owner] = parts.get(owner, 0.0) + each + token * row.fed
+            parts[owner] = parts.get(owner, 0.0) + seconds
         for owner, part in parts.items():
             self._times.charge(owner, part)
 
@@ -218,7 +222,8 @@ class PrefillOrder:
         """The place of a prompt or a row among others of its owner: the lowest goes first."""
         if isinstance(work, Row):
             return (work.came or 0.0) + _STRETCH * self.predictions.answer(work)
-        return (work.sequences[0].came or 0.0) + _STRETCH * self.predictions.prompt(work)
+        first = work.sequences[0]
+        return (first.came or 0.0) + _STRETCH * self.predictions.whole(work)
 
     def lead(self, request: Request, other: Request) -> float:
         """By how many seconds the owner of `request` is ahead of another one; 0 for the same."""

@@ -20,6 +20,10 @@ _NEWEST_DECODE, _NEWEST_ANSWER = 1 / 32, 1 / 16
 _UNKNOWN_TOKEN, _UNKNOWN_ANSWER = 1e-3, 256
 
 
+# At most so many times the mean: a few short prompts tell little of a deep one.
+_DEEPEST = 4.0
+
+
 class Pace:
     """Estimates the prefill time of prompts. A token takes longer the more tokens stand before it,
     since attention looks at all of them: its time is a linear function of its depth, fitted to the
@@ -53,7 +57,7 @@ class Pace:
             return max(0, stop - start) * _UNKNOWN_TOKEN
         depth = (start + stop) / 2
         token = self._seconds + self._slope * (depth - self._depth)
-        return max(0, stop - start) * token
+        return max(0, stop - start) * min(token, _DEEPEST * self._seconds)
 
     @property
     def _slope(self) -> float:
@@ -100,8 +104,14 @@ class Predictions:
 
     def prompt(self, prefill: Prefill) -> float:
         """Device seconds that a prompt and its answers will still take."""
-        stop = prefill.target
-        reading = self.pace.seconds(stop - prefill.remaining, stop)
+        return self._from(prefill.target - prefill.remaining, prefill)
+
+    def whole(self, prefill: Prefill) -> float:
+        """Device seconds that a prompt and its answers take from where they began."""
+        return self._from(max(prefill.restored, prefill.expected), prefill)
+
+    def _from(self, start: int, prefill: Prefill) -> float:
+        reading = self.pace.seconds(start, prefill.target)
         return reading + sum(self.answer(sequence) for sequence in prefill.sequences)
 
     def answer(self, row: Row) -> float:

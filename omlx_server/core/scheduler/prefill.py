@@ -99,6 +99,8 @@ class Prefills:
         ordered = self._prefill_order.in_order(everybody, now)
         for prefill in ordered:
             if self._must_wait(prefill) or _continues(prefill, ended):
+                if prefill.made_way:
+                    refused.has_no_room(prefill, now)
                 continue
             if prefill.handle.waiting and not self._has_turn(prefill, refused, now):
                 continue
@@ -115,11 +117,13 @@ class Prefills:
 
     def _has_turn(self, prefill: Prefill, refused: _Refused, now: float) -> bool:
         """Whether a waiting prompt may be let in, if there is room for it in the memory."""
-        if refused.first is not None and self._is_in_the_way(prefill, refused.first, now):
-            return False
-        most = self.limits.max_batch_size
-        if not self._queues.has_rows_for(prefill, most) or refused.covers(prefill):
+        if refused.covers(prefill) or not self._queues.has_rows_for(
+            prefill, self.limits.max_batch_size
+        ):
             refused.has_no_room(prefill, now)
+            return False
+        if refused.first is not None and self._is_in_the_way(prefill, refused.first, now):
+            refused.add(prefill)
             return False
         # Blocks have come since it was queued, or had to go.
         prefill.expected = self._cache.hold(prefill.handle)

@@ -124,9 +124,9 @@ class Prefill:
     `target` tokens are to be computed: the `context` but its last token. `computed` tokens are in
     its caches, of which `restored` came from the prefix cache. While it waits, `expected` tokens
     could be restored when that was last looked up; `waited`: it had to wait for a block then.
-    `is_urgent`: it would miss the time that was told behind others. `passed_since` is the time at which others were first
-    let in before it, because it did not fit; nobody is once they `made_way` for it. It was let in
-    at `admitted`."""
+    `is_urgent`: it would miss the time that was told behind others. `passed_since` is when others
+    were first let in before it, because it did not fit; nobody is once they `made_way` for it. It
+    was let in at `admitted`."""
 
     sequences: list[Sequence]
     order: int
