@@ -193,7 +193,7 @@ class Crowd:
         self._had = had
 
 
-def drawn(seed: int) -> Crowd:
+def drawn(seed: int, seconds: float = 120.0) -> Crowd:
     """The crowd of a seed."""
     rng = Random(seed)
     habits = rng.choices(HABITS, k=rng.randint(1, 5))
@@ -212,4 +212,5 @@ def drawn(seed: int) -> Crowd:
     )
     budget = Budget(rng.choice((4_000, 1 << 30)), 0)
     memory = rng.choice((None, None, 12_000, 30_000))
-    return Crowd(rng, [h for h in habits if h.choices <= rows] or [PERSON], limits, pace, memory, budget)
+    habits = [habit for habit in habits if habit.choices <= rows] or [PERSON]
+    return Crowd(rng, habits, limits, pace, memory, budget, seconds)

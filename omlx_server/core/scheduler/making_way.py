@@ -97,6 +97,8 @@ class MakingWay:
             return False
         if request.priority > first.request.priority or (first.is_urgent and _is_later(one, first)):
             return True
+        if isinstance(one, Prefill) and one.is_urgent:
+            return False
         lead, lost = order.lead(request, first.request), self._lost(one)
         if not lead:
             return order.due(one) > order.due(first) + lost

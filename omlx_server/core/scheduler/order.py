@@ -33,7 +33,7 @@ _STRETCH = 8.0
 # The wait that is told: so many times the work before, and so many seconds.
 _TOLD, _TOLD_MORE = 3.0, 5.0
 # A prompt is urgent when the work before its told time, so many times and seconds, just fits.
-_URGENT, _URGENT_MORE = 1.25, 1.0
+_URGENT, _URGENT_MORE = 1.5, 1.0
 # Steps are planned while the chunks of one before run, and while others wait for them.
 _MOST_UNREAD = 2
 
@@ -136,8 +136,10 @@ class PrefillOrder:
         self.predictions.pace.took(seconds, chunks)
         if step.rows:
             self._decoding.others_had(seconds)
-        part = max(0.0, seconds) / max(1, len(step.prompts))
-        self._charge([(first, part) for first in step.prompts])
+        tokens = [len(chunk.tokens) for chunk in chunks] or [1] * len(step.prompts)
+        each = max(0.0, seconds) / max(1, sum(tokens))
+        parts = zip(step.prompts, tokens, strict=True)
+        self._charge([(first, each * count) for first, count in parts])
 
     def _charge_rows(self, rows: Sequence[Row], seconds: float) -> None:
         """Charge a decode: half of its time in equal parts, half by the tokens that rows hold, for
@@ -200,7 +202,7 @@ class PrefillOrder:
 
     def _find_urgent(self, prefills: Collection[Prefill], now: float) -> None:
         """Mark the prompts that would miss their told time if they did not go first now, in the
-        order of these times: those before them with them."""
+        order of these times: those before them with them. They stay so."""
         told = [(p.request.priority, p.told, p) for p in prefills if p.told is not None]
         told.sort(key=lambda one: one[:2])
         work, latest = 0.0, dict[int, float]()
@@ -209,7 +211,7 @@ class PrefillOrder:
             if now + _URGENT * work + _URGENT_MORE >= until:
                 latest[priority] = until
         for priority, until, prefill in told:
-            prefill.is_urgent = until <= latest.get(priority, -math.inf)
+            prefill.is_urgent |= until <= latest.get(priority, -math.inf)
 
     def _rank(self, prefill: Prefill) -> tuple[float, ...]:
         request = prefill.request

@@ -118,7 +118,8 @@ def test_who_would_miss_its_told_time_goes_first() -> None:
     served(turns, A, 1)
     assert patient.told is not None
     assert in_order(turns, 0, patient, other) == ["other", "patient"]
-    assert in_order(turns, patient.told - 11, patient, other) == ["patient", "other"]
+    assert in_order(turns, patient.told - 12, patient, other) == ["patient", "other"]
+    assert in_order(turns, patient.told - 99, patient, other) == ["patient", "other"], "it stays so"
 
 
 def test_what_was_told_stays() -> None:
