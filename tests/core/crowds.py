@@ -1,7 +1,7 @@
 """Random crowds of clients for the laws of turns: who sends what to a machine of which speed.
 
-A crowd has a few clients, each with habits; `run` lives through it with the scheduler and a clock of
-its own, and raises where a law is broken.
+A crowd has a few clients, each with habits. It lives with the scheduler and a clock of its own, and
+raises where a law is broken.
 """
 
 from collections import defaultdict
@@ -30,9 +30,9 @@ class Unfair(AssertionError):
 @dataclass(frozen=True)
 class Habit:
     """What a client sends: prompts of `length` tokens at most, of which the first `shared` are the
-    same each time, for answers of `answer` tokens at most and `choices`. It keeps `at_once` requests
-    under way if it is `endless`, else sends one each `pause` seconds on average. With `invents` each
-    has a conversation of its own. It leaves a part `leaves` of its requests."""
+    same each time, for answers of `answer` tokens at most and `choices`. It keeps `at_once`
+    requests under way if it is `endless`, else sends one each `pause` seconds on average. With
+    `invents` each has a conversation of its own. It leaves a part `leaves` of its requests."""
 
     length: int
     answer: int
@@ -69,8 +69,8 @@ class Client:
 
 
 class Crowd:
-    """One world of `clients` on a machine of a `pace`. `limits` are the scheduler's; `memory` bounds
-    it in bytes, if it is not None. For `seconds` the clients send, then all is finished."""
+    """One world of `clients` on a machine of a `pace`. `limits` are the scheduler's; `memory`
+    bounds it in bytes, if it is not None. For `seconds` the clients send, then all is finished."""
 
     def __init__(
         self,

@@ -10,6 +10,7 @@ from omlx_server.core.prefix_cache.eviction import Budget
 from omlx_server.core.request import FinishReason
 from omlx_server.core.scheduler.admission import Admission
 from omlx_server.core.scheduler.queues import SequenceQueues
+from omlx_server.core.scheduler.sequence import Sequence
 from omlx_server.core.step import SequenceId
 from tests.core.rows import LIMITS, LONG, busy, owners, settle
 from tests.core.simulator import KV, Run, make_request, right_answer
@@ -51,6 +52,21 @@ def test_who_made_way_ends_with_the_right_answer() -> None:
         output, finish = right_answer(request, 0)
         assert run.outputs.get((request.id, 0), []) == output
         assert run.finishes[request.id, 0] is finish
+
+
+def test_a_row_that_loses_a_token_when_it_makes_way_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    requeue = SequenceQueues.requeue_when_read
+
+    def losing(queues: SequenceQueues, sequence: Sequence) -> None:
+        if not sequence.in_flight and sequence.id in queues.preempted and sequence.output:
+            sequence.output.pop()
+        requeue(queues, sequence)
+
+    monkeypatch.setattr(SequenceQueues, "requeue_when_read", losing)
+    with pytest.raises(AssertionError):
+        test_who_made_way_ends_with_the_right_answer()
 
 
 def test_one_key_alone_keeps_all_rows() -> None:

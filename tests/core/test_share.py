@@ -1,6 +1,5 @@
 """The share of the time that rows keep, by what a machine of any speed would make of it."""
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

@@ -1,12 +1,14 @@
 """Frees rows and memory for a prompt that is far behind: who is far ahead goes back to the queue.
 Pure; owned by the scheduler."""
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 
 from omlx_server.core.interval import REPORT_SECONDS, Interval
 from omlx_server.core.memory.guard import Relief
 from omlx_server.core.prefix_cache.prefix_cache import PrefixCache
+from omlx_server.core.request import Request
 from omlx_server.core.scheduler.admission import Admission, AtWork
 from omlx_server.core.scheduler.limits import Limits
 from omlx_server.core.scheduler.order import PrefillOrder
@@ -16,6 +18,8 @@ from omlx_server.core.scheduler.sequence import Prefill, Sequence
 
 # So many device seconds an owner must be ahead, or as many as the prompt takes that waits.
 _LEAD_SECONDS = 2.0
+# And so many where it has no more rows than the other one: else they would pass them to and fro.
+_EVEN_LEAD_SECONDS = 8.0
 
 
 class MakingWay:
@@ -103,7 +107,20 @@ class MakingWay:
         if not lead:
             return order.due(one) > order.due(first) + lost
         wanted = order.predictions.prompt(first)
-        return lead >= lost + (min(wanted, _LEAD_SECONDS) if isinstance(one, Sequence) else wanted)
+        if isinstance(one, Sequence):
+            most = _LEAD_SECONDS if self._has_more(request, first.request) else _EVEN_LEAD_SECONDS
+            wanted = most if most > _LEAD_SECONDS else min(wanted, most)
+        return lead >= lost + wanted
+
+    def _has_more(self, request: Request, other: Request) -> bool:
+        """Whether the owner of `request` has more rows than the owner of another one."""
+        depth = 1 if request.owner != other.owner else 2
+        rows = [
+            *self._queues.running.values(),
+            *(s for p in self._queues.active for s in p.sequences),
+        ]
+        held = Counter(row.request.owner_path[:depth] for row in rows)
+        return held[request.owner_path[:depth]] > held[other.owner_path[:depth]]
 
     def _lost(self, one: Sequence | Prefill) -> float:
         """Seconds of work that is done again if this one makes way: none if its blocks stay."""

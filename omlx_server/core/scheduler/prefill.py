@@ -98,11 +98,7 @@ class Prefills:
         everybody = (*self._queues.waiting, *self._queues.active)
         ordered = self._prefill_order.in_order(everybody, now)
         for prefill in ordered:
-            if self._must_wait(prefill) or _continues(prefill, ended):
-                if prefill.made_way:
-                    refused.has_no_room(prefill, now)
-                continue
-            if prefill.handle.waiting and not self._has_turn(prefill, refused, now):
+            if not self._may_begin(prefill, refused, now):
                 continue
             cost = plan.cost(least)
             if cost and cost + max(least, self._next_length(prefill, plan)) > budget:
@@ -115,8 +111,14 @@ class Prefills:
             self._force_one(ordered, plan)
         return plan
 
-    def _has_turn(self, prefill: Prefill, refused: _Refused, now: float) -> bool:
-        """Whether a waiting prompt may be let in, if there is room for it in the memory."""
+    def _may_begin(self, prefill: Prefill, refused: _Refused, now: float) -> bool:
+        """Whether a prompt may be let in, if there is room for it in the memory, or was."""
+        if self._must_wait(prefill) or _continues(prefill, self._ended):
+            if prefill.made_way:
+                refused.has_no_room(prefill, now)
+            return False
+        if not prefill.handle.waiting:
+            return True
         if refused.covers(prefill) or not self._queues.has_rows_for(
             prefill, self.limits.max_batch_size
         ):
