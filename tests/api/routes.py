@@ -58,7 +58,8 @@ def bodies() -> list[type[StrictModel]]:
     while new:
         new = {child for kind in new for child in kind.__subclasses__()} - found
         found |= new
-    return sorted(found, key=lambda kind: f"{kind.__module__}.{kind.__qualname__}")
+    own = [kind for kind in found if kind.__module__.startswith("omlx_server.")]
+    return sorted(own, key=lambda kind: f"{kind.__module__}.{kind.__qualname__}")
 
 
 @cache
