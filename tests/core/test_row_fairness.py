@@ -40,14 +40,14 @@ def test_a_key_that_waits_gets_its_half_of_the_rows(monkeypatch: pytest.MonkeyPa
 def test_who_made_way_ends_with_the_right_answer() -> None:
     run = Run(LIMITS, KV)
     requests = [
-        make_request(f"{owner}{i}", 5 + i, 40, owner=owner.encode(), arrived=i / 10)
-        for i in range(8)
+        make_request(f"{owner}{i}", 5 + i, LONG, owner=owner.encode(), arrived=i / 10)
         for owner in "ab"
+        for i in range(8)
     ]
     for request in requests:
         assert run.scheduler.add(request, run.now) is None
         run.step(0.4)
-    run.finish()
+    run.finish(9999)
     for request in requests:
         output, finish = right_answer(request, 0)
         assert run.outputs.get((request.id, 0), []) == output

@@ -115,7 +115,7 @@ class SamplingFields(SharedFields):
         return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
 
     @property
-    def conversation(self) -> str | None:
+    def in_conversation(self) -> str | None:
         """What the client names as one conversation, or as one user of its own."""
         return self.prompt_cache_key or self.safety_identifier or self.user
 

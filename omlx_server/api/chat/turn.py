@@ -125,7 +125,7 @@ async def submit(
         deadline=arrived + timeout if timeout else None,
         salt=salt_of(http, asked.cache_salt),
         owner=client_of(http),
-        conversation=conversation_of(asked.conversation, request.tokens),
+        conversation=conversation_of(asked.in_conversation, request.tokens),
         speculation=asked.speculation,
         adapter=model.adapter,
     )

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 
-from omlx_server.core.interval import REPORT_SECONDS, Interval
+from omlx_server.core.interval import Interval
 from omlx_server.core.memory.guard import Relief
 from omlx_server.core.prefix_cache.prefix_cache import PrefixCache
 from omlx_server.core.request import Request
@@ -16,6 +16,8 @@ from omlx_server.core.scheduler.predictions import STAY_SECONDS
 from omlx_server.core.scheduler.queues import SequenceQueues
 from omlx_server.core.scheduler.sequence import Prefill, Sequence
 
+# So far apart it looks who waits.
+_LOOK_SECONDS = 0.25
 # So many device seconds an owner must be ahead, or as many as the prompt takes that waits.
 _LEAD_SECONDS = 2.0
 # And so many where it has no more rows than the other one: else they would pass them to and fro.
@@ -37,7 +39,7 @@ class MakingWay:
         self._queues = queues
         self._admission = admission
         self._order = prefill_order
-        self._look_again = Interval(REPORT_SECONDS)
+        self._look_again = Interval(_LOOK_SECONDS)
 
     def make_way(self, limits: Limits, at_work: Callable[[], AtWork], now: float) -> None:
         """If the next prompt finds no row or no memory: preempt those who are further ahead than

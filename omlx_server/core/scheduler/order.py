@@ -151,8 +151,9 @@ class PrefillOrder:
         """Charge seconds to the owners of rows."""
         parts = dict[Owner, float]()
         for row, seconds in served:
-            owner = row.request.owner_path
-            parts[owner] = parts.get(owner, 0.0) + seconds
+            request = row.request
+            path = request.owner, request.conversation  # `owner_path`, without a call for each row
+            parts[path] = parts.get(path, 0.0) + seconds
         for owner, part in parts.items():
             self._times.charge(owner, part)
 

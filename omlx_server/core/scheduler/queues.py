@@ -79,11 +79,11 @@ class SequenceQueues:
         return not taken or taken + len(prefill.sequences) <= most
 
     def has_place_for(self, request: Request, most: int) -> bool:
-        """Whether a request may wait beside `most` others. Up to twice as many may wait, for
-        clients that have less than their share of these places; where there is but one client, for
+        """Whether a request may wait beside `most` others. Half as many again may wait, for clients
+        that have less than their share of these places; where there is but one client, for
         conversations."""
         queued = {prefill.request.id: prefill.request for prefill in self.waiting}.values()
-        if not most <= len(queued) < 2 * most:
+        if not most <= len(queued) < most + most // 2:
             return len(queued) < most
         depth = 1 if len({other.owner for other in (*queued, request)}) > 1 else 2
         own = request.owner_path[:depth]
