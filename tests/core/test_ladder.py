@@ -191,7 +191,7 @@ def test_rows_take_the_blocks_that_prompts_hold_while_they_wait() -> None:
 def test_a_large_prompt_is_let_in_though_smaller_ones_keep_coming() -> None:
     """Beside it there is room for nobody. It is passed for a time, by its length."""
     run = Short(memory=11_500, limits=LIMITS)
-    for number in range(3000):
+    for number in range(9000):
         if run.scheduler.load.waiting < 4:
             run.send(f"{number}s{chr(97 + number % 26)}", max_tokens=8)
         if number == 20:

@@ -21,7 +21,7 @@ _UNKNOWN_TOKEN, _UNKNOWN_ANSWER = 1e-3, 256
 
 
 # At most so many times the mean: a few short prompts tell little of a deep one.
-_DEEPEST = 4.0
+_DEEPEST = 16.0
 
 
 class Pace:

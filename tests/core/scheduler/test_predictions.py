@@ -69,7 +69,7 @@ def test_short_prompts_do_not_make_a_long_one_look_endless() -> None:
     pace = Pace()
     for start in range(9):
         read(pace, start, 1, 0.1 + start / 10)
-    assert pace.seconds(0, 10_000) <= 10_000 * 4 * 0.5
+    assert pace.seconds(0, 10_000) <= 10_000 * 16 * 0.5
 
 
 def known() -> Predictions:
