@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 
-from omlx_server.core.interval import Interval
+from omlx_server.core.interval import REPORT_SECONDS, Interval
 from omlx_server.core.memory.guard import Relief
 from omlx_server.core.prefix_cache.prefix_cache import PrefixCache
 from omlx_server.core.request import Request
@@ -16,8 +16,6 @@ from omlx_server.core.scheduler.predictions import STAY_SECONDS
 from omlx_server.core.scheduler.queues import SequenceQueues
 from omlx_server.core.scheduler.sequence import Prefill, Sequence
 
-# So far apart it looks who waits.
-_LOOK_SECONDS = 0.25
 # So many device seconds an owner must be ahead, or as many as the prompt takes that waits.
 _LEAD_SECONDS = 2.0
 # And so many where it has no more rows than the other one: else they would pass them to and fro.
@@ -39,9 +37,9 @@ class MakingWay:
         self._queues = queues
         self._admission = admission
         self._order = prefill_order
-        self._look_again = Interval(_LOOK_SECONDS)
+        self._look_again = Interval(REPORT_SECONDS)
 
-    def make_way(self, limits: Limits, at_work: Callable[[], AtWork], now: float) -> None:
+    def make_way(self, limits: Limits, work: Callable[[], AtWork], now: float) -> None:
         """If the next prompt finds no row or no memory: preempt those who are further ahead than
         its work is long, the furthest first, if it fits then. As many go as it needs at once: else
         the next prompt would take what they leave."""
@@ -49,13 +47,16 @@ class MakingWay:
         if not (queues.waiting and limits.fair and self._look_again.has_passed(now)):
             return
         self._look_again.begin(now)
+        rows = [row.admitted for row in queues.running.values()]
+        if now - min(rows + [p.admitted for p in queues.active], default=now) < STAY_SECONDS:
+            return
         first = self._next(now)
-        if first is None or self._fits(first, [], at_work(), limits, now):
+        if first is None or self._fits(first, [], work(), limits, now):
             return
         leaving = list[Sequence | Prefill]()
         for one in self._who_may_go(first, now):
             leaving.append(one)
-            if self._fits(first, leaving, at_work(), limits, now):
+            if self._fits(first, leaving, work(), limits, now):
                 self._send_back(leaving)
                 first.made_way = True
                 return
