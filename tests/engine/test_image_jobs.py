@@ -52,6 +52,13 @@ async def house_of(directory: Path, **settings: Any) -> AsyncIterator[tuple[Seve
         yield house, await house.load(KIND)
 
 
+@asynccontextmanager
+async def small_house_of(directory: Path) -> AsyncIterator[tuple[Several, Any, int]]:
+    """With a limit of 8 MB, and the most bytes that can be set aside below it."""
+    async with house_of(directory, memory={"limit": 8 * MB}) as (house, client):
+        yield house, client, await house.engine.call(lambda: house.account.most())
+
+
 def story(seed: int = 0) -> Told:
     first, second = picture(KIND, seed + 1), picture(KIND, seed + 2, LARGE)
     return Told(KIND).then(words(seed, 30), first, words(1, 5), second, words(2, 5), first, [7])
@@ -252,8 +259,7 @@ def test_memory_is_set_aside_while_images_are_prepared(directory: Path) -> None:
 
 def test_who_waits_for_memory_gets_it_when_others_have_given_it_back(directory: Path) -> None:
     async def scene() -> None:
-        async with house_of(directory, memory={"limit": 8 * MB}) as (house, client):
-            most = await house.engine.call(lambda: house.account.most())
+        async with small_house_of(directory) as (house, client, most):
             entered = list[str]()
 
             async def hold(name: str) -> None:
@@ -366,8 +372,7 @@ def test_images_are_seen_beside_streams(directory: Path) -> None:
 
 def test_images_that_wait_for_memory_keep_no_text_waiting(directory: Path) -> None:
     async def scene() -> None:
-        async with house_of(directory, memory={"limit": 8 * MB}) as (house, client):
-            most = await house.engine.call(lambda: house.account.most())
+        async with small_house_of(directory) as (house, client, most):
 
             async def hold() -> None:
                 async with client.setting_aside(most):
@@ -389,8 +394,7 @@ def test_an_image_goes_behind_a_text_that_waits_for_memory(directory: Path) -> N
     """Images one after the other, each beside the next, would else leave none to it."""
 
     async def scene() -> None:
-        async with house_of(directory, memory={"limit": 8 * MB}) as (house, client):
-            most = await house.engine.call(lambda: house.account.most())
+        async with small_house_of(directory) as (house, client, most):
             told = Told(KIND).then(words(1, 2000))
             async with client.setting_aside(most * 9 // 10):
                 asked = asyncio.create_task(ask(client, "a", told))
@@ -412,8 +416,7 @@ def test_an_image_without_memory_is_refused_with_a_time(
     monkeypatch.setattr(image_jobs, "_PATIENCE_SECONDS", 0.1)
 
     async def scene() -> None:
-        async with house_of(directory, memory={"limit": 8 * MB}) as (house, client):
-            most = await house.engine.call(lambda: house.account.most())
+        async with small_house_of(directory) as (house, client, most):
             async with client.setting_aside(most):
                 with pytest.raises(Unavailable, match="no memory became free") as refused:
                     async with client.setting_aside(most):
@@ -434,8 +437,7 @@ def test_who_waits_for_the_memory_of_images_is_not_given_up(
     monkeypatch.setattr(watchdog, "PATIENCE_SECONDS", 0.1)
 
     async def scene() -> None:
-        async with house_of(directory, memory={"limit": 8 * MB}) as (house, client):
-            most = await house.engine.call(lambda: house.account.most())
+        async with small_house_of(directory) as (house, client, most):
             told = Told(KIND).then(words(1, 2000))
             async with client.setting_aside(most):
                 asked = asyncio.create_task(ask(client, "a", told))

@@ -383,9 +383,6 @@ def _too_many() -> TooManyRequests:
 
 def _reply(error: OmlxError) -> bytes:
     body = orjson.dumps(envelope(error))
-    head = b"content-type: application/json\r\nconnection: close\r\ncontent-length: %d\r\n" % len(
-        body
-    )
-    if isinstance(error, NotNow):
-        head += b"retry-after: %d\r\n" % error.retry_after
-    return STATUS_LINE[error.status] + head + b"\r\n" + body
+    retry = b"retry-after: %d\r\n" % error.retry_after if isinstance(error, NotNow) else b""
+    head = b"content-type: application/json\r\nconnection: close\r\ncontent-length: %d\r\n"
+    return STATUS_LINE[error.status] + head % len(body) + retry + b"\r\n" + body

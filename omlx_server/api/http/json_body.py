@@ -82,8 +82,8 @@ async def read(request: Request, kind: type[M], limit: int) -> M:
         RequestTimeout: it comes too slowly.
         TooManyBodies: there is no room for it.
     """
-    reader: BeginBody = request.scope[BODY]
-    with reader() as body:
+    begin: BeginBody = request.scope[BODY]
+    with begin() as body:
         raw = await read_bytes(request, limit, body)
         if len(raw) <= _SLICE:
             return _validated(raw, kind)
