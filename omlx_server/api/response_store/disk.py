@@ -5,7 +5,8 @@
 
 The directory is made with mode 0700, files with 0600. A file gets its name only when all of it is
 written. Files with names of other patterns are never opened, counted or deleted. If the disk fails,
-a response is not kept, but its client still gets it.
+a response is not kept, but its client still gets it. Whose the files of earlier processes are is
+unknown until they are used: they count as those of one owner.
 """
 
 import logging

@@ -1,13 +1,15 @@
 """Keeps responses between requests: bytes by name, bounded in number and in total bytes.
 
-The least recently used entry is evicted first. Any thread may call a store; each method is one
-short transaction under a lock. `shelf.py` makes the names; a store knows nothing of clients or of
-JSON.
+Each entry belongs to the owner that used it last. A full store evicts from the owner that holds
+most of it, the least recently used entry first; so an owner keeps its entries while they are fewer
+than its share, whatever others put. Any thread may call a store; each method is one short
+transaction under a lock. `shelf.py` makes the names and owners; a store knows nothing of JSON.
 """
 
 import threading
 from abc import ABC, abstractmethod
 from collections import OrderedDict
+from dataclasses import dataclass, field
 
 
 class Damaged(Exception):
@@ -19,6 +21,14 @@ class Damaged(Exception):
         self.reason = reason
 
 
+@dataclass(slots=True)
+class _Owned:
+    """The sizes of one owner's entries, the least recently used first, and their sum."""
+
+    sizes: OrderedDict[str, int] = field(default_factory=OrderedDict)
+    nbytes: int = 0
+
+
 class Store(ABC):
     """Decides what stays, by names and sizes; subclasses write, read and remove the bytes. `keeps`:
     whether this kind of store keeps anything at all."""
@@ -28,7 +38,8 @@ class Store(ABC):
     def __init__(self, max_entries: int, max_bytes: int) -> None:
         self._max_entries = max_entries
         self._max_bytes = max_bytes
-        self._sizes: OrderedDict[str, int] = OrderedDict()  # the least recently used first
+        self._owners: dict[str, bytes] = {}  # of each entry
+        self._owned: dict[bytes, _Owned] = {}
         self._nbytes = 0
         self._lock = threading.Lock()
 
@@ -37,21 +48,21 @@ class Store(ABC):
         """The bytes of memory that the entries take."""
         return 0
 
-    def put(self, name: str, data: bytes) -> None:
-        """Keep `data` under `name`; the least recently used entries are evicted for it if need be.
-        Data that is larger than the whole store is not kept."""
+    def put(self, name: str, data: bytes, owner: bytes = b"") -> None:
+        """Keep `data` under `name`; entries are evicted for it if need be. Data that is larger than
+        the whole store is not kept."""
         if self._fits(len(data)):
             with self._lock:
                 if self._write(name, data):
-                    self._note(name, len(data))
+                    self._note(name, len(data), owner)
 
-    def get(self, name: str) -> bytes | None:
-        """The bytes under `name`, which count as used now; None where there are none. Raises
-        Damaged where they can't be read."""
+    def get(self, name: str, owner: bytes = b"") -> bytes | None:
+        """The bytes under `name`, which count as used by `owner` now; None where there are none.
+        Raises Damaged where they can't be read."""
         with self._lock:
             data = self._read(name)
-            if data is not None and name in self._sizes:
-                self._sizes.move_to_end(name)
+            if data is not None and name in self._owners:
+                self._note(name, len(data), owner)
             return data
 
     def delete(self, name: str) -> bool:
@@ -64,19 +75,34 @@ class Store(ABC):
         """Whether `nbytes` bytes fit into an empty store."""
         return nbytes <= self._max_bytes and self._max_entries > 0
 
-    def _note(self, name: str, nbytes: int) -> None:
-        """Note an entry that was written, as the one used last. Remove the least recently used ones
-        until the store is within its bounds."""
+    def _note(self, name: str, nbytes: int, owner: bytes = b"") -> None:
+        """Note an entry that was written or read, as the one used last. Evict others until the
+        store is within its bounds."""
         self._forget(name)
-        self._sizes[name] = nbytes
+        owned = self._owned.setdefault(owner, _Owned())
+        owned.sizes[name] = nbytes
+        owned.nbytes += nbytes
+        self._owners[name] = owner
         self._nbytes += nbytes
-        while len(self._sizes) > self._max_entries or self._nbytes > self._max_bytes:
-            oldest = next(iter(self._sizes))
+        while len(self._owners) > self._max_entries or self._nbytes > self._max_bytes:
+            oldest = next(iter(max(self._owned.values(), key=self._share).sizes))
             self._forget(oldest)
             self._remove(oldest)
 
+    def _share(self, owned: _Owned) -> float:
+        """What part of the store an owner holds, by entries or by bytes, whichever is more."""
+        return max(len(owned.sizes) / self._max_entries, owned.nbytes / max(1, self._max_bytes))
+
     def _forget(self, name: str) -> None:
-        self._nbytes -= self._sizes.pop(name, 0)
+        if name not in self._owners:
+            return
+        owner = self._owners.pop(name)
+        owned = self._owned[owner]
+        nbytes = owned.sizes.pop(name)
+        owned.nbytes -= nbytes
+        self._nbytes -= nbytes
+        if not owned.sizes:
+            del self._owned[owner]
 
     @abstractmethod
     def _write(self, name: str, data: bytes) -> bool:

@@ -19,6 +19,7 @@ from pydantic import TypeAdapter, ValidationError
 from typing_extensions import TypedDict
 
 from omlx_server.api.access.guard import key_of
+from omlx_server.api.access.tenant import client_of
 from omlx_server.api.context import context_of
 from omlx_server.api.response_store.store import Damaged, Store
 from omlx_server.api.responses.answers import InputItem, Response
@@ -46,12 +47,16 @@ _ADDED = {"presence_penalty": 0.0, "frequency_penalty": 0.0}
 class Shelf:
     """The stored responses of one client, who has the API key `key`. Its async methods use the
     store in worker threads. `on_damage` is called, in such a thread, with the reason why a stored
-    response could not be used. `seals` seals with the same key."""
+    response could not be used. `seals` seals with the same key. `owner` is in whose share of the
+    store its responses count."""
 
-    def __init__(self, store: Store, key: str, on_damage: Callable[[str], None]) -> None:
+    def __init__(
+        self, store: Store, key: str, on_damage: Callable[[str], None], owner: bytes = b""
+    ) -> None:
         self.keeps = store.keeps
         self._store = store
         self._key = key.encode()
+        self._owner = owner
         self.seals = Seals(self._key)
         self._on_damage = on_damage
 
@@ -108,11 +113,11 @@ class Shelf:
         return items
 
     def _put(self, stored: Stored) -> None:
-        self._store.put(self._name(stored["response"]["id"]), orjson.dumps(stored))
+        self._store.put(self._name(stored["response"]["id"]), orjson.dumps(stored), self._owner)
 
     def _get(self, id: str) -> Stored | None:
         try:
-            data = self._store.get(self._name(id))
+            data = self._store.get(self._name(id), self._owner)
             return None if data is None else _of_bytes(data, id)
         except Damaged as error:
             _log.warning("%s", error)
@@ -158,7 +163,9 @@ def _of_bytes(data: bytes, id: str) -> Stored:
 
 
 def shelf_of(request: Request) -> Shelf:
-    """The shelf of the client that sent `request`; without API keys all clients share one."""
+    """The shelf of the client that sent `request`. Without API keys all clients can read what any
+    has stored, and each address has a share of the store."""
     context = context_of(request)
     key = key_of(request.headers) if context.api_keys else ""
-    return Shelf(context.responses, key, context.metrics.response_damaged)
+    damaged = context.metrics.response_damaged
+    return Shelf(context.responses, key, damaged, client_of(request))

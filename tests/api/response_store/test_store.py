@@ -102,6 +102,40 @@ def test_a_use_keeps_a_response_from_going(tmp_path: Path, kind: str) -> None:
     assert [store.get(name) is not None for name in NAMES[:3]] == [True, False, True]
 
 
+@pytest.mark.parametrize("kind", ["memory", "disk"])
+@pytest.mark.parametrize("nbytes", [1, 400])
+def test_a_flood_of_one_owner_leaves_others_their_share(
+    tmp_path: Path, kind: str, nbytes: int
+) -> None:
+    """By number, and by bytes, of which the store takes those of 20 large ones."""
+    store: Store = MemoryStore(20, 8000) if kind == "memory" else DiskStore(tmp_path, 20, 8000)
+
+    def put(number: int, owner: bytes) -> str:
+        name = f"{number:064x}"
+        store.put(name, b"x" * nbytes, owner)
+        return name
+
+    mine = [put(number, b"mine") for number in range(6)]
+    flood = [put(100 + number, b"flood") for number in range(60)]
+    assert all(store.get(name, b"mine") for name in mine)
+    assert [name for name in flood if store.get(name, b"flood")] == flood[-14:]
+    mine += [put(number, b"mine") for number in range(6, 30)]
+    assert [name for name in mine if store.get(name, b"mine")] == mine[-10:]
+    assert [name for name in flood if store.get(name, b"flood")] == flood[-10:]
+
+
+def test_what_a_client_uses_of_an_earlier_process_counts_in_its_share(tmp_path: Path) -> None:
+    before = DiskStore(tmp_path, 4, 99)
+    for name in NAMES[:4]:
+        before.put(name, b"x", b"mine")
+    store = DiskStore(tmp_path, 4, 99)
+    assert store.get(NAMES[0], b"mine")
+    for number in range(9):
+        store.put(f"{number:064x}", b"x", b"flood")
+    assert store.get(NAMES[0], b"mine")
+    assert sum(store.get(name) is not None for name in NAMES[1:4]) == 1
+
+
 def test_files_outlive_the_process_in_the_order_of_their_use(tmp_path: Path) -> None:
     store = DiskStore(tmp_path / "a" / "b", 9, 999)
     for age, name in enumerate(NAMES[:3]):

@@ -74,6 +74,17 @@ def test_a_response_belongs_to_the_key_that_made_it(disk: ServerProcess) -> None
     assert_envelope(get(disk, id, "nobody"), 401)
 
 
+def test_many_responses_of_one_key_push_out_none_of_another(
+    tiny_models: Path, tmp_path: Path
+) -> None:
+    few = [f"auth.api_keys={ALICE},{BOB}", "responses.max_entries=4"]
+    with serving("org/tiny", tmp_path, f"models.dirs={tiny_models}", UNPROBED, *few) as server:
+        mine = post(server, body(server, max_output_tokens=1), key=ALICE).json()["id"]
+        for _ in range(6):
+            assert post(server, body(server, max_output_tokens=1), key=BOB).status_code == 200
+        assert get(server, mine, key=ALICE).status_code == 200
+
+
 def test_a_stream_that_runs_out_of_its_time_fails(disk: ServerProcess) -> None:
     answer = post(disk, body(disk, stream=True, max_output_tokens=4000), key=ALICE)
     found = events(answer.text)
