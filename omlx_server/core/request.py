@@ -10,6 +10,7 @@ from typing import Annotated, Literal, NewType, Protocol
 from omlx_server.core.adapters import Adapter, salted
 from omlx_server.core.images import FIRST_ID, ImageSpan
 from omlx_server.core.speculation.methods import Mode
+from omlx_server.core.virtual_times import Owner
 
 RequestId = NewType("RequestId", str)
 Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
@@ -138,7 +139,8 @@ class Request:
     """One prompt, to which `n` answers are wanted. Times are time.monotonic() seconds.
 
     The lowest `priority` goes first. Requests of different `salt` or `adapter` share no cached
-    prefix; those of one `owner` share its part of the machine. Up to the positions `checkpoints_at`
+    prefix. Those of one `owner` (a client) share its part of the machine, and those of one
+    `conversation` a part of that. Up to the positions `checkpoints_at`
     in `tokens` later requests will probably repeat this one: ends of the system prompt and of
     turns. Tokens are drafted for it as `speculation` says, or with None as for the others. The
     tokens of its `images`, which are in order, are among `tokens`.
@@ -155,6 +157,7 @@ class Request:
     checkpoints_at: tuple[int, ...] = ()
     constraint: Constraint | None = None
     owner: bytes = b""
+    conversation: bytes = b""
     speculation: Mode | None = None
     images: tuple[ImageSpan, ...] = ()
     adapter: Adapter | None = None
@@ -163,6 +166,11 @@ class Request:
     def block_salt(self) -> bytes:
         """The salt of its blocks' keys."""
         return salted(self.salt, self.adapter)
+
+    @property
+    def owner_path(self) -> Owner:
+        """Whose time it takes."""
+        return self.owner, self.conversation
 
     def __post_init__(self) -> None:
         if not self.tokens:

@@ -3,12 +3,13 @@
 Each owner has a virtual time: the seconds that its work has taken. The owner that is furthest
 behind is next. Owners are nested: a client (an API key, or an address) has conversations, which
 share what the client gets. So whatever a client makes up about its conversations changes only its
-own part. Time at rest is not saved up: an owner whose work begins again starts level with the
-others.
+own part. Below each owner a clock advances as if those at work there were served side by side: a
+newcomer starts at its time, so time at rest is not saved up, and however many newcomers come, who
+has waited is behind them. (The virtual clock of WF2Q+, by J. Bennett and H. Zhang.)
 """
 
-from collections import defaultdict
-from collections.abc import Collection, Iterable
+from collections import Counter, defaultdict
+from collections.abc import Collection
 
 Owner = tuple[bytes, ...]
 """The path to an owner, from what a client can't choose to what it can: (client, conversation)."""
@@ -19,54 +20,57 @@ class VirtualTimes:
 
     def __init__(self) -> None:
         self._had: dict[Owner, float] = {}
-        self._start: dict[Owner, float] = {}  # of newcomers directly below this owner
+        self._clocks = defaultdict[Owner, float](float)  # of the owners directly below each
         self._at_work: set[Owner] = set()
+        self._beside: Counter[Owner] = Counter()  # how many of them are at work
 
     def charge(self, owner: Owner, seconds: float) -> None:
         """Advance the virtual time of `owner`, and of each owner above it."""
-        for path in _above(owner):
+        for path in _paths(owner):
             self._had[path] = self._had.get(path, 0.0) + seconds
+            self._clocks[path[:-1]] += seconds / max(1, self._beside[path[:-1]])
 
     def settle(self, owners: Collection[Owner]) -> None:
-        """Note that exactly these `owners` have work now. Those who had none before start level
-        with the one beside them that is furthest behind, or, where all are new, with the last one
-        that left. Owners without work are forgotten when they would start level."""
-        paths = {path for owner in owners for path in _above(owner)}
+        """Note that exactly these `owners` have work now. Owners without work are forgotten as soon
+        as they would start like a newcomer."""
+        paths = {path for owner in owners for path in _paths(owner)}
         if paths == self._at_work:
             return
-        for parent, had in self._beside(self._at_work & paths).items():
-            self._raise_start(parent, min(had))
-        stayed = {path[:-1] for path in self._at_work & paths}
-        for parent, had in self._beside(self._at_work - paths).items():
-            if parent not in stayed:
-                self._raise_start(parent, max(had))
+        least = dict[Owner, float]()
+        for path in paths & self._at_work:
+            had, above = self._had.get(path, 0.0), path[:-1]
+            least[above] = min(had, least.get(above, had))
+        for above, had in least.items():
+            self._clocks[above] = max(self._clocks[above], had)
         for path in paths - self._at_work:
-            self._had[path] = max(self._had.get(path, 0.0), self._start.get(path[:-1], 0.0))
-        self._at_work = paths
+            self._had[path] = max(self._had.get(path, 0.0), self._clocks[path[:-1]])
+        self._at_work, self._beside = paths, Counter(path[:-1] for path in paths)
         self._forget()
 
     def rank(self, owner: Owner) -> tuple[float, ...]:
         """The sort key of an owner's work: the lowest is next."""
-        return tuple([self._had.get(path, 0.0) for path in _above(owner)])
+        return tuple([self._had.get(path, 0.0) for path in _paths(owner)])
 
-    def _beside(self, paths: Iterable[Owner]) -> dict[Owner, list[float]]:
-        """The times of `paths` by the owner above them."""
-        beside = defaultdict[Owner, list[float]](list)
-        for path in paths:
-            beside[path[:-1]].append(self._had.get(path, 0.0))
-        return beside
-
-    def _raise_start(self, parent: Owner, seconds: float) -> None:
-        self._start[parent] = max(self._start.get(parent, 0.0), seconds)
+    def lead(self, owner: Owner, other: Owner) -> float:
+        """By how many seconds `owner` is ahead of `other` where their paths part; 0 for the same
+        owner."""
+        for one, another in zip(_paths(owner), _paths(other), strict=True):
+            if one != another:
+                return self._had.get(one, 0.0) - self._had.get(another, 0.0)
+        return 0.0
 
     def _forget(self) -> None:
-        for path in sorted(self._had.keys() - self._at_work, key=len):
+        """Forget owners at rest that are not ahead of the clock, and all below clients at rest."""
+        for path in self._had.keys() - self._at_work:
             above = path[:-1]
-            if (above and above not in self._had) or self._had[path] <= self._start.get(above, 0.0):
+            if (above and above not in self._at_work) or self._had[path] <= self._clocks[above]:
                 del self._had[path]
-                self._start.pop(path, None)
+        for above in self._clocks.keys() - self._at_work - {()}:
+            del self._clocks[above]
+        if not self._at_work:
+            self._had.clear()
 
 
-def _above(owner: Owner) -> list[Owner]:
+def _paths(owner: Owner) -> list[Owner]:
     """The owner and all above it, the outermost first."""
     return [owner[:depth] for depth in range(1, len(owner) + 1)]

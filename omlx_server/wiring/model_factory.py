@@ -31,7 +31,6 @@ from omlx_server.core.memory.estimate import Planner
 from omlx_server.core.memory.ledger import in_words
 from omlx_server.core.prefix_cache.prefix_cache import PrefixCache
 from omlx_server.core.scheduler.limits import Limits
-from omlx_server.core.scheduler.policy import POLICIES
 from omlx_server.core.speculation.methods import Method
 from omlx_server.core.speculation.speculation import DrafterRecord, Speculation
 from omlx_server.core.work import Work
@@ -77,7 +76,7 @@ def limits(
         alone_chunk_tokens=chunks.alone,
         max_batched_tokens=scheduler.max_batched_tokens,
         decode_share=scheduler.decode_share,
-        policy=POLICIES[scheduler.policy],
+        fair=scheduler.policy == "fair",
         halve_chunks_at=device_policy.current().halved,
         speculation=settings.speculation_of(names).mode,
         most_places=device_policy.current().places,

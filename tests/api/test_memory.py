@@ -18,7 +18,7 @@ from fastapi import Request
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import Metric
 
-from omlx_server.api.access.tenant import owner_of
+from omlx_server.api.access.tenant import client_of
 from omlx_server.api.context import CONTEXT
 from omlx_server.api.metrics.engine import memory_families
 from omlx_server.compute.launched import Launched
@@ -338,7 +338,7 @@ def test_the_owner_of_a_request_is_a_digest_of_its_key() -> None:
         context = make_context(fixed_models(), Settings.of({"auth": {"api_keys": keys}}))
         value = f"Bearer {key}" if header == "authorization" else key
         headers = [(header.encode(), value.encode())]
-        return owner_of(Request({"type": "http", CONTEXT: context, "headers": headers}))
+        return client_of(Request({"type": "http", CONTEXT: context, "headers": headers}))
 
     assert owner([], A) == b""
     assert owner([A], A) != b""

@@ -8,10 +8,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from omlx_server.core.blocks.cache_layout import CacheLayout
+from omlx_server.core.prefix_cache.eviction import Budget
 from omlx_server.core.request import Request, TokenEvent
 from omlx_server.core.scheduler.limits import Limits
 from omlx_server.core.step import Chunk, Step
-from tests.core.simulator import KV, Device, Done, Made, Run
+from tests.core.simulator import KV, ROOMY, Device, Done, Made, Run
 
 
 @dataclass(frozen=True)
@@ -58,9 +59,14 @@ class Clocked(Run):
     then; `decoding` and `reading` are the seconds that went to either."""
 
     def __init__(
-        self, limits: Limits, pace: Pace | None = None, layout: CacheLayout | None = None
+        self,
+        limits: Limits,
+        pace: Pace | None = None,
+        layout: CacheLayout | None = None,
+        memory: int | None = None,
+        budget: Budget | None = None,
     ) -> None:
-        super().__init__(limits, layout)
+        super().__init__(limits, layout, budget or ROOMY, memory)
         self._timed = self.device = _Timed(limits, layout or KV, pace=pace or Pace())
         self.times: dict[tuple[str, int], list[float]] = {}
         self.chunks: dict[tuple[str, int], list[int]] = {}
@@ -73,6 +79,10 @@ class Clocked(Run):
     def send(self, request: Request) -> None:
         """Queue a request, which has to be taken."""
         assert self.scheduler.add(request, self.now) is None
+        self.note_sent(request)
+
+    def note_sent(self, request: Request) -> None:
+        """Note that a request was taken."""
         self._owners[request.id] = request.owner
         self.sent += [(request.id, choice) for choice in range(request.n)]
 

@@ -43,8 +43,6 @@ def test_every_request_left_alone_gets_its_answer(seed: int) -> None:
         prefill_chunk_tokens=rng.choice([1, 4, 8]),
         alone_chunk_tokens=rng.choice([None, 8, 16]),
         max_batched_tokens=rng.choice([8, 32]),
-        size_shares=rng.choice([(0.5, 0.25, 0.25), (0.1, 0.1, 0.8)]),
-        patience=rng.choice([0, 3, 1000]),
         verify=rng.choice(VERIFIES),
         most_places=rng.choice([8, 64]),
     )

@@ -1,4 +1,4 @@
-"""Owners take turns by what they had, at every level."""
+"""Owners get equal times, at every level, whoever comes and goes."""
 
 import random
 
@@ -62,3 +62,14 @@ def test_owners_that_have_left_are_forgotten() -> None:
     for _ in range(2000):
         times.charge(_next(times, {(b"stays", b"")}), 1.0)
     assert len(times._had) == 2
+
+
+def test_who_waits_is_served_however_many_newcomers_come() -> None:
+    """Each brings an owner of its own and goes when it was served once."""
+    times, waits = VirtualTimes(), 0
+    for number in range(1000):
+        owners: set[Owner] = {(b"stays",), (b"%d" % number,), (b"%d" % (number + 1),)}
+        owner = _next(times, owners)
+        waits = 0 if owner == (b"stays",) else waits + 1
+        assert waits <= 4
+        times.charge(owner, 1.0)

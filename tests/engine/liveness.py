@@ -222,9 +222,9 @@ class World:
         engine._turn_instances()
         engine._look_after()
         self.account.trim()
-        for number in range(len(self.step_loops)):
+        for number, step_loop in enumerate(self.step_loops):
             idle = self.runners[number].worked == before[number]
-            if idle and self._could[number] and could[number]:
+            if idle and self._could[number] and could[number] and could_go_on(step_loop):
                 raise Stop("two steps were empty while somebody could go on")
             self._could[number] = idle and could[number]
         if engine._jobs.turn():

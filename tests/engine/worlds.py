@@ -10,7 +10,6 @@ from omlx_server.core.blocks.cache_layout import CacheLayout, Kind
 from omlx_server.core.prefix_cache.eviction import Budget
 from omlx_server.core.request import Request, RequestId, SamplingParams
 from omlx_server.core.scheduler.limits import Limits
-from omlx_server.core.scheduler.policy import POLICIES
 from omlx_server.core.speculation.verifies import Verifies
 from tests.core.simulator import HYBRID, KV, RECURRENT, STOP, VOCAB, WINDOWED, Foreseen
 from tests.engine.pretend import Fate
@@ -108,7 +107,7 @@ def draw(rng: Random) -> Plan:
         max_batched_tokens=max(chunk, rng.choice((16, 64))),
         decode_share=rng.choice((0.0, 0.2)),
         verify=rng.choice(VERIFIES),
-        policy=POLICIES[rng.choice(("fair", "fair", "fcfs"))],
+        fair=rng.choice((True, True, False)),
     )
     hot = rng.choice((0, 400, 2_000, 1 << 30))
     memory = rng.choice(MEMORIES)

@@ -7,6 +7,8 @@ recovered from stored blocks.
 """
 
 import hmac
+from collections.abc import Sequence
+from hashlib import blake2b
 
 from fastapi import Request
 
@@ -18,6 +20,10 @@ from omlx_server.api.http.host import network_of
 from omlx_server.errors import Forbidden
 
 SALT = Query("cache_salt", str, "As the `cache_salt` of a request: parts prefixes further.")
+
+
+# Prompts that begin with so many of the same tokens are of one conversation.
+_FIRST_TOKENS = 64
 
 
 class CacheShared(Forbidden):
@@ -62,10 +68,8 @@ def client_of(request: Request) -> bytes:
     return network_of(request.client.host if request.client else "")
 
 
-def owner_of(request: Request) -> bytes:
-    """A digest of the request's API key; the scheduler shares the machine's time among owners. It
-    is empty where the server has no API keys: else a client could invent keys for a larger share.
-    """
-    if not context_of(request).api_keys:
-        return b""
-    return client_of(request)
+def conversation_of(said: str | None, tokens: Sequence[int]) -> bytes:
+    """Which of a client's conversations a prompt belongs to: the one that the request names, else
+    that of all prompts with the same first tokens. It only divides what the client gets."""
+    first = ",".join(map(str, tokens[:_FIRST_TOKENS])) if said is None else said
+    return blake2b(first.encode(errors="replace"), digest_size=16).digest()

@@ -92,6 +92,9 @@ class SamplingFields(SharedFields):
     include_stop_str_in_output: bool | None = None
     min_tokens: Annotated[int, Field(ge=0, le=1 << 31)] | None = None
     stream_options: StreamOptions | None = None
+    prompt_cache_key: str | None = None
+    safety_identifier: str | None = None
+    user: str | None = None
     bad_words: Annotated[list[BadWord], Field(max_length=256)] | None = None
     # What the answer must look like; see text.grammar.fields, which checks them.
     response_format: JsonObject | None = None
@@ -110,6 +113,11 @@ class SamplingFields(SharedFields):
         if self.stop is None:
             return model.defaults.stop
         return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
+
+    @property
+    def in_conversation(self) -> str | None:
+        """What the client names as one conversation, or as one user of its own."""
+        return self.prompt_cache_key or self.safety_identifier or self.user
 
     @property
     def with_usage(self) -> bool:

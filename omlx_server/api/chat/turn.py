@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from fastapi import Request
 
-from omlx_server.api.access.tenant import owner_of, salt_of
+from omlx_server.api.access.tenant import client_of, conversation_of, salt_of
 from omlx_server.api.chat import prompt
 from omlx_server.api.chat.choices import Choices
 from omlx_server.api.chat.encoding import encoded, read_and_encoded
@@ -124,7 +124,8 @@ async def submit(
         arrived=arrived,
         deadline=arrived + timeout if timeout else None,
         salt=salt_of(http, asked.cache_salt),
-        owner=owner_of(http),
+        owner=client_of(http),
+        conversation=conversation_of(asked.in_conversation, request.tokens),
         speculation=asked.speculation,
         adapter=model.adapter,
     )

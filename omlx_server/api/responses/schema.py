@@ -241,9 +241,6 @@ class ResponsesRequest(PromptFields, SamplingFields):
     include: list[str] | None = None
     store: bool | None = None
     metadata: Annotated[dict[MetadataKey, MetadataValue], Field(max_length=16)] | None = None
-    prompt_cache_key: str | None = None
-    safety_identifier: str | None = None
-    user: str | None = None
     background: Any = None
 
     @property

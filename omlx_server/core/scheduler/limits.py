@@ -4,7 +4,6 @@ from dataclasses import dataclass, field
 
 from omlx_server.core.chunk_sizes import ChunkSizes
 from omlx_server.core.scheduler.grouping import Grouping
-from omlx_server.core.scheduler.policy import Fair, Policy
 from omlx_server.core.speculation.methods import Mode
 from omlx_server.core.speculation.verifies import Verifies
 
@@ -20,28 +19,24 @@ class Limits:
     `max_batched_tokens` is the budget while none is. While no row decodes and no other model is at
     work, a chunk has `alone_chunk_tokens`, a multiple of the grid; None for the grid's own size.
     Where attention takes a time that grows with depth, chunks are halved at `halve_chunks_at`
-    tokens and at each double of it. Short, medium and long prompts (core/scheduler/order.py) share
-    the time for prompts as `size_shares` says. A prompt that does not fit beside those at work is
-    passed by others for `patience` seconds. While prompts are prefilled, rows that decode keep
+    tokens and at each double of it. While prompts are prefilled, rows that decode keep
     `decode_share` of the time. Tokens are drafted as `speculation` says. Rows may `verify` drafts
     alone or together; one decode feeds them at most `most_places` tokens, padding counted. At most
-    `most_joins` prompts are prefilled in a step in which rows decode. `policy` says whose prompt is
-    next."""
+    `most_joins` prompts are prefilled in a step in which rows decode. If `fair`, owners share the
+    machine (core/scheduler/order.py); else the first to come is first."""
 
     max_batch_size: int = 8
     max_queue: int = 128
     prefill_chunk_tokens: int = 512
     max_batched_tokens: int = 2048
     halve_chunks_at: int | None = None
-    size_shares: tuple[float, float, float] = (0.5, 0.25, 0.25)
-    patience: float = 15.0
     decode_share: float = 0.0
     speculation: Mode = "auto"
     verify: Verifies = Verifies.ALWAYS
     most_places: int = 64
     most_joins: int = 4
     alone_chunk_tokens: int | None = None
-    policy: Policy = field(default_factory=Fair)
+    fair: bool = True
     grouping: Grouping = field(default_factory=Grouping)
 
     def __post_init__(self) -> None:
@@ -49,7 +44,7 @@ class Limits:
             raise ValueError("scheduler limits must be positive")
         if not self.chunks.alone or self.chunks.alone % self.prefill_chunk_tokens:
             raise ValueError("a chunk alone must be made of chunks of the grid")
-        if not (0 <= self.decode_share < 1 and all(0 < share < 1 for share in self.size_shares)):
+        if not 0 <= self.decode_share < 1:
             raise ValueError("a share of the time is from 0 to less than 1")
 
     @property

@@ -1,5 +1,5 @@
 """Which sequences make way first when memory or rows are short: the newest ones of the last
-priority class. Who has to make way, and when, say `Scheduler.relieve` and row_sharing.py. Pure.
+priority class. Who has to make way, and when, say `Scheduler.relieve` and making_way.py. Pure.
 """
 
 from collections.abc import Iterable

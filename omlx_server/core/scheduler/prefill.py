@@ -2,14 +2,13 @@
 
 Prompts share the token budget of a step in the order of `core/scheduler/order.py`. A step holds any
 number of last chunks and at most one chunk that is not the last of its prompt, so newcomers wait
-for one chunk at most. A waiting prompt that has its turn but not enough free rows or memory is
-passed by those that fit, for `Limits.patience` seconds: then no other one is let in before it. A
-prompt of more than a chunk does not pass an earlier one of its size or a smaller one that would not
-fit beside it, else it would have the memory to itself for all of its turns. A prompt whose next
-block is being computed for another one waits for it, and is passed over until then.
+for one chunk at most. A waiting prompt that is next but has no room is passed by those beside whom
+it would still fit, when all who are at work now have ended: so it waits for nobody who came later.
+A prompt whose next block is being computed for another one waits for it, and is passed over until
+then.
 """
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from omlx_server.core.blocks.lookup import PrefixHandle
 from omlx_server.core.memory.guard import Relief
@@ -41,12 +40,17 @@ class PrefillPlan:
 
 class _Refused:
     """The prompts for which a step has no room: it has none either for one that needs as much or
-    more, so for a long queue the guard is asked once. `first` had its turn first and did not
-    fit."""
+    more, so for a long queue the guard is asked once. `first` was next and did not fit."""
 
     def __init__(self) -> None:
         self.first: Prefill | None = None
         self._needs: list[tuple[int, int]] = []
+
+    def has_no_room(self, prefill: Prefill, now: float) -> None:
+        """Note that a prompt that was next does not fit."""
+        if self.first is None:
+            self.first = prefill
+            prefill.passed_since = now if prefill.passed_since is None else prefill.passed_since
 
     def add(self, prefill: Prefill) -> None:
         self._needs.append((len(prefill.sequences), prefill.target))
@@ -94,9 +98,7 @@ class Prefills:
         everybody = (*self._queues.waiting, *self._queues.active)
         ordered = self._prefill_order.in_order(everybody, now)
         for prefill in ordered:
-            if self._must_wait(prefill) or _continues(prefill, ended):
-                continue
-            if prefill.handle.waiting and not self._has_turn(prefill, refused, now):
+            if not self._may_begin(prefill, refused, now):
                 continue
             cost = plan.cost(least)
             if cost and cost + max(least, self._next_length(prefill, plan)) > budget:
@@ -109,23 +111,38 @@ class Prefills:
             self._force_one(ordered, plan)
         return plan
 
-    def _has_turn(self, prefill: Prefill, refused: _Refused, now: float) -> bool:
-        """Whether a waiting prompt may be let in, if there is room for it in the memory."""
-        if refused.first is not None and not self._may_be_passed(refused.first, now):
+    def _may_begin(self, prefill: Prefill, refused: _Refused, now: float) -> bool:
+        """Whether a prompt may be let in, if there is room for it in the memory, or was."""
+        if self._must_wait(prefill) or _continues(prefill, self._ended):
+            if prefill.made_way:
+                refused.has_no_room(prefill, now)
             return False
-        most = self.limits.max_batch_size
-        if not self._queues.has_rows_for(prefill, most) or refused.covers(prefill):
-            refused.first = refused.first or prefill
+        if not prefill.handle.waiting:
+            return True
+        if refused.covers(prefill) or not self._queues.has_rows_for(
+            prefill, self.limits.max_batch_size
+        ):
+            refused.has_no_room(prefill, now)
+            return False
+        if refused.first is not None and self._is_in_the_way(prefill, refused.first, now):
+            refused.add(prefill)
             return False
         # Blocks have come since it was queued, or had to go.
         prefill.expected = self._cache.hold(prefill.handle)
         return True
 
-    def _may_be_passed(self, prefill: Prefill, now: float) -> bool:
-        """Whether others are let in before a prompt that is first and does not fit."""
-        if prefill.passed_since is None:
-            prefill.passed_since = now
-        return now - prefill.passed_since < self.limits.patience
+    def _is_in_the_way(self, prefill: Prefill, first: Prefill, now: float) -> bool:
+        """Whether `first`, which waits for room, would have none beside `prefill` and those that
+        have passed it already."""
+        if first.made_way or first.passed_since is None:
+            return True
+        since = first.passed_since
+        rows = [row for row in self._queues.running.values() if row.admitted >= since]
+        active = [p for p in self._queues.active if p.admitted >= since] + [prefill]
+        taken = len(rows) + sum(len(one.sequences) for one in (*active, first))
+        if taken > self.limits.max_batch_size:
+            return True
+        return not self._admission.has_room(first, AtWork(rows, active, []), now)
 
     def _must_wait(self, prefill: Prefill) -> bool:
         """Whether a prompt's next block is under way elsewhere. After such a wait more of it may be
@@ -144,41 +161,17 @@ class Prefills:
         return prefill.next_stop(at, self.limits.grid_at(at, alone=plan.alone)) - at
 
     def _lets_in(self, prefill: Prefill, refused: _Refused, now: float) -> bool:
-        """Whether a prompt that has its turn begins: memory has room, and none goes before it."""
+        """Whether the memory has room for a prompt that has its turn."""
         others = [waiting.handle for waiting in self._queues.waiting if waiting is not prefill]
         work = self._at_work(others)
         has_room = self._admission.has_room(prefill, work, now)
+        if has_room and self._admission.takes_first(prefill, work, now):
+            return True
         if not has_room:
             refused.add(prefill)
-        if has_room and self._admission.takes_first(prefill, work, now):
-            return not self._shuts_out(prefill, now)
         if refused.first is None:
-            refused.first = prefill
             self._admission.note(Relief.PAUSE)
-        return False
-
-    def _shuts_out(self, prefill: Prefill, now: float) -> bool:
-        """Whether a prompt of more than a chunk must let another one go first: one that came before
-        it, is of its size or a smaller one, and would not fit beside it."""
-        size = self._prefill_order.size
-        largest = size(prefill.remaining)
-        if largest == 0:
-            return False
-        request, work = prefill.request, self._at_work([])
-        beside = replace(work, active=(*work.active, prefill))
-        asked = set[tuple[int, int]]()
-        for other in self._queues.waiting:
-            came_later = other.request.arrived >= request.arrived
-            needs = len(other.sequences), other.target
-            if came_later or other.request.priority > request.priority or needs in asked:
-                continue
-            if size(other.remaining) > largest:
-                continue
-            if self._cache.must_wait(other.handle):
-                continue
-            asked.add(needs)
-            if not self._admission.has_room(other, beside, now):
-                return True
+        refused.has_no_room(prefill, now)
         return False
 
     def _go_on(self, prefill: Prefill, plan: PrefillPlan, now: float) -> bool:
@@ -186,7 +179,7 @@ class Prefills:
         end its prompt, which must be the step's last."""
         new = prefill.handle.waiting
         if new:
-            self._admit(prefill, plan)
+            self._admit(prefill, plan, now)
         stop = self._chunk_end(prefill, plan, now)
         if stop is None and not new:
             return True
@@ -228,7 +221,8 @@ class Prefills:
         size = min(SMALLEST_CHUNK, self.limits.grid_at(prefill.computed))
         return prefill.next_stop(prefill.computed, size)
 
-    def _admit(self, prefill: Prefill, plan: PrefillPlan) -> None:
+    def _admit(self, prefill: Prefill, plan: PrefillPlan, now: float) -> None:
+        prefill.admitted = now
         lookup = self._cache.admit(prefill.handle)
         prefill.expected, prefill.computed, prefill.restored = 0, lookup.cached, lookup.cached
         if lookup.plan is not None:

@@ -7,6 +7,7 @@ for a moment in `finishing` or `preempted`, until its newest token is read.
        ^-----------+-----> preempted
 """
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 
 from omlx_server.core.blocks.lookup import BlocksInUse, PrefixHandle
@@ -77,10 +78,17 @@ class SequenceQueues:
         taken = self.rows_taken
         return not taken or taken + len(prefill.sequences) <= most
 
-    def owners_of_rows(self) -> list[bytes]:
-        """The owners of all rows that are taken, by active prefills too: one for each row."""
-        active = [sequence for prefill in self.active for sequence in prefill.sequences]
-        return owners([*self.running.values(), *active])
+    def has_place_for(self, request: Request, most: int) -> bool:
+        """Whether a request may wait beside `most` others. Half as many again may wait, for clients
+        that have less than their share of these places; where there is but one client, for
+        conversations."""
+        queued = {prefill.request.id: prefill.request for prefill in self.waiting}.values()
+        if not most <= len(queued) < most + most // 2:
+            return len(queued) < most
+        depth = 1 if len({other.owner for other in (*queued, request)}) > 1 else 2
+        own = request.owner_path[:depth]
+        held = Counter(other.owner_path[:depth] for other in queued)
+        return held[own] * len({*held, own}) < most
 
     def check_invariants(self) -> None:
         """Raise AssertionError when the bookkeeping contradicts itself."""
@@ -132,6 +140,7 @@ class SequenceQueues:
         self._joined.append(prefill.handle)
         for sequence in prefill.sequences:
             sequence.fed = sequence.prefilled = prefill.target
+            sequence.admitted = prefill.admitted
             sequence.blocks = self._cache.uses.share(prefill.handle.blocks)
             sequence.root, sequence.keys = prefill.handle.root, prefill.handle.keys.copy()
             self.running[sequence.id] = sequence
@@ -180,6 +189,7 @@ class SequenceQueues:
         """Put a preempted row into the queue, as soon as no token of it is in flight: what the
         device has sampled belongs to its output."""
         if not sequence.in_flight and self.preempted.pop(sequence.id, None) is not None:
+            sequence.told = None if sequence.output else sequence.told
             self.enqueue([sequence])
 
     def compute_afresh(self, chunk: Chunk, *, reuses: bool) -> None:
@@ -273,8 +283,3 @@ def exhausted(rows: Iterable[Sequence]) -> list[Sequence]:
     return [
         row for row in rows if len(row.output) + row.in_flight >= row.request.sampling.max_tokens
     ]
-
-
-def owners(sequences: Iterable[Sequence]) -> list[bytes]:
-    """The owner of each sequence."""
-    return [sequence.request.owner for sequence in sequences]

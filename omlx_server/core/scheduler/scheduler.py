@@ -24,12 +24,12 @@ from omlx_server.core.scheduler.admission import HEADROOM, Admission, AtWork
 from omlx_server.core.scheduler.awaited import Standings
 from omlx_server.core.scheduler.drafts import DraftPlan, Drafts
 from omlx_server.core.scheduler.limits import Limits, Load
+from omlx_server.core.scheduler.making_way import MakingWay
 from omlx_server.core.scheduler.order import SIZES, PrefillOrder
 from omlx_server.core.scheduler.preemption import first_to_go
 from omlx_server.core.scheduler.prefill import Prefills
-from omlx_server.core.scheduler.queues import SequenceQueues, owners
-from omlx_server.core.scheduler.row_sharing import RowSharing
-from omlx_server.core.scheduler.sequence import Sequence, source_of
+from omlx_server.core.scheduler.queues import SequenceQueues
+from omlx_server.core.scheduler.sequence import Prefill, Sequence, source_of
 from omlx_server.core.scheduler.steadiness import AHEAD, Steadiness
 from omlx_server.core.speculation.speculation import Speculation
 from omlx_server.core.step import Chunk, Cut, RowCut, SequenceId, Step, StepResult
@@ -58,7 +58,7 @@ class Scheduler:
         self._steadiness = Steadiness(self.queues)
         self._prefills = Prefills(limits, cache, self.queues, self.admission, self._prefill_order)
         self._drafts = Drafts(speculation, cache.layout)
-        self._row_sharing = RowSharing(cache, self.queues, self.admission, self._prefill_order)
+        self._making_way = MakingWay(cache, self.queues, self.admission, self._prefill_order)
 
     def change(self, limits: Limits) -> None:
         """Use other `limits` from now on. Sequences keep their rows and places in the queue. Raises
@@ -86,20 +86,20 @@ class Scheduler:
             self.admission.note(Relief.REJECT)
             why = self.admission.explain(len(request.tokens) + HEADROOM)
             return Rejected(request.id, 0, 0, why)
-        waiting = self.queues.waiting
-        queued = {prefill.request.id for prefill in waiting}
-        if len(queued) >= self._limits.max_queue:
-            return Rejected(request.id, len(queued), self._retry_after(request, now))
+        if not self.queues.has_place_for(request, self._limits.max_queue):
+            waiting = len({prefill.request.id for prefill in self.queues.waiting})
+            return Rejected(request.id, waiting, self._retry_after(request))
         self.queues.add(request, width)
         return None
 
     def bound(self, request: Request, now: float) -> float:
         """Within how many seconds a request that was just added has the first token of each of its
-        choices, by the work before it and its share (`PrefillOrder.bound`). 0 where that is not
-        known. Choices that don't fit together prefill the prompt one after the other."""
-        everybody = (*self.queues.waiting, *self.queues.active)
-        others = [prefill for prefill in everybody if prefill.request is not request]
-        return self._prefill_order.bound(request, len(everybody) - len(others), others, now)
+        choices (`PrefillOrder.longest_wait`). 0 where that is not known."""
+        seconds = self._prefill_order.longest_wait(request, self._prompts())
+        for prefill in self.queues.waiting:
+            if prefill.request is request and seconds:
+                prefill.tell(now + seconds)
+        return seconds
 
     def cancel(self, request: RequestId, index: int | None = None) -> None:
         """Forget a request or one of its choices, wherever it is. Unknown ids are ignored."""
@@ -179,14 +179,13 @@ class Scheduler:
         queues = self.queues
         queues.retire_exhausted()
         self._prefill_order.begin(now)
-        self._row_sharing.make_way(self._limits, self._at_work, now)
+        self._making_way.make_way(self._limits, self._at_work, now)
         drops, tails, ended = queues.take_drops()
         rows = list(queues.running.values())
         planned, row_cuts = self._advance_rows(now)
         plan = self._prefills.plan(now, ended, decoding=bool(rows))
         drops += queues.take_drops()[0]  # prompts that made room for another one
-        more = bool(queues.waiting or queues.active)
-        self._prefill_order.planned(owners(rows), plan.prompts, plan.chunks, more=more)
+        self._prefill_order.planned(rows, plan.prompts, plan.chunks)
         if not (drops or rows or plan.chunks):
             return None
         return Step(
@@ -327,12 +326,14 @@ class Scheduler:
         sampling = sequence.request.sampling
         if token.id in sampling.stop_ids and len(sequence.output) >= sampling.min_tokens:
             sequence.ended_by = token.id
+            self._prefill_order.predictions.answered(len(sequence.output))
             return self._end(sequence, FinishReason.STOP, rejected=rejected)
         sequence.output.append(token.id)
         finish = FinishReason.STOP if done else None
         if len(sequence.output) == sampling.max_tokens:
             finish = finish or FinishReason.LENGTH
         if finish:
+            self._prefill_order.predictions.answered(len(sequence.output))
             self.queues.remove(sequence)
         return TokenEvent(
             *sequence.id,
@@ -349,14 +350,13 @@ class Scheduler:
         self.queues.remove(sequence)
         return TokenEvent(*sequence.id, finish=why, error=message, rejected=rejected)
 
-    def _retry_after(self, request: Request, now: float) -> int:
-        """Seconds until a request like this one would have its turn: as long as the prefills before
-        it take, or as one of its size has waited already, for rows or for memory."""
-        everybody = (*self.queues.waiting, *self.queues.active)
-        size = SIZES[self._prefill_order.size(len(request.tokens) - 1)]
-        waited = now - self.oldest().get(size, now)
-        seconds = max(1.0, waited, self._prefill_order.wait(request, everybody))
-        return min(_LONGEST_RETRY, math.ceil(seconds))
+    def _prompts(self) -> list[Prefill]:
+        return [*self.queues.waiting, *self.queues.active]
+
+    def _retry_after(self, request: Request) -> int:
+        """Seconds until the prompts that are here have their first tokens."""
+        seconds = self._prefill_order.backlog(request, self._prompts())
+        return min(_LONGEST_RETRY, math.ceil(max(1.0, seconds)))
 
     # -- when memory is short ------------------------------------------------------------
 

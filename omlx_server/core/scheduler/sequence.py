@@ -32,7 +32,9 @@ class Sequence:
     `drafter_chance` is for the drafter's. `ended_by` is the last token where it is not in the
     output: a stop token, or one after which its constraint has a problem.
     `blocks` are those to which its row refers; `keys` those of its full blocks behind the key
-    `root`, as far as they are known."""
+    `root`, as far as they are known. `came` is when it came, in its owner's virtual time. `told` is
+    the time until which it was told to wait for its next token at most, while it is in the queue;
+    its prompt was let in at `admitted`."""
 
     id: SequenceId
     request: Request
@@ -50,6 +52,9 @@ class Sequence:
     blocks: BlocksInUse = field(default_factory=BlocksInUse)
     root: BlockKey = NO_KEY
     keys: list[BlockKey] = field(default_factory=list)
+    came: float | None = None
+    told: float | None = None
+    admitted: float = 0.0
 
     @property
     def context(self) -> tuple[int, ...]:
@@ -118,16 +123,20 @@ class Prefill:
 
     `target` tokens are to be computed: the `context` but its last token. `computed` tokens are in
     its caches, of which `restored` came from the prefix cache. While it waits, `expected` tokens
-    could be restored when that was last looked up; `waited`: it had to wait for a block then;
-    `passed_since` is the time at which others were first let in before it, because it did not fit.
-    """
+    could be restored when that was last looked up; `waited`: it had to wait for a block then.
+    `is_urgent`: it would miss the time that was told behind others. `passed_since` is when others
+    were first let in before it, because it did not fit; nobody is once they `made_way` for it. It
+    was let in at `admitted`."""
 
     sequences: list[Sequence]
     order: int
     handle: PrefixHandle
     expected: int = 0
     waited: bool = False
+    is_urgent: bool = False
     passed_since: float | None = None
+    made_way: bool = False
+    admitted: float = 0.0
     computed: int = 0
     restored: int = 0
     key: SequenceId = field(init=False)
@@ -142,6 +151,15 @@ class Prefill:
     @property
     def request(self) -> Request:
         return self.sequences[0].request
+
+    @property
+    def told(self) -> float | None:
+        return self.sequences[0].told
+
+    def tell(self, until: float) -> None:
+        """Tell its sequences how long they wait for their next tokens at most."""
+        for sequence in self.sequences:
+            sequence.told = until
 
     @property
     def remaining(self) -> int:

@@ -1,155 +1,175 @@
 """Whose turn it is: one criterion after the other, and whom the time of a step is put down to."""
 
-from collections import Counter
-from collections.abc import Sequence as Items
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from omlx_server.core.request import Request, RequestId, SamplingParams
+from omlx_server.core.request import Request, SamplingParams
 from omlx_server.core.scheduler.limits import Limits
 from omlx_server.core.scheduler.order import PrefillOrder
-from omlx_server.core.scheduler.sequence import Prefill
-from omlx_server.core.step import Chunk
+from omlx_server.core.scheduler.sequence import Sequence
+from omlx_server.core.step import Chunk, SequenceId
 from tests.core.clocked import Clocked, Pace
 from tests.core.scheduler.prompts import A, B, in_order, prefill, served
 from tests.core.simulator import KV, make_request
 
 
+def row(name: str, fed: int = 9, **changes: Any) -> Sequence:
+    request = make_request(name, 9, 5, **changes)
+    sequence = Sequence(SequenceId(request.id, 0), request)
+    sequence.fed = fed
+    return sequence
+
+
+def pace_of(order: PrefillOrder, token: float) -> None:
+    """So long a token of a prompt takes; enough were computed for waits to be told."""
+    one = prefill("x", 5)
+    chunk = Chunk(one.key, 0, (7,) * 10_000)
+    order.begin(0)
+    order.planned([], [one], [chunk])
+    order.read((chunk,), 10_000 * token)
+    order.begin(0)
+
+
 def test_a_class_comes_before_who_was_served_less() -> None:
     turns = PrefillOrder(Limits())
-    served(turns, A, 100)
     first = prefill("first", 900, owner=A)
     second = prefill("second", 3, owner=B, priority=1)
+    in_order(turns, 0, second, first)
+    served(turns, A, 100)
     assert in_order(turns, 0, second, first) == ["first", "second"]
 
 
-def test_who_was_served_less_comes_before_less_work_and_longer_waiting() -> None:
+def test_who_was_served_less_comes_before_less_work() -> None:
     turns = PrefillOrder(Limits())
-    served(turns, A, 1)
     short, long = prefill("a", 3, owner=A), prefill("b", 900, owner=B, arrived=50.0)
+    in_order(turns, 0, short, long)
+    served(turns, A, 1)
     assert in_order(turns, 60, short, long) == ["b", "a"]
 
 
-SMALL = Limits(prefill_chunk_tokens=8)
-"""Short prompts have up to 8 tokens to read, medium ones up to 64."""
+def test_a_conversation_that_was_served_less_is_next_in_what_its_client_gets() -> None:
+    turns = PrefillOrder(Limits())
+    prompts = [
+        prefill("swarm", 3, owner=A, conversation=b"1"),
+        prefill("chat", 900, owner=A, conversation=b"2"),
+        prefill("other", 900, owner=B, conversation=b"1"),
+    ]
+    in_order(turns, 0, *prompts)
+    turns.planned([], [prompts[0]])
+    turns.read((), 1)
+    assert in_order(turns, 0, *prompts) == ["other", "chat", "swarm"]
 
 
-def test_of_one_owner_the_shorter_size_comes_first_and_within_it_who_came_first() -> None:
-    long, medium = prefill("long", 66, order=0), prefill("medium", 65, order=1)
-    late, early = prefill("late", 3, order=3, arrived=2.0), prefill("early", 9, order=2)
-    again = prefill("again", 9, order=4, arrived=1.0)  # it had to go back to the queue
-    order = in_order(PrefillOrder(SMALL), 9, long, late, again, medium, early)
-    assert order == ["early", "again", "late", "medium", "long"]
+def test_of_one_owner_the_least_work_comes_first() -> None:
+    long, short = prefill("long", 300, 0), prefill("short", 9, 1)
+    assert in_order(PrefillOrder(Limits()), 9, long, short) == ["short", "long"]
+
+
+def test_a_longer_prompt_is_passed_for_a_time_by_its_length_only() -> None:
+    turns = PrefillOrder(Limits())
+    pace_of(turns, 0.001)
+    long = prefill("long", 2001, 0)
+    passed, now = 0, 0.0
+    while True:
+        short = prefill(f"s{passed}", 101, 1 + passed)
+        for one in (long, short):
+            one.tell(1e9)  # nobody is urgent
+        if in_order(turns, now, long, short)[0] == "long":
+            break
+        turns.begin(now)
+        turns.planned([], [short])
+        turns.read((), 0.1)
+        passed, now = passed + 1, now + 0.1
+    # The owner's time goes on by 0.1 s for each; their work differs by 8 times 1.9 s.
+    assert 150 <= passed <= 156
 
 
 def test_what_is_done_or_expected_from_the_cache_is_no_work() -> None:
     begun, warm, cold = prefill("begun", 100, 0), prefill("warm", 100, 1), prefill("cold", 40, 2)
-    assert in_order(PrefillOrder(SMALL), 0, cold, begun, warm) == ["cold", "begun", "warm"]
-    begun.computed, warm.expected = 91, 91
-    assert in_order(PrefillOrder(SMALL), 0, cold, begun, warm) == ["begun", "warm", "cold"]
+    assert in_order(PrefillOrder(Limits()), 0, cold, begun, warm) == ["cold", "begun", "warm"]
+    begun.computed = begun.restored = warm.expected = 91
+    assert in_order(PrefillOrder(Limits()), 0, cold, begun, warm) == ["begun", "warm", "cold"]
 
 
-def step(turns: PrefillOrder, read: Prefill, seconds: float, *prefills: Prefill) -> list[str]:
-    """One of some prompts is read for so long. In which order they are then."""
-    turns.begin(0)
-    turns.in_order(prefills, 0)
-    turns.planned([], [read])
-    turns.read((), seconds)
-    return in_order(turns, 0, *prefills)
+# -- what is told ------------------------------------------------------------------------
 
 
-def first_of(turns: PrefillOrder, seconds: dict[str, float], *prefills: Prefill) -> list[str]:
-    """Who is first in each of sixty steps, of so many seconds each by name."""
-    named = {p.request.id: p for p in prefills}
-    firsts = [in_order(turns, 0, *prefills)[0]]
-    while len(firsts) < 60:
-        name = firsts[-1]
-        firsts.append(step(turns, named[RequestId(name)], seconds[name], *prefills)[0])
-    return firsts
+def test_the_wait_that_is_told_follows_from_the_pace_and_what_is_before() -> None:
+    turns = PrefillOrder(Limits())
+    newcomer = make_request("new", 9, 1, owner=A)
+    before = [prefill("x", 9, owner=A), prefill("z", 41, owner=B)]
+    assert turns.longest_wait(newcomer, before) == 0, "nothing is known"
+    pace_of(turns, 0.1)
+    work = turns.backlog(newcomer, before)
+    assert work == pytest.approx(4.8, abs=0.5)
+    assert turns.longest_wait(newcomer, []) == 5
+    assert turns.longest_wait(newcomer, before) == pytest.approx(3 * work + 5)
+    worse = [prefill("w", 900, owner=B, priority=1)]
+    assert turns.longest_wait(newcomer, worse) == 5
 
 
-@pytest.mark.parametrize("long", [0.1, 1.0, 5.0])
-def test_each_size_keeps_its_share_of_the_time_at_any_speed(long: float) -> None:
-    prefills = prefill("long", 90, 0), prefill("medium", 20, 1), prefill("short", 5, 2)
-    seconds = {"short": 0.2, "medium": 0.5, "long": long}
-    firsts = Counter(first_of(PrefillOrder(SMALL), seconds, *prefills))
-    had = {name: count * seconds[name] for name, count in firsts.items()}
-    whole = sum(had.values())
-    turn = max(seconds.values()) / whole
-    for name, share in (("short", 0.5), ("medium", 0.25), ("long", 0.25)):
-        assert share - turn <= had[name] / whole <= share + turn, had
+def test_who_would_miss_its_told_time_goes_first() -> None:
+    turns = PrefillOrder(Limits())
+    pace_of(turns, 0.1)
+    patient, other = prefill("patient", 101, 0, owner=A), prefill("other", 101, 1, owner=B)
+    in_order(turns, 0, patient, other)
+    served(turns, A, 1)
+    assert patient.told is not None
+    assert in_order(turns, 0, patient, other) == ["other", "patient"]
+    assert in_order(turns, patient.told - 12, patient, other) == ["patient", "other"]
+    assert in_order(turns, patient.told - 99, patient, other) == ["patient", "other"], "it stays so"
 
 
-def test_a_short_one_waits_for_one_chunk_of_each_other_size_at_most() -> None:
-    prefills = prefill("long", 90, 0), prefill("medium", 20, 1), prefill("short", 5, 2)
-    firsts = first_of(PrefillOrder(SMALL), {"short": 0.2, "medium": 1.0, "long": 2.0}, *prefills)
-    runs = runs_without("s", firsts)
-    assert runs and all(run in ("l", "m", "lm", "ml") for run in runs)
+def test_what_was_told_stays() -> None:
+    turns = PrefillOrder(Limits())
+    pace_of(turns, 0.1)
+    first = prefill("first", 101, 0, owner=A)
+    in_order(turns, 0, first)
+    told = first.told
+    in_order(turns, 7, first, prefill("more", 901, 1, owner=B))
+    assert first.told == told
 
 
-def runs_without(letter: str, names: Items[str]) -> list[str]:
-    return "".join(name[0] for name in names).replace(letter, " ").split()
+# -- to whom the time goes ---------------------------------------------------------------
 
 
-def test_time_that_a_size_had_while_others_could_not_be_read_counts_when_they_can() -> None:
-    """A long prompt took the whole memory for a while. The next long one does not go first."""
-    turns = PrefillOrder(SMALL)
-    long, short = prefill("long", 90, 0), prefill("short", 5, 1)
-    for _ in range(50):
-        step(turns, long, 2.0, long, short)
-    firsts = first_of(turns, {"short": 1.0, "next": 2.0}, prefill("next", 90, 2), short)
-    assert 20 <= firsts.index("next") <= 40
-
-
-def test_sizes_share_the_time_of_their_own_class_and_key_only() -> None:
-    turns = PrefillOrder(SMALL)
-    served(turns, B, 100)
-    short = prefill("short", 9, 3, owner=A, arrived=2.0)
-    prefills = [
-        prefill("low", 90, 0, owner=A, priority=1),
-        prefill("busy", 90, 1, owner=B),
-        prefill("long", 90, 2, owner=A, arrived=1.0),
-        short,
-    ]
-    assert step(turns, short, 3, *prefills) == ["long", "short", "busy", "low"]
-
-
-def test_what_is_owed_is_forgotten_when_nobody_is_left() -> None:
-    turns = PrefillOrder(SMALL)
-    long, short = prefill("long", 90), prefill("short", 9, 1, arrived=1.0)
-    assert step(turns, short, 3, long, short) == ["long", "short"]
-    turns.in_order([], 0)
-    assert in_order(turns, 0, long, short) == ["short", "long"]
-
-
-def used(turns: PrefillOrder, owner: bytes, now: float) -> float:
-    return turns._fairness.used(owner, now)
+def lead(turns: PrefillOrder, one: bytes, other: bytes) -> float:
+    return turns.lead(make_request("l", 3, 1, owner=one), make_request("m", 3, 1, owner=other))
 
 
 def test_the_time_of_a_step_goes_to_its_prompts_and_what_is_left_to_its_rows() -> None:
     turns = PrefillOrder(Limits())
+    in_order(turns, 0, prefill("a", 5, owner=A), prefill("b", 5, owner=B))
     turns.begin(10)
-    turns.planned([A, A], [prefill("x", 5, owner=B)])
+    turns.planned([row("x", owner=A), row("y", owner=A)], [prefill("z", 5, owner=B)])
     turns.read((), 0.75)
     turns.begin(11)
-    assert used(turns, A, 11) == 0.25
-    assert used(turns, B, 10) == 0.75
+    assert lead(turns, B, A) == pytest.approx(0.75 - 0.25)
 
 
 def test_the_time_of_one_step_is_not_counted_with_the_next() -> None:
     turns = PrefillOrder(Limits())
+    in_order(turns, 0, prefill("a", 5, owner=A), prefill("b", 5, owner=B))
     turns.begin(10)
-    turns.planned([A], [prefill("x", 5, owner=B)])
+    turns.planned([row("x", owner=A)], [prefill("z", 5, owner=B)])
     turns.read((), 0.5)
     turns.begin(11)
     turns.planned([], [])
     turns.begin(20)
-    turns.planned([B], [])
+    turns.planned([row("y", owner=B)], [])
     turns.begin(20.25)
-    assert used(turns, A, 11) == 0.5
-    assert used(turns, B, 20.25) == pytest.approx(0.25 + 0.5 * 2 ** (-10.25 / 30))
+    assert lead(turns, B, A) == pytest.approx(0.25)
+
+
+def test_rows_pay_half_by_the_tokens_that_they_keep() -> None:
+    turns = PrefillOrder(Limits())
+    in_order(turns, 0, prefill("a", 5, owner=A), prefill("b", 5, owner=B))
+    turns.begin(0)
+    turns.planned([row("x", 300, owner=A), row("y", 100, owner=B)], [])
+    turns.begin(8)
+    assert lead(turns, A, B) == pytest.approx((2 + 3) - (2 + 1))
 
 
 def test_rows_are_owed_nothing_for_prompts_that_were_read_without_them() -> None:
@@ -163,12 +183,12 @@ def test_rows_are_owed_nothing_for_prompts_that_were_read_without_them() -> None
 def test_rows_go_first_until_they_have_had_their_share() -> None:
     turns = PrefillOrder(Limits(decode_share=0.5))
     turns.begin(0)
-    turns.planned([A], [prefill("x", 5, owner=B)])
+    turns.planned([row("r", owner=A)], [prefill("x", 5, owner=B)])
     turns.read((), 2)
     first = [turns.rows_first]
     for now in (3, 3.9, 4):  # two seconds went to the prompt
         turns.begin(now)
-        turns.planned([A], [])
+        turns.planned([row("r", owner=A)], [])
         first.append(turns.rows_first)
     assert first == [True, True, True, False]
 
@@ -176,7 +196,7 @@ def test_rows_go_first_until_they_have_had_their_share() -> None:
 def test_what_rows_were_owed_is_forgotten_when_they_are_gone() -> None:
     turns = PrefillOrder(Limits(decode_share=0.5))
     turns.begin(0)
-    turns.planned([A], [prefill("x", 5, owner=B)])
+    turns.planned([row("r", owner=A)], [prefill("x", 5, owner=B)])
     turns.read((), 9)
     turns.begin(9)
     turns.planned([], [prefill("x", 5, owner=B)])
@@ -205,45 +225,14 @@ def endless(name: str, length: int, max_tokens: int, **changes: Any) -> Request:
 
 
 def test_a_long_prompt_is_read_in_a_flood_of_short_ones() -> None:
-    """A prompt of ten chunks, and a short one that comes with each turn: of three chunks one is its
-    own."""
+    """A prompt of ten chunks, and a short one that comes with each turn: it is passed for about
+    eight times its own work."""
     run = Clocked(Limits(8, 200, 8, 8), Pace(token=0.01, decode=0.001))
     run.send(make_request("long", 81, 1))
-    for number in range(80):
+    for number in range(120):
         run.send(make_request(f"s{number}", 9, 1, arrived=run.now))
         run.turn()
-    assert 25 <= run.chunks["long", 0][0] <= 34
-
-
-def test_who_is_between_the_eldest_and_the_shortest_is_read_too() -> None:
-    """Long prompts came before, and short ones keep coming: enough of either for all the time."""
-    run = Clocked(Limits(8, 200, 8, 8), Pace(token=0.01, decode=0.001))
-    for number in range(3):
-        run.send(endless(f"long{number}", 401, 1))
-    run.send(endless("medium", 33, 1))
-    for number in range(30):
-        run.send(make_request(f"s{number}", 9, 1, arrived=run.now))
-        run.turn()
-    assert run.chunks["medium", 0][0] <= 4 * 4 + 2
-
-
-def test_the_wait_of_who_comes_now_is_told_from_the_pace_and_what_is_before() -> None:
-    turns = PrefillOrder(SMALL)
-    newcomer = make_request("new", 9, 1, owner=A)
-    before = [prefill("x", 9, owner=A), prefill("y", 5, owner=A), prefill("z", 41, owner=A)]
-    assert turns.wait(newcomer, before) == 0, "nothing is known"
-    turns.begin(0)
-    chunk = Chunk(before[0].key, 0, (7,) * 10)
-    turns.planned([], [before[0]], [chunk])
-    turns.read((chunk,), 1)
-    turns.begin(1)
-    assert turns.wait(newcomer, []) == 0
-    # 8 + 4 tokens of its size, which has two thirds of the time beside a medium one.
-    assert turns.wait(newcomer, before) == pytest.approx(12 / (2 / 3) * 0.1)
-    other = [prefill("o", 900, owner=B)]
-    assert turns.wait(newcomer, before + other) == pytest.approx(2 * 12 / (2 / 3) * 0.1)
-    better = [prefill("b", 101, owner=B, priority=-1)]
-    assert turns.wait(newcomer, better) == pytest.approx(100 * 0.1)
+    assert 60 <= run.chunks["long", 0][0] <= 100
 
 
 def longest_wait(run: Clocked, until: str, **changes: Any) -> int:

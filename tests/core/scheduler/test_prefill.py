@@ -1,37 +1,35 @@
-"""Which prompts begin: who would have the memory to itself does not pass who came before it."""
+"""Who may pass a prompt that is next and finds no room."""
 
-from tests.core.short import Short, id_of
+from tests.core.short import Short
 
 # Enough for three short rows, or for the long one alone.
 _MEMORY = 12_500
 
 
-def served_before(run: Short) -> None:
-    """Key a had the machine of late, so it is b's turn."""
-    run.send("before", 8, 1, owner=b"a")
-    run.finish()
-
-
-def test_a_long_prompt_does_not_shut_out_a_smaller_one_that_came_before() -> None:
-    run = Short(_MEMORY)
-    served_before(run)
-    run.send("three", 10, 20, owner=b"a", n=3)
+def row_and_long(memory: int) -> Short:
+    """Owner a has a row; b's long prompt is next, and a's short one waits behind it."""
+    run = Short(memory)
+    run.send("row", 10, 20, owner=b"a")
+    run.running("row")
+    run.send("long", 600, 3, owner=b"b")
     run.now += 0.001
-    run.send("long", 600, 20, owner=b"b")
-    begun = len(run.steps)
-    run.running("three")
-    prompts = [chunk.prefill.request for step in run.steps[begun:] for chunk in step.chunks]
-    assert set(prompts) == {"three"}
-    run.finish_right()
+    run.send("short", 10, 3, owner=b"a")
+    return run
 
 
-def test_where_both_fit_it_is_read_in_its_turn() -> None:
-    run = Short(4 * _MEMORY)
-    served_before(run)
-    run.send("three", 10, 20, owner=b"a", n=3)
-    run.now += 0.001
-    run.send("long", 600, 20, owner=b"b")
-    begun = len(run.steps)
-    run.step()
-    assert run.steps[begun].chunks[0].prefill == id_of("long")
+def order_of_prompts(run: Short) -> list[str]:
     run.finish_right()
+    prompts = [chunk.prefill.request for step in run.steps for chunk in step.chunks]
+    return [name for name in dict.fromkeys(prompts) if name != "row"]
+
+
+def test_nobody_passes_who_would_leave_it_no_room() -> None:
+    assert order_of_prompts(row_and_long(_MEMORY)) == ["long", "short"]
+
+
+def test_who_leaves_it_room_passes() -> None:
+    """Beside the row there is no room for the long one, beside the short one there is."""
+    run = row_and_long(_MEMORY)
+    run.watch.limit = 13_500
+    run.send("last", 10, 3, owner=b"a")
+    assert order_of_prompts(run)[0] != "last"

@@ -1,4 +1,4 @@
-"""First come, first served: what the other policy does otherwise is in test_turns.py and
+"""First come, first served: what fair turns do otherwise is in test_order.py and
 test_row_fairness.py."""
 
 from dataclasses import replace
@@ -7,14 +7,12 @@ import pytest
 
 from omlx_server.core.scheduler.limits import Limits
 from omlx_server.core.scheduler.order import PrefillOrder
-from omlx_server.core.scheduler.policy import POLICIES, FirstCome
-from omlx_server.settings import Settings
 from tests.core.rows import LIMITS, busy, owners, settle
 from tests.core.scheduler.prompts import A, B, in_order, prefill, served
 from tests.core.simulator import KV, Run, make_request, right_answer
 
-FCFS = Limits(policy=FirstCome())
-ROWS = replace(LIMITS, policy=FirstCome())
+FCFS = Limits(fair=False)
+ROWS = replace(LIMITS, fair=False)
 
 
 def test_who_came_first_is_read_first_however_long_and_whoever_it_is() -> None:
@@ -79,9 +77,3 @@ def test_answers_are_the_same_and_begin_in_order_of_arrival(limits: Limits) -> N
         output, finish = right_answer(request, 0)
         assert run.outputs.get((request.id, 0), []) == output
         assert run.finishes[request.id, 0] is finish
-
-
-@pytest.mark.parametrize("name", ["fair", "fcfs"])
-def test_every_name_in_the_settings_has_a_policy(name: str) -> None:
-    chosen = Settings.of({"scheduler": {"policy": name}}).scheduler.policy
-    assert POLICIES[chosen]

@@ -1,0 +1,151 @@
+"""Frees rows and memory for a prompt that is far behind: who is far ahead goes back to the queue.
+Pure; owned by the scheduler."""
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+
+from omlx_server.core.interval import REPORT_SECONDS, Interval
+from omlx_server.core.memory.guard import Relief
+from omlx_server.core.prefix_cache.prefix_cache import PrefixCache
+from omlx_server.core.request import Request
+from omlx_server.core.scheduler.admission import Admission, AtWork
+from omlx_server.core.scheduler.limits import Limits
+from omlx_server.core.scheduler.order import PrefillOrder
+from omlx_server.core.scheduler.predictions import STAY_SECONDS
+from omlx_server.core.scheduler.queues import SequenceQueues
+from omlx_server.core.scheduler.sequence import Prefill, Sequence
+
+# So many device seconds an owner must be ahead, or as many as the prompt takes that waits.
+_LEAD_SECONDS = 2.0
+# And so many where it has no more rows than the other one: else they would pass them to and fro.
+_EVEN_LEAD_SECONDS = 8.0
+
+
+class MakingWay:
+    """Sends rows, and prompts under way, back to the queue for the prompt whose turn it is. Their
+    blocks stay in the prefix cache as long as there is room, and they go on later."""
+
+    def __init__(
+        self,
+        cache: PrefixCache,
+        queues: SequenceQueues,
+        admission: Admission,
+        prefill_order: PrefillOrder,
+    ) -> None:
+        self._cache = cache
+        self._queues = queues
+        self._admission = admission
+        self._order = prefill_order
+        self._look_again = Interval(REPORT_SECONDS)
+
+    def make_way(self, limits: Limits, work: Callable[[], AtWork], now: float) -> None:
+        """If the next prompt finds no row or no memory: preempt those who are further ahead than
+        its work is long, the furthest first, if it fits then. As many go as it needs at once: else
+        the next prompt would take what they leave."""
+        queues = self._queues
+        if not (queues.waiting and limits.fair and self._look_again.has_passed(now)):
+            return
+        self._look_again.begin(now)
+        rows = [row.admitted for row in queues.running.values()]
+        if now - min(rows + [p.admitted for p in queues.active], default=now) < STAY_SECONDS:
+            return
+        first = self._next(now)
+        if first is None or self._fits(first, [], work(), limits, now):
+            return
+        leaving = list[Sequence | Prefill]()
+        for one in self._who_may_go(first, now):
+            leaving.append(one)
+            if self._fits(first, leaving, work(), limits, now):
+                self._send_back(leaving)
+                first.made_way = True
+                return
+
+    def _next(self, now: float) -> Prefill | None:
+        """The waiting prompt that is next of those that could be let in."""
+        everybody = (*self._queues.waiting, *self._queues.active)
+        ordered = self._order.in_order(everybody, now)
+        waiting = (p for p in ordered if p.handle.waiting)
+        return next((p for p in waiting if not self._cache.must_wait(p.handle)), None)
+
+    def _fits(
+        self,
+        first: Prefill,
+        leaving: list[Sequence | Prefill],
+        work: AtWork,
+        limits: Limits,
+        now: float,
+    ) -> bool:
+        """Whether a waiting prompt has rows and memory when these have left."""
+        rows = [row for row in work.rows if row not in leaving]
+        active = [prefill for prefill in work.active if prefill not in leaving]
+        taken = len(rows) + sum(len(p.sequences) for p in active)
+        if taken and taken + len(first.sequences) > limits.max_batch_size:
+            return False
+        return self._admission.has_room(first, replace(work, rows=rows, active=active), now)
+
+    def _who_may_go(self, first: Prefill, now: float) -> list[Sequence | Prefill]:
+        """Rows and prompts under way that may make way, in the order in which they do."""
+        at_work: list[Sequence | Prefill] = [*self._queues.running.values(), *self._queues.active]
+        going = [one for one in at_work if self._may_go(one, first, now)]
+        return sorted(going, key=lambda one: self._place(one, first), reverse=True)
+
+    def _place(self, one: Sequence | Prefill, first: Prefill) -> tuple[float, ...]:
+        lead = self._order.lead(one.request, first.request)
+        return one.request.priority, lead, self._order.due(one)
+
+    def _may_go(self, one: Sequence | Prefill, first: Prefill, now: float) -> bool:
+        """Whether a row or a prompt under way may go for a prompt that waits. A row that has not
+        decoded yet may not, else prompts would be computed again and again for nothing."""
+        request, order = one.request, self._order
+        if now - one.admitted < STAY_SECONDS or request.priority < first.request.priority:
+            return False
+        if isinstance(one, Sequence) and not one.has_decoded:
+            return False
+        if request.priority > first.request.priority or (first.is_urgent and _is_later(one, first)):
+            return True
+        if isinstance(one, Prefill) and one.is_urgent:
+            return False
+        lead, lost = order.lead(request, first.request), self._lost(one)
+        if not lead:
+            return order.due(one) > order.due(first) + lost
+        wanted = order.predictions.prompt(first)
+        if isinstance(one, Sequence):
+            most = _LEAD_SECONDS if self._has_more(request, first.request) else _EVEN_LEAD_SECONDS
+            wanted = most if most > _LEAD_SECONDS else min(wanted, most)
+        return lead >= lost + wanted
+
+    def _has_more(self, request: Request, other: Request) -> bool:
+        """Whether the owner of `request` has more rows than the owner of another one."""
+        depth = 1 if request.owner != other.owner else 2
+        rows = [
+            *self._queues.running.values(),
+            *(s for p in self._queues.active for s in p.sequences),
+        ]
+        held = Counter(row.request.owner_path[:depth] for row in rows)
+        return held[request.owner_path[:depth]] > held[other.owner_path[:depth]]
+
+    def _lost(self, one: Sequence | Prefill) -> float:
+        """Seconds of work that is done again if this one makes way: none if its blocks stay."""
+        cache = self._cache
+        computed, used = (
+            (one.fed, one.blocks)
+            if isinstance(one, Sequence)
+            else (one.computed, one.handle.blocks)
+        )
+        nbytes = sum(block.size.nbytes for block in used.path)
+        if cache.layout.keeps and 2 * nbytes <= cache.budget.nbytes:
+            return 0.0
+        return self._order.predictions.pace.seconds(0, computed)
+
+    def _send_back(self, leaving: list[Sequence | Prefill]) -> None:
+        for one in leaving:
+            self._admission.note(Relief.PREEMPT)
+            self._queues.preempt(one.id if isinstance(one, Sequence) else one.sequences[0].id)
+
+
+def _is_later(one: Sequence | Prefill, first: Prefill) -> bool:
+    """Whether one at work has its next token already, or was told a later time than `first`."""
+    if isinstance(one, Sequence) or one.told is None or first.told is None:
+        return True
+    return one.told > first.told

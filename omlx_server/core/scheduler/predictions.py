@@ -1,0 +1,122 @@
+"""How long prompts and answers will take, by what was measured of late. Pure; times in seconds."""
+
+import math
+from collections.abc import Sequence
+
+from omlx_server.core.scheduler.limits import Limits
+from omlx_server.core.scheduler.sequence import Prefill
+from omlx_server.core.scheduler.sequence import Sequence as Row
+from omlx_server.core.step import Chunk
+
+# About so many of the newest tokens decide the pace of prompts.
+_WINDOW_TOKENS = 16_384
+STAY_SECONDS = 1.0
+"""Who was let in stays for so long before it makes way for others."""
+# No wait is told before so many tokens: the first ones are the head of short prompts.
+_LEAST_TOKENS = 2048
+# The weight of the newest decode, and of the newest answer, in their means.
+_NEWEST_DECODE, _NEWEST_ANSWER = 1 / 32, 1 / 16
+# A token takes so long, and an answer has so many, until some were measured.
+_UNKNOWN_TOKEN, _UNKNOWN_ANSWER = 1e-3, 256
+
+
+# At most so many times the mean: a few short prompts tell little of a deep one.
+_DEEPEST = 16.0
+
+
+class Pace:
+    """Estimates the prefill time of prompts. A token takes longer the more tokens stand before it,
+    since attention looks at all of them: its time is a linear function of its depth, fitted to the
+    chunks of late."""
+
+    def __init__(self) -> None:
+        self.tokens = 0
+        self._depth = 0.0  # means of the tokens that were computed, and how they vary together
+        self._seconds = 0.0
+        self._depth_variance = 0.0
+        self._covariance = 0.0
+
+    def took(self, seconds: float, chunks: Sequence[Chunk]) -> None:
+        """Note that these `chunks` took `seconds` together."""
+        tokens = sum(len(chunk.tokens) for chunk in chunks)
+        if not tokens or seconds <= 0:
+            return
+        depths = sum(len(chunk.tokens) * (chunk.start + chunk.stop) / 2 for chunk in chunks)
+        weight = tokens / (min(self.tokens, _WINDOW_TOKENS) + tokens)
+        self.tokens += tokens
+        deeper, longer = depths / tokens - self._depth, seconds / tokens - self._seconds
+        self._depth += weight * deeper
+        self._seconds += weight * longer
+        kept = 1 - weight
+        self._depth_variance = kept * (self._depth_variance + weight * deeper * deeper)
+        self._covariance = kept * (self._covariance + weight * deeper * longer)
+
+    def seconds(self, start: int, stop: int) -> float:
+        """Estimated seconds to compute tokens [start, stop) of a prompt."""
+        if not self.tokens:
+            return max(0, stop - start) * _UNKNOWN_TOKEN
+        depth = (start + stop) / 2
+        token = self._seconds + self._slope * (depth - self._depth)
+        return max(0, stop - start) * min(token, _DEEPEST * self._seconds)
+
+    @property
+    def _slope(self) -> float:
+        """How many seconds a token takes longer for each token before it: not less than 0, and not
+        so much that the time at depth 0 would be negative."""
+        if not (self._depth_variance and self._depth):
+            return 0.0
+        slope = self._covariance / self._depth_variance
+        return min(max(0.0, slope), self._seconds / self._depth)
+
+
+class Predictions:
+    """What prompts and answers will take of the device."""
+
+    def __init__(self, limits: Limits) -> None:
+        self.limits = limits
+        self.pace = Pace()
+        self._decode = self._row_token = _UNKNOWN_TOKEN
+        self._answer = float(_UNKNOWN_ANSWER)
+
+    @property
+    def are_known(self) -> bool:
+        """Whether enough was measured to tell a client how long it will wait."""
+        return self.pace.tokens >= _LEAST_TOKENS
+
+    def decoded(self, seconds: float, rows: int) -> None:
+        """Note that a step decoded so many `rows` in `seconds`."""
+        self._decode += _NEWEST_DECODE * (seconds - self._decode)
+        self._row_token += _NEWEST_DECODE * (seconds / rows - self._row_token)
+
+    def answered(self, tokens: int) -> None:
+        """Note the length of an answer that has ended."""
+        self._answer += _NEWEST_ANSWER * (tokens - self._answer)
+
+    def first_token(self, prefill: Prefill) -> float:
+        """Seconds until the first token of a prompt that has all prefill time to itself, beside
+        rows that decode once for each chunk, keep their share of the time, and stay for a moment
+        before they make way."""
+        limits, stop = self.limits, prefill.target
+        chunks = math.ceil(prefill.remaining / limits.prefill_chunk_tokens)
+        reading = self.pace.seconds(stop - prefill.remaining, stop)
+        stay = min(STAY_SECONDS, self._answer * self._decode) / limits.max_batch_size
+        return reading / (1 - limits.decode_share) + (chunks + 1) * self._decode + stay
+
+    def prompt(self, prefill: Prefill) -> float:
+        """Device seconds that a prompt and its answers will still take."""
+        return self._from(prefill.target - prefill.remaining, prefill)
+
+    def whole(self, prefill: Prefill) -> float:
+        """Device seconds that a prompt and its answers take from where they began."""
+        return self._from(max(prefill.restored, prefill.expected), prefill)
+
+    def _from(self, start: int, prefill: Prefill) -> float:
+        reading = self.pace.seconds(start, prefill.target)
+        return reading + sum(self.answer(sequence) for sequence in prefill.sequences)
+
+    def answer(self, row: Row) -> float:
+        """A row's part of the device seconds that the rest of its answer will take. One that is
+        longer than the mean is taken to be half done."""
+        output = len(row.output)
+        left = min(row.request.sampling.max_tokens - output, max(self._answer - output, output))
+        return left * self._row_token

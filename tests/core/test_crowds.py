@@ -1,0 +1,39 @@
+"""The laws of turns, in random crowds of clients (tests/core/crowds.py): the first token of every
+request comes within the time that was told, and a client with work has at least half of its share.
+"""
+
+from typing import Any
+
+import pytest
+
+from omlx_server.core.scheduler.order import PrefillOrder
+from tests.core.crowds import Late, Unfair, drawn
+
+SEEDS = (*range(1, 5), *range(6, 9), 10)
+SECONDS = 65.0
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_nobody_waits_longer_than_told_or_has_less_than_half_of_its_share(seed: int) -> None:
+    crowd = drawn(seed, SECONDS)
+    crowd.live()
+    assert crowd.waits
+
+
+def nothing(*given: Any) -> None:
+    pass
+
+
+FLAWS = {
+    "a share that forgets rows": ("_charge_rows", 1, Unfair),
+    "ageing that never ends a wait": ("_find_urgent", 15, Late),
+}
+
+
+@pytest.mark.parametrize("flaw", FLAWS)
+def test_planted_flaws_are_found(monkeypatch: pytest.MonkeyPatch, flaw: str) -> None:
+    """By some crowds; these are the quickest."""
+    method, seed, found = FLAWS[flaw]
+    monkeypatch.setattr(PrefillOrder, method, nothing)
+    with pytest.raises(found):
+        drawn(seed, SECONDS).live()
