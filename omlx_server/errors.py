@@ -7,6 +7,7 @@ OmlxError
 │   │   ├── BadBody         400  the body is not whole, or holds no JSON object
 │   │   ├── ContextTooLong  400  code context_length_exceeded, with the limit and the tokens
 │   │   ├── PromptTooLong   400  code context_length_exceeded, without these numbers
+│   │   │   ├── NoSeam      400  a text has no place to cut it for too long
 │   │   │   └── TooManyTokens 400 raised while a text is tokenized, with a least number of tokens
 │   │   ├── AdapterUnusable 400  code adapter_unusable: an adapter does not fit the model
 │   │   ├── GrammarTooComplex 400 code grammar_too_complex: found during generation
@@ -87,17 +88,20 @@ class ContextTooLong(BadRequest):
     code = "context_length_exceeded"
     quotes_request = False
 
-    def __init__(self, limit: int, prompt_tokens: int, *, reserved: int = 0) -> None:
+    def __init__(self, limit: int, prompt_tokens: int, *, reserved: int = 0, why: str = "") -> None:
         """All counts are tokens. Where `reserved` of the `limit` are kept for the answer,
-        `prompt_tokens` counts only the part of the prompt that can't be dropped."""
-        what = f"what must stay of it, beside {reserved} for the answer, has" if reserved else ""
+        `prompt_tokens` counts only the part of the prompt that can't be dropped. `why`: what else
+        than its tokens makes the prompt too long."""
+        who = (
+            f"what must stay of it, beside {reserved} for the answer, has" if reserved else "it has"
+        )
+        why = why or f"{who} at least {prompt_tokens} tokens"
         # litellm and pydantic-ai recognise the error by the first words, langchain-openai by "the
         # prompt is too long". A text that is known to be too long is not tokenized to its end, so
         # the count is a lower bound.
         super().__init__(
             f"This model's maximum context length is {limit} tokens. However, the prompt is too "
-            f"long: {what or 'it has'} at least {prompt_tokens} tokens. Please reduce the length "
-            "of the messages.",
+            f"long: {why}. Please reduce the length of the messages.",
             param="messages",
         )
 
@@ -113,6 +117,15 @@ class TooManyTokens(PromptTooLong):
         self.at_least = at_least
         super().__init__(
             f"the text is too long: it has at least {at_least} tokens, and {most} are the most"
+        )
+
+
+class NoSeam(PromptTooLong):
+    def __init__(self, most: int) -> None:
+        """A text can't be encoded piece by piece."""
+        super().__init__(
+            f"the text is too long: more than {most} bytes of it in a row have no blank between "
+            "words, no line and no mark"
         )
 
 

@@ -26,7 +26,7 @@ from omlx_server.api.description.document import document
 from omlx_server.api.http import errors
 from omlx_server.api.http.anthropic_errors import REQUEST_ID as ANTHROPIC_ID
 from omlx_server.api.http.bodies import BODY
-from omlx_server.api.http.exchange import REQUEST_ID, Exchanges
+from omlx_server.api.http.exchange import REQUEST_ID, Exchanges, current
 from omlx_server.api.metrics import metrics
 from omlx_server.api.ollama import embed as ollama_embed
 from omlx_server.api.ollama import models as ollama_models
@@ -91,7 +91,9 @@ class Entrance:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         context = scope[CONTEXT] = scope["app"].state.context
-        scope[BODY] = lambda: context.traffic.bodies.of(client_of(Request(scope)))
+        client = client_of(Request(scope))
+        current().client = client
+        scope[BODY] = lambda: context.traffic.bodies.of(client)
         guarded: ASGIApp = AccessGuard(self._app, context)
         if context.cors_origins:
             # CORS goes before the guard: a browser sends its preflight without an API key.

@@ -1,40 +1,64 @@
 """Threads that render and encode prompts, in pools by size: a short prompt never waits for a text
-of megabytes, and only one text of each larger pool is encoded at a time. Runs on the asyncio
-thread.
+of megabytes. A long text is encoded in many jobs, one for each batch of its pieces, so that clients
+take turns between them, and memory is bounded by the batches under way. Runs on the asyncio thread.
 """
 
 import asyncio
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from contextvars import copy_context
 from typing import TypeVar, TypeVarTuple
 
+from tokenizers import Encoding
+
 from omlx_server.api.http import exchange
+from omlx_server.api.worker_threads import IsAbandoned, WorkerThreads
+from omlx_server.text.encoding.encoder import IN_TURN, Encode
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
-# Name, the largest size in bytes, number of threads. A short text takes milliseconds, the largest
-# take seconds.
-_POOLS = (("short", 1 << 16, 4), ("long", 1 << 20, 1), ("huge", 1 << 62, 1))
+# Name, the largest size in bytes, number of threads, and how many a client has at most. Threads of
+# long texts mostly wait for their batches.
+_POOLS = (("short", 1 << 16, 4, 4), ("long", 1 << 20, 8, 1), ("huge", 1 << 62, 8, 1))
+_BATCHES = 2
+_NICENESS = 10
+
+
+class Abandoned(Exception):
+    """Ends the encoding of a text for which nobody waits any more."""
 
 
 class TextThreads:
-    """Runs work in the pool of its size, in the order in which it came. Work that is cancelled
-    while it waits is never run."""
+    """Runs work in the pool of its size. The client that is furthest behind is next. Work that is
+    cancelled while it waits is never run, and work that encodes a long text ends with its batch."""
 
     def __init__(self) -> None:
         self._pools = [
-            (most, ThreadPoolExecutor(threads, thread_name_prefix=f"text-{name}"))
-            for name, most, threads in _POOLS
+            (most, WorkerThreads(f"text-{name}", threads, each=each))
+            for name, most, threads, each in _POOLS
         ]
+        self._batches = WorkerThreads("encoding", _BATCHES, niceness=_NICENESS)
 
     async def run(self, work: Callable[[*Ts], T], *args: *Ts, size: int = 0, beside: int = 0) -> T:
         """Run `work(*args)` in a thread, and return or raise what it does. The pool follows from
         `size`, the length of its texts, or from the bytes of the request's body if those are more;
         `beside` of them are no text, but images.
         """
-        size = max(size, exchange.current().body - beside)
+        now = exchange.current()
+        size, owner = max(size, now.body - beside), (now.client,)
         pool = next(pool for most, pool in self._pools if size <= most)
-        call = copy_context().run
-        return await asyncio.get_running_loop().run_in_executor(pool, call, lambda: work(*args))
+        loop = asyncio.get_running_loop()
+
+        def whole(is_abandoned: IsAbandoned) -> T:
+            def in_turn(encode: Encode) -> list[Encoding]:
+                def batch(_: IsAbandoned) -> list[Encoding]:
+                    if is_abandoned():
+                        raise Abandoned
+                    return encode()
+
+                running = self._batches.run(owner, batch)
+                return asyncio.run_coroutine_threadsafe(running, loop).result()
+
+            IN_TURN.set(in_turn)
+            return work(*args)
+
+        return await pool.run(owner, whole)

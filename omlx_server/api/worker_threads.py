@@ -5,6 +5,7 @@ import asyncio
 import math
 import threading
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -41,17 +42,23 @@ class _Turn:
 
 class WorkerThreads:
     """A pool of `threads` threads. The next turn is one of the owner that is furthest behind, of
-    these the first to come. Nobody waits for one longer than `patience` seconds. `niceness` is
-    added to the nice value of the threads."""
+    these the first to come. A client has at most `each` turns at a time. Nobody waits for one
+    longer than `patience` seconds. `niceness` is added to the nice value of the threads."""
 
     def __init__(
-        self, name: str, threads: int, *, patience: float = math.inf, niceness: int = 0
+        self,
+        name: str,
+        threads: int,
+        *,
+        each: int | None = None,
+        patience: float = math.inf,
+        niceness: int = 0,
     ) -> None:
         self._name = name
         self._pool = ThreadPoolExecutor(
             threads, thread_name_prefix=name, initializer=be_polite, initargs=(niceness,)
         )
-        self._threads = threads
+        self._threads, self._each = threads, each or threads
         self._patience = patience
         self._waiting: list[_Turn] = []
         self._running: list[_Turn] = []
@@ -106,10 +113,12 @@ class WorkerThreads:
     def _begin_next(self) -> None:
         while len(self._running) < self._threads:
             waiting = [turn for turn in self._waiting if not turn.came.done()]
-            if not waiting:
-                return
             self._times.settle({turn.owner for turn in (*waiting, *self._running)})
-            turn = min(waiting, key=lambda turn: self._times.rank(turn.owner))
+            clients = Counter(turn.owner[:1] for turn in self._running)
+            ready = [turn for turn in waiting if clients[turn.owner[:1]] < self._each]
+            if not ready:
+                return
+            turn = min(ready, key=lambda turn: self._times.rank(turn.owner))
             self._waiting.remove(turn)
             self._running.append(turn)
             turn.came.set_result(None)

@@ -157,8 +157,8 @@ class _Renderer:
             return self.prompts.tokenize(told, opens=self._opens, goes_on=self._goes_on, most=most)
         except TooManyTokens as error:
             raise ContextTooLong(self._context, error.at_least) from None
-        except PromptTooLong:
-            raise ContextTooLong(self._context, self._context + 1) from None
+        except PromptTooLong as error:
+            raise ContextTooLong(self._context, self._context + 1, why=error.message) from None
 
 
 def _template_kwargs(chat: ChatRequest, model: ServedModel) -> dict[str, Any]:

@@ -49,7 +49,7 @@ class Turn:
         Raises:
             BadRequest, ContextTooLong: the request is wrong, or its prompt too long.
             QueueFull, NoMemory, Unavailable: the engine does not take the request, or an image.
-            DeadlineExceeded: its images took all of its time.
+            DeadlineExceeded: its images and its texts took all of its time.
         """
         chat, model = self.chat, self.model
         prompt.check_supported(chat)
@@ -57,7 +57,8 @@ class Turn:
             images = await read_images(chat, model, image_turns(self.request))
         # Images take a while, so nothing waits for a request with some.
         with nullcontext() if images else model.engine.preparing():
-            made = await encoded(chat, model, images, context_of(self.request))
+            async with _deadline(self.request):
+                made = await encoded(chat, model, images, context_of(self.request))
             constraint = await constraint_of(chat, made.plan, model, made.opening)
             request = EngineRequest(
                 RequestId(self.id),

@@ -60,7 +60,9 @@ async def completions(request: Request) -> Response:
     asked = await json_body.read(request, CompletionRequest, context.max_body_bytes)
     model = await context.models.find(asked.model, adapter=asked.adapter, preset=asked.preset)
     asked.check()
-    prompts = await context.threads.run(completion_prompts.encode, asked, model)
+    encoding = context.threads.run(completion_prompts.encode, asked, model)
+    seconds = context.request_timeout_seconds
+    prompts = await sse.while_connected(request.receive, encoding, seconds)
     answer = _Answer(asked, model, request, prompts)
     if asked.stream:
         return sse.EventStream(answer.events(), context.keepalive_seconds)

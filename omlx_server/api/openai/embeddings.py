@@ -63,10 +63,12 @@ async def embedded(
     """The vectors of the inputs of `asked`, one a row, and how many tokens these have. Raises what
     `encode` raises, and what `while_connected` and the engine raise."""
     context = context_of(request)
-    inputs = await context.threads.run(encode, asked, model)
+    seconds = context.request_timeout_seconds
+    encoding = context.threads.run(encode, asked, model)
+    inputs = await sse.while_connected(request.receive, encoding, seconds)
     tokens = current().encoded = sum(map(len, inputs))
     work = model.embeddings.embed(inputs, asked.dimensions)
-    vectors = await sse.while_connected(request.receive, work, context.request_timeout_seconds)
+    vectors = await sse.while_connected(request.receive, work, seconds)
     context.metrics.of(model.names[0]).prompt_tokens.inc(tokens)
     return vectors, tokens
 

@@ -57,10 +57,11 @@ async def rerank(request: Request) -> Response:
     model = await context.models.reranker(asked.model)
     size = len(asked.query) * len(asked.documents)  # it may be encoded with each of them
     encode, limit = model.encoder.encode_pairs, model.scores.max_tokens
-    inputs = await context.threads.run(encode, asked.query, asked.texts, limit, size=size)
+    seconds = context.request_timeout_seconds
+    encoding = context.threads.run(encode, asked.query, asked.texts, limit, size=size)
+    inputs = await sse.while_connected(request.receive, encoding, seconds)
     tokens = current().encoded = sum(map(len, inputs))
-    work, seconds = model.scores.score(inputs), context.request_timeout_seconds
-    scores = await sse.while_connected(request.receive, work, seconds)
+    scores = await sse.while_connected(request.receive, model.scores.score(inputs), seconds)
     context.metrics.of(model.names[0]).prompt_tokens.inc(tokens)
     ranking: Ranking = {
         "id": f"rerank-{uuid.uuid4().hex}",

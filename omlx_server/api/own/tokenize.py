@@ -19,13 +19,13 @@ from omlx_server.api.chat.request import ChatRequest, Message
 from omlx_server.api.chat.sampling import PresetName, TokenId
 from omlx_server.api.context import context_of
 from omlx_server.api.description.operation import MODEL, Operation
-from omlx_server.api.http import json_body
+from omlx_server.api.http import json_body, sse
 from omlx_server.api.http.json import JsonResponse
 from omlx_server.api.http.json_body import StrictModel
 from omlx_server.api.http.texts import JsonObject, Text
 from omlx_server.api.models.served_model import ServedModel
 from omlx_server.api.own.answers import Detokenized, Tokenized, TokenizedContent, TokenPiece
-from omlx_server.errors import BadRequest, PromptTooLong, TooManyTokens
+from omlx_server.errors import BadRequest, PromptTooLong
 from omlx_server.text.tokenizer import Tokenizer
 
 router = APIRouter()
@@ -69,9 +69,11 @@ async def tokenize(request: Request) -> Response:
     model = await context.models.find(asked.model, preset=asked.preset)
     _check(asked)
     if asked.messages is not None:
-        tokens = await _of_conversation(asked, asked.messages, model, request)
+        encoding = _of_conversation(asked, asked.messages, model, request)
     else:
-        tokens = await context.threads.run(_of_text, asked, model)
+        encoding = context.threads.run(_of_text, asked, model)
+    seconds = context.request_timeout_seconds
+    tokens = await sse.while_connected(request.receive, encoding, seconds)
     return await context.threads.run(_tokenized, asked, tokens, model)
 
 
@@ -141,7 +143,7 @@ def _of_text(asked: TokenizeRequest, model: ServedModel) -> list[int]:
         if special:
             return model.tokenizer.encode_prompt(text, _MOST_TOKENS)
         return model.tokenizer.encode(text, most=_MOST_TOKENS)
-    except TooManyTokens as error:
+    except PromptTooLong as error:
         field = "prompt" if asked.prompt is not None else "content"
         raise PromptTooLong(error.message, param=field) from None
 

@@ -8,19 +8,19 @@ pieces that it had, and their ids are kept.
 """
 
 import os
+from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from contextvars import ContextVar
 from functools import cached_property, partial
+from typing import Final
 
 from tokenizers import Encoding
 from tokenizers import Tokenizer as Backend
 
-from omlx_server.errors import TooManyTokens
+from omlx_server.errors import PromptTooLong, TooManyTokens
 from omlx_server.text.encoding.control_cuts import ControlCuts
 from omlx_server.text.encoding.kept_ids import KeptIds
-from omlx_server.text.encoding.low_priority import be_polite
 from omlx_server.text.encoding.seams import Seams
-from omlx_server.text.encoding.vocabulary import tokens_of
 
 # The library's own threads would be shared: a short text would wait behind the longest ones.
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
@@ -28,16 +28,15 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 PIECE = 1 << 12
 """In characters: a longer text without a control token is cut at the first seam after so many."""
 BATCH = 1 << 16
-"""In characters: pieces of together so many are given to the library at once, and a longer text is
-encoded on a thread of low priority."""
+"""In characters: pieces of together so many are given to the library at once."""
 
-# Long texts are encoded on threads of low priority. Only the library's own work runs there, for
-# which it releases the GIL: a thread of low priority that waited for a processor while it holds the
-# GIL would stop all others, and a thread can't raise its priority again. There are as many threads
-# as prompts are encoded at a time (api/text_threads.py), so none waits for the piece of another.
-_POLITE = ThreadPoolExecutor(
-    6, thread_name_prefix="encoding", initializer=be_polite, initargs=(10,)
+Encode = Callable[[], list[Encoding]]
+IN_TURN: Final[ContextVar[Callable[[Encode], list[Encoding]]]] = ContextVar(
+    "in_turn", default=lambda encode: encode()
 )
+"""Runs the library's work on one batch of a long text, when it is its turn. What it raises ends the
+encoding. The library's work releases the GIL, so only that may run on threads of low priority: one
+that waited for a processor while it holds the GIL would stop all other threads."""
 
 
 class PieceEncoder:
@@ -68,8 +67,7 @@ class PieceEncoder:
 
     @cached_property
     def _seams(self) -> Seams:
-        tokens = (token.decode("latin-1") for token in tokens_of(self._backend))
-        return Seams(self._backend, tokens, size=self._piece)
+        return Seams(self._backend, size=self._piece)
 
     @cached_property
     def _frame(self) -> tuple[list[int], list[int]]:
@@ -84,29 +82,32 @@ class PieceEncoder:
 
         Raises:
             TooManyTokens: there are more than `most`.
+            NoSeam: a part of it can't be cut into pieces.
         """
         before, behind = self._frame if special else ([], [])
-        ids, polite = list(before), len(text) > self._batch
+        ids, long = array("I", before), len(text) > self._batch
         for batch in _batches(self._pieces(text), self._batch):
-            self._add(ids, batch, most, polite=polite)
-        return checked(ids + behind, most)
+            self._add(ids, batch, most, long=long)
+        _check(len(ids) + len(behind), most)
+        return ids.tolist() + behind
 
     def beginning(self, text: str, count: int) -> list[int]:
         """The ids of the text's first pieces: at least `count`, if the text has as many. Later
         pieces are not looked at."""
-        ids: list[int] = []
+        ids, long = array("I"), len(text) > self._batch
         for piece in self._pieces(text):
-            self._add(ids, [piece], None, polite=len(piece) > self._batch)
+            self._add(ids, [piece], None, long=long)
             if len(ids) >= count:
                 break
-        return ids
+        return ids.tolist()
 
     def counts(self, texts: Sequence[str], most: int) -> list[int]:
         """The number of tokens of each text by itself; `most` + 1 for each text that has more."""
         found: list[int] = []
+        long = sum(map(len, texts)) > self._batch
         for batch in _batches(texts, self._batch):
             if len(batch) > 1:
-                found += (min(len(one), most + 1) for one in self._native(batch))
+                found += (min(len(one), most + 1) for one in self._native(batch, long=long))
             else:
                 found.append(self._count(batch[0], most))
         return found
@@ -114,7 +115,7 @@ class PieceEncoder:
     def _count(self, text: str, most: int) -> int:
         try:
             return len(self.ids(text, most))
-        except TooManyTokens:
+        except PromptTooLong:
             return most + 1
 
     def _pieces(self, text: str) -> Iterator[str]:
@@ -124,31 +125,25 @@ class PieceEncoder:
             else:
                 yield part
 
-    def _add(self, ids: list[int], pieces: list[str], most: int | None, *, polite: bool) -> None:
+    def _add(self, ids: "array[int]", pieces: list[str], most: int | None, *, long: bool) -> None:
         """Append the ids of `pieces` to `ids`. Raises TooManyTokens before a list of millions is
         made, for which the GIL would be held."""
         known = self._kept.find(pieces)
         new = [piece for piece in dict.fromkeys(pieces) if piece not in known]
-        encodings = dict(zip(new, self._native(new, polite=polite), strict=True))
+        encodings = dict(zip(new, self._native(new, long=long), strict=True))
         _check(len(ids) + sum(len(known.get(p) or encodings.get(p) or ()) for p in pieces), most)
         for piece, encoding in encodings.items():
-            known[piece] = self._meaning(encoding.ids)
+            known[piece] = array("I", self._meaning(encoding.ids))
             self._kept.keep(piece, known[piece])
         for piece in pieces:
             ids.extend(known[piece])
 
     def _native(
-        self, texts: list[str], *, special: bool = False, polite: bool = False
+        self, texts: list[str], *, special: bool = False, long: bool = False
     ) -> list[Encoding]:
-        """What the library makes of each text by itself."""
+        """What the library makes of each text by itself; for a part of a long text, in turn."""
         encode = partial(self._backend.encode_batch_fast, texts, add_special_tokens=special)
-        return _POLITE.submit(encode).result() if polite and texts else encode()
-
-
-def checked(ids: list[int], most: int | None) -> list[int]:
-    """Return `ids`. Raises TooManyTokens where there are more than `most`; None is no limit."""
-    _check(len(ids), most)
-    return ids
+        return IN_TURN.get()(encode) if long and texts else encode()
 
 
 def _check(count: int, most: int | None) -> None:

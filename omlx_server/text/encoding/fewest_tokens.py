@@ -9,16 +9,18 @@ text (an unknown word, an accent, a blank) only what is certain is counted; that
 import json
 import string
 import unicodedata
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from operator import add
 from typing import Any
 
 from tokenizers import Tokenizer as Backend
 
 from omlx_server.errors import TooManyTokens
 from omlx_server.text.encoding.pieces import byte_chars
-from omlx_server.text.encoding.vocabulary import BLANK, is_byte_level, tokens_of
+from omlx_server.text.encoding.vocabulary import BLANK, forms_of, is_byte_level, tokens_of
 
 _ALL = bytes(range(256))
 _BLANKS = bytes(byte for byte in range(128) if chr(byte).isspace())
@@ -38,7 +40,6 @@ _IN_UTF8 = bytes(byte for byte in _ALL if byte not in (0xC0, 0xC1) and byte < 0x
 _COMPOSED = _HIGH + _LETTERS + b"<=>"
 _SAMPLE = 4096
 _SLICE, _OVERLAP = 1 << 16, 64
-_FORMS = ("NFC", "NFKC", "NFD", "NFKD")
 
 
 class TokenFloor:
@@ -71,24 +72,25 @@ class TokenFloor:
         view = self._view
         if view is None:
             return 0
-        data = (text if view.byte_level else text.replace(BLANK, " ")).encode(errors="replace")
-        slices = _slices(data, view.unseen(text))
-        data = b"".join(slices)
-        common = set(data[:: max(1, len(data) // _SAMPLE)])
-        counts = [
-            (sum(len(one.translate(None, others)) for one in slices), most)
-            for others, most in view.classes
-        ]
-        counts += [(sum(one.count(byte) for one in slices), view.singles[byte]) for byte in common]
-        return max((-(-count // most) for count, most in counts if most), default=0)
+        unseen, common = view.unseen(text), _common(text)
+        sums = [0] * (len(view.classes) + len(common))
+        for start in range(0, len(text), _SLICE):  # the whole at once would hold the GIL
+            some = text[start : start + _SLICE]
+            data = some if view.byte_level else some.replace(BLANK, " ")
+            seen = data.encode(errors="replace").translate(None, unseen)
+            counts = [len(seen.translate(None, others)) for others, _ in view.classes]
+            counts += map(seen.count, common)
+            sums = [*map(add, sums, counts)]
+        mosts = [*(most for _, most in view.classes), *(view.singles[byte] for byte in common)]
+        return max(-(-count // most) for count, most in zip(sums, mosts, strict=True) if most)
 
     @cached_property
     def _view(self) -> "_View | None":
         description = json.loads(self._backend.to_str())
         byte_level = is_byte_level(description["pre_tokenizer"])
-        forms = _kept_forms(description)
+        forms = forms_of(description["normalizer"])
         unspelled = _unspelled(description["model"], byte_level=byte_level)
-        if forms is None or unspelled == _ALL:
+        if forms is None or unspelled == _ALL or not _splits_only(description["pre_tokenizer"]):
             return None
         added = list(self._backend.get_added_tokens_decoder().values())
         tokens = [*tokens_of(self._backend), *(token.content.encode() for token in added)]
@@ -120,10 +122,10 @@ class _View:
         return self.blind if stays else bytes({*self.blind, *_COMPOSED})
 
 
-def _slices(data: bytes, without: bytes) -> list[bytes]:
-    """A megabyte at a time would hold the GIL for milliseconds."""
-    starts = range(0, len(data), _SLICE)
-    return [data[start : start + _SLICE].translate(None, without) for start in starts]
+def _common(text: str) -> list[int]:
+    """The bytes of which a sample of the text has the most."""
+    sample = text[:: max(1, len(text) // _SAMPLE)].encode(errors="replace")
+    return [byte for byte, count in Counter(sample).items() if count * 8 >= len(sample)]
 
 
 def _is_in_form(form: Any, text: str) -> bool:
@@ -154,28 +156,6 @@ def _most_of_each(tokens: Iterable[bytes]) -> Mapping[int, int]:
 
 
 # --- Which bytes of a text are in some token ------------------------------------------------------
-
-
-def _kept_forms(description: Mapping[str, Any]) -> tuple[str, ...] | None:
-    """The Unicode forms that a tokenizer brings texts into, if it does nothing else that could make
-    them shorter."""
-    forms = _forms(description["normalizer"])
-    return forms if _splits_only(description["pre_tokenizer"]) else None
-
-
-def _forms(normalizer: Mapping[str, Any] | None) -> tuple[str, ...] | None:
-    if normalizer is None:
-        return ()
-    kind = normalizer["type"]
-    if kind == "Sequence":
-        members = [_forms(member) for member in normalizer["normalizers"]]
-        known = [forms for forms in members if forms is not None]
-        return sum(known, ()) if len(known) == len(members) else None
-    if kind in _FORMS:
-        return (kind,)
-    marks_blanks = kind == "Replace" and normalizer["pattern"] == {"String": " "}
-    keeps = kind == "Prepend" or (marks_blanks and normalizer["content"] == BLANK)
-    return () if keeps else None
 
 
 def _splits_only(split: Mapping[str, Any] | None) -> bool:

@@ -13,8 +13,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from threading import Lock
 
-Ids = Sequence[int]
-
 _ENTRY = 256
 """In bytes: what an entry takes besides its text and its ids. It bounds the entries, too."""
 
@@ -40,9 +38,9 @@ class KeptIds:
         self.nbytes = 0
         self.characters = Characters()
 
-    def find(self, texts: Sequence[str]) -> dict[str, Ids]:
+    def find(self, texts: Sequence[str]) -> dict[str, "array[int]"]:
         """The ids of those of `texts` that are kept. The others count as encoded."""
-        found: dict[str, Ids] = {}
+        found: dict[str, array[int]] = {}
         reused = 0
         with self._lock:
             for text in texts:
@@ -54,19 +52,18 @@ class KeptIds:
             self.characters += Characters(sum(map(len, texts)) - reused, reused)
         return found
 
-    def keep(self, text: str, ids: Ids) -> None:
+    def keep(self, text: str, ids: "array[int]") -> None:
         """Keep the ids of a text. A text of more than a quarter of the room is not kept, because
         most others would go for it."""
         if not self._most_bytes:
             return
-        packed = array("I", ids)
-        size = _size(text, packed)
+        size = _size(text, ids)
         if size > self._most_bytes // 4:
             return
         with self._lock:
             if text in self._ids:
                 return
-            self._ids[text] = packed
+            self._ids[text] = ids
             self.nbytes += size
             while self.nbytes > self._most_bytes:
                 self.nbytes -= _size(*self._ids.popitem(last=False))

@@ -9,12 +9,14 @@ which it does not is not used. Immutable after creation; any thread.
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import product
+from itertools import pairwise, product
 
 from tokenizers import AddedToken
 from tokenizers import Tokenizer as Backend
 
+from omlx_server.errors import NoSeam
 from omlx_server.text.encoding import searching
+from omlx_server.text.encoding.vocabulary import keeps_letters, tokens_of
 
 # Neighbours that splitting rules tell apart: letters by case and script, digits, marks, blanks.
 _NEIGHBOURS = (
@@ -39,12 +41,20 @@ _NEIGHBOURS = (
 AROUND = ("", *_NEIGHBOURS, *map("".join, product(_NEIGHBOURS, repeat=2)))
 """What can stand beside a cut when it is tried out."""
 _REACH = 4
+LONGEST = 1 << 18
+"""In bytes: a piece has at most so many. The library takes up to 250 times the memory."""
+
+# Letters and marks beyond ASCII that every Unicode form leaves as they are.
+_LETTERS = "À-ÖØ-öø-ıĴ-ľŁ-ňŊ-žẠ-ỹΑ-ΡΣ-ωА-яЁёԱ-Ֆա-ֆא-תء-يअ-हก-ะა-ჰぁ-ゖァ-ヺ一-鿿가-힣"
+_MARKS = "、。，！？：；（）《》「」『』“”«»،؛؟।"
+_SOME_LETTERS = ("é", "Я", "א", "ع", "अ", "ก", "あ", "한", "好")
 
 
 @dataclass(frozen=True, slots=True)
 class _Kind:
-    """`pattern` matches at the place of the cut; what it consumes belongs to neither piece.
-    `pair`: what no token may hold. `left` and `right`: texts that end and begin at the cut."""
+    """`pattern` matches at the place of the cut, where `<L>` and `<M>` stand for letters and marks
+    beyond ASCII; what it consumes belongs to neither piece. `pair`: ASCII that no token may hold.
+    `left` and `right`: texts that end and begin at the cut."""
 
     pattern: str
     pair: str
@@ -52,50 +62,124 @@ class _Kind:
     right: tuple[str, ...]
     glue: str = ""
 
+    def within(self, letters: str, marks: str) -> str:
+        return self.pattern.replace("<L>", letters).replace("<M>", marks)
+
 
 _BEFORE_A_WORD = _Kind(
-    r"(?<=[A-Za-z0-9])(?= [A-Za-z0-9])", r"[A-Za-z0-9] ", ("a", "Z", "7"), (" b", " Q", " 3")
+    r"(?<=[A-Za-z0-9<L>])(?= [A-Za-z0-9<L>])",
+    r"[A-Za-z0-9] ",
+    ("a", "Z", "7", *_SOME_LETTERS),
+    (" b", " Q", " 3", *(f" {letter}" for letter in _SOME_LETTERS)),
 )
 # For tokenizers that put a blank before each text themselves.
 _BETWEEN_WORDS = _Kind(
-    r"(?<=[A-Za-z0-9]) (?=[A-Za-z0-9])", r"[A-Za-z0-9] ", ("a", "Z", "7"), ("b", "Q", "3"), " "
+    r"(?<=[A-Za-z0-9<L>]) (?=[A-Za-z0-9<L>])",
+    r"[A-Za-z0-9] ",
+    ("a", "Z", "7", *_SOME_LETTERS),
+    ("b", "Q", "3", *_SOME_LETTERS),
+    " ",
 )
 _LINE = _Kind(
-    r'(?<=[A-Za-z0-9.,;:!?)}\]">]\n)(?=[A-Za-z])', r"\n[A-Za-z]", ("a\n", ".\n", "7\n"), ("b", "Q")
+    r'(?<=[A-Za-z0-9.,;:!?)}\]"><L><M>]\n)(?=[A-Za-z<L>])',
+    r"\n[A-Za-z]",
+    ("a\n", ".\n", "7\n", "。\n", "好\n"),
+    ("b", "Q", *_SOME_LETTERS),
 )
 _BEFORE_A_MARK = _Kind(
-    r'(?<=[A-Za-z0-9])(?=[",:;.({\[<=])',
+    r'(?<=[A-Za-z0-9<L>])(?=[",:;.({\[<=<M>])',
     r'[A-Za-z0-9][",:;.({\[<=]',
-    ("a", "Z", "7"),
-    ('"', ",", ":", ";", ".", "(", "{", "[", "<", "="),
+    ("a", "Z", "7", *_SOME_LETTERS),
+    ('"', ",", ":", ";", ".", "(", "{", "[", "<", "=", *_MARKS),
 )
 
 
 class Seams:
-    """`tokens`: the texts of the vocabulary's tokens, without the added ones. `size`: a piece ends
-    at the first seam behind so many characters."""
+    """`size`: a piece ends at the first seam behind so many characters. `longest`: the most bytes
+    of a piece."""
 
-    def __init__(self, backend: Backend, tokens: Iterable[str], *, size: int) -> None:
+    def __init__(self, backend: Backend, *, size: int, longest: int = LONGEST) -> None:
         added = list(backend.get_added_tokens_decoder().values())
+        letters, marks = (_LETTERS, _MARKS) if keeps_letters(backend) else ("", "")
         kinds = list(_candidates(added))
         pairs = {kind: re.compile(kind.pair) for kind in kinds}
-        for token in tokens:
-            kinds = [kind for kind in kinds if not pairs[kind].search(token)]
-        kinds = [kind for kind in kinds if _holds(backend, kind)]
-        self._pattern = re.compile("|".join(kind.pattern for kind in kinds) or r"(?!)")
-        self._size = size
+        self._joined = set[tuple[int, int]]()
+        for token in tokens_of(backend):
+            text = token.decode("latin-1")
+            kinds = [kind for kind in kinds if not pairs[kind].search(text)]
+            if not text.isascii():
+                self._joined.update(pairwise(token))
+        held = [
+            kind.within(letters, marks) for kind in kinds if self._holds(backend, kind, letters)
+        ]
+        self._pattern = re.compile("|".join(held) or r"(?!)")
+        self._size, self._longest = size, longest
 
     def pieces(self, text: str) -> Iterator[str]:
         """The pieces of `text`, in order. Each but the last ends at the first seam after `size`
-        characters, so one without a seam can be of any length."""
+        characters.
+
+        Raises:
+            NoSeam: a piece would be too long, because the text has no seam for so long.
+        """
         start = 0
         while len(text) - start > self._size:
-            seam = searching.first(self._pattern, text, start + self._size, reach=_REACH)
+            seam = self._seam(text, start + self._size, start + self._longest)
             if seam is None:
                 break
-            yield text[start : seam.start()]
+            yield self._checked(text[start : seam.start()])
             start = seam.end()
-        yield text[start:]
+        if len(text) - start > self._longest:
+            raise NoSeam(self._longest)
+        yield self._checked(text[start:])
+
+    def _seam(self, text: str, start: int, stop: int) -> searching.Found | None:
+        for found in searching.every(self._pattern, text, start, reach=_REACH, stop=stop):
+            if self._are_apart(text[found.start() - 1], text[found.start()]):
+                return found
+        return None
+
+    def _checked(self, piece: str) -> str:
+        if 4 * len(piece) > self._longest and len(piece.encode()) > self._longest:
+            raise NoSeam(self._longest)
+        return piece
+
+    def _are_apart(self, left: str, right: str) -> bool:
+        """Whether no token holds these characters beside each other. ASCII was looked at before."""
+        if left.isascii() and right.isascii():
+            return True
+        return (left.encode()[-1], right.encode()[0]) not in self._joined
+
+    def _holds(self, backend: Backend, kind: _Kind, letters: str) -> bool:
+        """Whether pieces give the tokens of the whole, whatever stands around the cut."""
+        lefts, rights = (
+            [text for text in texts if letters or text.isascii()]
+            for texts in (kind.left, kind.right)
+        )
+        pairs = [
+            (f"{before}{left}", right)
+            for left in lefts
+            for before in _around(left)
+            for right in _two_of(rights, left)
+        ]
+        pairs += [
+            (left, f"{right}{after}")
+            for right in rights
+            for after in _around(right)
+            for left in _two_of(lefts, right)
+        ]
+        apart = [pair for pair in pairs if self._are_apart(pair[0][-1], (kind.glue + pair[1])[0])]
+        return are_exact(backend, apart, kind.glue)
+
+
+def _around(text: str) -> Sequence[str]:
+    """What stands beside `text` when it is tried out: less of it beyond ASCII, to save time."""
+    return AROUND if text.isascii() else ("", *_NEIGHBOURS)
+
+
+def _two_of(texts: Sequence[str], beside: str) -> Sequence[str]:
+    """Two that are tried out beside a text: ASCII, or one of each beside what is beyond ASCII."""
+    return texts[:2] if beside.isascii() else (texts[0], texts[-1])
 
 
 def _candidates(added: Sequence[AddedToken]) -> Iterator[_Kind]:
@@ -110,18 +194,9 @@ def _candidates(added: Sequence[AddedToken]) -> Iterator[_Kind]:
         _BEFORE_A_MARK: True,
     }
     for kind, allowed in wanted.items():
-        inside = re.compile(kind.pattern)
+        inside = re.compile(kind.within(_LETTERS, _MARKS))
         if allowed and not any(inside.search(token.content) for token in added):
             yield kind
-
-
-def _holds(backend: Backend, kind: _Kind) -> bool:
-    """Whether pieces give the tokens of the whole, whatever stands around the cut."""
-    lefts = [f"{before}{left}" for left in kind.left for before in AROUND]
-    rights = [f"{right}{after}" for right in kind.right for after in AROUND]
-    pairs = [(left, right) for left in lefts for right in kind.right[:2]]
-    pairs += [(left, right) for left in kind.left[:2] for right in rights]
-    return are_exact(backend, pairs, kind.glue)
 
 
 def are_exact(backend: Backend, pairs: Sequence[tuple[str, str]], glue: str = "") -> bool:

@@ -5,6 +5,7 @@ and one over megabytes would keep every other thread waiting. Pure; any thread.
 """
 
 import re
+import sys
 from collections.abc import Callable, Iterator
 
 # Characters: a tenth of a millisecond. A thread that is nice may lose its processor in a search.
@@ -12,11 +13,6 @@ _SLICE = 1 << 12
 
 Found = re.Match[str]
 Pattern = re.Pattern[str]
-
-
-def first(pattern: Pattern, text: str, start: int, *, reach: int) -> Found | None:
-    """The leftmost match that begins at `start` or later."""
-    return next(every(pattern, text, start, reach=reach), None)
 
 
 def replaced(pattern: Pattern, replace: Callable[[Found], str], text: str, *, reach: int) -> str:
@@ -29,10 +25,14 @@ def replaced(pattern: Pattern, replace: Callable[[Found], str], text: str, *, re
     return "".join([*parts, text[position:]]) if parts else text
 
 
-def every(pattern: Pattern, text: str, start: int, *, reach: int) -> Iterator[Found]:
-    """The matches from `start` on that do not overlap, from left to right."""
-    for begin in range(start, len(text) + 1, _SLICE):
-        end = min(begin + _SLICE, len(text) + 1)
+def every(
+    pattern: Pattern, text: str, start: int, *, reach: int, stop: int = sys.maxsize
+) -> Iterator[Found]:
+    """The matches that begin from `start` on and before `stop`, and do not overlap, from left to
+    right."""
+    stop = min(stop, len(text) + 1)
+    for begin in range(start, stop, _SLICE):
+        end = min(begin + _SLICE, stop)
         for found in pattern.finditer(text, max(start, begin), end + reach):
             if found.start() >= end:
                 break

@@ -5,10 +5,12 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from tokenizers import Tokenizer as Backend
+from tokenizers.models import BPE
 
 from omlx_server.text.encoding.pieces import byte_of, from_byte_chars
 
 BLANK = "▁"
+_FORMS = ("NFC", "NFKC", "NFD", "NFKD")
 
 
 def is_byte_level(split: Mapping[str, Any] | None) -> bool:
@@ -35,3 +37,28 @@ def tokens_of(backend: Backend) -> Iterator[bytes]:
         return
     for token in vocabulary:
         yield byte_of(token) or token.replace(BLANK, " ").encode()
+
+
+def keeps_letters(backend: Backend) -> bool:
+    """Whether each letter of a text is in its tokens as it is, so none is unknown or changed."""
+    model, normalizer = backend.model, backend.normalizer
+    described = None if normalizer is None else json.loads(normalizer.__getstate__())
+    spells = isinstance(model, BPE) and (model.byte_fallback or not model.fuse_unk)
+    return spells and forms_of(described) is not None
+
+
+def forms_of(normalizer: Mapping[str, Any] | None) -> tuple[str, ...] | None:
+    """The Unicode forms that a normalizer brings texts into; None where it does more than that and
+    to mark blanks."""
+    if normalizer is None:
+        return ()
+    kind = normalizer["type"]
+    if kind == "Sequence":
+        members = [forms_of(member) for member in normalizer["normalizers"]]
+        known = [forms for forms in members if forms is not None]
+        return sum(known, ()) if len(known) == len(members) else None
+    if kind in _FORMS:
+        return (kind,)
+    marks_blanks = kind == "Replace" and normalizer["pattern"] == {"String": " "}
+    keeps = kind == "Prepend" or (marks_blanks and normalizer["content"] == BLANK)
+    return () if keeps else None

@@ -23,6 +23,8 @@ from omlx_server.text.encoding.pieces import Pieces
 from omlx_server.text.encoding.utf8 import whole
 
 _PROBE = "a"
+_MOST_TOKENS = 1 << 20
+"""Of a text that is cut afterwards: a longer one is not encoded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,14 +95,15 @@ class InputEncoder:
     def encode_pairs(self, query: str, documents: Sequence[str], limit: int) -> list[Encoded]:
         """The inputs of `query` with each document, cut to `limit` tokens: first the longer text is
         cut, down to the length of the other, then both."""
-        first = self._ids(query)
-        return [self._paired(first, self._ids(document), limit) for document in documents]
+        first = self._ids(query, _MOST_TOKENS)
+        seconds = (self._ids(document, _MOST_TOKENS) for document in documents)
+        return [self._paired(first, second, limit) for second in seconds]
 
     def _paired(self, first: list[int], second: list[int], limit: int) -> Encoded:
         kept = _share(len(first), len(second), max(0, limit - self._pair.size))
         return self._pair.put_around(first[: kept[0]], second[: kept[1]])
 
-    def _ids(self, text: str, most: int | None = None) -> list[int]:
+    def _ids(self, text: str, most: int) -> list[int]:
         return self._ordinary.encode(whole(text), most)
 
 

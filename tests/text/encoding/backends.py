@@ -74,6 +74,7 @@ OTHERS = [*SPLITS, "digits", "prefix space", "no split", "swallowing words"]
 NAMES = [*makers.FAMILIES, *OTHERS]
 PARTS = ["a", "b", "cc", "dd", "Hello", "the", "7", "42", "2024", " ", " ", " ", "  ", "\n", ".\n"]
 PARTS += ["\t", ".", ",", '"', "'s", "'", "(", "{", "<", "<|im_start|>", "[INST]", "é", "e\u0301"]
+PARTS += ["Я", "мир", "한", "あ", "你好", "，", "。", "、", "“", "ع", "\u3000"]
 PARTS += ["好", "😀", "▁", "<think>", "x.y", "a b", "\N{NO-BREAK SPACE}", "q", "["]
 texts = st.lists(st.sampled_from(PARTS) | st.text(max_size=3), max_size=40).map("".join)
 

@@ -3,6 +3,7 @@ encoding."""
 
 import random
 import re
+from array import array
 from functools import cache
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from omlx_server.errors import TooManyTokens
 from omlx_server.models.bundled import starter
 from omlx_server.models.catalogue import STARTER
 from omlx_server.settings import Settings
-from omlx_server.text.encoding.encoder import PIECE
+from omlx_server.text.encoding.encoder import PIECE, PieceEncoder
 from omlx_server.text.encoding.fewest_tokens import TokenFloor
 from omlx_server.text.encoding.kept_ids import Characters, KeptIds
 from omlx_server.text.encoding.ordinary import OrdinaryEncoder
@@ -70,6 +71,53 @@ def test_conversations_about_real_files_have_the_tokens_of_the_whole(starter_dir
         expected = library.encode(rendering, add_special_tokens=False).ids
         assert tokenizer.encode_rendered(rendering, lambda text: text) == expected
     assert tokenizer.characters.reused > 0
+
+
+HOSTILE = [
+    " ",
+    "  ",
+    "\n",
+    "\r\n",
+    "\t",
+    "\u3000",
+    "\xa0",
+    "a",
+    "the",
+    "Q",
+    "7",
+    "2024",
+    "'s",
+    "'",
+    "😀",
+]
+HOSTILE += [
+    "e\u0301",
+    "\u0301",
+    "好",
+    "你好",
+    "，",
+    "。",
+    "“",
+    "мир",
+    "Я",
+    "한",
+    "あ",
+    "ع",
+    "अ",
+    "ﬁ",
+    "\u200d",
+]
+HOSTILE += [",", ".", ":", "(", "{", "=", "<", "<|im_end|>", "|>", "_", "ß", "ŉ", "½", "²"]
+
+
+def test_hostile_texts_have_the_tokens_of_the_whole(starter_dir: Path) -> None:
+    library = Backend.from_file(str(starter_dir / "tokenizer.json"))
+    encoder = PieceEncoder(library, piece=7, batch=50)
+    chance = random.Random(5)
+    for _ in range(400):
+        some = chance.sample(HOSTILE, chance.randrange(1, 9))
+        text = "".join(chance.choices(some, k=chance.randrange(1, 200)))
+        assert encoder.ids(text) == library.encode(text, add_special_tokens=False).ids
 
 
 @pytest.fixture
@@ -148,10 +196,10 @@ def test_a_control_text_of_a_client_is_no_control_token_when_it_is_kept(
 
 def test_kept_ids_have_a_budget_and_the_eldest_goes_first() -> None:
     kept = KeptIds(4000)
-    kept.keep("first", [1])
+    kept.keep("first", array("I", [1]))
     for number in range(100):
         kept.find(["first"])
-        kept.keep(f"text {number}", range(20))
+        kept.keep(f"text {number}", array("I", range(20)))
         assert 0 < kept.nbytes <= 4000
     found = kept.find(["first", "text 99", "text 0"])
     assert {text: list(ids) for text, ids in found.items()} == {
@@ -162,17 +210,17 @@ def test_kept_ids_have_a_budget_and_the_eldest_goes_first() -> None:
 
 def test_a_text_that_most_others_would_go_for_is_not_kept() -> None:
     kept = KeptIds(4000)
-    kept.keep("small", [1])
-    kept.keep("large", range(1000))
+    kept.keep("small", array("I", [1]))
+    kept.keep("large", array("I", range(1000)))
     assert list(kept.find(["small", "large"])) == ["small"]
     nothing = KeptIds()
-    nothing.keep("small", [1])
+    nothing.keep("small", array("I", [1]))
     assert not nothing.find(["small"]) and nothing.nbytes == 0
 
 
 def test_characters_are_counted() -> None:
     kept = KeptIds(4000)
     kept.find(["abc", "de"])
-    kept.keep("abc", [1])
+    kept.keep("abc", array("I", [1]))
     kept.find(["abc", "de"])
     assert kept.characters == Characters(encoded=7, reused=3)

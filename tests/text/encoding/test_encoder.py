@@ -2,9 +2,6 @@
 than is wanted."""
 
 import json
-import os
-import sys
-import threading
 import tracemalloc
 from collections.abc import Sequence
 from functools import cache
@@ -15,11 +12,11 @@ from hypothesis import strategies as st
 from tokenizers import Encoding, pre_tokenizers
 from tokenizers import Tokenizer as Backend
 
-from omlx_server.errors import TooManyTokens
-from omlx_server.text.encoding import encoder as encoding
+from omlx_server.errors import NoSeam, TooManyTokens
 from omlx_server.text.encoding.encoder import BATCH, PIECE, PieceEncoder
 from omlx_server.text.encoding.fewest_tokens import TokenFloor
 from omlx_server.text.encoding.kept_ids import KeptIds
+from omlx_server.text.encoding.seams import LONGEST
 from tests.text import makers
 from tests.text.encoding.backends import NAMES, backend_of, texts
 
@@ -55,10 +52,10 @@ class Noted(PieceEncoder):
         self.given: list[int] = []
 
     def _native(
-        self, texts: list[str], *, special: bool = False, polite: bool = False
+        self, texts: list[str], *, special: bool = False, long: bool = False
     ) -> list[Encoding]:
         self.given.append(sum(map(len, texts)))
-        return super()._native(texts, special=special, polite=polite)
+        return super()._native(texts, special=special, long=long)
 
 
 WORDS = "The quick brown fox, 1 of 22, jumps over the lazy dog. " * 400
@@ -73,6 +70,22 @@ def test_no_more_than_a_batch_goes_to_the_library_at_once(name: str, text: str) 
     assert encoder.ids(text) == whole(name, text)
     assert max(encoder.given) <= 4096
     assert sum(encoder.given) <= len(text)
+
+
+OTHERS = {
+    "cyrillic": "Съешь же ещё этих мягких французских булок, да выпей чаю.\n" * 100,
+    "chinese": "我能吞下玻璃，而不伤身体。他说：“好”！\n" * 300,
+    "korean": "다람쥐 헌 쳇바퀴에 타고파\n" * 400,
+    "greek": "Ξεσκεπάζω την ψυχοφθόρα βδελυγμία\n" * 200,
+}
+
+
+@pytest.mark.parametrize("text", OTHERS.values(), ids=OTHERS)
+@pytest.mark.parametrize("name", ["byte_level", "llama3", "o200k"])
+def test_other_scripts_are_cut_too(name: str, text: str) -> None:
+    encoder = Noted(backend_of(name), piece=256, batch=1024)
+    assert encoder.ids(text) == whole(name, text)
+    assert max(encoder.given) <= 1024
 
 
 @pytest.mark.parametrize("name", ["llama", "metaspace", "unigram", "wordpiece"])
@@ -107,6 +120,21 @@ def test_too_many_are_never_a_list() -> None:
         assert tracemalloc.get_traced_memory()[1] < 1 << 19
     finally:
         tracemalloc.stop()
+
+
+@pytest.mark.parametrize("unit", [" ", "a", "😀", "e\u0301"])
+@pytest.mark.parametrize("name", ["llama3", "llama"])
+def test_a_text_that_can_not_be_cut_is_refused_before_it_is_encoded(name: str, unit: str) -> None:
+    encoder = Noted(backend_of(name))
+    times = LONGEST // len(unit.encode())
+    for text in (unit * 3_000_000, "Hello there. " * 10_000 + unit * (times + BATCH)):
+        with pytest.raises(NoSeam):
+            encoder.ids(text)
+        assert sum(encoder.given) <= 140_000
+        assert encoder.counts([text, "Hello"], 9000)[0] == 9001
+    encoder.given.clear()
+    assert len(encoder.ids(unit * times)) > 0
+    assert encoder.given == [times * len(unit)]
 
 
 @names
@@ -169,26 +197,3 @@ def test_what_loses_something_of_a_text_has_no_floor() -> None:
     assert TokenFloor(dropped).tokens(" " * 1000) == 0
     composed = "e\u0301" * 1000
     assert floor_of("llama3").tokens(composed) <= len(whole("llama3", composed))
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere threads have no niceness")
-def test_only_what_is_done_without_the_gil_is_nice() -> None:
-    """Who waits for a processor with the GIL in its hands keeps all other threads waiting."""
-    encoder = PieceEncoder(backend_of("byte_level"))
-    encoder.ids("Hello world. " * 20_000)
-    own = os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
-    others = [one for one in threading.enumerate() if one.name.startswith("encoding")]
-    nice = {os.getpriority(os.PRIO_PROCESS, one.native_id or 0) for one in others}
-    assert nice == {min(19, own + 10)}
-
-
-def test_who_has_less_than_a_batch_does_not_wait_for_batches_of_others() -> None:
-    """Such as one of megabytes, which can't be cut."""
-    done = threading.Event()
-    others = [encoding._POLITE.submit(done.wait, 60) for _ in range(12)]
-    try:
-        text = "Hello world. " * 5_000
-        assert len(text) < BATCH and PieceEncoder(backend_of("byte_level")).ids(text)
-        assert not any(other.done() for other in others)
-    finally:
-        done.set()
