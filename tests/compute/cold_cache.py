@@ -163,7 +163,8 @@ def check_joins(drive: Drive, hot: dict[BlockKey, Payload], found: Iterable[Join
 
     def original(payload: Payload) -> Payload:
         nonlocal compared
-        before = hot.get(key_of[id(payload)])
+        key = key_of.get(id(payload))  # None for a short block, when a longer one has replaced it
+        before = hot.get(key) if key is not None else None
         if before is None:
             return payload  # made by this instance, not by the one before
         assert before is not payload and same(before, payload)
