@@ -25,7 +25,7 @@ def nothing(*given: Any) -> None:
 
 
 FLAWS = {
-    "a share that forgets rows": ("_charge_rows", 1, Unfair),
+    "a share that forgets rows": ("_charge_rows", 1, (Unfair, Late)),
     "ageing that never ends a wait": ("_find_urgent", 15, Late),
 }
 

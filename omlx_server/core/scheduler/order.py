@@ -4,13 +4,15 @@ One rule shares the machine. Each owner (a client, and within it a conversation)
 which advances by the device seconds that its prompts and rows take. Prompts are ordered
 
     1. by priority class
-    2. those that would else miss the time that was told for their first token, by that time
+    2. those that would else miss the time that was told for their first token, by that time: they
+       have half of the time while others wait
     3. by the virtual time of their owner: the one that is furthest behind is next
     4. of one owner, by `due`: the owner's time when they came, and `_STRETCH` times the work that
        they are predicted to be. So short ones pass long ones, but not for ever
 
-When a prompt is queued, it is told how long all that is there before it takes, `_TOLD` times. So
-rule 2 decides at most about 1 / `_TOLD` of the time, and the others the rest.
+When a prompt is queued, it is told how long all that is there before it takes, `_TOLD` times. That
+is more than urgent prompts need with half of the time. And where a time was told that can't be met,
+the others wait no longer than twice as long.
 """
 
 import math
@@ -33,7 +35,8 @@ _STRETCH = 8.0
 # The wait that is told: so many times the work before, and so many seconds.
 _TOLD, _TOLD_MORE = 3.0, 5.0
 # A prompt is urgent when the work before its told time, so many times and seconds, just fits.
-_URGENT, _URGENT_MORE = 1.5, 1.0
+_URGENT, _URGENT_MORE = 2.0, 1.0
+_URGENT_SHARE = 0.5
 # Steps are planned while the chunks of one before run, and while others wait for them.
 _MOST_UNREAD = 2
 
@@ -91,6 +94,7 @@ class PrefillOrder:
         self._limits = limits
         self.predictions = Predictions(limits)
         self._decoding = TimeShare(limits.decode_share)
+        self._urgency = TimeShare(_URGENT_SHARE)
         self._times = VirtualTimes()
         self._planned: list[_Planned] = []  # those with chunks under way, and the newest at the end
         self._begun = 0.0
@@ -120,9 +124,14 @@ class PrefillOrder:
         self, rows: Sequence[Row], prompts: Iterable[Prefill], chunks: Sequence[Chunk] = ()
     ) -> None:
         """Note what the step does: the rows that it decodes, the prompts and their chunks."""
+        prompts = tuple(prompts)
         firsts = [prefill.sequences[0] for prefill in prompts]
         unread = [step for step in self._planned if step.chunks][-_MOST_UNREAD:]
         self._planned = [*unread, _Planned(rows, firsts, tuple(chunks))]
+        if chunks:
+            seconds = self.predictions.step(chunks, decodes=bool(rows))
+            is_urgent = any(prefill.is_urgent for prefill in prompts)
+            (self._urgency.had if is_urgent else self._urgency.others_had)(seconds)
         if not rows:
             self._decoding.forgive()
 
@@ -216,7 +225,7 @@ class PrefillOrder:
 
     def _rank(self, prefill: Prefill) -> tuple[float, ...]:
         request = prefill.request
-        if prefill.is_urgent and prefill.told is not None:
+        if prefill.is_urgent and prefill.told is not None and self._urgency.is_owed:
             return request.priority, 0, prefill.told
         times = self._times.rank(request.owner_path)
         return request.priority, 1, *times, self.due(prefill), prefill.order

@@ -102,6 +102,11 @@ class Predictions:
         stay = min(STAY_SECONDS, self._answer * self._decode) / limits.max_batch_size
         return reading / (1 - limits.decode_share) + (chunks + 1) * self._decode + stay
 
+    def step(self, chunks: Sequence[Chunk], *, decodes: bool) -> float:
+        """Seconds of a step with these `chunks`, which `decodes` rows or does not."""
+        reading = sum(self.pace.seconds(chunk.start, chunk.stop) for chunk in chunks)
+        return reading + (self._decode if decodes else 0.0)
+
     def prompt(self, prefill: Prefill) -> float:
         """Device seconds that a prompt and its answers will still take."""
         return self._from(prefill.target - prefill.remaining, prefill)

@@ -267,6 +267,19 @@ def test_so_they_do_when_it_had_to_wait_for_another_one_before() -> None:
     assert longest_wait(run, "long") <= 5
 
 
+def test_so_they_do_when_it_takes_longer_than_was_told() -> None:
+    """Of short prompts only little is learnt about a deep one."""
+    run = Clocked(Limits(8, 50, 64, 64), Pace(token=0.001, decode=0.001, depth=0.0001))
+    for number in range(50):
+        run.send(endless(f"first{number}", 61, 1))
+        run.finish_turns()
+    long = endless("long", 6401, 1, arrived=run.now)
+    run.send(long)
+    told = run.now + run.scheduler.bound(long, run.now)
+    assert longest_wait(run, "long") <= 5
+    assert run.times["long", 0][0] > told
+
+
 @pytest.mark.parametrize("share", [0.0, 0.3, 0.6])
 def test_rows_keep_their_share_of_the_time_while_a_prompt_is_read(share: float) -> None:
     """A chunk takes ten times as long as a decode; without a share they alternate."""
