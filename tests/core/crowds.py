@@ -4,6 +4,7 @@ A crowd has a few clients, each with habits. It lives with the scheduler and a c
 raises where a law is broken.
 """
 
+import math
 from collections import defaultdict
 from dataclasses import dataclass, field
 from random import Random
@@ -106,6 +107,7 @@ class Crowd:
             if not run.turn() and not run.scheduler.has_work:
                 run.now = max(run.now, min(client.due for client in self.clients))
             self._look()
+        self._checks_at = math.inf  # nobody sends any more
         run.finish_turns()
         self._look()
         left = [name for name in self._told if (name, 0) not in run.times]
