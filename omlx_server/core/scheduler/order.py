@@ -129,7 +129,7 @@ class PrefillOrder:
         unread = [step for step in self._planned if step.chunks][-_MOST_UNREAD:]
         self._planned = [*unread, _Planned(rows, firsts, tuple(chunks))]
         if chunks:
-            seconds = self.predictions.step(chunks, decodes=bool(rows))
+            seconds = self.predictions.step(chunks)
             is_urgent = any(prefill.is_urgent for prefill in prompts)
             (self._urgency.had if is_urgent else self._urgency.others_had)(seconds)
         if not rows:

@@ -99,13 +99,14 @@ class Predictions:
         limits, stop = self.limits, prefill.target
         chunks = math.ceil(prefill.remaining / limits.prefill_chunk_tokens)
         reading = self.pace.seconds(stop - prefill.remaining, stop)
-        stay = min(STAY_SECONDS, self._answer * self._decode) / limits.max_batch_size
+        tokens = max(map(self._left, prefill.sequences))
+        stay = min(STAY_SECONDS, tokens * self._decode) / limits.max_batch_size
         return reading / (1 - limits.decode_share) + (chunks + 1) * self._decode + stay
 
-    def step(self, chunks: Sequence[Chunk], *, decodes: bool) -> float:
-        """Seconds of a step with these `chunks`, which `decodes` rows or does not."""
+    def step(self, chunks: Sequence[Chunk]) -> float:
+        """Seconds of a step with these `chunks`, which may be empty, and a decode."""
         reading = sum(self.pace.seconds(chunk.start, chunk.stop) for chunk in chunks)
-        return reading + (self._decode if decodes else 0.0)
+        return reading + self._decode
 
     def prompt(self, prefill: Prefill) -> float:
         """Device seconds that a prompt and its answers will still take."""
@@ -120,8 +121,11 @@ class Predictions:
         return reading + sum(self.answer(sequence) for sequence in prefill.sequences)
 
     def answer(self, row: Row) -> float:
-        """A row's part of the device seconds that the rest of its answer will take. One that is
-        longer than the mean is taken to be half done."""
+        """A row's part of the device seconds that the rest of its answer will take."""
+        return self._left(row) * self._row_token
+
+    def _left(self, row: Row) -> float:
+        """How many tokens a row's answer still gets. One that is longer than the mean is taken to
+        be half done."""
         output = len(row.output)
-        left = min(row.request.sampling.max_tokens - output, max(self._answer - output, output))
-        return left * self._row_token
+        return min(row.request.sampling.max_tokens - output, max(self._answer - output, output))

@@ -125,7 +125,7 @@ def test_the_queue_is_bounded_and_says_when_to_come_back() -> None:
     for number in range(6):
         assert run.scheduler.add(make_request(f"r{number}", 9, 1, arrived=2.0), 2.0) is None
     rejected = run.scheduler.add(make_request("r7", 9, 1), 3.0)
-    assert rejected == Rejected(RequestId("r7"), waiting=6, retry_after=6)
+    assert rejected == Rejected(RequestId("r7"), waiting=6, retry_after=5)
 
 
 def test_the_oldest_that_wait_are_told_by_size() -> None:
