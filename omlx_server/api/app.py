@@ -26,7 +26,7 @@ from omlx_server.api.description.document import document
 from omlx_server.api.http import errors
 from omlx_server.api.http.anthropic_errors import REQUEST_ID as ANTHROPIC_ID
 from omlx_server.api.http.bodies import BODY
-from omlx_server.api.http.exchange import REQUEST_ID, Exchanges, current
+from omlx_server.api.http.exchange import REQUEST_ID, Exchanges
 from omlx_server.api.metrics import metrics
 from omlx_server.api.ollama import embed as ollama_embed
 from omlx_server.api.ollama import models as ollama_models
@@ -36,6 +36,7 @@ from omlx_server.api.openai import chat, completions, embeddings, models
 from omlx_server.api.own import health, rerank, tokenize
 from omlx_server.api.responses import routes as responses
 from omlx_server.api.web import routes as web
+from omlx_server.core.clients import CLIENT
 
 _PARTS = (
     health,
@@ -92,7 +93,7 @@ class Entrance:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         context = scope[CONTEXT] = scope["app"].state.context
         client = client_of(Request(scope))
-        current().client = client
+        CLIENT.set(client)
         scope[BODY] = lambda: context.traffic.bodies.of(client)
         guarded: ASGIApp = AccessGuard(self._app, context)
         if context.cors_origins:

@@ -11,6 +11,7 @@ from tokenizers import Encoding
 
 from omlx_server.api.http import exchange
 from omlx_server.api.worker_threads import IsAbandoned, WorkerThreads
+from omlx_server.core.clients import CLIENT
 from omlx_server.text.encoding.encoder import IN_TURN, Encode
 
 T = TypeVar("T")
@@ -43,8 +44,7 @@ class TextThreads:
         `size`, the length of its texts, or from the bytes of the request's body if those are more;
         `beside` of them are no text, but images.
         """
-        now = exchange.current()
-        size, owner = max(size, now.body - beside), (now.client,)
+        size, owner = max(size, exchange.current().body - beside), (CLIENT.get(),)
         pool = next(pool for most, pool in self._pools if size <= most)
         loop = asyncio.get_running_loop()
 

@@ -1,39 +1,49 @@
 """Jobs: work on the mlx thread that is no sequence, such as embeddings or scores of a prompt. It is
-done in slices between steps, so that streams go on beside it. Jobs take turns.
+done in slices between steps, so that streams go on beside it. The client that is furthest behind is
+next; its jobs take turns.
 """
 
-from collections import deque
+import time
+from collections import defaultdict, deque
+from collections.abc import Callable
 from concurrent.futures import Future
 
 from omlx_server.core.crash import Crash, guarded
+from omlx_server.core.virtual_times import VirtualTimes
 from omlx_server.core.work import Work
 
 
 class Jobs:
     """The jobs that are not done yet. Owned by the mlx thread."""
 
-    def __init__(self) -> None:
-        self._jobs: deque[tuple[Work[object], Future[object]]] = deque()
+    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
+        self._clock = clock
+        self._jobs = defaultdict[bytes, deque[tuple[Work[object], Future[object]]]](deque)
+        self._times = VirtualTimes()
 
     def __len__(self) -> int:
-        return len(self._jobs)
+        return sum(map(len, self._jobs.values()))
 
-    def add(self, work: Work[object], answer: Future[object]) -> None:
-        """Add a job, whose result the future `answer` gets. An exception ends this job only, and is
-        raised there. Cancelling the future ends the job at its next turn."""
-        self._jobs.append((work, answer))
+    def add(self, work: Work[object], answer: Future[object], client: bytes = b"") -> None:
+        """Add a job of `client`, whose result the future `answer` gets. An exception ends this job
+        only, and is raised there. Cancelling the future ends the job at its next turn."""
+        self._jobs[client].append((work, answer))
 
     def turn(self) -> bool:
-        """Do a slice of the job that has waited longest, if there is one. True if it has ended."""
+        """Do a slice of the next job, if there is one. True if it has ended."""
         if not self._jobs:
             return False
-        work, answer = self._jobs.popleft()
+        self._times.settle({(client,) for client in self._jobs})
+        client = min(self._jobs, key=lambda client: self._times.rank((client,)))
+        work, answer = self._take(client)
         if answer.cancelled():
             work.close()
             return True
+        begun = self._clock()
         done = guarded(work.send, None)
+        self._times.charge((client,), self._clock() - begun)
         if not isinstance(done, Crash):
-            self._jobs.append((work, answer))
+            self.add(work, answer, client)
             return False
         settle(answer, done.error.value if isinstance(done.error, StopIteration) else done)
         return True
@@ -41,9 +51,16 @@ class Jobs:
     def end(self, error: Exception) -> None:
         """End all jobs that are left: their futures raise `error`."""
         while self._jobs:
-            work, answer = self._jobs.popleft()
+            work, answer = self._take(next(iter(self._jobs)))
             work.close()
             settle(answer, Crash(error))
+
+    def _take(self, client: bytes) -> tuple[Work[object], Future[object]]:
+        """Take out the job of a client that has waited longest."""
+        taken = self._jobs[client].popleft()
+        if not self._jobs[client]:
+            del self._jobs[client]
+        return taken
 
 
 def settle(answer: Future[object], outcome: object) -> None:

@@ -66,10 +66,11 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Begin a job; the future gets its result. `make` runs on the mlx thread."""
+    """Begin a job of `client`; the future gets its result. `make` runs on the mlx thread."""
 
     model: ModelId
     make: Callable[[Any], Work[object]]
+    client: bytes
     answer: Future[object]
 
 

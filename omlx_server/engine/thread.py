@@ -267,8 +267,8 @@ class Engine(threading.Thread):
                     self._step_loops[id].cancel(request_id, index)
             case Call(act, answer):
                 self._answer(act, answer)
-            case Start(id, make, answer):
-                self._start(id, make, answer)
+            case Start(id, make, client, answer):
+                self._start(id, make, client, answer)
             case LoadModel(id, work, answer, name):
                 self._moves.add(self._load(id, work, name), answer)
             case UnloadModel(id, seconds, answer):
@@ -286,13 +286,17 @@ class Engine(threading.Thread):
         settle(answer, result)
 
     def _start(
-        self, id: ModelId, make: Callable[[Any], Work[object]], answer: Future[object]
+        self,
+        id: ModelId,
+        make: Callable[[Any], Work[object]],
+        client: bytes,
+        answer: Future[object],
     ) -> None:
         work = guarded(lambda: make(self.model(id)))
         if isinstance(work, Crash):
             settle(answer, work)
         else:
-            self._jobs.add(work, answer)
+            self._jobs.add(work, answer, client)
 
     def model(self, id: ModelId) -> Any:
         """The loaded model with this number. Raises Unavailable if there is none. mlx thread."""

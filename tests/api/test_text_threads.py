@@ -12,6 +12,7 @@ from tokenizers import Encoding
 
 from omlx_server.api.http import exchange
 from omlx_server.api.text_threads import TextThreads
+from omlx_server.core.clients import CLIENT
 from omlx_server.text.encoding.encoder import IN_TURN, PieceEncoder
 from tests.text.encoding.backends import backend_of
 
@@ -21,7 +22,8 @@ BATCHES = 60
 
 async def run(threads: TextThreads, client: bytes, work: Callable[[], object], size: int) -> object:
     """Run `work` for a request of `client`. It is called in a task of its own."""
-    exchange._CURRENT.set(exchange.Exchange("id", client=client))
+    exchange._CURRENT.set(exchange.Exchange("id"))
+    CLIENT.set(client)
     return await threads.run(work, size=size)
 
 

@@ -267,7 +267,7 @@ class World:
                 if guilty and self.sent:
                     self.runners[model].guilty.add(self.sent[-1][0].id)
             case worlds.Work(nbytes, turns):
-                inbox.put(Start(0, lambda _: self._job(nbytes, turns), Future()))
+                inbox.put(Start(0, lambda _: self._job(nbytes, turns), b"", Future()))
             case worlds.Reset(model, cold):
                 instance = self.step_loops[model].instance
                 inbox.put(

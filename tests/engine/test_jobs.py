@@ -3,13 +3,16 @@
 import asyncio
 import threading
 import time
+from concurrent.futures import Future
 from itertools import pairwise
 
 import pytest
 
 from omlx_server.compute.score import score_prompt
+from omlx_server.core.clients import CLIENT
 from omlx_server.core.work import Work
 from omlx_server.engine.client import engine_client
+from omlx_server.engine.jobs import Jobs
 from omlx_server.engine.model_instance import ModelInstance
 from omlx_server.errors import QueueFull, Unavailable
 from tests.compute.oracle import greedy
@@ -122,6 +125,46 @@ def test_too_many_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
             await asyncio.sleep(0.01)
             assert await engine.work(Counting(1).make) == "done"
             jobs[1].cancel()
+
+    asyncio.run(run())
+
+
+def test_a_client_waits_for_no_more_slices_than_it_gets_itself() -> None:
+    """A swarm has twenty jobs, and another client comes with one of five slices."""
+    ran = list[bytes]()
+
+    def job(client: bytes, slices: int) -> Work[None]:
+        for _ in range(slices):
+            ran.append(client)
+            yield
+
+    jobs = Jobs(lambda: float(len(ran)))  # a slice takes a second
+    for _ in range(20):
+        jobs.add(job(b"swarm", 50), Future(), b"swarm")
+    for _ in range(7):
+        jobs.turn()
+    jobs.add(job(b"other", 5), answer := Future[object](), b"other")
+    while not answer.done():
+        jobs.turn()
+    assert ran.count(b"swarm") <= 7 + 6
+    jobs.end(Unavailable("over"))
+    assert not len(jobs)
+
+
+def test_a_swarm_leaves_places_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine_client, "_MAX_JOBS", 4)
+
+    async def run() -> None:
+        async with Running() as engine:
+            CLIENT.set(b"swarm")
+            swarm = [asyncio.create_task(engine.work(Counting(1 << 40).make)) for _ in range(4)]
+            await asyncio.sleep(0)
+            with pytest.raises(QueueFull):
+                await engine.work(Counting(1).make)
+            CLIENT.set(b"other")
+            assert await engine.work(Counting(1).make) == "done"
+            for job in swarm:
+                job.cancel()
 
     asyncio.run(run())
 

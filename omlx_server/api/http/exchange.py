@@ -83,9 +83,8 @@ class Exchange:
     begins. `model`: the first name of the requested model; `about`: that of the model that an admin
     route, /api/show or /api/pull is about. `problem`: the code of the error that the answer was, or
     ended with; `param` and `reason` are those of the error. `encoded`: tokens of texts that an
-    encoder was given. `body`: the size of the request's body in bytes. `client`: who sends it, by
-    what a client can't make up. Times are in time.monotonic() seconds. The calls in `afterwards`
-    run when the answer was sent or given up."""
+    encoder was given. `body`: the size of the request's body in bytes. Times are in
+    time.monotonic() seconds. The calls in `afterwards` run when the answer was sent or given up."""
 
     id: str
     method: str = ""
@@ -103,7 +102,6 @@ class Exchange:
     reason: str = ""
     encoded: int = 0
     body: int = 0
-    client: bytes = b""
 
 
 class ExchangeLog(Protocol):

@@ -1,14 +1,17 @@
 """The client of the mlx thread. Lives on the event loop's thread, never touches an array."""
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from itertools import count
 from typing import Any, TypeVar, cast
 
 from omlx_server.compute.hardware import heap
+from omlx_server.core.clients import CLIENT
 from omlx_server.core.cold.index import ColdReport
 from omlx_server.core.memory.ledger import MemoryReport
 from omlx_server.core.request import FinishReason, RequestId, TokenEvent
@@ -23,6 +26,7 @@ from omlx_server.engine.messages import (
     LoadModel,
     ModelId,
     Outbound,
+    Start,
     Status,
     Stop,
     UnloadModel,
@@ -55,7 +59,7 @@ class AsyncEngine:
         self.pulse = Pulse()
         self._engine = Engine(self._publish, lambda: self._preparing, account, closing, cold)
         self._preparing = 0
-        self._jobs = 0
+        self._jobs = Counter[bytes]()  # under way, of each client
         self._ids = count(1)
         self._stopped = False
         self._on_failure = on_failure
@@ -160,15 +164,22 @@ class AsyncEngine:
         self.put(message(answer))
         return await asyncio.wrap_future(answer)
 
-    async def job(self, message: Callable[[Future[Any]], Inbound]) -> Any:
-        """As `answered`, for a job that takes its time. Raises QueueFull when 128 are under way."""
-        if self._jobs >= _MAX_JOBS:
-            raise QueueFull(f"{self._jobs} jobs are waiting already", retry_after=1)
-        self._jobs += 1
+    async def job(self, id: ModelId, make: Callable[[Any], Work[object]]) -> Any:
+        """Do a job of the client at hand, and return its result or raise its exception. Raises
+        QueueFull when 128 are under way; a client with less than its share of these may have half
+        as many more."""
+        client, jobs = CLIENT.get(), self._jobs
+        clients = len(jobs.keys() | {client})
+        most = _MAX_JOBS * 3 // 2 if (jobs[client] + 1) * clients <= _MAX_JOBS else _MAX_JOBS
+        if jobs.total() >= most:
+            raise QueueFull(f"{jobs.total()} jobs are waiting already", retry_after=1)
+        jobs[client] += 1
         try:
-            return await self.answered(message)
+            return await self.answered(partial(Start, id, make, client))
         finally:
-            self._jobs -= 1
+            jobs[client] -= 1
+            if not jobs[client]:
+                del jobs[client]
 
     def follow(self, request_id: RequestId, mailbox: Mailbox, choices: int) -> None:
         """Put the events of this request, which has so many choices, into `mailbox` from now on."""

@@ -6,7 +6,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, ExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Generic, TypeVar, cast
 
 from omlx_server.compute.vision.towers.grids import Floats
@@ -19,7 +18,7 @@ from omlx_server.engine import adapter_jobs, image_jobs
 from omlx_server.engine.client.adapter_loads import AdapterLoads
 from omlx_server.engine.client.engine_client import AsyncEngine
 from omlx_server.engine.client.generation import Generation
-from omlx_server.engine.messages import Call, ModelId, Start, State, Status, Submit
+from omlx_server.engine.messages import Call, ModelId, State, Status, Submit
 from omlx_server.engine.model_instance import ModelInstance
 from omlx_server.engine.scoring import scored
 from omlx_server.engine.thread import Resident
@@ -103,7 +102,7 @@ class ModelClient(Generic[M]):
         while True:
             id = self._ready()
             try:
-                return cast(A, await self.engine.job(partial(Start, id, make)))
+                return cast(A, await self.engine.job(id, make))
             except NoMemory as error:
                 if not (error.fits_without_others and await self.make_way()):
                     raise
@@ -160,7 +159,7 @@ class GeneratorClient(ModelClient[ModelInstance]):
         if self._adapters.is_busy:
             return False
         with suppress(NotNow):
-            job = self.engine.job(partial(Start, self._ready(), adapter_jobs.let_idle_go))
+            job = self.engine.job(self._ready(), adapter_jobs.let_idle_go)
             return cast(bool, await self._adapters.alone(job))
         return False
 
