@@ -10,8 +10,8 @@ class ListedSetting(TypedDict):
     """One setting: its `value` in force and its `default`. `origin` says where the value is from:
     flag, env NAME, file PATH, fallback (of `omlx-server up`) or default. `live`: a change applies
     while the server runs. `needs_restart`: the config has another value, which a restart brings
-    into force. `least` and `most` bound numbers, `choices` are all that is allowed. `help`: what it
-    takes, in words."""
+    into force. `by_hand`: only `omlx-server config set` changes it. `least` and `most` bound
+    numbers, `choices` are all that is allowed. `help`: what it takes, in words."""
 
     key: str
     value: Any
@@ -19,6 +19,7 @@ class ListedSetting(TypedDict):
     origin: str
     live: bool
     needs_restart: bool
+    by_hand: bool
     type: Literal["bool", "int", "float", "choice", "text", "list", "table"]
     choices: NotRequired[list[str | int]]
     least: NotRequired[float]

@@ -105,6 +105,7 @@ class ConfigEditor:
             "origin": loaded.origins[key],
             "live": bool(live(key)),
             "needs_restart": key in waiting,
+            "by_hand": _is_by_hand(key),
             "type": _kind(schema),
             "help": "; ".join(filter(None, [words_of(field), live(key)])),
         }
@@ -121,6 +122,10 @@ def _kind(schema: Mapping[str, Any]) -> Kind:
     return "choice" if "enum" in schema else _KINDS.get(str(schema.get("type")), "text")
 
 
+def _is_by_hand(key: str) -> bool:
+    return key in SECRETS or key.startswith(_OWN_MACHINE_ONLY)
+
+
 def _text(key: str, value: object, loaded: Loaded) -> str:
     """A value as a flag would give it.
 
@@ -128,7 +133,7 @@ def _text(key: str, value: object, loaded: Loaded) -> str:
         BadRequest: there is no such key, it may not be changed so, or not to this value.
         Conflict: a flag or the environment sets it.
     """
-    if key in SECRETS or key.startswith(_OWN_MACHINE_ONLY):
+    if _is_by_hand(key):
         raise BadRequest(f"{key}: {_BY_HAND}", param=key)
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
     try:

@@ -11,7 +11,7 @@ from omlx_server.settings.fields import Field, Section
 from omlx_server.settings.sections import FIELDS, Settings
 from omlx_server.settings.types import IsSize, Live, Reads, Says, Secret, format_size, number
 
-SECRETS = ("auth.api_keys", "cache.remote")
+SECRETS = ("auth.api_keys", "cache.remote", "cluster.secret")
 _NUMBERS = {"integer", "number"}
 _WORDS = ("true", "false")
 _BOOLS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}

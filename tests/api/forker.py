@@ -1,6 +1,7 @@
 """A program that has imported the modules of a server. It reads orders from a socket, its standard
 input, and forks a server for each; tests.api.forked sends them. It has one thread."""
 
+import ctypes
 import json
 import os
 import signal
@@ -12,6 +13,7 @@ from typing import Any
 import omlx_server.process.server  # noqa: F401
 from omlx_server.cli.app import main
 
+_PR_SET_PDEATHSIG = 1
 _MOST_BYTES = 1 << 17  # of an order: an environment is the most of it
 
 
@@ -24,12 +26,18 @@ def fork_servers() -> None:
             if not order:
                 os._exit(0)
             if os.fork() == 0:
+                _end_with_parent()
                 break
             for file in files:
                 os.close(file)
             _reap()
     _fork_and_tell(*files)
     _begin_as(json.loads(order), files[0])
+
+
+def _end_with_parent() -> None:
+    """So that nothing is left of tests that were killed. Linux."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def _reap() -> None:
@@ -46,6 +54,7 @@ def _fork_and_tell(output: int, channel: int) -> None:
         _, status = os.waitpid(server, 0)
         os.write(channel, b"%d\n" % os.waitstatus_to_exitcode(status))
         os._exit(0)
+    _end_with_parent()
     os.close(channel)
 
 

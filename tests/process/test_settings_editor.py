@@ -7,11 +7,14 @@ from typing import Any
 import pytest
 
 from omlx_server.api.settings_editor import SettingsChanged
-from omlx_server.errors import Conflict
+from omlx_server.errors import BadRequest, Conflict
 from omlx_server.process.reload import Reloader
 from omlx_server.process.settings_editor import ConfigEditor
 from omlx_server.settings import load
 from omlx_server.settings.changes import Changes
+from omlx_server.settings.sections import KEYS, Settings
+from omlx_server.settings.types import Secret
+from omlx_server.settings.values import SECRETS, value_of
 
 
 @pytest.fixture(autouse=True)
@@ -65,6 +68,24 @@ def test_what_up_has_chosen_can_be_changed(home: Path) -> None:
 
 def test_without_a_file_none_is_listed() -> None:
     assert asyncio.run(editor(Applied()).listed())["file"] is None
+
+
+def test_what_is_changed_by_hand_is_listed_so_and_refused() -> None:
+    own = editor(Applied())
+    listed = asyncio.run(own.listed())["settings"]
+    by_hand = [one["key"] for one in listed if one["by_hand"]]
+    assert {"server.host", "cluster.hosts", "auth.admin"} <= set(by_hand) < {*KEYS}
+    for key in by_hand:
+        with pytest.raises(BadRequest, match="on the server's machine"):
+            asyncio.run(own.change({key: "x"}))
+
+
+def test_a_setting_that_is_a_secret_is_treated_as_one() -> None:
+    settings = Settings()
+    secret = {key for key in KEYS if isinstance(value_of(settings, key), Secret)}
+    assert secret and secret < set(SECRETS)
+    listed = asyncio.run(editor(Applied()).listed())["settings"]
+    assert not {one["key"] for one in listed} & set(SECRETS)
 
 
 def test_what_the_environment_sets_is_a_conflict(

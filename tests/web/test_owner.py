@@ -38,6 +38,8 @@ def test_a_live_setting_is_changed_and_a_bad_value_refused(
         page.reload()
         page.get_by_label("Search").fill("sse_ping")
         expect(page.get_by_label("sse_ping_seconds")).to_have_value("7")
+        page.get_by_label("Search").fill("allowed_hosts")
+        expect(page.get_by_label("allowed_hosts")).to_be_disabled()
 
 
 def test_a_name_says_what_it_would_be_and_what_is_here_is_pulled_at_once(visits: Visits) -> None:

@@ -86,7 +86,7 @@ function Setting({ setting, file, again }) {
   };
   const [, name] = setting.key.split(/\.(.*)/s);
   const id = `set-${setting.key}`;
-  const fixed = /^(flag|env)\b/.test(setting.origin);
+  const fixed = setting.by_hand || /^(flag|env)\b/.test(setting.origin);
   return html`<li class="setting">
     <div class="what">
       <label class="mono" for=${id}>${name}</label>
