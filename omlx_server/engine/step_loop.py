@@ -209,7 +209,7 @@ class StepLoop:
         self._unfinished[request.id] = OpenRequest(request, set(range(request.n)))
         self.instance.update_ledger()
         now, scheduler = self._clock(), self.instance.scheduler
-        rejected = scheduler.add(request, now)
+        rejected = scheduler.add(request)
         if rejected is not None:
             del self._unfinished[request.id]
         self._publish([rejected or Accepted(request.id, scheduler.bound(request, now))])
@@ -384,7 +384,7 @@ class StepLoop:
             if isinstance(waiting, Crash) or open_request.request.id not in waiting:
                 self._send(open_request.end(FinishReason.ERROR, _RESTARTED))
                 continue
-            refused = self.instance.scheduler.add(open_request.request, now)
+            refused = self.instance.scheduler.add(open_request.request)
             if refused is not None:  # the bounds are tighter than they were when it was accepted
                 why = FinishReason.MEMORY if refused.no_room else FinishReason.ERROR
                 self._send(open_request.end(why, refused.no_room or _RESTARTED))

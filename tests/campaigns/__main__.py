@@ -28,6 +28,7 @@ from tests.campaigns import (
     schemas,
     several,
     soak,
+    turns,
 )
 from tests.campaigns.agent_programs import AGENTS, Agent, install
 from tests.clients.installation import NoNode, NotInstalled
@@ -72,6 +73,10 @@ def _parser() -> argparse.ArgumentParser:
     comparing.set_defaults(run=_compare)
     harming = campaigns.add_parser("hostile", help="a client that does harm, beside four streams")
     harming.set_defaults(run=_harm)
+    turning = campaigns.add_parser("turns", help="random crowds, as fast as they can be simulated")
+    turning.add_argument("--count", type=int, default=10_000)
+    turning.add_argument("--first", type=int, default=0, help="the first seed")
+    turning.set_defaults(run=_turn)
     loading = campaigns.add_parser("overload", help="more than a small server can do, then silence")
     loading.add_argument("--seconds", type=float, default=240.0)
     loading.set_defaults(run=_overload)
@@ -190,11 +195,18 @@ def _compare(options: argparse.Namespace, directory: Path) -> bool:
 def _harm(options: argparse.Namespace, directory: Path) -> bool:
     model, settings = models.find(options.model, directory / "models")
     load = hostile.TINY if options.model == "tiny" else hostile.STARTER
-    outcome = hostile.campaign(model, settings, directory, load, say=_say)
-    for problem in (outcome.failed + outcome.wrong)[:20]:
+    settings, seeing = models.beside_vision(settings, directory / "seeing")
+    outcome = hostile.campaign(model, settings, directory, load, seeing=seeing, say=_say)
+    for problem in (outcome.failed + outcome.wrong + outcome.held)[:20]:
         _say(problem)
     _say(str(outcome))
     return outcome.is_right and outcome.is_smooth
+
+
+def _turn(options: argparse.Namespace, directory: Path) -> bool:
+    outcome = turns.campaign(options.first, options.count, say=_say)
+    _say(str(outcome))
+    return outcome.is_right
 
 
 def _overload(options: argparse.Namespace, directory: Path) -> bool:

@@ -1,11 +1,13 @@
 """A client that does harm, beside four streams of another one: `scripts/campaign hostile`.
 
-It sends floods of 8 MB, conversations of 10,000 messages, grammars that go off late, bodies that
-are wrong a million times, and resets the cache between them.
+It sends what is large, wrong and slow (hostile_requests.py), then takes what is scarce
+(hostile_presses.py).
 
-What counts: every hostile request gets an answer, none of it a 5xx; the streams say what they say
-when nobody else is there. What is measured: the longest time between two tokens of a stream, the
-slowest /health, and beside them the slowest first token, which waits for prompts of others.
+What counts: every hostile request gets an answer, none of it a 5xx but a 503 where something is
+scarce; no other request fails; the streams say what they say when nobody else is there; nothing is
+held afterwards. What is measured: the longest time between two tokens of a stream, the slowest
+/health, the slowest chat of one token, and the slowest first token of a stream, which may wait for
+prompts of others.
 """
 
 import itertools
@@ -14,75 +16,40 @@ import os
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import httpx
 import orjson
 import psutil
 
 from omlx_server.text.encoding.low_priority import be_polite
-from tests.api.harness import CHAT, Json, ServerProcess, serving
+from tests.api.harness import CHAT, ServerProcess, serving
+from tests.campaigns.hostile_presses import Found, Target, press
+from tests.campaigns.hostile_requests import STARTER, TINY, Harm, Load, all_harms
+from tests.campaigns.overload import held_by
+
+__all__ = ["STARTER", "TINY", "Load", "campaign"]
 
 HONEST, HOSTILE = "key-of-the-streams", "key-of-the-hostile-one"
 STREAMS = 4
-MOST_GAP, MOST_HEALTH = 1.0, 0.5
+_FAILURES = (500, 502, 504)
+MOST_GAP, MOST_HEALTH, MOST_CHAT = 1.0, 0.5, 5.0
 """Seconds: the goals."""
-_HEALTH_PAUSE = 0.05
+_HEALTH_PAUSE, _CHAT_PAUSE = 0.05, 0.5
 _NICE = 19
 _AUTOGROUP = Path("/proc/self/autogroup")
-_TOKENIZE, _COUNT, _PROBE = "/tokenize", "/v1/messages/count_tokens", "/v1/cache/probe"
-_POLICIES = ("error", "truncate", "rolling")
-
-
-@dataclass(frozen=True, slots=True)
-class Load:
-    """A flood has so many `bytes`, a crowd so many `messages`. Who does harm has `clients` requests
-    on the way at once, and waits `patience` seconds for each. A stream has `tokens`. A context has
-    `context` tokens, read in pieces of `chunk`: what a long prompt takes of the machine, whoever
-    sends it, is another matter. On a slow CPU 512 tokens take two seconds. `every`: the one of so
-    many floods and bombs that is sent."""
-
-    bytes: int
-    messages: int
-    clients: int
-    tokens: int
-    patience: float
-    chunk: int = 512
-    context: int = 4096
-    every: int = 1
-
-
-TINY = Load(bytes=300_000, messages=2_000, clients=4, tokens=100, patience=60, every=3)
-STARTER = Load(
-    bytes=8_000_000,
-    messages=9_999,
-    clients=12,
-    tokens=60,
-    patience=600,
-    chunk=64,
-    context=768,
-)
-
-
-@dataclass(frozen=True, slots=True)
-class Harm:
-    """One hostile request. The body is made when it is sent: all of them are gigabytes."""
-
-    name: str
-    path: str
-    body: Callable[[], bytes]
 
 
 @dataclass(slots=True)
 class Outcome:
-    """`gaps` of each stream, `health` and `first` tokens: the longest, in seconds. `statuses` of
-    hostile requests. `failed`: 5xx and what was never answered; `wrong`: streams that said
-    something else. `stolen`: the seconds in which a virtual machine's processors were given to
+    """`gaps` of each stream, `health`, `first` tokens and the others' `chat` of one token: the
+    longest, in seconds. `statuses` of hostile requests, and what was `pressed`. `failed`: 5xx and
+    what was never answered; `wrong`: streams that said something else; `held`: what is not given
+    back in the end. `stolen`: the seconds in which a virtual machine's processors were given to
     others; gaps tell little of the server where they are many."""
 
     asked: int = 0
@@ -90,10 +57,13 @@ class Outcome:
     gaps: list[float] = field(default_factory=lambda: [0.0] * STREAMS)
     health: float = 0.0
     first: float = 0.0
+    chat: float = 0.0
     statuses: Counter[int] = field(default_factory=Counter)
+    pressed: dict[str, Found] = field(default_factory=dict)
     slowest: dict[str, float] = field(default_factory=dict)
     failed: list[str] = field(default_factory=list)
     wrong: list[str] = field(default_factory=list)
+    held: list[str] = field(default_factory=list)
     seconds: float = 0.0
     stolen: float = 0.0
 
@@ -101,12 +71,14 @@ class Outcome:
     def is_right(self) -> bool:
         """What can be counted."""
         answered = sum(self.statuses.values()) == self.asked
-        return answered and self.streamed >= STREAMS and not (self.failed or self.wrong)
+        wrong = self.failed or self.wrong or self.held
+        return answered and self.streamed >= STREAMS and bool(self.pressed) and not wrong
 
     @property
     def is_smooth(self) -> bool:
         """What is measured: on a machine with nothing else to do."""
-        return max(self.gaps) <= MOST_GAP and self.health <= MOST_HEALTH
+        is_quick = self.health <= MOST_HEALTH and self.chat <= MOST_CHAT
+        return max(self.gaps) <= MOST_GAP and is_quick
 
     def __str__(self) -> str:
         statuses = ", ".join(f"{n} x {status}" for status, n in sorted(self.statuses.items()))
@@ -115,7 +87,8 @@ class Outcome:
             f"{self.asked} hostile requests in {self.seconds:.0f} s: {statuses}; "
             f"{len(self.failed)} failed; {self.streamed} streams, {len(self.wrong)} wrong; "
             f"longest gaps {gaps} s, slowest /health {self.health:.2f} s, "
-            f"slowest first token {self.first:.2f} s; "
+            f"slowest chat of one token {self.chat:.2f} s, first token {self.first:.2f} s; "
+            f"{len(self.held)} things held; "
             f"processors were away for {self.stolen:.1f} s"
         )
 
@@ -126,8 +99,10 @@ def campaign(
     directory: Path,
     load: Load,
     *,
+    seeing: str = "",
     say: Callable[[str], None] = lambda line: None,
 ) -> Outcome:
+    """`seeing`: a model that takes images; none are sent without one."""
     sets = (
         f"auth.api_keys={HONEST},{HOSTILE}",
         f"scheduler.prefill_chunk_tokens={load.chunk}",
@@ -140,9 +115,10 @@ def campaign(
         streams.ask_alone()
         begun, stolen = time.monotonic(), _stolen()
         with streams:
-            _do_harm(server, load, outcome, say)
+            _do_harm(server, seeing, load, outcome, say)
         outcome.seconds = time.monotonic() - begun
         outcome.stolen = _stolen() - stolen
+        outcome.held = held_by(server)
     return outcome
 
 
@@ -174,7 +150,8 @@ class _Streams:
         self._done = threading.Event()
         self._lock = threading.Lock()
         watchers = [threading.Thread(target=self._stream, args=(n,)) for n in range(STREAMS)]
-        self._threads = [*watchers, threading.Thread(target=self._look)]
+        lookers = [threading.Thread(target=look) for look in (self._look, self._chat)]
+        self._threads = [*watchers, *lookers]
 
     def ask_alone(self) -> None:
         """What they say when nobody else is there."""
@@ -234,6 +211,18 @@ class _Streams:
                 if status != 200:
                     self._outcome.failed.append(f"/health: {status}")
 
+    def _chat(self) -> None:
+        with _client(HONEST, self._load.patience) as http:
+            body, number = self._server.body("", max_tokens=1), 0
+            while not self._done.wait(_CHAT_PAUSE):
+                number += 1
+                body["messages"] = [{"role": "user", "content": f"{number} and on?"}]
+                begun = time.monotonic()
+                status = http.post(f"{self._server.url}{CHAT}", json=body).status_code
+                self._outcome.chat = max(self._outcome.chat, time.monotonic() - begun)
+                if status != 200:
+                    self._outcome.failed.append(f"a chat of one token: {status}")
+
 
 def _client(key: str, patience: float) -> httpx.Client:
     headers = {"authorization": f"Bearer {key}", "content-type": "application/json"}
@@ -252,20 +241,34 @@ class _Answered:
     seconds: float
 
 
-_Answers: TypeAlias = "multiprocessing.Queue[_Answered | None]"
+@dataclass(frozen=True, slots=True)
+class _Pressed:
+    name: str
+    found: Found
+
+
+_Answers: TypeAlias = "multiprocessing.Queue[_Answered | _Pressed | None]"
 
 
 def _do_harm(
-    server: ServerProcess, load: Load, outcome: Outcome, say: Callable[[str], None]
+    server: ServerProcess,
+    seeing: str,
+    load: Load,
+    outcome: Outcome,
+    say: Callable[[str], None],
 ) -> None:
     """In a process of its own that is nice: elsewhere clients are other machines, and what the
     streams are heard with must not wait for it."""
     context = multiprocessing.get_context("spawn")
     answers: _Answers = context.Queue()
-    child = context.Process(target=_harm, args=(server.url, server.model, load, answers))
+    target = Target(server.url, server.model, seeing, HOSTILE)
+    child = context.Process(target=_harm, args=(target, load, answers))
     child.start()
     while (answered := answers.get()) is not None:
-        _note(outcome, answered, say)
+        if isinstance(answered, _Pressed):
+            _note_press(outcome, answered, say)
+        else:
+            _note(outcome, answered, say)
     child.join()
 
 
@@ -277,9 +280,9 @@ def _leave_the_processors() -> None:
         _AUTOGROUP.write_text(str(_NICE))
 
 
-def _harm(url: str, model: str, load: Load, answers: _Answers) -> None:
+def _harm(target: Target, load: Load, answers: _Answers) -> None:
     _leave_the_processors()
-    harms, lock = all_harms(model, load), threading.Lock()
+    harms, lock = all_harms(target.model, load), threading.Lock()
 
     def work() -> None:
         with _client(HOSTILE, load.patience) as http:
@@ -288,12 +291,14 @@ def _harm(url: str, model: str, load: Load, answers: _Answers) -> None:
                     harm = next(harms, None)
                 if harm is None:
                     return
-                answers.put(_sent(http, url, harm))
+                answers.put(_sent(http, target.url, harm))
 
     try:
         with ThreadPoolExecutor(load.clients) as clients:
             for client in [clients.submit(work) for _ in range(load.clients)]:
                 client.result()
+        for name, found in press(target, load.presses):
+            answers.put(_Pressed(name, found))
     finally:
         answers.put(None)
 
@@ -315,132 +320,18 @@ def _note(outcome: Outcome, answered: _Answered, say: Callable[[str], None]) -> 
         outcome.statuses[found] += 1
     if isinstance(found, str) or found >= 500:
         outcome.failed.append(f"{name}: {found} after {seconds:.0f} s")
+    say(f"{name}: {found} in {seconds:.1f} s ({_so_far(outcome)})")
+
+
+def _note_press(outcome: Outcome, pressed: _Pressed, say: Callable[[str], None]) -> None:
+    name, found = pressed.name, pressed.found
+    outcome.pressed[name] = found
+    wrong = [status for status in found if isinstance(status, int) and status in _FAILURES]
+    outcome.failed += [f"{name}: {found[status]} x {status}" for status in wrong]
+    told = ", ".join(f"{n} x {status}" for status, n in found.items())
+    say(f"{name}: {told} ({_so_far(outcome)})")
+
+
+def _so_far(outcome: Outcome) -> str:
     gaps = " ".join(f"{gap:.2f}" for gap in outcome.gaps)
-    say(f"{name}: {found} in {seconds:.1f} s (gaps so far {gaps}, health {outcome.health:.2f})")
-
-
-def all_harms(model: str, load: Load) -> Iterator[Harm]:
-    """Resets come between the others."""
-    floods = itertools.islice(_floods(model, load), None, None, load.every)
-    bombs = itertools.islice(_bombs(model), None, None, load.every)
-    kinds = [floods, _crowds(model, load), bombs, _wrong_bodies(model, load)]
-    reset = Harm("reset", "/v1/cache/reset", lambda: b"{}")
-    for number, harm in enumerate(itertools.chain(*kinds)):
-        yield harm
-        if number % 5 == 0:
-            yield reset
-
-
-def _floods(model: str, load: Load) -> Iterator[Harm]:
-    """A single text of a kind that tokenizers are slow with."""
-    parts = {
-        "letters": "a",
-        "any letters": "qwertyuiopasdfghjklzxcvbnm",
-        "blanks": " ",
-        "digits": "1234567890",
-        "words": "the quick brown fox jumps over the lazy dog ",
-        "emoji": "\N{GRINNING FACE}",
-        "scripts": "世界你好",
-        "control texts": "<|im_end|>",
-        "quotes": '\\"',
-    }
-    for (name, part), (path, made) in itertools.product(parts.items(), _ROUTES.items()):
-        text = part * (load.bytes // len(orjson.dumps(part)[1:-1]))
-        yield Harm(f"{name} to {path}", path, partial(_dumped, made, model, text))
-
-
-def _dumped(made: Callable[..., Json], *given: Any) -> bytes:
-    return orjson.dumps(made(*given))
-
-
-def _chat(model: str, text: str, **fields: Any) -> Json:
-    messages = [{"role": "user", "content": text}]
-    return {"model": model, "messages": messages, "max_tokens": 4, "temperature": 0, **fields}
-
-
-_ROUTES: dict[str, Callable[[str, str], Json]] = {
-    CHAT: _chat,
-    _TOKENIZE: lambda model, text: {"model": model, "prompt": text},
-    _COUNT: _chat,
-    "/v1/completions": lambda model, text: {"model": model, "prompt": text, "max_tokens": 4},
-    "/v1/responses": lambda model, text: {"model": model, "input": text, "max_output_tokens": 4},
-}
-
-
-def _crowds(model: str, load: Load) -> Iterator[Harm]:
-    """So many messages that most have to go. Of the chats one for each policy is answered: what
-    stays fills the context, and to read it is the model's own work."""
-    turns: list[Json] = [
-        {"role": ("user", "assistant")[number % 2], "content": f"What comes after {number}? " * 3}
-        for number in range(load.messages // 2 * 2 - 1)
-    ]
-    asked = turns[:1] + [
-        {"role": ("assistant", "tool")[number % 2], "content": "It rains.", "tool_call_id": "c"}
-        for number in range(load.messages - 1)
-    ]
-    crowds = {"turns": turns, "results": asked}
-    for policy, (kind, messages) in itertools.product(_POLICIES, crowds.items()):
-        body = orjson.dumps(_chat(model, "") | {"messages": messages, "context_overflow": policy})
-        yield Harm(f"{kind} under {policy}", _PROBE, partial(bytes, body))
-        if kind == "turns":
-            yield Harm(f"a chat of {kind} under {policy}", CHAT, partial(bytes, body))
-
-
-def _bombs(model: str) -> Iterator[Harm]:
-    """Grammars. Each ends as a 4xx or as an answer of its own, whatever its tokens take."""
-    pattern = {"type": "string", "pattern": "(a|aa){1,2000}b"}
-    nested: Json = pattern
-    for _ in range(40):
-        nested = {"type": "object", "properties": {"a": nested}, "required": ["a"]}
-    inner: list[Json] = [{"type": "array", "items": {"$ref": f"#/$defs/{n}"}} for n in range(1999)]
-    levels = [{"anyOf": [{"const": n}, one]} for n, one in enumerate([{"type": "null"}, *inner])]
-    deep = {"$ref": "#/$defs/1999", "$defs": {str(n): one for n, one in enumerate(levels)}}
-    schemas: dict[str, Json] = {
-        "nested pattern": nested,
-        "steps": {"type": "string", "pattern": "^(([a-z])+.)+[A-Z]([a-z])+$"},
-        "enum": {"enum": [f"{number:05}" * 40 for number in range(10_000)]},
-        "2,000 times anyOf": deep,
-        "counted": {"type": "string", "pattern": "^(.{0,500}x){0,500}$", "maxLength": 100_000},
-        "many lists": {
-            "type": "array",
-            "items": {"anyOf": [{"type": "array", "minItems": n} for n in range(400)]},
-        },
-        "intersection": {
-            "allOf": [{"type": "string", "pattern": f"a.{{{n},}}b"} for n in range(1, 40)]
-        },
-    }
-    fields: dict[str, Json] = {f"schema {name}": {"guided_json": s} for name, s in schemas.items()}
-    regexes = ["(x+x+){50}y", "(.*a){200}", "(a?){3000}a{3000}", r"(\w+\s?)*!{500}"]
-    fields |= {f"regex {regex}": {"guided_regex": regex} for regex in regexes}
-    grammars = [
-        "start: a{1,1000} a{1,1000} a{1,1000}\na: /a+/",
-        "start: start start | /[a-z]/ | ",
-        'start: x\nx: x x x | "a" x | x "b" | /.*/',
-        "start: " + " ".join(f"/[a-z]{{0,{n}}}/" for n in range(1, 300)),
-    ]
-    fields |= {f"grammar {g[:30]!r}": {"guided_grammar": g} for g in grammars}
-    for name, wanted in fields.items():
-        body = _chat(model, "Answer at length.") | wanted | {"max_tokens": 40, "temperature": 1}
-        yield Harm(f"bomb {name}", CHAT, partial(orjson.dumps, body))
-
-
-def _wrong_bodies(model: str, load: Load) -> Iterator[Harm]:
-    """Each member of a list is a fault of its own, or nothing but structure."""
-    many = load.bytes // 4
-    wrong: dict[str, tuple[str, Callable[[], Json]]] = {
-        "contents": (CHAT, lambda: {"messages": [{"role": "user", "content": [7.5] * many}]}),
-        "prompts": ("/v1/completions", lambda: {"prompt": [7.5] * many}),
-        "lists": (CHAT, lambda: {"messages": [], "x": [[]] * many}),
-        "keys": (CHAT, lambda: {"logit_bias": {str(n): "x" for n in range(many // 4)}}),
-        "parts": (CHAT, lambda: _chat(model, "") | {"messages": _parts(many // 8)}),
-    }
-    for name, (path, made) in wrong.items():
-        yield Harm(f"wrong {name}", path, partial(_dumped, _named, model, made))
-
-
-def _named(model: str, made: Callable[[], Json]) -> Json:
-    return {"model": model, **made()}
-
-
-def _parts(count: int) -> list[Json]:
-    return [{"role": "user", "content": [{"type": "text", "text": "a"}] * count}]
+    return f"gaps so far {gaps}, health {outcome.health:.2f}, chat {outcome.chat:.2f}"

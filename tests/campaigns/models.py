@@ -1,5 +1,6 @@
 """The models that a campaign can be run with."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from tests.api.conftest import CHATML
@@ -36,6 +37,14 @@ def vision(directory: Path, family: str = "qwen3_vl") -> tuple[str, list[str]]:
     """As `find`, a tiny model that takes images."""
     save_vision(directory / "org" / "seeing", family)
     return "org/seeing", [f"models.dirs={directory}"]
+
+
+def beside_vision(settings: Sequence[str], directory: Path) -> tuple[list[str], str]:
+    """`settings` with a tiny model that takes images besides, and its name."""
+    name, [found] = vision(directory)
+    own = [one for one in settings if one.startswith("models.dirs=")]
+    dirs = ",".join([*own, found.removeprefix("models.dirs=")])
+    return [*(one for one in settings if one not in own), dirs if own else found], name
 
 
 def drafter(directory: Path) -> Path:

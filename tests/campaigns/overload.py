@@ -162,7 +162,7 @@ def campaign(
             say(f"all have an end after {time.monotonic() - begun:.0f} s")
         outcome.seconds = time.monotonic() - begun
         outcome.late = _late(crowd.seen)
-        outcome.held = _held(server)
+        outcome.held = held_by(server)
         outcome.changed = _changed(before, _texts(server, load))
         outcome.held += _blocks(server)
         outcome.changed += _changed(before, _texts(server, load))
@@ -221,7 +221,7 @@ def _most_used(seen: Seen) -> float:
     return max((_used(one, _passed(one, seen.sent)) for one in seen.answered), default=0.0)
 
 
-def _held(server: ServerProcess) -> list[str]:
+def held_by(server: ServerProcess) -> list[str]:
     """What is not given back within two seconds."""
     end = time.monotonic() + _EMPTY_SECONDS
     while (held := _account(server)) and time.monotonic() < end:

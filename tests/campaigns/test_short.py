@@ -78,8 +78,9 @@ def test_architectures_that_need_more_than_their_caches_answer_as_mlx_lm(tmp_pat
 
 def test_a_client_that_does_harm_harms_nobody_else(tiny_models: Path, tmp_path: Path) -> None:
     sets = [f"models.dirs={tiny_models}", UNPROBED, "cache.hot_cache_only=true"]
-    outcome = hostile.campaign("org/tiny", sets, tmp_path, hostile.TINY)
-    assert outcome.is_right, f"{outcome} {outcome.failed[:3]} {outcome.wrong[:3]}"
+    sets, seeing = models.beside_vision(sets, tmp_path / "seeing")
+    outcome = hostile.campaign("org/tiny", sets, tmp_path, hostile.TINY, seeing=seeing)
+    assert outcome.is_right, f"{outcome} {outcome.failed[:3]} {outcome.wrong[:3]} {outcome.held}"
     assert outcome.statuses[400] > 12
 
 

@@ -88,9 +88,7 @@ class Drive:
         self._now = 0.0
 
     def add(self, name: str, prompt: Sequence[int], params: SamplingParams, **changes: Any) -> None:
-        self.instance.scheduler.add(
-            Request(RequestId(name), tuple(prompt), params, **changes), self._now
-        )
+        self.instance.scheduler.add(Request(RequestId(name), tuple(prompt), params, **changes))
 
     def cancel(self, name: str) -> None:
         self.instance.scheduler.cancel(RequestId(name))

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 
 from omlx_server.core.blocks.cache_layout import CacheLayout
 from omlx_server.core.prefix_cache.eviction import Budget
-from omlx_server.core.request import Request, TokenEvent
+from omlx_server.core.request import Request, RequestId, TokenEvent
 from omlx_server.core.scheduler.limits import Limits
-from omlx_server.core.step import Chunk, Step
+from omlx_server.core.step import Chunk, SequenceId, Step
 from tests.core.simulator import KV, ROOMY, Device, Done, Made, Run
 
 
@@ -78,13 +78,22 @@ class Clocked(Run):
 
     def send(self, request: Request) -> None:
         """Queue a request, which has to be taken."""
-        assert self.scheduler.add(request, self.now) is None
+        assert self.scheduler.add(request) is None
         self.note_sent(request)
 
     def note_sent(self, request: Request) -> None:
         """Note that a request was taken."""
         self._owners[request.id] = request.owner
         self.sent += [(request.id, choice) for choice in range(request.n)]
+
+    def tell_pace(self, tokens: int) -> None:
+        """As if so many tokens of short prompts had been computed."""
+        chunk = Chunk(SequenceId(RequestId("first"), 0), 0, (1,) * 80)
+        predictions = self.scheduler._prefill_order.predictions
+        for _ in range(tokens // 80):
+            predictions.pace.took(self._timed.pace.of(chunk), [chunk])
+        for _ in range(200):
+            predictions.decoded(self._timed.pace.decode, 1)
 
     def given(self, owner: bytes) -> float:
         """How many seconds went to an owner's sequences."""

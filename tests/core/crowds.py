@@ -6,7 +6,7 @@ raises where a law is broken.
 
 import math
 from collections import defaultdict
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
 
 from omlx_server.core.prefix_cache.eviction import Budget
@@ -16,6 +16,7 @@ from tests.core.clocked import Clocked, Pace
 from tests.core.simulator import KV, VOCAB
 
 CHUNK = 8
+_FIRST_TOKENS = 2400
 WINDOW = 30.0
 """Seconds over which owners are compared."""
 
@@ -87,6 +88,7 @@ class Crowd:
         self.clients = [Client(b"c%d" % number, habit) for number, habit in enumerate(habits)]
         self._rng = rng
         self._until = seconds
+        self._first_prompts = 30 if seconds >= 2 * WINDOW else 0
         self._told: dict[str, float] = {}
         self._checks_at = 0.0
         self._had: dict[bytes, float] = {}
@@ -115,11 +117,13 @@ class Crowd:
 
     def _warm_up(self) -> None:
         """The pace is known afterwards."""
-        for number in range(30):
+        for number in range(self._first_prompts):
             sampling = SamplingParams(max_tokens=1)
-            tokens = tuple(self._rng.randrange(VOCAB) for _ in range(80))
+            tokens = tuple(self._rng.randrange(VOCAB) for _ in range(_FIRST_TOKENS // 30))
             self.run.send(Request(RequestId(f"first{number}"), tokens, sampling))
             self.run.finish_turns()
+        if not self._first_prompts:
+            self.run.tell_pace(_FIRST_TOKENS)
 
     # -- clients -----------------------------------------------------------------------------
 
@@ -148,7 +152,7 @@ class Crowd:
             owner=client.name,
             conversation=b"%d" % client.sent if habit.invents else b"",
         )
-        if run.scheduler.add(request, run.now) is not None:
+        if run.scheduler.add(request) is not None:
             return False
         run.note_sent(request)
         told = run.scheduler.bound(request, run.now)
@@ -193,6 +197,28 @@ class Crowd:
                 got = had[name] - self._had[name]
                 raise Unfair(f"{name!r} had {got:.1f} of {seconds:.0f} s among {len(had)}")
         self._had = had
+
+
+def small(seed: int) -> Crowd:
+    """A crowd of a seed that lives for a few seconds on a slow machine, so for a tenth of a second
+    of ours: for the first law only."""
+    rng = Random(seed)
+    habits = [
+        replace(habit, length=habit.length // 4 + 4, shared=habit.shared // 4, pause=1.0)
+        for habit in rng.choices(HABITS, k=rng.randint(2, 4))
+    ]
+    rows = rng.choice((1, 2, 4))
+    limits = Limits(
+        max_batch_size=rows,
+        max_queue=12,
+        prefill_chunk_tokens=CHUNK,
+        max_batched_tokens=rng.choice((CHUNK, 4 * CHUNK)),
+        decode_share=rng.choice((0.0, 0.2)),
+    )
+    pace = Pace(rng.choice((0.01, 0.04)), rng.choice((0.05, 0.2)), rng.choice((0.0, 0.001)))
+    memory = rng.choice((None, None, 20_000, 40_000))
+    habits = [replace(habit, choices=min(rows, habit.choices)) for habit in habits]
+    return Crowd(rng, habits, limits, pace, memory, Budget(rng.choice((2_000, 1 << 30)), 0), 8.0)
 
 
 def drawn(seed: int, seconds: float = 120.0) -> Crowd:

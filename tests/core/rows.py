@@ -11,7 +11,7 @@ def busy(run: Run, count: int, owner: bytes) -> None:
     for number in range(count):
         name = f"{owner.decode()}{number}"
         request = make_request(name, 5 + number, LONG, owner=owner, arrived=run.now)
-        assert run.scheduler.add(request, run.now) is None
+        assert run.scheduler.add(request) is None
 
 
 def owners(run: Run) -> list[str]:

@@ -65,7 +65,7 @@ class Short(Run):
 
     def send(self, name: str, length: int = 10, max_tokens: int = 60, **changes: Any) -> Request:
         request = endless(name, length, max_tokens, **{"arrived": self.now, **changes})
-        assert self.scheduler.add(request, self.now) is None
+        assert self.scheduler.add(request) is None
         self._sent.append(request)
         return request
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from omlx_server.core.scheduler.order import PrefillOrder
-from tests.core.crowds import Late, Unfair, drawn
+from tests.core.crowds import Late, Unfair, drawn, small
 
 SEEDS = (*range(1, 5), *range(6, 9), 10)
 SECONDS = 65.0
@@ -18,6 +18,11 @@ def test_nobody_waits_longer_than_told_or_has_less_than_half_of_its_share(seed: 
     crowd = drawn(seed, SECONDS)
     crowd.live()
     assert crowd.waits
+
+
+def test_nobody_starves_in_small_crowds() -> None:
+    for seed in range(100):
+        small(seed).live()
 
 
 def nothing(*given: Any) -> None:

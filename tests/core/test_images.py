@@ -44,7 +44,7 @@ def chunks_of(run: Run, asked: Request) -> list[Chunk]:
         return execute(step)
 
     run.device.execute = noted  # type: ignore[method-assign]
-    run.scheduler.add(asked, run.now)
+    run.scheduler.add(asked)
     run.finish()
     run.device.execute = execute  # type: ignore[method-assign]
     return found

@@ -143,7 +143,7 @@ def test_reliefs_are_used_one_after_the_other_as_the_limit_comes_down() -> None:
     while Relief.REJECT not in seen:
         run.watch.limit = limit
         if not run.scheduler.load.waiting:
-            run.scheduler.add(endless(f"{limit}", 100, 3, salt=b"%d" % limit, priority=1), run.now)
+            run.scheduler.add(endless(f"{limit}", 100, 3, salt=b"%d" % limit, priority=1))
         run.step()
         seen += [relief for relief in reliefs(run) if relief not in seen]
         limit -= 50

@@ -224,7 +224,7 @@ def test_who_never_fits_is_refused_at_once_with_the_account() -> None:
     run.send("a")
     run.running("a")
     run.step()
-    refused = run.scheduler.add(endless("long", 500, 5), 0)
+    refused = run.scheduler.add(endless("long", 500, 5))
     assert isinstance(refused, Rejected)
     assert (refused.request_id, refused.waiting, refused.retry_after) == ("long", 0, 0)
     # 500 tokens, 256 that it may grow by, 256 that its buffers may be larger
@@ -239,7 +239,7 @@ def test_who_just_fits_is_taken() -> None:
     run = Short(memory=10_000)
     # 9,500 are left by the floor; a step takes 640.
     most = (10_000 - 500 - 640) // TOKEN_BYTES - 2 * 256
-    assert run.scheduler.add(endless("more", most + 1, 5), 0) is not None
+    assert run.scheduler.add(endless("more", most + 1, 5)) is not None
     run.send("most", length=most, max_tokens=5)
     run.finish_right()
     assert not run.used[Relief.PREEMPT]

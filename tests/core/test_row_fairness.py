@@ -45,7 +45,7 @@ def test_who_made_way_ends_with_the_right_answer() -> None:
         for i in range(8)
     ]
     for request in requests:
-        assert run.scheduler.add(request, run.now) is None
+        assert run.scheduler.add(request) is None
         run.step(0.4)
     run.finish(9999)
     for request in requests:
@@ -84,7 +84,7 @@ def two_of_a_and_one_of_b(monkeypatch: pytest.MonkeyPatch, **changes: Any) -> Ru
     busy(run, 2, b"a")
     run.step(2)
     request = make_request("b0", 5, LONG, owner=b"b", **changes)
-    assert run.scheduler.add(request, run.now) is None
+    assert run.scheduler.add(request) is None
     return run
 
 
@@ -132,7 +132,7 @@ def four_of_a_and_a_pair_of_b(monkeypatch: pytest.MonkeyPatch) -> Run:
     busy(run, 6, b"a")
     settle(run)
     pair = make_request("b0", 5, LONG, owner=b"b", arrived=run.now, n=2)
-    assert run.scheduler.add(pair, run.now) is None
+    assert run.scheduler.add(pair) is None
     return run
 
 
@@ -160,9 +160,9 @@ def test_prompts_of_one_key_are_not_read_in_vain_for_ever(monkeypatch: pytest.Mo
     limits = replace(LIMITS, max_batch_size=2)
     run = Run(limits, KV, Budget(0, 0))
     for name, length in (("a0", 90), ("a1", 60)):
-        run.scheduler.add(make_request(name, length, 4, owner=b"a", arrived=run.now), run.now)
+        run.scheduler.add(make_request(name, length, 4, owner=b"a", arrived=run.now))
     for name in ("b0", "b1"):
         request = make_request(name, 90, 4, owner=b"b", priority=1, arrived=run.now)
-        run.scheduler.add(request, run.now)
+        run.scheduler.add(request)
     run.finish(200)
     assert set(run.finishes.values()) == {FinishReason.LENGTH}

@@ -113,7 +113,7 @@ def _act(
             priority=rng.choice([0, 0, 0, 1]),
             constraint=rng.choice([None, Foreseen()]),
         )
-        if run.scheduler.add(request, run.now) is None:
+        if run.scheduler.add(request) is None:
             accepted[request.id] = request
     elif what < 0.5 and accepted:
         name = rng.choice(list(accepted))
@@ -143,7 +143,7 @@ def _check(run: Run, accepted: dict[str, Request], disturbed: set[tuple[str, int
 def test_a_failed_chunk_ends_its_own_request_only() -> None:
     run = Run(Limits(max_batch_size=4, prefill_chunk_tokens=8, max_batched_tokens=32))
     for name, length in (("a", 4), ("b", 20), ("c", 5)):
-        run.scheduler.add(make_request(name, length, 3), 0)
+        run.scheduler.add(make_request(name, length, 3))
     step = run.scheduler.schedule(0)
     assert step is not None
     chunk = next(c for c in step.chunks if c.prefill.request == "b")

@@ -93,9 +93,9 @@ def test_a_shorter_queue_keeps_who_is_in_it() -> None:
         drive.add(name, tokens, sampling(4))
     drive.instance.change(replace(LIMITS, max_queue=2), write_through=False)
     late = Request(RequestId("late"), tuple(prompt("late")), sampling(4))
-    assert drive.instance.scheduler.add(late, 0.0) is not None
+    assert drive.instance.scheduler.add(late) is not None
     check(drive, prompts)
-    assert drive.instance.scheduler.add(late, 0.0) is None
+    assert drive.instance.scheduler.add(late) is None
 
 
 def test_chunks_keep_their_size() -> None:

@@ -78,7 +78,7 @@ def test_bounds_reach_the_instance_and_those_that_come(
     for each in (first, second):
         assert isinstance(each, ModelInstance)
         assert each.cache.budget.nbytes == 1 << 20
-        full = [each.scheduler.add(request(str(n)), 0.0) is not None for n in range(2)]
+        full = [each.scheduler.add(request(str(n))) is not None for n in range(2)]
         assert full == [False, True]
     assert cold.index.budget == 2 << 20
     instance.start_over()
@@ -109,7 +109,7 @@ def test_a_limit_under_which_nobody_could_be_served_changes_nothing(
         change_instances(instances, new)
     assert not isinstance(caught.value, NotYet)
     assert (instances.account.limit, instance.cache.budget) == (4 * 10**9, before)
-    instance.scheduler.add(request("long", PROMPT * 60), 0.0)
+    instance.scheduler.add(request("long", PROMPT * 60))
     tight = settings(tmp_path, memory__limit=str(instances.account.weights + 2**26 + 2**16))
     with pytest.raises(NotYet, match="requests at work"):
         change_instances(instances, tight)

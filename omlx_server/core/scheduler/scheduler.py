@@ -78,7 +78,7 @@ class Scheduler:
 
     # -- requests come and go ------------------------------------------------------------
 
-    def add(self, request: Request, now: float) -> Rejected | None:
+    def add(self, request: Request) -> Rejected | None:
         """Queue a request and return None, or refuse it when the queue is full or it would not fit
         into the memory even alone."""
         width = self._width_of(request)

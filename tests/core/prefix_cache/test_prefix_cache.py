@@ -34,7 +34,7 @@ def prompt(text: str) -> tuple[int, ...]:
 
 def ask(run: Run, name: str, tokens: tuple[int, ...], count: int = 3, **changes: Any) -> Request:
     request = Request(RequestId(name), tokens, SamplingParams(max_tokens=count), **changes)
-    assert run.scheduler.add(request, run.now) is None
+    assert run.scheduler.add(request) is None
     return request
 
 
@@ -72,7 +72,7 @@ def test_a_next_turn_that_comes_at_once_finds_the_last_answer(
     stop = right_answer(first, 0)[0][-1]
     ends = replace(first.sampling, stop_ids=frozenset({stop}))
     first = replace(first, sampling=ends)
-    run.scheduler.add(first, run.now)
+    run.scheduler.add(first)
     while ("a", 0) not in run.finishes:
         run.step()
     assert run.finishes["a", 0] is FinishReason.STOP

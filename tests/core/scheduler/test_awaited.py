@@ -32,7 +32,7 @@ def waiting(run: Run, name: str) -> Prefill:
 
 def test_who_was_not_looked_at_waits_for_its_turn() -> None:
     run = Run(LIMITS)
-    run.scheduler.add(make_request("a", 5, 3, n=3), 0)
+    run.scheduler.add(make_request("a", 5, 3, n=3))
     [standing] = run.scheduler.standings.all(0)
     place, choices, prompt = standing.place, standing.choices, standing.prompt
     assert (place, choices, prompt, standing.computed) == ("waiting", 3, 4, 0)
@@ -41,8 +41,8 @@ def test_who_was_not_looked_at_waits_for_its_turn() -> None:
 
 def test_who_is_at_work_waits_for_a_step() -> None:
     run = Run(LIMITS)
-    run.scheduler.add(make_request("long", 40, 3), 0)
-    run.scheduler.add(make_request("a", 5, 30), 0)
+    run.scheduler.add(make_request("long", 40, 3))
+    run.scheduler.add(make_request("a", 5, 30))
     run.step()
     run.step()
     found = standings(run)
@@ -53,17 +53,17 @@ def test_who_is_at_work_waits_for_a_step() -> None:
 
 def test_who_has_no_row_waits_for_one() -> None:
     run = Run(replace(LIMITS, max_batch_size=2))
-    run.scheduler.add(make_request("a", 5, 30, n=2), 0)
+    run.scheduler.add(make_request("a", 5, 30, n=2))
     run.step()
-    run.scheduler.add(make_request("b", 5, 3), 0)
+    run.scheduler.add(make_request("b", 5, 3))
     assert awaited(run)["b"] == ("waiting", Awaited.ROWS)
 
 
 def test_who_has_the_same_beginning_waits_for_its_blocks() -> None:
     run = Run(LIMITS, KV)
-    run.scheduler.add(make_request("a", 60, 3), 0)
+    run.scheduler.add(make_request("a", 60, 3))
     run.step()
-    run.scheduler.add(replace(make_request("a", 60, 3), id=RequestId("b")), 0)
+    run.scheduler.add(replace(make_request("a", 60, 3), id=RequestId("b")))
     assert awaited(run) == {
         "a": ("active", Awaited.STEP),
         "b": ("waiting", Awaited.BLOCK),
@@ -72,7 +72,7 @@ def test_who_has_the_same_beginning_waits_for_its_blocks() -> None:
 
 def test_who_has_asked_the_cold_tier_waits_for_it() -> None:
     run = Run(LIMITS, KV)
-    run.scheduler.add(make_request("a", 60, 3), 0)
+    run.scheduler.add(make_request("a", 60, 3))
     handle = waiting(run, "a").handle
     run.cache.cold_waits.ask(handle, [Record("model", handle.root, 0, handle.tokens[:4])])
     assert awaited(run)["a"] == ("waiting", Awaited.COLD)
@@ -80,18 +80,18 @@ def test_who_has_asked_the_cold_tier_waits_for_it() -> None:
 
 def test_who_does_not_fit_beside_others_waits_for_memory() -> None:
     run = Run(LIMITS, memory=10_000)
-    assert run.scheduler.add(make_request("a", 300, 100), 0) is None
+    assert run.scheduler.add(make_request("a", 300, 100)) is None
     run.step()
-    assert run.scheduler.add(make_request("b", 300, 3), run.now) is None
+    assert run.scheduler.add(make_request("b", 300, 3)) is None
     run.step()
     assert awaited(run)["b"] == ("waiting", Awaited.MEMORY)
 
 
 def test_a_glance_asks_no_admission_and_evicts_nothing() -> None:
     run = Run(LIMITS, memory=10_000)
-    assert run.scheduler.add(make_request("a", 300, 100), 0) is None
+    assert run.scheduler.add(make_request("a", 300, 100)) is None
     run.step()
-    assert run.scheduler.add(make_request("b", 300, 3), run.now) is None
+    assert run.scheduler.add(make_request("b", 300, 3)) is None
     run.step()
     scheduler, before = run.scheduler, run.cache.report()
     looked = Standings(scheduler.queues, run.cache, scheduler.admission, LIMITS)
@@ -135,7 +135,7 @@ def test_a_new_start_at_any_step_costs_nobody_a_token(layout: CacheLayout) -> No
     for at in range(40):
         run = Run(LIMITS, layout)
         for request in requests:
-            run.scheduler.add(request, 0)
+            run.scheduler.add(request)
         for _ in range(at):
             run.step()
         start_over(run)
@@ -150,7 +150,7 @@ def test_a_new_start_at_any_step_costs_nobody_a_token(layout: CacheLayout) -> No
 def test_who_wait_keep_their_places_behind_those_who_were_at_work() -> None:
     run = Run(replace(LIMITS, max_batch_size=1), KV)
     for name in "abc":
-        run.scheduler.add(make_request(name, 5, 30), 0)
+        run.scheduler.add(make_request(name, 5, 30))
     run.step()
     start_over(run)
     assert [prefill.request.id for prefill in run.scheduler.queues.waiting] == ["a", "b", "c"]
@@ -158,10 +158,10 @@ def test_who_wait_keep_their_places_behind_those_who_were_at_work() -> None:
 
 def test_more_than_the_queue_may_hold_are_taken_in() -> None:
     run = Run(replace(LIMITS, max_queue=2), KV)
-    run.scheduler.add(make_request("a", 5, 30, n=4), 0)
+    run.scheduler.add(make_request("a", 5, 30, n=4))
     run.step()
     for name in "bc":
-        run.scheduler.add(make_request(name, 5, 3), 0)
+        run.scheduler.add(make_request(name, 5, 3))
     start_over(run)
     run.finish()
     assert len(run.finishes) == 6
@@ -169,7 +169,7 @@ def test_more_than_the_queue_may_hold_are_taken_in() -> None:
 
 def test_who_is_taken_in_waits_for_no_read() -> None:
     run = Run(LIMITS, KV)
-    run.scheduler.add(make_request("a", 60, 3), 0)
+    run.scheduler.add(make_request("a", 60, 3))
     handle = waiting(run, "a").handle
     run.cache.cold_waits.ask(handle, [Record("model", handle.root, 0, handle.tokens[:4])])
     start_over(run)

@@ -61,7 +61,7 @@ def test_while_another_model_is_at_work_chunks_are_small() -> None:
     share = nobody_beside()
     guard = MemoryGuard(PLENTY, PLANNER, share)
     scheduler = Scheduler(LIMITS, PrefixCache(NOTHING_KEPT, "none", ROOMY), guard)
-    scheduler.add(make_request("a", 81, 1), 0.0)
+    scheduler.add(make_request("a", 81, 1))
 
     def planned() -> list[tuple[int, int]]:
         step = scheduler.schedule(0.0)

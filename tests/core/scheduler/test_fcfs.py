@@ -69,7 +69,7 @@ def test_answers_are_the_same_and_begin_in_order_of_arrival(limits: Limits) -> N
         make_request(f"r{i}", 40 - 3 * i, 6, owner=(A, B)[i % 2], arrived=i / 10) for i in range(10)
     ]
     for request in requests:
-        assert run.scheduler.add(request, run.now) is None
+        assert run.scheduler.add(request) is None
     run.finish()
     in_turn = list(run.admitted) == [request.id for request in requests]
     assert in_turn == (limits is ROWS)

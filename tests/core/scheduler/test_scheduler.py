@@ -27,7 +27,7 @@ LIMITS = Limits(max_batch_size=4, max_queue=6, prefill_chunk_tokens=8, max_batch
 
 def test_a_prompt_is_computed_but_for_its_last_token_which_decode_takes() -> None:
     scheduler = Scheduler(LIMITS, PrefixCache(NOTHING_KEPT, "none", ROOMY))
-    scheduler.add(make_request("a", 5, 3), 0)
+    scheduler.add(make_request("a", 5, 3))
     step = scheduler.schedule(0)
     assert step is not None
     [chunk] = step.chunks
@@ -41,7 +41,7 @@ def test_a_prompt_is_computed_but_for_its_last_token_which_decode_takes() -> Non
 def test_short_prompts_share_a_step_and_a_long_one_takes_the_grid() -> None:
     run = Run(LIMITS)
     for name, length in (("long", 21), ("b", 4), ("c", 5)):
-        run.scheduler.add(make_request(name, length, 2), 0)
+        run.scheduler.add(make_request(name, length, 2))
     run.step(0)
     assert run.chunk_log[0] == ("b", "c", "long")
     [long] = run.device.prefills.values()
@@ -50,18 +50,18 @@ def test_short_prompts_share_a_step_and_a_long_one_takes_the_grid() -> None:
 
 def test_a_newcomer_goes_before_what_is_left_of_a_long_prompt() -> None:
     run = Run(LIMITS)
-    run.scheduler.add(make_request("long", 100, 2), 0)
+    run.scheduler.add(make_request("long", 100, 2))
     run.step(0.001)
-    run.scheduler.add(make_request("short", 6, 2, arrived=0.001), 0.001)
+    run.scheduler.add(make_request("short", 6, 2, arrived=0.001))
     run.step(0.001)
     assert run.chunk_log[1][0] == "short"
 
 
 def test_a_long_prompt_is_not_starved_by_a_stream_of_short_ones() -> None:
     run = Run(Limits(max_batch_size=8, prefill_chunk_tokens=8))
-    run.scheduler.add(make_request("long", 64, 1), 0)
+    run.scheduler.add(make_request("long", 64, 1))
     for number in range(200):
-        run.scheduler.add(make_request(f"s{number}", 9, 1, arrived=run.now), run.now)
+        run.scheduler.add(make_request(f"s{number}", 9, 1, arrived=run.now))
         run.step()
         if ("long", 0) in run.finishes:
             return
@@ -70,8 +70,8 @@ def test_a_long_prompt_is_not_starved_by_a_stream_of_short_ones() -> None:
 
 def test_a_lower_priority_number_goes_first() -> None:
     run = Run(LIMITS)
-    run.scheduler.add(make_request("later", 3, 1, priority=1), 0)
-    run.scheduler.add(make_request("sooner", 9, 1, priority=0), 0)
+    run.scheduler.add(make_request("later", 3, 1, priority=1))
+    run.scheduler.add(make_request("sooner", 9, 1, priority=0))
     run.step(0)
     assert run.chunk_log[0][0] == "sooner"
 
@@ -79,7 +79,7 @@ def test_a_lower_priority_number_goes_first() -> None:
 def test_choices_of_one_request_share_its_prefill() -> None:
     run = Run(LIMITS)
     request = make_request("a", 9, 4, n=3)
-    run.scheduler.add(request, 0)
+    run.scheduler.add(request)
     run.finish()
     assert run.chunk_log.count(("a",)) == 1
     for choice in range(3):
@@ -91,7 +91,7 @@ def test_choices_of_one_request_share_its_prefill() -> None:
 def test_more_choices_than_rows_are_served_in_turns() -> None:
     run = Run(LIMITS)
     request = make_request("a", 9, 4, n=11)
-    run.scheduler.add(request, 0)
+    run.scheduler.add(request)
     run.finish()
     assert {choice for _, choice in run.finishes} == set(range(11))
 
@@ -99,11 +99,11 @@ def test_more_choices_than_rows_are_served_in_turns() -> None:
 def test_who_waits_for_all_rows_gets_them_however_many_others_come() -> None:
     """The row of a long answer makes way for it, and goes on."""
     run = Run(replace(LIMITS, max_queue=99))
-    run.scheduler.add(endless("a", 400), 0)
+    run.scheduler.add(endless("a", 400))
     run.step(0)
-    run.scheduler.add(make_request("wide", 3, 2, n=4), 0)
+    run.scheduler.add(make_request("wide", 3, 2, n=4))
     while ("wide", 0) not in run.outputs:
-        assert run.scheduler.add(endless(f"b{run.now}", 2), run.now) is None
+        assert run.scheduler.add(endless(f"b{run.now}", 2)) is None
         run.step(1)
         assert run.now < 30
     run.finish(2000)
@@ -119,21 +119,21 @@ def endless(name: str, max_tokens: int) -> Request:
 def test_the_queue_is_bounded_and_says_when_to_come_back() -> None:
     """Ten tokens a second, 6 x 8 before it, and a step for each answer."""
     run = Run(LIMITS)
-    run.scheduler.add(make_request("first", 9, 1), 0)
+    run.scheduler.add(make_request("first", 9, 1))
     run.step(0.8)
     run.step(0.8)
     for number in range(6):
-        assert run.scheduler.add(make_request(f"r{number}", 9, 1, arrived=2.0), 2.0) is None
-    rejected = run.scheduler.add(make_request("r7", 9, 1), 3.0)
+        assert run.scheduler.add(make_request(f"r{number}", 9, 1, arrived=2.0)) is None
+    rejected = run.scheduler.add(make_request("r7", 9, 1))
     assert rejected == Rejected(RequestId("r7"), waiting=6, retry_after=5)
 
 
 def test_the_oldest_that_wait_are_told_by_size() -> None:
     run = Run(replace(LIMITS, max_batch_size=1))
-    run.scheduler.add(endless("row", 99), 0)
+    run.scheduler.add(endless("row", 99))
     run.step()
     for name, length, arrived in (("a", 9, 3.0), ("b", 2, 1.0), ("c", 99, 2.0)):
-        run.scheduler.add(make_request(name, length, 1, arrived=arrived), arrived)
+        run.scheduler.add(make_request(name, length, 1, arrived=arrived))
     run.step()
     assert run.scheduler.oldest() == {"short": 1.0, "long": 2.0}
 
@@ -141,7 +141,7 @@ def test_the_oldest_that_wait_are_told_by_size() -> None:
 def test_a_deadline_ends_a_request_wherever_it_is() -> None:
     run = Run(LIMITS)
     for name, length in (("running", 2), ("prefilling", 90), ("waiting", 95)):
-        run.scheduler.add(make_request(name, length, 1000, n=2, deadline=5.5), 0)
+        run.scheduler.add(make_request(name, length, 1000, n=2, deadline=5.5))
     while run.step():
         pass
     assert run.now < 8
@@ -152,7 +152,7 @@ def test_a_deadline_ends_a_request_wherever_it_is() -> None:
 
 def test_a_stop_token_ends_a_sequence_and_is_not_shown() -> None:
     scheduler = Scheduler(LIMITS, PrefixCache(NOTHING_KEPT, "none", ROOMY))
-    scheduler.add(make_request("a", 2, 9), 0)
+    scheduler.add(make_request("a", 2, 9))
     scheduler.schedule(0)
     row = SequenceId(RequestId("a"), 0)
     scheduler.schedule(0)
@@ -166,7 +166,7 @@ def test_before_min_tokens_a_stop_token_is_a_token_like_others() -> None:
     """The sampler bans it; should it come all the same, the sequence does not end too early."""
     sampling = SamplingParams(max_tokens=9, min_tokens=1, stop_ids=frozenset({STOP}))
     scheduler = Scheduler(LIMITS, PrefixCache(NOTHING_KEPT, "none", ROOMY))
-    scheduler.add(Request(RequestId("a"), (1, 2), sampling), 0)
+    scheduler.add(Request(RequestId("a"), (1, 2), sampling))
     scheduler.schedule(0)
     row = SequenceId(RequestId("a"), 0)
     finishes = []
@@ -185,7 +185,7 @@ def test_chunks_end_on_the_absolute_grid_wherever_they_start() -> None:
 def test_a_cancelled_choice_leaves_its_siblings() -> None:
     run = Run(LIMITS)
     request = make_request("a", 30, 5, n=3)
-    run.scheduler.add(request, 0)
+    run.scheduler.add(request)
     run.step(0)
     run.scheduler.cancel(RequestId("a"), 0)
     run.finish()
@@ -250,7 +250,7 @@ def steps_of(*requests: Request, limits: Limits = ROOMY_ROWS) -> tuple[int, int]
     right."""
     run = Run(limits, LONG_BLOCKS, drafts=True)
     for request in requests:
-        run.scheduler.add(request, 0)
+        run.scheduler.add(request)
     run.finish()
     for request in requests:
         check_answer(run, request)
@@ -281,7 +281,7 @@ def test_nothing_is_drafted_for_who_does_not_want_it() -> None:
 
 def test_an_answer_that_is_complete_ends_with_its_last_token() -> None:
     run = Run(LIMITS)
-    run.scheduler.add(make_request("a", 3, 9), 0)
+    run.scheduler.add(make_request("a", 3, 9))
     run.step()
     id = SequenceId(RequestId("a"), 0)
     run.scheduler.schedule(1)
@@ -293,7 +293,7 @@ def test_an_answer_that_is_complete_ends_with_its_last_token() -> None:
 def test_a_constraint_that_fails_ends_its_request_alone() -> None:
     run = Run(LIMITS)
     for name in "ab":
-        run.scheduler.add(make_request(name, 3, 9), 0)
+        run.scheduler.add(make_request(name, 3, 9))
     run.step()
     problems = {"a": "broken", "b": ""}
     rows = {SequenceId(RequestId(n), 0): sampled(2, problem=p) for n, p in problems.items()}
@@ -306,7 +306,7 @@ def test_a_constraint_that_fails_ends_its_request_alone() -> None:
 def test_a_row_that_verifies_goes_on_after_the_device_was_lost() -> None:
     run = Run(ROOMY_ROWS, LONG_BLOCKS, drafts=True)
     request = constrained("x")
-    run.scheduler.add(request, 0)
+    run.scheduler.add(request)
     while not run.device.accepted:
         run.step()
     while not (step := run.scheduler.schedule(run.now)).drafts:  # type: ignore[union-attr]
@@ -320,11 +320,11 @@ def test_rows_wait_for_a_few_newcomers_at_a_time_only() -> None:
     """Prompts of one token cost no budget, but each joins the batch: rows stand still meanwhile."""
     run = Run(Limits(max_batch_size=16, prefill_chunk_tokens=64, max_batched_tokens=64))
     for number in range(8):
-        run.scheduler.add(make_request(f"alone{number}", 1, 90), 0)
+        run.scheduler.add(make_request(f"alone{number}", 1, 90))
     run.step()
     assert len(run.chunk_log[-1]) == 8
     for number in range(8):
-        run.scheduler.add(make_request(f"beside{number}", 1, 90), 1)
+        run.scheduler.add(make_request(f"beside{number}", 1, 90))
     run.step()
     run.step()
     assert [len(chunks) for chunks in run.chunk_log[-2:]] == [4, 4]
