@@ -149,7 +149,8 @@ def test_the_error_of_an_unknown_route_says_its_path(
 def test_an_error_that_may_quote_the_request_has_no_reason_of_its_own() -> None:
     kinds = [kind for kind in vars(errors).values() if isinstance(kind, type)]
     found = {kind for kind in kinds if issubclass(kind, OmlxError) and kind.quotes_request}
-    own = {errors.BadBody, errors.ContextTooLong, errors.PromptTooLong, errors.TooManyTokens}
+    own = {errors.BadBody, errors.ContextTooLong, errors.PromptTooLong}
+    own |= {errors.TooManyTokens, errors.NoSeam}
     own |= {errors.UnsupportedMedia, errors.Forbidden, errors.PayloadTooLarge}
     of_clients = {kind for kind in kinds if issubclass(kind, errors.ClientError)}
     assert found == of_clients - own

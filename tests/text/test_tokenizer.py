@@ -254,7 +254,7 @@ def test_long_texts_find_all_that_they_need(
     """Nice threads encode them: nothing long is left to do with the GIL."""
     tokenizer = load(family)
     tokenizer.prepare()
-    for module in ("fewest_tokens", "encoder"):
+    for module in ("fewest_tokens", "seams"):
         monkeypatch.delattr(f"omlx_server.text.encoding.{module}.tokens_of")
     text = "Hello world. " * 20_000
     for special in (True, False):

@@ -129,8 +129,6 @@ class Seams:
                 break
             yield self._checked(text[start : seam.start()])
             start = seam.end()
-        if len(text) - start > self._longest:
-            raise NoSeam(self._longest)
         yield self._checked(text[start:])
 
     def _seam(self, text: str, start: int, stop: int) -> searching.Found | None:

@@ -9,7 +9,7 @@ from functools import cache
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tokenizers import Encoding, pre_tokenizers
+from tokenizers import Encoding, models, pre_tokenizers
 from tokenizers import Tokenizer as Backend
 
 from omlx_server.errors import NoSeam, TooManyTokens
@@ -86,6 +86,20 @@ def test_other_scripts_are_cut_too(name: str, text: str) -> None:
     encoder = Noted(backend_of(name), piece=256, batch=1024)
     assert encoder.ids(text) == whole(name, text)
     assert max(encoder.given) <= 1024
+
+
+def test_no_cut_is_where_a_token_has_both_letters() -> None:
+    """A vocabulary with a token for a letter and the mark behind it, of none that is tried out."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    first, second = pre_tokenizers.ByteLevel(add_prefix_space=False).pre_tokenize_str("ж")[0][0]
+    merges = [(first, second), (first + second, ",")]
+    tokens = [*alphabet, *("".join(pair) for pair in merges)]
+    backend = Backend(models.BPE({token: id for id, token in enumerate(tokens)}, merges))
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    encoder = Noted(backend, piece=3, batch=6)
+    for text in ("жж,ж," * 20, "вв,в," * 20):
+        assert encoder.ids(text) == backend.encode(text).ids
+    assert max(encoder.given) == 100 and min(encoder.given) <= 6
 
 
 @pytest.mark.parametrize("name", ["llama", "metaspace", "unigram", "wordpiece"])
