@@ -30,7 +30,7 @@ from omlx_server.text.encoding.low_priority import be_polite
 from tests.api.harness import CHAT, ServerProcess, serving
 from tests.campaigns.hostile_presses import Found, Target, press
 from tests.campaigns.hostile_requests import STARTER, TINY, Harm, Load, all_harms
-from tests.campaigns.overload import held_by
+from tests.campaigns.overload import blocks_of, held_by
 
 __all__ = ["STARTER", "TINY", "Load", "campaign"]
 
@@ -118,7 +118,7 @@ def campaign(
             _do_harm(server, seeing, load, outcome, say)
         outcome.seconds = time.monotonic() - begun
         outcome.stolen = _stolen() - stolen
-        outcome.held = held_by(server)
+        outcome.held = blocks_of(server) + held_by(server)
     return outcome
 
 

@@ -21,7 +21,7 @@ from tests.api.harness import CHAT, Json
 from tests.api.long_texts import FORMS
 from tests.campaigns.image_requests import data_url
 
-Found: TypeAlias = "Counter[int | str]"
+Found: TypeAlias = Counter[int | str]
 """How often which status was answered, or what happened instead."""
 
 Taking: TypeAlias = Coroutine[None, None, Found]
@@ -95,7 +95,7 @@ def _raise_descriptors(wanted: int) -> None:
 
 # --- Connections ----------------------------------------------------------------------------------
 
-_Connection: TypeAlias = "tuple[asyncio.StreamReader, asyncio.StreamWriter]"
+_Connection: TypeAlias = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 async def _connected(target: Target) -> _Connection:

@@ -164,7 +164,7 @@ def campaign(
         outcome.late = _late(crowd.seen)
         outcome.held = held_by(server)
         outcome.changed = _changed(before, _texts(server, load))
-        outcome.held += _blocks(server)
+        outcome.held += blocks_of(server)
         outcome.changed += _changed(before, _texts(server, load))
         told = _metrics(server)
         outcome.stalls = int(
@@ -236,7 +236,7 @@ def _account(server: ServerProcess) -> list[str]:
     return there + ([f"{sequences} sequences"] if sequences else [])
 
 
-def _blocks(server: ServerProcess) -> list[str]:
+def blocks_of(server: ServerProcess) -> list[str]:
     """A reset drops all that nobody uses: what stays then is leased for ever."""
     server.http.post(f"{server.url}/v1/cache/reset", headers=_ADMIN).raise_for_status()
 
