@@ -34,7 +34,7 @@ from tests.campaigns.overload import blocks_of, held_by
 
 __all__ = ["STARTER", "TINY", "Load", "campaign"]
 
-HONEST, HOSTILE = "key-of-the-streams", "key-of-the-hostile-one"
+HONEST, CHATTING, HOSTILE = "key-of-the-streams", "key-of-the-chat", "key-of-the-hostile-one"
 STREAMS = 4
 _FAILURES = (500, 502, 504)
 MOST_GAP, MOST_HEALTH, MOST_CHAT = 1.0, 0.5, 5.0
@@ -104,7 +104,7 @@ def campaign(
 ) -> Outcome:
     """`seeing`: a model that takes images; none are sent without one."""
     sets = (
-        f"auth.api_keys={HONEST},{HOSTILE}",
+        f"auth.api_keys={HONEST},{CHATTING},{HOSTILE}",
         f"scheduler.prefill_chunk_tokens={load.chunk}",
         *settings,
     )
@@ -118,6 +118,7 @@ def campaign(
             _do_harm(server, seeing, load, outcome, say)
         outcome.seconds = time.monotonic() - begun
         outcome.stolen = _stolen() - stolen
+        server.wait_idle()
         outcome.held = blocks_of(server) + held_by(server)
     return outcome
 
@@ -212,7 +213,7 @@ class _Streams:
                     self._outcome.failed.append(f"/health: {status}")
 
     def _chat(self) -> None:
-        with _client(HONEST, self._load.patience) as http:
+        with _client(CHATTING, self._load.patience) as http:
             body, number = self._server.body("", max_tokens=1), 0
             while not self._done.wait(_CHAT_PAUSE):
                 number += 1
