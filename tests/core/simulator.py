@@ -221,7 +221,7 @@ class Device:
             tokens = self.prefills[restore.prefill] = self._restored(restore.plan)
             self.restored[restore.prefill] = len(tokens)
         made = self._prefill(step)
-        assert len(self.rows) + len(self.prefills) <= self.limits.max_batch_size
+        assert len(self.rows) + len(self.prefills) <= self.limits.max_batch_size * 3 // 2
         return made
 
     def _prefill(self, step: Step) -> list[Made]:

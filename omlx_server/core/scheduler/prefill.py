@@ -89,7 +89,7 @@ class Prefills:
         if not queues.active:
             if not queues.waiting and self._prefill_order.is_empty:
                 return plan
-            if queues.rows_taken >= limits.max_batch_size:
+            if queues.rows_taken >= limits.max_batch_size and queues.beyond is None:
                 return plan  # nobody can be let in, however long the queue is
         budget = limits.prefill_chunk_tokens if decoding else limits.max_batched_tokens
         refused = _Refused()

@@ -34,6 +34,8 @@ class SequenceQueues:
         self.ended: list[Sequence] = []
         self._joined: list[PrefixHandle] = []  # their last chunk is not launched yet
         self.queued = 0
+        self.beyond: Prefill | None = None
+        """A waiting prompt that may have rows beyond those that there are for all."""
 
     # -- who is where --------------------------------------------------------------------
 
@@ -74,9 +76,9 @@ class SequenceQueues:
 
     def has_rows_for(self, prefill: Prefill, most: int) -> bool:
         """Whether a waiting prompt gets rows if there are `most`. One that is alone always does: if
-        it needs more than that, it was queued when there were more."""
+        it needs more than that, it was queued when there were more. So does `beyond`."""
         taken = self.rows_taken
-        return not taken or taken + len(prefill.sequences) <= most
+        return not taken or taken + len(prefill.sequences) <= most or prefill is self.beyond
 
     def has_place_for(self, request: Request, most: int) -> bool:
         """Whether a request may wait beside `most` others. Half as many again may wait, for clients
@@ -132,6 +134,7 @@ class SequenceQueues:
         """Make a waiting prefill active: its turn has come."""
         self.waiting.remove(prefill)
         self.active.append(prefill)
+        self.beyond = None
 
     def join(self, prefill: Prefill) -> None:
         """Make rows of a prefill's sequences, because its last chunk is planned. They decode from

