@@ -1,5 +1,5 @@
-"""Rows and memory for a prompt that is next and finds none: a row more, or who is far ahead goes
-back to the queue. Pure; owned by the scheduler."""
+"""Frees rows and memory for a prompt that is far behind: who is far ahead goes back to the queue.
+Pure; owned by the scheduler."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -40,37 +40,25 @@ class MakingWay:
         self._look_again = Interval(REPORT_SECONDS)
 
     def make_way(self, limits: Limits, work: Callable[[], AtWork], now: float) -> None:
-        """If the next prompt finds no row or no memory: let it have a row beyond the others' if its
-        client has none, else preempt those who are further ahead than its work is long, the
-        furthest first, if it fits then. As many go as it needs at once: else the next prompt would
-        take what they leave."""
+        """If the next prompt finds no row or no memory: preempt those who are further ahead than
+        its work is long, the furthest first, if it fits then. As many go as it needs at once: else
+        the next prompt would take what they leave."""
         queues = self._queues
         if not (queues.waiting and limits.fair and self._look_again.has_passed(now)):
             return
         self._look_again.begin(now)
-        at_work = self._at_work()
-        clients = {one.request.owner for one in at_work}
-        are_young = now - min([one.admitted for one in at_work], default=now) < STAY_SECONDS
-        if are_young and {prefill.request.owner for prefill in queues.waiting} <= clients:
+        rows = [row.admitted for row in queues.running.values()]
+        if now - min(rows + [p.admitted for p in queues.active], default=now) < STAY_SECONDS:
             return
-        queues.beyond, first = None, self._next(now)
+        first = self._next(now)
         if first is None or self._fits(first, [], work(), limits, now):
             return
-        more = replace(limits, max_batch_size=limits.max_batch_size * 3 // 2)
-        best = min([one.request.priority for one in at_work], default=0)
-        is_new = first.request.owner not in clients and first.request.priority <= best
-        if is_new and self._fits(first, [], work(), more, now):
-            queues.beyond = first
-        elif not are_young:
-            self._preempt_for(first, limits, work(), now)
-
-    def _preempt_for(self, first: Prefill, limits: Limits, work: AtWork, now: float) -> None:
         leaving = list[Sequence | Prefill]()
         for one in self._who_may_go(first, now):
             leaving.append(one)
-            if self._fits(first, leaving, work, limits, now):
+            if self._fits(first, leaving, work(), limits, now):
                 self._send_back(leaving)
-                first.made_way, self._queues.beyond = True, first
+                first.made_way = True
                 return
 
     def _next(self, now: float) -> Prefill | None:
@@ -92,18 +80,16 @@ class MakingWay:
         rows = [row for row in work.rows if row not in leaving]
         active = [prefill for prefill in work.active if prefill not in leaving]
         taken = len(rows) + sum(len(p.sequences) for p in active)
-        most = max(limits.max_batch_size, self._queues.rows_taken if leaving else 0)
+        most = self._queues.most_rows_for(first.request, limits.max_batch_size)
         if taken and taken + len(first.sequences) > most:
             return False
         return self._admission.has_room(first, replace(work, rows=rows, active=active), now)
 
     def _who_may_go(self, first: Prefill, now: float) -> list[Sequence | Prefill]:
         """Rows and prompts under way that may make way, in the order in which they do."""
-        going = [one for one in self._at_work() if self._may_go(one, first, now)]
+        at_work: list[Sequence | Prefill] = [*self._queues.running.values(), *self._queues.active]
+        going = [one for one in at_work if self._may_go(one, first, now)]
         return sorted(going, key=lambda one: self._place(one, first), reverse=True)
-
-    def _at_work(self) -> list[Sequence | Prefill]:
-        return [*self._queues.running.values(), *self._queues.active]
 
     def _place(self, one: Sequence | Prefill, first: Prefill) -> tuple[float, ...]:
         lead = self._order.lead(one.request, first.request)

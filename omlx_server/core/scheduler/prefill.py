@@ -89,7 +89,8 @@ class Prefills:
         if not queues.active:
             if not queues.waiting and self._prefill_order.is_empty:
                 return plan
-            if queues.rows_taken >= limits.max_batch_size and queues.beyond is None:
+            is_full = queues.rows_taken >= limits.max_batch_size
+            if is_full and not (queues.waiting and queues.may_be_more(limits.max_batch_size)):
                 return plan  # nobody can be let in, however long the queue is
         budget = limits.prefill_chunk_tokens if decoding else limits.max_batched_tokens
         refused = _Refused()
@@ -140,7 +141,7 @@ class Prefills:
         rows = [row for row in self._queues.running.values() if row.admitted >= since]
         active = [p for p in self._queues.active if p.admitted >= since] + [prefill]
         taken = len(rows) + sum(len(one.sequences) for one in (*active, first))
-        if taken > self.limits.max_batch_size:
+        if taken > self._queues.most_rows_for(first.request, self.limits.max_batch_size):
             return True
         return not self._admission.has_room(first, AtWork(rows, active, []), now)
 

@@ -34,8 +34,6 @@ class SequenceQueues:
         self.ended: list[Sequence] = []
         self._joined: list[PrefixHandle] = []  # their last chunk is not launched yet
         self.queued = 0
-        self.beyond: Prefill | None = None
-        """A waiting prompt that may have rows beyond those that there are for all."""
 
     # -- who is where --------------------------------------------------------------------
 
@@ -75,10 +73,29 @@ class SequenceQueues:
         return len(self.running) + sum(len(prefill.sequences) for prefill in self.active)
 
     def has_rows_for(self, prefill: Prefill, most: int) -> bool:
-        """Whether a waiting prompt gets rows if there are `most`. One that is alone always does: if
-        it needs more than that, it was queued when there were more. So does `beyond`."""
+        """Whether a waiting prompt gets rows if one client has `most` at most. One that is alone
+        always does: if it needs more than that, it was queued when there were more."""
         taken = self.rows_taken
-        return not taken or taken + len(prefill.sequences) <= most or prefill is self.beyond
+        wanted = taken + len(prefill.sequences)
+        return not taken or wanted <= most or wanted <= self.most_rows_for(prefill.request, most)
+
+    def most_rows_for(self, request: Request, most: int) -> int:
+        """How many rows there may be with one of `request`, if one client has `most` at most: one
+        more for each further client, up to half as many more, but not beside a better class."""
+        at_work = self._at_work()
+        if any(one.priority < request.priority for one in at_work):
+            return most
+        return most + min(most // 2, len({one.owner for one in (*at_work, request)}) - 1)
+
+    def may_be_more(self, most: int) -> bool:
+        """Whether a waiting prompt may get a row where `most` rows are taken."""
+        at_work = {one.owner for one in self._at_work()}
+        waiting = {prefill.sequences[0].request.owner for prefill in self.waiting}
+        return self.rows_taken < most + min(most // 2, len(at_work) - (waiting <= at_work))
+
+    def _at_work(self) -> list[Request]:
+        rows = [row.request for row in self.running.values()]
+        return rows + [prefill.request for prefill in self.active]
 
     def has_place_for(self, request: Request, most: int) -> bool:
         """Whether a request may wait beside `most` others. Half as many again may wait, for clients
@@ -134,7 +151,6 @@ class SequenceQueues:
         """Make a waiting prefill active: its turn has come."""
         self.waiting.remove(prefill)
         self.active.append(prefill)
-        self.beyond = None
 
     def join(self, prefill: Prefill) -> None:
         """Make rows of a prefill's sequences, because its last chunk is planned. They decode from
