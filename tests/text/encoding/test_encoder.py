@@ -91,7 +91,8 @@ def test_other_scripts_are_cut_too(name: str, text: str) -> None:
 def test_no_cut_is_where_a_token_has_both_letters() -> None:
     """A vocabulary with a token for a letter and the mark behind it, of none that is tried out."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    first, second = pre_tokenizers.ByteLevel(add_prefix_space=False).pre_tokenize_str("ж")[0][0]
+    [(letter, _)] = pre_tokenizers.ByteLevel(add_prefix_space=False).pre_tokenize_str("ж")
+    first, second = tuple(letter)
     merges = [(first, second), (first + second, ",")]
     tokens = [*alphabet, *("".join(pair) for pair in merges)]
     backend = Backend(models.BPE({token: id for id, token in enumerate(tokens)}, merges))
