@@ -66,7 +66,7 @@ def _instance(loaded: LoadedModel, hot: dict[PayloadId, Payload], hot_bytes: int
 def _answer(instance: ModelInstance, name: str, tokens: list[int]) -> None:
     """One prompt, one token."""
     sampling = SamplingParams(max_tokens=1, temperature=0)
-    instance.scheduler.add(Request(RequestId(name), tuple(tokens), sampling), now=0.0)
+    instance.scheduler.add(Request(RequestId(name), tuple(tokens), sampling))
     pipeline = Pipeline(instance, lambda events: None)
     while instance.scheduler.has_work:
         step = instance.scheduler.schedule(now=0.0)
