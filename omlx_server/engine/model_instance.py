@@ -151,12 +151,14 @@ class ModelInstance:
         return self.scheduler.relieve(now)
 
     def account(self) -> Ledger:
-        """What this model holds now, in bytes, its weights aside."""
+        """What this model holds now, in bytes, its weights aside. While nothing is at work, what
+        runs hold beyond their blocks is there for these."""
         index = self.cache.index
-        rows = self.runner.live_bytes - self.runner.runs.block_bytes
+        beyond = max(0, self.runner.live_bytes - self.runner.runs.block_bytes)
+        rows, gaps = (0, beyond) if self.runner.idle else (beyond, 0)
         return Ledger(
-            live=max(0, rows) + index.in_use + self.features.nbytes,
-            blocks=index.idle_bytes - index.checkpoint_bytes + self._uncounted,
+            live=rows + index.in_use + self.features.nbytes,
+            blocks=index.idle_bytes - index.checkpoint_bytes + self._uncounted + gaps,
             checkpoints=index.checkpoint_bytes,
             pending=self.tiers.pending_bytes(),
         )
