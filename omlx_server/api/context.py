@@ -1,11 +1,13 @@
 """What every route may need. wiring/ makes it, and each request carries it in its ASGI scope."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
+from typing import Any, TypeVar
 
 from fastapi import Request
 
 from omlx_server.api.activity.activity import Activity
+from omlx_server.api.http import sse
 from omlx_server.api.http.admin_access import AdminAccess
 from omlx_server.api.http.exchange import Tracer
 from omlx_server.api.http.own_names import OwnNames
@@ -20,6 +22,8 @@ from omlx_server.api.settings_editor import SettingsEditor
 from omlx_server.api.text_threads import TextThreads
 from omlx_server.api.worker_threads import WorkerThreads
 from omlx_server.core.cluster.state import ClusterReport
+
+T = TypeVar("T")
 
 CONTEXT = "omlx.context"
 """The key of a request's ASGI scope under which its ApiContext is kept."""
@@ -86,3 +90,9 @@ class ApiContext:
 def context_of(request: Request) -> ApiContext:
     context: ApiContext = request.scope[CONTEXT]
     return context
+
+
+async def in_time(request: Request, work: Coroutine[Any, Any, T]) -> T:
+    """`sse.while_connected` for as long as a request may take. Raises as that."""
+    seconds = context_of(request).request_timeout_seconds
+    return await sse.while_connected(request.receive, work, seconds)

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from typing import TypeAlias
 from urllib.parse import urlsplit
 
@@ -99,10 +99,9 @@ _Connection: TypeAlias = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 async def _connected(target: Target) -> _Connection:
-    try:
-        return await asyncio.open_connection("127.0.0.1", target.port, local_addr=(_LOCAL, 0))
-    except OSError:
-        return await asyncio.open_connection("127.0.0.1", target.port)
+    local = _local_address()
+    address = (local, 0) if local else None
+    return await asyncio.open_connection("127.0.0.1", target.port, local_addr=address)
 
 
 async def _idle(target: Target, presses: Presses) -> Found:
@@ -190,6 +189,7 @@ async def _repeated(
     return found
 
 
+@cache
 def _local_address() -> str | None:
     with socket.socket() as probe, suppress(OSError):
         probe.bind((_LOCAL, 0))

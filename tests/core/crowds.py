@@ -92,7 +92,6 @@ class Crowd:
         self._told: dict[str, float] = {}
         self._checks_at = 0.0
         self._had: dict[bytes, float] = {}
-        self._busy_since: dict[bytes, float] = {}
         self.waits: defaultdict[bytes, list[float]] = defaultdict(list)
         self._came: dict[str, tuple[bytes, float]] = {}
 

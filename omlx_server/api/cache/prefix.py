@@ -7,8 +7,8 @@ from fastapi import Request
 from omlx_server.api.access.tenant import salt_of
 from omlx_server.api.chat.encoding import read_and_encoded
 from omlx_server.api.chat.request import ChatRequest
-from omlx_server.api.context import context_of
-from omlx_server.api.http import json_body, sse
+from omlx_server.api.context import context_of, in_time
+from omlx_server.api.http import json_body
 from omlx_server.api.models.served_model import ServedModel
 from omlx_server.core.adapters import salted
 
@@ -31,8 +31,6 @@ async def prefix_of(request: Request) -> Prefix:
     context = context_of(request)
     chat = await json_body.read(request, ChatRequest, context.max_body_bytes)
     model = await context.models.find(chat.model, adapter=chat.adapter, preset=chat.preset)
-    encoding = read_and_encoded(chat, model, request)
-    seconds = context.request_timeout_seconds
-    tokens = (await sse.while_connected(request.receive, encoding, seconds)).tokens
+    tokens = (await in_time(request, read_and_encoded(chat, model, request))).tokens
     tenant = salt_of(request, chat.cache_salt)
     return Prefix(chat.model, model, tuple(tokens), salted(tenant, model.adapter), tenant)

@@ -21,7 +21,7 @@ from omlx_server.api.chat.choices import (
 from omlx_server.api.chat.finish import Finish
 from omlx_server.api.chat.plan import with_bad_words
 from omlx_server.api.chat.turn import submit
-from omlx_server.api.context import context_of
+from omlx_server.api.context import context_of, in_time
 from omlx_server.api.description.operation import MODEL, WORK, Events, Operation
 from omlx_server.api.http import json_body, sse
 from omlx_server.api.http.json import JsonResponse
@@ -61,8 +61,7 @@ async def completions(request: Request) -> Response:
     model = await context.models.find(asked.model, adapter=asked.adapter, preset=asked.preset)
     asked.check()
     encoding = context.threads.run(completion_prompts.encode, asked, model)
-    seconds = context.request_timeout_seconds
-    prompts = await sse.while_connected(request.receive, encoding, seconds)
+    prompts = await in_time(request, encoding)
     answer = _Answer(asked, model, request, prompts)
     if asked.stream:
         return sse.EventStream(answer.events(), context.keepalive_seconds)

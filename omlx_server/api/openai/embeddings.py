@@ -11,9 +11,9 @@ from fastapi import APIRouter, Request
 from pydantic import Field
 from starlette.responses import Response
 
-from omlx_server.api.context import context_of
+from omlx_server.api.context import context_of, in_time
 from omlx_server.api.description.operation import MODEL, WORK, Operation
-from omlx_server.api.http import json_body, sse
+from omlx_server.api.http import json_body
 from omlx_server.api.http.exchange import current
 from omlx_server.api.http.json import JsonResponse
 from omlx_server.api.http.json_body import StrictModel
@@ -63,12 +63,9 @@ async def embedded(
     """The vectors of the inputs of `asked`, one a row, and how many tokens these have. Raises what
     `encode` raises, and what `while_connected` and the engine raise."""
     context = context_of(request)
-    seconds = context.request_timeout_seconds
-    encoding = context.threads.run(encode, asked, model)
-    inputs = await sse.while_connected(request.receive, encoding, seconds)
+    inputs = await in_time(request, context.threads.run(encode, asked, model))
     tokens = current().encoded = sum(map(len, inputs))
-    work = model.embeddings.embed(inputs, asked.dimensions)
-    vectors = await sse.while_connected(request.receive, work, seconds)
+    vectors = await in_time(request, model.embeddings.embed(inputs, asked.dimensions))
     context.metrics.of(model.names[0]).prompt_tokens.inc(tokens)
     return vectors, tokens
 

@@ -12,9 +12,9 @@ from fastapi import APIRouter, Request
 from pydantic import Field
 from starlette.responses import Response
 
-from omlx_server.api.context import context_of
+from omlx_server.api.context import context_of, in_time
 from omlx_server.api.description.operation import MODEL, WORK, Operation
-from omlx_server.api.http import json_body, sse
+from omlx_server.api.http import json_body
 from omlx_server.api.http.exchange import current
 from omlx_server.api.http.json import JsonResponse
 from omlx_server.api.http.json_body import StrictModel
@@ -57,11 +57,10 @@ async def rerank(request: Request) -> Response:
     model = await context.models.reranker(asked.model)
     size = len(asked.query) * len(asked.documents)  # it may be encoded with each of them
     encode, limit = model.encoder.encode_pairs, model.scores.max_tokens
-    seconds = context.request_timeout_seconds
     encoding = context.threads.run(encode, asked.query, asked.texts, limit, size=size)
-    inputs = await sse.while_connected(request.receive, encoding, seconds)
+    inputs = await in_time(request, encoding)
     tokens = current().encoded = sum(map(len, inputs))
-    scores = await sse.while_connected(request.receive, model.scores.score(inputs), seconds)
+    scores = await in_time(request, model.scores.score(inputs))
     context.metrics.of(model.names[0]).prompt_tokens.inc(tokens)
     ranking: Ranking = {
         "id": f"rerank-{uuid.uuid4().hex}",

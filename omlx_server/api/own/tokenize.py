@@ -17,9 +17,9 @@ from omlx_server.api.chat.encoding import encoded
 from omlx_server.api.chat.images import image_turns, read_images
 from omlx_server.api.chat.request import ChatRequest, Message
 from omlx_server.api.chat.sampling import PresetName, TokenId
-from omlx_server.api.context import context_of
+from omlx_server.api.context import context_of, in_time
 from omlx_server.api.description.operation import MODEL, Operation
-from omlx_server.api.http import json_body, sse
+from omlx_server.api.http import json_body
 from omlx_server.api.http.json import JsonResponse
 from omlx_server.api.http.json_body import StrictModel
 from omlx_server.api.http.texts import JsonObject, Text
@@ -72,8 +72,7 @@ async def tokenize(request: Request) -> Response:
         encoding = _of_conversation(asked, asked.messages, model, request)
     else:
         encoding = context.threads.run(_of_text, asked, model)
-    seconds = context.request_timeout_seconds
-    tokens = await sse.while_connected(request.receive, encoding, seconds)
+    tokens = await in_time(request, encoding)
     return await context.threads.run(_tokenized, asked, tokens, model)
 
 

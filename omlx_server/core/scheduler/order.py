@@ -16,7 +16,7 @@ the others wait no longer than twice as long.
 """
 
 import math
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from omlx_server.core.request import Request
@@ -121,10 +121,9 @@ class PrefillOrder:
         self._begun, self._reading = now, 0.0
 
     def planned(
-        self, rows: Sequence[Row], prompts: Iterable[Prefill], chunks: Sequence[Chunk] = ()
+        self, rows: Sequence[Row], prompts: Sequence[Prefill], chunks: Sequence[Chunk] = ()
     ) -> None:
         """Note what the step does: the rows that it decodes, the prompts and their chunks."""
-        prompts = tuple(prompts)
         firsts = [prefill.sequences[0] for prefill in prompts]
         unread = [step for step in self._planned if step.chunks][-_MOST_UNREAD:]
         self._planned = [*unread, _Planned(rows, firsts, tuple(chunks))]

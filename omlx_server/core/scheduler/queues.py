@@ -85,13 +85,13 @@ class SequenceQueues:
         at_work = self._at_work()
         if any(one.priority < request.priority for one in at_work):
             return most
-        return most + min(most // 2, len({one.owner for one in (*at_work, request)}) - 1)
+        return _most_rows(most, len({one.owner for one in (*at_work, request)}))
 
     def may_be_more(self, most: int) -> bool:
         """Whether a waiting prompt may get a row where `most` rows are taken."""
         at_work = {one.owner for one in self._at_work()}
         waiting = {prefill.sequences[0].request.owner for prefill in self.waiting}
-        return self.rows_taken < most + min(most // 2, len(at_work) - (waiting <= at_work))
+        return self.rows_taken < _most_rows(most, len(at_work) + (not waiting <= at_work))
 
     def _at_work(self) -> list[Request]:
         rows = [row.request for row in self.running.values()]
@@ -302,3 +302,8 @@ def exhausted(rows: Iterable[Sequence]) -> list[Sequence]:
     return [
         row for row in rows if len(row.output) + row.in_flight >= row.request.sampling.max_tokens
     ]
+
+
+def _most_rows(most: int, clients: int) -> int:
+    """How many rows so many clients may have, if one has `most` at most."""
+    return most + min(most // 2, clients - 1)
