@@ -69,6 +69,22 @@ def test_a_row_that_loses_a_token_when_it_makes_way_is_found(
         test_who_made_way_ends_with_the_right_answer()
 
 
+def test_a_chat_does_not_wait_for_the_other_conversations_of_its_client(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It waited until each of thirty others had had a row."""
+    monkeypatch.setattr("tests.core.simulator.STOP", -1)
+    run = Run(LIMITS, KV)
+    for number in range(30):
+        own = {"conversation": b"%d" % number, "arrived": run.now}
+        run.scheduler.add(make_request(f"stream{number}", 5 + number, LONG, owner=b"a", **own))
+    settle(run)
+    chat = make_request("chat", 5, 1, owner=b"a", conversation=b"chat", arrived=run.now)
+    run.scheduler.add(chat)
+    settle(run, 6)
+    assert run.finishes == {("chat", 0): FinishReason.LENGTH}
+
+
 def test_one_key_alone_keeps_all_rows() -> None:
     run = Run(LIMITS, KV)
     busy(run, 8, b"a")

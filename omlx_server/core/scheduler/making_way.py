@@ -12,13 +12,12 @@ from omlx_server.core.request import Request
 from omlx_server.core.scheduler.admission import Admission, AtWork
 from omlx_server.core.scheduler.limits import Limits
 from omlx_server.core.scheduler.order import PrefillOrder
-from omlx_server.core.scheduler.predictions import STAY_SECONDS
+from omlx_server.core.scheduler.predictions import STAY_SECONDS, TURN_SECONDS
 from omlx_server.core.scheduler.queues import SequenceQueues
 from omlx_server.core.scheduler.sequence import Prefill, Sequence
 
-# So many device seconds an owner must be ahead, or as many as the prompt takes that waits.
-_LEAD_SECONDS = 2.0
-# And so many where it has no more rows than the other one: else they would pass them to and fro.
+# So many device seconds an owner must be ahead where it has no more rows than the other one: else
+# they would pass them to and fro.
 _EVEN_LEAD_SECONDS = 8.0
 
 
@@ -60,6 +59,7 @@ class MakingWay:
                 self._send_back(leaving)
                 first.made_way = True
                 return
+        self._order.found_no_room(first, REPORT_SECONDS)
 
     def _next(self, now: float) -> Prefill | None:
         """The waiting prompt that is next of those that could be let in."""
@@ -112,8 +112,8 @@ class MakingWay:
             return order.due(one) > order.due(first) + lost
         wanted = order.predictions.prompt(first)
         if isinstance(one, Sequence):
-            most = _LEAD_SECONDS if self._has_more(request, first.request) else _EVEN_LEAD_SECONDS
-            wanted = most if most > _LEAD_SECONDS else min(wanted, most)
+            is_more = self._has_more(request, first.request)
+            wanted = min(wanted, TURN_SECONDS) if is_more else _EVEN_LEAD_SECONDS
         return lead >= lost + wanted
 
     def _has_more(self, request: Request, other: Request) -> bool:

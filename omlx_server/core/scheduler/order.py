@@ -1,13 +1,16 @@
 """Whose turn it is. Pure; owned by the scheduler; times in seconds.
 
-One rule shares the machine. Each owner (a client, and within it a conversation) has a virtual time,
-which advances by the device seconds that its prompts and rows take. Prompts are ordered
+One rule shares the machine. Clients, and their conversations among each other, have virtual times,
+which advance by the device seconds that their prompts and rows take. Prompts are ordered
 
     1. by priority class
     2. those that would else miss the time that was told for their first token, by that time: they
        have half of the time while others wait
-    3. by the virtual time of their owner: the one that is furthest behind is next
-    4. of one owner, by `due`: the owner's time when they came, and `_STRETCH` times the work that
+    3. by the virtual time of their client: the one that is furthest behind is next
+    4. of one client, by the virtual time that their conversation will have after its next turn:
+       when its next prompt is answered, or `TURN_SECONDS` of it. So a short one does not wait until
+       all other conversations had a turn
+    5. of one conversation, by `due`: its time when they came, and `_STRETCH` times the work that
        they are predicted to be. So short ones pass long ones, but not for ever
 
 When a prompt is queued, it is told how long all that is there before it takes, `_TOLD` times. That
@@ -16,12 +19,12 @@ the others wait no longer than twice as long.
 """
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from omlx_server.core.request import Request
 from omlx_server.core.scheduler.limits import Limits
-from omlx_server.core.scheduler.predictions import Predictions
+from omlx_server.core.scheduler.predictions import TURN_SECONDS, Predictions
 from omlx_server.core.scheduler.sequence import Prefill
 from omlx_server.core.scheduler.sequence import Sequence as Row
 from omlx_server.core.step import Chunk
@@ -165,6 +168,12 @@ class PrefillOrder:
         for owner, part in parts.items():
             self._times.charge(owner, part)
 
+    def found_no_room(self, first: Prefill, seconds: float) -> None:
+        """Note that the prompt whose turn it is did not get in for `seconds`. Urgent ones need not
+        wait until it does."""
+        if not first.is_urgent:
+            self._urgency.others_had(seconds)
+
     @property
     def rows_first(self) -> bool:
         """Whether rows that decode are owed time before another chunk is computed."""
@@ -183,7 +192,9 @@ class PrefillOrder:
         for prefill in prefills:
             self._enter(prefill, prefills, now)
         self._find_urgent(prefills, now)
-        return sorted(prefills, key=self._rank)
+        in_turn = sorted(prefills, key=self.due)
+        ends = self._ends(in_turn)
+        return sorted(in_turn, key=lambda p: self._rank(p, ends))
 
     def _enter(self, prefill: Prefill, prefills: Collection[Prefill], now: float) -> None:
         """Note when a prompt came, in its owner's time, and tell it the longest wait."""
@@ -222,12 +233,24 @@ class PrefillOrder:
         for priority, until, prefill in told:
             prefill.is_urgent |= until <= latest.get(priority, -math.inf)
 
-    def _rank(self, prefill: Prefill) -> tuple[float, ...]:
+    def _ends(self, prefills: Sequence[Prefill]) -> dict[tuple[int, Owner], float]:
+        """The virtual time of each conversation after its next turn, which is that of its first of
+        `prefills`; for each priority class."""
+        ends = dict[tuple[int, Owner], float]()
+        for prefill in prefills:
+            owner = prefill.request.owner_path
+            if (key := (prefill.request.priority, owner)) not in ends:
+                turn = min(self.predictions.prompt(prefill), TURN_SECONDS)
+                ends[key] = self._times.rank(owner)[-1] + turn
+        return ends
+
+    def _rank(self, prefill: Prefill, ends: Mapping[tuple[int, Owner], float]) -> tuple[float, ...]:
         request = prefill.request
         if prefill.is_urgent and prefill.told is not None and self._urgency.is_owed:
             return request.priority, 0, prefill.told
-        times = self._times.rank(request.owner_path)
-        return request.priority, 1, *times, self.due(prefill), prefill.order
+        client, *_ = self._times.rank(request.owner_path)
+        end = ends[request.priority, request.owner_path]
+        return request.priority, 1, client, end, self.due(prefill), prefill.order
 
     def due(self, work: Prefill | Row) -> float:
         """The place of a prompt or a row among others of its owner: the lowest goes first."""

@@ -26,7 +26,6 @@ from omlx_server.core.scheduler.drafts import DraftPlan, Drafts
 from omlx_server.core.scheduler.limits import Limits, Load
 from omlx_server.core.scheduler.making_way import MakingWay
 from omlx_server.core.scheduler.order import SIZES, PrefillOrder
-from omlx_server.core.scheduler.preemption import first_to_go
 from omlx_server.core.scheduler.prefill import Prefills
 from omlx_server.core.scheduler.queues import SequenceQueues
 from omlx_server.core.scheduler.sequence import Prefill, Sequence, source_of
@@ -124,10 +123,9 @@ class Scheduler:
         that the others can go on."""
         rows = self.queues.rows()
         prompts = [s for prefill in self.queues.active for s in prefill.sequences]
-        at_work = first_to_go((*rows, *prompts))
-        if not at_work:
+        newest = max((*rows, *prompts), key=Sequence.age, default=None)
+        if newest is None:
             return []
-        newest = at_work[0]
         self.admission.note(Relief.REJECT)
         victims = [s for s in self.queues.sequences() if s.id.request == newest.id.request]
         why = self.admission.explain(len(newest.context))
@@ -377,7 +375,7 @@ class Scheduler:
     def _preempt_newest(self) -> None:
         self.admission.note(Relief.PREEMPT)
         prompts = [prefill.sequences[0] for prefill in self.queues.active]
-        self.queues.preempt(first_to_go((*self.queues.running.values(), *prompts))[0].id)
+        self.queues.preempt(max((*self.queues.running.values(), *prompts), key=Sequence.age).id)
 
     def _refuse_the_too_large(self) -> list[TokenEvent]:
         """End the waiting sequences that do not fit alone. For when nothing is at work."""

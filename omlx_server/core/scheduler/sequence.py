@@ -65,6 +65,11 @@ class Sequence:
         """Whether the sequence has decoded a token since it became a row."""
         return self.fed > self.prefilled
 
+    def age(self) -> tuple[int, float, SequenceId]:
+        """A sort key: highest for the newest sequence of the last priority class, which makes way
+        first when memory is short."""
+        return self.request.priority, self.request.arrived, self.id
+
     def feed(self, drafted: int = 0, *, by_drafter: bool = False) -> None:
         """Note that a step feeds the newest token and so many drafted ones after it."""
         self.in_flight += 1

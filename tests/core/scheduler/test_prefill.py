@@ -1,35 +1,35 @@
 """Who may pass a prompt that is next and finds no room."""
 
+import pytest
+
+from omlx_server.core.scheduler.prefill import Prefills
 from tests.core.short import Short
 
-# Enough for three short rows, or for the long one alone.
-_MEMORY = 12_500
+# Beside two short rows both have room for a shorter prompt, but not for the long one. The long one
+# would have none beside the shorter one in the first.
+_LESS, _MORE = 12_500, 13_500
 
 
-def row_and_long(memory: int) -> Short:
-    """Owner a has a row; b's long prompt is next, and a's short one waits behind it."""
+def order_of_prompts(memory: int) -> list[str]:
+    """Two clients have a row each, and a is ahead. b's long prompt is next, and a's shorter one
+    comes after it."""
     run = Short(memory)
-    run.send("row", 10, 20, owner=b"a")
-    run.running("row")
+    run.send("a-row", 20, 20, owner=b"a")
+    run.send("b-row", 10, 20, owner=b"b")
+    run.running("a-row", "b-row")
+    run.step()
     run.send("long", 600, 3, owner=b"b")
-    run.now += 0.001
-    run.send("short", 10, 3, owner=b"a")
-    return run
-
-
-def order_of_prompts(run: Short) -> list[str]:
+    run.send("shorter", 100, 3, owner=b"a")
     run.finish_right()
     prompts = [chunk.prefill.request for step in run.steps for chunk in step.chunks]
-    return [name for name in dict.fromkeys(prompts) if name != "row"]
+    return [name for name in dict.fromkeys(prompts) if "row" not in name]
 
 
-def test_nobody_passes_who_would_leave_it_no_room() -> None:
-    assert order_of_prompts(row_and_long(_MEMORY)) == ["long", "short"]
+def test_nobody_passes_who_would_leave_it_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert order_of_prompts(_LESS) == ["long", "shorter"]
+    monkeypatch.setattr(Prefills, "_is_in_the_way", lambda *_: False)
+    assert order_of_prompts(_LESS) == ["shorter", "long"]
 
 
 def test_who_leaves_it_room_passes() -> None:
-    """Beside the row there is no room for the long one, beside the short one there is."""
-    run = row_and_long(_MEMORY)
-    run.watch.limit = 13_500
-    run.send("last", 10, 3, owner=b"a")
-    assert order_of_prompts(run)[0] != "last"
+    assert order_of_prompts(_MORE) == ["shorter", "long"]
