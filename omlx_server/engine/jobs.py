@@ -24,6 +24,10 @@ class Jobs:
     def __len__(self) -> int:
         return sum(map(len, self._jobs.values()))
 
+    @property
+    def clients(self) -> set[bytes]:
+        return set(self._jobs)
+
     def add(self, work: Work[object], answer: Future[object], client: bytes = b"") -> None:
         """Add a job of `client`, whose result the future `answer` gets. An exception ends this job
         only, and is raised there. Cancelling the future ends the job at its next turn."""

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import Any, Protocol
 
 from omlx_server.core.chunk_sizes import ChunkSizes
 from omlx_server.core.memory.guard import Relief
@@ -74,13 +74,23 @@ class Start:
     answer: Future[object]
 
 
+class Removable(Protocol):
+    """A loaded model: an instance that generates, or an encoder."""
+
+    @property
+    def weight_bytes(self) -> int: ...
+    def leave(self) -> None:
+        """Let go of everything that the model holds, its share of the account too."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class LoadModel:
     """Load a model, in slices of `work`. The future ends when the model can be used. Its counters
     are kept under `name`."""
 
     model: ModelId
-    work: Work[Any]
+    work: Work[Removable]
     answer: Future[object]
     name: str = ""
 

@@ -99,6 +99,15 @@ class StepLoop:
     def wants_a_turn(self) -> bool:
         return self.has_work or self._busy
 
+    @property
+    def clients(self) -> set[bytes]:
+        """Those who have requests here; nobody's, if it has failed."""
+        return set() if self.failed else self.instance.scheduler.queues.clients
+
+    def has_part(self, part: float, away: float = 0.0) -> None:
+        """Note its `part` of the device, and that it had none of it for `away` seconds."""
+        self.instance.scheduler.prefill_order.beside_others(part, away)
+
     def look(self) -> None:
         """Ask for a turn, because something may have changed for the instance's requests."""
         self._busy = True

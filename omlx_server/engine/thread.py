@@ -3,8 +3,9 @@
 One turn, in order:
 
     1. take in what came (requests, cancels, models to load or to unload)
-    2. a turn of each model's instance (engine/step_loop.py)
-    3. a slice of a model that is being loaded or unloaded, and one of a job, such as an embedding
+    2. a step of a model (engine/step_loop.py), or a slice of a job, such as an embedding: whose
+       turn it is (engine/device_turns.py)
+    3. a slice of a model that is being loaded or unloaded
 
 Each loaded model has a number. A model that is loaded again has another number.
 """
@@ -16,8 +17,9 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
+from functools import partial
 from queue import Empty, SimpleQueue
-from typing import Any, Protocol
+from typing import Any
 
 from omlx_server.compute.hardware import device, heap
 from omlx_server.core.cold.index import ColdReport
@@ -27,6 +29,7 @@ from omlx_server.core.memory.ledger import MemoryReport
 from omlx_server.core.work import Work, finish
 from omlx_server.engine.census import Census
 from omlx_server.engine.crashes import Crashes
+from omlx_server.engine.device_turns import DeviceTurns, part_of
 from omlx_server.engine.jobs import Jobs, settle
 from omlx_server.engine.memory.account import Account
 from omlx_server.engine.memory.audit import Audit
@@ -38,6 +41,7 @@ from omlx_server.engine.messages import (
     LoadModel,
     ModelId,
     Outbound,
+    Removable,
     Start,
     Status,
     Stop,
@@ -55,8 +59,8 @@ _log = logging.getLogger(__name__)
 _IDLE_BEAT_SECONDS = 1.0
 _CLAIM_BEAT_SECONDS = 0.02  # in which each job that waits for memory has a turn
 _BEAT_SECONDS = 0.5
-# The next turn of a conversation often comes sooner than this, and goes faster with the memory of
-# the last one.
+_JOBS = -1  # the number of all jobs in DeviceTurns
+# The next turn of a conversation often comes sooner, and goes faster with the last one's memory.
 _REST_SECONDS = 120.0
 # Requests of clients that start together come over 10 to 15 ms, a millisecond or two apart.
 _GATHER_SECONDS = 0.03
@@ -64,16 +68,6 @@ _QUIET_SECONDS = 0.003
 _GATHER_POLL_SECONDS = 0.001
 _CLOSING_SECONDS = 1.0
 _GONE = "the model is not loaded"
-
-
-class Resident(Protocol):
-    """A loaded model: an instance that generates, or an encoder."""
-
-    @property
-    def weight_bytes(self) -> int: ...
-    def leave(self) -> None:
-        """Let go of everything that the model holds, its share of the account too."""
-        ...
 
 
 class Engine(threading.Thread):
@@ -103,9 +97,10 @@ class Engine(threading.Thread):
         self._drain_seconds = 0.0
         self._rest_at = clock() + _REST_SECONDS
         self._jobs, self._moves = Jobs(), Jobs()
+        self._turns = DeviceTurns(clock)
         self.census = Census()
         self._report = Interval(REPORT_SECONDS)
-        self._models: dict[ModelId, Resident] = {}
+        self._models: dict[ModelId, Removable] = {}
         self._step_loops: dict[ModelId, StepLoop] = {}
         self.beat = clock()
         self.memory: MemoryReport | None = None
@@ -141,26 +136,58 @@ class Engine(threading.Thread):
         self._gather()
         self._turn_instances()
         self._look_after()
-        ended = [jobs.turn() for jobs in (self._moves, self._jobs)]
-        if any(ended):
-            for step_loop in self._step_loops.values():
-                step_loop.look()  # there may be room now for who waits for it
+        self._turn_jobs(self._moves)
         self._say()
 
     def _turn_instances(self) -> None:
-        """Give each model's step loop a turn. This is a function of its own, so that nothing refers
-        to an instance any more when a job unloads it."""
-        step_loops = [d for d in self._step_loops.values() if not d.failed]
-        at_work = [d for d in step_loops if d.has_work]
-        self._rest(busy=bool(at_work or self._jobs or self._moves))
+        """Give models and jobs the device, the next one if several have work. In a function of its
+        own, so nothing refers to an instance when a move unloads it."""
+        step_loops = {id: d for id, d in self._step_loops.items() if not d.failed}
+        at_work = [id for id, d in step_loops.items() if d.has_work]
+        others = bool(self._jobs or self._moves)
+        self._rest(busy=bool(at_work) or others)
+        turn = partial(StepLoop.turn, alone=len(at_work) < 2, jobs=others)
         if len(at_work) > 1:
-            for step_loop in at_work:
-                step_loop.finish_ahead()
-        now, jobs = self._clock(), bool(self._jobs or self._moves)
-        for step_loop in step_loops:
-            if step_loop.wants_a_turn or now - step_loop.status.beat > _BEAT_SECONDS:
-                step_loop.turn(alone=len(at_work) < 2, jobs=jobs)
-        self._watch(step_loops)
+            for id in at_work:
+                step_loops[id].finish_ahead()
+        if self._jobs and self._jobs_work:
+            at_work.append(_JOBS)
+        shared = at_work if len(at_work) > 1 else ()
+        if shared or self._turns.parts:
+            in_order = self._turns.in_order(self._clients() if shared else {})
+            next((user for user in in_order if self._turn_one(user, turn)), None)
+        now = self._clock()
+        for id, step_loop in step_loops.items():
+            is_late = now - step_loop.status.beat > _BEAT_SECONDS
+            if id in self._turns.parts and is_late:
+                self._turn_one(id, turn)
+            elif is_late or (step_loop.wants_a_turn and id not in shared):
+                turn(step_loop)
+        if self._jobs and _JOBS not in shared:
+            self._turn_jobs(self._jobs)
+        self._watch([*step_loops.values()])
+
+    def _clients(self) -> dict[int, set[bytes]]:
+        """The clients of each model, and of the jobs."""
+        clients = {id: d.clients for id, d in self._step_loops.items()}
+        return clients | {_JOBS: self._jobs.clients if self._jobs_work else set()}
+
+    def _turn_one(self, user: int, turn: Callable[[StepLoop], None]) -> bool:
+        """Give the device to one of several. Returns whether it has computed something."""
+        with self._turns.turn(user) as away:
+            if user == _JOBS:
+                self._turn_jobs(self._jobs)
+                return True
+            step_loop = self._step_loops[user]
+            step_loop.has_part(self._turns.parts[user], away)
+            turn(step_loop)
+            return step_loop.moves
+
+    def _turn_jobs(self, jobs: Jobs) -> None:
+        """Do a slice of one of them."""
+        if jobs.turn():
+            for step_loop in self._step_loops.values():
+                step_loop.look()  # there may be room now for who waits for it
 
     def _watch(self, step_loops: Sequence[StepLoop]) -> None:
         """After the turns: look for requests that wait for nothing. An idle thread looks each
@@ -261,6 +288,7 @@ class Engine(threading.Thread):
                 if step_loop is None:
                     self._publish(ended(request, _GONE))
                 else:
+                    step_loop.has_part(part_of(id, request.owner, self._clients()))
                     step_loop.admit(request)
             case Cancel(id, request_id, index):
                 if id in self._step_loops:
@@ -306,7 +334,7 @@ class Engine(threading.Thread):
 
     # -- models come and go --------------------------------------------------------------
 
-    def _load(self, id: ModelId, work: Work[Resident], name: str) -> Work[None]:
+    def _load(self, id: ModelId, work: Work[Removable], name: str) -> Work[None]:
         try:
             model = yield from work
         finally:

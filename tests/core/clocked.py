@@ -89,7 +89,7 @@ class Clocked(Run):
     def tell_pace(self, tokens: int) -> None:
         """As if so many tokens of short prompts had been computed."""
         chunk = Chunk(SequenceId(RequestId("first"), 0), 0, (1,) * 80)
-        predictions = self.scheduler._prefill_order.predictions
+        predictions = self.scheduler.prefill_order.predictions
         for _ in range(tokens // 80):
             predictions.pace.took(self._timed.pace.of(chunk), [chunk])
         for _ in range(200):

@@ -76,8 +76,8 @@ def test_a_chat_does_not_wait_for_the_other_conversations_of_its_client(
     monkeypatch.setattr("tests.core.simulator.STOP", -1)
     run = Run(LIMITS, KV)
     for number in range(30):
-        own = {"conversation": b"%d" % number, "arrived": run.now}
-        run.scheduler.add(make_request(f"stream{number}", 5 + number, LONG, owner=b"a", **own))
+        name, own = f"stream{number}", b"%d" % number
+        run.scheduler.add(make_request(name, 5 + number, LONG, owner=b"a", conversation=own))
     settle(run)
     chat = make_request("chat", 5, 1, owner=b"a", conversation=b"chat", arrived=run.now)
     run.scheduler.add(chat)

@@ -83,12 +83,12 @@ class World:
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
         self.now = 0.0
+        self.runners: list[PretendRunner] = []
         self.account = Account(plan.memory or 1 << 40)
-        self.engine = Engine(self._note, clock=lambda: self.now)
+        self.engine = Engine(self._note, clock=lambda: self.now + self._worked_for)
         self.worker = PretendWorker(plan.fates, lambda: self.now)
         self.cold = self._cold_tier()
         self.pins = Pins()
-        self.runners: list[PretendRunner] = []
         self.step_loops: list[StepLoop] = []
         for number in range(len(plan.layouts)):
             self._load(number)
@@ -179,6 +179,11 @@ class World:
         engine = self.engine
         return engine._is_at_rest and not engine._jobs and engine.inbox.empty()
 
+    @property
+    def _worked_for(self) -> float:
+        """Seconds that this turn has taken."""
+        return sum(runner.seconds for runner in self.runners)
+
     def _turn(self) -> None:
         resting = self._is_at_rest
         if resting:
@@ -217,21 +222,19 @@ class World:
         """As `Engine._turn`, which also waits for messages on a clock of its own."""
         engine = self.engine
         engine._take_in(wait=False)
-        before = [runner.worked for runner in self.runners]
+        before, jobs = [runner.worked for runner in self.runners], bool(engine._jobs)
         could = [could_go_on(step_loop) for step_loop in self.step_loops]
         engine._turn_instances()
         engine._look_after()
         self.account.trim()
         for number, step_loop in enumerate(self.step_loops):
-            idle = self.runners[number].worked == before[number]
+            # One has the device at a time.
+            idle = not jobs and [runner.worked for runner in self.runners] == before
             if idle and self._could[number] and could[number] and could_go_on(step_loop):
                 raise Stop("two steps were empty while somebody could go on")
             self._could[number] = idle and could[number]
-        if engine._jobs.turn():
-            for step_loop in self.step_loops:
-                step_loop.look()
         self.turns += any(r.worked > b for r, b in zip(self.runners, before, strict=True))
-        self.now += 0.001 + sum(runner.seconds for runner in self.runners)
+        self.now += 0.001 + self._worked_for
         for runner in self.runners:
             runner.seconds = 0.0
         self._beat_at = self.now + _BEAT

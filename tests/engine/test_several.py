@@ -47,6 +47,28 @@ def test_streams_of_all_models_go_on_beside_each_other(directory: Path) -> None:
     play(scene())
 
 
+def test_models_that_are_at_work_know_their_part_of_the_device(directory: Path) -> None:
+    async def scene() -> None:
+        async with several(directory) as house:
+            clients = [await house.load(kind) for kind in KINDS[:2]]
+            loops = house.engine._engine._step_loops.values()
+            one, other = (d.instance.scheduler.prefill_order.predictions for d in loops)
+            streams = [
+                await client.submit(request(str(i), PROMPTS[i], 20_000))
+                for i, client in enumerate(clients)
+            ]
+            for stream in streams:
+                await some(stream, 5)
+            assert (one.part, other.part) == (0.5, 0.5)
+            streams[1].close()
+            await until(lambda: not clients[1].status.load.running)
+            await collect(await clients[0].submit(request("alone", PROMPTS[2], 3)))
+            assert one.part == 1.0
+            streams[0].close()
+
+    play(scene())
+
+
 def test_models_come_and_go_while_another_one_answers(directory: Path) -> None:
     async def scene() -> None:
         async with several(directory) as house:

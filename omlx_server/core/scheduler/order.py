@@ -110,6 +110,12 @@ class PrefillOrder:
         self._limits = self.predictions.limits = limits
         self._decoding.change(limits.decode_share)
 
+    def beside_others(self, part: float, away: float) -> None:
+        """Note that others have the device too: its model has a `part` of it, and had nothing for
+        the last `away` seconds."""
+        self.predictions.part = part
+        self._begun += away
+
     # -- the time of steps -------------------------------------------------------------------
 
     def begin(self, now: float) -> None:
@@ -185,7 +191,7 @@ class PrefillOrder:
         """`prefills`, all that wait or are being computed, in the order of their turns."""
         self.is_empty = not prefills
         if not self._limits.fair:
-            return sorted(prefills, key=_as_they_came)
+            return sorted(prefills, key=lambda p: (p.request.priority, p.request.arrived, p.order))
         rows = self._planned[-1].rows if self._planned else ()
         requests = [p.request for p in prefills] + [row.request for row in rows]
         self._times.settle({request.owner_path for request in requests})
@@ -267,8 +273,3 @@ class PrefillOrder:
         """The size of a prompt with so many tokens left to compute, as an index into SIZES."""
         chunk = self._limits.prefill_chunk_tokens
         return (tokens > _SHORT * chunk) + (tokens > _MEDIUM * chunk)
-
-
-def _as_they_came(prefill: Prefill) -> tuple[float, ...]:
-    request = prefill.request
-    return request.priority, request.arrived, prefill.order

@@ -77,6 +77,8 @@ class Predictions:
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
         self.pace = Pace()
+        self.part = 1.0
+        """Which part of the device this model has."""
         self._decode = self._row_token = _UNKNOWN_TOKEN
         self._answer = float(_UNKNOWN_ANSWER)
 
@@ -103,7 +105,8 @@ class Predictions:
         reading = self.pace.seconds(stop - prefill.remaining, stop)
         tokens = max(map(self._left, prefill.sequences))
         stay = min(STAY_SECONDS, tokens * self._decode) / limits.max_batch_size
-        return reading / (1 - limits.decode_share) + (chunks + 1) * self._decode + stay
+        seconds = reading / (1 - limits.decode_share) + (chunks + 1) * self._decode + stay
+        return seconds / self.part
 
     def step(self, chunks: Sequence[Chunk]) -> float:
         """Seconds of a step with these `chunks`, which may be empty, and a decode."""

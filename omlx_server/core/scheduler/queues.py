@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 
 from omlx_server.core.blocks.lookup import BlocksInUse, PrefixHandle
+from omlx_server.core.clients import may_wait
 from omlx_server.core.prefix_cache.prefix_cache import PrefixCache
 from omlx_server.core.request import Request, RequestId
 from omlx_server.core.scheduler.sequence import Prefill, Sequence
@@ -46,6 +47,10 @@ class SequenceQueues:
         """The sequences that are rows, or whose newest token was not read yet when they left."""
         places = self.running, self.finishing, self.preempted
         return [sequence for place in places for sequence in place.values()]
+
+    @property
+    def clients(self) -> set[bytes]:
+        return {sequence.request.owner for sequence in self.sequences()}
 
     def row(self, id: SequenceId) -> Sequence | None:
         return self.running.get(id) or self.finishing.get(id) or self.preempted.get(id)
@@ -98,16 +103,12 @@ class SequenceQueues:
         return rows + [prefill.request for prefill in self.active]
 
     def has_place_for(self, request: Request, most: int) -> bool:
-        """Whether a request may wait beside `most` others. Half as many again may wait, for clients
-        that have less than their share of these places; where there is but one client, for
-        conversations."""
+        """Whether a request may wait beside `most` others. Their owners are clients; where there is
+        but one, its conversations."""
         queued = {prefill.request.id: prefill.request for prefill in self.waiting}.values()
-        if not most <= len(queued) < most + most // 2:
-            return len(queued) < most
         depth = 1 if len({other.owner for other in (*queued, request)}) > 1 else 2
-        own = request.owner_path[:depth]
         held = Counter(other.owner_path[:depth] for other in queued)
-        return held[own] * len({*held, own}) < most
+        return may_wait(held, request.owner_path[:depth], most)
 
     def check_invariants(self) -> None:
         """Raise AssertionError when the bookkeeping contradicts itself."""

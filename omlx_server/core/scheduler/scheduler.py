@@ -38,8 +38,8 @@ _LONGEST_RETRY = 600
 
 class Scheduler:
     """Turns requests into steps and sampled tokens into events. `queues` has all sequences;
-    `admission` says what fits. Without a `guard` memory is not watched, without `speculation`
-    nothing is drafted."""
+    `prefill_order` says whose turn it is, `admission` what fits. Without a `guard` memory is not
+    watched, without `speculation` nothing is drafted."""
 
     def __init__(
         self,
@@ -52,12 +52,12 @@ class Scheduler:
         self._most_rows = limits.max_batch_size
         self._cache = cache
         self.admission = Admission(guard, cache, limits.grouping)
-        self._prefill_order = PrefillOrder(limits)
+        self.prefill_order = PrefillOrder(limits)
         self.queues = SequenceQueues(cache)
         self._steadiness = Steadiness(self.queues)
-        self._prefills = Prefills(limits, cache, self.queues, self.admission, self._prefill_order)
+        self._prefills = Prefills(limits, cache, self.queues, self.admission, self.prefill_order)
         self._drafts = Drafts(speculation, cache.layout)
-        self._making_way = MakingWay(cache, self.queues, self.admission, self._prefill_order)
+        self._making_way = MakingWay(cache, self.queues, self.admission, self.prefill_order)
 
     def change(self, limits: Limits) -> None:
         """Use other `limits` from now on. Sequences keep their rows and places in the queue. Raises
@@ -66,7 +66,7 @@ class Scheduler:
             raise ValueError("chunks can't change their size")
         self._limits = self._prefills.limits = limits
         self._most_rows = max(self._most_rows, limits.max_batch_size)
-        self._prefill_order.change(limits)
+        self.prefill_order.change(limits)
 
     def all_fit(self, guard: MemoryGuard) -> bool:
         """Whether all sequences that are here would fit under another `guard`, one prompt at a
@@ -94,7 +94,7 @@ class Scheduler:
     def bound(self, request: Request, now: float) -> float:
         """Within how many seconds a request that was just added has the first token of each of its
         choices (`PrefillOrder.longest_wait`). 0 where that is not known."""
-        seconds = self._prefill_order.longest_wait(request, self._prompts())
+        seconds = self.prefill_order.longest_wait(request, self._prompts())
         for prefill in self.queues.waiting:
             if prefill.request is request and seconds:
                 prefill.tell(now + seconds)
@@ -176,14 +176,14 @@ class Scheduler:
         the step's tokens from now on."""
         queues = self.queues
         queues.retire_exhausted()
-        self._prefill_order.begin(now)
+        self.prefill_order.begin(now)
         self._making_way.make_way(self._limits, self._at_work, now)
         drops, tails, ended = queues.take_drops()
         rows = list(queues.running.values())
         planned, row_cuts = self._advance_rows(now)
         plan = self._prefills.plan(now, ended, decoding=bool(rows))
         drops += queues.take_drops()[0]  # prompts that made room for another one
-        self._prefill_order.planned(rows, plan.prompts, plan.chunks)
+        self.prefill_order.planned(rows, plan.prompts, plan.chunks)
         if not (drops or rows or plan.chunks):
             return None
         return Step(
@@ -207,7 +207,7 @@ class Scheduler:
 
     def chunks_took(self, chunks: tuple[Chunk, ...], seconds: float) -> None:
         """Note that the chunks of a step, the newest or one shortly before it, took `seconds`."""
-        self._prefill_order.read(chunks, seconds)
+        self.prefill_order.read(chunks, seconds)
 
     def keep(
         self, cut: Cut, block: Size | None, checkpoint: Size | None
@@ -261,7 +261,7 @@ class Scheduler:
         came: dict[str, float] = {}
         for prefill in self.queues.waiting:
             if not prefill.has_answered:
-                size = SIZES[self._prefill_order.size(prefill.target)]
+                size = SIZES[self.prefill_order.size(prefill.target)]
                 arrived = prefill.request.arrived
                 came[size] = min(arrived, came.get(size, arrived))
         return came
@@ -324,14 +324,14 @@ class Scheduler:
         sampling = sequence.request.sampling
         if token.id in sampling.stop_ids and len(sequence.output) >= sampling.min_tokens:
             sequence.ended_by = token.id
-            self._prefill_order.predictions.answered(len(sequence.output))
+            self.prefill_order.predictions.answered(len(sequence.output))
             return self._end(sequence, FinishReason.STOP, rejected=rejected)
         sequence.output.append(token.id)
         finish = FinishReason.STOP if done else None
         if len(sequence.output) == sampling.max_tokens:
             finish = finish or FinishReason.LENGTH
         if finish:
-            self._prefill_order.predictions.answered(len(sequence.output))
+            self.prefill_order.predictions.answered(len(sequence.output))
             self.queues.remove(sequence)
         return TokenEvent(
             *sequence.id,
@@ -353,7 +353,7 @@ class Scheduler:
 
     def _retry_after(self, request: Request) -> int:
         """Seconds until the prompts that are here have their first tokens."""
-        seconds = self._prefill_order.backlog(request, self._prompts())
+        seconds = self.prefill_order.backlog(request, self._prompts())
         return min(_LONGEST_RETRY, math.ceil(max(1.0, seconds)))
 
     # -- when memory is short ------------------------------------------------------------

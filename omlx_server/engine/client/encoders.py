@@ -12,10 +12,10 @@ from omlx_server.core.encoded import Encoded
 from omlx_server.engine.client.model_client import ModelClient
 from omlx_server.engine.memory.account import MemoryShare
 from omlx_server.engine.memory.reservations import JobRoom
-from omlx_server.engine.thread import Resident
+from omlx_server.engine.messages import Removable
 
 M = TypeVar("M")
-R = TypeVar("R", bound=Resident)
+R = TypeVar("R", bound=Removable)
 
 
 class EncoderModel(Generic[M]):

@@ -11,7 +11,7 @@ from itertools import count
 from typing import Any, TypeVar, cast
 
 from omlx_server.compute.hardware import heap
-from omlx_server.core.clients import CLIENT
+from omlx_server.core.clients import CLIENT, may_wait
 from omlx_server.core.cold.index import ColdReport
 from omlx_server.core.memory.ledger import MemoryReport
 from omlx_server.core.request import FinishReason, RequestId, TokenEvent
@@ -169,9 +169,7 @@ class AsyncEngine:
         QueueFull when 128 are under way; a client with less than its share of these may have half
         as many more."""
         client, jobs = CLIENT.get(), self._jobs
-        clients = len(jobs.keys() | {client})
-        most = _MAX_JOBS * 3 // 2 if (jobs[client] + 1) * clients <= _MAX_JOBS else _MAX_JOBS
-        if jobs.total() >= most:
+        if not may_wait(jobs, client, _MAX_JOBS):
             raise QueueFull(f"{jobs.total()} jobs are waiting already", retry_after=1)
         jobs[client] += 1
         try:

@@ -18,14 +18,13 @@ from omlx_server.engine import adapter_jobs, image_jobs
 from omlx_server.engine.client.adapter_loads import AdapterLoads
 from omlx_server.engine.client.engine_client import AsyncEngine
 from omlx_server.engine.client.generation import Generation
-from omlx_server.engine.messages import Call, ModelId, State, Status, Submit
+from omlx_server.engine.messages import Call, ModelId, Removable, State, Status, Submit
 from omlx_server.engine.model_instance import ModelInstance
 from omlx_server.engine.scoring import scored
-from omlx_server.engine.thread import Resident
 from omlx_server.errors import NoMemory, NotNow, Unavailable
 
 A = TypeVar("A")
-M = TypeVar("M", bound=Resident)
+M = TypeVar("M", bound=Removable)
 
 
 async def _nobody_leaves() -> bool:

@@ -108,6 +108,18 @@ def test_the_wait_that_is_told_follows_from_the_pace_and_what_is_before() -> Non
     assert turns.longest_wait(newcomer, before) == pytest.approx(3 * work + 5)
     worse = [prefill("w", 900, owner=B, priority=1)]
     assert turns.longest_wait(newcomer, worse) == 5
+    turns.beside_others(0.25, 0.0)
+    assert turns.longest_wait(newcomer, before) == pytest.approx(3 * 4 * work + 5)
+
+
+def test_rows_are_not_charged_for_the_time_of_other_models() -> None:
+    turns = PrefillOrder(Limits())
+    in_order(turns, 0, prefill("a", 5, owner=A), prefill("b", 5, owner=B))
+    turns.begin(0)
+    turns.planned([row("a", owner=A)], [])
+    turns.beside_others(0.5, 3.0)
+    turns.begin(4.0)
+    assert lead(turns, A, B) == pytest.approx(4.0 - 3.0)
 
 
 def test_who_would_miss_its_told_time_goes_first() -> None:

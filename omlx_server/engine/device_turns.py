@@ -1,0 +1,62 @@
+"""Whose turn the device is, where several models, or a model and jobs, have work. mlx thread.
+
+Each client has an equal part of the device, divided among what it uses: models, and all jobs
+together. A model has the parts of its clients, and who got least of what it has is next.
+"""
+
+import time
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
+
+from omlx_server.core.virtual_times import VirtualTimes
+
+# A turn counts for as much at least, so who does nothing in its turns does not keep them.
+_LEAST_SECONDS = 0.001
+
+
+class DeviceTurns:
+    """Turns of several users of the device, which have numbers."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._times = VirtualTimes()
+        self._ended: dict[int, float] = {}
+        self.parts: dict[int, float] = {}
+        """Of all users, when they were last put into order."""
+
+    def in_order(self, clients: Mapping[int, Collection[bytes]]) -> list[int]:
+        """The users that have clients, in the order of their turns."""
+        clients = {user: those for user, those in clients.items() if those}
+        self.parts = parts_of(clients)
+        self._ended = {user: end for user, end in self._ended.items() if user in clients}
+        self._times.settle({_owner(user) for user in clients})
+        return sorted(clients, key=lambda user: (self._times.rank(_owner(user)), user))
+
+    @contextmanager
+    def turn(self, user: int) -> Iterator[float]:
+        """While it lasts, a user has the device. Gives the seconds since its turn before, if it has
+        had work since."""
+        begun = self._clock()
+        yield begun - self._ended.get(user, begun)
+        self._ended[user] = self._clock()
+        seconds = max(_LEAST_SECONDS, self._ended[user] - begun)
+        self._times.charge(_owner(user), seconds / self.parts[user])
+
+
+def part_of(user: int, client: bytes, clients: Mapping[int, Collection[bytes]]) -> float:
+    """The part of the device that a user will have with one more client."""
+    return parts_of({**clients, user: {*clients[user], client}})[user]
+
+
+def parts_of(clients: Mapping[int, Collection[bytes]]) -> dict[int, float]:
+    """Each user's part of the device, from the clients of each one."""
+    uses = Counter(client for those in clients.values() for client in set(those))
+    return {
+        user: sum(1 / uses[client] for client in set(those)) / max(1, len(uses))
+        for user, those in clients.items()
+    }
+
+
+def _owner(user: int) -> tuple[bytes]:
+    return (b"%d" % user,)
