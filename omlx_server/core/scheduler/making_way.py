@@ -89,11 +89,11 @@ class MakingWay:
         """Rows and prompts under way that may make way, in the order in which they do."""
         at_work: list[Sequence | Prefill] = [*self._queues.running.values(), *self._queues.active]
         going = [one for one in at_work if self._may_go(one, first, now)]
-        return sorted(going, key=lambda one: self._place(one, first), reverse=True)
-
-    def _place(self, one: Sequence | Prefill, first: Prefill) -> tuple[float, ...]:
-        lead = self._order.lead(one.request, first.request)
-        return one.request.priority, lead, self._order.due(one)
+        lead, due = self._order.lead, self._order.due
+        going.sort(
+            key=lambda one: (-one.request.priority, -lead(one.request, first.request), -due(one))
+        )
+        return going
 
     def _may_go(self, one: Sequence | Prefill, first: Prefill, now: float) -> bool:
         """Whether a row or a prompt under way may go for a prompt that waits. A row that has not
@@ -105,7 +105,7 @@ class MakingWay:
             return False
         if request.priority > first.request.priority or (first.is_urgent and _is_later(one, first)):
             return True
-        if isinstance(one, Prefill) and one.is_urgent:
+        if isinstance(one, Prefill) and (one.is_urgent or not order.can_begin_anew(one, now)):
             return False
         lead, lost = order.lead(request, first.request), self._lost(one)
         if not lead:

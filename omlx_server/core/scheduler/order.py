@@ -7,9 +7,8 @@ which advance by the device seconds that their prompts and rows take. Prompts ar
     2. those that would else miss the time that was told for their first token, by that time: they
        have half of the time while others wait
     3. by the virtual time of their client: the one that is furthest behind is next
-    4. of one client, by the virtual time that their conversation will have after its next turn:
-       when its next prompt is answered, or `TURN_SECONDS` of it. So a short one does not wait until
-       all other conversations had a turn
+    4. of one client, by the virtual time that their conversation has after its next turn: an
+       answer, or `TURN_SECONDS`. So a short one does not wait until all others had a turn
     5. of one conversation, by `due`: its time when they came, and `_STRETCH` times the work that
        they are predicted to be. So short ones pass long ones, but not for ever
 
@@ -111,8 +110,7 @@ class PrefillOrder:
         self._decoding.change(limits.decode_share)
 
     def beside_others(self, part: float, away: float) -> None:
-        """Note that others have the device too: its model has a `part` of it, and had nothing for
-        the last `away` seconds."""
+        """Note that its model has a `part` of the device, and had nothing for `away` seconds."""
         self.predictions.part = part
         self._begun += away
 
@@ -175,8 +173,7 @@ class PrefillOrder:
             self._times.charge(owner, part)
 
     def found_no_room(self, first: Prefill, seconds: float) -> None:
-        """Note that the prompt whose turn it is did not get in for `seconds`. Urgent ones need not
-        wait until it does."""
+        """Note that the next prompt found no room for `seconds`: urgent ones need not wait."""
         if not first.is_urgent:
             self._urgency.others_had(seconds)
 
@@ -240,8 +237,7 @@ class PrefillOrder:
             prefill.is_urgent |= until <= latest.get(priority, -math.inf)
 
     def _ends(self, prefills: Sequence[Prefill]) -> dict[tuple[int, Owner], float]:
-        """The virtual time of each conversation after its next turn, which is that of its first of
-        `prefills`; for each priority class."""
+        """The virtual time of each conversation after its next turn, for each priority class."""
         ends = dict[tuple[int, Owner], float]()
         for prefill in prefills:
             owner = prefill.request.owner_path
@@ -249,6 +245,11 @@ class PrefillOrder:
                 turn = min(self.predictions.prompt(prefill), TURN_SECONDS)
                 ends[key] = self._times.rank(owner)[-1] + turn
         return ends
+
+    def can_begin_anew(self, prefill: Prefill, now: float) -> bool:
+        """Whether a prompt under way that makes way can still be in time."""
+        work = self.predictions.first_token(prefill, anew=True)
+        return prefill.told is None or now + _URGENT * work + _URGENT_MORE < prefill.told
 
     def _rank(self, prefill: Prefill, ends: Mapping[tuple[int, Owner], float]) -> tuple[float, ...]:
         request = prefill.request

@@ -96,13 +96,14 @@ class Predictions:
         """Note the length of an answer that has ended."""
         self._answer += _NEWEST_ANSWER * (tokens - self._answer)
 
-    def first_token(self, prefill: Prefill) -> float:
+    def first_token(self, prefill: Prefill, *, anew: bool = False) -> float:
         """Seconds until the first token of a prompt that has all prefill time to itself, beside
         rows that decode once for each chunk, keep their share of the time, and stay for a moment
-        before they make way."""
+        before they make way. `anew`: it begins where it did before."""
         limits, stop = self.limits, prefill.target
-        chunks = math.ceil(prefill.remaining / limits.prefill_chunk_tokens)
-        reading = self.pace.seconds(stop - prefill.remaining, stop)
+        start = prefill.restored if anew else stop - prefill.remaining
+        chunks = math.ceil((stop - start) / limits.prefill_chunk_tokens)
+        reading = self.pace.seconds(start, stop)
         tokens = max(map(self._left, prefill.sequences))
         stay = min(STAY_SECONDS, tokens * self._decode) / limits.max_batch_size
         seconds = reading / (1 - limits.decode_share) + (chunks + 1) * self._decode + stay
