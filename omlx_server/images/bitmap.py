@@ -12,10 +12,12 @@ Pixels = npt.NDArray[np.uint8]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Bitmap:
-    """`pixels` is [height, width, 3], red, green and blue. It becomes read-only here. `digest` has
-    32 bytes, over size and pixels: two files with the same pixels are the same image."""
+    """`pixels` is [rows, columns, 3], red, green and blue. It becomes read-only here. `size` is the
+    image's height and width, of which there may be fewer pixels. `digest` has 32 bytes, over size
+    and pixels: two files with the same pixels are the same image."""
 
     pixels: Pixels = field(repr=False)
+    size: tuple[int, int] = (0, 0)
     digest: bytes = field(init=False)
 
     def __post_init__(self) -> None:
@@ -23,15 +25,17 @@ class Bitmap:
         if pixels.dtype != np.uint8 or pixels.ndim != 3 or pixels.shape[2] != 3 or not pixels.size:
             raise ValueError(f"these are no pixels of an image: {pixels.dtype} {pixels.shape}")
         pixels.flags.writeable = False
-        digest = hashlib.sha256(struct.pack("<II", *pixels.shape[:2]))
+        size = self.size if all(self.size) else pixels.shape[:2]
+        object.__setattr__(self, "size", size)
+        digest = hashlib.sha256(struct.pack("<II", *size))
         digest.update(pixels.data)
         object.__setattr__(self, "pixels", pixels)
         object.__setattr__(self, "digest", digest.digest())
 
     @property
     def height(self) -> int:
-        return int(self.pixels.shape[0])
+        return self.size[0]
 
     @property
     def width(self) -> int:
-        return int(self.pixels.shape[1])
+        return self.size[1]

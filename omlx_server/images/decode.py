@@ -38,7 +38,7 @@ def decode(header: Header, *, param: str | None = None) -> Bitmap:
             param=param,
         ) from None
     try:
-        return Bitmap(upright(pillow.decode(header), header.orientation))
+        return Bitmap(upright(pillow.decode(header), header.orientation), header.upright)
     except BadRequest as error:
         raise BadRequest(error.message, param=param) from None
 

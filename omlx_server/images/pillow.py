@@ -35,6 +35,8 @@ def decode(header: Header) -> Pixels:
         file = _FILES[header.kind](BytesIO(header.data))
         if file.size != (header.width, header.height):
             raise broken(header.kind, "it has two sizes")
+        if header.scale > 1:
+            file.draft(None, (header.width // header.scale, header.height // header.scale))
         file.load()
         image = _over_white(file)
     except _BROKEN:

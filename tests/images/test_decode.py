@@ -18,6 +18,7 @@ from omlx_server.errors import BadRequest
 from omlx_server.images.bitmap import Bitmap
 from omlx_server.images.decode import decode, inspect, upright
 from omlx_server.images.formats.header import Bounds
+from omlx_server.images.resize import Resample, resize
 from tests.images.files import (
     FORMATS,
     animated,
@@ -248,10 +249,45 @@ def test_a_declared_name_counts_for_nothing_and_bytes_decide() -> None:
 
 def test_scans_are_counted_in_the_work_and_in_the_memory() -> None:
     few, once = inspect(progressive(10)), inspect(encoded(np.zeros((64, 64, 3), np.uint8), "JPEG"))
-    assert few.pillow_bytes > once.pillow_bytes
+    assert few.codec_bytes > once.codec_bytes == 0
     assert bitmap_of(progressive(100)).width == 64
     with pytest.raises(BadRequest, match="takes too long"):
         inspect(progressive(10), bounds=Bounds(most_scanned=64 * 64 * 9))
+
+
+@pytest.mark.parametrize("orientation", [1, 6])
+@pytest.mark.parametrize(("side", "scale"), [(80, 1), (60, 2), (25, 4), (12, 8), (5, 8)])
+def test_a_large_jpeg_is_decoded_with_fewer_pixels(side: int, scale: int, orientation: int) -> None:
+    """Never fewer than twice those it will be resized to."""
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    smooth = np.asarray(Image.fromarray(RGB[:6, :5]).resize((250, 303), Image.Resampling.BICUBIC))
+    whole = inspect(encoded(smooth, "JPEG", exif=exif, quality=95, subsampling=0))
+    header = whole.scaled_for(side, side)
+    assert header.scale == scale
+    assert (header.peak_bytes < whole.peak_bytes) == (scale > 1)
+    bitmap = decode(header)
+    assert (bitmap.height, bitmap.width) == whole.upright
+    assert bitmap.pixels.shape[:2] == tuple(-(-edge // scale) for edge in whole.upright)
+    small, exact = (
+        resize(made.pixels, side, side, Resample.BICUBIC).astype(int)
+        for made in (bitmap, decode(whole))
+    )
+    assert abs(small - exact).mean() < 6
+
+
+def test_other_formats_are_decoded_whole() -> None:
+    large = np.zeros((400, 400, 3), np.uint8)
+    for kind in ("PNG", "WEBP", "GIF"):
+        assert inspect(encoded(large, kind)).scaled_for(20, 20).scale == 1
+
+
+def test_images_of_other_sizes_are_others_though_their_pixels_are_the_same() -> None:
+    digests = {
+        decode(inspect(encoded(np.zeros((401, edge, 3), np.uint8), "JPEG")).scaled_for(9, 9)).digest
+        for edge in (401, 402)
+    }
+    assert len(digests) == 2
 
 
 def test_bounds_are_exact_and_the_field_is_named() -> None:

@@ -18,7 +18,6 @@ from omlx_server.api.worker_threads import Turns
 from omlx_server.core.images import ImageSpan
 from omlx_server.errors import BadRequest
 from omlx_server.images.decode import decode, inspect
-from omlx_server.images.formats.header import Header
 from omlx_server.images.prepare.prepared import (
     Detail,
     Floats,
@@ -62,30 +61,31 @@ class GivenImage:
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """What is remembered of a file: the size and the digest of its bitmap, and the most bytes that
-    decoding it holds."""
+    """What is remembered of a file: the size and the digest of its bitmap, its size as the model
+    sees it closely, and the most bytes that decoding it holds. Sizes are height and width."""
 
-    height: int
-    width: int
+    size: tuple[int, int]
     digest: bytes
+    seen: tuple[int, int]
     peak_bytes: int
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ReadImage:
     """An image of a request, for one model. `data` is its file; `digest` is that of what will be
-    prepared of it; `making_bytes` is the most that `prepared` holds at once, its result
-    included."""
+    prepared of it; `making_bytes` is the most that `prepared` holds at once, its result included.
+    The model sees it in the size `seen` where it looks closely."""
 
     data: bytes = field(repr=False)
     preparer: Preparer
     plan: Plan
     digest: bytes
     making_bytes: int
+    seen: tuple[int, int]
 
     def prepared(self) -> Prepared:
         """Decode the file and prepare its pixels for the tower, which takes a while."""
-        return self.preparer.prepare(decode(inspect(self.data)))
+        return self.preparer.prepare(decode(inspect(self.data).scaled_for(*self.seen)))
 
     def runs(self) -> tuple[ImageSpan, ...]:
         """The runs of image tokens that show it."""
@@ -150,16 +150,24 @@ class ImageReader:
             known = self._known.get(key)
             if known is None:
                 header = await run(lambda _: inspect(data, param=given.param))
+                seen = self._plan(header.upright, given).size
+                header = header.scaled_for(*seen)
                 async with self.set_aside(header.peak_bytes):
-                    known = await run(lambda _: _decoded(header, given.param))
+                    digest = await run(lambda _: decode(header, param=given.param).digest)
+                known = _Known(header.upright, digest, seen, header.peak_bytes)
             self._remember(key, known)
         preparer = self._preparers[given.low]
+        plan = self._plan(known.size, given, low=given.low)
+        making = known.peak_bytes + plan.working_bytes + plan.pixel_bytes
+        digest = preparer.digest(known.digest)
+        return ReadImage(data, preparer, plan, digest, making, known.seen)
+
+    def _plan(self, size: tuple[int, int], given: GivenImage, *, low: bool = False) -> Plan:
+        """What an image of this height and width takes."""
         try:
-            plan = preparer.plan(known.height, known.width)
+            return self._preparers[low].plan(*size)
         except BadRequest as error:
             raise BadRequest(error.message, param=given.param) from None
-        making = known.peak_bytes + plan.working_bytes + plan.pixel_bytes
-        return ReadImage(data, preparer, plan, preparer.digest(known.digest), making)
 
     def shown(self, image: ReadImage) -> Shown:
         """How the model's prompt shows an image."""
@@ -176,8 +184,3 @@ def _file(given: GivenImage) -> tuple[bytes, bytes]:
     """The bytes of an image's file, and their digest."""
     data = from_image_url(given.url, param=given.param)
     return data, blake2b(data, digest_size=32).digest()
-
-
-def _decoded(header: Header, param: str) -> _Known:
-    bitmap = decode(header, param=param)
-    return _Known(bitmap.height, bitmap.width, bitmap.digest, header.peak_bytes)

@@ -1,6 +1,6 @@
 """What is known about an image before it is decoded."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from omlx_server.errors import BadRequest
@@ -24,7 +24,8 @@ class Header:
     """`width` and `height` are as the file stores them, before `orientation` is applied, which is
     EXIF's: 1 to 8, where 1 is upright. `data` is the file without what its pixels don't need.
     `pillow_bytes` is the most that Pillow holds at once for each pixel. `deep` says that samples
-    have 16 bits."""
+    have 16 bits. Decoding makes one pixel of `scale` times `scale`; the codec holds `codec_bytes`
+    for each of the file's."""
 
     kind: Kind
     width: int
@@ -33,10 +34,25 @@ class Header:
     pillow_bytes: int
     orientation: int = 1
     deep: bool = False
+    scale: int = 1
+    codec_bytes: int = 0
 
     @property
     def pixels(self) -> int:
         return self.width * self.height
+
+    @property
+    def upright(self) -> tuple[int, int]:
+        """Height and width of the image as it is shown."""
+        size = self.height, self.width
+        return size if self.orientation < 5 else size[::-1]
+
+    def scaled_for(self, height: int, width: int) -> "Header":
+        """Decode a JPEG with fewer pixels, if it will be resized to this size: at least twice as
+        many in a row and in a column. Its codec makes an eighth of the work of them, at best."""
+        across, down = self.upright[1] // (2 * width), self.upright[0] // (2 * height)
+        scales = [s for s in (8, 4, 2) if self.kind is Kind.JPEG and s <= min(across, down)]
+        return replace(self, scale=scales[0]) if scales else self
 
     @property
     def peak_bytes(self) -> int:
@@ -44,7 +60,8 @@ class Header:
         each = self.pillow_bytes + _ARRAY_BYTES * (1 if self.orientation == 1 else 2)
         # A codec works in units of up to 32 x 32 pixels.
         padded = (self.width + 31) // 32 * 32 * ((self.height + 31) // 32 * 32)
-        return padded * each + 2 * len(self.data) + _SMALL_BYTES
+        made = padded // self.scale**2 * each
+        return made + padded * self.codec_bytes + 2 * len(self.data) + _SMALL_BYTES
 
 
 @dataclass(frozen=True, slots=True)

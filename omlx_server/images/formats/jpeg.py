@@ -52,8 +52,9 @@ def read(data: bytes, bounds: Bounds) -> Header:
         width,
         height,
         b"".join(found.kept),
-        max(_PILLOW_BYTES, 4 + scanned),
+        _PILLOW_BYTES,
         orientation_of(found.exif),
+        codec_bytes=scanned,
     )
 
 

@@ -46,6 +46,7 @@ class Gemma3Preparer(Preparer):
             shape=(1, rows * self._patch, columns * self._patch, 3),
             working_bytes=resize_bytes((height, width), self._size),
             advance=self._tokens,
+            size=self._size,
         )
 
     def _pixels(self, bitmap: Bitmap, plan: Plan) -> Floats:

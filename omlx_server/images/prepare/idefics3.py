@@ -55,6 +55,7 @@ class Idefics3Preparer(Preparer):
             shape=(count, patches * self._patch, patches * self._patch, 3),
             working_bytes=resize_bytes((height, width), first) + resize_bytes(first, second),
             advance=self._tokens,
+            size=first,
             tiles=(rows, columns),
         )
 
@@ -74,8 +75,7 @@ class Idefics3Preparer(Preparer):
     def _pixels(self, bitmap: Bitmap, plan: Plan) -> Floats:
         rows, columns = plan.tiles
         side = self._side
-        size = _with_longest_edge(bitmap.height, bitmap.width, self._longest)
-        image = resize(bitmap.pixels, *size, self._resample)
+        image = resize(bitmap.pixels, *plan.size, self._resample)
         tiles: list[Pixels] = []
         if rows:
             image = resize(image, rows * side, columns * side, self._resample)

@@ -47,7 +47,8 @@ class Plan:
 
     `shape` is that of its pixels, of all runs one after the other. `grid` counts the patches of one
     run: frames, rows, columns. Behind a run positions are `advance` ahead. `working_bytes` is the
-    most that preparing holds at once, beside the image and the result.
+    most that preparing holds at once, beside the image and the result. The image is first resized
+    to `size`, which is height and width.
     """
 
     grid: tuple[int, int, int]
@@ -55,6 +56,7 @@ class Plan:
     shape: tuple[int, ...]
     working_bytes: int
     advance: int
+    size: tuple[int, int]
     tiles: tuple[int, int] = (0, 0)
 
     @property

@@ -60,12 +60,13 @@ class QwenPreparer(Preparer):
             shape=(rows * columns, values),
             working_bytes=resize_bytes((height, width), size) + 6 * size[0] * size[1],
             advance=max(rows, columns) // self._merge,
+            size=size,
         )
 
     def _pixels(self, bitmap: Bitmap, plan: Plan) -> Floats:
         _, rows, columns = plan.grid
         patch, merge = self._patch, self._merge
-        small = resize(bitmap.pixels, rows * patch, columns * patch, self._resample)
+        small = resize(bitmap.pixels, *plan.size, self._resample)
         down, across = rows // merge, columns // merge
         # (down, row of patches, row, across, column of patches, column, colour)
         patches = small.reshape(down, merge, patch, across, merge, patch, 3)

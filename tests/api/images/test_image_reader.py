@@ -113,6 +113,16 @@ def test_the_digest_is_that_of_what_is_prepared(reader: ImageReader) -> None:
     assert image.preparer.digest(Bitmap(PIXELS).digest) == image.digest
 
 
+def test_a_large_jpeg_is_prepared_as_it_was_read(reader: ImageReader, memory: Memory) -> None:
+    file = encoded(noise(3000, 3000), "JPEG")
+    read(reader, given(file, low=True))
+    image, low = read(reader, given(file), given(file, low=True))
+    [asked] = memory.asked
+    assert asked < inspect(file).peak_bytes / 2
+    assert image.prepared().digest == image.digest
+    assert low.prepared().digest == low.digest
+
+
 def test_memory_for_preparing_is_that_of_decoding_and_more(reader: ImageReader) -> None:
     [image] = read(reader, given(FILE))
     plan = image.plan
