@@ -21,8 +21,9 @@ def test_nobody_waits_longer_than_told_or_has_less_than_half_of_its_share(seed: 
 
 
 def test_nobody_starves_in_small_crowds() -> None:
-    # An urgent prompt waited for another's row, and one under way made way too near to its time.
-    hard = 3806, 30769
+    # An urgent prompt waited for another's row, one under way made way too near to its time, and
+    # one waited for the chunks of others in its step.
+    hard = 3806, 30769, 104141
     for seed in (*range(90), *hard):
         small(seed).live()
 

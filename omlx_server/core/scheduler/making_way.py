@@ -63,8 +63,8 @@ class MakingWay:
 
     def _next(self, now: float) -> Prefill | None:
         """The waiting prompt that is next of those that could be let in."""
-        everybody = (*self._queues.waiting, *self._queues.active)
-        ordered = self._order.in_order(everybody, now)
+        queues = self._queues
+        ordered = self._order.in_order((*queues.waiting, *queues.active), now)
         waiting = (p for p in ordered if p.handle.waiting)
         return next((p for p in waiting if not self._cache.must_wait(p.handle)), None)
 

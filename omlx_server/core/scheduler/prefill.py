@@ -96,14 +96,15 @@ class Prefills:
         refused = _Refused()
         # Rows wait while prompts join one after the other, even prompts that are restored wholly.
         least = limits.prefill_chunk_tokens // limits.most_joins if decoding else 0
-        everybody = (*self._queues.waiting, *self._queues.active)
-        ordered = self._prefill_order.in_order(everybody, now)
+        ordered = self._prefill_order.in_order((*queues.waiting, *queues.active), now)
         for prefill in ordered:
             if not self._may_begin(prefill, refused, now):
                 continue
             cost = plan.cost(least)
             if cost and cost + max(least, self._next_length(prefill, plan)) > budget:
                 break
+            if plan.prompts and plan.prompts[0].is_urgent > prefill.is_urgent:
+                break  # who is in a hurry does not wait for the chunks of others
             if prefill.handle.waiting and not self._lets_in(prefill, refused, now):
                 continue
             if not self._go_on(prefill, plan, now):

@@ -102,9 +102,9 @@ def test_a_stream_goes_on_while_a_hundred_texts_are_read(minilm: Located, turns:
             runs = [(kind, len(list(run))) for kind, run in groupby(between)]
             slices = sum(length for kind, length in runs if kind == "slice")
             assert slices >= 15
-            assert all(length == 1 for kind, length in runs if kind == "slice")
-            assert all(length == 1 for kind, length in runs if kind == "step")
-            assert len(tokens) >= slices - 2
+            # They share the time: a slice and one or two steps take as long as each other.
+            assert max(length for _, length in runs) <= 4
+            assert len(tokens) >= slices / 2
             calm = await place.http.post(PATH, json={"input": LONG["input"][::20]})
             alone = np.array([row["embedding"] for row in calm.json()["data"]])
             assert np.abs(vectors[::20] - alone).max() < 1e-6
