@@ -36,7 +36,7 @@ class Load:
 
 
 TINY = Load(
-    bytes=300_000, messages=2_000, clients=4, tokens=100, patience=60, every=3, presses=SMALL
+    bytes=300_000, messages=2_000, clients=4, tokens=100, patience=60, every=6, presses=SMALL
 )
 STARTER = Load(
     bytes=8_000_000,

@@ -11,7 +11,7 @@ import json
 import re
 import sys
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from functools import wraps
 from pathlib import Path
@@ -55,6 +55,7 @@ class Trace:
         self.uses: dict[Use, set[Place]] = defaultdict(set)
         self._export, self._eval = mx.export_function, mx.eval
         self._mapping = self._on_cpu = 0
+        self._seen: set[Hashable] = set()
 
     def begin(self) -> None:
         """Replace MLX's functions, and have code that asks for the device believe in a GPU: what
@@ -86,9 +87,13 @@ class Trace:
             result = function(*args, **kwargs)
             arrays = _arrays(result) or _arrays((args, kwargs))
             on_cpu = self._on_cpu > 0 or isinstance(kwargs.get("stream"), mx.DeviceType)
-            self._note(arrays, place, on_cpu)
-            if fast:
-                self.uses[Use(fast, _dtypes(before), _dtypes(arrays), on_cpu)].add(place)
+            shapes = tuple([(array.dtype, array.shape) for array in (*before, *arrays)])
+            call = function, place, shapes, on_cpu, _but_arrays((args, kwargs))
+            if call not in self._seen:  # layers and steps do the same again and again
+                self._seen.add(call)
+                self._note(arrays, place, on_cpu)
+                if fast:
+                    self.uses[Use(fast, _dtypes(before), _dtypes(arrays), on_cpu)].add(place)
             self._eval(arrays)
             return result
 
@@ -157,6 +162,17 @@ def _arrays(tree: Any) -> list[mx.array]:
     elif not isinstance(tree, list | tuple):
         return []
     return [array for member in tree for array in _arrays(member)]
+
+
+def _but_arrays(tree: Any) -> str:
+    """What else is in nested tuples, lists and dicts."""
+    if isinstance(tree, mx.array):
+        return ""
+    if isinstance(tree, dict):
+        tree = list(tree.items())
+    elif not isinstance(tree, list | tuple):
+        return repr(tree)
+    return f"[{','.join(map(_but_arrays, tree))}]"
 
 
 def _once(sides: list[tuple[str, Any, mx.Dtype]]) -> tuple[str, ...]:
