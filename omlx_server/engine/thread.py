@@ -152,18 +152,17 @@ class Engine(threading.Thread):
                 step_loops[id].finish_ahead()
         if self._jobs and self._jobs_work:
             at_work.append(_JOBS)
-        shared = at_work if len(at_work) > 1 else ()
-        if shared or self._turns.parts:
-            in_order = self._turns.in_order(self._clients() if shared else {})
+        if len(at_work) > 1 or self._turns.parts:
+            in_order = self._turns.in_order(self._clients() if len(at_work) > 1 else {})
             next((user for user in in_order if self._turn_one(user, turn)), None)
         now = self._clock()
         for id, step_loop in step_loops.items():
             is_late = now - step_loop.status.beat > _BEAT_SECONDS
-            if id in self._turns.parts and is_late:
+            if is_late and id in self._turns.parts:
                 self._turn_one(id, turn)
-            elif is_late or (step_loop.wants_a_turn and id not in shared):
+            elif is_late or (step_loop.wants_a_turn and id not in self._turns.parts):
                 turn(step_loop)
-        if self._jobs and _JOBS not in shared:
+        if self._jobs and _JOBS not in self._turns.parts:
             self._turn_jobs(self._jobs)
         self._watch([*step_loops.values()])
 
