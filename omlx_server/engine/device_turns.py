@@ -6,8 +6,9 @@ together. A model has the parts of its clients, and who got least of what it has
 
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Set
 from contextlib import contextmanager
+from itertools import chain
 
 from omlx_server.core.virtual_times import VirtualTimes
 
@@ -25,7 +26,7 @@ class DeviceTurns:
         self.parts: dict[int, float] = {}
         """Of all users, when they were last put into order."""
 
-    def in_order(self, clients: Mapping[int, Collection[bytes]]) -> list[int]:
+    def in_order(self, clients: Mapping[int, Set[bytes]]) -> list[int]:
         """The users that have clients, in the order of their turns."""
         clients = {user: those for user, those in clients.items() if those}
         self.parts = parts_of(clients)
@@ -44,16 +45,16 @@ class DeviceTurns:
         self._times.charge(_owner(user), seconds / self.parts[user])
 
 
-def part_of(user: int, client: bytes, clients: Mapping[int, Collection[bytes]]) -> float:
+def part_of(user: int, client: bytes, clients: Mapping[int, Set[bytes]]) -> float:
     """The part of the device that a user will have with one more client."""
-    return parts_of({**clients, user: {*clients[user], client}})[user]
+    return parts_of({**clients, user: clients[user] | {client}})[user]
 
 
-def parts_of(clients: Mapping[int, Collection[bytes]]) -> dict[int, float]:
+def parts_of(clients: Mapping[int, Set[bytes]]) -> dict[int, float]:
     """Each user's part of the device, from the clients of each one."""
-    uses = Counter(client for those in clients.values() for client in set(those))
+    uses = Counter(chain.from_iterable(clients.values()))
     return {
-        user: sum(1 / uses[client] for client in set(those)) / max(1, len(uses))
+        user: sum(1 / uses[client] for client in those) / max(1, len(uses))
         for user, those in clients.items()
     }
 

@@ -152,8 +152,9 @@ class Engine(threading.Thread):
                 step_loops[id].finish_ahead()
         if self._jobs and self._jobs_work:
             at_work.append(_JOBS)
-        if len(at_work) > 1 or self._turns.parts:
-            in_order = self._turns.in_order(self._clients() if len(at_work) > 1 else {})
+        clients = self._clients() if len(at_work) > 1 else {}
+        if clients or self._turns.parts:
+            in_order = self._turns.in_order(clients)
             next((user for user in in_order if self._turn_one(user, turn)), None)
         now = self._clock()
         for id, step_loop in step_loops.items():

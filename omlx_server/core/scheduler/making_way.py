@@ -89,10 +89,8 @@ class MakingWay:
         """Rows and prompts under way that may make way, in the order in which they do."""
         at_work: list[Sequence | Prefill] = [*self._queues.running.values(), *self._queues.active]
         going = [one for one in at_work if self._may_go(one, first, now)]
-        lead, due = self._order.lead, self._order.due
-        going.sort(
-            key=lambda one: (-one.request.priority, -lead(one.request, first.request), -due(one))
-        )
+        order, own = self._order, first.request
+        going.sort(key=lambda x: (-x.request.priority, -order.lead(x.request, own), -order.due(x)))
         return going
 
     def _may_go(self, one: Sequence | Prefill, first: Prefill, now: float) -> bool:

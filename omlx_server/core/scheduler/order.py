@@ -18,7 +18,7 @@ the others wait no longer than twice as long.
 """
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from omlx_server.core.request import Request
@@ -195,9 +195,8 @@ class PrefillOrder:
         for prefill in prefills:
             self._enter(prefill, prefills, now)
         self._find_urgent(prefills, now)
-        in_turn = sorted(prefills, key=self.due)
-        ends = self._ends(in_turn)
-        return sorted(in_turn, key=lambda p: self._rank(p, ends))
+        in_turn = sorted(prefills, key=lambda p: (self.due(p), p.order))
+        return sorted(in_turn, key=self._ranks(in_turn).__getitem__)
 
     def _enter(self, prefill: Prefill, prefills: Collection[Prefill], now: float) -> None:
         """Note when a prompt came, in its owner's time, and tell it the longest wait."""
@@ -231,33 +230,30 @@ class PrefillOrder:
         work, latest = 0.0, dict[int, float]()
         for priority, until, prefill in told:
             work += self.predictions.first_token(prefill)
-            if now + _URGENT * work + _URGENT_MORE >= until:
+            if _just_fits(work, now, until):
                 latest[priority] = until
         for priority, until, prefill in told:
             prefill.is_urgent |= until <= latest.get(priority, -math.inf)
 
-    def _ends(self, prefills: Sequence[Prefill]) -> dict[tuple[int, Owner], float]:
-        """The virtual time of each conversation after its next turn, for each priority class."""
-        ends = dict[tuple[int, Owner], float]()
+    def _ranks(self, prefills: Sequence[Prefill]) -> dict[Prefill, tuple[float, ...]]:
+        """The sort keys of prompts that are in the order of rule 5: the lowest goes first."""
+        places = dict[tuple[int, Owner], tuple[float, float]]()
+        ranks = dict[Prefill, tuple[float, ...]]()
         for prefill in prefills:
-            owner = prefill.request.owner_path
-            if (key := (prefill.request.priority, owner)) not in ends:
+            priority, owner = prefill.request.priority, prefill.request.owner_path
+            if (priority, owner) not in places:
+                client, conversation = self._times.rank(owner)
                 turn = min(self.predictions.prompt(prefill), TURN_SECONDS)
-                ends[key] = self._times.rank(owner)[-1] + turn
-        return ends
+                places[priority, owner] = client, conversation + turn
+            ranks[prefill] = priority, 1, *places[priority, owner]
+            if prefill.is_urgent and prefill.told is not None and self._urgency.is_owed:
+                ranks[prefill] = priority, 0, prefill.told
+        return ranks
 
     def can_begin_anew(self, prefill: Prefill, now: float) -> bool:
         """Whether a prompt under way that makes way can still be in time."""
         work = self.predictions.first_token(prefill, anew=True)
-        return prefill.told is None or now + _URGENT * work + _URGENT_MORE < prefill.told
-
-    def _rank(self, prefill: Prefill, ends: Mapping[tuple[int, Owner], float]) -> tuple[float, ...]:
-        request = prefill.request
-        if prefill.is_urgent and prefill.told is not None and self._urgency.is_owed:
-            return request.priority, 0, prefill.told
-        client, *_ = self._times.rank(request.owner_path)
-        end = ends[request.priority, request.owner_path]
-        return request.priority, 1, client, end, self.due(prefill), prefill.order
+        return prefill.told is None or not _just_fits(work, now, prefill.told)
 
     def due(self, work: Prefill | Row) -> float:
         """The place of a prompt or a row among others of its owner: the lowest goes first."""
@@ -274,3 +270,8 @@ class PrefillOrder:
         """The size of a prompt with so many tokens left to compute, as an index into SIZES."""
         chunk = self._limits.prefill_chunk_tokens
         return (tokens > _SHORT * chunk) + (tokens > _MEDIUM * chunk)
+
+
+def _just_fits(work: float, now: float, until: float) -> bool:
+    """Whether so many seconds of work are urgent for who was told `until`."""
+    return now + _URGENT * work + _URGENT_MORE >= until

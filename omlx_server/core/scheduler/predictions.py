@@ -13,7 +13,7 @@ _WINDOW_TOKENS = 16_384
 STAY_SECONDS = 1.0
 """Who was let in stays for so long before it makes way for others."""
 TURN_SECONDS = 2.0
-"""Device seconds, at most, by which an owner at work is ahead of who waits before it makes way."""
+"""Device seconds of an owner's turn, at most: by so many it is ahead when it makes way."""
 # No wait is told before so many tokens: the first ones are the head of short prompts.
 _LEAST_TOKENS = 2048
 # The weight of the newest decode, and of the newest answer, in their means.
