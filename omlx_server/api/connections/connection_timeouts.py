@@ -15,7 +15,8 @@ phase   lasts                                  the server ends it when
 IDLE    between two requests                   the first request does not begin in `header_seconds`
 HEAD    from its first byte to its blank line  it takes longer than `header_seconds`
 BODY    from then to the body's last byte      no byte has come for `body_seconds`
-GONE    after the server's last bytes          `_LINGER_SECONDS` are over
+GONE    after the server's last bytes          no byte has come for `_LINGER_SECONDS`, or
+                                               `body_seconds` are over
 """
 
 import asyncio
@@ -26,24 +27,20 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-import orjson
 import uvicorn
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
-from uvicorn.protocols.http.httptools_impl import (
-    STATUS_LINE,
-    HttpToolsProtocol,
-    RequestResponseCycle,
-)
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
 from omlx_server.api.connections.connections import Connections
-from omlx_server.api.http.errors import envelope, response
+from omlx_server.api.connections.refusals import NoHttp, reply, too_large, too_many
+from omlx_server.api.http.errors import response
 from omlx_server.api.http.host import network_of
-from omlx_server.errors import BadRequest, NotNow, OmlxError, RequestTimeout, Unavailable
+from omlx_server.errors import OmlxError, RequestTimeout
 
 _log = logging.getLogger(__name__)
-# If the server closed at once while bytes of the client are unread, the kernel would reset the
-# connection and the error response could be lost. So the server reads on for so long.
+# If the server closed while the client is still sending, the kernel would reset the connection and
+# the answer could be lost. So the server reads on until no byte has come for so long.
 _LINGER_SECONDS = 1.0
 # A client that takes fewer bytes than this from its full buffer in `write_seconds` counts as one
 # that reads nothing.
@@ -52,7 +49,6 @@ _LEAST_READ = 16 * 2**10
 _PROBE_SECONDS = 0.05
 _PROBE_AGAIN_SECONDS = 5.0
 _PROBE = b"HTTP/1.1 100 Continue\r\n\r\n"
-_RETRY_SECONDS = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,22 +61,6 @@ class ConnectionLimits:
     header_seconds: float
     body_seconds: float
     write_seconds: float
-
-
-class HeadTooLarge(BadRequest):
-    status = 431
-    code = "headers_too_large"
-    quotes_request = False
-
-
-class NoHttp(BadRequest):
-    """What the client has sent is no HTTP."""
-
-    quotes_request = False
-
-
-class TooManyRequests(Unavailable):
-    code = "too_many_connections"
 
 
 class _Phase(enum.Enum):
@@ -143,6 +123,7 @@ class Connection(HttpToolsProtocol):
         self._unsent = 0
         self._probes = 0
         self._half_closed = False
+        self._gone_by = 0.0
 
     # -- from the transport ------------------------------------------------------------------
 
@@ -150,9 +131,8 @@ class Connection(HttpToolsProtocol):
         super().connection_made(transport)
         self._reading.start(self._limits.header_seconds)
         if not self._all.open(self):
-            self._phase = _Phase.GONE
-            transport.write(_reply(_too_many()))
-            transport.close()
+            transport.write(reply(too_many()))
+            self._linger()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._phase = _Phase.GONE
@@ -164,6 +144,8 @@ class Connection(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         if self._gone:
+            if self.loop.time() < self._gone_by:
+                self._reading.start(_LINGER_SECONDS)
             return
         self._progress = False
         super().data_received(data)
@@ -202,7 +184,7 @@ class Connection(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         size = len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
         if size > self._limits.header_bytes:
-            self._problem = _too_large(self._limits)
+            self._problem = too_large(self._limits.header_bytes)
             raise self._problem
         self._phase = _Phase.BODY
         self._progress = True
@@ -227,21 +209,41 @@ class Connection(HttpToolsProtocol):
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         self._answered = cycle
+        cycle.transport = self  # type: ignore[assignment]
         if not self._all.begin(self, cycle.scope["path"]):
-            app = response(_too_many(), cycle.scope["path"])
+            app = response(too_many(), cycle.scope["path"])
         elif cycle.scope["http_version"] == "1.0":
             app = partial(_without_chunks, app, cycle)
         super()._start_asgi_task(cycle, app)
 
     def on_response_complete(self) -> None:
         self._watch_writing()
+        if self._gone:
+            return
         super().on_response_complete()
         if not self._answering:
             self._all.rest(self)
             if self._half_closed:
                 self.transport.close()
-            elif self._phase is _Phase.BODY:  # if it closed at once, the answer could be lost
+            elif self._phase is _Phase.BODY:
                 self._reading.start(self._limits.body_seconds)
+
+    def write(self, data: bytes) -> None:
+        self.transport.write(data)
+
+    def is_closing(self) -> bool:
+        return self.transport.is_closing()
+
+    def close(self) -> None:
+        """End the connection after an answer. The request's body may not have come to its end."""
+        if self._phase is _Phase.BODY and not self.transport.is_closing():
+            self._linger()
+        else:
+            self.transport.close()
+
+    def timeout_keep_alive_handler(self) -> None:
+        if self._phase is not _Phase.BODY:  # else `_on_silence` ends the connection
+            super().timeout_keep_alive_handler()
 
     # -- from the other connections ----------------------------------------------------------
 
@@ -272,7 +274,7 @@ class Connection(HttpToolsProtocol):
         if self._gone:
             return
         if self._overhead > self._limits.header_bytes:
-            self._refuse(_too_large(self._limits))
+            self._refuse(too_large(self._limits.header_bytes))
         elif self._phase is _Phase.BODY and self._answering:
             self._reading.start(self._limits.body_seconds)
         elif (self._overhead or self._phase is _Phase.BODY) and not self._reading.running:
@@ -283,7 +285,7 @@ class Connection(HttpToolsProtocol):
         answer is under way that does not need them."""
         body = self._phase is _Phase.BODY
         if self._gone:
-            self.transport.abort()
+            self.transport.close()
         elif self._half_closed:
             self._probe()
         elif self._answering and not (body and self._waits_for_body):
@@ -291,7 +293,7 @@ class Connection(HttpToolsProtocol):
         elif self._answering or self._phase is _Phase.HEAD:
             self._refuse(RequestTimeout("the request did not come to its end in time"))
         else:
-            self.transport.close()
+            self.close()
 
     def _probe(self) -> None:
         """Find out whether a client that has ended its side is still there: the connection is lost
@@ -327,16 +329,21 @@ class Connection(HttpToolsProtocol):
     def _refuse(self, error: OmlxError) -> None:
         """Send `error`, unless the answer has begun, and end the connection."""
         if self._answering and self._answered and self._answered.response_started:
-            self.transport.close()
+            self.close()
             return
-        self._phase = _Phase.GONE
-        self._all.rest(self)
-        self._abandon()
         code = error.code or error.kind
         fields = {"status": error.status, "error": code, "reason": error.reason}
         told = "a request that was not whole: %d, %s, %s"
         _log.info(told, error.status, code, error.reason, extra={"fields": fields})
-        self.transport.write(_reply(error))
+        self.transport.write(reply(error))
+        self._linger()
+
+    def _linger(self) -> None:
+        """Send no more, and let what the client still sends pass by."""
+        self._phase = _Phase.GONE
+        self._gone_by = self.loop.time() + self._limits.body_seconds
+        self._abandon()
+        self._all.rest(self)
         self.transport.write_eof()
         self.flow.resume_reading()
         self._reading.start(_LINGER_SECONDS)
@@ -369,20 +376,3 @@ async def _without_chunks(
         await send(message)
 
     await app(scope, receive, plain)
-
-
-def _too_large(limits: ConnectionLimits) -> HeadTooLarge:
-    return HeadTooLarge(
-        f"the request line and headers may have {limits.header_bytes} bytes at most"
-    )
-
-
-def _too_many() -> TooManyRequests:
-    return TooManyRequests("too many connections are busy", retry_after=_RETRY_SECONDS)
-
-
-def _reply(error: OmlxError) -> bytes:
-    body = orjson.dumps(envelope(error))
-    retry = b"retry-after: %d\r\n" % error.retry_after if isinstance(error, NotNow) else b""
-    head = b"content-type: application/json\r\nconnection: close\r\ncontent-length: %d\r\n"
-    return STATUS_LINE[error.status] + head % len(body) + retry + b"\r\n" + body

@@ -92,7 +92,7 @@ class Place:
         """Send these with pauses between them; all that comes back until the server closes."""
         reader, writer = await self.connect()
         async with asyncio.timeout(SOON + pause * len(parts)):
-            answer = asyncio.create_task(_all_of(reader))
+            answer = asyncio.create_task(reader.read())
             for part in parts:
                 if answer.done():
                     break
@@ -153,17 +153,6 @@ class Place:
                 await asyncio.sleep(0)
         finally:
             self.streams -= 1
-
-
-async def _all_of(reader: asyncio.StreamReader) -> bytes:
-    """What comes until the server closes, or resets because more was sent than it has read."""
-    came = b""
-    try:
-        while data := await reader.read(2**12):
-            came += data
-    except ConnectionResetError:
-        came += vars(reader)["_buffer"]  # a reader that was reset gives nothing more by itself
-    return came
 
 
 def play(

@@ -9,6 +9,7 @@ import pytest
 from tests.api.http.place import (
     HEAD,
     LARGE,
+    LARGEST,
     SHORT,
     SMALL_BUFFER,
     SOON,
@@ -182,6 +183,39 @@ def test_a_body_that_nobody_reads_is_dropped_too() -> None:
         for body in (b"", b"1234"):
             answer = await place.ask(head + body)
             assert status(answer) == 200 and answer.endswith(b"quick")
+
+    play(scene)
+
+
+@pytest.mark.parametrize("head", ["Connection: close\r\n", ""], ids=["close", "kept"])
+def test_an_answer_that_comes_before_the_body_has_come_arrives(head: str) -> None:
+    """The client reads it only after it has sent all."""
+
+    async def scene(place: Place) -> None:
+        start = (
+            f"POST /quick HTTP/1.1\r\nHost: localhost\r\n{head}Content-Length: {LARGEST}\r\n\r\n"
+        )
+        reader, writer = await place.connect()
+        writer.write(start.encode())
+        for _ in range(8):
+            writer.write(b"x" * (LARGEST // 16))
+            await asyncio.sleep(SHORT / 4)
+        assert (await reader.read()).endswith(b"quick")
+
+    play(scene)
+
+
+def test_a_client_that_sends_on_after_its_answer_is_ended() -> None:
+    async def scene(place: Place) -> None:
+        _, writer = await place.connect()
+        writer.write(b"POST /quick HTTP/1.1\r\nHost: a\r\nConnection: close\r\n")
+        writer.write(b"Content-Length: 99999\r\n\r\n")
+        with pytest.raises(ConnectionError):
+            async with asyncio.timeout(SOON):
+                while True:
+                    writer.write(b"x")
+                    await writer.drain()
+                    await asyncio.sleep(SHORT / 10)
 
     play(scene)
 
