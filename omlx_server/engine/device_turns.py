@@ -1,15 +1,19 @@
 """Whose turn the device is, where several models, or a model and jobs, have work. mlx thread.
 
 Each client has an equal part of the device, divided among what it uses: models, and all jobs
-together. A model has the parts of its clients, and who got least of what it has is next.
+together. A model has the parts of its clients, and who got least of what it has is next. A model
+with a prompt that would else miss the time that was told goes before those without one, for
+`URGENT_PART` of the time. That time is not charged: its streams would stall afterwards.
 """
 
+import math
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Set
 from contextlib import contextmanager
 from itertools import chain
 
+from omlx_server.core.scheduler.order import URGENT_PART, TimeShare
 from omlx_server.core.virtual_times import VirtualTimes
 
 # A turn counts for as much at least, so who does nothing in its turns does not keep them.
@@ -23,16 +27,24 @@ class DeviceTurns:
         self._clock = clock
         self._times = VirtualTimes()
         self._ended: dict[int, float] = {}
+        self._urgency = TimeShare(URGENT_PART)
+        self._urgent: dict[int, float] = {}
         self.parts: dict[int, float] = {}
         """Of all users, when they were last put into order."""
 
-    def in_order(self, clients: Mapping[int, Set[bytes]]) -> list[int]:
-        """The users that have clients, in the order of their turns."""
+    def in_order(
+        self, clients: Mapping[int, Set[bytes]], urgent_from: Mapping[int, float] | None = None
+    ) -> list[int]:
+        """The users that have clients, in the order of their turns. `urgent_from`: the times from
+        which they have something urgent."""
         clients = {user: those for user, those in clients.items() if those}
         self.parts = parts_of(clients)
         self._ended = {user: end for user, end in self._ended.items() if user in clients}
         self._times.settle({_owner(user) for user in clients})
-        return sorted(clients, key=lambda user: (self._times.rank(_owner(user)), user))
+        now, others = self._clock(), math.inf if self._urgency.is_owed else -math.inf
+        self._urgent = {user: at for user, at in (urgent_from or {}).items() if at <= now}
+        in_order = sorted(clients, key=lambda user: (self._times.rank(_owner(user)), user))
+        return sorted(in_order, key=lambda user: self._urgent.get(user, others))
 
     @contextmanager
     def turn(self, user: int) -> Iterator[float]:
@@ -42,7 +54,11 @@ class DeviceTurns:
         yield begun - self._ended.get(user, begun)
         self._ended[user] = self._clock()
         seconds = max(_LEAST_SECONDS, self._ended[user] - begun)
-        self._times.charge(_owner(user), seconds / self.parts[user])
+        if user in self._urgent:
+            self._urgency.had(seconds)
+        else:
+            self._urgency.others_had(seconds)
+            self._times.charge(_owner(user), seconds / self.parts[user])
 
 
 def part_of(user: int, client: bytes, clients: Mapping[int, Set[bytes]]) -> float:

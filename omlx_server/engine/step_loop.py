@@ -25,6 +25,7 @@ from omlx_server.core.prefix_cache.report import CacheReport
 from omlx_server.core.request import Admitted, FinishReason, Request, RequestId, TokenEvent
 from omlx_server.core.scheduler.awaited import Awaited, Standing
 from omlx_server.core.scheduler.limits import Load
+from omlx_server.core.scheduler.order import PrefillOrder
 from omlx_server.core.scheduler.watchdog import Excuse, Stalls, Verdict, Watchdog
 from omlx_server.core.speculation.counts import DraftCounts
 from omlx_server.core.step import SequenceId, Step
@@ -91,8 +92,7 @@ class StepLoop:
 
     @property
     def moves(self) -> bool:
-        """Whether something is computed for requests: the last turn launched decodes or chunks, or
-        a step is on the device."""
+        """Whether the last turn launched decodes or chunks, or a step is on the device."""
         return not self._pipeline.is_empty or (self._computes and self.instance.has_work)
 
     @property
@@ -104,9 +104,9 @@ class StepLoop:
         """Those who have requests here; nobody's, if it has failed."""
         return set() if self.failed else self.instance.scheduler.queues.clients
 
-    def has_part(self, part: float, away: float = 0.0) -> None:
-        """Note its `part` of the device, and that it had none of it for `away` seconds."""
-        self.instance.scheduler.prefill_order.beside_others(part, away)
+    @property
+    def order(self) -> PrefillOrder:
+        return self.instance.scheduler.prefill_order
 
     def look(self) -> None:
         """Ask for a turn, because something may have changed for the instance's requests."""

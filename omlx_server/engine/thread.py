@@ -154,8 +154,8 @@ class Engine(threading.Thread):
             at_work.append(_JOBS)
         clients = self._clients() if len(at_work) > 1 else {}
         if clients or self._turns.parts:
-            in_order = self._turns.in_order(clients)
-            next((user for user in in_order if self._turn_one(user, turn)), None)
+            urgent_from = {id: step_loops[id].order.urgent_from for id in at_work if id != _JOBS}
+            any(self._turn_one(user, turn) for user in self._turns.in_order(clients, urgent_from))
         now = self._clock()
         for id, step_loop in step_loops.items():
             is_late = now - step_loop.status.beat > _BEAT_SECONDS
@@ -179,7 +179,7 @@ class Engine(threading.Thread):
                 self._turn_jobs(self._jobs)
                 return True
             step_loop = self._step_loops[user]
-            step_loop.has_part(self._turns.parts[user], away)
+            step_loop.order.has_part(self._turns.parts[user], away)
             turn(step_loop)
             return step_loop.moves
 
@@ -288,7 +288,7 @@ class Engine(threading.Thread):
                 if step_loop is None:
                     self._publish(ended(request, _GONE))
                 else:
-                    step_loop.has_part(part_of(id, request.owner, self._clients()))
+                    step_loop.order.has_part(part_of(id, request.owner, self._clients()))
                     step_loop.admit(request)
             case Cancel(id, request_id, index):
                 if id in self._step_loops:

@@ -6,6 +6,7 @@ raises where a law is broken.
 
 import math
 from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from random import Random
 
@@ -86,32 +87,49 @@ class Crowd:
     ) -> None:
         self.run = Clocked(limits, pace, KV, memory, budget)
         self.clients = [Client(b"c%d" % number, habit) for number, habit in enumerate(habits)]
+        self.part_for: Callable[[bytes], float] = lambda client: 1.0
+        """Which part of the device the crowd will have with one more client."""
         self._rng = rng
         self._until = seconds
         self._first_prompts = 30 if seconds >= 2 * WINDOW else 0
         self._told: dict[str, float] = {}
-        self._checks_at = 0.0
+        self._checks_at = math.inf
         self._had: dict[bytes, float] = {}
         self.waits: defaultdict[bytes, list[float]] = defaultdict(list)
         self._came: dict[str, tuple[bytes, float]] = {}
 
     def live(self) -> None:
         run = self.run
-        self._warm_up()
-        begun = run.now
-        for client in self.clients:
-            client.due = begun + self._rng.expovariate(1 / client.habit.pause)
-        self._checks_at = begun + WINDOW
-        while run.now < begun + self._until:
-            for client in self.clients:
-                self._send_due(client)
+        self.begin()
+        self._checks_at = run.now + WINDOW
+        until = run.now + self._until
+        while run.now < until:
+            self.send_due()
             if not run.turn() and not run.scheduler.has_work:
-                run.now = max(run.now, min(client.due for client in self.clients))
-            self._look()
+                run.now = max(run.now, self.next_due)
+            self.look()
         self._checks_at = math.inf  # nobody sends any more
         run.finish_turns()
-        self._look()
-        left = [name for name in self._told if (name, 0) not in run.times]
+        self.end()
+
+    def begin(self) -> None:
+        self._warm_up()
+        for client in self.clients:
+            client.due = self.run.now + self._rng.expovariate(1 / client.habit.pause)
+
+    def send_due(self) -> None:
+        for client in self.clients:
+            self._send_due(client)
+
+    @property
+    def next_due(self) -> float:
+        """When the next client sends."""
+        return min(client.due for client in self.clients)
+
+    def end(self) -> None:
+        """Raises if somebody was late, or never answered."""
+        self.look()
+        left = [name for name in self._told if (name, 0) not in self.run.times]
         assert not left, f"never answered: {left}"
 
     def _warm_up(self) -> None:
@@ -151,6 +169,7 @@ class Crowd:
             owner=client.name,
             conversation=b"%d" % client.sent if habit.invents else b"",
         )
+        run.scheduler.prefill_order.has_part(self.part_for(client.name))
         if run.scheduler.add(request) is not None:
             return False
         run.note_sent(request)
@@ -167,7 +186,7 @@ class Crowd:
 
     # -- the laws ----------------------------------------------------------------------------
 
-    def _look(self) -> None:
+    def look(self) -> None:
         run = self.run
         for name, until in list(self._told.items()):
             if (name, 0) in run.times or (name, 0) in run.finishes:

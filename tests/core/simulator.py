@@ -336,7 +336,7 @@ class Run:
         self.note(self.scheduler.expire(self.now))
         self._watch_memory()
         if self.scheduler.awaits_tokens(self.now):
-            self._take_ahead()
+            self.take_ahead()
         step = self.scheduler.schedule(self.now)
         self.scheduler.check_invariants()
         done = self.device.execute(step) if step else None
@@ -344,7 +344,7 @@ class Run:
             self.computed += step.prefill_tokens
             self.admitted |= {a.request_id: a for a in step.admitted}
         self.chunk_log.append(tuple(c.prefill.request for c in step.chunks) if step else ())
-        self._take_ahead()
+        self.take_ahead()
         if self._reading:
             self._chunks_took()
         if done is not None:
@@ -397,7 +397,7 @@ class Run:
             if event.finish:
                 self.finishes[key] = event.finish
 
-    def _take_ahead(self) -> None:
+    def take_ahead(self) -> None:
         ahead, self._ahead = self._ahead, None
         if ahead is not None:
             self._take(ahead)

@@ -77,5 +77,36 @@ def test_a_turn_in_which_nothing_is_done_counts_too() -> None:
     assert turns.count(1) == 5
 
 
+def served(urgent_from: dict[int, float], turns: int) -> tuple[DeviceTurns, list[int]]:
+    """Whose turns they were: of three models with a client each, a second for each turn."""
+    now, users = 0.0, {0: {A}, 1: {B}, 2: {C}}
+    device, whose = DeviceTurns(lambda: now), list[int]()
+    for _ in range(turns):
+        user = device.in_order(users, urgent_from)[0]
+        with device.turn(user):
+            now += 1
+        whose.append(user)
+    return device, whose
+
+
+def test_who_has_something_urgent_has_most_of_the_time_while_it_has() -> None:
+    _, whose = served({0: 0.0}, 80)
+    assert [whose.count(user) for user in range(3)] == [60, 10, 10]
+    _, whose = served({0: 99.0}, 80)
+    assert whose.count(0) < 30, "not yet"
+
+
+def test_the_most_urgent_of_several_comes_first() -> None:
+    _, whose = served({0: -1.0, 1: -2.0}, 80)
+    assert [whose.count(user) for user in range(3)] == [0, 60, 20]
+    _, whose = served({0: -2.0, 1: -3.0, 2: -1.0}, 80)
+    assert whose == [1] * 80, "nobody else's time is owed"
+
+
+def test_nobody_stalls_after_an_urgent_time() -> None:
+    device, _ = served({0: 0.0}, 80)
+    assert device.in_order({0: {A}, 1: {B}, 2: {C}})[0] == 0
+
+
 def test_parts_of_nobody() -> None:
     assert parts_of({}) == {}

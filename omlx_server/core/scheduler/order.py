@@ -5,7 +5,7 @@ which advance by the device seconds that their prompts and rows take. Prompts ar
 
     1. by priority class
     2. those that would else miss the time that was told for their first token, by that time: they
-       have half of the time while others wait
+       have half of the time while others wait. If all are urgent, that is the order
     3. by the virtual time of their client: the one that is furthest behind is next
     4. of one client, by the virtual time that their conversation has after its next turn: an
        answer, or `TURN_SECONDS`. So a short one does not wait until all others had a turn
@@ -37,8 +37,10 @@ _STRETCH = 8.0
 # The wait that is told: so many times the work before, and so many seconds.
 _TOLD, _TOLD_MORE = 3.0, 5.0
 # A prompt is urgent when the work before its told time, so many times and seconds, just fits.
-_URGENT, _URGENT_MORE = 2.0, 1.0
+_URGENT, _URGENT_MORE = 2.0, 1.5
 _URGENT_SHARE = 0.5
+URGENT_PART = 0.75
+"""A model with an urgent prompt has this part of the device, beside others without one."""
 # Steps are planned while the chunks of one before run, and while others wait for them.
 _MOST_UNREAD = 2
 
@@ -101,6 +103,8 @@ class PrefillOrder:
         self._planned: list[_Planned] = []  # those with chunks under way, and the newest at the end
         self._begun = 0.0
         self._reading = 0.0
+        self.urgent_from = math.inf
+        """From when a prompt is urgent, as was seen when it last put any into order."""
         self.is_empty = True
         """Whether no prompt was there when it last put any into order."""
 
@@ -109,7 +113,7 @@ class PrefillOrder:
         self._limits = self.predictions.limits = limits
         self._decoding.change(limits.decode_share)
 
-    def beside_others(self, part: float, away: float) -> None:
+    def has_part(self, part: float, away: float = 0.0) -> None:
         """Note that its model has a `part` of the device, and had nothing for `away` seconds."""
         self.predictions.part = part
         self._begun += away
@@ -210,8 +214,7 @@ class PrefillOrder:
 
     def longest_wait(self, request: Request, prefills: Collection[Prefill]) -> float:
         """The longest wait that is told for the first token of a request, whose prompt is one of
-        `prefills`: `_TOLD` times what all of its class and of better ones take. 0 where that is not
-        known yet."""
+        `prefills`. 0 where that is not known yet."""
         if not self.predictions.are_known:
             return 0.0
         return _TOLD * self.backlog(request, prefills) + _TOLD_MORE
@@ -220,17 +223,19 @@ class PrefillOrder:
         """Seconds until all `prefills` of the class of `request` and of better ones have their
         first tokens."""
         before = (p for p in prefills if p.request.priority <= request.priority)
-        return sum(map(self.predictions.first_token, before))
+        return sum(map(self.predictions.first_token, before)) / self.predictions.part
 
     def _find_urgent(self, prefills: Collection[Prefill], now: float) -> None:
         """Mark the prompts that would miss their told time if they did not go first now, in the
         order of these times: those before them with them. They stay so."""
         told = [(p.request.priority, p.told, p) for p in prefills if p.told is not None]
         told.sort(key=lambda one: one[:2])
-        work, latest = 0.0, dict[int, float]()
+        self.urgent_from, work, latest = math.inf, 0.0, dict[int, float]()
         for priority, until, prefill in told:
             work += self.predictions.first_token(prefill)
-            if _just_fits(work, now, until):
+            begins = self._latest_start(work, until)
+            self.urgent_from = min(self.urgent_from, begins)
+            if begins <= now:
                 latest[priority] = until
         for priority, until, prefill in told:
             prefill.is_urgent |= until <= latest.get(priority, -math.inf)
@@ -246,14 +251,18 @@ class PrefillOrder:
                 turn = min(self.predictions.prompt(prefill), TURN_SECONDS)
                 places[priority, owner] = client, conversation + turn
             ranks[prefill] = priority, 1, *places[priority, owner]
-            if prefill.is_urgent and prefill.told is not None and self._urgency.is_owed:
-                ranks[prefill] = priority, 0, prefill.told
+            if prefill.is_urgent and prefill.told is not None:
+                ranks[prefill] = priority, 0 if self._urgency.is_owed else 2, prefill.told
         return ranks
 
     def can_begin_anew(self, prefill: Prefill, now: float) -> bool:
         """Whether a prompt under way that makes way can still be in time."""
         work = self.predictions.first_token(prefill, anew=True)
-        return prefill.told is None or not _just_fits(work, now, prefill.told)
+        return prefill.told is None or self._latest_start(work, prefill.told) > now
+
+    def _latest_start(self, work: float, until: float) -> float:
+        """From when so many device seconds of work are urgent for who was told `until`."""
+        return until - (_URGENT * work + _URGENT_MORE) / max(self.predictions.part, URGENT_PART)
 
     def due(self, work: Prefill | Row) -> float:
         """The place of a prompt or a row among others of its owner: the lowest goes first."""
@@ -270,8 +279,3 @@ class PrefillOrder:
         """The size of a prompt with so many tokens left to compute, as an index into SIZES."""
         chunk = self._limits.prefill_chunk_tokens
         return (tokens > _SHORT * chunk) + (tokens > _MEDIUM * chunk)
-
-
-def _just_fits(work: float, now: float, until: float) -> bool:
-    """Whether so many seconds of work are urgent for who was told `until`."""
-    return now + _URGENT * work + _URGENT_MORE >= until

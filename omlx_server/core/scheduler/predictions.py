@@ -20,8 +20,6 @@ _LEAST_TOKENS = 2048
 _NEWEST_DECODE, _NEWEST_ANSWER = 1 / 32, 1 / 16
 # A token takes so long, and an answer has so many, until some were measured.
 _UNKNOWN_TOKEN, _UNKNOWN_ANSWER = 1e-3, 256
-
-
 # At most so many times the mean: a few short prompts tell little of a deep one.
 _DEEPEST = 16.0
 
@@ -97,17 +95,16 @@ class Predictions:
         self._answer += _NEWEST_ANSWER * (tokens - self._answer)
 
     def first_token(self, prefill: Prefill, *, anew: bool = False) -> float:
-        """Seconds until the first token of a prompt that has all prefill time to itself, beside
-        rows that decode once for each chunk, keep their share of the time, and stay for a moment
-        before they make way. `anew`: it begins where it did before."""
+        """Device seconds until the first token of a prompt that has all prefill time to itself,
+        beside rows that decode once for each chunk, keep their share of the time, and stay for a
+        moment before they make way. `anew`: it begins where it did before."""
         limits, stop = self.limits, prefill.target
         start = prefill.restored if anew else stop - prefill.remaining
         chunks = math.ceil((stop - start) / limits.prefill_chunk_tokens)
         reading = self.pace.seconds(start, stop)
         tokens = max(map(self._left, prefill.sequences))
         stay = min(STAY_SECONDS, tokens * self._decode) / limits.max_batch_size
-        seconds = reading / (1 - limits.decode_share) + (chunks + 1) * self._decode + stay
-        return seconds / self.part
+        return reading / (1 - limits.decode_share) + (chunks + 1) * self._decode + stay
 
     def step(self, chunks: Sequence[Chunk]) -> float:
         """Seconds of a step with these `chunks`, which may be empty, and a decode."""

@@ -89,8 +89,8 @@ class Prefills:
         if not queues.active:
             if not queues.waiting and self._prefill_order.is_empty:
                 return plan
-            is_full = queues.rows_taken >= limits.max_batch_size
-            if is_full and not (queues.waiting and queues.may_be_more(limits.max_batch_size)):
+            is_full = queues.waiting and queues.rows_taken >= limits.max_batch_size
+            if is_full and not queues.may_be_more(limits.max_batch_size):
                 return plan  # nobody can be let in, however long the queue is
         budget = limits.prefill_chunk_tokens if decoding else limits.max_batched_tokens
         refused = _Refused()

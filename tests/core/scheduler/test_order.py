@@ -1,5 +1,6 @@
 """Whose turn it is: one criterion after the other, and whom the time of a step is put down to."""
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -108,7 +109,7 @@ def test_the_wait_that_is_told_follows_from_the_pace_and_what_is_before() -> Non
     assert turns.longest_wait(newcomer, before) == pytest.approx(3 * work + 5)
     worse = [prefill("w", 900, owner=B, priority=1)]
     assert turns.longest_wait(newcomer, worse) == 5
-    turns.beside_others(0.25, 0.0)
+    turns.has_part(0.25)
     assert turns.longest_wait(newcomer, before) == pytest.approx(3 * 4 * work + 5)
 
 
@@ -117,7 +118,7 @@ def test_rows_are_not_charged_for_the_time_of_other_models() -> None:
     in_order(turns, 0, prefill("a", 5, owner=A), prefill("b", 5, owner=B))
     turns.begin(0)
     turns.planned([row("a", owner=A)], [])
-    turns.beside_others(0.5, 3.0)
+    turns.has_part(0.5, away=3.0)
     turns.begin(4.0)
     assert lead(turns, A, B) == pytest.approx(4.0 - 3.0)
 
@@ -132,6 +133,31 @@ def test_who_would_miss_its_told_time_goes_first() -> None:
     assert in_order(turns, 0, patient, other) == ["other", "patient"]
     assert in_order(turns, patient.told - 12, patient, other) == ["patient", "other"]
     assert in_order(turns, patient.told - 99, patient, other) == ["patient", "other"], "it stays so"
+
+
+def test_where_all_are_urgent_the_earliest_told_comes_first() -> None:
+    turns = PrefillOrder(Limits())
+    pace_of(turns, 0.1)
+    early, late = prefill("early", 101, 0, owner=A), prefill("late", 101, 1, owner=B)
+    in_order(turns, 0, early, late)
+    served(turns, A, 1)
+    assert turns.urgent_from > 0
+    early.tell(12.0)
+    late.tell(13.0)
+    assert in_order(turns, 9.0, early, late) == ["early", "late"]
+    assert turns.urgent_from <= 9.0
+
+
+def test_nothing_is_urgent_once_all_prompts_are_rows() -> None:
+    run = Clocked(Limits(max_batch_size=1), Pace(0.01, 0.01), KV)
+    run.tell_pace(2400)
+    run.send(make_request("a", 9, 30))
+    run.turn()
+    while run.scheduler.queues.waiting or run.scheduler.queues.active:
+        run.scheduler.prefill_order.urgent_from = 0.0
+        run.turn()
+    run.turn()
+    assert run.scheduler.prefill_order.urgent_from == math.inf
 
 
 def test_what_was_told_stays() -> None:
