@@ -140,7 +140,7 @@ def test_a_prompt_waits_for_a_slow_store_as_long_as_computing_takes() -> None:
     layout = CacheLayout(frozenset({Kind.DELTA}), 1)
     cache = PrefixCache(layout, "model", Budget(10**9, 0), cold.index)
     cold.follow(cache)
-    cache.rates.computed(16, 8.0)
+    cache.read_ahead.rates.computed(16, 8.0)
     for key in chain(cache.root(b""), range(40), 1):
         store.put(key, size.nbytes)
     handle = cache.enter(tuple(range(40)), b"", ())

@@ -219,6 +219,9 @@ class Miss(StrEnum):
     NO_CHECKPOINT = "no_checkpoint"
     NAMESPACE = "namespace"
     UNREADABLE = "unreadable"
+    NO_ROOM = "no_room"
+    SLOW = "slow"
+    LATE = "late"
 
 
 @dataclass(frozen=True, slots=True)

@@ -92,6 +92,8 @@ class ModelInstance:
         self.cache = self._make_cache()
         self.tiers.follow(self.cache)
         guard = self.watch.guard if self.watch else None
+        if guard is not None:
+            self.cache.read_ahead.spare = guard.spare
         self.scheduler = Scheduler(self._limits, self.cache, guard, self.speculation)
         self.features.forget()
 
@@ -288,7 +290,7 @@ class ModelInstance:
             self.watch.step_done(step, time.monotonic())
             if self._computing:
                 self.watch.begin_step()
-        self.cache.rates.computed(chunks.tokens, seconds)
+        self.cache.read_ahead.rates.computed(chunks.tokens, seconds)
         self.scheduler.chunks_took(chunks.chunks, seconds)
 
     def _trim_features(self) -> None:

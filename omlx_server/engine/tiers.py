@@ -203,7 +203,7 @@ class Tiers:
 
     def _request(self, cold: ColdTier) -> bool:
         """Hand questions and reads of prompts to the cold tier. False when there were none."""
-        waits, patience = self._cache.cold_waits, self._cache.rates.patience
+        waits, patience = self._cache.read_ahead.waits, self._cache.read_ahead.rates.patience
         questions, reads = waits.take_questions(), waits.take_reads()
         for question in questions:
             wait = patience(question.records[-1].stop)
@@ -230,7 +230,7 @@ class Tiers:
             cold.reject(recalled.record)
             self._cache.give_up(key, "unusable")
             return None
-        self._cache.rates.read(recalled.nbytes, recalled.seconds)
+        self._cache.read_ahead.rates.read(recalled.nbytes, recalled.seconds)
         id = self._cache.promote(recalled.record, size_of(payload))
         if id is not None:
             self.hot[id] = payload

@@ -91,7 +91,7 @@ class Cold:
 
     def request(self) -> None:
         """Carry out what prompts ask for."""
-        waits = self._cache.cold_waits
+        waits = self._cache.read_ahead.waits
         for question in waits.take_questions():
             self._ask(question)
         reads = waits.take_reads()
@@ -126,7 +126,7 @@ class Cold:
                 self._events.at(late, partial(self._come, (), records, 0.0))
                 return
         end = max(end or 0.0, self.reads.take(now, nbytes))
-        last = min(end, now + self._cache.rates.patience(records[-1].stop))
+        last = min(end, now + self._cache.read_ahead.rates.patience(records[-1].stop))
         count = round(len(records) * (last - now) / (end - now))
         arrived, late_ones = records[:count], records[count:]
         self._events.at(last, partial(self._come, arrived, late_ones, end - now))
@@ -141,7 +141,7 @@ class Cold:
                 self.index.forget(record.key)
                 self._cache.give_up(record.key, "gone")
                 continue
-            self._cache.rates.read(size.nbytes, seconds / count)
+            self._cache.read_ahead.rates.read(size.nbytes, seconds / count)
             self.index.learn(record)
             self.index.resize(record.key, size.nbytes)
             self.index.touch(record.key)

@@ -182,7 +182,7 @@ class Server:
         seconds = self._machine.prefill_seconds(start * unit, stop * unit)
         if stop > start:
             least = 16  # tokens: a rate of fewer is not noted, and simulated tokens are few
-            self.cache.rates.computed(least, least * seconds / (stop - start))
+            self.cache.read_ahead.rates.computed(least, least * seconds / (stop - start))
         size = self._size_class(prompt)
         self._turns.took(size, seconds)
         decoding = 0.0

@@ -245,7 +245,7 @@ def test_without_a_cache_all_works_and_nothing_is_kept(
 
 def test_a_small_budget_is_kept(tiny_models: Path, tmp_path: Path) -> None:
     sets = [f"models.dirs={tiny_models}", UNPROBED, "cache.hot_cache_max_bytes=200KiB"]
-    with serving("org/tiny", tmp_path, *sets) as server:
+    with serving("org/tiny", tmp_path, *sets, "cache.hot_cache_only=true") as server:
         songs = [text_of(server.chat(f"{i} {STORY}", max_tokens=8)) for i in range(6)]
         kept = metric(server, 'omlx_cache_bytes{kind="blocks",tier="hot"}')
         assert 0 < kept <= 200 * 1024

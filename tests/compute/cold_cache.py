@@ -117,7 +117,7 @@ def instance(
     noting = type("Noting", (Noting,), {"joins": []})
     cold = open_tier(directory, cold_budget)
     drive = Drive(loaded, LIMITS, size, budget, noting, cold, write_through=write_through)
-    drive.instance.cache.rates = Steady()
+    drive.instance.cache.read_ahead.rates = Steady()
     learn(drive)
     try:
         yield drive

@@ -8,6 +8,7 @@ from omlx_server.core.blocks.record import Part, Record
 from omlx_server.core.cold.index import ColdEntry, ColdIndex
 from omlx_server.core.prefix_cache.eviction import Budget
 from omlx_server.core.prefix_cache.prefix_cache import PrefixCache
+from omlx_server.core.request import Miss
 from tests.core.cache_walk import BLOCK, Kept, Prefill, Tokens, Walk
 
 GAIN = 16  # what saves less is not read
@@ -73,13 +74,13 @@ class ColdWalk(Walk):
         prefill = self.prefills[-1]
         handle = prefill.handle
         goal = self._naive_goal(prefill)
-        ample = self.cache.budget.nbytes // 2 >= self.cold.nbytes
+        ample = handle.room >= self.cold.nbytes
         assert not handle.reading or goal - handle.known >= GAIN, "it reads what it cannot use"
         assert not ample or bool(handle.reading) == (goal - handle.known >= GAIN)
         if handle.reading:
             self.recalled += 1
             nbytes = sum(self._entry(key).nbytes for key in handle.reading)
-            assert nbytes <= self.cache.budget.nbytes // 2
+            assert nbytes <= handle.room
             self.hopes[id(prefill)] = Hope(goal if ample else 0)
 
     def admit(self) -> None:
@@ -231,7 +232,7 @@ class ColdWalk(Walk):
         assert not parents & {entry.key for entry in gone}, "a parent went before its child"
 
     def _take_reads(self) -> None:
-        for record in self.cache.cold_waits.take_reads():
+        for record in self.cache.read_ahead.waits.take_reads():
             key = record.key
             assert key not in self.reads or key in self.stale, "it is read twice"
             self.stale.discard(key)
@@ -254,7 +255,8 @@ class ColdWalk(Walk):
                 self.cold.forget(key)
                 self.medium.pop(key, None)
             self.cache.give_up(key, reason)
-            assert all(not p.handle.reading and p.handle.unread == reason for p in readers)
+            missed = Miss.LATE if reason == "timeout" else Miss.UNREADABLE
+            assert all(not p.handle.reading and p.handle.missed is missed for p in readers)
             self.failed += 1
             return
         assert (record.parent, record.tokens) == (stored.record.parent, stored.record.tokens)
@@ -370,4 +372,7 @@ class ColdWalk(Walk):
         return self.rng.choice([0, 800, 2000, 2500, 3000])
 
     def _fresh_cache(self) -> PrefixCache:
-        return PrefixCache(self.layout, "model", self._budget(), self.cold)
+        cache = PrefixCache(self.layout, "model", self._budget(), self.cold)
+        spare = self.rng.choice([0, 200, 1500, 8000, 8000])
+        cache.read_ahead.spare = lambda: spare
+        return cache

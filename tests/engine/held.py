@@ -47,7 +47,7 @@ def check_kept(instance: ModelInstance) -> None:
         for held in everything:
             assert held.leases == (id(held) in pinned), "a lease was forgotten"
     assert not cache._claims and not cache._active, "a claim was forgotten"
-    waits = cache.cold_waits
+    waits = cache.read_ahead.waits
     assert not waits._asking and not any(waits._waiting.values()), "a handle was forgotten"
 
 

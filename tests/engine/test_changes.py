@@ -128,11 +128,11 @@ def test_without_its_cold_tier_who_waits_for_it_goes_on(tmp_path: Path) -> None:
     drive.instance.drop_evicted()
     while cold.report().queued:
         drive.instance.tiers.recall()
-    drive.instance.cache.budget, drive.instance.cache.rates = ROOMY, Steady()
+    drive.instance.cache.budget, drive.instance.cache.read_ahead.rates = ROOMY, Steady()
     drive.add("again-r0", prompts["r0"], sampling(4))
     drive.instance.tiers.recall()
     drive.add("again-r1", prompts["r1"], sampling(4))
-    assert drive.instance.cache.cold_waits.take_reads(), "nobody waits for the cold tier"
+    assert drive.instance.cache.read_ahead.waits.take_reads(), "nobody waits for the cold tier"
     drive.instance.tiers.leave_cold()
     cold.close(0)
     written = files(tmp_path)

@@ -43,6 +43,7 @@ class BlockIndex:
         self._by_key: dict[BlockKey, Block] = {}
         self._checkpoints: dict[PayloadId, Checkpoint] = {}
         self._replaced: list[PayloadId] = []
+        self._leased: set[Held] = set()
         self._ghosts: OrderedDict[BlockKey, None] = OrderedDict()
         self._next_id = 0
         self.order = HotOrder(self._blocks, self._checkpoints)
@@ -163,13 +164,28 @@ class BlockIndex:
         """Keep a block, or a checkpoint and its block, from being evicted, and so all ancestors of
         the block."""
         held.leases += 1
+        self._leased.add(held)
 
     def release(self, held: Held) -> None:
         """Undo one `lease`. Raises ValueError when there is none to undo."""
         held.leases -= 1
         if held.leases < 0:
             raise ValueError("released more often than leased")
+        if not held.leases:
+            self._leased.discard(held)
         self.order.note(held.id if isinstance(held, Block) else held.block.id)
+
+    def held_bytes(self) -> int:
+        """The bytes of what leases keep from being evicted, though no sequence at work uses it."""
+        blocks = set[Block]()
+        for leased in self._leased:
+            block = leased.block if isinstance(leased, Checkpoint) else leased
+            while block.parent is not None and block not in blocks:
+                blocks.add(block)
+                block = block.parent
+        checkpoints = (one.size for one in self._leased if isinstance(one, Checkpoint))
+        sizes = (*checkpoints, *(block.size for block in blocks if not block.users))
+        return sum(size.nbytes for size in sizes)
 
     def use(self, block: Block) -> None:
         """Note that one more sequence at work refers to a block's payload: it can't be evicted, and
@@ -252,6 +268,8 @@ class BlockIndex:
         assert self.buffers == sum(s.buffers for s in (*sizes, *checkpoints))
         assert self.checkpoint_bytes == sum(s.nbytes for s in checkpoints)
         assert self.in_use == sum(b.size.nbytes for b in self._blocks.values() if b.users)
+        held: list[Held] = [*self._blocks.values(), *self._checkpoints.values()]
+        assert all((one in self._leased) == (one.leases > 0) for one in held)
         for block in self._blocks.values():
             assert block.parent is not None and block.leases >= 0 and block.users >= 0
             assert block.parent.children[block.tokens] is block

@@ -36,11 +36,11 @@ class PrefixHandle:
     `owner` is whose prompt it is; `keys` are those of its full blocks. `leased` is held for it, and
     it computes the blocks `claimed`. `known` tokens could be restored when it was queued;
     `checkpoints_at` are the positions at which recurrent state is to be kept; `waiting`: its
-    prefill has not begun. `reading` are keys of blocks on their way from the cold tier, which has
-    brought it up to token `promoted` and may still bring `room` bytes; `question` is the number of
-    the question that the cold tier has to answer, or 0; `unread` says why a read failed. Without
-    `reuses` nothing is restored, because something stored for this prompt was unreadable. `blocks`
-    are those to which the caches of its prefill refer.
+    prefill has not begun. `reading` are keys of blocks on their way from the cold tier, which was
+    `asked` so often, has brought it up to token `promoted` and may still bring `room` bytes;
+    `question` is the number of the question that it has to answer, or 0; `missed` says why not all
+    was read that is stored. Without `reuses` nothing is restored, because something stored for this
+    prompt was unreadable. `blocks` are those to which the caches of its prefill refer.
     """
 
     root: BlockKey
@@ -57,7 +57,8 @@ class PrefixHandle:
     promoted: int = 0
     room: int = 0
     question: int = 0
-    unread: str = ""
+    asked: int = 0
+    missed: Miss | None = None
     blocks: BlocksInUse = field(default_factory=BlocksInUse)
 
     @property

@@ -4,6 +4,7 @@ Full blocks are found by their keys, which follow from the prompt's tokens. The 
 of them and checkpoints are found by comparing tokens with those of the index's records.
 """
 
+import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -13,11 +14,14 @@ from omlx_server.core.blocks.lookup import PrefixHandle
 from omlx_server.core.blocks.record import Part, Record
 from omlx_server.core.blocks.restore import Found
 from omlx_server.core.cold.index import ColdIndex
+from omlx_server.core.request import Miss
 
 # Tokens. Fewer are always computed, never read, and the time of so few is not measured.
 _SHORTEST_READ = 16
 # Seconds. A disk reads a block within one; the watchdog takes a read of 120 s for lost.
 _LEAST_PATIENCE, _MOST_PATIENCE = 1.0, 60.0
+# Seconds in which a token is computed, until that was measured.
+_UNKNOWN_TOKEN = 1e-3
 _HOPE = 0.95
 _MOST_CANDIDATES = 4096
 
@@ -52,7 +56,8 @@ class Rates:
     def patience(self, tokens: int) -> float:
         """Seconds to wait for a read that saves `tokens` tokens: as long as computing them takes,
         but at least 1 and at most 60."""
-        return min(max(_LEAST_PATIENCE, tokens * self.seconds_per_token), _MOST_PATIENCE)
+        computing = tokens * (self.seconds_per_token or _UNKNOWN_TOKEN)
+        return min(max(_LEAST_PATIENCE, computing), _MOST_PATIENCE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,21 +88,40 @@ class Prompt:
         return self.keys[start // size - 1] if start else self.root
 
 
+@dataclass(frozen=True, slots=True)
+class Recall:
+    """The `records` to read for a prompt, parents first and the checkpoint last. `why`: the reason
+    why not all is read that is stored."""
+
+    records: list[Record]
+    why: Miss | None = None
+
+
 def recall(
     prompt: Prompt, cold: ColdIndex, layout: CacheLayout, namespace: str, rates: Rates, room: int
-) -> list[Record]:
-    """The records to read for a prompt, parents first and the checkpoint last: `room` bytes at
-    most. None if reading would not be faster than computing."""
+) -> Recall:
+    """What to read for a prompt: `room` bytes at most, and nothing if computing is faster."""
+    stop, records = _within(prompt, cold, layout, namespace, room)
+    most, _ = _within(prompt, cold, layout, namespace, sys.maxsize)
+    why = Miss.NO_ROOM if most > stop and most - prompt.cached >= _SHORTEST_READ else None
+    gained = stop - prompt.cached
+    if not records or rates.reading_pays(gained, _nbytes(cold, records)):
+        return Recall(records, why)
+    return Recall([], Miss.SLOW if gained >= _SHORTEST_READ else why)
+
+
+def _within(
+    prompt: Prompt, cold: ColdIndex, layout: CacheLayout, namespace: str, room: int
+) -> tuple[int, list[Record]]:
+    """How far a prompt can be restored with `room` bytes of the cold tier, and these records."""
     records = _blocks(prompt, cold, layout.block_size, namespace, room)
     deepest = max([prompt.known, *(reach(prompt, last) for last in records[-1:])])
-    if layout.checkpointed:
-        checkpoint = _checkpoint(prompt, cold, layout.block_size, deepest, records, room)
-        if checkpoint is None:
-            return []
-        deepest = checkpoint.stop
-        records = _up_to(checkpoint, records)
-    pays = records and rates.reading_pays(deepest - prompt.cached, _nbytes(cold, records))
-    return records if pays else []
+    if not layout.checkpointed:
+        return deepest, records
+    checkpoint = _checkpoint(prompt, cold, layout.block_size, deepest, records, room)
+    if checkpoint is None:
+        return prompt.cached, []
+    return checkpoint.stop, _up_to(checkpoint, records)
 
 
 def candidates(

@@ -4,7 +4,7 @@ A store that can't be listed is asked first what it has. Then blocks are read, e
 prompts that want it.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from itertools import chain
 
@@ -12,6 +12,7 @@ from omlx_server.core.blocks.block import Block, Checkpoint
 from omlx_server.core.blocks.keys import BlockKey
 from omlx_server.core.blocks.lookup import PrefixHandle
 from omlx_server.core.blocks.record import Part, Record
+from omlx_server.core.request import Miss
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +32,11 @@ class ColdWaits:
         self._questions: list[Question] = []
         self._asking: dict[int, PrefixHandle] = {}
         self._last_question = 0
+
+    @property
+    def reading(self) -> Collection[BlockKey]:
+        """The keys of what is being read."""
+        return self._waiting.keys()
 
     def take_questions(self) -> list[Question]:
         """The questions that have come up since the last call."""
@@ -86,12 +92,13 @@ class ColdWaits:
             handle.leased.append(held)
             handle.promoted = record.stop
         if handle.room < 0:
+            handle.missed = Miss.NO_ROOM
             self.stop(handle)
 
     def failed(self, handle: PrefixHandle, key: BlockKey, reason: str) -> None:
         """Note that a read failed: the prompt goes on without this block and all after it."""
         handle.reading.discard(key)
-        handle.unread = reason
+        handle.missed = Miss.LATE if reason == "timeout" else Miss.UNREADABLE
         self.stop(handle)
 
     def stop(self, handle: PrefixHandle) -> None:

@@ -213,6 +213,15 @@ class MemoryGuard:
         need = self._growth(after, cuts) + transient + self.ledger.pool
         return self._noted(transient, fits=need <= self._room(cache))
 
+    def spare(self) -> int:
+        """The bytes that blocks for prompts which wait may have beside all who are at work, if the
+        hot tier goes down to its floor."""
+        others, ledger = self._neighbours, self.ledger
+        live = max(ledger.live, self.reserved) + max(others.live, others.reserved)
+        queue = max(self._queue, ledger.pending + others.pending)
+        held = ledger.weights + live + queue + others.hot + ledger.step + self.floor
+        return max(0, self.limit - held)
+
     # -- inside --------------------------------------------------------------------------
 
     def _growth(self, after: Caches, cuts: Cuts) -> int:

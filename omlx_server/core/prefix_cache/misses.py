@@ -40,8 +40,8 @@ class Misses:
             return Miss.UNREADABLE
         if found.cached >= len(handle.tokens):
             return Miss.NONE
-        if handle.unread:
-            return Miss.UNREADABLE
+        if handle.missed is not None:
+            return handle.missed
         if depth > found.cached:
             return Miss.NO_CHECKPOINT
         if next_block < len(handle.keys) and self._index.was_evicted(handle.keys[next_block]):

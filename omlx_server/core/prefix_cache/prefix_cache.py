@@ -23,8 +23,9 @@ from omlx_server.core.blocks.pins import Pin, PinnedBlocks, Pins, checkpoints_to
 from omlx_server.core.blocks.record import Part, Record
 from omlx_server.core.blocks.restore import Found, find, to_go_on_from
 from omlx_server.core.cold.index import ColdIndex
-from omlx_server.core.cold.recall import Prompt, Rates, candidates, reach, recall
-from omlx_server.core.cold.waiting import ColdWaits, comes_early
+from omlx_server.core.cold.read_ahead import ReadAhead
+from omlx_server.core.cold.recall import Prompt, reach
+from omlx_server.core.cold.waiting import comes_early
 from omlx_server.core.prefix_cache.checkpoints import checkpoint_branches, checkpoints_of
 from omlx_server.core.prefix_cache.cuts import Cutter
 from omlx_server.core.prefix_cache.eviction import Budget, Eviction
@@ -49,8 +50,6 @@ class PrefixCache:
         """`pin_share` is the part of the first `budget` that all pins together may hold."""
         self.layout = layout
         self.pins = Pins() if pins is None else pins
-        self.cold = cold
-        self.rates = Rates()
         self.stats = CacheReport(
             misses={miss.value: 0 for miss in Miss}, checkpointed=layout.checkpointed
         )
@@ -62,7 +61,7 @@ class PrefixCache:
         self._active: list[PrefixHandle] = []
         self.eviction = Eviction(self.index, budget, self.stats, demotes=cold is not None)
         self.uses = Uses(self.index, layout, self.eviction)
-        self.cold_waits = ColdWaits()
+        self.read_ahead = ReadAhead(cold, self.index, layout, self.namespace)
         most = int(budget.nbytes * pin_share), int(budget.checkpoint_bytes * pin_share)
         self.pinned = PinnedBlocks(self.index, self.pins, *most)
 
@@ -77,11 +76,15 @@ class PrefixCache:
         self.eviction.budget = budget
         self.eviction.shrink()
 
+    @property
+    def cold(self) -> ColdIndex | None:
+        """What the cold tier has; None without one."""
+        return self.read_ahead.tier
+
     def leave_cold(self) -> None:
         """Stop using the cold tier. Prompts that wait for it go on without it."""
-        self.cold = None
+        self.read_ahead.leave()
         self.eviction.stop_demoting()
-        self.cold_waits.end()
 
     # -- a prefill's way -----------------------------------------------------------------
 
@@ -96,7 +99,7 @@ class PrefixCache:
         for more. `tokens` are those to be prefilled: all but the prompt's last."""
         root = root_key(self.namespace, salt)
         keys = chain(root, tokens, self.layout.block_size)
-        handle = PrefixHandle(root, tokens, keys, owner, room=self._room)
+        handle = PrefixHandle(root, tokens, keys, owner)
         found = self._find(handle)
         handle.known = found.cached
         if self.layout.checkpointed:
@@ -104,8 +107,7 @@ class PrefixCache:
                 len(tokens), checkpoints_at, self.budget.lattice_start
             )
         self._hold(handle, found)
-        if not self._ask(handle, found):
-            self._read_ahead(handle, found)
+        self.read_ahead.enter(handle, found)
         return handle
 
     def must_wait(self, handle: PrefixHandle) -> bool:
@@ -128,6 +130,23 @@ class PrefixCache:
         found = self._find(handle)
         self._hold(handle, found)
         return found.cached
+
+    def read_on(self, handle: PrefixHandle, others: Sequence[PrefixHandle]) -> bool:
+        """Have read what the cold tier has of a prompt that could begin now: there was no room for
+        it before, or it had to leave memory. Where there is none now, it takes that of the `others`
+        that wait, when their reads are done. Returns whether the prompt has to wait."""
+        ahead = self.read_ahead
+        if not ahead.can_ask(handle):
+            return False
+        recalled = ahead.look(handle, self._find(handle))
+        if recalled.why is Miss.NO_ROOM:
+            if ahead.waits.reading:
+                return True
+            for other in others:
+                self.let_go(other)
+            recalled = ahead.look(handle, self._find(handle))
+        ahead.want(handle, recalled)
+        return handle.awaits_cold
 
     def admit(self, handle: PrefixHandle) -> Lookup:
         """Begin a prompt, whose turn has come: plan its restore, claim what it will compute."""
@@ -153,7 +172,7 @@ class PrefixCache:
         """Give back leases and claims of a prompt that is computed, cancelled or failed."""
         self.let_go(handle)
         self.uses.end(handle.blocks)
-        self.cold_waits.stop(handle)
+        self.read_ahead.waits.stop(handle)
         for key in handle.claimed:
             if self._claims.get(key) is handle:
                 del self._claims[key]
@@ -217,31 +236,32 @@ class PrefixCache:
     def answered(self, question: int) -> None:
         """Note that a question to the cold tier was answered or given up: read what its index now
         has for the prompt."""
-        handle = self.cold_waits.answered(question)
+        handle = self.read_ahead.waits.answered(question)
         if handle is not None:
             found = self._find(handle)
             self._hold(handle, found)  # also what has come meanwhile
-            self._read_ahead(handle, found)
+            self.read_ahead.want(handle, self.read_ahead.look(handle, found))
 
     def promote(self, record: Record, size: Size) -> PayloadId | None:
         """Take in a block or checkpoint that has come from the cold tier. Returns the id under
         which to keep it; None when no prompt waits for it any more, it is known already, or what it
         follows is not here. One that comes before what it follows is read again."""
-        waiting = self.cold_waits.take_waiting(record.key)
+        waits, tier = self.read_ahead.waits, self.read_ahead.tier
+        waiting = waits.take_waiting(record.key)
         if not waiting:
             return None
         id = self._noted(self._insert(record, size))
         early = [handle for handle in waiting if id is None and comes_early(record, handle)]
-        self.cold_waits.again(record, early)
+        waits.again(record, early)
         # Where sizes are known beforehand, no more is asked for than there is room.
-        nbytes = 0 if self.cold is None or self.cold.listed else size.nbytes
+        nbytes = 0 if tier is None or tier.listed else size.nbytes
         # Without an id it may have been computed meanwhile, and is held just so.
         held = self.index.held(id) if id is not None else self.index.block(record.key)
         for handle in waiting:
             if handle not in early:
                 if held is not None:
                     self.index.lease(held)
-                self.cold_waits.arrived(handle, record, held, nbytes)
+                waits.arrived(handle, record, held, nbytes)
         self.eviction.shrink()
         return id
 
@@ -253,8 +273,8 @@ class PrefixCache:
     def give_up(self, key: BlockKey, reason: str) -> None:
         """Note that a block did not come from the cold tier, and why: the prompts that wait for it
         go on without it and without all after it."""
-        for handle in self.cold_waits.take_waiting(key):
-            self.cold_waits.failed(handle, key, reason)
+        for handle in self.read_ahead.waits.take_waiting(key):
+            self.read_ahead.waits.failed(handle, key, reason)
 
     def probe(self, tokens: tuple[int, ...], salt: bytes) -> Probe:
         """What a request with these `tokens` would get from both tiers; it changes no tier."""
@@ -263,7 +283,8 @@ class PrefixCache:
         handle = PrefixHandle(root, tokens[:-1], keys)
         found = self._find(handle)
         prompt = Prompt.of(handle, found)
-        reached = [(record, reach(prompt, record)) for record in self._recall(prompt)]
+        records = self.read_ahead.recall(prompt).records
+        reached = [(record, reach(prompt, record)) for record in records]
         return Probe.of(tokens, found, reached)
 
     def report(self) -> CacheReport:
@@ -349,30 +370,6 @@ class PrefixCache:
         if held is not None:
             self.pinned.hold(self.record(held).key, held)
         return id
-
-    @property
-    def _room(self) -> int:
-        """How many bytes one prompt may bring back from the cold tier."""
-        return self.budget.nbytes // 2
-
-    def _ask(self, handle: PrefixHandle, found: Found) -> bool:
-        """Where the cold tier can't be listed, ask it first. False when there is nothing to ask."""
-        if self.cold is None or self.cold.listed:
-            return False
-        prompt = Prompt.of(handle, found)
-        records = candidates(prompt, self.cold, self.layout, self.namespace, handle.checkpoints_at)
-        if records:
-            self.cold_waits.ask(handle, records)
-        return bool(records)
-
-    def _read_ahead(self, handle: PrefixHandle, found: Found) -> None:
-        """Ask the cold tier for what follows the blocks in memory, as far as it can be used."""
-        self.cold_waits.want(handle, self._recall(Prompt.of(handle, found)))
-
-    def _recall(self, prompt: Prompt) -> list[Record]:
-        if self.cold is None:
-            return []
-        return recall(prompt, self.cold, self.layout, self.namespace, self.rates, self._room)
 
     def _find(self, handle: PrefixHandle) -> Found:
         match = self.index.match(handle.root, handle.tokens)

@@ -168,7 +168,7 @@ class Prefills:
         work = self._at_work(others)
         has_room = self._admission.has_room(prefill, work, now)
         if has_room and self._admission.takes_first(prefill, work, now):
-            return True
+            return not self._cache.read_on(prefill.handle, others)
         if not has_room:
             refused.add(prefill)
         if refused.first is None:

@@ -255,7 +255,7 @@ class SequenceQueues:
             for sequence in sequences:
                 sequence.in_flight = 0
                 sequence.blocks = BlocksInUse()
-            self._cache.cold_waits.stop(self.enqueue(sequences).handle)
+            self._cache.read_ahead.waits.stop(self.enqueue(sequences).handle)
 
     def take_drops(self) -> tuple[tuple[SequenceId, ...], tuple[RowCut, ...], list[Sequence]]:
         """What left since the last call: the ids, the cuts of rows before they leave, the rows."""

@@ -94,7 +94,7 @@ class Prefixes:
             return Check(
                 warn(_FILES, "a temporary directory can't be used", "is the disk full? See $TMPDIR")
             )
-        instance.cache.rates = Eager()
+        instance.cache.read_ahead.rates = Eager()
         hits = Hits()
         for number, prompt in enumerate(self._prompts):
             beat(number, len(self._prompts))

@@ -9,6 +9,9 @@ const WHY = {
   no_checkpoint: "no checkpoint where it would start",
   namespace: "kept for another namespace",
   unreadable: "it could not be read",
+  no_room: "no room in memory to bring it back",
+  slow: "reading it is slower than computing",
+  late: "reading it took too long",
 };
 
 export function Counters({ counters }) {

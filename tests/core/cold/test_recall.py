@@ -7,6 +7,7 @@ from omlx_server.core.blocks.keys import BlockKey, chain, namespace_id, root_key
 from omlx_server.core.blocks.record import Part, Record
 from omlx_server.core.cold.index import ColdEntry, ColdIndex
 from omlx_server.core.cold.recall import Prompt, Rates, candidates, recall
+from omlx_server.core.request import Miss
 from omlx_server.core.scheduler.watchdog import LONGEST_READ_SECONDS
 from tests.core.simulator import HYBRID, KV, RECURRENT, WINDOWED
 
@@ -62,7 +63,7 @@ def read(
     room: int = ROOM,
     rates: Rates | None = None,
 ) -> list[tuple[Part, int, int]]:
-    found = recall(asked, cold, layout, NAMESPACE, rates or Rates(), room)
+    found = recall(asked, cold, layout, NAMESPACE, rates or Rates(), room).records
     assert all(record.key in cold for record in found)
     return [(record.part, record.start, record.stop) for record in found]
 
@@ -95,7 +96,7 @@ def test_full_blocks_are_found_by_name_alone() -> None:
 
 
 def test_what_is_read_is_the_record_of_what_was_stored() -> None:
-    found = recall(prompt(STORED), cold_with(*blocks()), KV, NAMESPACE, Rates(), ROOM)
+    found = recall(prompt(STORED), cold_with(*blocks()), KV, NAMESPACE, Rates(), ROOM).records
     assert found == blocks()
 
 
@@ -297,7 +298,7 @@ def test_a_state_counts_as_well(layout: CacheLayout) -> None:
     """Where the deepest one does not fit, one before it may."""
     cold = cold_with(*blocks(), state(28), state(24), state(18))
     for room, position in ((8, 28), (7, 24), (6, 18)):
-        found = recall(prompt(STORED), cold, layout, NAMESPACE, Rates(), room * NBYTES)
+        found = recall(prompt(STORED), cold, layout, NAMESPACE, Rates(), room * NBYTES).records
         assert found[-1] == state(position)
         assert len(found) <= room
     assert not read(prompt(STORED), cold, layout, 5 * NBYTES)
@@ -345,7 +346,23 @@ def test_rates_are_those_of_late() -> None:
 
 
 def test_patience_ends_where_computing_would() -> None:
-    assert Rates().patience(100_000) == 1.0
+    assert Rates().patience(5_000) == pytest.approx(5.0), "a guess, before it was measured"
     assert Rates(seconds_per_token=0.001).patience(100) == 1.0
     assert Rates(seconds_per_token=0.001).patience(5_000) == pytest.approx(5.0)
     assert Rates(seconds_per_token=0.02).patience(100_000) < LONGEST_READ_SECONDS
+
+
+# -- why not all is read -----------------------------------------------------------------
+
+
+def why(room: int, rates: Rates | None = None, known: int = 0) -> Miss | None:
+    asked, cold = prompt(STORED, known), cold_with(*blocks())
+    return recall(asked, cold, KV, NAMESPACE, rates or Rates(), room).why
+
+
+def test_it_is_told_why_not_all_is_read_that_is_stored() -> None:
+    assert why(ROOM) is None
+    assert why(5 * NBYTES) is why(1 * NBYTES) is why(0) is Miss.NO_ROOM
+    assert why(0, known=20) is None, "so little is computed"
+    slow = Rates(seconds_per_token=0.001, seconds_per_byte=1.0)
+    assert why(ROOM, slow) is Miss.SLOW

@@ -30,7 +30,7 @@ class Server:
         self.store = {other.record(each).key: (other.record(each), each.size) for each in held}
         self.cold = ColdIndex(1 << 40, listed=listed)
         self.cache = PrefixCache(layout, "model", budget, self.cold)
-        self.cold_waits = self.cache.cold_waits
+        self.cold_waits = self.cache.read_ahead.waits
 
     def enter(self) -> PrefixHandle:
         return self.cache.enter(PROMPT[:-1], b"", ())
@@ -156,20 +156,21 @@ def test_when_one_is_not_read_those_before_it_are_used(layout: CacheLayout) -> N
     reads = server.cold_waits.take_reads()
     server.read(*reads[:6])
     server.cache.give_up(reads[6].key, "timeout")
-    assert not server.cache.must_wait(handle) and handle.unread == "timeout"
+    assert not server.cache.must_wait(handle) and handle.missed is Miss.LATE
     server.read(*reads[7:])  # they come for nobody
     lookup = server.cache.admit(handle)
     assert (lookup.cached, lookup.known) == (0 if layout.checkpointed else 24, 24)
-    assert lookup.miss is Miss.UNREADABLE
+    assert lookup.miss is Miss.LATE
     server.cache.leave(handle)
     server.check_end()
 
 
 @every_layout
-def test_reading_ends_when_more_came_than_half_the_memory(layout: CacheLayout) -> None:
+def test_reading_ends_when_more_came_than_there_is_room_for(layout: CacheLayout) -> None:
     """Sizes are not known before: what came in time is used."""
     block = 4 * TOKEN_BYTES
-    server = Server(layout, Budget(10 * block, 10 * block))
+    server = Server(layout)
+    server.cache.read_ahead.spare = lambda: 5 * block
     handle = server.enter()
     server.answer()
     reads = server.cold_waits.take_reads()
@@ -293,7 +294,7 @@ class SharedWalk(ColdWalk):
             self._take_evicted()
             self._take_reads()
         self.check()
-        assert nothing_in(self.cache.cold_waits)
+        assert nothing_in(self.cache.read_ahead.waits)
         self.check_given_back()
 
     # -- inside --------------------------------------------------------------------------
@@ -302,7 +303,7 @@ class SharedWalk(ColdWalk):
         """It reads if and only if that pays, as far as the index knows now."""
         handle, goal = prefill.handle, self._naive_goal(prefill)
         pays = goal - self.cache.expected(handle) >= GAIN
-        ample = self.cache.budget.nbytes // 2 >= self.cold.nbytes
+        ample = handle.room >= self.cold.nbytes
         assert not handle.reading or pays, "it reads what it cannot use"
         assert not ample or bool(handle.reading) == pays
         if handle.reading:
@@ -310,7 +311,7 @@ class SharedWalk(ColdWalk):
             self.hopes[id(prefill)] = Hope(goal if ample else 0)
 
     def _take_reads(self) -> None:
-        for question in self.cache.cold_waits.take_questions():
+        for question in self.cache.read_ahead.waits.take_questions():
             self.questions[question.id] = question
             assert question.records and not any(
                 record.key in self.cold for record in question.records

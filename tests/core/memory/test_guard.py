@@ -334,3 +334,17 @@ def test_the_account_says_what_is_needed_and_what_is_held() -> None:
         "it needs 3.56 KB for its caches and 200 B for a step, and the hot tier keeps 2 KB; "
         "held now: weights 60 KB, live 5 KB of 100 KB"
     )
+
+
+def test_what_blocks_of_waiting_prompts_may_have_is_left_by_who_is_at_work() -> None:
+    free = make_guard(4000, weights=500, blocks=900, queue=100)
+    assert free.spare() == 4000 - 500 - 100 - free.floor, "stored blocks can go"
+    busy = make_guard(8000, weights=500, live=700)
+    assert busy.spare() == 8000 - 500 - 700 - busy.floor
+    busy.reserve(Caches((100,)))
+    assert busy.reserved > 700
+    assert busy.spare() == 8000 - 500 - busy.reserved - busy.floor
+    beside = MemoryGuard(4000, planner(), Beside(400, 500, pending=30, hot=60))
+    beside.begin(Ledger(4000))
+    assert beside.spare() == 4000 - 500 - 30 - 60 - beside.floor
+    assert make_guard(4000, weights=5000).spare() == 0

@@ -74,7 +74,7 @@ def test_who_has_asked_the_cold_tier_waits_for_it() -> None:
     run = Run(LIMITS, KV)
     run.scheduler.add(make_request("a", 60, 3))
     handle = waiting(run, "a").handle
-    run.cache.cold_waits.ask(handle, [Record("model", handle.root, 0, handle.tokens[:4])])
+    run.cache.read_ahead.waits.ask(handle, [Record("model", handle.root, 0, handle.tokens[:4])])
     assert awaited(run)["a"] == ("waiting", Awaited.COLD)
 
 
@@ -171,6 +171,6 @@ def test_who_is_taken_in_waits_for_no_read() -> None:
     run = Run(LIMITS, KV)
     run.scheduler.add(make_request("a", 60, 3))
     handle = waiting(run, "a").handle
-    run.cache.cold_waits.ask(handle, [Record("model", handle.root, 0, handle.tokens[:4])])
+    run.cache.read_ahead.waits.ask(handle, [Record("model", handle.root, 0, handle.tokens[:4])])
     start_over(run)
     assert awaited(run)["a"] == ("waiting", Awaited.TURN)

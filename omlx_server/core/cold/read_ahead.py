@@ -1,0 +1,91 @@
+"""Has blocks read from the cold tier for prompts that wait. Pure; owned by the prefix cache.
+
+What is read is held in memory until its prompt begins. So all such prompts together bring back no
+more than `spare()` bytes. When a prompt could begin, it asks once more: there may have been too
+little room before, or blocks in memory had to go.
+"""
+
+import sys
+from collections.abc import Callable
+
+from omlx_server.core.blocks.cache_layout import CacheLayout
+from omlx_server.core.blocks.index import BlockIndex
+from omlx_server.core.blocks.lookup import PrefixHandle
+from omlx_server.core.blocks.restore import Found
+from omlx_server.core.cold.index import ColdIndex
+from omlx_server.core.cold.recall import Prompt, Rates, Recall, candidates, recall
+from omlx_server.core.cold.waiting import ColdWaits
+from omlx_server.core.request import Miss
+
+# What others push out of memory while a prompt waits for the rest is read so often.
+_MOST_ASKED = 8
+
+
+class ReadAhead:
+    """Without a `tier` nothing is read. `spare` gives the bytes that blocks which no sequence
+    uses yet may have, if all others leave memory."""
+
+    def __init__(
+        self,
+        tier: ColdIndex | None,
+        index: BlockIndex,
+        layout: CacheLayout,
+        namespace: str,
+    ) -> None:
+        self.tier = tier
+        self.spare: Callable[[], int] = lambda: sys.maxsize
+        self.waits = ColdWaits()
+        self.rates = Rates()
+        self._index = index
+        self._layout = layout
+        self._namespace = namespace
+
+    def leave(self) -> None:
+        """Stop using the cold tier. Prompts that wait for it go on without it."""
+        self.tier = None
+        self.waits.end()
+
+    def enter(self, handle: PrefixHandle, found: Found) -> None:
+        """Have read what follows the blocks in memory, if there is room for all of it. Where the
+        cold tier can't be listed, ask it first what it has."""
+        if self.tier is not None and not self.tier.listed:
+            prompt, stops = Prompt.of(handle, found), handle.checkpoints_at
+            records = candidates(prompt, self.tier, self._layout, self._namespace, stops)
+            if records:
+                self.waits.ask(handle, records)
+                return
+        recalled = self.look(handle, found)
+        if recalled.why is not Miss.NO_ROOM:
+            self.want(handle, recalled)
+
+    def can_ask(self, handle: PrefixHandle) -> bool:
+        """Whether a prompt may ask again: not where it can't be told beforehand what there is, nor
+        after a read that failed."""
+        listed = self.tier is not None and self.tier.listed
+        failed = handle.missed not in (None, Miss.NO_ROOM)
+        return listed and not failed and handle.asked < _MOST_ASKED
+
+    def look(self, handle: PrefixHandle, found: Found) -> Recall:
+        """What follows the blocks in memory, as far as there is room for it now."""
+        handle.room = self._room
+        recalled = self.recall(Prompt.of(handle, found))
+        handle.missed = recalled.why
+        return recalled
+
+    def want(self, handle: PrefixHandle, recalled: Recall) -> None:
+        """Have this read."""
+        handle.asked += bool(recalled.records)
+        self.waits.want(handle, recalled.records)
+
+    def recall(self, prompt: Prompt) -> Recall:
+        if self.tier is None:
+            return Recall([])
+        return recall(prompt, self.tier, self._layout, self._namespace, self.rates, self._room)
+
+    @property
+    def _room(self) -> int:
+        """How many bytes one prompt may bring back now."""
+        tier, keys = self.tier, self.waits.reading
+        entries = (tier.entry(key) for key in keys) if tier is not None else ()
+        coming = sum(entry.nbytes for entry in entries if entry is not None)
+        return max(0, self.spare() - self._index.held_bytes() - coming)
