@@ -180,8 +180,8 @@ def _shared_ends(
     needs no checkpoints."""
     if not model.engine.status.counted.cache.checkpointed:
         return ()
-    ends = shared_ends.shared_ends(prompts.told(messages), tokens, prompts.tokenize)
-    return (*ends, len(tokens) - 1) if model.strips_reasoning else ends
+    told, strips = prompts.told(messages), model.strips_reasoning
+    return shared_ends.shared_ends(told, tokens, prompts.tokenize, strips=strips)
 
 
 def sampling_of(chat: ChatRequest, model: ServedModel, prompt_tokens: int) -> SamplingParams:

@@ -3,7 +3,8 @@ the model is called.
 
 Blocks that outlive the process need a fingerprint of all bytes of the weights. Hashing 40 GB takes
 half a minute, so the digest of each weight file is noted down, and holds as long as the file's
-size, time and inode stay the same. For blocks in memory, samples of each weight file are enough.
+size, times and inode and samples of it stay the same: `cp -p` over a file keeps its size, inode and
+time of change. For blocks in memory, samples of each weight file are enough.
 """
 
 import hashlib
@@ -44,20 +45,21 @@ def fingerprint(
     return digest.hexdigest()
 
 
-def file_states(path: Path) -> dict[str, tuple[int, int, int]]:
-    """Size in bytes, time and inode of each file that the fingerprint of a model covers,
+def file_states(path: Path) -> dict[str, list[int]]:
+    """Size in bytes, times and inode of each file that the fingerprint of a model covers,
     by its name: they change when a file does. Raises OSError as `fingerprint`."""
-    found = {}
-    for end in ("json", "jinja", "safetensors"):
-        for file in path.glob(f"*.{end}"):
-            stat = file.stat()
-            found[file.name] = stat.st_size, stat.st_mtime_ns, stat.st_ino
-    return found
+    files = (file for end in ("json", "jinja", "safetensors") for file in path.glob(f"*.{end}"))
+    return {file.name: _state(file) for file in files}
 
 
 def together_fingerprint(target: str, drafter: str) -> str:
     """The fingerprint of a model with what drafts for it: blocks hold the caches of both."""
     return hashlib.sha256(f"{target}\0{drafter}".encode()).hexdigest()
+
+
+def _state(file: Path) -> list[int]:
+    stat = file.stat()
+    return [stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino]
 
 
 def _samples(file: Path) -> str:
@@ -73,19 +75,18 @@ def _samples(file: Path) -> str:
 
 def _content(file: Path, known: dict[str, Any]) -> str:
     """The digest of all bytes of a file: from `known`, or else computed and added to `known`."""
-    stat = file.stat()
-    state = [stat.st_size, stat.st_mtime_ns, stat.st_ino]
-    name = str(file.resolve())
+    signs = {"state": _state(file), "samples": _samples(file)}
+    name, size = str(file.resolve()), file.stat().st_size
     note = known.get(name)
     if (
         isinstance(note, dict)
-        and note.get("state") == state
         and isinstance(note.get("sha256"), str)
+        and signs.items() <= note.items()
     ):
         return str(note["sha256"])
-    if stat.st_size > _LONG_BYTES:
-        _log.info("reading %s once to know it again (%.0f GB)", file.name, stat.st_size / 1e9)
+    if size > _LONG_BYTES:
+        _log.info("reading %s once to know it again (%.0f GB)", file.name, size / 1e9)
     with file.open("rb") as stream:
         content = hashlib.file_digest(stream, "sha256").hexdigest()
-    known[name] = {"state": state, "sha256": content}
+    known[name] = {**signs, "sha256": content}
     return content

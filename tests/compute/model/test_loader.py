@@ -1,6 +1,7 @@
 """Loading: dimensions, the fingerprint, and what is said of a directory that is no model."""
 
 import ctypes
+import hashlib
 import json
 import os
 import re
@@ -14,7 +15,7 @@ import pytest
 
 from omlx_server.compute import FAST_BLAS
 from omlx_server.compute.hardware import blas, device
-from omlx_server.compute.model.fingerprint import fingerprint
+from omlx_server.compute.model.fingerprint import file_states, fingerprint
 from omlx_server.compute.model.loader import load, weight_bytes
 from omlx_server.errors import ModelUnavailable
 from tests.arrays import plain
@@ -80,15 +81,37 @@ def test_with_notes_every_byte_of_the_weights_counts(tmp_path: Path) -> None:
     assert fingerprint(tmp_path, notes) == original
 
 
-def test_a_file_that_has_not_changed_is_not_read_again(tmp_path: Path) -> None:
+def test_a_file_that_has_not_changed_is_not_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     weights, notes = tmp_path / "model.safetensors", tmp_path / "notes" / "digests.json"
     weights.write_bytes(bytes(1000))
     original = fingerprint(tmp_path, notes)
-    before = weights.stat().st_mtime_ns
+    monkeypatch.setattr(hashlib, "file_digest", None)
+    assert fingerprint(tmp_path, notes) == original
+
+
+def test_other_weights_of_the_same_size_and_time_are_known(tmp_path: Path) -> None:
+    """`cp -p` over the file of a download whose times are all the same."""
+    weights, notes = tmp_path / "model.safetensors", tmp_path / "notes" / "digests.json"
+    weights.write_bytes(bytes(32 << 20))
+    os.utime(weights, ns=(0, 1))
+    original = fingerprint(tmp_path, notes)
+    _flip(weights, 100_000)  # between two samples
+    os.utime(weights, ns=(0, 1))
+    assert fingerprint(tmp_path, notes) != original
+
+
+def test_other_weights_are_known_where_no_time_tells(tmp_path: Path) -> None:
+    """Some file systems have no time of change of their own."""
+    weights, notes = tmp_path / "model.safetensors", tmp_path / "notes" / "digests.json"
+    weights.write_bytes(bytes(1000))
+    original = fingerprint(tmp_path, notes)
     _flip(weights, 500)
-    os.utime(weights, ns=(before, before))
-    assert fingerprint(tmp_path, notes) == original, "read though size, time and inode are the same"
-    assert fingerprint(tmp_path, tmp_path / "notes" / "others.json") != original
+    noted = json.loads(notes.read_text())
+    noted[str(weights)]["state"] = file_states(tmp_path)[weights.name]
+    notes.write_text(json.dumps(noted))
+    assert fingerprint(tmp_path, notes) != original
 
 
 def test_notes_that_cannot_be_written_cost_nothing_but_time(tmp_path: Path) -> None:
