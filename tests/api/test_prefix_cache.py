@@ -91,6 +91,26 @@ def test_headers_tell_hits_and_why_it_was_a_miss(fresh: ServerProcess) -> None:
     assert other.headers["x-omlx-cache-miss"] == f"diverged; known-tokens={known}"
 
 
+BODIES: dict[str, Json] = {
+    "/v1/chat/completions": {"messages": [{"role": "user", "content": STORY}], "max_tokens": 2},
+    "/v1/completions": {"prompt": STORY, "max_tokens": 2},
+    "/v1/responses": {"input": STORY, "max_output_tokens": 2},
+    "/v1/messages": {"messages": [{"role": "user", "content": STORY}], "max_tokens": 2},
+    "/api/chat": {"messages": [{"role": "user", "content": STORY}], "stream": False},
+    "/api/generate": {"prompt": STORY, "stream": False},
+}
+
+
+@pytest.mark.parametrize("route", BODIES)
+def test_every_api_has_the_headers(fresh: ServerProcess, route: str) -> None:
+    body = {"model": fresh.model, "options": {"num_predict": 2}, **BODIES[route]}
+    body = body if route.startswith("/api") else {**BODIES[route], "model": fresh.model}
+    first, again = (fresh.http.post(fresh.url + route, json=body) for _ in range(2))
+    assert first.status_code == again.status_code == 200
+    assert "x-omlx-cache-miss" in first.headers and "x-omlx-cache-miss" not in again.headers
+    assert int(again.headers["x-omlx-cached-tokens"]) > 100
+
+
 def test_a_stream_has_the_headers_and_the_usage_too(fresh: ServerProcess) -> None:
     fresh.chat(STORY, max_tokens=2)
     body = fresh.body(STORY, max_tokens=2, stream=True, stream_options={"include_usage": True})

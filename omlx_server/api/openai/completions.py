@@ -11,6 +11,7 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from omlx_server.api.chat.choices import (
+    CACHE_HEADERS,
     ChoiceDelta,
     Choices,
     LoggedToken,
@@ -44,6 +45,7 @@ _DESCRIBED = Operation(
     answers.Completion,
     body=CompletionRequest,
     events=Events(answers.CompletionEvent, done=True),
+    headers=CACHE_HEADERS,
     may_fail=MODEL + WORK,
 ).extra
 
@@ -64,8 +66,9 @@ async def completions(request: Request) -> Response:
     prompts = await in_time(request, encoding)
     answer = _Answer(asked, model, request, prompts)
     if asked.stream:
-        return sse.EventStream(answer.events(), context.keepalive_seconds)
-    return JsonResponse(await sse.while_connected(request.receive, answer.whole()))
+        return sse.EventStream(answer.events(), context.keepalive_seconds, answer.headers)
+    content = await sse.while_connected(request.receive, answer.whole())
+    return JsonResponse(content, headers=answer.headers())
 
 
 @dataclass(slots=True)
@@ -128,6 +131,11 @@ class _Answer:
         if asked.with_usage:
             self._empty["usage"] = None
         self._usage = Usage(sum(len(prompt.tokens) for prompt in prompts))
+        self._started: list[Choices] = []
+
+    def headers(self) -> dict[str, str]:
+        """As `Choices.headers`. Of several prompts none: each would have its own."""
+        return self._started[0].headers() if self._started and len(self._prompts) == 1 else {}
 
     async def whole(self) -> answers.Completion:
         """The whole response as one JSON answer."""
@@ -177,6 +185,7 @@ class _Answer:
         if ends:
             return
         choices = await self._start(number)
+        self._started.append(choices)
         async with choices.generation:
             async for delta in choices.deltas():
                 yield replace(delta, index=first + delta.index)

@@ -15,7 +15,7 @@ from starlette.responses import Response
 
 from omlx_server.api.chat.encoding import encoded
 from omlx_server.api.chat.images import image_turns, read_images
-from omlx_server.api.chat.request import ChatRequest, Message
+from omlx_server.api.chat.request import ChatRequest, Message, Tool
 from omlx_server.api.chat.sampling import PresetName, TokenId
 from omlx_server.api.context import context_of, in_time
 from omlx_server.api.description.operation import MODEL, Operation
@@ -46,6 +46,7 @@ class TokenizeRequest(StrictModel):
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
     chat_template_kwargs: JsonObject | None = None
+    tools: Annotated[list[Tool], Field(max_length=1000)] | None = None
     return_token_strs: bool | None = None
     with_pieces: bool | None = None
 
@@ -128,6 +129,7 @@ async def _of_conversation(
         add_generation_prompt=asked.add_generation_prompt,
         continue_final_message=asked.continue_final_message,
         chat_template_kwargs=asked.chat_template_kwargs,
+        tools=asked.tools,
     )
     images = await read_images(chat, model, image_turns(request))
     tokens = (await encoded(chat, model, images, context_of(request))).tokens

@@ -34,6 +34,7 @@ _CREATE = Operation(
     answers.Response,
     body=ResponsesRequest,
     events=Events(AnyResponseEvent, named=True),
+    headers=CACHE_HEADERS,
     may_fail=MODEL + WORK,
 ).extra
 _COMPACT = Operation(
@@ -62,10 +63,12 @@ async def create_response(request: Request) -> Response:
     answer = ResponseAnswer(asked, model, request)
     choices = await sse.while_connected(request.receive, answer.start())
     if not asked.stream:
-        return JsonResponse(await sse.while_connected(request.receive, answer.whole(choices)))
+        content = await sse.while_connected(request.receive, answer.whole(choices))
+        return JsonResponse(content, headers=choices.headers())
     return sse.EventStream(
         answer.events(choices),
         context_of(request).keepalive_seconds,
+        choices.headers,
         on_error=lambda error: sse.named(*answer.progress.fail(error)),
     )
 

@@ -38,6 +38,11 @@ def test_a_conversation_has_as_many_tokens_as_its_completion_counts(tiny: Server
     assert got["count"] == len(got["tokens"]) == answer["usage"]["prompt_tokens"]
     bare = ask(tiny, "/tokenize", messages=messages, add_generation_prompt=False)
     assert bare["count"] < got["count"]
+    function = {"name": "look_up", "parameters": {"type": "object", "properties": {}}}
+    tools = [{"type": "function", "function": function}]
+    got = ask(tiny, "/tokenize", messages=messages, tools=tools)
+    answer = tiny.chat(TEXT, max_tokens=1, tools=tools)
+    assert bare["count"] < got["count"] == answer["usage"]["prompt_tokens"]
 
 
 def test_content_as_llama_cpp_does(tiny: ServerProcess, tokenizer: Tokenizer) -> None:
