@@ -216,12 +216,15 @@ class BlockCodec:
         size, referring = self.layout.block_size, self._referring(flat)
         runs = {block.segment.run for block in blocks if block.segment is not None}
         free = {id(run) for run in runs if run.is_free}
+        left = list[mx.array]()
         for start in range(first, stop - size + 1, size):
             block = blocks[start // size]
             if block.segment is None or id(block.segment.run) in free:
                 segment = self._segment(flat, referring, 0, start, start + size)
                 if segment is not None:
                     block.refer(segment, referring)
+                    left += block.buffers
+        device.launch(left)  # until then they keep all that was in one buffer with them
 
     def _referring(self, flat: Caches) -> tuple[int, ...]:
         """The numbers of leaves to whose buffers blocks refer. A layer without attention has a

@@ -8,12 +8,15 @@ from omlx_server.core.prefix_cache.eviction import Budget
 from omlx_server.core.request import Miss
 from tests.compute.cold_cache import instance
 from tests.compute.drive import ROOMY, Drive, sampling
+from tests.compute.test_held_once import active
 from tests.compute.warm_runs import tokens
 from tests.tiny_models import CONFIGS
 
 NOTHING = Budget(nbytes=0, checkpoint_bytes=0, lattice_start=32)
 TURNS, NEW, ANSWER = 3, 30, 5
 BEFORE_THE_LAST = 1
+LONG = 600
+SMALL = 150_000  # bytes: tokens, logits, the state of sampling
 
 
 def converse(drive: Drive) -> list[int]:
@@ -69,3 +72,22 @@ def test_what_there_is_no_room_for_is_told_so(tmp_path: Path) -> None:
         again.answer("after", told, 1)
         admitted = again.admitted["after"]
         assert 0 < admitted.cached < len(told) // 2 and admitted.miss is Miss.NO_ROOM
+
+
+@pytest.mark.parametrize("architecture", CONFIGS)
+def test_what_comes_back_takes_the_memory_that_the_account_says(
+    architecture: str, tmp_path: Path
+) -> None:
+    """By MLX's own count: no layer stays because another one was in a buffer with it."""
+    told = [tokens(f"conversation {number}", LONG) for number in range(2)]
+    with instance(tmp_path, architecture, write_through=True, size=64) as drive:
+        for number, prompt in enumerate(told):
+            drive.answer(str(number), prompt, 1)
+    with instance(tmp_path, architecture, size=64) as again:
+        before = active()
+        for number, prompt in enumerate(told):
+            again.answer(str(number), prompt, 1)
+        assert again.admitted["1"].cached == LONG - BEFORE_THE_LAST
+        account = again.instance.account()
+        held = account.live + account.blocks + account.checkpoints
+        assert active() - before < held + SMALL
