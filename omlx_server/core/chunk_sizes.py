@@ -5,7 +5,7 @@ while it is there, so that no prompt is cut by when it came.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 CANDIDATES = (256, 512, 1024, 2048)
 """The sizes that are tried, in tokens."""
@@ -23,10 +23,12 @@ _GAIN = 1.05
 @dataclass(frozen=True, slots=True)
 class ChunkSizes:
     """Tokens of one chunk: `beside` rows that decode or other models at work, and `alone`, which is
-    a multiple of it."""
+    a multiple of it. `token_seconds`: how long a token of a chunk `alone` took, 0 where that was
+    not measured."""
 
     beside: int
     alone: int
+    token_seconds: float = field(default=0.0, compare=False)
 
     def __str__(self) -> str:
         if self.beside == self.alone:
@@ -44,9 +46,8 @@ def candidates(block: int, most: int) -> list[int]:
 def choose(smallest: int, seconds: Mapping[int, float]) -> ChunkSizes:
     """The sizes for a model whose chunks took `seconds`, by their tokens. The `smallest` candidate
     is taken where no larger one is allowed and worth it."""
-    return ChunkSizes(
-        _best(smallest, seconds, BESIDE_SECONDS), _best(smallest, seconds, ALONE_SECONDS)
-    )
+    beside, alone = (_best(smallest, seconds, most) for most in (BESIDE_SECONDS, ALONE_SECONDS))
+    return ChunkSizes(beside, alone, seconds.get(alone, 0.0) / alone)
 
 
 def _best(smallest: int, seconds: Mapping[int, float], longest: float) -> int:

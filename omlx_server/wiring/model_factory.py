@@ -231,7 +231,9 @@ class InstanceFactory:
             name = located.names[0]
             _log.warning("%s runs without reuse: %s", name, why_not_reused(loaded.model))
         codec = codec if settings.cache.enabled else None
-        return self._instance(loaded, located, codec, watch, speculation, bounds)
+        instance = self._instance(loaded, located, codec, watch, speculation, bounds)
+        instance.cache.read_ahead.rates.seconds_per_token = chunks.token_seconds
+        return instance
 
     def _speculating(self, loaded: LoadedModel, located: Located) -> Work[Speculation]:
         """Measures what drafts of a model would cost."""

@@ -57,7 +57,9 @@ TABLE: dict[str, tuple[dict[int, float], ChunkSizes]] = {
 @pytest.mark.parametrize("why", TABLE)
 def test_a_larger_chunk_is_taken_where_it_is_faster_and_short_enough(why: str) -> None:
     seconds, expected = TABLE[why]
-    assert choose(256, seconds) == expected
+    chosen = choose(256, seconds)
+    assert chosen == expected
+    assert chosen.token_seconds == seconds.get(chosen.alone, 0) / chosen.alone
 
 
 TIMES = st.lists(st.floats(1e-3, 10), max_size=len(CANDIDATES)).map(

@@ -131,6 +131,7 @@ def test_other_settings_leave_the_sizes_of_a_loaded_model_alone(
     instances = InstanceFactory(Settings.of(sections(tmp_path)))
     instance = finish(instances.making(Located(directory / "llama", ("llama",))))
     chosen = instance.chunks
+    assert instance.cache.read_ahead.rates.seconds_per_token > 0, "nobody waits in vain for files"
     change_instances(instances, Settings.of(sections(tmp_path, max_queue=1)))
     assert instance.chunks == chosen != ChunkSizes(256, 256)
     instances.close(5)
