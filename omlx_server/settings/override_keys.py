@@ -17,7 +17,7 @@ from omlx_server.settings.fields import Field, Section, fields_of
 from omlx_server.settings.overrides import ModelOverrides, PresetOverride
 from omlx_server.settings.sections import Settings
 from omlx_server.settings.types import Says
-from omlx_server.settings.values import Entry, from_json, plain, typed, valid
+from omlx_server.settings.values import Entry, from_json_or_toml, plain, typed, valid
 
 TABLE = "models.overrides"
 _TEMPLATE_KWARGS = "chat_template_kwargs"
@@ -97,7 +97,7 @@ def check_tables(entry: Entry) -> None:
     Raises:
         ConfigError: a key is unknown, or its value is not allowed.
     """
-    tables = from_json(str(entry.value)) if entry.is_text else entry.value
+    tables = from_json_or_toml(str(entry.value)) if entry.is_text else entry.value
     for model, table in tables.items() if isinstance(tables, Mapping) else ():
         _check_names(f"{TABLE}.{model}", table, entry.origin)
         for key, value in _leaves(table):

@@ -1,7 +1,9 @@
 """Checks a value of a setting, says in words what its key takes, and prepares values for output."""
 
 import json
+import tomllib
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -54,7 +56,7 @@ def typed(text: str, field: Field) -> object:
     kinds = {one.get("type") for one in schema.get("anyOf", [schema])}
     stripped = text.strip()
     if not kinds - {"object", None}:
-        return from_json(stripped)
+        return from_json_or_toml(stripped)
     if kinds == {"array"}:
         return _list(stripped)
     if kinds == {"boolean"}:
@@ -71,7 +73,7 @@ def _argument(text: str) -> object:
     found = number(stripped)
     if not isinstance(found, str):
         return found if str(found) == stripped else text
-    quoted = from_json(stripped) if stripped.startswith('"') else None
+    quoted = from_json_or_toml(stripped) if stripped.startswith('"') else None
     return quoted if isinstance(quoted, str) else _BOOLS[stripped] if stripped in _WORDS else text
 
 
@@ -80,15 +82,18 @@ def _list(text: str) -> object:
     if not text.startswith("["):
         lines = filter(str.strip, text.split("\n"))
         return [item.strip() for line in lines for item in line.split(",")]
-    return from_json(text)
+    return from_json_or_toml(text)
 
 
-def from_json(text: str) -> object:
-    """The value of a JSON text; the text itself if it is no JSON."""
-    try:
+def from_json_or_toml(text: str) -> object:
+    """The value of a JSON text, or of what may stand behind `key =` in TOML; the text itself where
+    it is neither."""
+    with suppress(ValueError, RecursionError):
         return json.loads(text)
-    except (ValueError, RecursionError):
-        return text
+    with suppress(ValueError, RecursionError):
+        found = tomllib.loads(f"value = {text}")
+        return found["value"] if len(found) == 1 else text
+    return text
 
 
 def value_of(settings: Settings, dotted: str) -> object:

@@ -129,3 +129,15 @@ def test_so_does_a_path_of_adapters_but_not_a_name(
     assert flagged == written, "a flag has nothing to do with the file"
     variables = {f"OMLX_ADAPTERS__{key.upper()}": written}
     assert str(getattr(load(path, {}, variables).settings.adapters, key)) == written
+
+
+@pytest.mark.parametrize(
+    "text", ['{"org/a" = {kv_cache = {bits = 8}}}', '{"org/a": {"kv_cache": {"bits": 8}}}']
+)
+def test_a_flag_takes_the_form_that_its_message_shows_and_json(text: str) -> None:
+    own = load(None, {"models.overrides": text}, {}).settings.models.overrides
+    assert own["org/a"].kv_cache.bits == 8
+    assert (
+        '{"org/name" = {kv_cache = {bits = 8}}}' in refusal(None, {"models.overrides": "x"}).message
+    )
+    assert "expected tables" in refusal(None, {"models.overrides": f"{text}\nmore = 1"}).message
