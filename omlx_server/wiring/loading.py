@@ -156,7 +156,8 @@ class Loading:
 
     def _warm(self, served: ServedModel) -> None:
         """Get its grammars ready, in the background."""
-        warming = asyncio.create_task(asyncio.to_thread(served.grammars.warm))
+        limit = self.instances.account.limit
+        warming = asyncio.create_task(asyncio.to_thread(served.grammars.warm, limit))
         self._warming.add(warming)
         warming.add_done_callback(self._warming.discard)
 

@@ -8,6 +8,7 @@ stays in the child (`own_process.py`). Requests for the same grammar share one c
 """
 
 import asyncio
+import sys
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -36,6 +37,7 @@ _BYTES_EACH = 128 << 10
 _BYTES_PER_CHAR = 256
 # About what the process of a grammar that is run apart takes.
 _BYTES_APART = 64 << 20
+_LIMIT_WITH_CHILD = 64 * _BYTES_APART
 # What the engine says of a grammar with more symbols than it may have.
 _TOO_LARGE = "grammar size"
 
@@ -105,13 +107,15 @@ class Grammars:
         with self._lock:
             return sum(walker.alive for walker in self._walkers)
 
-    def warm(self) -> None:
+    def warm(self, memory_limit: int = sys.maxsize) -> None:
         """Make the engine and a child process, for which the first grammar would wait a second or
-        two. It pauses for other threads."""
+        two. Where the child would be much of the `memory_limit`, in bytes, it begins with the first
+        grammar. It pauses for other threads."""
         if self._vocabulary.eos_ids:
             _ = self._vocabulary.engine
-            with self._prover():
-                pass
+            if memory_limit >= _LIMIT_WITH_CHILD:
+                with self._prover():
+                    pass
 
     def __len__(self) -> int:
         return len(self._known)

@@ -286,6 +286,18 @@ def test_a_warm_start_leaves_little_to_wait_for(tiny_words: Words) -> None:
     assert warm < cold / 2  # of which a child alone takes the most to start
 
 
+def test_a_small_memory_has_no_child_before_the_first_grammar(tiny_words: Words) -> None:
+    for limit, begun in ((4 * 2**30 - 1, False), (4 * 2**30, True)):
+        grammars = Grammars(Vocabulary(tiny_words.tokenizer, TINY_WIDTH))
+        try:
+            grammars.warm(limit)
+            assert bool(grammars.bytes_apart) is begun
+            grammars.compile(to_grammar.regex("a", "regex"))
+            assert grammars.bytes_apart
+        finally:
+            grammars.close()
+
+
 def first_compile(tiny_words: Words, *, warm: bool) -> float:
     """Its seconds."""
     grammars = Grammars(Vocabulary(tiny_words.tokenizer, TINY_WIDTH))
