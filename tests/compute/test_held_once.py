@@ -1,19 +1,16 @@
 """Keys and values of full attention are in memory once, by MLX's own count: in a conversation whose
 blocks are stored, in several on one prefix, and after a hit."""
 
-import gc
-
-import mlx.core as mx
 import pytest
 
 from omlx_server.compute.codecs.registry import codec_of, leaves
-from omlx_server.compute.hardware import device
 from omlx_server.compute.kv.schemes.base import Scheme
 from omlx_server.compute.model.loader import LoadedModel
 from omlx_server.core.memory.kv import GROWTH
 from omlx_server.core.prefix_cache.eviction import Budget
 from omlx_server.core.scheduler.limits import Limits
 from tests.compute.drive import Drive, sampling
+from tests.compute.held import active
 from tests.compute.kv.models import quantised
 from tests.compute.kv.schemes import every_kind
 from tests.compute.warm_runs import tiny, tokens
@@ -26,12 +23,6 @@ PROMPT, ROWS = 3000, 6
 LIMITS = Limits(max_batch_size=8, prefill_chunk_tokens=512, max_batched_tokens=2048)
 FEW_CHECKPOINTS = Budget(1 << 40, 1 << 40, lattice_start=4096)
 SMALL = 64_000  # tokens, logits, the state of sampling
-
-
-def active() -> int:
-    device.wait()
-    gc.collect()
-    return mx.get_active_memory()
 
 
 class Held:

@@ -8,7 +8,7 @@ from omlx_server.core.prefix_cache.eviction import Budget
 from omlx_server.core.request import Miss
 from tests.compute.cold_cache import instance
 from tests.compute.drive import ROOMY, Drive, sampling
-from tests.compute.test_held_once import active
+from tests.compute.held import active
 from tests.compute.warm_runs import tokens
 from tests.tiny_models import CONFIGS
 
