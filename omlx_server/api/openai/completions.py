@@ -131,11 +131,11 @@ class _Answer:
         if asked.with_usage:
             self._empty["usage"] = None
         self._usage = Usage(sum(len(prompt.tokens) for prompt in prompts))
-        self._started: list[Choices] = []
+        self._only: Choices | None = None  # of a request with one prompt
 
     def headers(self) -> dict[str, str]:
         """As `Choices.headers`. Of several prompts none: each would have its own."""
-        return self._started[0].headers() if self._started and len(self._prompts) == 1 else {}
+        return self._only.headers() if self._only else {}
 
     async def whole(self) -> answers.Completion:
         """The whole response as one JSON answer."""
@@ -185,7 +185,7 @@ class _Answer:
         if ends:
             return
         choices = await self._start(number)
-        self._started.append(choices)
+        self._only = choices if len(self._prompts) == 1 else None
         async with choices.generation:
             async for delta in choices.deltas():
                 yield replace(delta, index=first + delta.index)

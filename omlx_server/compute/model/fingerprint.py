@@ -75,9 +75,9 @@ def _samples(file: Path) -> str:
 
 def _content(file: Path, known: dict[str, Any]) -> str:
     """The digest of all bytes of a file: from `known`, or else computed and added to `known`."""
-    signs = {"state": _state(file), "samples": _samples(file)}
-    name, size = str(file.resolve()), file.stat().st_size
-    note = known.get(name)
+    name, state = str(file.resolve()), _state(file)
+    signs = {"state": state, "samples": _samples(file)}
+    note, size = known.get(name), state[0]
     if (
         isinstance(note, dict)
         and isinstance(note.get("sha256"), str)

@@ -48,7 +48,9 @@ class ReadAhead:
     def enter(self, handle: PrefixHandle, found: Found) -> None:
         """Have read what follows the blocks in memory, if there is room for all of it. Where the
         cold tier can't be listed, ask it first what it has."""
-        if self.tier is not None and not self.tier.listed:
+        if self.tier is None:
+            return
+        if not self.tier.listed:
             prompt, stops = Prompt.of(handle, found), handle.checkpoints_at
             records = candidates(prompt, self.tier, self._layout, self._namespace, stops)
             if records:
@@ -67,8 +69,8 @@ class ReadAhead:
 
     def look(self, handle: PrefixHandle, found: Found) -> Recall:
         """What follows the blocks in memory, as far as there is room for it now."""
-        handle.room = self._room
-        recalled = self.recall(Prompt.of(handle, found))
+        handle.room = self.room
+        recalled = self.recall(Prompt.of(handle, found), handle.room)
         handle.missed = recalled.why
         return recalled
 
@@ -77,13 +79,14 @@ class ReadAhead:
         handle.asked += bool(recalled.records)
         self.waits.want(handle, recalled.records)
 
-    def recall(self, prompt: Prompt) -> Recall:
+    def recall(self, prompt: Prompt, room: int) -> Recall:
+        """What follows the blocks of a prompt in memory, as far as `room` bytes take it."""
         if self.tier is None:
             return Recall([])
-        return recall(prompt, self.tier, self._layout, self._namespace, self.rates, self._room)
+        return recall(prompt, self.tier, self._layout, self._namespace, self.rates, room)
 
     @property
-    def _room(self) -> int:
+    def room(self) -> int:
         """How many bytes one prompt may bring back now."""
         tier, keys = self.tier, self.waits.reading
         entries = (tier.entry(key) for key in keys) if tier is not None else ()

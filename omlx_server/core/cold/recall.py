@@ -101,8 +101,10 @@ def recall(
     prompt: Prompt, cold: ColdIndex, layout: CacheLayout, namespace: str, rates: Rates, room: int
 ) -> Recall:
     """What to read for a prompt: `room` bytes at most, and nothing if computing is faster."""
-    stop, records = _within(prompt, cold, layout, namespace, room)
-    most, _ = _within(prompt, cold, layout, namespace, sys.maxsize)
+    most, records = _within(prompt, cold, layout, namespace, sys.maxsize)
+    stop = most
+    if _nbytes(cold, records) > room:
+        stop, records = _within(prompt, cold, layout, namespace, room)
     why = Miss.NO_ROOM if most > stop and most - prompt.cached >= _SHORTEST_READ else None
     gained = stop - prompt.cached
     if not records or rates.reading_pays(gained, _nbytes(cold, records)):

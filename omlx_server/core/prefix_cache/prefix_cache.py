@@ -283,7 +283,7 @@ class PrefixCache:
         handle = PrefixHandle(root, tokens[:-1], keys)
         found = self._find(handle)
         prompt = Prompt.of(handle, found)
-        records = self.read_ahead.recall(prompt).records
+        records = self.read_ahead.recall(prompt, self.read_ahead.room).records
         reached = [(record, reach(prompt, record)) for record in records]
         return Probe.of(tokens, found, reached)
 

@@ -9,7 +9,7 @@ import pytest
 from omlx_server.core.request import Request, SamplingParams
 from omlx_server.core.scheduler.limits import Limits
 from omlx_server.core.scheduler.order import PrefillOrder
-from omlx_server.core.scheduler.sequence import Sequence
+from omlx_server.core.scheduler.sequence import Prefill, Sequence
 from omlx_server.core.step import Chunk, SequenceId
 from tests.core.clocked import Clocked, Pace
 from tests.core.scheduler.prompts import A, B, in_order, prefill, served
@@ -123,12 +123,18 @@ def test_rows_are_not_charged_for_the_time_of_other_models() -> None:
     assert lead(turns, A, B) == pytest.approx(4.0 - 3.0)
 
 
-def test_who_would_miss_its_told_time_goes_first() -> None:
+def two_owners(first: str, second: str) -> tuple[PrefillOrder, Prefill, Prefill]:
+    """Prompts of two owners, of which that of the `first` is ahead."""
     turns = PrefillOrder(Limits())
     pace_of(turns, 0.1)
-    patient, other = prefill("patient", 101, 0, owner=A), prefill("other", 101, 1, owner=B)
-    in_order(turns, 0, patient, other)
+    ahead, behind = prefill(first, 101, 0, owner=A), prefill(second, 101, 1, owner=B)
+    in_order(turns, 0, ahead, behind)
     served(turns, A, 1)
+    return turns, ahead, behind
+
+
+def test_who_would_miss_its_told_time_goes_first() -> None:
+    turns, patient, other = two_owners("patient", "other")
     assert patient.told is not None
     assert in_order(turns, 0, patient, other) == ["other", "patient"]
     assert in_order(turns, patient.told - 12, patient, other) == ["patient", "other"]
@@ -136,11 +142,7 @@ def test_who_would_miss_its_told_time_goes_first() -> None:
 
 
 def test_where_all_are_urgent_the_earliest_told_comes_first() -> None:
-    turns = PrefillOrder(Limits())
-    pace_of(turns, 0.1)
-    early, late = prefill("early", 101, 0, owner=A), prefill("late", 101, 1, owner=B)
-    in_order(turns, 0, early, late)
-    served(turns, A, 1)
+    turns, early, late = two_owners("early", "late")
     assert turns.urgent_from > 0
     early.tell(12.0)
     late.tell(13.0)
