@@ -5,16 +5,21 @@ A dialect is immutable and found once, when the model is loaded; any thread may 
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import partial
 
 from omlx_server.core.images import FIRST_ID
 from omlx_server.core.model_files.parser_signs import reasoning_parser_of, tool_parser_of
 from omlx_server.text.reasoning.style import STYLES, Opening, Style, opening_of
+from omlx_server.text.templates.call_turns import CallTurns
 from omlx_server.text.templates.system_turns import Render, SystemTurns
 from omlx_server.text.tokenizer import Tokenizer
 from omlx_server.text.tool_calls.fallback import supports_tools
 from omlx_server.text.tool_calls.formats import FAMILIES, JSON_TOOLS, Family
 from omlx_server.text.tool_calls.numbering import new_call_id, short_call_id
 
+# A tool for trials.
+_NAME = "c0ffee_look"
+_TOOL = {"type": "function", "function": {"name": _NAME, "description": "Look."}}
 # Tokens at the end of a prompt that tell whether a thought has begun.
 _TAIL = 32
 
@@ -22,18 +27,26 @@ _TAIL = 32
 @dataclass(frozen=True, slots=True)
 class Dialect:
     """`family`: how calls are written. `style`: how thoughts are written, None for a model without
-    them. `thinks`: the template holds the marker that begins a thought. `shows_tools`, `systems`:
-    whether the template shows tools, and where it shows system messages."""
+    them. `thinks`: the template holds the marker that begins a thought. `shows_tools`:
+    whether the template shows tools. `systems`, `systems_beside_tools`: where it shows system
+    messages. `calls`: which turns with calls it takes."""
 
     family: Family = JSON_TOOLS
     style: Style | None = None
     thinks: bool = False
     shows_tools: bool = False
     systems: SystemTurns = field(default_factory=SystemTurns)
+    systems_beside_tools: SystemTurns = field(default_factory=SystemTurns)
+    calls: CallTurns = field(default_factory=CallTurns)
 
     @property
     def make_call_id(self) -> Callable[[], str]:
         return short_call_id if self.family.name == "mistral" else new_call_id
+
+    @property
+    def in_channels(self) -> bool:
+        """Whether calls, thoughts and answers have channels of their own."""
+        return self.style is not None and bool(self.style.channels)
 
     def opening(self, tokenizer: Tokenizer, prompt: list[int]) -> Opening:
         """Whether the prompt (token ids) ends within a thought, before a possible one, or past
@@ -60,12 +73,16 @@ def dialect_of(
     family = tool_parser or tool_parser_of(
         template, tokenizer.vocabulary, tokenizer.tool_parser, shows_tools=shows_tools
     )
+    beside_tools: Render = partial(render, tools=[_TOOL])
+    systems = SystemTurns.of(render) if sources else SystemTurns()
     return Dialect(
         family=FAMILIES[family],
         style=style,
         thinks=style is not None and style.start in template,
         shows_tools=shows_tools,
-        systems=SystemTurns.of(render) if sources else SystemTurns(),
+        systems=systems,
+        systems_beside_tools=SystemTurns.of(beside_tools, _NAME) if shows_tools else systems,
+        calls=CallTurns.of(beside_tools) if shows_tools else CallTurns(),
     )
 
 

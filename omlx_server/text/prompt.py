@@ -31,7 +31,10 @@ class PromptRenderer:
         the tools and earlier calls become plain text in them."""
         if not self.dialect.shows_tools and (self.tools or any(map(is_of_calls, messages))):
             messages = with_tools(messages, self.tools)
-        return self.dialect.systems.fitted(messages)
+        dialect = self.dialect
+        if not (self.tools and dialect.shows_tools):
+            return dialect.calls.fitted(dialect.systems.fitted(messages))
+        return dialect.calls.fitted(dialect.systems_beside_tools.fitted(messages))
 
     def tokenize(
         self,

@@ -142,7 +142,7 @@ def test_channels_of_control_tokens(load: Load) -> None:
     backend = Backend.from_str(source._backend.to_str())
     backend.add_special_tokens([*HARMONY.channels, "<|return|>"])
     tokenizer = Tokenizer(backend, eos_ids=frozenset(), chat_templates={}, template_variables={})
-    dialect = dialect_of(tokenizer, lambda messages: "")
+    dialect = dialect_of(tokenizer, lambda messages, **_: "")
     assert dialect.style is HARMONY
     shown = shown_ids(tokenizer, HARMONY.markers)
     assert len(shown) == len(HARMONY.channels)

@@ -14,7 +14,7 @@ SHOWS_TOOLS = "{% for tool in tools %}{{ tool }}{% endfor %}<tool_call> tool_cal
 THINKS = "{{ '<think>' }}{{ '</think>' }}"
 
 
-def render(messages: object) -> str:
+def render(messages: object, **_: object) -> str:
     return ""
 
 

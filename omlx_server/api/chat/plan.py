@@ -13,6 +13,7 @@ from omlx_server.text.answers.form import Form
 from omlx_server.text.dialect import shown_ids
 from omlx_server.text.grammar.to_grammar import GrammarSpec
 from omlx_server.text.grammar.tools import forced_calls, free_calls
+from omlx_server.text.reasoning.channels import Framed, frame
 from omlx_server.text.reasoning.constraint import Thinking
 from omlx_server.text.reasoning.style import Opening
 from omlx_server.text.tool_calls.formats import JSON_TOOLS, Family, json_syntax
@@ -22,7 +23,7 @@ from omlx_server.text.tool_calls.formats import JSON_TOOLS, Family, json_syntax
 class Plan:
     """What a chat asks of its answer. `grammar`: what the text after any thought must obey; with
     `free`, only the calls must obey it. `family`: the markup in which the answer writes its calls;
-    None where it can't call."""
+    None where it can't call, and where it does so in a channel of its own (gpt-oss)."""
 
     toolbox: Toolbox
     grammar: GrammarSpec | None
@@ -34,15 +35,12 @@ def plan_of(chat: ChatRequest, model: ServedModel) -> Plan:
     """The plan for a chat. Raises BadRequest where fields contradict each other or a schema can't
     be enforced."""
     toolbox, wanted = toolbox_of(chat), chat.format
-    if not toolbox.callable:
+    if not toolbox.callable or model.dialect.in_channels:
         return Plan(toolbox, wanted, None)
     special_id = model.grammars.special_id
     if toolbox.required:
         grammar = forced_calls(toolbox.callable, special_id, many=toolbox.many)
         return Plan(toolbox, grammar, JSON_TOOLS)
-    if model.dialect.style is not None and model.dialect.style.channels:
-        # This model writes calls in a channel of their own, which a grammar does not see.
-        return Plan(toolbox, wanted, model.dialect.family)
     if wanted is not None:
         grammar = forced_calls(toolbox.callable, special_id, many=toolbox.many, answer=wanted)
         return Plan(toolbox, grammar, JSON_TOOLS)
@@ -70,7 +68,7 @@ def form_of(chat: ChatRequest, plan: Plan, model: ServedModel, opening: Opening)
         opening=opening,
         ends=ends,
         family=family,
-        tools=plan.toolbox.shown if family else (),
+        tools=plan.toolbox.shown if plan.toolbox.callable else (),
         many=plan.toolbox.many,
         calls_only=plan.toolbox.required,
         make_call_id=dialect.make_call_id,
@@ -90,14 +88,38 @@ async def constraint_of(
     if inner is not None and plan.free:
         inner = model.grammars.free(inner)
     family, budget, markers = plan.family, _thinking_budget(chat, model), model.markers
-    if markers is not None and (inner is not None or budget is not None):
-        calls_apart = markers.channels and family is not None and not plan.toolbox.required
+    if model.dialect.in_channels:
+        inner = await _in_channels(inner, plan.toolbox, budget, model, opening)
+    elif markers is not None and (inner is not None or budget is not None):
         begin = model.grammars.special_id(family.start) if plan.free and family else None
         calls = frozenset() if begin is None else frozenset({begin})
-        inner = Thinking(
-            markers, opening, inner, budget, may_end=calls_apart, free=plan.free, calls=calls
-        )
+        inner = Thinking(markers, opening, inner, budget, free=plan.free, calls=calls)
     return with_bad_words(inner, chat.bad_words or (), model)
+
+
+async def _in_channels(
+    answer: Constraint | None,
+    toolbox: Toolbox,
+    budget: int | None,
+    model: ServedModel,
+    opening: Opening,
+) -> Constraint | None:
+    """The constraint on an answer in channels, whose final text must obey `answer`."""
+    enforced = toolbox.required or toolbox.strict or answer is not None
+    if not enforced and budget is None:
+        return None
+    if answer is not None and opening is Opening.PAST and not toolbox.required:
+        return answer
+    spec = frame(
+        toolbox.callable,
+        model.grammars.special_id,
+        opening,
+        required=toolbox.required,
+        enforced=enforced,
+        budget=budget,
+    )
+    framed = await model.grammars.constraint(spec)
+    return framed if answer is None else Framed(framed, answer, model.tokenizer.token_bytes)
 
 
 def _thinking_budget(chat: ChatRequest, model: ServedModel) -> int | None:

@@ -51,7 +51,9 @@ class Answer:
         self._form = form
         self._detokenizer = Detokenizer(tokenizer.pieces, started=form.continues, shown=form.shown)
         self._splitter = (
-            make_splitter(form.style, form.opening, form.ends, numbering) if form.style else None
+            make_splitter(form.style, form.opening, form.ends, numbering, form.names)
+            if form.style
+            else None
         )
         self._tools = ToolParser(form.family, form.tools, numbering) if form.family else None
         self._stops = StopMatcher(form.stops, form.include_stop)

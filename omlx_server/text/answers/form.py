@@ -16,9 +16,9 @@ class Form:
     `continues`: the answer goes on within a text, so a leading space of its first token stays.
     `style`: how thoughts are written, None without them; `opening`: how the prompt left them;
     `ends`: markers besides the style's own that end a thought. `family`: how calls of `tools` are
-    written, None without them. Without `many` a second call ends the answer. With `calls_only` any
-    text is dropped: it is the rest of a call that was cut. `shown`: ids of the control tokens in
-    these markers, whose text the parsers must see.
+    written, None without them and for calls in channels. Without `many` a second call ends the
+    answer. With `calls_only` any text is dropped: it is the rest of a call that was cut. `shown`:
+    ids of the control tokens in these markers, whose text the parsers must see.
     """
 
     stops: tuple[str, ...] = ()
@@ -33,3 +33,8 @@ class Form:
     calls_only: bool = False
     make_call_id: Callable[[], str] = new_call_id
     shown: frozenset[int] = frozenset()
+
+    @property
+    def names(self) -> frozenset[str]:
+        """The names of the tools."""
+        return frozenset(tool["function"]["name"] for tool in self.tools)

@@ -109,21 +109,17 @@ class _Calls:
             raise BadRequest("there are no tools to choose from", param="tools")
         self._special_id = special_id
         self._syntax = syntax
-        self.begin = self._marker(syntax.begin)
+        self.begin = marker(syntax.begin, special_id)
         self.between = literal(syntax.between) if syntax.between else ""
         names = " | ".join(f"body_{i}" for i in range(len(functions)))
         self.rules = [f"body: {names}"]
         for i, function in enumerate(functions):
             self.rules += [self._body(i, function), f"args_{i}: {arguments(function)}"]
 
-    def _marker(self, text: str) -> str:
-        token = self._special_id(text)
-        return literal(text) if token is None else f"<[{token}]>"
-
     def _body(self, i: int, function: Function) -> str:
         opening = f'{self._syntax.before}{{"name": {literal(function.name)}, "arguments": '
         closing = literal("}" + self._syntax.after)
-        end = self._marker(self._syntax.end) if self._syntax.end else ""
+        end = marker(self._syntax.end, self._special_id) if self._syntax.end else ""
         return f"body_{i}: {literal(opening)} args_{i} {closing} {end}"
 
     @property
@@ -132,6 +128,12 @@ class _Calls:
             return [f"call: TEXT {self.begin} body"]
         # Lazy: the first begin marker ends the text.
         return [f"head[lazy]: TEXT {self.begin}", "call: head body"]
+
+
+def marker(text: str, special_id: SpecialId) -> str:
+    """A marker in a Lark rule: the control token, where the vocabulary has it as one."""
+    token = special_id(text)
+    return literal(text) if token is None else f"<[{token}]>"
 
 
 def arguments(function: Function) -> str:

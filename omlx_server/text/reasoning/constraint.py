@@ -35,7 +35,6 @@ class ReasoningMarkers:
         self.start = start[0] if starts and len(start) == 1 else None
         self.end = style.end.encode()
         self.close = tuple(tokenizer.encode(style.close))
-        self.channels = bool(style.channels)
         self.all = all_of(size)
         ends = {token for token in tokenizer.eos_ids if token < size}
         self.inside = mask_of(size, [token for token in range(size) if token not in ends])
@@ -59,6 +58,13 @@ class _Phase(Enum):
     ANSWER = auto()
 
 
+_FIRST = {
+    Opening.PAST: _Phase.ANSWER,
+    Opening.WITHIN: _Phase.THINKING,
+    Opening.FREE: _Phase.BEGINNING,
+}
+
+
 @dataclass(slots=True)
 class _State:
     phase: _Phase
@@ -69,9 +75,8 @@ class _State:
 
 
 class Thinking(Around):
-    """`budget`: the most tokens of a thought; None for any number. `may_end`: the answer may end
-    within a thought, as it does with a call in a channel of its own (gpt-oss). `free`: `inner`
-    leaves the text free. `calls`: the tokens that begin a call, which ends a thought, too."""
+    """`budget`: the most tokens of a thought; None for any number. `free`: `inner` leaves the text
+    free. `calls`: the tokens that begin a call, which ends a thought, too."""
 
     def __init__(
         self,
@@ -80,19 +85,17 @@ class Thinking(Around):
         inner: Constraint | None,
         budget: int | None,
         *,
-        may_end: bool = False,
         free: bool = False,
         calls: frozenset[int] = frozenset(),
     ) -> None:
         super().__init__(Anything(markers.all) if inner is None else inner)
         self._markers = markers
         free = free or inner is None
-        self._inside = markers.all if may_end or free else markers.inside
-        bare = free or markers.channels
-        self._behind = _Phase.ANSWER if bare else _Phase.GAP
+        self._inside = markers.all if free else markers.inside
+        self._behind = _Phase.ANSWER if free else _Phase.GAP
         self._calls = calls
         self._budget = budget
-        self._state = _State(_first_phase(markers, opening))
+        self._state = _State(_FIRST[opening])
         self._spend(0)
 
     @property
@@ -167,11 +170,3 @@ class Thinking(Around):
     def _close(self, tokens: tuple[int, ...], then: _Phase) -> None:
         self._state.closing = tokens
         self._state.phase = _Phase.CLOSING if tokens else then
-
-
-def _first_phase(markers: ReasoningMarkers, opening: Opening) -> _Phase:
-    if opening is Opening.PAST:
-        return _Phase.ANSWER
-    # With channels the answer, too, has a header, which no grammar knows.
-    within = opening is Opening.WITHIN or markers.channels
-    return _Phase.THINKING if within else _Phase.BEGINNING

@@ -3,45 +3,66 @@ choice.
 
     <|channel|>analysis<|message|>…<|end|><|start|>assistant<|channel|>final<|message|>…
 
-Source: https://cookbook.openai.com/articles/openai-harmony. No text that is fed raises an error.
+Source: https://cookbook.openai.com/articles/openai-harmony. No text that is fed raises an error,
+and none of a message is lost.
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
-from omlx_server.text.parts import Part, Reasoning, Text
+from omlx_server.text.markers import at
+from omlx_server.text.parts import Reasoning, Text
+from omlx_server.text.reasoning.style import Opening
 from omlx_server.text.tool_calls.json_calls import NamedCall
 from omlx_server.text.tool_calls.numbering import Numbering
 from omlx_server.text.tool_calls.stream_parser import StreamParser
 
-_MESSAGE = "<|message|>"
 _ENDS = ("<|end|>", "<|call|>", "<|return|>", "<|start|>", "<|channel|>")
 _HEADS = ("<|channel|>", "<|start|>", "<|message|>", "to=")
-_RECIPIENT = re.compile(r"to=(?:functions\.)?([^\s<]+)")
+_HEADER_ENDS = ("<|message|>", "<|end|>", "<|call|>", "<|return|>")
+_RECIPIENT = re.compile(r"to=([^\s<]+)")
 _CHANNEL = re.compile(r"<\|channel\|>\s*(\w+)")
 # A header that grows beyond this is none.
 _MAX_HEADER_CHARS = 512
+_HEADER = re.compile(
+    r"(?:\s*(?:<\|(?:start|channel|constrain)\|>\s*\w*|to=[^\s<]+|json\b|code\b))*\s*"
+)
+_MARKERS = re.compile(r"<\|\w+\|>")
 
 
 class HarmonySplitter(StreamParser):
-    """Splits an answer into thoughts, calls and text. `in_final`: the prompt ends within a message
-    for the reader."""
+    """Splits an answer into thoughts, calls and text. `tools`: the names of those that it may call;
+    without any, nothing is a call."""
 
-    def __init__(self, numbering: Numbering, *, in_final: bool = False) -> None:
-        super().__init__(self._final if in_final else self._beginning)
+    def __init__(
+        self, numbering: Numbering, opening: Opening = Opening.FREE, tools: Collection[str] = ()
+    ) -> None:
+        first = {
+            Opening.FREE: self._beginning,
+            Opening.WITHIN: self._analysis,
+            Opening.PAST: self._final,
+        }
+        super().__init__(first[opening])
         self._numbering = numbering
+        self._tools = tools
+        self._name = ""  # of the tool that a message is addressed to
         self._call: NamedCall | None = None
+        self._otherwise = self._final  # reads a message to a tool that is no call
 
     @property
     def thinking(self) -> bool:
         return self._read in (self._analysis, self._header)
 
     def _end(self, held: str) -> None:
-        if self._read == self._analysis:
+        if self._read == self._header:
+            self._without_message(held)
+        elif self._read == self._analysis:
             self._parts.append(Reasoning(held))
+        elif self._read == self._calling:  # what ended the answer was the end of the call
+            self._arguments(self._calling("{}"))
         elif self._call is not None:
-            self._parts += self._ended_call(held, cut=True)
-        elif self._read != self._header:  # a header that was cut says nothing
+            self._end_call(cut=True)
+        else:
             self._parts.append(Text(held))
 
     def _beginning(self, text: str) -> str:
@@ -54,50 +75,90 @@ class HarmonySplitter(StreamParser):
         return text
 
     def _header(self, text: str) -> str:
-        header, found, body = text.partition(_MESSAGE)
-        if not found and len(text) < _MAX_HEADER_CHARS:
+        head = text[:_MAX_HEADER_CHARS]
+        header, marker, _ = self._until(head, _HEADER_ENDS)
+        self._held = ""
+        if not marker and head == text:
             self._held = text
             return ""
-        self._open(header if found else "")
-        return body if found else text
+        if marker == "<|message|>":
+            self._open(header)
+        elif marker:
+            self._without_message(header)
+        else:
+            self._without_message(head)
+            self._read = self._final
+        return text[len(header) + len(marker) :] if marker else text[len(head) :]
+
+    def _without_message(self, header: str) -> None:
+        """A header that was cut says nothing; other text is the reader's."""
+        found = _HEADER.match(header)
+        left = header[found.end() if found else 0 :]
+        self._parts.append(Text(_MARKERS.sub("", left)))
 
     def _open(self, header: str) -> None:
-        recipient, channel = _RECIPIENT.search(header), _CHANNEL.search(header)
-        if recipient is not None:
-            self._call = NamedCall(self._numbering, recipient[1])
+        thought = _CHANNEL.findall(header)[-1:] == ["analysis"]
+        recipient = (_RECIPIENT.findall(header) or [""])[-1]
+        self._name = recipient.removeprefix("functions.")
+        self._read = self._otherwise = self._analysis if thought else self._final
+        if self._tools and (self._name != recipient or self._name in self._tools):
             self._read = self._calling
-        elif channel is not None and channel[1] == "analysis":
-            self._read = self._analysis
-        else:  # "final", or a "commentary" for the reader before a call
-            self._read = self._final
-
-    def _analysis(self, text: str) -> str:
-        return self._body(text, lambda shown: [Reasoning(shown)])
-
-    def _final(self, text: str) -> str:
-        return self._body(text, lambda shown: [Text(shown)])
 
     def _calling(self, text: str) -> str:
-        return self._body(text, self._arguments)
+        """Behind the header of a call: its arguments are an object."""
+        bare = text.lstrip()
+        if any(end != bare and end.startswith(bare) for end in _ENDS):
+            self._held = text
+            return ""
+        if bare.startswith("{"):
+            self._begin_call()
+            return bare
+        if bare.startswith(_ENDS):
+            return "{}" + bare
+        self._read = self._otherwise
+        return text
 
-    def _body(self, text: str, shown: Callable[[str], list[Part]]) -> str:
+    def _begin_call(self) -> None:
+        self._call = NamedCall(self._numbering, self._name)
+        self._read = self._arguments
+
+    def _arguments(self, text: str) -> str:
+        for position, char in enumerate(text):
+            call = self._call
+            if call is None or call.repair.done:
+                return self._behind_call(text[position:])
+            marker = None if call.repair.in_string else at(text, position, _ENDS)
+            if marker == "":
+                self._held = text[position:]
+                return ""
+            if marker:
+                self._end_call(cut=False)
+                return text[position:]
+            self._parts += call.feed(char)
+        return ""
+
+    def _behind_call(self, text: str) -> str:
+        self._call = None
+        bare = text.lstrip()
+        if bare:
+            self._read = self._final
+        return bare
+
+    def _end_call(self, cut: bool) -> None:
+        call, self._call, self._read = self._call, None, self._final
+        if call is not None and not call.repair.done:
+            self._parts += call.end(cut)
+
+    def _analysis(self, text: str) -> str:
+        return self._body(text, lambda shown: self._parts.append(Reasoning(shown)))
+
+    def _final(self, text: str) -> str:
+        return self._body(text, lambda shown: self._parts.append(Text(shown)))
+
+    def _body(self, text: str, show: Callable[[str], None]) -> str:
         before, marker, rest = self._until(text, _ENDS)
-        self._parts += shown(before)
+        show(before)
         if not marker:
             return ""
-        if self._call is not None:
-            self._parts += self._ended_call("", cut=False)
         self._read = self._header
         return marker + rest if marker in _HEADS else rest
-
-    def _arguments(self, text: str) -> list[Part]:
-        call, parts = self._call, list[Part]()
-        for char in text:
-            if call is not None and not call.repair.done:
-                parts += call.feed(char)
-        return parts
-
-    def _ended_call(self, rest: str, *, cut: bool) -> list[Part]:
-        parts = self._arguments(rest)
-        call, self._call = self._call, None
-        return parts if call is None or call.repair.done else parts + call.end(cut)

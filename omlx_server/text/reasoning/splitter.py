@@ -4,7 +4,7 @@ Invariants: the parts do not depend on how the text was cut; a `MarkerSplitter` 
 white space around a thought, and what may be the beginning of a marker.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from omlx_server.text.parts import Reasoning, Text
 from omlx_server.text.reasoning.harmony import HarmonySplitter
@@ -77,10 +77,14 @@ class MarkerSplitter(StreamParser):
 
 
 def make_splitter(
-    style: Style, opening: Opening, ends: Sequence[str], numbering: Numbering
+    style: Style,
+    opening: Opening,
+    ends: Sequence[str],
+    numbering: Numbering,
+    tools: Collection[str] = (),
 ) -> HarmonySplitter | MarkerSplitter:
-    """The splitter for a style. `ends`: other markers that end a thought, and stay in the
-    answer."""
+    """The splitter for a style. `ends`: other markers that end a thought, and stay in the answer.
+    `tools`: the names of those that a message in a channel can be addressed to."""
     if style.channels:
-        return HarmonySplitter(numbering, in_final=opening is Opening.PAST)
+        return HarmonySplitter(numbering, opening, tools)
     return MarkerSplitter(style, within=opening is Opening.WITHIN, ends=ends)

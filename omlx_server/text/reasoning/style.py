@@ -38,8 +38,7 @@ def _plain(start: str, end: str) -> Style:
     return Style(start, end, f"\n{end}\n\n")
 
 
-# https://cookbook.openai.com/articles/openai-harmony. A thought ends where the final message
-# begins.
+# https://cookbook.openai.com/articles/openai-harmony. reasoning/channels.py ends its thoughts.
 HARMONY = Style(
     start="<|channel|>",
     end="<|channel|>final<|message|>",
@@ -74,6 +73,16 @@ def opening_of(style: Style, prompt_end: str) -> Opening:
     """How a prompt leaves the model. `prompt_end`: the last few words of the rendered prompt,
     control tokens included."""
     end = prompt_end.rstrip()
+    if style.channels:
+        return _opening_in_channels(end)
     if end.endswith(style.end):
         return Opening.PAST
     return Opening.WITHIN if end.endswith(style.start) else Opening.FREE
+
+
+def _opening_in_channels(end: str) -> Opening:
+    """An answer that is given in part is longer than what is looked at."""
+    _, found, header = end.rpartition("<|start|>assistant")
+    if found and "<|message|>" not in header:
+        return Opening.FREE
+    return Opening.WITHIN if header.startswith("<|channel|>analysis<|message|>") else Opening.PAST

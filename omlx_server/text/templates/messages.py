@@ -4,7 +4,7 @@ Nothing of the client's values is changed in place.
 """
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 Message = dict[str, Any]
@@ -32,9 +32,13 @@ def without_billing(texts: Iterable[str]) -> list[str]:
 
 
 def without_empty_systems(messages: Sequence[Message]) -> list[Message]:
-    """The messages without empty system messages; all of them where no other message is left."""
+    """The messages without empty system messages. An only one in front stays: it keeps a template
+    from telling the model a persona of its own."""
     told = [m for m in messages if m["role"] != "system" or m["content"]]
-    return told or list(messages)
+    begun = messages[0]["role"] == "system" if messages else False
+    if begun and (not told or told[0]["role"] != "system"):
+        return [messages[0], *told]
+    return told
 
 
 def as_one(run: Sequence[Message], gap: str) -> Message:
@@ -62,22 +66,50 @@ def with_reasoning(message: Mapping[str, Any]) -> Message:
 def with_parsed_arguments(message: Message) -> Message:
     """The message with the arguments of its tool calls as objects: OpenAI sends them as JSON text.
 
-    Most templates write them with `tojson`, which would quote a text once more.
+    Most templates write them with `tojson`, which would quote a text once more. What is no object,
+    as an answer that was cut leaves it, becomes one: no arguments `{}`, anything else the value of
+    "arguments".
     """
+    return _with_arguments(message, _object_of)
+
+
+def with_text_arguments(message: Message) -> Message:
+    """The message with the arguments of its tool calls as text, the client's own where it sent
+    one."""
+    return _with_arguments(message, _text_of)
+
+
+def _with_arguments(message: Message, form: Callable[[Any], Any]) -> Message:
     calls = message.get("tool_calls")
     if not isinstance(calls, list):
         return message
-    return {**message, "tool_calls": [_parsed_call(call) for call in calls]}
+    return {**message, "tool_calls": [_call_with(form, call) for call in calls]}
 
 
-def _parsed_call(call: Any) -> Any:
+def _call_with(form: Callable[[Any], Any], call: Any) -> Any:
     function = call.get("function") if isinstance(call, Mapping) else None
-    if not isinstance(function, Mapping) or not isinstance(function.get("arguments"), str):
+    if not isinstance(function, Mapping):
         return call
+    given = form(function.get("arguments"))
+    return {**call, "function": {**function, "arguments": given}}
+
+
+def _object_of(arguments: Any) -> Mapping[str, Any]:
+    value = _loaded(arguments) if isinstance(arguments, str) else arguments
+    if isinstance(value, Mapping):
+        return value
+    return {} if value in (None, "") else {"arguments": arguments}
+
+
+def _text_of(arguments: Any) -> str:
+    if isinstance(arguments, str) and arguments.strip():
+        return arguments
+    return json.dumps(_object_of(arguments), ensure_ascii=False)
+
+
+def _loaded(text: str) -> Any:
+    """The value of JSON text; text that is none, as it is, without white space around it."""
     try:
-        parsed = json.loads(function["arguments"])
-    except ValueError:
-        return call
-    if not isinstance(parsed, dict):
-        return call
-    return {**call, "function": {**function, "arguments": parsed}}
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return text.strip()

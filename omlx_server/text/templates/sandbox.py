@@ -1,6 +1,7 @@
 """Compiles and renders chat templates: sandboxed, within limits of time and length.
 
-Results equal those of transformers (a test compares them), except for the limits. Templates come
+Results equal those of transformers (a test compares them), except for the limits, and for
+`append` and `pop` of lists and iterators in `tojson`, which only llama.cpp takes. Templates come
 with the model, never with a request; but what a request feeds them may make them run without end.
 Compiled templates are immutable; each rendering keeps its deadline in its own thread.
 """
@@ -8,7 +9,7 @@ Compiled templates are immutable; each rendering keeps its deadline in its own t
 import json
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from datetime import datetime
 from typing import Any, NoReturn
 
@@ -79,6 +80,11 @@ class Sandbox(ImmutableSandboxedEnvironment):
         __self._check_time()
         return super().call(__context, __obj, *args, **kwargs)
 
+    def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
+        if isinstance(obj, list) and attr in ("append", "pop"):
+            return True
+        return super().is_safe_attribute(obj, attr, value)
+
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
         self._check_time()
         if operator == "**" or self._repeats_too_often(left, right):
@@ -145,7 +151,11 @@ def _tojson(
 ) -> str:
     # jinja's own escapes for HTML.
     return json.dumps(
-        value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
+        list(value) if isinstance(value, Iterator) else value,
+        ensure_ascii=ensure_ascii,
+        indent=indent,
+        separators=separators,
+        sort_keys=sort_keys,
     )
 
 

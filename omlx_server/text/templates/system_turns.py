@@ -6,17 +6,17 @@ be lost becomes a user's in the same place: what stands before it does not chang
 found in the cache.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from operator import itemgetter
-from typing import Any
 
 from omlx_server.errors import BadRequest
 from omlx_server.text.templates.messages import Message, as_one, joined
 from omlx_server.text.turns import front_of
 
-Render = Callable[[Sequence[Mapping[str, Any]]], str]
+Render = Callable[..., str]
+"""Renders messages with a chat template, and `tools` if it is given them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,11 +29,12 @@ class SystemTurns:
     late: bool = True
 
     @classmethod
-    def of(cls, render: Render) -> "SystemTurns":
+    def of(cls, render: Render, besides: str = "") -> "SystemTurns":
+        """`besides`: what else a rendering must show, such as the name of a tool."""
         return cls(
-            first=_shows(render, "system", "user"),
-            many=_shows(render, "system", "system", "user"),
-            late=_shows(render, "system", "user", "assistant", "user", "system", "user"),
+            first=_shows(render, besides, "system", "user"),
+            many=_shows(render, besides, "system", "system", "user"),
+            late=_shows(render, besides, "system", "user", "assistant", "user", "system", "user"),
         )
 
     def fitted(self, messages: Sequence[Message]) -> list[Message]:
@@ -56,14 +57,14 @@ _SAID = "said_for_the_system"
 _ASIDE = "<system>\n{}\n</system>"
 
 
-def _shows(render: Render, *roles: str) -> bool:
+def _shows(render: Render, besides: str, *roles: str) -> bool:
     words = [f"c0ffee{position}" for position in range(len(roles))]
     turns = [{"role": r, "content": word} for r, word in zip(roles, words, strict=True)]
     try:
         rendering = render(turns)
     except BadRequest:
         return False
-    return all(word in rendering for word in words)
+    return all(word in rendering for word in [*words, besides])
 
 
 def _said_by_user(message: Message, form: str = "{}") -> Message:

@@ -7,7 +7,7 @@ rendering are bounded.
 """
 
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any, TypedDict, Unpack
 
@@ -17,9 +17,15 @@ from omlx_server.core.model_files.template_kwargs import ALLOWED_KWARGS
 from omlx_server.errors import BadRequest, ModelUnavailable, NoChatTemplate, PromptTooLong
 from omlx_server.text.image_marks import ImageMarks
 from omlx_server.text.templates.content import ContentForm, with_ending
-from omlx_server.text.templates.messages import Message, with_parsed_arguments, with_reasoning
+from omlx_server.text.templates.messages import (
+    Message,
+    with_parsed_arguments,
+    with_reasoning,
+    with_text_arguments,
+)
 from omlx_server.text.templates.sandbox import Sandbox, TooLong
 from omlx_server.text.templates.shield import ControlTexts, Shield, plain
+from omlx_server.text.templates.tool_forms import completed
 from omlx_server.text.tokenizer import Tokenizer
 
 _MAX_KWARG_CHARS = 64
@@ -36,6 +42,8 @@ _REFUSALS = (
     RecursionError,
     AssertionError,
 )
+# What it raises where they, or tools, lack a part that it reads.
+_UNFIT = (UndefinedError, TypeError, LookupError, AttributeError, RecursionError)
 
 
 class Asked(TypedDict, total=False):
@@ -126,8 +134,9 @@ class ChatTemplate:
             **{name: plain(value, shield) for name, value in kwargs.items()},
         }
         try:
-            variables["tools"] = plain(list(tools), shield) if tools else None
-            rendering = self._run_either(template, variables, raw, continue_final_message, shield)
+            rendering = self._run_any(
+                template, variables, raw, tools, continue_final_message, shield
+            )
         except TooLong as error:
             raise PromptTooLong(str(error), param="messages") from error
         except _REFUSALS as error:
@@ -136,24 +145,30 @@ class ChatTemplate:
             ) from error
         return form.marked(rendering, marks) if images else rendering
 
-    def _run_either(
+    def _run_any(
         self,
         template: Template,
         variables: dict[str, Any],
         raw: list[Message],
+        tools: Sequence[Mapping[str, Any]] | None,
         continue_final_message: bool,
         shield: Shield,
     ) -> str:
-        """A few templates join a call's arguments to text, and so want them as they came."""
-        parsed = [with_parsed_arguments(message) for message in raw]
-        try:
-            given = {**variables, "messages": plain(parsed, shield)}
-            return self._run(template, given, continue_final_message)
-        except TypeError:
-            if parsed == raw:
-                raise
-            given = {**variables, "messages": plain(raw, shield)}
-            return self._run(template, given, continue_final_message)
+        """A few templates join a call's arguments to text, and so want them as text; a few read
+        what clients may leave out of a tool."""
+        failed: Exception | None = None
+        for messages, shown in _forms(raw, tools):
+            given = {
+                **variables,
+                "messages": plain(messages, shield),
+                "tools": plain(list(shown), shield) if shown else None,
+            }
+            try:
+                return self._run(template, given, continue_final_message)
+            except _UNFIT as error:
+                failed = failed or error
+        assert failed is not None
+        raise failed
 
     def _run(
         self, template: Template, variables: Mapping[str, Any], continue_final_message: bool
@@ -183,6 +198,20 @@ class ChatTemplate:
             return self._sandbox.from_string(source)
         except TemplateError as error:
             raise ModelUnavailable(f"the model's chat template is faulty: {error}") from error
+
+
+def _forms(
+    messages: list[Message], tools: Sequence[Mapping[str, Any]] | None
+) -> Iterator[tuple[list[Message], Sequence[Mapping[str, Any]] | None]]:
+    """The forms of messages and tools that a template may want, the usual one first."""
+    parsed = [with_parsed_arguments(message) for message in messages]
+    texts = [with_text_arguments(message) for message in messages]
+    yield parsed, tools
+    yield texts, tools
+    if tools:
+        full = completed(tools)
+        yield parsed, full
+        yield texts, full
 
 
 def _reason(error: Exception) -> str:

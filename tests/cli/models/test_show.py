@@ -217,7 +217,7 @@ def parsers(*arguments: str) -> dict[str, Any]:
 
 def in_server(path: Path, *named: str) -> tuple[str, str]:
     """What a server takes for it."""
-    dialect = dialect_of(Tokenizer.load(path), lambda _: "", *named)
+    dialect = dialect_of(Tokenizer.load(path), lambda messages, **_: "", *named)
     styles = {id(style): name for name, style in STYLES.items()}
     return dialect.family.name, styles[id(dialect.style)]
 

@@ -7,7 +7,7 @@ import pytest
 from omlx_server.core.request import Constraint
 from omlx_server.text.answers.bad_words import BadWords, spellings
 from omlx_server.text.reasoning.constraint import ReasoningMarkers, Thinking
-from omlx_server.text.reasoning.style import HARMONY, Opening, Style
+from omlx_server.text.reasoning.style import Opening, Style
 from omlx_server.text.tokenizer import Tokenizer
 from tests.text import makers
 from tests.text.conftest import Load
@@ -184,23 +184,6 @@ def test_a_copy_goes_on_by_itself(tokenizer: Tokenizer) -> None:
     assert constraint.forced() == () and other.forced() != ()
     take(other, [*other.forced(), *inner.wanted])
     assert other.done and inner.told == [] and not constraint.done
-
-
-def test_with_channels_the_header_is_part_of_the_thought(tokenizer: Tokenizer) -> None:
-    inner = Fixed(tokenizer.encode("yes"), tokenizer.vocab_size)
-    constraint = Thinking(marks_of(tokenizer, HARMONY), Opening.FREE, inner, 30)
-    take(constraint, tokenizer.encode("<|channel|>final<|message|>"))
-    assert constraint.forced() == inner.wanted
-    constraint = Thinking(marks_of(tokenizer, HARMONY), Opening.FREE, inner, 3)
-    take(constraint, [5] * 3)
-    assert tokenizer.decode(constraint.forced()).endswith("<|channel|>final<|message|>")
-
-
-def test_with_calls_apart_an_answer_may_end_within_a_thought(tokenizer: Tokenizer) -> None:
-    size = tokenizer.vocab_size
-    inner = Fixed(tokenizer.encode("yes"), size)
-    constraint = Thinking(marks_of(tokenizer, HARMONY), Opening.FREE, inner, None, may_end=True)
-    assert allowed(constraint, size) == set(range(size))
 
 
 # -- bad words -----------------------------------------------------------------------------------

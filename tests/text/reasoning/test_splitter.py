@@ -37,8 +37,9 @@ def split(
     pieces: Iterable[str],
     opening: Opening = Opening.FREE,
     ends: tuple[str, ...] = (),
+    tools: tuple[str, ...] = ("f", "g"),
 ) -> list[Part]:
-    splitter = make_splitter(style, opening, ends, Numbering(lambda: "id"))
+    splitter = make_splitter(style, opening, ends, Numbering(lambda: "id"), tools)
     parts = [part for piece in pieces for part in splitter.feed(piece)]
     return parts + splitter.finish()
 

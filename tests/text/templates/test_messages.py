@@ -32,10 +32,20 @@ def test_what_templates_know_of_a_message_goes_along() -> None:
     assert "tool_calls" not in neutral_message("assistant", [], {"tool_calls": []})
 
 
-def test_a_system_that_says_nothing_is_left_out_unless_it_is_all() -> None:
+def test_a_system_that_says_nothing_stays_only_alone_in_front() -> None:
+    """There it keeps away the persona that some templates have."""
     empty, hello = {"role": "system", "content": ""}, {"role": "user", "content": ""}
-    assert without_empty_systems([empty, hello]) == [hello]
-    assert without_empty_systems([empty]) == [empty]
+    told = {"role": "system", "content": "x"}
+    for messages, expected in [
+        ([empty, hello], [empty, hello]),
+        ([empty], [empty]),
+        ([empty, empty, hello], [empty, hello]),
+        ([empty, told, hello], [told, hello]),
+        ([told, empty, hello, empty], [told, hello]),
+        ([hello, empty], [hello]),
+        ([], []),
+    ]:
+        assert without_empty_systems(messages) == expected
 
 
 def test_one_file_tells_which_texts_say_nothing() -> None:

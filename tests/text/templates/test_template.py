@@ -299,7 +299,7 @@ def refusal(load: Load, template: str, chat: Any = None, **given: Any) -> BadReq
         ("{{ messages[3].content }}", "refused these messages"),
         ("{{ 1 / 0 }}", "refused these messages"),
         ("{{ messages[0].content | nosuch }}", None),
-        ("{{ messages.append(1) }}", "unsafe"),
+        ("{{ messages.clear() }}", "unsafe"),
         ("{{ ''.__class__.__mro__ }}", "unsafe"),
         ("{% set n = namespace(__init__=1) %}", "can't hold"),
         ("{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}", "recursion"),

@@ -1,0 +1,113 @@
+"""What an answer in channels must obey, as gpt-oss writes it.
+
+    <|channel|>analysis<|message|>…<|end|><|start|>assistant<|channel|>final<|message|>…
+
+Thoughts come first, then the answer or one call: the model's own end token follows a call.
+Source: https://cookbook.openai.com/articles/openai-harmony.
+"""
+
+import re
+from collections.abc import Callable, Sequence
+
+from omlx_server.core.request import Constraint
+from omlx_server.text.grammar.bounds import symbols_allowed
+from omlx_server.text.grammar.to_grammar import GrammarSpec, Kind, literal
+from omlx_server.text.grammar.tools import Function, SpecialId, arguments, marker
+from omlx_server.text.grammar.wrappers import Around
+from omlx_server.text.reasoning.style import Opening
+
+_FINAL = re.compile(rb"<\|channel\|>final[^<]*(<\|constrain\|>[^<]*)?<\|message\|>\Z")
+_MAX_HEADER_BYTES = 64
+
+_RULES = r"""%llguidance {{}}
+start: {answer}
+thought: {channel} "analysis" {message} thinking next
+thinking{limit}: TEXT
+said: {channel} "commentary" {message} TEXT next
+final: {channel} "final" type {message} TEXT
+type: (" "? {constrain}? "json")?
+next: {end} {start} "assistant"
+TEXT: /(.|\n)*/
+"""
+
+
+def frame(
+    functions: Sequence[Function],
+    special_id: SpecialId,
+    opening: Opening,
+    *,
+    required: bool,
+    enforced: bool,
+    budget: int | None,
+) -> GrammarSpec:
+    """The grammar of an answer that may call `functions`, or must where a call is `required`. The
+    arguments of a call obey its schema if `enforced`; the final text is free. `budget`: the most
+    tokens of the only thought; None for any number of thoughts of any length. Raises BadRequest
+    for a schema that can't be enforced."""
+    marks = {name: marker(f"<|{name}|>", special_id) for name in _MARKERS}
+    limit = f"[max_tokens={budget}]" if budget else ""
+    text = _RULES.format(answer=_answer(functions, opening, required, budget), limit=limit, **marks)
+    for i, function in enumerate(functions):
+        to = f"to=functions.{function.name}"
+        headers = (
+            f"{marks['channel']} {literal(f'commentary {to}')}",
+            f'{literal(f" {to}")} {marks["channel"]} "commentary"',
+        )
+        body = arguments(function) if enforced else "TEXT"
+        text += f"header_{i}: ({' | '.join(headers)}) type\nargs_{i}: {body}\n"
+    calls = (f"header_{i} {marks['message']} args_{i}" for i in range(len(functions)))
+    text += f"call: {' | '.join(calls)}\n" if functions else ""
+    schemas = [function.parameters for function in functions]
+    symbols = symbols_allowed(schemas)
+    return GrammarSpec(Kind.TOOLS, text, "tools", trusted=not functions, symbols=symbols)
+
+
+_MARKERS = ("channel", "message", "constrain", "end", "start")
+
+
+def _answer(
+    functions: Sequence[Function], opening: Opening, required: bool, budget: int | None
+) -> str:
+    """The right side of the rule of an answer that goes on from `opening`."""
+    last = " | ".join([*(["call"] if functions else []), *([] if required else ["final"])])
+    if opening is Opening.PAST:
+        return "TEXT next call" if required else "TEXT (next call)?" if functions else "TEXT"
+    says = bool(functions) and not required
+    if budget is None:
+        before = "(thought | said)*" if says else "thought*"
+    else:
+        before = ("thought? " if budget else "") + ("said?" if says else "")
+    if opening is Opening.WITHIN:
+        within = "next" if budget == 0 else "thinking next"
+        before = f"{within} {before.removeprefix('thought?') if budget else before}"
+    return f"{before} ({last})"
+
+
+class Framed(Around):
+    """Obeys `frame` till the final message begins, then `answer`."""
+
+    def __init__(
+        self, frame: Constraint, answer: Constraint, bytes_of: Callable[[int], bytes]
+    ) -> None:
+        super().__init__(frame)
+        self._answer: Constraint | None = answer  # only copies of it are changed
+        self._bytes_of = bytes_of
+        self._tail = b""
+
+    @property
+    def done(self) -> bool:
+        return self._answer is None and self._inner.done
+
+    def mask(self) -> bytes:
+        return self._inner.mask()
+
+    def forced(self) -> Sequence[int]:
+        return self._inner.forced()
+
+    def take(self, token: int) -> None:
+        self._inner.take(token)
+        if self._answer is None:
+            return
+        self._tail = (self._tail + self._bytes_of(token))[-_MAX_HEADER_BYTES:]
+        if _FINAL.search(self._tail):
+            self._inner, self._answer = self._answer.copy(), None

@@ -1,0 +1,100 @@
+"""Finds which turns with tool calls a chat template refuses, and writes them so that it takes them.
+Pure.
+
+Some templates take one call in a message, and some no user directly behind the result of a tool, as
+where somebody breaks in.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from omlx_server.errors import BadRequest
+from omlx_server.text.templates.messages import Message, as_one
+from omlx_server.text.templates.system_turns import Render
+
+
+@dataclass(frozen=True, slots=True)
+class CallTurns:
+    """Whether a template takes several calls in a message (`many`), and a user's message behind a
+    tool's (`interrupted`)."""
+
+    many: bool = True
+    interrupted: bool = True
+
+    @classmethod
+    def of(cls, render: Render) -> "CallTurns":
+        """`render` shows tools."""
+        if not _takes(render, *_CALLED):
+            return cls()
+        two = {**_CALLED[1], "tool_calls": [_call(0), _call(1)]}
+        return cls(
+            many=_takes(render, _USER, two, _result(0), _result(1)),
+            interrupted=_takes(render, *_CALLED, _USER),
+        )
+
+    def fitted(self, messages: Sequence[Message]) -> list[Message]:
+        """The messages, changed only where the template would refuse them: several calls become
+        neighbouring turns of one call and its result, and the user's words part of a result."""
+        told = list(messages) if self.many else _one_by_one(messages)
+        return told if self.interrupted else _in_results(told)
+
+
+def _one_by_one(messages: Sequence[Message]) -> list[Message]:
+    turns: list[list[Message]] = []
+    for message in messages:
+        if turns and message["role"] == "tool":
+            turns[-1].append(message)
+        else:
+            turns.append([message])
+    return [told for turn in turns for told in _divided(turn)]
+
+
+def _divided(turn: Sequence[Message]) -> list[Message]:
+    """A message of calls and the results behind it, call by call; any other as it is."""
+    calls = turn[0].get("tool_calls")
+    if not isinstance(calls, list) or len(calls) < 2:
+        return list(turn)
+    results, told = list(turn[1:]), list[Message]()
+    for number, call in enumerate(calls):
+        asked = {**turn[0], "tool_calls": [call], **({"content": ""} if number else {})}
+        own = [r for r in results if r.get("tool_call_id") == call.get("id")]
+        told += [asked, *own]
+        results = [r for r in results if r not in own]
+    return told + results
+
+
+def _in_results(messages: Sequence[Message]) -> list[Message]:
+    told: list[Message] = []
+    for message in messages:
+        if told and told[-1]["role"] == "tool" and message["role"] == "user":
+            told[-1] = {**as_one([told[-1], message], "\n\n"), "role": "tool"}
+        else:
+            told.append(message)
+    return told
+
+
+def _takes(render: Render, *messages: Mapping[str, Any]) -> bool:
+    try:
+        render(list(messages))
+    except BadRequest:
+        return False
+    return True
+
+
+def _call(number: int) -> dict[str, Any]:
+    function = {"name": "look", "arguments": {"at": "it"}}
+    return {"type": "function", "id": f"c0ffee00{number}", "function": function}
+
+
+def _result(number: int) -> Message:
+    called = {"name": "look", "tool_call_id": f"c0ffee00{number}"}
+    return {"role": "tool", "content": "seen", **called}
+
+
+_USER: Message = {"role": "user", "content": "Look."}
+_CALLED: Sequence[Message] = (
+    _USER,
+    {"role": "assistant", "content": "", "tool_calls": [_call(0)]},
+    _result(0),
+)
