@@ -25,7 +25,7 @@ thought: {channel} "analysis" {message} thinking next
 thinking{limit}: TEXT
 said: {channel} "commentary" {message} TEXT next
 final: {channel} "final" type {message} TEXT
-type: (" "? {constrain}? "json")?
+type: (" "? {constrain} "json" | " json")?
 next: {end} {start} "assistant"
 TEXT: /(.|\n)*/
 """

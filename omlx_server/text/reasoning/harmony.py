@@ -18,6 +18,7 @@ from omlx_server.text.tool_calls.numbering import Numbering
 from omlx_server.text.tool_calls.stream_parser import StreamParser
 
 _ENDS = ("<|end|>", "<|call|>", "<|return|>", "<|start|>", "<|channel|>")
+_STRAY = ("<|message|>", "<|constrain|>")  # they mean nothing within a message
 _HEADS = ("<|channel|>", "<|start|>", "<|message|>", "to=")
 _HEADER_ENDS = ("<|message|>", "<|end|>", "<|call|>", "<|return|>")
 _RECIPIENT = re.compile(r"to=([^\s<]+)")
@@ -156,9 +157,9 @@ class HarmonySplitter(StreamParser):
         return self._body(text, lambda shown: self._parts.append(Text(shown)))
 
     def _body(self, text: str, show: Callable[[str], None]) -> str:
-        before, marker, rest = self._until(text, _ENDS)
+        before, marker, rest = self._until(text, (*_ENDS, *_STRAY))
         show(before)
-        if not marker:
-            return ""
+        if not marker or marker in _STRAY:
+            return rest
         self._read = self._header
         return marker + rest if marker in _HEADS else rest
