@@ -172,7 +172,7 @@ class Choices:
         if reason is None and not ended:
             return ChoiceDelta(index, _joined(parts), _release(choice) if choice.pending else ())
         if not ended:
-            parts += answer.finish()
+            parts += answer.finish(cut=reason is FinishReason.LENGTH)
         if answer.ended:
             self.generation.stop_choice(index)
         return self._end(index, _joined(parts), reason)

@@ -60,13 +60,11 @@ def form_of(chat: ChatRequest, plan: Plan, model: ServedModel, opening: Opening)
         *(dialect.style.markers if dialect.style else ()),
         *(family.markers if family else ()),
     )
-    ends = (family.start,) if family and family.start in model.tokenizer.vocabulary else ()
     return Form(
         stops=chat.stops(model),
         include_stop=bool(chat.include_stop_str_in_output),
         style=dialect.style,
         opening=opening,
-        ends=ends,
         family=family,
         tools=plan.toolbox.shown if plan.toolbox.callable else (),
         many=plan.toolbox.many,
@@ -87,13 +85,11 @@ async def constraint_of(
         inner = await model.grammars.constraint(plan.grammar)
     if inner is not None and plan.free:
         inner = model.grammars.free(inner)
-    family, budget, markers = plan.family, _thinking_budget(chat, model), model.markers
+    budget, markers = _thinking_budget(chat, model), model.markers
     if model.dialect.in_channels:
         inner = await _in_channels(inner, plan.toolbox, budget, model, opening)
     elif markers is not None and (inner is not None or budget is not None):
-        begin = model.grammars.special_id(family.start) if plan.free and family else None
-        calls = frozenset() if begin is None else frozenset({begin})
-        inner = Thinking(markers, opening, inner, budget, free=plan.free, calls=calls)
+        inner = Thinking(markers, opening, inner, budget, free=plan.free)
     return with_bad_words(inner, chat.bad_words or (), model)
 
 

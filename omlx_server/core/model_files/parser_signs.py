@@ -11,8 +11,21 @@ NO_REASONING = "none"
 Signs = tuple[tuple[tuple[str, ...], str], ...]
 """(texts, parser) pairs: the first parser whose texts are all in one place is the one needed."""
 
-# Looked for in a template, in mlx-lm's order (tokenizer_utils._infer_tool_parser).
+# Looked for in a template: those that mlx-lm does not know, then mlx-lm's in its order
+# (tokenizer_utils._infer_tool_parser).
 _TOOLS: Signs = (
+    (("<|START_ACTION|>",), "cohere"),
+    (("<seed:tool_call>",), "seed_oss"),
+    (("｜DSML｜", "function_calls>"), "deepseek_v32"),
+    (("｜DSML｜", "tool_calls>"), "deepseek_v4"),
+    (("<｜tool▁calls▁begin｜>",), "deepseek_v3"),
+    (("<|tools_prefix|>",), "apertus"),
+    (("<TOOLCALL>",), "nemotron_nano"),
+    (("<|tool_call:begin|>",), "solar"),
+    ((":opensource", "<tool_sep{}>"), "hy3"),
+    (("]<]minimax[>[",), "minimax_m3"),
+    (("<|action_start|><|plugin|>",), "internlm2"),
+    (("<tool_calls>",), "tool_calls_list"),
     (("<minimax:tool_call>",), "minimax_m2"),
     (("<|tool_call>", "<tool_call|>"), "gemma4"),
     (("<start_function_call>",), "function_gemma"),
@@ -27,13 +40,25 @@ _TOOLS: Signs = (
     (("[TOOL_CALLS]",), "mistral"),
     (("<atem:function_calls>",), "muse_spark"),
     (("<tool_call>", "tool_call.name"), JSON_TOOLS),
+    (("<tool_call>",), JSON_TOOLS),
+    (("<function=", "</function>"), "functionary"),
+    (("<|function_call|>",), "gigachat3_1"),
+    (("function call", "<|role_sep|>"), "gigachat"),
+    (("<|tool_call|>",), "granite"),
+    (("<|python_tag|>",), "llama3"),
 )
 _TOOLS_BY_TOKENS: Signs = (
     (("<|open|>", "<|close|>", "<|sep|>", "<|end_of_msg|>"), "kimi_k3"),
     (("<|tool_call_start|>", "<|tool_call_end|>"), "pythonic"),
 )
-# mlx-lm's signs (tokenizer_utils._infer_thinking), and two more.
+# mlx-lm's signs (tokenizer_utils._infer_thinking), and others.
 _REASONING: Signs = (
+    (("<|START_THINKING|>", "<|END_THINKING|>"), "cohere"),
+    (("<|inner_prefix|>", "<|inner_suffix|>"), "apertus"),
+    (("<mm:think>", "</mm:think>"), "minimax_m3"),
+    (("<think:opensource>", "</think:opensource>"), "hy3"),
+    (("[BEGIN FINAL RESPONSE]", "Here are my reasoning steps:"), "apriel"),
+    (("<|begin|>", "<|think|>", "<|content|>"), "solar"),
     (("<|channel|>", "<|message|>", "<|start|>"), "harmony"),
     (("<think>", "</think>"), "think"),
     (("<longcat_think>", "</longcat_think>"), "longcat"),

@@ -50,8 +50,9 @@ class Answer:
         numbering = Numbering(form.make_call_id)
         self._form = form
         self._detokenizer = Detokenizer(tokenizer.pieces, started=form.continues, shown=form.shown)
+        calls = form.family.starts if form.family else ()
         self._splitter = (
-            make_splitter(form.style, form.opening, form.ends, numbering, form.names)
+            make_splitter(form.style, form.opening, calls, numbering, form.names)
             if form.style
             else None
         )
@@ -84,11 +85,12 @@ class Answer:
             return Delta((Text(text),) if text else (), piece)
         return Delta(self._show(self._read(self._split(text))), piece)
 
-    def finish(self) -> tuple[Part, ...]:
-        """Return the parts that were held back. They can complete a stop string: see `stopped`."""
+    def finish(self, *, cut: bool = False) -> tuple[Part, ...]:
+        """Return the parts that were held back. They can complete a stop string: see `stopped`.
+        `cut`: the answer ends because it has no more tokens."""
         split = self._split(self._detokenizer.finish())
         if self._splitter is not None:
-            split += self._splitter.finish()
+            split += self._splitter.finish(cut=cut)
         read = self._read(split) + (list(self._tools.finish()) if self._tools else [])
         parts = self._show(read)
         if self.ended:

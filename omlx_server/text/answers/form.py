@@ -14,11 +14,11 @@ class Form:
     """How the text of an answer is parsed.
 
     `continues`: the answer goes on within a text, so a leading space of its first token stays.
-    `style`: how thoughts are written, None without them; `opening`: how the prompt left them;
-    `ends`: markers besides the style's own that end a thought. `family`: how calls of `tools` are
-    written, None without them and for calls in channels. Without `many` a second call ends the
-    answer. With `calls_only` any text is dropped: it is the rest of a call that was cut. `shown`:
-    ids of the control tokens in these markers, whose text the parsers must see.
+    `style`: how thoughts are written, None without them; `opening`: how the prompt left them.
+    `family`: how calls of `tools` are written, None without them and for calls in channels. Without
+    `many` a second call ends the answer. With `calls_only` any text is dropped: it is the rest of a
+    call that was cut. `shown`: ids of the control tokens in these markers, whose text the parsers
+    must see.
     """
 
     stops: tuple[str, ...] = ()
@@ -26,7 +26,6 @@ class Form:
     continues: bool = False
     style: Style | None = None
     opening: Opening = Opening.FREE
-    ends: tuple[str, ...] = ()
     family: Family | None = None
     tools: tuple[Mapping[str, Any], ...] = ()
     many: bool = True

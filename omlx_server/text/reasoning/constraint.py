@@ -33,7 +33,7 @@ class ReasoningMarkers:
     def __init__(self, style: Style, tokenizer: Tokenizer, size: int, *, starts: bool) -> None:
         start = tokenizer.encode(style.start)
         self.start = start[0] if starts and len(start) == 1 else None
-        self.end = style.end.encode()
+        self.ends = tuple(end.encode() for end in style.ends)
         self.close = tuple(tokenizer.encode(style.close))
         self.all = all_of(size)
         ends = {token for token in tokenizer.eos_ids if token < size}
@@ -68,7 +68,7 @@ _FIRST = {
 @dataclass(slots=True)
 class _State:
     phase: _Phase
-    tail: bytes = b""  # of the thought: no longer than its end marker
+    tail: bytes = b""  # of the thought: no longer than its longest end marker
     count: int = 0  # tokens of the thought
     closing: tuple[int, ...] = ()  # tokens that must come before the answer
     gaps: int = 0  # tokens of white space behind the thought
@@ -76,7 +76,7 @@ class _State:
 
 class Thinking(Around):
     """`budget`: the most tokens of a thought; None for any number. `free`: `inner` leaves the text
-    free. `calls`: the tokens that begin a call, which ends a thought, too."""
+    free."""
 
     def __init__(
         self,
@@ -86,14 +86,12 @@ class Thinking(Around):
         budget: int | None,
         *,
         free: bool = False,
-        calls: frozenset[int] = frozenset(),
     ) -> None:
         super().__init__(Anything(markers.all) if inner is None else inner)
         self._markers = markers
         free = free or inner is None
-        self._inside = markers.all if free else markers.inside
+        self._inside = markers.all if inner is None else markers.inside
         self._behind = _Phase.ANSWER if free else _Phase.GAP
-        self._calls = calls
         self._budget = budget
         self._state = _State(_FIRST[opening])
         self._spend(0)
@@ -150,14 +148,11 @@ class Thinking(Around):
 
     def _thought(self, token: int) -> None:
         tail = self._state.tail + self._markers.bytes_of(token)
-        if token in self._calls:
-            self._close((), _Phase.ANSWER)
-            self._inner.take(token)
-        elif self._markers.end in tail:
+        if any(end in tail for end in self._markers.ends):
             # A grammar knows nothing of the white space that models write here.
             self._close((), self._behind)
         else:
-            self._state.tail = tail[-len(self._markers.end) :]
+            self._state.tail = tail[-max(map(len, self._markers.ends)) :]
             self._spend(1)
 
     def _spend(self, tokens: int) -> None:

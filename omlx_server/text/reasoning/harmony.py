@@ -54,7 +54,7 @@ class HarmonySplitter(StreamParser):
     def thinking(self) -> bool:
         return self._read in (self._analysis, self._header)
 
-    def _end(self, held: str) -> None:
+    def _end(self, held: str, cut: bool) -> None:
         if self._read == self._header:
             self._without_message(held)
         elif self._read == self._analysis:

@@ -1,7 +1,8 @@
 """Tells a model's thoughts from its answer, while both come. Owned by one choice.
 
 Invariants: the parts do not depend on how the text was cut; a `MarkerSplitter` holds back only
-white space around a thought, and what may be the beginning of a marker.
+white space around a thought, what may be the beginning of a marker, and what looks like a call
+within a thought.
 """
 
 from collections.abc import Collection, Sequence
@@ -15,22 +16,27 @@ from omlx_server.text.tool_calls.stream_parser import StreamParser
 
 class MarkerSplitter(StreamParser):
     """Splits an answer that begins with at most one thought: `<think>…</think>`. `within`: the
-    prompt ends in that thought. `ends`: see `make_splitter`."""
+    prompt ends in that thought. `calls`: markers that begin a call. In a thought they are text, as
+    long as the model leaves the thought at all: what it does not leave ends with the first of them,
+    unless the answer was cut."""
 
-    def __init__(self, style: Style, *, within: bool = False, ends: Sequence[str] = ()) -> None:
+    def __init__(self, style: Style, *, within: bool = False, calls: Sequence[str] = ()) -> None:
         super().__init__(self._thought if within else self._beginning)
         self._style = style
-        self._ends = (style.end, *ends)
+        self._calls = tuple(calls)
+        self._doubtful: list[str] = []  # from the first such marker on
         self._fresh = True  # of the thought or of the answer nothing was shown yet
 
     @property
     def thinking(self) -> bool:
         """Whether what comes next is part of a thought."""
-        return self._read == self._thought
+        return self._read in (self._thought, self._doubt)
 
-    def _end(self, held: str) -> None:
-        """A thought without an end stays one."""
-        if self.thinking:
+    def _end(self, held: str, cut: bool) -> None:
+        if self._read == self._doubt:
+            doubtful = "".join(self._doubtful) + held
+            self._parts.append(Reasoning(doubtful) if cut else Text(doubtful))
+        elif self.thinking:  # a thought without an end stays one
             self._think(held.rstrip())
         else:
             self._parts.append(Text(held))
@@ -48,14 +54,29 @@ class MarkerSplitter(StreamParser):
         return text
 
     def _thought(self, text: str) -> str:
-        before, marker, rest = self._until(text, self._ends)
+        before, marker, rest = self._until(text, (*self._style.ends, *self._calls))
         sure = before.rstrip()
-        self._think(sure)
         if not marker:
+            self._think(sure)
             self._held = before[len(sure) :] + self._held
             return ""
+        if marker in self._calls:
+            self._think(sure)
+            self._doubtful = [before[len(sure) :], marker]
+            self._read = self._doubt
+            return rest
+        self._think(sure)
         self._read, self._fresh = self._gap, True
-        return rest if marker == self._style.end else marker + rest
+        return rest
+
+    def _doubt(self, text: str) -> str:
+        """Behind the beginning of a call: the thought may go on."""
+        before, marker, rest = self._until(text, self._style.ends)
+        self._doubtful.append(before)
+        if marker:
+            self._think("".join(self._doubtful).rstrip())
+            self._read, self._fresh = self._gap, True
+        return rest
 
     def _gap(self, text: str) -> str:
         """White space after a thought is no answer."""
@@ -79,12 +100,12 @@ class MarkerSplitter(StreamParser):
 def make_splitter(
     style: Style,
     opening: Opening,
-    ends: Sequence[str],
+    calls: Sequence[str],
     numbering: Numbering,
     tools: Collection[str] = (),
 ) -> HarmonySplitter | MarkerSplitter:
-    """The splitter for a style. `ends`: other markers that end a thought, and stay in the answer.
-    `tools`: the names of those that a message in a channel can be addressed to."""
+    """The splitter for a style. `calls`: the markers that begin a call. `tools`: the names of those
+    that a message in a channel can be addressed to."""
     if style.channels:
         return HarmonySplitter(numbering, opening, tools)
-    return MarkerSplitter(style, within=opening is Opening.WITHIN, ends=ends)
+    return MarkerSplitter(style, within=opening is Opening.WITHIN, calls=calls)

@@ -12,7 +12,7 @@ from omlx_server.core.model_files.parser_signs import NO_REASONING
 class Style:
     """`start` and `end`: the markers around a thought. `close`: the text, with `end` in it, that is
     forced on a model whose thought has to end. `dropped`: markers in the content that are not
-    shown. `channels`: markers of the headers, for a model that puts one before every message
+    shown, and that end a thought, too. `channels`: markers of the headers, for a model that puts one before every message
     (gpt-oss)."""
 
     start: str
@@ -20,6 +20,10 @@ class Style:
     close: str
     dropped: tuple[str, ...] = ()
     channels: tuple[str, ...] = ()
+
+    @property
+    def ends(self) -> tuple[str, ...]:
+        return (self.end, *self.dropped)
 
     @property
     def markers(self) -> tuple[str, ...]:
@@ -54,6 +58,27 @@ STYLES: Mapping[str, Style | None] = MappingProxyType(
         "think_start": _plain("<|think:start|>", "<|think:end|>"),
         "mistral": Style("[THINK]", "[/THINK]", "[/THINK]"),
         "seed_oss": _plain("<seed:think>", "</seed:think>"),
+        "cohere": Style(
+            "<|START_THINKING|>",
+            "<|END_THINKING|>",
+            "<|END_THINKING|>",
+            ("<|START_RESPONSE|>", "<|END_RESPONSE|>", "<|START_TEXT|>", "<|END_TEXT|>"),
+        ),
+        "apertus": _plain("<|inner_prefix|>", "<|inner_suffix|>"),
+        "apriel": Style(
+            "Here are my reasoning steps:",
+            "[BEGIN FINAL RESPONSE]",
+            "\n[BEGIN FINAL RESPONSE]\n",
+            ("[END FINAL RESPONSE]",),
+        ),
+        "hy3": _plain("<think:opensource>", "</think:opensource>"),
+        "minimax_m3": _plain("<mm:think>", "</mm:think>"),
+        "solar": Style(
+            "<|think|>",
+            "<|end|><|begin|>assistant<|content|>",
+            "<|end|><|begin|>assistant<|content|>",
+            ("<|end|><|begin|>assistant<|tool_calls|>", "<|tool_calls|>", "<|content|>"),
+        ),
         "gemma4": Style("<|channel>thought", "<channel|>", "<channel|>"),
         "kimi_k3": Style(
             "<|open|>think<|sep|>",

@@ -1,239 +1,246 @@
-"""The markup in which each family of models writes tool calls, and mlx-lm's parser for it. Pure.
+"""The markup in which each family of models writes tool calls. Pure.
 
-The one file that knows mlx-lm's parsers. They read one complete call; `MarkupBody` and `JsonBody`
-make streams of them. core/model_files/parser_signs.py says which chat template asks for which.
+core/model_files/parser_signs.py says which chat template asks for which family.
 """
 
-import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
-from mlx_lm.tool_parsers import (
-    function_gemma,
-    gemma4,
-    glm47,
-    kimi_k3,
-    longcat,
-    minicpm5,
-    minimax_m2,
-    muse_spark,
-    pythonic,
-    qwen3_coder,
-)
+import regex
 
-from omlx_server.core.crash import Crash, guarded
-from omlx_server.text.encoding.utf8 import whole
 from omlx_server.text.grammar.tools import CallSyntax
-from omlx_server.text.tool_calls.json_body import Header, JsonShape
-from omlx_server.text.tool_calls.markup_body import MarkupShape, ParsedCall, Verdict
-from omlx_server.text.tool_calls.plain_json import dumped
+from omlx_server.text.tool_calls.json_body import JsonShape
+from omlx_server.text.tool_calls.literal_body import LiteralShape
+from omlx_server.text.tool_calls.literal_calls import python_calls, quoted_calls
+from omlx_server.text.tool_calls.tagged_body import TaggedShape
 
-# The parsers search with expressions that take the square of the length in the worst case.
-_MAX_CHARS = 2_000_000
-_MAX_HEAD_CHARS = 256
-_MAX_DEPTH = 100
-_GEMMA4_BRACE = re.compile(r'<\|"\|>.*?<\|"\|>|[{}]', re.DOTALL)
-_NAME = re.compile(r"[^\s<>{}()\[\]\"'=,;]{1,256}")
-_HEAD_BEGUN = re.compile(r"[\"']?[\w.:/-]*[\"']?\s*")
-_HEAD = re.compile(r"([\"']?)[\w.:/-]+\1\s*")
+_NAME = r"[^\s<>{}()\[\]\"'=,;]{1,256}"
 
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """How one family of models writes calls. `start`: the marker before calls. `json`: the form of
-    calls in JSON. `markup`: the form of calls in markup, None without one; a family with markup can
-    have calls in JSON, too, as some models write when they slip. `inner`: texts within a call that
-    can be control tokens."""
+    """How one family of models writes calls. `start`: the marker before calls; `others`: markers
+    that such a model begins a block with, too, and that are read with it. `json`: the form of calls
+    in JSON. `markup`: the form of other calls, None without one; a family with markup can have
+    calls in JSON, too, as some models write when they slip. `inner`: texts within a call that can
+    be control tokens."""
 
     name: str
     start: str
     json: JsonShape
-    markup: MarkupShape | None = None
+    markup: TaggedShape | LiteralShape | None = None
     inner: tuple[str, ...] = ()
+    others: tuple[str, ...] = ()
+
+    @property
+    def starts(self) -> tuple[str, ...]:
+        return (self.start, *self.others)
 
     @property
     def markers(self) -> tuple[str, ...]:
         """Every text that may be written with control tokens."""
-        markup = self.markup
-        more = (markup.end, markup.call_end, *(markup.item or ())) if markup else ()
-        return tuple(filter(None, (self.start, *self.json.markers, *more, *self.inner)))
+        more = self.markup.markers if self.markup else ()
+        return tuple(filter(None, (*self.starts, *self.json.markers, *more, *self.inner)))
 
 
-def _never_raising(
-    parse: Callable[[str, Any], Any],
-) -> Callable[[str, Sequence[Mapping[str, Any]]], list[ParsedCall]]:
-    def parsed(text: str, tools: Sequence[Mapping[str, Any]]) -> list[ParsedCall]:
-        found = parse(text, list(tools))
-        return [_checked(call) for call in (found if isinstance(found, list) else [found])]
-
-    def calls_in(text: str, tools: Sequence[Mapping[str, Any]]) -> list[ParsedCall]:
-        """None of what no parser understands: they raise almost anything on such a text."""
-        calls = guarded(parsed, text, tools) if len(text) <= _MAX_CHARS else []
-        return [] if isinstance(calls, Crash) else calls
-
-    return calls_in
-
-
-def _checked(call: Any) -> ParsedCall:
-    """Raises for what has no name or whose arguments are no object, or can't be JSON."""
-    name, arguments = call["name"], call.get("arguments", {})
-    if not isinstance(arguments, dict) or not _NAME.fullmatch(name):
-        raise ValueError("not a tool call")
-    return ParsedCall(name, {whole(str(key)): dumped(value) for key, value in arguments.items()})
-
-
-def _parse_glm(text: str, tools: Any) -> Any:
-    """Without its own refuge: any text is a call "unknown", or of its first word."""
-    call = glm47.parse_tool_call(text, tools)
-    if call["arguments"].keys() == {"raw"} and "<arg_key>" not in text:
-        raise ValueError("not a tool call")
-    return call
-
-
-def _parse_function_gemma(text: str, tools: Any) -> Any:
-    """It reads the first call only, yet searches for more: in the square of the length."""
-    end = text.index("}", text.index("call:")) + 1
-    return function_gemma.parse_tool_call(text[:end], tools)
-
-
-def _parse_gemma4(text: str, tools: Any) -> Any:
-    """Its expression takes the square of the length, and more, where braces don't match."""
-    depth = 0
-    for brace in _GEMMA4_BRACE.findall(text):
-        depth += {"{": 1, "}": -1}.get(brace, 0)
-        if depth not in range(_MAX_DEPTH):
-            raise ValueError("not a tool call")
-    if depth or text.count('<|"|>') % 2:
-        raise ValueError("not a tool call")
-    return gemma4.parse_tool_call(text, tools)
-
-
-def _literally(literal: str) -> Callable[[str], Verdict]:
-    def opens(text: str) -> Verdict:
-        return text.startswith(literal) or (None if literal.startswith(text) else False)
-
-    return opens
-
-
-def _name_then(followers: str) -> Callable[[str], Verdict]:
-    """A name, perhaps in quotes, then one of the characters `followers`."""
-
-    def opens(text: str) -> Verdict:
-        begun = _HEAD_BEGUN.match(text)
-        end = begun.end() if begun else 0
-        if end == len(text) < _MAX_HEAD_CHARS:
-            return None
-        return text[end : end + 1] in tuple(followers) and bool(_HEAD.fullmatch(text[:end]))
-
-    return opens
-
-
-def _markup(
+def _json(
     name: str,
-    module: Any,
-    opens: Callable[[str], Verdict],
+    start: str,
+    end: str = "",
     *,
-    item: tuple[str, str] | None = None,
+    header: str = "",
+    separators: tuple[str, ...] = (),
+    others: tuple[str, ...] = (),
+    inner: tuple[str, ...] = (),
+    by_name: bool = False,
+) -> Family:
+    pattern = regex.compile(header, regex.DOTALL) if header else None
+    shape = JsonShape(end, (start, *others, *separators), pattern, by_name)
+    return Family(name, start, shape, inner=inner, others=others)
+
+
+def _tagged(
+    name: str,
+    start: str,
+    end: str,
+    call: str,
+    key: str,
+    value_end: str,
+    *,
     call_end: str = "",
-    parse: Callable[[str, Any], Any] | None = None,
+    newlines: bool = False,
+    others: tuple[str, ...] = (),
     inner: tuple[str, ...] = (),
 ) -> Family:
-    start, end = module.tool_call_start, module.tool_call_end
-    calls_in = _never_raising(parse or module.parse_tool_call)
-    shape = MarkupShape(end, start, opens, calls_in, item, call_end)
-    return Family(name, start, JsonShape(end, (start,)), shape, inner)
+    call_pattern, key_pattern = regex.compile(call), regex.compile(key)
+    shape = TaggedShape(end, call_pattern, key_pattern, value_end, call_end, newlines)
+    return Family(name, start, JsonShape(end, (start,)), shape, inner, others)
 
 
-_GLM_ITEM = ("<arg_key>", "</arg_value>")
+def _named(tag: str, key: str = "name", more: str = "") -> str:
+    """The pattern of `<tag name="…">`."""
+    return rf'<{tag} name=["\']?(?P<{key}>[^"\'<>\n]{{1,256}})["\']?{more}\s*>'
 
-JSON_TOOLS = Family("json_tools", "<tool_call>", JsonShape("</tool_call>", ("<tool_call>",)))
 
-_MISTRAL = Family(
-    "mistral",
-    "[TOOL_CALLS]",
-    JsonShape(
-        separators=("[TOOL_CALLS]",),
-        header=Header(
-            whole=re.compile(
-                r"(?P<name>[\w.-]+)\s*(?:\[CALL_ID\]\s*[\w-]*\s*)?(?:\[ARGS\]\s*)?", re.DOTALL
-            ),
-            begun=re.compile(r"[\w.-]+\s*(?:\[[A-Z_]*(?:\]\s*[\w-]*\s*(?:\[[A-Z]*\]?\s*)?)?)?"),
-        ),
-    ),
-    inner=("[CALL_ID]", "[ARGS]"),
-)
-
-_KIMI_K2 = Family(
-    "kimi_k2",
-    "<|tool_calls_section_begin|>",
-    JsonShape(
-        end="<|tool_calls_section_end|>",
-        separators=("<|tool_call_begin|>", "<|tool_call_end|>", "<|tool_calls_section_begin|>"),
-        header=Header(
-            whole=re.compile(
-                r"(?:functions\.)?(?P<name>[^\s<|{]+?)(?::\d+)?\s*<\|tool_call_argument_begin\|>\s*"
-            ),
-            begun=re.compile(r"[^\s<|{}\[\],;]+\s*(?:<(?:\|[\w]*(?:\|(?:>\s*)?)?)?)?"),
-        ),
-    ),
-    inner=("<|tool_call_argument_begin|>",),
-)
-
-FAMILIES: Mapping[str, Family] = {
-    family.name: family
-    for family in (
-        JSON_TOOLS,
-        _MISTRAL,
-        _KIMI_K2,
-        _markup(
-            "function_gemma",
-            function_gemma,
-            _literally("call:"),
-            parse=_parse_function_gemma,
-            inner=("<escape>",),
-        ),
-        _markup("gemma4", gemma4, _literally("call:"), parse=_parse_gemma4, inner=('<|"|>',)),
-        _markup("glm47", glm47, _name_then("<{"), item=_GLM_ITEM, parse=_parse_glm),
-        _markup("laguna", glm47, _name_then("<{"), item=_GLM_ITEM, parse=_parse_glm),
-        _markup(
-            "kimi_k3",
-            kimi_k3,
-            _literally("<|open|>call"),
-            item=("<|open|>argument", "<|close|>argument<|sep|>"),
-            call_end="<|close|>call<|sep|>",
-        ),
-        _markup(
-            "longcat",
-            longcat,
-            _name_then("<{"),
-            item=("<longcat_arg_key>", "</longcat_arg_value>"),
-        ),
-        _markup("minicpm5", minicpm5, _name_then(">"), item=("<param name=", "</param>")),
-        _markup(
-            "minimax_m2",
-            minimax_m2,
-            _literally("<invoke name="),
-            item=("<parameter name=", "</parameter>"),
-            call_end="</invoke>",
-        ),
-        _markup(
-            "muse_spark",
-            muse_spark,
-            _literally("<atem:invoke"),
-            item=("<atem:parameter", "</atem:parameter>"),
-            call_end="</atem:invoke>",
-        ),
-        _markup("pythonic", pythonic, _literally("[")),
-        _markup(
-            "qwen3_coder",
-            qwen3_coder,
-            _literally("<function="),
-            item=("<parameter=", "</parameter>"),
-            call_end="</function>",
-        ),
+def _glm(name: str, prefix: str = "", start: str = "tool_call") -> Family:
+    end, key = f"</{prefix}{start}>", f"{prefix}arg_key"
+    return _tagged(
+        name,
+        f"<{prefix}{start}>",
+        end,
+        rf"(?P<name>{_NAME})\s*(?=<{key}>|{end})",
+        rf"<{key}>\s*(?P<key>[^<>]{{1,256}}?)\s*</{key}>(?:\\n|\s)*<{prefix}arg_value>",
+        f"</{prefix}arg_value>",
+        inner=(f"<{key}>", f"</{key}>", f"<{prefix}arg_value>"),
     )
-}
+
+
+def _function_tags(name: str, start: str, end: str, *, newlines: bool) -> Family:
+    return _tagged(
+        name,
+        start,
+        end,
+        rf"<function=\s*[\"']?(?P<name>{_NAME})[\"']?\s*>",
+        r"<parameter=\s*[\"']?(?P<key>[^\"'<>\n]{1,256})[\"']?\s*>",
+        "</parameter>",
+        call_end="</function>",
+        newlines=newlines,
+        others=("<function=",),
+    )
+
+
+def _invokes(name: str, start: str, end: str, prefix: str = "", more: str = "") -> Family:
+    return _tagged(
+        name,
+        start,
+        end,
+        _named(f"{prefix}invoke"),
+        _named(f"{prefix}parameter", "key", more),
+        f"</{prefix}parameter>",
+        call_end=f"</{prefix}invoke>",
+    )
+
+
+def _quoted(name: str, start: str, end: str, quote: str) -> Family:
+    shape = LiteralShape(end, "call:", quoted_calls(quote), quote)
+    return Family(name, start, JsonShape(end, (start,)), shape)
+
+
+_DSML = "｜DSML｜"
+_HY = ":opensource"
+_HY_INNER = ("tool_call", "tool_sep", "arg_key", "/arg_key", "arg_value")
+_KIMI_CALL = "<|tool_call_begin|>"
+
+JSON_TOOLS = _json("json_tools", "<tool_call>", "</tool_call>")
+
+_FAMILIES = (
+    JSON_TOOLS,
+    _json("apertus", "<|tools_prefix|>", "<|tools_suffix|>", by_name=True),
+    _json("cohere", "<|START_ACTION|>", "<|END_ACTION|>"),
+    _json(
+        "deepseek_v3",
+        "<｜tool▁calls▁begin｜>",
+        "<｜tool▁calls▁end｜>",
+        separators=("<｜tool▁call▁begin｜>", "<｜tool▁call▁end｜>"),
+        header=r"(?:function<｜tool▁sep｜>)?(?P<name>[^\s<{`]+)(?:<｜tool▁sep｜>)?\s*(?:```(?:json)?\s*)?",
+        inner=("<｜tool▁sep｜>",),
+    ),
+    _invokes(
+        "deepseek_v32",
+        f"<{_DSML}function_calls>",
+        f"</{_DSML}function_calls>",
+        _DSML,
+        r'(?:\s+string="(?P<kind>true|false)")?',
+    ),
+    _invokes(
+        "deepseek_v4",
+        f"<{_DSML}tool_calls>",
+        f"</{_DSML}tool_calls>",
+        _DSML,
+        r'(?:\s+string="(?P<kind>true|false)")?',
+    ),
+    _json(
+        "functionary",
+        "<function=",
+        separators=("</function>",),
+        header=rf"(?P<name>{_NAME})>\s*",
+    ),
+    _quoted("function_gemma", "<start_function_call>", "<end_function_call>", "<escape>"),
+    _quoted("gemma4", "<|tool_call>", "<tool_call|>", '<|"|>'),
+    _json("gigachat", "function call<|role_sep|>\n"),
+    _json("gigachat3_1", "<|function_call|>"),
+    _glm("glm47"),
+    _json("granite", "<|tool_call|>", "<|/tool_call|>"),
+    _tagged(
+        "hy3",
+        f"<tool_calls{_HY}>",
+        f"</tool_calls{_HY}>",
+        rf"<tool_call{_HY}>\s*(?P<name>{_NAME})\s*<tool_sep{_HY}>",
+        rf"<arg_key{_HY}>(?P<key>[^<>]{{1,256}})</arg_key{_HY}>\s*<arg_value{_HY}>",
+        f"</arg_value{_HY}>",
+        call_end=f"</tool_call{_HY}>",
+        inner=tuple(
+            f"<{name}{_HY}>"
+            for name in ("tool_call", "tool_sep", "arg_key", "/arg_key", "arg_value")
+        ),
+    ),
+    _json("internlm2", "<|action_start|><|plugin|>", "<|action_end|>"),
+    _json(
+        "kimi_k2",
+        "<|tool_calls_section_begin|>",
+        "<|tool_calls_section_end|>",
+        separators=(_KIMI_CALL, "<|tool_call_end|>"),
+        others=(_KIMI_CALL,),
+        header=r"(?:functions\.)?(?P<name>[^\s<|{]+?)(?::\d+)?\s*<\|tool_call_argument_begin\|>\s*",
+        inner=("<|tool_call_argument_begin|>",),
+    ),
+    _tagged(
+        "kimi_k3",
+        "<|open|>tools<|sep|>",
+        "<|close|>tools<|sep|>",
+        r'<\|open\|>call tool="(?P<name>[^"<>]{1,256})"[^<>]{0,256}<\|sep\|>',
+        r'<\|open\|>argument key="(?P<key>[^"]{1,256})"(?:\s+type="(?P<kind>\w+)")?\s*<\|sep\|>',
+        "<|close|>argument<|sep|>",
+        call_end="<|close|>call<|sep|>",
+    ),
+    _glm("laguna"),
+    _json("llama3", "<|python_tag|>"),
+    _glm("longcat", "longcat_"),
+    _tagged(
+        "minicpm5",
+        "<function name=",
+        "</function>",
+        rf"[\"']?(?P<name>{_NAME})[\"']?\s*>",
+        _named("param", "key"),
+        "</param>",
+    ),
+    _invokes("minimax_m2", "<minimax:tool_call>", "</minimax:tool_call>"),
+    _json(
+        "mistral",
+        "[TOOL_CALLS]",
+        header=r"(?P<name>[\w.-]+)\s*(?:\[CALL_ID\]\s*[\w-]*\s*)?(?:\[ARGS\]\s*)?",
+        inner=("[CALL_ID]", "[ARGS]"),
+    ),
+    _invokes("muse_spark", "<atem:function_calls>", "</atem:function_calls>", "atem:"),
+    _json("nemotron_nano", "<TOOLCALL>", "</TOOLCALL>"),
+    Family(
+        "pythonic",
+        "<|tool_call_start|>",
+        JsonShape("<|tool_call_end|>", ("<|tool_call_start|>",)),
+        LiteralShape("<|tool_call_end|>", "[", python_calls),
+    ),
+    _function_tags("qwen3_coder", "<tool_call>", "</tool_call>", newlines=True),
+    _function_tags("seed_oss", "<seed:tool_call>", "</seed:tool_call>", newlines=False),
+    _json(
+        "solar",
+        "<|tool_call:begin|>",
+        separators=("<|tool_call:end|>",),
+        header=r"[^\s<{]*<\|tool_call:name\|>(?P<name>[^\s<{]+)<\|tool_call:args\|>\s*",
+        inner=("<|tool_call:name|>", "<|tool_call:args|>"),
+    ),
+    _json("tool_calls_list", "<tool_calls>", "</tool_calls>"),
+)
+FAMILIES: Mapping[str, Family] = {family.name: family for family in _FAMILIES}
 
 
 def json_syntax(family: Family) -> CallSyntax:

@@ -9,33 +9,28 @@ import re
 from collections.abc import Collection
 from dataclasses import dataclass, field
 
+import regex
+
 from omlx_server.text.markers import at
 from omlx_server.text.parts import Part, Text
 from omlx_server.text.tool_calls.block_body import BlockBody
-from omlx_server.text.tool_calls.json_calls import JsonCall, NamedCall, ObjectCall
+from omlx_server.text.tool_calls.json_calls import JsonCall, KeyedCall, NamedCall, ObjectCall
 
 _MAX_HEADER_CHARS = 256
-_BETWEEN = " \t\r\n,;[]}"
-_LIST_END = re.compile(r"\s*[\]}]+")
-
-
-@dataclass(frozen=True, slots=True)
-class Header:
-    """What stands before a call's arguments. `whole` has a group `name`; `begun` matches each
-    beginning of what `whole` matches."""
-
-    whole: re.Pattern[str]
-    begun: re.Pattern[str]
+_BETWEEN = " \t\r\n,;[]}`"
+_LIST_END = re.compile(r"\s*[\]}]+|\s*`{1,3}")
 
 
 @dataclass(frozen=True, slots=True)
 class JsonShape:
     """The form of a block. `end`: the marker after it, or "". `separators`: markers around single
-    calls. `header`: what stands before each call's arguments, if anything."""
+    calls. `header`: what stands before each call's arguments, with a group `name`, if anything.
+    `by_name`: a call is an object `{"f": {…}}`."""
 
     end: str = ""
     separators: tuple[str, ...] = ()
-    header: Header | None = None
+    header: regex.Pattern[str] | None = None
+    by_name: bool = False
 
     @property
     def markers(self) -> tuple[str, ...]:
@@ -118,7 +113,7 @@ class JsonBody(BlockBody):
         header, known = self.shape.header, self._header + char
         if header is None or len(known) > _MAX_HEADER_CHARS:
             return False
-        return header.begun.fullmatch(known) is not None
+        return header.fullmatch(known, partial=True) is not None
 
     def _leave(self) -> int:
         """No call comes. The gap goes back to the outside: there may be markers in it."""
@@ -132,8 +127,9 @@ class JsonBody(BlockBody):
     def _begin(self) -> int:
         header = self.shape.header
         if header is None or not self._header:
-            self._call = ObjectCall(self.numbering, self.names)
-        elif told := header.whole.fullmatch(self._header):
+            make = KeyedCall if self.shape.by_name else ObjectCall
+            self._call = make(self.numbering, self.names)
+        elif told := header.fullmatch(self._header):
             self._call = NamedCall(self.numbering, told["name"])
         else:
             return self._leave()

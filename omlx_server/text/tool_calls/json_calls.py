@@ -16,7 +16,8 @@ from omlx_server.text.tool_calls.json_repair import Fragment, JsonRepair, repair
 from omlx_server.text.tool_calls.numbering import Numbering
 
 _ARGUMENTS = ("arguments", "parameters")
-_PLAIN_MEMBERS = ("name", "type", "id", *_ARGUMENTS)
+_NAMES = ("name", "tool_name")
+_PLAIN_MEMBERS = (*_NAMES, "type", "id", "tool_call_id", *_ARGUMENTS)
 
 
 class JsonCall(ABC):
@@ -101,7 +102,7 @@ class ObjectCall(JsonCall):
             return
         if self._names is not None and member not in _PLAIN_MEMBERS:
             self.failed = self.failed or not self.started
-        if member == "name" and self._name is None:
+        if member in _NAMES and self._name is None:
             self._name_text += fragment.text
             if fragment.last:
                 self._name = _name_in(self._name_text)
@@ -147,6 +148,42 @@ class ObjectCall(JsonCall):
         arguments: Any = next((function[key] for key in _ARGUMENTS if key in function), {})
         if self._name is not None and not self._arguments.begun:
             self._arguments.set(reformed(json.dumps(arguments, ensure_ascii=False)))
+
+
+class KeyedCall(JsonCall):
+    """A call as an object with its name as the only key, `{"f": {…}}`. `names`: see ObjectCall."""
+
+    def __init__(self, numbering: Numbering, names: Collection[str] | None = None) -> None:
+        super().__init__()
+        self._numbering = numbering
+        self._names = names
+        self._arguments = _ArgumentsValue()
+
+    def feed(self, char: str) -> list[Part]:
+        deltas = self._take(self.repair.feed(char))
+        self.failed = self.failed or (self.repair.done and not self.started)
+        return deltas
+
+    def end(self, cut: bool) -> list[Part]:
+        deltas = self._take(self.repair.close())
+        self.failed = not self.started
+        return deltas
+
+    def _take(self, fragments: list[Fragment]) -> list[Part]:
+        deltas: list[Part] = []
+        for fragment in fragments:
+            if fragment.member is None or self.failed:
+                continue
+            if self._names is not None and fragment.member not in self._names:
+                self.failed = True
+                continue
+            self._arguments.add(fragment.member, fragment)
+            if self._arguments.begun and self._start is None:
+                self._start = self._numbering.start(whole(fragment.member))
+                deltas.append(self._start)
+        if self._start is not None:
+            deltas.append(Arguments(self._start.index, self._arguments.taken()))
+        return deltas
 
 
 class _ArgumentsValue:

@@ -12,10 +12,12 @@ from typing import Any
 from omlx_server.text.parts import CallStart, Part, Text
 from omlx_server.text.tool_calls.formats import Family
 from omlx_server.text.tool_calls.json_body import JsonBody, JsonShape
-from omlx_server.text.tool_calls.markup_body import MarkupBody
+from omlx_server.text.tool_calls.literal_body import LiteralBody
 from omlx_server.text.tool_calls.numbering import Numbering
-from omlx_server.text.tool_calls.schemas import plain_tools
 from omlx_server.text.tool_calls.stream_parser import StreamParser
+from omlx_server.text.tool_calls.tagged_body import TaggedBody, TaggedShape
+
+_Body = JsonBody | LiteralBody | TaggedBody
 
 
 class ToolParser(StreamParser):
@@ -32,10 +34,10 @@ class ToolParser(StreamParser):
     ) -> None:
         super().__init__(self._step)
         self._family = family
-        self._tools = plain_tools(tools)
+        self._tools = tools
         self._names = frozenset(tool["function"]["name"] for tool in tools)
         self._numbering = numbering or Numbering()
-        self._body: JsonBody | MarkupBody | None = None
+        self._body: _Body | None = None
         self._space = ""
         self._fresh = True  # nothing but white space so far
         self._after_call = False
@@ -43,14 +45,14 @@ class ToolParser(StreamParser):
     def _step(self, text: str) -> str:
         return self._outside(text) if self._body is None else self._inside(self._body, text)
 
-    def _end(self, held: str) -> None:
+    def _end(self, held: str, cut: bool) -> None:
         if self._body is not None:
             self._tell(self._body.finish())
         self._tell([Text(held)])
         if not self._after_call:
             self._parts.append(Text(self._space))
 
-    def _inside(self, body: JsonBody | MarkupBody, text: str) -> str:
+    def _inside(self, body: _Body, text: str) -> str:
         """Gives what comes after the block, once it has ended."""
         self._tell(body.feed(text))
         if body.rest is None:
@@ -65,20 +67,25 @@ class ToolParser(StreamParser):
             self._fresh = False
             self._body = JsonBody(self._numbering, "", JsonShape(), self._names)
             return bare
-        before, marker, rest = self._until(text, (self._family.start,))
+        before, marker, rest = self._until(text, self._family.starts)
         self._tell([Text(before)])
-        return self._open(rest) if marker else ""
+        return self._open(marker, rest) if marker else ""
 
-    def _open(self, text: str) -> str:
+    def _open(self, marker: str, text: str) -> str:
         """Chooses what reads the block, by its first character."""
-        family = self._family
-        if family.markup is None or text.lstrip().startswith("{"):
-            self._body = JsonBody(self._numbering, family.start, family.json)
-        elif text.strip():
-            self._body = MarkupBody(self._numbering, family.start, family.markup, self._tools)
-        else:
-            self._held = family.start + text
+        family, numbering = self._family, self._numbering
+        if not text.strip() and family.markup is not None:
+            self._held = marker + text
             return ""
+        if family.markup is None or text.lstrip().startswith("{"):
+            self._body = JsonBody(numbering, marker, family.json)
+        elif not isinstance(family.markup, TaggedShape):
+            self._body = LiteralBody(numbering, marker, family.markup)
+        elif marker == family.start:
+            self._body = TaggedBody(numbering, marker, family.markup, self._tools)
+        else:  # the marker is the beginning of a call that stands alone
+            self._body = TaggedBody(numbering, "", family.markup, self._tools, self._names)
+            text = marker + text
         self._fresh = False
         return text
 

@@ -22,14 +22,14 @@ class StreamParser(ABC):
             text = self._read(text)
         return self._taken()
 
-    def finish(self) -> list[Part]:
-        """Return the last parts: no more text comes."""
+    def finish(self, *, cut: bool = False) -> list[Part]:
+        """Return the last parts: no more text comes. `cut`: the answer is not whole."""
         held, self._held = self._held, ""
-        self._end(held)
+        self._end(held, cut)
         return self._taken()
 
     @abstractmethod
-    def _end(self, held: str) -> None:
+    def _end(self, held: str, cut: bool) -> None:
         """What `held` is, now that nothing follows it."""
 
     def _until(self, text: str, markers: Sequence[str]) -> tuple[str, str, str]:

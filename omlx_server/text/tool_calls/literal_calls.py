@@ -1,0 +1,224 @@
+"""Reads calls whose arguments are literals: `[f(city="Rome", days=3)]`, and Gemma's
+`call:f{city:<|"|>Rome<|"|>,days:3}`. Pure; no text raises an error.
+"""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from omlx_server.core.crash import Crash, guarded
+from omlx_server.text.encoding.utf8 import whole
+from omlx_server.text.tool_calls.plain_json import dumped
+from omlx_server.text.tool_calls.values import literal
+
+_MAX_DEPTH = 100
+_NAME = r"[^\s<>{}()\[\]\"',:=;]+"
+_CALL = re.compile(rf"\s*({_NAME})\s*\(\s*")
+_KEY = re.compile(rf"\s*({_NAME})\s*=\s*")
+_QUOTED_CALL = re.compile(r"\s*call:([^\s<>{}()\[\]\"',=;]+)\s*(?=\{)")
+_CLOSERS = {"(": ")", "[": "]", "{": "}"}
+
+
+@dataclass(frozen=True, slots=True)
+class LiteralCall:
+    """`arguments`: the value of each parameter as JSON text."""
+
+    name: str
+    arguments: Mapping[str, str]
+
+
+Parse = Callable[[str], Sequence[LiteralCall]]
+"""The calls of a text that holds nothing else; none where it holds something else."""
+
+
+def python_calls(text: str) -> Sequence[LiteralCall]:
+    """Calls in Python's notation, in a list or by themselves. Names and keys may have hyphens."""
+    calls = guarded(_python_calls, text.strip())
+    return [] if isinstance(calls, Crash) else calls
+
+
+def quoted_calls(quote: str) -> Parse:
+    """A reader of calls in Gemma's notation, in which `quote` stands at both ends of a string."""
+
+    def parse(text: str) -> Sequence[LiteralCall]:
+        calls = guarded(_Quoted(text, quote).calls)
+        return [] if isinstance(calls, Crash) else calls
+
+    return parse
+
+
+def _python_calls(text: str) -> list[LiteralCall]:
+    if text.startswith("["):
+        if _end_of(text, 0) != len(text):
+            raise ValueError("more than a list")
+        text = text[1:-1].rstrip().removesuffix(",")
+    calls, position = list[LiteralCall](), 0
+    while position < len(text.rstrip()):
+        found = _CALL.match(text, position)
+        if found is None:
+            raise ValueError("no call")
+        end = _end_of(text, text.index("(", found.end(1)))
+        calls.append(LiteralCall(found[1], _python_arguments(text[found.end() : end - 1])))
+        behind = text[end:].lstrip(" \t\r\n,;")
+        position = len(text) - len(behind)
+    return calls
+
+
+def _python_arguments(text: str) -> dict[str, str]:
+    arguments: dict[str, str] = {}
+    position = 0
+    while text[position:].strip():
+        found = _KEY.match(text, position)
+        if found is None:
+            raise ValueError("no name of a parameter")
+        end = _end_of_value(text, found.end())
+        arguments[whole(found[1])] = _python_value(text[found.end() : end].strip())
+        position = end + 1
+    return arguments
+
+
+def _python_value(text: str) -> str:
+    value = literal(text)
+    if isinstance(value, Crash):
+        raise value.error
+    return dumped(value)
+
+
+def _end_of(text: str, position: int) -> int:
+    """Behind the bracket that closes the one at `position`. Raises ValueError where none does."""
+    open_ones: list[str] = []
+    quote = ""
+    while position < len(text):
+        char = text[position]
+        if quote:
+            position += char == "\\"
+            quote = "" if char == quote else quote
+        elif char in "\"'":
+            quote = char
+        elif char in _CLOSERS:
+            open_ones.append(_CLOSERS[char])
+        elif open_ones and char == open_ones[-1]:
+            open_ones.pop()
+            if not open_ones:
+                return position + 1
+        elif char in ")]}":
+            break
+        position += 1
+        if len(open_ones) > _MAX_DEPTH:
+            break
+    raise ValueError("brackets do not match")
+
+
+def _end_of_value(text: str, position: int) -> int:
+    """The comma behind a value, or the end of the text."""
+    quote = ""
+    while position < len(text):
+        char = text[position]
+        if quote:
+            position += char == "\\"
+            quote = "" if char == quote else quote
+        elif char in "\"'":
+            quote = char
+        elif char in _CLOSERS:
+            position = _end_of(text, position) - 1
+        elif char == ",":
+            return position
+        position += 1
+    return len(text)
+
+
+class _Quoted:
+    """Reads a text from its beginning to its end, once."""
+
+    def __init__(self, text: str, quote: str) -> None:
+        self._text = text
+        self._quote = quote
+        self._at = 0
+
+    def calls(self) -> list[LiteralCall]:
+        calls: list[LiteralCall] = []
+        while self._rest():
+            found = _QUOTED_CALL.match(self._text, self._at)
+            if found is None:
+                raise ValueError("no call")
+            self._at = found.end()
+            arguments = dict(self._members(0))
+            calls.append(LiteralCall(found[1], arguments))
+            self._skip(",;")
+        return calls
+
+    def _members(self, depth: int) -> list[tuple[str, str]]:
+        self._expect("{")
+        members: list[tuple[str, str]] = []
+        while self._peek() != "}":
+            key = (
+                self._string() if self._text.startswith(self._quote, self._at) else self._bare(":")
+            )
+            self._expect(":")
+            members.append((whole(key.strip().strip("\"'")), self._value(depth)))
+            self._skip(",")
+        self._expect("}")
+        return members
+
+    def _value(self, depth: int) -> str:
+        if depth > _MAX_DEPTH:
+            raise ValueError("too deep")
+        first = self._peek()
+        if self._text.startswith(self._quote, self._at):
+            return dumped(whole(self._string()))
+        if first == "{":
+            pairs = self._members(depth + 1)
+            return "{" + ", ".join(f"{dumped(key)}: {value}" for key, value in pairs) + "}"
+        if first == "[":
+            return self._list(depth)
+        text = self._bare(",}]").strip()
+        value = literal(text)
+        return dumped(whole(text) if isinstance(value, Crash) else value)
+
+    def _list(self, depth: int) -> str:
+        self._expect("[")
+        items: list[str] = []
+        while self._peek() != "]":
+            items.append(self._value(depth + 1))
+            self._skip(",")
+        self._expect("]")
+        return f"[{', '.join(items)}]"
+
+    def _string(self) -> str:
+        begin = self._at + len(self._quote)
+        end = self._text.index(self._quote, begin)
+        self._at = end + len(self._quote)
+        return self._text[begin:end]
+
+    def _bare(self, ends: str) -> str:
+        """Up to one of the characters `ends`; one within quotes of JSON does not count."""
+        begin, quote = self._at, ""
+        while quote or self._text[self._at] not in ends:
+            char = self._text[self._at]
+            if quote:
+                self._at += char == "\\"
+                quote = "" if char == quote else quote
+            elif char == '"':
+                quote = char
+            self._at += 1
+        return self._text[begin : self._at]
+
+    def _peek(self) -> str:
+        self._skip("")
+        return self._text[self._at]
+
+    def _expect(self, char: str) -> None:
+        if self._peek() != char:
+            raise ValueError(f"no {char}")
+        self._at += 1
+
+    def _skip(self, chars: str) -> None:
+        """White space, and at most one of `chars`."""
+        while self._at < len(self._text) and self._text[self._at].isspace():
+            self._at += 1
+        if self._at < len(self._text) and chars and self._text[self._at] in chars:
+            self._at += 1
+            self._skip("")
+
+    def _rest(self) -> str:
+        return self._text[self._at :].strip()

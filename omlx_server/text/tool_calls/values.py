@@ -1,0 +1,95 @@
+"""Reads the value of a parameter that a model wrote as bare text, by its schema. Pure."""
+
+import ast
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from omlx_server.core.crash import Crash, guarded
+from omlx_server.text.encoding.utf8 import whole
+from omlx_server.text.grammar.json_schema.pointers import resolved
+from omlx_server.text.tool_calls.plain_json import dumped
+
+_CONSTANTS = {"true": True, "false": False, "null": None, "none": None}
+_KINDS: Mapping[type, str] = {
+    str: "string",
+    bool: "boolean",
+    int: "integer",
+    float: "number",
+    dict: "object",
+    list: "array",
+    tuple: "array",
+    set: "array",
+    type(None): "null",
+}
+
+
+def kinds_of_parameters(
+    tools: Sequence[Mapping[str, Any]], name: str
+) -> Mapping[str, frozenset[str]]:
+    """The types of JSON that each parameter of a tool may have; none for any type."""
+    for tool in tools:
+        function = tool["function"]
+        if function["name"] == name:
+            root = function.get("parameters")
+            properties = root.get("properties") if isinstance(root, Mapping) else None
+            known = properties if isinstance(properties, Mapping) else {}
+            return {str(key): frozenset(_kinds(value, root, 0)) for key, value in known.items()}
+    return {}
+
+
+def _kinds(schema: Any, root: Any, depth: int) -> set[str]:
+    if not isinstance(schema, Mapping) or depth > _MAX_DEPTH:
+        return set()
+    if isinstance(reference := schema.get("$ref"), str):
+        return _kinds(resolved(root, reference), root, depth + 1)
+    told = schema.get("type")
+    if told is not None:
+        return {kind for kind in _listed(told) if isinstance(kind, str)}
+    if "const" in schema or isinstance(schema.get("enum"), list):
+        values = schema["enum"] if "enum" in schema else [schema["const"]]
+        return {_KINDS.get(type(value), "") for value in values}
+    for key in ("anyOf", "oneOf"):
+        if isinstance(choices := schema.get(key), list):
+            known = [_kinds(choice, root, depth + 1) for choice in choices]
+            return set().union(*known) if all(known) else set()
+    return set()
+
+
+_MAX_DEPTH = 10
+
+
+def _listed(value: Any) -> Iterator[Any]:
+    yield from value if isinstance(value, list) else [value]
+
+
+def typed(text: str, kinds: frozenset[str]) -> str:
+    """The JSON text of a value that may have the types `kinds`, any if there are none. It is the
+    text itself, as a string, where it is no value of another of these types."""
+    value = literal(text.strip())
+    if isinstance(value, float) and "number" not in kinds and value.is_integer():
+        value = int(value)
+    kind = _KINDS.get(type(value), "")
+    fits = kind in kinds or (kind == "integer" and "number" in kinds) or not kinds
+    told = guarded(dumped, value) if fits and kind not in ("string", "") else Crash(ValueError())
+    return dumped(whole(text)) if isinstance(told, Crash) else told
+
+
+def literal(text: str) -> Any:
+    """The value of a text in JSON or in Python's notation; a Crash where it has none."""
+    if text.lower() in _CONSTANTS:
+        return _CONSTANTS[text.lower()]
+    value = guarded(json.loads, text)
+    return guarded(_python, text) if isinstance(value, Crash) else value
+
+
+class _Constants(ast.NodeTransformer):
+    """Gives JSON's constants a meaning in Python's notation."""
+
+    def visit_Name(self, node: ast.Name) -> ast.AST:
+        return ast.Constant(_CONSTANTS[node.id.lower()])
+
+
+def _python(text: str) -> Any:
+    tree = ast.parse(text, mode="eval")
+    return ast.literal_eval(_Constants().visit(tree).body)
