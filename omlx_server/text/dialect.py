@@ -4,11 +4,15 @@ A dialect is immutable and found once, when the model is loaded; any thread may 
 """
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from omlx_server.core.images import FIRST_ID
-from omlx_server.core.model_files.parser_signs import reasoning_parser_of, tool_parser_of
+from omlx_server.core.model_files.parser_signs import (
+    parser_beside,
+    reasoning_parser_of,
+    tool_parser_of,
+)
 from omlx_server.text.reasoning.style import STYLES, Opening, Style, opening_of
 from omlx_server.text.templates.call_turns import CallTurns
 from omlx_server.text.templates.system_turns import Render, SystemTurns
@@ -73,10 +77,11 @@ def dialect_of(
     family = tool_parser or tool_parser_of(
         template, tokenizer.vocabulary, tokenizer.tool_parser, shows_tools=shows_tools
     )
+    beside = "" if shows_tools or tool_parser else parser_beside(template)
     beside_tools: Render = partial(render, tools=[_TOOL])
     systems = SystemTurns.of(render) if sources else SystemTurns()
     return Dialect(
-        family=FAMILIES[family],
+        family=_beside(FAMILIES[family], beside),
         style=style,
         thinks=style is not None and style.start in template,
         shows_tools=shows_tools,
@@ -84,6 +89,11 @@ def dialect_of(
         systems_beside_tools=SystemTurns.of(beside_tools, _NAME) if shows_tools else systems,
         calls=CallTurns.of(beside_tools) if shows_tools else CallTurns(),
     )
+
+
+def _beside(family: Family, other: str) -> Family:
+    """A family that reads the calls of another, too."""
+    return family if other in ("", family.name) else replace(family, beside=FAMILIES[other])
 
 
 def shown_ids(tokenizer: Tokenizer, markers: Iterable[str]) -> frozenset[int]:

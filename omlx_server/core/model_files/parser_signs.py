@@ -15,6 +15,8 @@ Signs = tuple[tuple[tuple[str, ...], str], ...]
 # (tokenizer_utils._infer_tool_parser).
 _TOOLS: Signs = (
     (("<|START_ACTION|>",), "cohere"),
+    (("Action:", '"tool_name"'), "command_r"),
+    ((" functools[",), "firefunction"),
     (("<seed:tool_call>",), "seed_oss"),
     (("｜DSML｜", "function_calls>"), "deepseek_v32"),
     (("｜DSML｜", "tool_calls>"), "deepseek_v4"),
@@ -59,6 +61,7 @@ _REASONING: Signs = (
     (("<think:opensource>", "</think:opensource>"), "hy3"),
     (("[BEGIN FINAL RESPONSE]", "Here are my reasoning steps:"), "apriel"),
     (("<|begin|>", "<|think|>", "<|content|>"), "solar"),
+    (("to=self", "<|eom|>"), "muse"),
     (("<|channel|>", "<|message|>", "<|start|>"), "harmony"),
     (("<think>", "</think>"), "think"),
     (("<longcat_think>", "</longcat_think>"), "longcat"),
@@ -92,6 +95,12 @@ def tool_parser_of(
     if isinstance(declared, str) and declared in TOOL_PARSERS:
         return declared
     return _first(_TOOLS, template) or _first(_TOOLS_BY_TOKENS, vocabulary) or JSON_TOOLS
+
+
+def parser_beside(template: str) -> str:
+    """The parser for calls that a model may write as its makers taught it, although its template
+    shows no tools; an empty text for none."""
+    return _first(_TOOLS, template)
 
 
 def reasoning_parser_of(template: str, vocabulary: Collection[str]) -> str:

@@ -47,7 +47,10 @@ class MarkerSplitter(StreamParser):
         if bare.startswith(start):
             self._read = self._thought
             return bare[len(start) :]
-        if start.startswith(bare):
+        if bare.startswith(self._style.end):  # of a thought that the model did not open
+            self._read = self._thought
+            return bare
+        if start.startswith(bare) or self._style.end.startswith(bare):
             self._held = text
             return ""
         self._read, self._fresh = self._answer, False

@@ -12,8 +12,8 @@ from omlx_server.core.model_files.parser_signs import NO_REASONING
 class Style:
     """`start` and `end`: the markers around a thought. `close`: the text, with `end` in it, that is
     forced on a model whose thought has to end. `dropped`: markers in the content that are not
-    shown, and that end a thought, too. `channels`: markers of the headers, for a model that puts one before every message
-    (gpt-oss)."""
+    shown, and that end a thought, too. `channels`: markers of the headers, for a model that puts
+    one before every message (gpt-oss)."""
 
     start: str
     end: str
@@ -73,13 +73,24 @@ STYLES: Mapping[str, Style | None] = MappingProxyType(
         ),
         "hy3": _plain("<think:opensource>", "</think:opensource>"),
         "minimax_m3": _plain("<mm:think>", "</mm:think>"),
+        "muse": Style(
+            "to=self<|message|>",
+            "<|eom|><|start|>assistant",
+            "<|eom|><|start|>assistant to=user<|message|>",
+            (" to=user<|message|>", "to=user<|message|>", "<|eom|><|start|>assistant"),
+        ),
         "solar": Style(
             "<|think|>",
             "<|end|><|begin|>assistant<|content|>",
             "<|end|><|begin|>assistant<|content|>",
             ("<|end|><|begin|>assistant<|tool_calls|>", "<|tool_calls|>", "<|content|>"),
         ),
-        "gemma4": Style("<|channel>thought", "<channel|>", "<channel|>"),
+        "gemma4": Style(
+            "<|channel>thought",
+            "<channel|>",
+            "<channel|>",
+            ("<|channel>thought\n<channel|>", "<channel|>"),
+        ),
         "kimi_k3": Style(
             "<|open|>think<|sep|>",
             "<|close|>think<|sep|>",

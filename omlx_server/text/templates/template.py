@@ -6,8 +6,10 @@ without such text gives the ids that transformers' `apply_chat_template` gives; 
 rendering are bounded.
 """
 
+import json
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
 from functools import cached_property
 from typing import Any, TypedDict, Unpack
 
@@ -160,8 +162,9 @@ class ChatTemplate:
         for messages, shown in _forms(raw, tools):
             given = {
                 **variables,
+                **self._firefunction(shown or (), shield),
                 "messages": plain(messages, shield),
-                "tools": plain(list(shown), shield) if shown else None,
+                "tools": None if shown is None else plain(list(shown), shield),
             }
             try:
                 return self._run(template, given, continue_final_message)
@@ -169,6 +172,16 @@ class ChatTemplate:
                 failed = failed or error
         assert failed is not None
         raise failed
+
+    def _firefunction(
+        self, tools: Sequence[Mapping[str, Any]], shield: Shield
+    ) -> Mapping[str, str]:
+        """What Firefunction's template reads instead of `tools`."""
+        if "functions" not in self.variables:
+            return {}
+        functions = plain([tool.get("function") for tool in tools], shield)
+        day = datetime.now().strftime("%B %d %Y")
+        return {"functions": json.dumps(functions, indent=4), "datetime": day}
 
     def _run(
         self, template: Template, variables: Mapping[str, Any], continue_final_message: bool
@@ -206,12 +219,11 @@ def _forms(
     """The forms of messages and tools that a template may want, the usual one first."""
     parsed = [with_parsed_arguments(message) for message in messages]
     texts = [with_text_arguments(message) for message in messages]
-    yield parsed, tools
-    yield texts, tools
-    if tools:
-        full = completed(tools)
-        yield parsed, full
-        yield texts, full
+    yield parsed, tools or None
+    yield texts, tools or None
+    full = completed(tools or ())
+    yield parsed, full
+    yield texts, full
 
 
 def _reason(error: Exception) -> str:

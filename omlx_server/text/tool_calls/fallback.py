@@ -29,12 +29,12 @@ When no function is needed, answer in plain text."""
 
 
 def supports_tools(template_source: str) -> bool:
-    """Whether the template reads `tools`. A faulty template supports nothing."""
+    """Whether the template reads `tools` or `functions`. A faulty template supports nothing."""
     try:
         tree = Sandbox(max_chars=0, seconds=0).parse(template_source)
     except TemplateError:
         return False
-    return "tools" in meta.find_undeclared_variables(tree)
+    return not meta.find_undeclared_variables(tree).isdisjoint(("tools", "functions"))
 
 
 def is_of_calls(message: Mapping[str, Any]) -> bool:

@@ -4,7 +4,7 @@ core/model_files/parser_signs.py says which chat template asks for which family.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import regex
 
@@ -23,7 +23,8 @@ class Family:
     that such a model begins a block with, too, and that are read with it. `json`: the form of calls
     in JSON. `markup`: the form of other calls, None without one; a family with markup can have
     calls in JSON, too, as some models write when they slip. `inner`: texts within a call that can
-    be control tokens."""
+    be control tokens. `addressed`: what stands before a block for the tool "{name}". `beside`: a
+    family whose calls are read, too."""
 
     name: str
     start: str
@@ -31,15 +32,19 @@ class Family:
     markup: TaggedShape | LiteralShape | None = None
     inner: tuple[str, ...] = ()
     others: tuple[str, ...] = ()
+    addressed: str = ""
+    beside: "Family | None" = None
 
     @property
     def starts(self) -> tuple[str, ...]:
-        return (self.start, *self.others)
+        return (self.start, *self.others, *(self.beside.starts if self.beside else ()))
 
     @property
     def markers(self) -> tuple[str, ...]:
         """Every text that may be written with control tokens."""
-        more = self.markup.markers if self.markup else ()
+        markup = self.markup.markers if self.markup else ()
+        beside = self.beside.markers if self.beside else ()
+        more = (*markup, *beside, self.addressed)
         return tuple(filter(None, (*self.starts, *self.json.markers, *more, *self.inner)))
 
 
@@ -71,9 +76,10 @@ def _tagged(
     newlines: bool = False,
     others: tuple[str, ...] = (),
     inner: tuple[str, ...] = (),
+    mark: str = "",
 ) -> Family:
     call_pattern, key_pattern = regex.compile(call), regex.compile(key)
-    shape = TaggedShape(end, call_pattern, key_pattern, value_end, call_end, newlines)
+    shape = TaggedShape(end, call_pattern, key_pattern, value_end, call_end, newlines, mark)
     return Family(name, start, JsonShape(end, (start,)), shape, inner, others)
 
 
@@ -114,7 +120,7 @@ def _invokes(name: str, start: str, end: str, prefix: str = "", more: str = "") 
         name,
         start,
         end,
-        _named(f"{prefix}invoke"),
+        rf"(?:{start}\s*)?" + _named(f"{prefix}invoke"),
         _named(f"{prefix}parameter", "key", more),
         f"</{prefix}parameter>",
         call_end=f"</{prefix}invoke>",
@@ -129,6 +135,7 @@ def _quoted(name: str, start: str, end: str, quote: str) -> Family:
 _DSML = "｜DSML｜"
 _HY = ":opensource"
 _HY_INNER = ("tool_call", "tool_sep", "arg_key", "/arg_key", "arg_value")
+_M3 = "]<]minimax[>["
 _KIMI_CALL = "<|tool_call_begin|>"
 
 JSON_TOOLS = _json("json_tools", "<tool_call>", "</tool_call>")
@@ -136,6 +143,8 @@ JSON_TOOLS = _json("json_tools", "<tool_call>", "</tool_call>")
 _FAMILIES = (
     JSON_TOOLS,
     _json("apertus", "<|tools_prefix|>", "<|tools_suffix|>", by_name=True),
+    _json("command_r", "Action:\n```json\n", "```", others=("Action: ```json\n",)),
+    _json("firefunction", "functools"),
     _json("cohere", "<|START_ACTION|>", "<|END_ACTION|>"),
     _json(
         "deepseek_v3",
@@ -167,7 +176,11 @@ _FAMILIES = (
     ),
     _quoted("function_gemma", "<start_function_call>", "<end_function_call>", "<escape>"),
     _quoted("gemma4", "<|tool_call>", "<tool_call|>", '<|"|>'),
-    _json("gigachat", "function call<|role_sep|>\n"),
+    _json(
+        "gigachat",
+        "function call<|role_sep|>\n",
+        others=("<|message_sep|>\n\nfunction call<|role_sep|>\n",),
+    ),
     _json("gigachat3_1", "<|function_call|>"),
     _glm("glm47"),
     _json("granite", "<|tool_call|>", "<|/tool_call|>"),
@@ -214,6 +227,16 @@ _FAMILIES = (
         _named("param", "key"),
         "</param>",
     ),
+    _tagged(
+        "minimax_m3",
+        f"{_M3}<tool_call>",
+        f"{_M3}</tool_call>",
+        regex.escape(_M3) + _named("invoke"),
+        regex.escape(_M3) + r"<(?P<key>[^<>/]{1,256})>",
+        f"{_M3}</{{key}}>",
+        call_end=f"{_M3}</invoke>",
+        mark=_M3,
+    ),
     _invokes("minimax_m2", "<minimax:tool_call>", "</minimax:tool_call>"),
     _json(
         "mistral",
@@ -221,7 +244,10 @@ _FAMILIES = (
         header=r"(?P<name>[\w.-]+)\s*(?:\[CALL_ID\]\s*[\w-]*\s*)?(?:\[ARGS\]\s*)?",
         inner=("[CALL_ID]", "[ARGS]"),
     ),
-    _invokes("muse_spark", "<atem:function_calls>", "</atem:function_calls>", "atem:"),
+    replace(
+        _invokes("muse_spark", "<atem:function_calls>", "</atem:function_calls>", "atem:"),
+        addressed=" to={name}<|message|>",
+    ),
     _json("nemotron_nano", "<TOOLCALL>", "</TOOLCALL>"),
     Family(
         "pythonic",
@@ -246,6 +272,6 @@ FAMILIES: Mapping[str, Family] = {family.name: family for family in _FAMILIES}
 def json_syntax(family: Family) -> CallSyntax:
     """How a call in JSON is written behind the family's own marker, where its parser reads that,
     too."""
-    if family is JSON_TOOLS:
+    if family.name == JSON_TOOLS.name:
         return CallSyntax()
     return CallSyntax(family.start, family.json.end, before="", after="", between="")

@@ -12,7 +12,7 @@ from omlx_server.text.tool_calls.block_body import BlockBody
 from omlx_server.text.tool_calls.growing_call import GrowingCall
 from omlx_server.text.tool_calls.literal_calls import LiteralCall, Parse
 
-_MOST_TRIES = 16
+_MOST_TRIES = 64
 _MAX_CHARS = 2_000_000
 
 

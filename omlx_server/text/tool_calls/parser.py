@@ -9,15 +9,24 @@ before and between calls it is no content.
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import regex
+
 from omlx_server.text.parts import CallStart, Part, Text
 from omlx_server.text.tool_calls.formats import Family
 from omlx_server.text.tool_calls.json_body import JsonBody, JsonShape
-from omlx_server.text.tool_calls.literal_body import LiteralBody
+from omlx_server.text.tool_calls.literal_body import LiteralBody, LiteralShape
+from omlx_server.text.tool_calls.literal_calls import python_calls
 from omlx_server.text.tool_calls.numbering import Numbering
 from omlx_server.text.tool_calls.stream_parser import StreamParser
 from omlx_server.text.tool_calls.tagged_body import TaggedBody, TaggedShape
 
 _Body = JsonBody | LiteralBody | TaggedBody
+
+# How an answer begins that is nothing but calls.
+_BARE = regex.compile(
+    r"(?P<fence>```(?:json|tool_call)?\s{0,9})[\[{]|\[\s{0,9}(?P<name>[^\s\[\](){}\"',:]{1,256})\("
+)
+_PYTHON = LiteralShape("]", "[", lambda text: python_calls(f"{text}]"))
 
 
 class ToolParser(StreamParser):
@@ -36,6 +45,9 @@ class ToolParser(StreamParser):
         self._family = family
         self._tools = tools
         self._names = frozenset(tool["function"]["name"] for tool in tools)
+        addressed = family.addressed
+        named = (addressed.format(name=name) for name in self._names) if addressed else ()
+        self._starts = (*family.starts, *named)
         self._numbering = numbering or Numbering()
         self._body: _Body | None = None
         self._space = ""
@@ -62,18 +74,36 @@ class ToolParser(StreamParser):
 
     def _outside(self, text: str) -> str:
         """Gives what comes after a start marker."""
-        if self._fresh and self._names and (bare := text.lstrip())[:1] in ("{", "["):
+        if self._fresh and self._names and (bare := text.lstrip())[:1] in ("{", "[", "`"):
             self._space += text[: len(text) - len(bare)]
-            self._fresh = False
-            self._body = JsonBody(self._numbering, "", JsonShape(), self._names)
-            return bare
-        before, marker, rest = self._until(text, self._family.starts)
+            return self._bare(bare)
+        before, marker, rest = self._until(text, self._starts)
         self._tell([Text(before)])
         return self._open(marker, rest) if marker else ""
+
+    def _bare(self, text: str) -> str:
+        """Begins an answer that may be nothing but calls without markers: in JSON, perhaps within a
+        fence, or in Python's notation."""
+        begun = _BARE.match(text, partial=True)
+        if begun is not None and begun.partial:
+            self._held, self._space = self._space + text, ""
+            return ""
+        self._fresh = False
+        if begun is not None and begun["fence"]:
+            fenced = JsonShape("```")
+            self._body = JsonBody(self._numbering, begun["fence"], fenced, self._names)
+            return text[len(begun["fence"]) :]
+        if begun is not None and begun["name"] in self._names:
+            self._body = LiteralBody(self._numbering, "", _PYTHON)
+        elif begun is None or begun["name"] is None:
+            self._body = JsonBody(self._numbering, "", JsonShape(), self._names)
+        return text
 
     def _open(self, marker: str, text: str) -> str:
         """Chooses what reads the block, by its first character."""
         family, numbering = self._family, self._numbering
+        if family.beside is not None and marker in family.beside.starts:
+            family = family.beside
         if not text.strip() and family.markup is not None:
             self._held = marker + text
             return ""
@@ -81,7 +111,7 @@ class ToolParser(StreamParser):
             self._body = JsonBody(numbering, marker, family.json)
         elif not isinstance(family.markup, TaggedShape):
             self._body = LiteralBody(numbering, marker, family.markup)
-        elif marker == family.start:
+        elif marker not in family.others:
             self._body = TaggedBody(numbering, marker, family.markup, self._tools)
         else:  # the marker is the beginning of a call that stands alone
             self._body = TaggedBody(numbering, "", family.markup, self._tools, self._names)

@@ -16,8 +16,9 @@ from omlx_server.text.markers import held_length
 from omlx_server.text.parts import Part, Text
 from omlx_server.text.tool_calls.block_body import BlockBody
 from omlx_server.text.tool_calls.growing_call import GrowingCall
+from omlx_server.text.tool_calls.nested_tags import nested
 from omlx_server.text.tool_calls.plain_json import dumped
-from omlx_server.text.tool_calls.values import kinds_of_parameters, typed
+from omlx_server.text.tool_calls.values import Schema, schema_of, typed
 
 _MAX_HEADER_CHARS = 600
 _CDATA = regex.compile(r"\s*<!\[CDATA\[(.*)\]\]>\s*", regex.DOTALL)
@@ -27,8 +28,10 @@ _CDATA = regex.compile(r"\s*<!\[CDATA\[(.*)\]\]>\s*", regex.DOTALL)
 class TaggedShape:
     """The form of a block. `end`: the marker after it. `call`, `key`: what stands before the
     parameters and before a value, with a group `name` or `key`; a group `kind` says whether the
-    value is a string. `value_end`, `call_end`: the markers after a value and a call; a call without
-    one ends with the block. `newlines`: a line break on each side of a value is not part of it."""
+    value is a string. `value_end`, `call_end`: the markers after a value and a call; in the first
+    "{key}" stands for the parameter's name, and a call without the second ends with the block.
+    `newlines`: a line break on each side of a value is not part of it. `mark`: what stands before
+    each tag within a value, if values consist of tags."""
 
     end: str
     call: regex.Pattern[str]
@@ -36,6 +39,7 @@ class TaggedShape:
     value_end: str
     call_end: str = ""
     newlines: bool = False
+    mark: str = ""
 
     @property
     def markers(self) -> tuple[str, ...]:
@@ -54,8 +58,9 @@ class TaggedBody(BlockBody):
     _raw: str = field(default="", init=False)  # what was read of a call that is not yet certain
     _scanned: int = field(default=0, init=False)
     _call: GrowingCall | None = field(default=None, init=False)
-    _kinds: Mapping[str, frozenset[str]] = field(default_factory=dict, init=False)
+    _schema: Schema = field(default=Schema(None, None), init=False)  # of its parameters
     _key: str | None = field(default=None, init=False)  # of the value under way
+    _value_end: str = field(default="", init=False)
     _is_text: bool | None = field(default=None, init=False)
 
     def feed(self, text: str) -> list[Part]:
@@ -114,7 +119,7 @@ class TaggedBody(BlockBody):
             self._leave(self._text)
             return 0
         self._call = GrowingCall(self.numbering, name)
-        self._kinds = kinds_of_parameters(self.tools, name)
+        self._schema = schema_of(self.tools, name)
         return taken
 
     def _parameters(self, call: GrowingCall) -> int | None:
@@ -130,6 +135,7 @@ class TaggedBody(BlockBody):
         header = shape.key.match(bare, partial=True)
         if header is not None and not header.partial:
             self._key, self._scanned = header["key"], 0
+            self._value_end = shape.value_end.replace("{key}", header["key"])
             kind = header.groupdict().get("kind")
             self._is_text = None if kind is None else kind in ("string", "true")
             return space + len(header[0])
@@ -143,9 +149,9 @@ class TaggedBody(BlockBody):
         return 0
 
     def _value(self, key: str) -> int | None:
-        shape = self.shape
-        while (end := self._text.find(shape.value_end, self._scanned)) >= 0:
-            behind = end + len(shape.value_end)
+        marker = self._value_end
+        while (end := self._text.find(marker, self._scanned)) >= 0:
+            behind = end + len(marker)
             follows = self._follows(self._text[behind : behind + _MAX_HEADER_CHARS])
             if follows is None:
                 self._scanned = end
@@ -154,7 +160,7 @@ class TaggedBody(BlockBody):
                 self._tell(key, self._text[:end])
                 return behind
             self._scanned = end + 1
-        held = held_length(self._text, (shape.value_end,))
+        held = held_length(self._text, (marker,))
         self._scanned = max(self._scanned, len(self._text) - held)
         return None
 
@@ -174,7 +180,7 @@ class TaggedBody(BlockBody):
     def _finish_value(self) -> None:
         """A value whose end marker is the last, or is missing before the end of the call."""
         shape, text, key = self.shape, self._text, self._key or ""
-        value, found, after = text.rpartition(shape.value_end)
+        value, found, after = text.rpartition(self._value_end)
         if not found or self._follows(after) is False:
             ends = [text.rfind(end) for end in (shape.call_end, shape.end) if end]
             place = min((end for end in ends if end >= 0), default=-1)
@@ -190,13 +196,15 @@ class TaggedBody(BlockBody):
             text = text.removeprefix("\n").removesuffix("\n")
         if quoted := _CDATA.fullmatch(text):
             text = quoted[1]
-        if self._is_text:
-            value = dumped(text)
-        else:
-            kinds = self._kinds.get(key, frozenset()) if self._is_text is None else frozenset()
-            value = typed(text, kinds)
-        self._deltas += self._call.add(key, value)
+        self._deltas += self._call.add(key, self._json_of(key, text))
         self._key = None
+
+    def _json_of(self, key: str, text: str) -> str:
+        if self._is_text is not None:
+            return dumped(text) if self._is_text else typed(text, frozenset())
+        schema = self._schema.of_member(key)
+        mark = self.shape.mark
+        return nested(text, mark, schema) if mark else typed(text, schema.kinds)
 
     def _is_whole(self) -> bool:
         """Whether the name alone is a call, though nothing came behind it."""

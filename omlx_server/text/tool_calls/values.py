@@ -3,6 +3,7 @@
 import ast
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from omlx_server.core.crash import Crash, guarded
@@ -24,25 +25,44 @@ _KINDS: Mapping[type, str] = {
 }
 
 
-def kinds_of_parameters(
-    tools: Sequence[Mapping[str, Any]], name: str
-) -> Mapping[str, frozenset[str]]:
-    """The types of JSON that each parameter of a tool may have; none for any type."""
-    for tool in tools:
-        function = tool["function"]
-        if function["name"] == name:
-            root = function.get("parameters")
-            properties = root.get("properties") if isinstance(root, Mapping) else None
-            known = properties if isinstance(properties, Mapping) else {}
-            return {str(key): frozenset(_kinds(value, root, 0)) for key, value in known.items()}
-    return {}
+Kinds = frozenset[str]
+"""The types of JSON that a value may have; none for any type."""
+
+
+@dataclass(frozen=True, slots=True)
+class Schema:
+    """A JSON schema, or what a client sent for one, within the schema `root`."""
+
+    value: Any
+    root: Any
+
+    @property
+    def kinds(self) -> Kinds:
+        return frozenset(_kinds(self.value, self.root, 0))
+
+    def of_member(self, key: str) -> "Schema":
+        """The schema of a member of an object, or, with the key "item", of an item of a list."""
+        known = self.value if isinstance(self.value, Mapping) else {}
+        if isinstance(reference := known.get("$ref"), str):
+            known = resolved(self.root, reference) or {}
+        properties = known.get("properties")
+        if isinstance(properties, Mapping) and key in properties:
+            return Schema(properties[key], self.root)
+        return Schema(known.get("items") if key == "item" else None, self.root)
+
+
+def schema_of(tools: Sequence[Mapping[str, Any]], name: str) -> Schema:
+    """The schema of a tool's parameters; one that says nothing for an unknown tool."""
+    named = (tool["function"] for tool in tools if tool["function"]["name"] == name)
+    parameters = next((function.get("parameters") for function in named), None)
+    return Schema(parameters, parameters)
 
 
 def _kinds(schema: Any, root: Any, depth: int) -> set[str]:
     if not isinstance(schema, Mapping) or depth > _MAX_DEPTH:
         return set()
     if isinstance(reference := schema.get("$ref"), str):
-        return _kinds(resolved(root, reference), root, depth + 1)
+        return _kinds(resolved(root, reference), root, depth + 1) if root else set()
     told = schema.get("type")
     if told is not None:
         return {kind for kind in _listed(told) if isinstance(kind, str)}
@@ -63,7 +83,7 @@ def _listed(value: Any) -> Iterator[Any]:
     yield from value if isinstance(value, list) else [value]
 
 
-def typed(text: str, kinds: frozenset[str]) -> str:
+def typed(text: str, kinds: Kinds) -> str:
     """The JSON text of a value that may have the types `kinds`, any if there are none. It is the
     text itself, as a string, where it is no value of another of these types."""
     value = literal(text.strip())

@@ -1,0 +1,48 @@
+"""Reads a value in which each member of an object and each item of a list is a tag of its own, as
+MiniMax-M3 writes it: `<city>Rome</city><days><item>1</item><item>2</item></days>`. Pure.
+"""
+
+from omlx_server.text.tool_calls.plain_json import dumped
+from omlx_server.text.tool_calls.values import Schema, typed
+
+_MAX_DEPTH = 50
+
+
+def nested(text: str, mark: str, schema: Schema, depth: int = 0) -> str:
+    """The JSON text of a value whose tags each have `mark` in front. A text in which tags do not
+    match is a string."""
+    members = _members(text.strip(), mark) if depth < _MAX_DEPTH else None
+    if members is None:
+        return typed(text, schema.kinds)
+    values = [nested(inner, mark, schema.of_member(key), depth + 1) for key, inner in members]
+    if all(key == "item" for key, _ in members):
+        return f"[{', '.join(values)}]"
+    keys = (dumped(key) for key, _ in members)
+    return "{" + ", ".join(f"{key}: {value}" for key, value in zip(keys, values, strict=True)) + "}"
+
+
+def _members(text: str, mark: str) -> list[tuple[str, str]] | None:
+    """The tags that a text consists of, by name and content; None for any other text."""
+    members: list[tuple[str, str]] = []
+    while text:
+        name, closed, rest = text.removeprefix(f"{mark}<").partition(">")
+        if not text.startswith(f"{mark}<") or not closed or name.startswith("/"):
+            return None
+        end = _end_of(rest, f"{mark}<{name}>", f"{mark}</{name}>")
+        if end is None:
+            return None
+        members.append((name, rest[:end]))
+        text = rest[end:].removeprefix(f"{mark}</{name}>").lstrip()
+    return members or None
+
+
+def _end_of(text: str, start: str, end: str) -> int | None:
+    """Where the tag ends that begins before the text; tags of its name within it don't end it."""
+    depth, position = 1, 0
+    while depth:
+        place = text.find(end, position)
+        if place < 0:
+            return None
+        depth += text.count(start, position, place) - 1
+        position = place + len(end)
+    return position - len(end)
