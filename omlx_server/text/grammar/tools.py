@@ -27,11 +27,15 @@ _WHITESPACE = "[ ]"
 
 @dataclass(frozen=True, slots=True)
 class CallSyntax:
+    """How a call is written in JSON. `head`: what stands before the arguments; `{name}` in it is
+    the name as a JSON string."""
+
     begin: str = "<tool_call>"
     end: str = "</tool_call>"
     before: str = "\n"
     after: str = "\n"
     between: str = "\n"
+    head: str = '"name": {name}, "arguments": '
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +121,8 @@ class _Calls:
             self.rules += [self._body(i, function), f"args_{i}: {arguments(function)}"]
 
     def _body(self, i: int, function: Function) -> str:
-        opening = f'{self._syntax.before}{{"name": {literal(function.name)}, "arguments": '
+        head = self._syntax.head.replace("{name}", literal(function.name))
+        opening = f"{self._syntax.before}{{{head}"
         closing = literal("}" + self._syntax.after)
         end = marker(self._syntax.end, self._special_id) if self._syntax.end else ""
         return f"body_{i}: {literal(opening)} args_{i} {closing} {end}"

@@ -35,7 +35,7 @@ class MarkerSplitter(StreamParser):
     def _end(self, held: str, cut: bool) -> None:
         if self._read == self._doubt:
             doubtful = "".join(self._doubtful) + held
-            self._parts.append(Reasoning(doubtful) if cut else Text(doubtful))
+            self._parts.append(Reasoning(doubtful) if cut else Text(doubtful.lstrip()))
         elif self.thinking:  # a thought without an end stays one
             self._think(held.rstrip())
         else:

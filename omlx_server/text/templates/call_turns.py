@@ -1,8 +1,8 @@
-"""Finds which turns with tool calls a chat template refuses, and writes them so that it takes them.
+"""Finds which turns with tool calls a chat template does not show, and writes them so that it does.
 Pure.
 
-Some templates take one call in a message, and some no user directly behind the result of a tool, as
-where somebody breaks in.
+Some templates take one call in a message, or show only the first, and some refuse a user directly
+behind the result of a tool, as where somebody breaks in.
 """
 
 from collections.abc import Mapping, Sequence
@@ -25,16 +25,16 @@ class CallTurns:
     @classmethod
     def of(cls, render: Render) -> "CallTurns":
         """`render` shows tools."""
-        if not _takes(render, *_CALLED):
+        if "c0ffee0" not in _rendered(render, *_CALLED):
             return cls()
         two = {**_CALLED[1], "tool_calls": [_call(0), _call(1)]}
         return cls(
-            many=_takes(render, _USER, two, _result(0), _result(1)),
-            interrupted=_takes(render, *_CALLED, _USER),
+            many="c0ffee1" in _rendered(render, _USER, two, _result(0), _result(1)),
+            interrupted=_rendered(render, *_CALLED, _USER) != "",
         )
 
     def fitted(self, messages: Sequence[Message]) -> list[Message]:
-        """The messages, changed only where the template would refuse them: several calls become
+        """The messages, changed only where the template would not show them: several calls become
         neighbouring turns of one call and its result, and the user's words part of a result."""
         told = list(messages) if self.many else _one_by_one(messages)
         return told if self.interrupted else _in_results(told)
@@ -74,21 +74,21 @@ def _in_results(messages: Sequence[Message]) -> list[Message]:
     return told
 
 
-def _takes(render: Render, *messages: Mapping[str, Any]) -> bool:
+def _rendered(render: Render, *messages: Mapping[str, Any]) -> str:
+    """A rendering; "" where the template refuses the messages."""
     try:
-        render(list(messages))
+        return render(list(messages))
     except BadRequest:
-        return False
-    return True
+        return ""
 
 
 def _call(number: int) -> dict[str, Any]:
-    function = {"name": "look", "arguments": {"at": "it"}}
-    return {"type": "function", "id": f"c0ffee00{number}", "function": function}
+    function = {"name": "look", "arguments": {"at": f"c0ffee{number}"}}
+    return {"type": "function", "id": f"lookup00{number}", "function": function}
 
 
 def _result(number: int) -> Message:
-    called = {"name": "look", "tool_call_id": f"c0ffee00{number}"}
+    called = {"name": "look", "tool_call_id": f"lookup00{number}"}
     return {"role": "tool", "content": "seen", **called}
 
 

@@ -54,13 +54,13 @@ def _json(
     end: str = "",
     *,
     header: str = "",
-    separators: tuple[str, ...] = (),
+    closers: tuple[str, ...] = (),
     others: tuple[str, ...] = (),
     inner: tuple[str, ...] = (),
     by_name: bool = False,
 ) -> Family:
     pattern = regex.compile(header, regex.DOTALL) if header else None
-    shape = JsonShape(end, (start, *others, *separators), pattern, by_name)
+    shape = JsonShape(end, (start, *others), closers, pattern, by_name)
     return Family(name, start, shape, inner=inner, others=others)
 
 
@@ -150,7 +150,8 @@ _FAMILIES = (
         "deepseek_v3",
         "<｜tool▁calls▁begin｜>",
         "<｜tool▁calls▁end｜>",
-        separators=("<｜tool▁call▁begin｜>", "<｜tool▁call▁end｜>"),
+        others=("<｜tool▁call▁begin｜>",),
+        closers=("<｜tool▁call▁end｜>",),
         header=r"(?:function<｜tool▁sep｜>)?(?P<name>[^\s<{`]+)(?:<｜tool▁sep｜>)?\s*(?:```(?:json)?\s*)?",
         inner=("<｜tool▁sep｜>",),
     ),
@@ -171,7 +172,7 @@ _FAMILIES = (
     _json(
         "functionary",
         "<function=",
-        separators=("</function>",),
+        closers=("</function>",),
         header=rf"(?P<name>{_NAME})>\s*",
     ),
     _quoted("function_gemma", "<start_function_call>", "<end_function_call>", "<escape>"),
@@ -202,7 +203,7 @@ _FAMILIES = (
         "kimi_k2",
         "<|tool_calls_section_begin|>",
         "<|tool_calls_section_end|>",
-        separators=(_KIMI_CALL, "<|tool_call_end|>"),
+        closers=("<|tool_call_end|>",),
         others=(_KIMI_CALL,),
         header=r"(?:functions\.)?(?P<name>[^\s<|{]+?)(?::\d+)?\s*<\|tool_call_argument_begin\|>\s*",
         inner=("<|tool_call_argument_begin|>",),
@@ -260,7 +261,7 @@ _FAMILIES = (
     _json(
         "solar",
         "<|tool_call:begin|>",
-        separators=("<|tool_call:end|>",),
+        closers=("<|tool_call:end|>",),
         header=r"[^\s<{]*<\|tool_call:name\|>(?P<name>[^\s<{]+)<\|tool_call:args\|>\s*",
         inner=("<|tool_call:name|>", "<|tool_call:args|>"),
     ),
@@ -274,4 +275,5 @@ def json_syntax(family: Family) -> CallSyntax:
     too."""
     if family.name == JSON_TOOLS.name:
         return CallSyntax()
-    return CallSyntax(family.start, family.json.end, before="", after="", between="")
+    syntax = CallSyntax(family.start, family.json.end, before="", after="", between="")
+    return replace(syntax, head="{name}: ") if family.json.by_name else syntax

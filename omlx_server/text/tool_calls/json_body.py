@@ -23,18 +23,20 @@ _LIST_END = re.compile(r"\s*[\]}]+|\s*`{1,3}")
 
 @dataclass(frozen=True, slots=True)
 class JsonShape:
-    """The form of a block. `end`: the marker after it, or "". `separators`: markers around single
-    calls. `header`: what stands before each call's arguments, with a group `name`, if anything.
+    """The form of a block. `end`: the marker after it, or "". `starts`, `closers`: markers before
+    and after single calls. `header`: what stands before each call's arguments, with a group `name`,
+    if anything.
     `by_name`: a call is an object `{"f": {…}}`."""
 
     end: str = ""
-    separators: tuple[str, ...] = ()
+    starts: tuple[str, ...] = ()
+    closers: tuple[str, ...] = ()
     header: regex.Pattern[str] | None = None
     by_name: bool = False
 
     @property
     def markers(self) -> tuple[str, ...]:
-        return tuple(marker for marker in (self.end, *self.separators) if marker)
+        return tuple(marker for marker in (self.end, *self.starts, *self.closers) if marker)
 
 
 @dataclass(slots=True, eq=False)
@@ -105,7 +107,7 @@ class JsonBody(BlockBody):
             return self._leave()
         if marker == self.shape.end:
             self.rest = ""
-        else:
+        elif not self._any or marker not in self.shape.closers:
             self._gap += marker
         return len(marker)
 

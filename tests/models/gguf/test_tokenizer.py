@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import regex  # type: ignore[import-untyped]
+import regex
 from tokenizers import Tokenizer
 from transformers import AutoTokenizer
 

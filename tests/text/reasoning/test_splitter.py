@@ -24,10 +24,10 @@ def read(
     style: Style,
     pieces: Iterable[str],
     opening: Opening = Opening.FREE,
-    ends: tuple[str, ...] = (),
+    calls: tuple[str, ...] = (),
 ) -> tuple[str, str]:
     """The thought and the answer."""
-    parts = split(style, pieces, opening, ends)
+    parts = split(style, pieces, opening, calls)
     whole = assemble(parts)
     return whole.reasoning, whole.text
 
@@ -36,10 +36,10 @@ def split(
     style: Style,
     pieces: Iterable[str],
     opening: Opening = Opening.FREE,
-    ends: tuple[str, ...] = (),
+    calls: tuple[str, ...] = (),
     tools: tuple[str, ...] = ("f", "g"),
 ) -> list[Part]:
-    splitter = make_splitter(style, opening, ends, Numbering(lambda: "id"), tools)
+    splitter = make_splitter(style, opening, calls, Numbering(lambda: "id"), tools)
     parts = [part for piece in pieces for part in splitter.feed(piece)]
     return parts + splitter.finish()
 
@@ -68,10 +68,28 @@ def test_a_thought_and_an_answer(text: str, opening: Opening, thought: str, answ
     assert read(THINK, text, opening) == (thought, answer)
 
 
-def test_a_call_ends_a_thought_that_was_left_open() -> None:
+def test_a_call_ends_a_thought_only_if_the_model_does_not_leave_it() -> None:
     text = "<think>I need the weather.\n<tool_call>{}"
     assert read(THINK, [text]) == ("I need the weather.\n<tool_call>{}", "")
-    assert read(THINK, text, ends=("<tool_call>",)) == ("I need the weather.", "<tool_call>{}")
+    for pieces in ([text], text):
+        assert read(THINK, pieces, calls=("<tool_call>",)) == (
+            "I need the weather.",
+            "<tool_call>{}",
+        )
+    left = text + " or so</think> Yes."
+    for pieces in ([left], left):
+        thought, answer = read(THINK, pieces, calls=("<tool_call>",))
+        assert (thought, answer) == ("I need the weather.\n<tool_call>{} or so", "Yes.")
+
+
+def test_a_thought_that_was_cut_makes_no_call() -> None:
+    splitter = make_splitter(THINK, Opening.FREE, ("<tool_call>",), Numbering(lambda: "id"))
+    parts = splitter.feed("<think>Hm. <tool_call>{}") + splitter.finish(cut=True)
+    assert assemble(parts).reasoning == "Hm. <tool_call>{}" and not assemble(parts).text
+
+
+def test_an_end_of_a_thought_that_was_not_begun_is_not_shown() -> None:
+    assert read(THINK, "\n</think>\n\nYes.") == ("", "Yes.")
 
 
 def test_markers_of_the_content_are_dropped() -> None:
@@ -149,7 +167,7 @@ def test_the_cut_makes_no_difference(
 @bounded
 @given(text=st.text("<>/think ab\n", max_size=30))
 def test_text_without_markers_is_the_answer(text: str) -> None:
-    if not text.lstrip().startswith("<think>"):
+    if not text.lstrip().startswith(("<think>", "</think>")):
         assert read(THINK, text) == ("", text)
 
 

@@ -1,39 +1,16 @@
 """Well-formed answers in each family's syntax, and what they mean."""
 
-from dataclasses import dataclass
-from typing import Any
-
-WEATHER = {
-    "type": "function",
-    "function": {
-        "name": "get_weather",
-        "parameters": {
-            "type": "object",
-            "properties": {
-                "city": {"type": "string"},
-                "days": {"type": "integer"},
-                "spec": {"type": "object"},
-            },
-        },
-    },
-}
-CLOCK = {"type": "function", "function": {"name": "clock"}}
-TOOLS: list[dict[str, Any]] = [WEATHER, CLOCK]
-
-Calls = list[tuple[str, dict[str, Any]]]
-
-ROME: Calls = [("get_weather", {"city": "Rome"})]
-TWO: Calls = [("get_weather", {"city": "Rome"}), ("get_weather", {"city": "Köln 🌧"})]
-NESTED: Calls = [("get_weather", {"city": "5", "days": 3, "spec": {"a": {"b": [1, None, "}"]}}})]
-EMPTY: Calls = [("clock", {})]
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    family: str
-    written: str
-    text: str
-    calls: Calls
+from tests.text.tool_calls.meanings import (
+    EMPTY,
+    NESTED,
+    NESTED_TEXT,
+    ROME,
+    TWO,
+    Answer,
+    Calls,
+    around,
+)
+from tests.text.tool_calls.more_answers import more_answers
 
 
 def _json(start: str, end: str, family: str = "json_tools") -> list[Answer]:
@@ -93,6 +70,8 @@ def _bare() -> list[Answer]:
             ('{"name": "Ada", "parameters": {}}', '{"name": "Ada", "parameters": {}}', []),
             ('{"name": "clock"}', '{"name": "clock"}', []),
             (f"See {rome}", f"See {rome}", []),
+            (f"```json\n{rome}\n```", "", ROME),
+            ('```json\n{"a": 1}\n```', '```json\n{"a": 1}\n```', []),
             ('{"a": 1}', '{"a": 1}', []),
         ]
         answers += [Answer(family, *case) for case in cases]
@@ -137,6 +116,7 @@ def _kimi_k2() -> list[Answer]:
             "Sure.  Done.",
             TWO,
         ),
+        (f"{call('Rome', 0)}{call('Köln 🌧', 1)} Done.", " Done.", TWO),
         (f"{start}clock:0 <|tool_call_argument_begin|> {{}}<|tool_call_end|>{end}", "", EMPTY),
         (
             f"{start}<|tool_call_begin|>get_weather:0<|tool_call_argument_begin|>"
@@ -149,23 +129,6 @@ def _kimi_k2() -> list[Answer]:
     return [Answer("kimi_k2", *case) for case in cases]
 
 
-def _around(family: str, rome: str, koeln: str, nested: str, empty: str) -> list[Answer]:
-    cases: list[tuple[str, str, Calls]] = [
-        (rome, "", ROME),
-        (f"Sure.\n{rome}\nDone.", "Sure.\nDone.", ROME),
-        (f"\n{rome}\n{koeln}\n", "", TWO),
-        (f"{rome}{koeln}", "", TWO),
-    ]
-    if nested:
-        cases.append((nested, "", NESTED))
-    if empty:
-        cases.append((f"{empty} Now.", " Now.", EMPTY))
-    return [Answer(family, *case) for case in cases]
-
-
-_NESTED = '{"a": {"b": [1, null, "}"]}}'
-
-
 def _glm(family: str, prefix: str = "") -> list[Answer]:
     def call(name: str, **arguments: str) -> str:
         pairs = "".join(
@@ -174,10 +137,10 @@ def _glm(family: str, prefix: str = "") -> list[Answer]:
         )
         return f"<{prefix}tool_call>{name}\n{pairs}</{prefix}tool_call>"
 
-    nested = call("get_weather", city="5", days="3", spec=_NESTED)
+    nested = call("get_weather", city="5", days="3", spec=NESTED_TEXT)
     empty = "" if prefix else "<tool_call>clock</tool_call>"
     rome, koeln = call("get_weather", city="Rome"), call("get_weather", city="Köln 🌧")
-    return _around(family, rome, koeln, nested, empty)
+    return around(family, rome, koeln, nested, empty)
 
 
 def _gemma4() -> list[Answer]:
@@ -186,7 +149,7 @@ def _gemma4() -> list[Answer]:
 
     both = 'call:get_weather{city:<|"|>Rome<|"|>}call:get_weather{city:<|"|>Köln 🌧<|"|>}'
     return [
-        *_around(
+        *around(
             "gemma4",
             call('get_weather{city:<|"|>Rome<|"|>}'),
             call('get_weather{city:<|"|>Köln 🌧<|"|>}'),
@@ -196,6 +159,12 @@ def _gemma4() -> list[Answer]:
             call("clock{}"),
         ),
         Answer("gemma4", f"<|tool_call>{both}<tool_call|>", "", TWO),
+        Answer(
+            "gemma4",
+            call('get-it{the-key:<|"|>a } <tool_call|><|"|>}'),
+            "",
+            [("get-it", {"the-key": "a } <tool_call|>"})],
+        ),
     ]
 
 
@@ -203,11 +172,11 @@ def _function_gemma() -> list[Answer]:
     def call(body: str) -> str:
         return f"<start_function_call>call:{body}<end_function_call>"
 
-    return _around(
+    return around(
         "function_gemma",
         call("get_weather{city:<escape>Rome<escape>}"),
         call("get_weather{city:<escape>Köln 🌧<escape>}"),
-        "",  # its parser knows no nesting
+        call("get_weather{city:<escape>5<escape>,days:3,spec:{a:{b:[1,null,<escape>}<escape>]}}}"),
         call("clock{}"),
     )
 
@@ -229,10 +198,10 @@ def _kimi_k3() -> list[Answer]:
         "get_weather",
         ("city", "string", "5"),
         ("days", "number", "3"),
-        ("spec", "object", _NESTED),
+        ("spec", "object", NESTED_TEXT),
     )
     return [
-        *_around("kimi_k3", block(rome), block(koeln), block(nested), block(call("clock"))),
+        *around("kimi_k3", block(rome), block(koeln), block(nested), block(call("clock"))),
         Answer("kimi_k3", block(rome, koeln), "", TWO),
     ]
 
@@ -242,19 +211,22 @@ def _minicpm5() -> list[Answer]:
         pairs = "".join(f'<param name="{key}">{value}</param>' for key, value in arguments.items())
         return f'<function name="{name}">{pairs}</function>'
 
-    return _around(
+    return around(
         "minicpm5",
         call("get_weather", city="Rome"),
         call("get_weather", city="<![CDATA[Köln 🌧]]>"),
-        call("get_weather", city="5", days="3", spec=_NESTED),
+        call("get_weather", city="5", days="3", spec=NESTED_TEXT),
         call("clock"),
     )
 
 
-def _invokes(family: str, outer: str, prefix: str, *, typed: bool) -> list[Answer]:
+def _invokes(family: str, outer: str, prefix: str, kind: str = "") -> list[Answer]:
+    """`kind`: what tells a string; other values have "false" in it for "true"."""
+
     def call(name: str, **arguments: str) -> str:
         pairs = "".join(
-            f'<{prefix}parameter name="{key}">{value}</{prefix}parameter>\n'
+            f'<{prefix}parameter name="{key}"{kind if key == "city" else other}>'
+            f"{value}</{prefix}parameter>\n"
             for key, value in arguments.items()
         )
         return f'<{prefix}invoke name="{name}">\n{pairs}</{prefix}invoke>\n'
@@ -262,11 +234,11 @@ def _invokes(family: str, outer: str, prefix: str, *, typed: bool) -> list[Answe
     def block(*calls: str) -> str:
         return f"<{outer}>\n{''.join(calls)}</{outer}>"
 
+    other = kind.replace("true", "false")
     rome, koeln = call("get_weather", city="Rome"), call("get_weather", city="Köln 🌧")
-    five = "5" if typed else '"5"'
-    nested = call("get_weather", city=five, days="3", spec=_NESTED)
+    nested = call("get_weather", city="5", days="3", spec=NESTED_TEXT)
     return [
-        *_around(family, block(rome), block(koeln), block(nested), block(call("clock"))),
+        *around(family, block(rome), block(koeln), block(nested), block(call("clock"))),
         Answer(family, block(rome, koeln), "", TWO),
     ]
 
@@ -276,47 +248,42 @@ def _pythonic() -> list[Answer]:
         return f"<|tool_call_start|>[{calls}]<|tool_call_end|>"
 
     rome, koeln = 'get_weather(city="Rome")', "get_weather(city='Köln 🌧')"
-    nested = f'get_weather(city="5", days=3, spec={_NESTED})'
+    nested = f'get_weather(city="5", days=3, spec={NESTED_TEXT})'
     return [
-        *_around("pythonic", block(rome), block(koeln), block(nested), block("clock()")),
+        *around("pythonic", block(rome), block(koeln), block(nested), block("clock()")),
         Answer("pythonic", block(f"{rome}, {koeln}"), "", TWO),
+        Answer("pythonic", block('get-it(the-key="a)")'), "", [("get-it", {"the-key": "a)"})]),
+        Answer("pythonic", f"[{rome}, {koeln}]", "", TWO),
+        Answer("pythonic", "[a link](http://x)", "[a link](http://x)", []),
     ]
 
 
-def _qwen3_coder() -> list[Answer]:
+def _function_tags(family: str, outer: str, line: str) -> list[Answer]:
     def call(name: str, **arguments: str) -> str:
         pairs = "".join(
-            f"<parameter={key}>\n{value}\n</parameter>\n" for key, value in arguments.items()
+            f"<parameter={key}>{line}{value}{line}</parameter>\n"
+            for key, value in arguments.items()
         )
         return f"<function={name}>\n{pairs}</function>\n"
 
     def block(*calls: str) -> str:
-        return f"<tool_call>\n{''.join(calls)}</tool_call>"
+        return f"<{outer}>\n{''.join(calls)}</{outer}>"
 
     rome, koeln = call("get_weather", city="Rome"), call("get_weather", city="Köln 🌧")
-    marked = [("get_weather", {"city": "a </tool_call> </function> b"})]
-    return [
-        *_around(
-            "qwen3_coder",
-            block(rome),
-            block(koeln),
-            block(call("get_weather", city="5", days="3", spec=_NESTED)),
-            block(call("clock")),
-        ),
-        Answer("qwen3_coder", block(rome, koeln), "", TWO),
-        Answer(
-            "qwen3_coder",
-            block(call("get_weather", city="a </tool_call> </function> b")),
-            "",
-            marked,
-        ),
-        Answer(
-            "qwen3_coder",
-            '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Rome"}}\n</tool_call>',
-            "",
-            ROME,
-        ),
+    quoted, spaced = f"a </{outer}> </function> </parameter> b", " a\n\n"
+    object_ = '{"name": "get_weather", "arguments": {"city": "Rome"}}'
+    cases: list[tuple[str, str, Calls]] = [
+        (block(rome, koeln), "", TWO),
+        (block(call("get_weather", city=quoted)), "", [("get_weather", {"city": quoted})]),
+        (block(call("get_weather", city=spaced)), "", [("get_weather", {"city": spaced})]),
+        (f"Sure.\n{rome}{koeln}", "Sure.\n", TWO),
+        (f"Sure.\n{rome}</{outer}>", "Sure.\n", ROME),
+        (block(rome.replace("</parameter>\n", "")), "", ROME),
+        (f"<{outer}>\n{object_}\n</{outer}>", "", ROME),
     ]
+    nested, clock = call("get_weather", city="5", days="3", spec=NESTED_TEXT), call("clock")
+    usual = around(family, block(rome), block(koeln), block(nested), block(clock))
+    return usual + [Answer(family, *case) for case in cases]
 
 
 def _plain() -> list[Answer]:
@@ -343,9 +310,13 @@ ANSWERS: list[Answer] = [
     *_glm("longcat", "longcat_"),
     *_kimi_k3(),
     *_minicpm5(),
-    *_invokes("minimax_m2", "minimax:tool_call", "", typed=True),
-    *_invokes("muse_spark", "atem:function_calls", "atem:", typed=False),
+    *_invokes("minimax_m2", "minimax:tool_call", ""),
+    *_invokes("muse_spark", "atem:function_calls", "atem:"),
+    *_invokes("deepseek_v32", "｜DSML｜function_calls", "｜DSML｜", ' string="true"'),
+    *_invokes("deepseek_v4", "｜DSML｜tool_calls", "｜DSML｜", ' string="true"'),
     *_pythonic(),
-    *_qwen3_coder(),
+    *_function_tags("qwen3_coder", "tool_call", "\n"),
+    *_function_tags("seed_oss", "seed:tool_call", ""),
     *_plain(),
+    *more_answers(),
 ]

@@ -8,7 +8,7 @@ from omlx_server.text.parts import Assembled, Part, assemble
 from omlx_server.text.tool_calls.formats import FAMILIES
 from omlx_server.text.tool_calls.numbering import Numbering
 from omlx_server.text.tool_calls.parser import ToolParser
-from tests.text.tool_calls.answers import TOOLS
+from tests.text.tool_calls.meanings import TOOLS
 
 
 def parser_of(family: str, tools: list[dict[str, Any]] | None = None) -> ToolParser:

@@ -6,7 +6,7 @@ from typing import Any
 
 from omlx_server.text.tool_calls.fallback import supports_tools, with_tools
 from tests.text import chat_templates
-from tests.text.tool_calls.answers import TOOLS
+from tests.text.tool_calls.meanings import TOOLS
 from tests.text.tool_calls.reading import read
 
 CALL = {
