@@ -7,9 +7,11 @@ import hashlib
 import os
 import tarfile
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 
 import httpx
+from tokenizers import Tokenizer as Backend
 
 from omlx_server.text.tokenizer import Tokenizer
 from tests.text import makers
@@ -48,9 +50,14 @@ def _download(path: Path) -> None:
                 file.write(piece)
 
 
+@cache
+def _byte_level() -> str:
+    return makers.byte_level().to_str()
+
+
 def tokenizer_with(template: str, *controls: str) -> Tokenizer:
     """A small tokenizer with a template; `controls` are tokens of it."""
-    backend = makers.byte_level()
+    backend = Backend.from_str(_byte_level())
     backend.add_special_tokens(list(controls))
     return Tokenizer(
         backend,

@@ -6,6 +6,7 @@ import pytest
 
 from omlx_server.text.dialect import dialect_of
 from omlx_server.text.reasoning.style import STYLES
+from omlx_server.text.templates.template import ChatTemplate
 from omlx_server.text.tokenizer import Tokenizer
 from omlx_server.text.tool_calls.formats import FAMILIES
 
@@ -54,3 +55,14 @@ def test_every_tool_parser_has_a_dialect(load: Load, name: str) -> None:
 def test_every_reasoning_parser_has_a_dialect(load: Load, name: str) -> None:
     dialect = dialect_of(load("byte_level", SHOWS_TOOLS), render, "", name)
     assert dialect.style is STYLES[name]
+
+
+def test_where_a_system_message_hides_the_tools_the_user_says_it(load: Load) -> None:
+    template = (
+        "{% if messages[0].role == 'system' %}{{ messages[0].content }}{% else %}"
+        "{% for tool in tools or [] %}{{ tool.function.name }}{% endfor %}{% endif %}"
+        "{% for message in messages if message.role != 'system' %}{{ message.content }}{% endfor %}"
+    )
+    tokenizer = load("byte_level", template)
+    dialect = dialect_of(tokenizer, ChatTemplate(tokenizer).render)
+    assert dialect.systems.first and not dialect.systems_beside_tools.first

@@ -48,7 +48,8 @@ def test_nothing_is_masked_or_forced_but_a_call(
     for token in [*text, *tiny_words.spell("Hm " + syntax.begin[:-1])]:
         assert is_free(constraint, tiny_words)
         constraint.take(token)
-    said = syntax.begin[-1] + syntax.before + '{"name": "get_weather", "arguments": ' + ARGUMENTS
+    head = syntax.head.replace("{name}", '"get_weather"')
+    said = f"{syntax.begin[-1]}{syntax.before}{{{head}{ARGUMENTS}"
     whole = tiny_words.spell(said + "}" + syntax.after + syntax.end)
     masked = 0
     for token in whole:

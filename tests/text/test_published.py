@@ -1,5 +1,7 @@
-"""Calls as the templates of published models write them: they come back equal, streamed at any cut,
-also behind a thought and a text that quote the markers."""
+"""The chat templates of published models, with what clients send: tools with parts left out, calls
+whose arguments are broken, several calls, an empty system message. And the calls that the templates
+themselves write: they come back equal, streamed at any cut, also behind a thought and a text that
+quote the markers."""
 
 import json
 import random
@@ -15,6 +17,7 @@ from omlx_server.text.parts import Assembled, Part, Text, assemble
 from omlx_server.text.prompt import PromptRenderer
 from omlx_server.text.reasoning.splitter import make_splitter
 from omlx_server.text.reasoning.style import Opening
+from omlx_server.text.templates.messages import without_empty_systems
 from omlx_server.text.templates.template import ChatTemplate
 from omlx_server.text.tool_calls.numbering import Numbering
 from omlx_server.text.tool_calls.parser import ToolParser
@@ -107,10 +110,128 @@ def renderers(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, PromptRe
         tokenizer = tokenizer_with(source, *sorted(markers))
         template = ChatTemplate(tokenizer)
         dialect = dialect_of(tokenizer, template.render)
-        if dialect.shows_tools and name not in NOT_SHOWN | NOT_READ:
-            made[name] = PromptRenderer(template, dialect, TOOLS, {})
+        made[name] = PromptRenderer(template, dialect, TOOLS, {})
+    assert len(made) == 70
+    return made
+
+
+@pytest.fixture(scope="module")
+def callers(renderers: Mapping[str, PromptRenderer]) -> Mapping[str, PromptRenderer]:
+    """Those whose calls can be compared with what their templates write."""
+    left_out = NOT_SHOWN | NOT_READ
+    made = {
+        name: prompts
+        for name, prompts in renderers.items()
+        if prompts.dialect.shows_tools and name not in left_out
+    }
     assert len(made) >= 50
     return made
+
+
+# -- what clients send --------------------------------------------------------------------------
+
+PROPERTIES: Mapping[str, Any] = {
+    "plain": {"type": "string", "description": "x"},
+    "bare": {"type": "string"},
+    "untyped": {"description": "x"},
+    "types": {"type": ["string", "null"], "description": "x"},
+    "any": {"anyOf": [{"type": "string"}, {"type": "null"}], "description": "x"},
+    "true": True,
+    "enum": {"enum": ["x", 1, None]},
+    "list": {"type": "array", "items": {"type": "object"}},
+    "ref": {"$ref": "#/$defs/x"},
+}
+FUNCTIONS: Mapping[str, dict[str, Any]] = {
+    "bare": {},
+    "null": {"description": None, "parameters": None},
+    "no parameters": {"description": "d"},
+    "empty parameters": {"description": "d", "parameters": {}},
+    "no properties": {"description": "d", "parameters": {"type": "object"}},
+    **{
+        name: {"parameters": {"type": "object", "properties": {"a": value}}}
+        for name, value in PROPERTIES.items()
+    },
+}
+ARGUMENTS: Mapping[str, dict[str, Any]] = {
+    "right": {"arguments": '{"city": "Rome"}'},
+    "an object": {"arguments": {"city": "Rome"}},
+    "empty": {"arguments": ""},
+    "null": {"arguments": None},
+    "JSON's null": {"arguments": "null"},
+    "cut": {"arguments": '{"city": "Ro'},
+    "a list": {"arguments": '["Rome"]'},
+    "a text": {"arguments": '"Rome"'},
+    "absent": {},
+}
+
+
+def tool(**fields: Any) -> dict[str, Any]:
+    return {"type": "function", "function": {"name": "look", **fields}}
+
+
+TOOL = tool(
+    description="Look.",
+    parameters={"type": "object", "properties": {"city": PROPERTIES["plain"]}},
+)
+ASKS = {"role": "user", "content": "c0ffee1"}
+
+
+def called(*arguments: Mapping[str, Any]) -> list[dict[str, Any]]:
+    ids = [f"c0ffee00{number}" for number in range(len(arguments))]
+    calls = [
+        {"id": id, "type": "function", "function": {"name": "look", **given}}
+        for id, given in zip(ids, arguments, strict=True)
+    ]
+    results = [
+        {"role": "tool", "name": "look", "tool_call_id": id, "content": f"c0ffee2{id}"}
+        for id in ids
+    ]
+    return [ASKS, {"role": "assistant", "content": "", "tool_calls": calls}, *results]
+
+
+def shown(prompts: PromptRenderer, messages: list[dict[str, Any]], *tools: dict[str, Any]) -> str:
+    given = tools if prompts.dialect.shows_tools else None
+    return prompts.template.render(prompts.told(messages), tools=given)
+
+
+def test_tools_with_parts_left_out(renderers: Mapping[str, PromptRenderer]) -> None:
+    for name, prompts in renderers.items():
+        for kind, function in FUNCTIONS.items():
+            text = shown(prompts, [ASKS], tool(**function))
+            assert "c0ffee1" in text, (name, kind)
+            assert "look" in text or not prompts.dialect.shows_tools, (name, kind)
+
+
+def test_arguments_of_any_kind(renderers: Mapping[str, PromptRenderer]) -> None:
+    for name, prompts in renderers.items():
+        for kind, arguments in ARGUMENTS.items():
+            text = shown(prompts, called(arguments), TOOL)
+            assert "c0ffee2" in text, (name, kind)
+
+
+def test_several_calls_and_a_user_who_breaks_in(
+    renderers: Mapping[str, PromptRenderer],
+) -> None:
+    right = ARGUMENTS["right"]
+    for name, prompts in renderers.items():
+        told = [*called(right, right), {"role": "user", "content": "c0ffee3"}]
+        text = shown(prompts, told, TOOL)
+        places = [text.find(word) for word in ("c0ffee2c0ffee000", "c0ffee2c0ffee001", "c0ffee3")]
+        assert -1 not in places and places == sorted(places), name
+
+
+def test_an_empty_system_message_is_told(renderers: Mapping[str, PromptRenderer]) -> None:
+    """Without it a template may tell the model a persona of its own, or the makers' rules."""
+    told = without_empty_systems([{"role": "system", "content": ""}, ASKS])
+    matters = 0
+    for name, prompts in renderers.items():
+        if prompts.dialect.systems.first and prompts.dialect.shows_tools:
+            assert prompts.told(told) == told, name
+            matters += shown(prompts, told) != shown(prompts, [ASKS])
+    assert matters >= 30, matters
+
+
+# -- what the templates write ----------------------------------------------------------------------
 
 
 def written(prompts: PromptRenderer, calls: Calls) -> str:
@@ -160,8 +281,8 @@ def calls_of(answer: Assembled) -> Calls:
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_calls_come_back_equal(renderers: Mapping[str, PromptRenderer], seed: int) -> None:
-    for name, prompts in renderers.items():
+def test_calls_come_back_equal(callers: Mapping[str, PromptRenderer], seed: int) -> None:
+    for name, prompts in callers.items():
         chance = random.Random(f"{name} {seed}")
         calls = some_calls(chance)
         calls = calls if prompts.dialect.calls.many else calls[:1]
@@ -172,9 +293,9 @@ def test_calls_come_back_equal(renderers: Mapping[str, PromptRenderer], seed: in
             assert read(prompts.dialect, [text[:cut], text[cut:]]) == whole, (name, cut)
 
 
-def test_a_marker_that_is_quoted_is_text(renderers: Mapping[str, PromptRenderer]) -> None:
+def test_a_marker_that_is_quoted_is_text(callers: Mapping[str, PromptRenderer]) -> None:
     calls: Calls = [("get_time", {"text": "now"})]
-    for name, prompts in renderers.items():
+    for name, prompts in callers.items():
         dialect = prompts.dialect
         style, start = dialect.style, dialect.family.start
         text = written(prompts, calls)
