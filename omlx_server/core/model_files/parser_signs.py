@@ -47,6 +47,8 @@ _TOOLS: Signs = (
     (("<|function_call|>",), "gigachat3_1"),
     (("function call", "<|role_sep|>"), "gigachat"),
     (("<|tool_call|>",), "granite"),
+    (("<|tool|>", "<|/tool|>"), "granite"),
+    (("<|python_start|>",), "llama4"),
     (("<|python_tag|>",), "llama3"),
 )
 _TOOLS_BY_TOKENS: Signs = (

@@ -132,6 +132,10 @@ def _quoted(name: str, start: str, end: str, quote: str) -> Family:
     return Family(name, start, JsonShape(end, (start,)), shape)
 
 
+def _python(name: str, start: str, end: str) -> Family:
+    return Family(name, start, JsonShape(end, (start,)), LiteralShape(end, "[", python_calls))
+
+
 _DSML = "｜DSML｜"
 _HY = ":opensource"
 _HY_INNER = ("tool_call", "tool_sep", "arg_key", "/arg_key", "arg_value")
@@ -219,6 +223,7 @@ _FAMILIES = (
     ),
     _glm("laguna"),
     _json("llama3", "<|python_tag|>"),
+    _python("llama4", "<|python_start|>", "<|python_end|>"),
     _glm("longcat", "longcat_"),
     _tagged(
         "minicpm5",
@@ -250,12 +255,7 @@ _FAMILIES = (
         addressed=" to={name}<|message|>",
     ),
     _json("nemotron_nano", "<TOOLCALL>", "</TOOLCALL>"),
-    Family(
-        "pythonic",
-        "<|tool_call_start|>",
-        JsonShape("<|tool_call_end|>", ("<|tool_call_start|>",)),
-        LiteralShape("<|tool_call_end|>", "[", python_calls),
-    ),
+    _python("pythonic", "<|tool_call_start|>", "<|tool_call_end|>"),
     _function_tags("qwen3_coder", "<tool_call>", "</tool_call>", newlines=True),
     _function_tags("seed_oss", "<seed:tool_call>", "</seed:tool_call>", newlines=False),
     _json(

@@ -258,6 +258,11 @@ def _pythonic() -> list[Answer]:
     ]
 
 
+def _llama4() -> list[Answer]:
+    rome, koeln = 'get_weather(city="Rome")', "get_weather(city='Köln 🌧')"
+    return [Answer("llama4", f"<|python_start|>[{rome}, {koeln}]<|python_end|>", "", TWO)]
+
+
 def _function_tags(family: str, outer: str, line: str) -> list[Answer]:
     def call(name: str, **arguments: str) -> str:
         pairs = "".join(
@@ -315,6 +320,7 @@ ANSWERS: list[Answer] = [
     *_invokes("deepseek_v32", "｜DSML｜function_calls", "｜DSML｜", ' string="true"'),
     *_invokes("deepseek_v4", "｜DSML｜tool_calls", "｜DSML｜", ' string="true"'),
     *_pythonic(),
+    *_llama4(),
     *_function_tags("qwen3_coder", "tool_call", "\n"),
     *_function_tags("seed_oss", "seed:tool_call", ""),
     *_plain(),
