@@ -216,6 +216,10 @@ class StepLoop:
     def _admit(self, request: Request) -> None:
         # Noted first: should the scheduler crash on it, its client still gets an answer.
         self._unfinished[request.id] = OpenRequest(request, set(range(request.n)))
+        if request.must_be_empty:
+            self._publish([Accepted(request.id, 0.0)])
+            self._send(ended(request, "", FinishReason.STOP))
+            return
         self.instance.update_ledger()
         now, scheduler = self._clock(), self.instance.scheduler
         rejected = scheduler.add(request)
