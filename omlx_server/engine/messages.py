@@ -133,9 +133,7 @@ def ended(
 ) -> list[TokenEvent]:
     """The events that end each choice of a request that was not queued. `why`: the error, if it is
     one."""
-    return [
-        TokenEvent(request.id, index, finish=reason, error=why) for index in range(request.n)
-    ]
+    return [TokenEvent(request.id, index, finish=reason, error=why) for index in range(request.n)]
 
 
 class State(StrEnum):
