@@ -22,7 +22,7 @@ def test_minus_one_is_no_limit(tiny: ServerProcess, name: str) -> None:
         ({"max_tokens": -2}, "max_tokens"),
         ({"prompt_logprobs": 0}, "prompt_logprobs"),
         ({"prompt_logprobs": 5}, "prompt_logprobs"),
-        ({"logit_bias": {"5": 1, "the": 2}}, "logit_bias.the"),
+        ({"logit_bias": {"5": 1, "the": 2}}, "logit_bias"),
         ({"logit_bias": {"5": 1, "99999999": 2}}, "logit_bias.99999999"),
         ({"logit_bias": {"5": 1, "7": 101}}, "logit_bias.7"),
         ({"structured_outputs": {"grammar": " "}}, "structured_outputs.grammar"),
@@ -33,3 +33,9 @@ def test_what_is_wrong_is_named(tiny: ServerProcess, fields: dict[str, Any], par
     response = tiny.post(tiny.body("Go", **fields))
     assert_envelope(response, 400)
     assert response.json()["error"]["param"] == param
+
+
+def test_a_key_that_is_no_token_is_told_by_its_place(tiny: ServerProcess) -> None:
+    """What a client wrote is never told back."""
+    response = tiny.post(tiny.body("Go", logit_bias={"5": 1, "the": 2}))
+    assert "key 2 is no number" in response.json()["error"]["message"]

@@ -158,9 +158,12 @@ class SamplingFields(SharedFields):
 
     def _logit_bias(self, vocab: int) -> tuple[tuple[int, float], ...]:
         result = []
-        for key, value in (self.logit_bias or {}).items():
-            named = f"logit_bias.{key[:100]}"
-            if not (key.isascii() and key.isdigit() and len(key) < 10 and int(key) < vocab):
+        for place, (key, value) in enumerate((self.logit_bias or {}).items(), 1):
+            if not (key.isascii() and key.isdigit() and len(key) < 10):
+                problem = f"keys must be token ids below {vocab}; key {place} is no number of one"
+                raise BadRequest(problem, param="logit_bias")
+            named = f"logit_bias.{key}"
+            if int(key) >= vocab:
                 raise BadRequest(f"keys must be token ids below {vocab}", param=named)
             if not -100 <= value <= 100:
                 raise BadRequest("values must be from -100 to 100", param=named)
