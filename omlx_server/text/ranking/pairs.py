@@ -6,6 +6,7 @@ on as another one.
 """
 
 import json
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -56,6 +57,7 @@ class InputEncoder:
         plain.no_truncation()
         plain.no_padding()
         floor = TokenFloor(plain)
+        self._plain = plain
         self._ordinary = OrdinaryEncoder(plain, floor, byte_level=Pieces(plain).byte_level)
         self._single = _frame(plain.encode(_PROBE))
         self._pair = _frame(plain.encode(_PROBE, _PROBE))
@@ -91,6 +93,18 @@ class InputEncoder:
         if len(encoded) > most:
             raise TooManyTokens(most, len(encoded))
         return encoded
+
+    def is_own(self, ids: Sequence[int]) -> bool:
+        """Whether these are probably tokens of this model: most of them come back when the text
+        that they stand for is encoded. Of another tokenizer's a tenth does, and of this one's all
+        but a few where a text was cut within a word."""
+        around = {id for gap in self._single.gaps for id in gap.ids}
+        own = [id for id in ids if id not in around]
+        try:
+            again = self._ids(self._plain.decode(own, skip_special_tokens=False), 4 * len(own) + 1)
+        except TooManyTokens:
+            return False
+        return 2 * (Counter(own) & Counter(again)).total() >= max(len(own), len(again))
 
     def encode_pairs(self, query: str, documents: Sequence[str], limit: int) -> list[Encoded]:
         """The inputs of `query` with each document, cut to `limit` tokens: first the longer text is

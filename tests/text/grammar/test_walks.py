@@ -59,6 +59,23 @@ SCHEMAS: dict[str, Any] = {
     "lengths": {"type": "string", "minLength": 3, "maxLength": 5},
     "closed": {"type": "object", "properties": {"a": {}}, "additionalProperties": False},
     "map": {"type": "object", "additionalProperties": {"type": "integer"}},
+    "named": {
+        "type": "object",
+        "propertyNames": {"pattern": "^[a-c]{1,2}$"},
+        "additionalProperties": {"type": "integer"},
+    },
+    "listed names": {
+        "type": "object",
+        "propertyNames": {"enum": ["a", "b"]},
+        "additionalProperties": {"type": "integer"},
+        "required": ["b"],
+    },
+    "met": {
+        "type": "object",
+        "properties": {"abc": {"type": "integer", "minimum": 0}},
+        "patternProperties": {"^a": {"type": "integer", "maximum": 5}},
+        "required": ["abc"],
+    },
     "format": {"type": "string", "format": "date-time"},
     "all_of": {
         "allOf": [
