@@ -7,9 +7,10 @@ on as another one.
 
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from tokenizers import Encoding
 from tokenizers import Tokenizer as Backend
@@ -53,7 +54,9 @@ class InputEncoder:
     """Makes the inputs of one model. Create it with `InputEncoder.load(folder)`."""
 
     def __init__(self, backend: Backend) -> None:
-        plain = _without_unknown(backend)
+        description = json.loads(backend.to_str())
+        unknown = _unknown_word(description["model"])
+        plain = _without(unknown, description)
         plain.no_truncation()
         plain.no_padding()
         floor = TokenFloor(plain)
@@ -61,6 +64,9 @@ class InputEncoder:
         self._ordinary = OrdinaryEncoder(plain, floor, byte_level=Pieces(plain).byte_level)
         self._single = _frame(plain.encode(_PROBE))
         self._pair = _frame(plain.encode(_PROBE, _PROBE))
+        around = {id for gap in self._single.gaps for id in gap.ids}
+        unknown_id = backend.token_to_id(unknown) if unknown else None
+        self._no_words = around if unknown_id is None else around | {unknown_id}
 
     @classmethod
     def load(cls, directory: Path) -> "InputEncoder":
@@ -98,8 +104,7 @@ class InputEncoder:
         """Whether these are probably tokens of this model: most of them come back when the text
         that they stand for is encoded. Of another tokenizer's a tenth does, and of this one's all
         but a few where a text was cut within a word."""
-        around = {id for gap in self._single.gaps for id in gap.ids}
-        own = [id for id in ids if id not in around]
+        own = [id for id in ids if id not in self._no_words]
         try:
             again = self._ids(self._plain.decode(own, skip_special_tokens=False), 4 * len(own) + 1)
         except TooManyTokens:
@@ -146,14 +151,16 @@ def _frame(probe: Encoding) -> _Frame:
     return _Frame(gaps, tuple(kinds))
 
 
-def _without_unknown(backend: Backend) -> Backend:
-    """A copy in which the token for unknown words is no special one: a text is full of them where
-    a vocabulary lacks its script, and they are not to be spelled out."""
-    description = json.loads(backend.to_str())
-    model = description["model"]
-    unknown = model.get("unk_token")
+def _unknown_word(model: Mapping[str, Any]) -> str | None:
+    """The text of a tokenizer's token for unknown words, if it has one."""
     if model["type"] == "Unigram" and model["unk_id"] is not None:
-        unknown = model["vocab"][model["unk_id"]][0]
+        return str(model["vocab"][model["unk_id"]][0])
+    return model.get("unk_token")
+
+
+def _without(unknown: str | None, description: dict[str, Any]) -> Backend:
+    """A tokenizer in which the token for unknown words is no special one: a text is full of them
+    where a vocabulary lacks its script, and they are not to be spelled out."""
     added = description["added_tokens"]
     description["added_tokens"] = [token for token in added if token["content"] != unknown]
     copy = Backend.from_str(json.dumps(description))

@@ -105,6 +105,32 @@ def _inner(value: object) -> list[object]:
     return value if isinstance(value, list) else []
 
 
+_AROUND = " with a pattern that looks around or back"
+
+
+def _unenforced(key: str, value: Any) -> str | None:
+    """What of a keyword the engine can't enforce, as the end of its name; None if it can."""
+    if key in _UNSUPPORTED:
+        return ""
+    if key == "pattern" and isinstance(value, str) and not is_usable(value):
+        return _AROUND
+    if key in ("enum", "const") and _is_beyond_float(value):
+        return " with an integer beyond 2^53"
+    return None
+
+
+def _is_beyond_float(value: Any) -> bool:
+    """Whether a value holds an integer that the engine, whose numbers are float64, would write as
+    another one."""
+    rest = [value]
+    while rest:
+        found = rest.pop()
+        if isinstance(found, int) and abs(found) > 1 << 53:
+            return True
+        rest += _inner(found)
+    return False
+
+
 def _fits(key: str, value: Any) -> bool:
     """Whether a value is one that a count or the keyword `type` can have."""
     if key in _COUNTS:
@@ -143,22 +169,21 @@ class _Preparation:
                 names = resolved(self._root, names["$ref"])
             named = with_names(made, names)
             if named is None:
-                self._leave_out("propertyNames", f"{where}/propertyNames")
+                self._leave_out("propertyNames", "", f"{where}/propertyNames")
             made = made if named is None else named
         if not made.get("patternProperties"):
             return made
         if not all(map(is_usable, made["patternProperties"])):
-            self._leave_out("patternProperties", f"{where}/patternProperties")
+            self._leave_out("patternProperties", _AROUND, f"{where}/patternProperties")
         loose = loosened(made) if self._lenient else made
         if loose != made:
             self.left_out.add("patternProperties")
         return loose
 
-    def _leave_out(self, key: str, where: str) -> None:
+    def _leave_out(self, key: str, why: str, where: str) -> None:
         """Note that a keyword is left out. Raises BadRequest where that may not be."""
         if not self._lenient:
-            pattern = " with a pattern that looks around or back" if "attern" in key else ""
-            raise self._bad(where, f"the keyword '{key}'{pattern} is not supported")
+            raise self._bad(where, f"the keyword '{key}'{why} is not supported")
         self.left_out.add(key)
 
     def _counts(self, key: str, value: object, where: str) -> bool:
@@ -166,11 +191,10 @@ class _Preparation:
             return False
         if key == "format" and isinstance(value, str):
             return value in _FORMATS
-        unusable = key == "pattern" and isinstance(value, str) and not is_usable(value)
-        if key in _UNSUPPORTED or unusable:
-            self._leave_out(key, where)
-            return False
-        return True
+        why = _unenforced(key, value)
+        if why is not None:
+            self._leave_out(key, why, where)
+        return why is None
 
     def _value(self, key: str, value: Any, where: str) -> Any:
         if key in _MAPS and isinstance(value, dict):

@@ -35,6 +35,11 @@ def wrap(schema: Any) -> dict[str, Any]:
         ({"type": [{}]}, "'type' has a value of the wrong type"),
         ({"minLength": "3"}, "'minLength' has a value of the wrong type"),
         ({"maxItems": -1}, "'maxItems' has a value of the wrong type"),
+        (
+            {"const": 2**53 + 1},
+            "with an integer beyond 2^53 is not supported at /properties/a/items",
+        ),
+        ({"enum": [1, {"a": [-(2**64) - 1]}]}, "'enum' with an integer beyond 2^53"),
         ({"maximum": "9"}, "'maximum' has a value of the wrong type"),
         ({"pattern": "^(?!no)"}, "looks around or back is not supported at /properties/a/items/"),
         ({"patternProperties": {"(a)\\1": {}}}, "at /properties/a/items/patternProperties"),
@@ -93,6 +98,12 @@ def test_names_become_properties_or_a_pattern() -> None:
     told = {"pattern": "^[a-z]+$"}
     pattern = {"patternProperties": {"^[a-z]+$": {"type": "integer"}}}
     assert prepared({**schema, "propertyNames": told}, "schema") == {**closed, **pattern}
+
+
+def test_integers_that_are_kept_are_enforced() -> None:
+    kept = {"enum": [2**53, -(2**53), 1.5, 1e300, True, None, "9007199254740993"]}
+    assert prepared(kept, "schema") == kept
+    assert prepared({"const": 2**53 + 1}, "schema", lenient=True) == {}
 
 
 def test_a_count_may_be_written_with_a_point() -> None:
