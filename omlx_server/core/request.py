@@ -172,6 +172,12 @@ class Request:
         """Whose time it takes."""
         return self.owner, self.conversation
 
+    @property
+    def must_be_empty(self) -> bool:
+        """Whether its constraint allows nothing but the end of the answer."""
+        constraint = self.constraint
+        return constraint is not None and constraint.done and not constraint.problem
+
     def __post_init__(self) -> None:
         if not self.tokens:
             raise ValueError("a request needs at least one token")

@@ -128,12 +128,12 @@ class Failed:
 Outbound = Accepted | Rejected | Admitted | Restored | TokenEvent | Failed
 
 
-def ended(request: Request, why: str) -> list[TokenEvent]:
-    """The events that end each choice of a request with the error `why`, before it was queued."""
-    return [
-        TokenEvent(request.id, index, finish=FinishReason.ERROR, error=why)
-        for index in range(request.n)
-    ]
+def ended(
+    request: Request, why: str, reason: FinishReason = FinishReason.ERROR
+) -> list[TokenEvent]:
+    """The events that end each choice of a request that was not queued. `why`: the error, if it is
+    one."""
+    return [TokenEvent(request.id, index, finish=reason, error=why) for index in range(request.n)]
 
 
 class State(StrEnum):

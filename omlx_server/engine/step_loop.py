@@ -81,13 +81,11 @@ class StepLoop:
 
     @property
     def is_at_rest(self) -> bool:
-        """Whether there is nothing to do before a message comes: the last turn found no step, and
-        none is on the device. (The cold tier wakes requests that wait for it.)"""
+        """Whether there is nothing to do before a message or the cold tier comes."""
         return self._pipeline.is_empty and not self._busy
 
     @property
     def has_work(self) -> bool:
-        """Whether there are requests, or a step is on the device."""
         return self.instance.has_work or not self._pipeline.is_empty
 
     @property
@@ -218,10 +216,12 @@ class StepLoop:
         self._unfinished[request.id] = OpenRequest(request, set(range(request.n)))
         self.instance.update_ledger()
         now, scheduler = self._clock(), self.instance.scheduler
-        rejected = scheduler.add(request)
+        empty = ended(request, "", FinishReason.STOP) if request.must_be_empty else []
+        rejected = None if empty else scheduler.add(request)
         if rejected is not None:
             del self._unfinished[request.id]
         self._publish([rejected or Accepted(request.id, scheduler.bound(request, now))])
+        self._send(empty)
 
     def _step(self, step: Step | None, *, alone: bool, jobs: bool = False) -> None:
         """Launch a step and read the one before. Nothing else may refer to a step's payloads after

@@ -221,6 +221,12 @@ def test_best_of_gives_the_likeliest(client: OpenAI) -> None:
 # -- what is wrong -----------------------------------------------------------------------
 
 
+def test_minus_one_is_all_that_the_context_has_room_for(client: OpenAI) -> None:
+    extra = {"ignore_eos": True, "structured_outputs": {"regex": "[ab]{40}"}}
+    answer = ask(client, PROMPT, max_tokens=-1, extra_body=extra)
+    assert len(answer.choices[0].text) == 40
+
+
 @pytest.mark.parametrize(
     ("fields", "param"),
     [
@@ -234,7 +240,8 @@ def test_best_of_gives_the_likeliest(client: OpenAI) -> None:
         ({"prompt": [1 << 20]}, "prompt"),
         ({"prompt": [-1]}, "prompt"),
         ({"max_tokens": 0}, "max_tokens"),
-        ({"max_tokens": -1}, "max_tokens"),
+        ({"max_tokens": -2}, "max_tokens"),
+        ({"prompt_logprobs": 0}, "prompt_logprobs"),
         ({"logprobs": True}, "logprobs"),
         ({"logprobs": 21}, "logprobs"),
         ({"best_of": 1, "n": 2}, "best_of"),

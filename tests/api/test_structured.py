@@ -148,3 +148,36 @@ def test_bad_words_never_come(tiny: ServerProcess) -> None:
     assert any(word in text_of(tiny.chat("Hi", **asked)) for word in words)
     text = text_of(tiny.chat("Hi", bad_words=words, **asked))
     assert not re.search(r"(^|\s)[aet](\s|$)", text)
+
+
+EMPTY: dict[str, dict[str, Any]] = {
+    "regex": {"structured_outputs": {"regex": "()"}},
+    "choice": {"structured_outputs": {"choice": [""]}},
+    "grammar": {"grammar": 'root ::= ""'},
+}
+
+
+@pytest.mark.parametrize("name", EMPTY)
+def test_an_answer_that_must_be_empty_has_no_tokens(tiny: ServerProcess, name: str) -> None:
+    fields = {"model": "tiny", "n": 2, "max_tokens": 5, **EMPTY[name]}
+    chat = tiny.chat("Go", logprobs=True, **fields)
+    prompts = {"prompt": ["a", "b"], "ignore_eos": True, **fields}
+    text = tiny.http.post(f"{tiny.url}/v1/completions", json=prompts).json()
+    assert [choice["message"]["content"] for choice in chat["choices"]] == ["", ""]
+    assert [choice["text"] for choice in text["choices"]] == [""] * 4
+    for answer in (chat, text):
+        assert {choice["finish_reason"] for choice in answer["choices"]} == {"stop"}
+        assert answer["usage"]["completion_tokens"] == 0
+
+
+def test_an_empty_answer_ends_its_stream(client: OpenAI, tiny: ServerProcess) -> None:
+    extra = {**EMPTY["regex"], "ignore_eos": True, "speculation": "ngram"}
+    chunks = client.completions.create(
+        model="tiny", prompt="Go", stream=True, n=2, max_tokens=5, extra_body=extra
+    )
+    choices = [choice for chunk in chunks for choice in chunk.choices]
+    assert "".join(choice.text for choice in choices) == ""
+    ends = sorted((c.index, c.finish_reason) for c in choices if c.finish_reason)
+    assert ends == [(0, "stop"), (1, "stop")]
+    # The model is at work for others as before.
+    assert tiny.chat("Go", max_tokens=2, ignore_eos=True)["usage"]["completion_tokens"] == 2

@@ -16,37 +16,37 @@ Effort = Literal["low", "medium", "high", "xhigh", "max"]
 
 
 class Source(StrictModel):
-    """An image, as base64 in `data`. A `url` may be a data URL only."""
+    """An image as base64 in `data`, or a document as text in `data` or as blocks in `content`. A
+    `url` may be a data URL only."""
 
     type: str
     media_type: str | None = None
     data: Text | None = None
     url: Text | None = None
+    content: Any = None
 
 
-class Block(StrictModel):
-    """A piece of a message. Which fields it needs depends on its type: see prompt.py."""
+class ResultBlock(StrictModel):
+    """A piece of what a tool gave. `source`: where a search result is from, else a `Source`."""
 
     type: str
     text: Text | None = None
+    tool_name: str | None = None
+    title: Text | None = None
+    context: Text | None = None
+    source: Source | Text | None = None
+    content: Any = None
+
+
+class Block(ResultBlock):
+    """A piece of a message. Which fields it needs depends on its type: see turns.py."""
+
     thinking: Text | None = None
     id: str | None = None
     name: str | None = None
     input: dict[Text, Any] | None = None
     tool_use_id: str | None = None
-    tool_name: str | None = None
-    content: Any = None
     is_error: bool | None = None
-    source: Source | None = None
-
-
-class ResultBlock(StrictModel):
-    """A piece of what a tool gave."""
-
-    type: str
-    text: Text | None = None
-    tool_name: str | None = None
-    source: Source | None = None
 
 
 class Turn(StrictModel):

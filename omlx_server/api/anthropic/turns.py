@@ -4,7 +4,8 @@ Turns keep their order, and so does a system turn: if it moved to the front, it 
 beginning of the prompt, and nothing after it would be found in the prefix cache. Two things change,
 as chat templates expect: tool results go before the other blocks of their turn, and neighbouring
 messages of one role become one. A content with images becomes a list of parts; all other contents
-become one text.
+become one text. Tools that Anthropic ran within a turn of the assistant become calls and results,
+around which the turn is split; a summary (`compaction`) takes the place of all that came before.
 """
 
 import json
@@ -17,6 +18,7 @@ from pydantic import ValidationError
 
 from omlx_server.api.anthropic.ids import call_id
 from omlx_server.api.anthropic.request import Block, CountRequest, ResultBlock, Turn
+from omlx_server.api.http.json_body import StrictModel
 from omlx_server.errors import BadRequest
 from omlx_server.images.source import url_of_image_block
 from omlx_server.text.templates.messages import without_billing
@@ -32,6 +34,8 @@ def chat_messages(asked: CountRequest) -> list[Message]:
     names: dict[str, str] = {}
     messages = _system("system", asked.system)
     for index, turn in enumerate(asked.messages):
+        if _has_summary(turn):
+            messages = _system("system", asked.system)
         messages += _converted(index, turn, names)
         names |= _tool_names(turn)
     messages = _joined(messages)
@@ -43,14 +47,17 @@ def chat_messages(asked: CountRequest) -> list[Message]:
 
 def image_chars(asked: CountRequest) -> int:
     """How many characters of a request are images."""
-    turns = (turn.content for turn in asked.messages if isinstance(turn.content, list))
-    blocks = [block for content in turns for block in content]
-    given: list[object] = [block.source.data for block in blocks if block.source is not None]
-    for block in blocks:
-        for part in block.content if isinstance(block.content, list) else ():
-            source = part.get("source") if isinstance(part, dict) else None
-            given.append(source.get("data") if isinstance(source, dict) else None)
-    return sum(len(data) for data in given if isinstance(data, str))
+    rest, chars = list[Any](asked.messages), 0
+    while rest:
+        value = rest.pop()
+        if isinstance(value, list):
+            rest += value
+        elif isinstance(value, StrictModel | dict):
+            fields = dict(value)
+            rest += [fields.get("content"), fields.get("source")]
+            is_image = fields.get("type") == "base64" and isinstance(fields.get("data"), str)
+            chars += len(fields["data"]) if is_image else 0
+    return chars
 
 
 def _converted(index: int, turn: Turn, names: Mapping[str, str]) -> list[Message]:
@@ -61,7 +68,7 @@ def _converted(index: int, turn: Turn, names: Mapping[str, str]) -> list[Message
         return [{"role": turn.role, "content": turn.content}]
     if turn.role == "user":
         return _user(path, turn.content, names)
-    return [_assistant(path, turn.content)]
+    return _assistant(path, turn.content)
 
 
 def _system(path: str, content: str | list[Block] | None) -> list[Message]:
@@ -82,14 +89,14 @@ def _user(path: str, blocks: Sequence[Block], names: Mapping[str, str]) -> list[
         if block.type == "tool_result":
             results.append(_result(place, block, names))
         else:
-            pieces.append(_piece(place, block))
+            pieces += _shown(place, block)
     return [*results, {"role": "user", "content": _content(pieces)}] if pieces else results
 
 
 def _result(path: str, block: Block, names: Mapping[str, str]) -> Message:
     if block.tool_use_id is None:
         raise BadRequest("a tool_result needs tool_use_id", param=f"{path}.tool_use_id")
-    content = _result_content(f"{path}.content", block.content)
+    content = _content(_inner(f"{path}.content", block.content))
     if block.is_error and isinstance(content, str):
         content = f"Error: {content}"
     elif block.is_error:
@@ -99,31 +106,79 @@ def _result(path: str, block: Block, names: Mapping[str, str]) -> Message:
     return message if named is None else {**message, "name": named}
 
 
-def _result_content(path: str, content: object) -> Content:
+def _inner(path: str, content: object) -> list[str | Part]:
+    """The texts and images within a result or a document."""
     if content is None or isinstance(content, str):
-        return content or ""
+        return [content or ""]
     if not isinstance(content, list):
         raise BadRequest("content must be a string or a list of blocks", param=path)
     try:
         blocks = [ResultBlock.model_validate(block) for block in content]
     except ValidationError:
         raise BadRequest("a block must be an object with a type", param=path) from None
-    return _content([_piece(f"{path}.{index}", block) for index, block in enumerate(blocks)])
+    shown = [_shown(f"{path}.{index}", block) for index, block in enumerate(blocks)]
+    return [piece for pieces in shown for piece in pieces]
 
 
-def _assistant(path: str, blocks: Sequence[Block]) -> Message:
-    """One assistant message of all blocks of a turn; their texts are joined without separators, as
-    the model has written them."""
-    texts, reasoning, calls = [], [], []
+def _assistant(path: str, blocks: Sequence[Block]) -> list[Message]:
+    """The assistant message of all blocks of a turn, which the results of tools that Anthropic ran
+    split into several. Its texts are joined without separators, as the model has written them."""
+    told, texts, reasoning = list[Message](), list[str](), list[str]()
+    calls, theirs = list[Message](), dict[str | None, Message]()
     for index, block in enumerate(blocks):
         place = f"{path}.{index}"
         if block.type == "tool_use":
             calls.append(_call(place, block))
+        elif block.type in ("server_tool_use", "mcp_tool_use"):
+            theirs[block.id] = _call(place, block)
+        elif block.type.endswith("_tool_result"):
+            call, result = _run(block, theirs)
+            told += [_said("".join(texts), "".join(reasoning), [call]), result]
+            texts, reasoning = [], []
+        elif _is_summary(block):
+            told, texts, reasoning = [{"role": "user", "content": block.content}], [], []
         elif block.type == "thinking":
             reasoning.append(block.thinking or "")
-        elif block.type != "redacted_thinking":  # encrypted by Anthropic, so it is left out
+        elif block.type not in _UNSEEN:
             texts.append(_text(place, block))
-    return _said("".join(texts), "".join(reasoning), calls)
+    if told and not (texts or reasoning or calls):
+        return told
+    return [*told, _said("".join(texts), "".join(reasoning), calls)]
+
+
+# What Anthropic encrypted, a summary that failed, and the place where another model went on.
+_UNSEEN = ("redacted_thinking", "compaction", "fallback")
+
+
+def _has_summary(turn: Turn) -> bool:
+    return turn.role == "assistant" and any(map(_is_summary, turn.content))
+
+
+def _is_summary(block: Block | str) -> bool:
+    """Whether a block stands for all that came before it. One without a text is one that failed."""
+    if isinstance(block, str) or block.type != "compaction":
+        return False
+    return isinstance(block.content, str) and bool(block.content)
+
+
+def _run(block: Block, theirs: Mapping[str | None, Message]) -> tuple[Message, Message]:
+    """The call and the result of a tool that Anthropic ran, from its result `block` and the calls
+    before it."""
+    id, name = call_id(block.tool_use_id or ""), block.type.removesuffix("_tool_result")
+    unseen = {"id": id, "type": "function", "function": {"name": name, "arguments": "{}"}}
+    call = theirs.get(block.tool_use_id, unseen)
+    content = block.content
+    if not isinstance(content, str):
+        readable = json.loads(json.dumps(content), object_hook=_readable)
+        content = json.dumps(readable, ensure_ascii=False)
+    result = {"role": "tool", "tool_call_id": id, "name": call["function"]["name"]}
+    return call, {**result, "content": content}
+
+
+def _readable(fields: dict[str, Any]) -> dict[str, Any]:
+    """What a model can read of an object in the result of a tool."""
+    sealed = ("data",) if fields.get("type") == "base64" else ()
+    return {k: v for k, v in fields.items() if k not in sealed and not k.startswith("encrypted_")}
 
 
 def _call(path: str, block: Block) -> dict[str, Any]:
@@ -134,7 +189,7 @@ def _call(path: str, block: Block) -> dict[str, Any]:
     return {"id": call_id(block.id), "type": "function", "function": function}
 
 
-def _text(path: str, block: Block | ResultBlock) -> str:
+def _text(path: str, block: ResultBlock) -> str:
     if block.type == "text" and block.text is not None:
         return block.text
     if block.type == "tool_reference" and block.tool_name is not None:
@@ -143,15 +198,30 @@ def _text(path: str, block: Block | ResultBlock) -> str:
         raise BadRequest("a text block needs its text", param=path)
     if block.type == "image":
         raise BadRequest("only turns of the user may hold images", param=path)
-    raise BadRequest("messages may hold text and images only", param=path)
+    raise BadRequest("messages may hold text, images and documents of text only", param=path)
 
 
-def _piece(path: str, block: Block | ResultBlock) -> str | Part:
-    """The text of a block, or its image as a part of a chat's message."""
+def _shown(path: str, block: ResultBlock) -> list[str | Part]:
+    """What a model is shown of a block: its text, its image as a part of a chat's message, or the
+    texts and images of a document."""
+    if block.type in ("document", "search_result"):
+        return ["<document>", *_document(path, block), "</document>"]
     if block.type != "image":
-        return _text(path, block)
+        return [_text(path, block)]
     url = url_of_image_block(block.model_dump(exclude_none=True), param=path)
-    return {"type": "image_url", "image_url": url}
+    return [{"type": "image_url", "image_url": url}]
+
+
+def _document(path: str, block: ResultBlock) -> list[str | Part]:
+    source, about = block.source, [block.title or "", block.context or ""]
+    if isinstance(source, str):
+        return [*about, source, *_inner(f"{path}.content", block.content)]
+    if source is not None and source.type == "text" and source.data is not None:
+        return [*about, source.data]
+    if source is not None and source.type == "content":
+        return [*about, *_inner(f"{path}.source.content", source.content)]
+    problem = "a document must be given as text: no PDF, URL or file can be read here"
+    raise BadRequest(problem, param=f"{path}.source")
 
 
 def _content(pieces: Iterable[str | Part]) -> Content:

@@ -31,6 +31,9 @@ def check_supported(chat: ChatRequest) -> None:
     if chat.modalities not in (None, [], ["text"]):
         raise BadRequest("this model makes text only", param="modalities")
     chat.check_stream_options()
+    for name in ("max_completion_tokens", "max_tokens"):
+        if getattr(chat, name) == 0:
+            raise BadRequest("must be -1, or 1 and more", param=name)
     if chat.top_logprobs is not None and not chat.logprobs:
         raise BadRequest("top_logprobs needs logprobs to be true", param="top_logprobs")
 
@@ -197,7 +200,7 @@ def sampling_of(chat: ChatRequest, model: ServedModel, prompt_tokens: int) -> Sa
 
 def _wanted(chat: ChatRequest, model: ServedModel) -> int:
     """The most tokens of the answer, by the request or else the model's default; 0 for no limit."""
-    return chat.max_completion_tokens or chat.max_tokens or model.defaults.max_tokens
+    return max(0, chat.max_completion_tokens or chat.max_tokens or model.defaults.max_tokens)
 
 
 def _template_message(index: int, message: Message, marks: Mapping[Place, str]) -> dict[str, Any]:

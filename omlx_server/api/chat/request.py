@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field, StringConstraints
 
-from omlx_server.api.chat.sampling import SamplingFields
+from omlx_server.api.chat.sampling import MostTokens, SamplingFields
 from omlx_server.api.http.json_body import StrictModel
 from omlx_server.api.http.texts import JsonObject, Text
 from omlx_server.core.request import Effort
@@ -23,6 +23,7 @@ UNSUPPORTED = {
     "audio": "this model makes text only",
     "chat_template": "a chat template in a request is refused; the model's own is used",
     "repetition_context_size": "the repetition penalty always covers the whole context",
+    "prompt_logprobs": "use /v1/completions with echo and logprobs",
 }
 
 
@@ -117,8 +118,8 @@ class ChatRequest(SamplingFields):
     """The body of POST /v1/chat/completions."""
 
     messages: Annotated[list[Message], Field(min_length=1, max_length=10_000)]
-    max_completion_tokens: Annotated[int, Field(ge=1, le=1 << 31)] | None = None
-    max_tokens: Annotated[int, Field(ge=1, le=1 << 31)] | None = None
+    max_completion_tokens: MostTokens | None = None
+    max_tokens: MostTokens | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
     reasoning_effort: Effort | None = None
@@ -136,3 +137,4 @@ class ChatRequest(SamplingFields):
     audio: Any = None
     chat_template: Any = None
     repetition_context_size: Any = None
+    prompt_logprobs: Any = None

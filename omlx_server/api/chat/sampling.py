@@ -20,6 +20,8 @@ Stop = Annotated[str, StringConstraints(min_length=1, max_length=1000)]
 BadWord = Annotated[str, StringConstraints(min_length=1, max_length=256)]
 PresetName = Annotated[str, StringConstraints(min_length=1)]
 TokenId = Annotated[int, Field(ge=0, le=1 << 31)]
+MostTokens = Annotated[int, Field(ge=-1, le=1 << 31)]
+"""The most tokens of an answer. -1: as many as the context has room for, as llama.cpp has it."""
 AdapterName = Annotated[str, StringConstraints(min_length=1, max_length=1024)]
 
 
@@ -156,11 +158,15 @@ class SamplingFields(SharedFields):
 
     def _logit_bias(self, vocab: int) -> tuple[tuple[int, float], ...]:
         result = []
-        for key, value in (self.logit_bias or {}).items():
-            if not (key.isascii() and key.isdigit() and len(key) < 10 and int(key) < vocab):
-                raise BadRequest(f"keys must be token ids below {vocab}", param="logit_bias")
+        for place, (key, value) in enumerate((self.logit_bias or {}).items(), 1):
+            if not (key.isascii() and key.isdigit() and len(key) < 10):
+                problem = f"keys must be token ids below {vocab}; key {place} is no number of one"
+                raise BadRequest(problem, param="logit_bias")
+            named = f"logit_bias.{key}"
+            if int(key) >= vocab:
+                raise BadRequest(f"keys must be token ids below {vocab}", param=named)
             if not -100 <= value <= 100:
-                raise BadRequest("values must be from -100 to 100", param="logit_bias")
+                raise BadRequest("values must be from -100 to 100", param=named)
             result.append((int(key), float(value)))
         return tuple(result)
 

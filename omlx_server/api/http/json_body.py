@@ -65,10 +65,10 @@ class StrictModel(BaseModel):
 
 
 def refuse(asked: BaseModel, unsupported: Mapping[str, str]) -> None:
-    """Raises BadRequest for the first field of `unsupported` that `asked` sets to a true value; the
-    value in `unsupported` is the message."""
+    """Raises BadRequest for the first field of `unsupported` that `asked` sets to a number or a
+    true value; the value in `unsupported` is the message."""
     for name, message in unsupported.items():
-        if getattr(asked, name, None):
+        if (value := getattr(asked, name, None)) or type(value) in (int, float):
             raise BadRequest(message, param=name)
 
 

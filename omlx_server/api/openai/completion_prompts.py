@@ -46,6 +46,7 @@ def _encode_one(
         raise ContextTooLong(model.context_length, len(tokens))
     default = model.defaults.max_tokens or DEFAULT_MAX_TOKENS
     wanted = default if asked.max_tokens is None else asked.max_tokens
+    wanted = room if wanted < 0 else wanted
     text = prompt if isinstance(prompt, str) else model.tokenizer.decode_all(tokens)
     return EncodedPrompt(tuple(tokens), text, min(wanted, room))
 

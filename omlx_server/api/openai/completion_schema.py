@@ -4,7 +4,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from omlx_server.api.chat.sampling import SamplingFields, TokenId
+from omlx_server.api.chat.sampling import MostTokens, SamplingFields, TokenId
 from omlx_server.api.http.json_body import refuse
 from omlx_server.api.http.texts import Text
 from omlx_server.errors import BadRequest
@@ -28,14 +28,14 @@ def prompts_in(given: Prompt) -> list[str | list[int]]:
     return several or [[one for one in given if isinstance(one, int)]]
 
 
-UNSUPPORTED = {"prompt_logprobs": "use echo with logprobs"}
+UNSUPPORTED = {"prompt_logprobs": "use echo and logprobs"}
 
 
 class CompletionRequest(SamplingFields):
     """The body of POST /v1/completions."""
 
     prompt: Prompt
-    max_tokens: Annotated[int, Field(ge=0, le=1 << 31)] | None = None
+    max_tokens: MostTokens | None = None
     echo: bool | None = None
     logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
     best_of: Annotated[int, Field(ge=1, le=128)] | None = None

@@ -3,6 +3,7 @@ in slices between the steps of chat models."""
 
 import asyncio
 import base64
+import logging
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -12,7 +13,7 @@ from pydantic import Field
 from starlette.responses import Response
 
 from omlx_server.api.context import context_of, in_time
-from omlx_server.api.description.operation import MODEL, WORK, Operation
+from omlx_server.api.description.operation import MODEL, WORK, Header, Operation
 from omlx_server.api.http import json_body
 from omlx_server.api.http.exchange import current
 from omlx_server.api.http.json import JsonResponse
@@ -24,6 +25,7 @@ from omlx_server.core.encoded import Encoded
 from omlx_server.errors import BadRequest, PromptTooLong, TooManyTokens
 
 router = APIRouter()
+_log = logging.getLogger(__name__)
 
 Vectors = np.ndarray[Any, np.dtype[np.float32]]
 
@@ -42,7 +44,13 @@ class EmbeddingRequest(StrictModel):
     truncate_prompt_tokens: Annotated[int, Field(ge=-1, le=1 << 31)] | None = None
 
 
-_DESCRIBED = Operation("Reading", EmbeddingList, body=EmbeddingRequest, may_fail=MODEL + WORK).extra
+_FOREIGN = Header(
+    "X-Omlx-Foreign-Tokens",
+    "So many inputs are token ids that are probably those of another tokenizer.",
+)
+_DESCRIBED = Operation(
+    "Reading", EmbeddingList, body=EmbeddingRequest, may_fail=MODEL + WORK, headers=(_FOREIGN,)
+).extra
 
 
 @router.post("/v1/embeddings", openapi_extra=_DESCRIBED)
@@ -52,9 +60,10 @@ async def embeddings(request: Request) -> Response:
     asked = await json_body.read(request, EmbeddingRequest, context.max_body_bytes)
     model = await context.models.embedder(asked.model)
     vectors, tokens = await embedded(request, asked, model)
+    foreign = await in_time(request, context.threads.run(_foreign, asked, model))
     name = asked.model or model.names[0]
     content = await asyncio.to_thread(_content, name, asked.encoding_format, vectors, tokens)
-    return JsonResponse(content)
+    return JsonResponse(content, headers={_FOREIGN.name: str(foreign)} if foreign else {})
 
 
 async def embedded(
@@ -92,6 +101,20 @@ def encode(asked: EmbeddingRequest, model: ServedEmbedder) -> list[Encoded]:
             raise _too_long(index, len(inputs[-1]), limits.max_tokens)
     limits.check(inputs, "input")
     return inputs
+
+
+def _foreign(asked: EmbeddingRequest, model: ServedEmbedder) -> int:
+    """How many inputs are token ids that the model's own tokenizer would hardly write."""
+    given = [one for one in prompts_in(asked.input) if not isinstance(one, str)]
+    foreign = sum(not model.encoder.is_own(ids) for ids in given)
+    if foreign:
+        _log.warning(
+            "%d of %d inputs are token ids that are probably not those of %s: send texts",
+            foreign,
+            len(given),
+            model.names[0],
+        )
+    return foreign
 
 
 def _too_long(index: int, tokens: int, most: int) -> PromptTooLong:

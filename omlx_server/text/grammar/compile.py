@@ -19,14 +19,14 @@ from llguidance import LLMatcher
 
 from omlx_server.core.crash import Crash, guarded
 from omlx_server.core.request import Constraint
-from omlx_server.errors import BadRequest, Unavailable
+from omlx_server.errors import Unavailable
 from omlx_server.text.encoding.low_priority import be_polite
-from omlx_server.text.grammar.constraint import GrammarConstraint, one_line
+from omlx_server.text.grammar.constraint import GrammarConstraint
 from omlx_server.text.grammar.free_text import Free
 from omlx_server.text.grammar.limits import engine_limits
 from omlx_server.text.grammar.own_process import ApartConstraint, Walker, free_spelling
 from omlx_server.text.grammar.prover import Prover, Refused
-from omlx_server.text.grammar.to_grammar import GrammarSpec, Kind
+from omlx_server.text.grammar.to_grammar import GrammarSpec, Kind, refusal
 from omlx_server.text.grammar.vocabulary import Vocabulary
 
 WORKERS = 4
@@ -80,7 +80,7 @@ class Grammars:
         return Free(calls, vocabulary.size, vocabulary.eos_ids, vocabulary.bytes_of)
 
     async def constraint(self, spec: GrammarSpec) -> Constraint:
-        """A constraint at the beginning of the grammar. Raises BadRequest with the spec's `param`
+        """A constraint at the beginning of the grammar. Raises BadRequest that names the field
         where the grammar can't be used, Unavailable where no process is free for it."""
         return await asyncio.get_running_loop().run_in_executor(self._threads, self.compile, spec)
 
@@ -96,9 +96,7 @@ class Grammars:
             self._forget(spec)
             found = self._shared(spec)
         if isinstance(found, Refused):
-            raise BadRequest(
-                f"{spec.param} can't be used: {one_line(found.reason)}", param=spec.param
-            )
+            raise refusal(spec, found.reason)
         return self._copy(found)
 
     @property

@@ -134,8 +134,11 @@ def _choice(value: object, param: str, _: str | None) -> GrammarSpec:
 
 
 def _grammar(value: object, param: str, _: str | None) -> GrammarSpec | None:
-    # llama.cpp's clients send "" for no grammar.
-    return to_grammar.grammar(text, param) if (text := _text(value, param)).strip() else None
+    if (text := _text(value, param)).strip():
+        return to_grammar.grammar(text, param)
+    if param == "grammar":  # llama.cpp's clients send "" for no grammar
+        return None
+    raise BadRequest(f"{param} is empty", param=param)
 
 
 _MAKERS: Mapping[str, Callable[[object, str, str | None], GrammarSpec | None]] = {

@@ -2,6 +2,7 @@
 is what is compiled and the key of the cache."""
 
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -11,10 +12,15 @@ from llguidance import LLMatcher
 
 from omlx_server.errors import BadRequest
 from omlx_server.text.grammar.bounds import symbols_allowed
+from omlx_server.text.grammar.constraint import one_line
 from omlx_server.text.grammar.json_schema.closing import closed
 from omlx_server.text.grammar.json_schema.prepare import OPTIONS, prepared
 from omlx_server.text.grammar.limits import MOST_SYMBOLS
 
+# An error of the engine: the line of the grammar, the reason, and some lines of the grammar.
+_OF_RULE = re.compile(
+    r"at (\d+)\(\d+\): (?:failed to compile JSON schema: )?(.*?)(?:\n *\d+ \| .*)?", re.DOTALL
+)
 MAX_CHARS = 1 << 20
 MAX_CHOICES = 10_000
 # A blank, or a new line with its indentation, once. With any number of blanks allowed, a model
@@ -37,7 +43,8 @@ class GrammarSpec:
     the field of the request that errors name. Raises BadRequest for more than MAX_CHARS characters.
 
     `trusted`: no client wrote any of it, so it needs no trial. `symbols`: a grammar with more
-    symbols than these is run in a process of its own; with 0 any grammar is.
+    symbols than these is run in a process of its own; with 0 any grammar is. `places`: of kind
+    TOOLS, the field of the request that each rule `args_0`, `args_1`, … is made of.
     """
 
     kind: Kind
@@ -45,12 +52,27 @@ class GrammarSpec:
     param: str = field(compare=False)
     trusted: bool = field(default=False, compare=False)
     symbols: int = field(default=0, compare=False)
+    places: tuple[str, ...] = field(default=(), compare=False)
 
     def __post_init__(self) -> None:
         if len(self.text) > MAX_CHARS:
             raise BadRequest(
                 f"{self.param} is longer than {MAX_CHARS} characters", param=self.param
             )
+
+
+def refusal(spec: GrammarSpec, reason: str) -> BadRequest:
+    """The error that says why the engine refuses a grammar. Of a grammar that the server wrote it
+    names the field, where the engine tells the rule, and quotes no rule."""
+    found = _OF_RULE.fullmatch(reason) if spec.kind is Kind.TOOLS else None
+    if found is None:
+        problem, param = reason, spec.param
+    else:
+        problem, rule = found[2], spec.text.split("\n")[int(found[1]) - 1].partition(":")[0]
+        places = {f"args_{i}": place for i, place in enumerate(spec.places)}
+        param = places.get(rule, spec.param)
+    problem = one_line(problem.partition(". Enable '")[0])  # an option that clients don't have
+    return BadRequest(f"{param} can't be used: {problem}", param=param)
 
 
 def json_object(param: str, whitespace: str | None = None) -> GrammarSpec:

@@ -100,7 +100,8 @@ def _spec(
     text = "%llguidance {}\n" + "\n".join(rules) + "\n"
     schemas = [function.parameters for function in functions]
     symbols = symbols_allowed(schemas if answer is None else [*schemas, json.loads(answer.text)])
-    return GrammarSpec(Kind.TOOLS, text, "tools", symbols=symbols)
+    places = tuple(function.param for function in functions)
+    return GrammarSpec(Kind.TOOLS, text, "tools", symbols=symbols, places=places)
 
 
 class _Calls:

@@ -6,9 +6,11 @@ on as another one.
 """
 
 import json
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from tokenizers import Encoding
 from tokenizers import Tokenizer as Backend
@@ -52,13 +54,19 @@ class InputEncoder:
     """Makes the inputs of one model. Create it with `InputEncoder.load(folder)`."""
 
     def __init__(self, backend: Backend) -> None:
-        plain = _without_unknown(backend)
+        description = json.loads(backend.to_str())
+        unknown = _unknown_word(description["model"])
+        plain = _without(unknown, description)
         plain.no_truncation()
         plain.no_padding()
         floor = TokenFloor(plain)
+        self._plain = plain
         self._ordinary = OrdinaryEncoder(plain, floor, byte_level=Pieces(plain).byte_level)
         self._single = _frame(plain.encode(_PROBE))
         self._pair = _frame(plain.encode(_PROBE, _PROBE))
+        around = {id for gap in self._single.gaps for id in gap.ids}
+        unknown_id = backend.token_to_id(unknown) if unknown else None
+        self._no_words = around if unknown_id is None else around | {unknown_id}
 
     @classmethod
     def load(cls, directory: Path) -> "InputEncoder":
@@ -91,6 +99,17 @@ class InputEncoder:
         if len(encoded) > most:
             raise TooManyTokens(most, len(encoded))
         return encoded
+
+    def is_own(self, ids: Sequence[int]) -> bool:
+        """Whether these are probably tokens of this model: most of them come back when the text
+        that they stand for is encoded. Of another tokenizer's a tenth does, and of this one's all
+        but a few where a text was cut within a word."""
+        own = [id for id in ids if id not in self._no_words]
+        try:
+            again = self._ids(self._plain.decode(own, skip_special_tokens=False), 4 * len(own) + 1)
+        except TooManyTokens:
+            return False
+        return 2 * (Counter(own) & Counter(again)).total() >= max(len(own), len(again))
 
     def encode_pairs(self, query: str, documents: Sequence[str], limit: int) -> list[Encoded]:
         """The inputs of `query` with each document, cut to `limit` tokens: first the longer text is
@@ -132,14 +151,16 @@ def _frame(probe: Encoding) -> _Frame:
     return _Frame(gaps, tuple(kinds))
 
 
-def _without_unknown(backend: Backend) -> Backend:
-    """A copy in which the token for unknown words is no special one: a text is full of them where
-    a vocabulary lacks its script, and they are not to be spelled out."""
-    description = json.loads(backend.to_str())
-    model = description["model"]
-    unknown = model.get("unk_token")
+def _unknown_word(model: Mapping[str, Any]) -> str | None:
+    """The text of a tokenizer's token for unknown words, if it has one."""
     if model["type"] == "Unigram" and model["unk_id"] is not None:
-        unknown = model["vocab"][model["unk_id"]][0]
+        return str(model["vocab"][model["unk_id"]][0])
+    return model.get("unk_token")
+
+
+def _without(unknown: str | None, description: dict[str, Any]) -> Backend:
+    """A tokenizer in which the token for unknown words is no special one: a text is full of them
+    where a vocabulary lacks its script, and they are not to be spelled out."""
     added = description["added_tokens"]
     description["added_tokens"] = [token for token in added if token["content"] != unknown]
     copy = Backend.from_str(json.dumps(description))

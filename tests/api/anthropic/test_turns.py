@@ -1,5 +1,6 @@
 """Turns of a Messages request as messages of a chat."""
 
+import json
 import time
 from itertools import pairwise
 from typing import Any
@@ -214,16 +215,96 @@ def test_the_characters_of_images_are_counted() -> None:
     assert image_chars(asked) == 1200
 
 
+def document(source: Json, **about: str) -> Json:
+    return {"type": "document", "source": source, **about}
+
+
+def test_documents_of_text_are_told_with_what_is_said_of_them() -> None:
+    plain = {"type": "text", "media_type": "text/plain", "data": "All is well."}
+    listed = {"type": "content", "content": [text("See:"), image("AA==")]}
+    found = {"type": "search_result", "source": "w.org", "title": "W", "content": [text("wet")]}
+    (turn,) = converted(
+        {"role": "user", "content": [document(plain, title="News", context="old"), text("So?")]}
+    )
+    assert turn["content"] == "<document>\nNews\nold\nAll is well.\n</document>\nSo?"
+    (turn,) = converted({"role": "user", "content": [result("a", [document(listed), found])]})
+    assert turn["content"] == [
+        text("<document>\nSee:"),
+        shown("AA=="),
+        text("</document>\n<document>\nW\nw.org\nwet\n</document>"),
+    ]
+    (turn,) = converted({"role": "user", "content": [document({**listed, "content": "whole"})]})
+    assert turn["content"] == "<document>\nwhole\n</document>"
+
+
+def searched(id: str, content: Any, kind: str = "web_search") -> Json:
+    return {"type": f"{kind}_tool_result", "tool_use_id": id, "content": content}
+
+
+def test_what_a_tool_of_anthropic_gave_stands_between_the_texts() -> None:
+    page = {"type": "web_search_result", "title": "T", "url": "u", "encrypted_content": "s3cr3t"}
+    asked = {"type": "server_tool_use", "id": "srvtoolu_1", "name": "web_search", "input": {"q": 1}}
+    turn = [text("I look."), asked, searched("srvtoolu_1", [page]), text("It"), text(" rains.")]
+    _, call, given, said = converted(USER, {"role": "assistant", "content": turn})
+    function = {"name": "web_search", "arguments": '{"q": 1}'}
+    calls = [{"id": "srvtoolu_1", "type": "function", "function": function}]
+    assert call == {"role": "assistant", "content": "I look.", "tool_calls": calls}
+    assert (given["role"], given["name"]) == ("tool", "web_search")
+    assert json.loads(given["content"]) == [
+        {"type": "web_search_result", "title": "T", "url": "u"},
+    ]
+    assert said == {"role": "assistant", "content": "It rains."}
+
+
+def test_a_call_of_the_client_beside_one_of_anthropic_stays_the_last() -> None:
+    pdf = {"type": "base64", "media_type": "application/pdf", "data": "A" * 99}
+    fetched = searched("x", {"type": "web_fetch_result", "content": {"source": pdf}}, "web_fetch")
+    turn = [use("toolu_a", "time"), fetched]
+    given = {"role": "user", "content": [result("toolu_a", "noon")]}
+    messages = converted(USER, {"role": "assistant", "content": turn}, given)
+    names = [m["tool_calls"][0]["function"]["name"] for m in messages if "tool_calls" in m]
+    assert names == ["web_fetch", "time"]
+    assert [m["role"] for m in messages[2:]] == ["tool", "assistant", "tool"]
+    assert "AAA" not in messages[2]["content"]
+    assert messages[-1]["tool_call_id"] == "a"
+
+
+def test_a_summary_stands_for_all_that_came_before_it() -> None:
+    summary: Json = {"type": "compaction", "content": "We met."}
+    old = {"role": "assistant", "content": [text("old"), summary, text("new")]}
+    told = converted({"role": "system", "content": "old"}, USER, old, USER)
+    assert told[0] == {"role": "user", "content": "We met."}
+    assert told[1] == {"role": "assistant", "content": "new"}
+    assert len(told) == 3
+    summary["content"] = None  # it failed, so all stays
+    assert [m["role"] for m in converted(USER, old)] == ["user", "assistant"]
+    assert converted(USER, old)[1]["content"] == "oldnew"
+
+
+def test_where_another_model_went_on_nothing_is_told() -> None:
+    hop = {"type": "fallback", "from": {"model": "a"}, "to": {"model": "b"}}
+    said = [text("a"), hop, text("b")]
+    assert converted(USER, {"role": "assistant", "content": said})[1]["content"] == "ab"
+
+
 IMAGE = image("AA==")
 EMPTY = {"type": "image"}
-DOCUMENT = {"type": "document", "source": {"type": "text", "data": "x", "media_type": "text/plain"}}
+PDF = {
+    "type": "document",
+    "source": {"type": "base64", "data": "x", "media_type": "application/pdf"},
+}
 
 
 @pytest.mark.parametrize(
     ("turn", "param"),
     [
         ({"role": "user", "content": [text("a"), EMPTY]}, "messages.0.content.1"),
-        ({"role": "user", "content": [DOCUMENT]}, "messages.0.content.0"),
+        ({"role": "user", "content": [PDF]}, "messages.0.content.0.source"),
+        (
+            {"role": "user", "content": [result("a", [PDF])]},
+            "messages.0.content.0.content.0.source",
+        ),
+        ({"role": "user", "content": [{"type": "container_upload"}]}, "messages.0.content.0"),
         ({"role": "user", "content": [result("a", [EMPTY])]}, "messages.0.content.0.content.0"),
         ({"role": "user", "content": [result("a", [5])]}, "messages.0.content.0.content"),
         ({"role": "user", "content": [result("a", 5)]}, "messages.0.content.0.content"),

@@ -77,6 +77,17 @@ def test_token_ids_are_taken_as_they_are(post: Post) -> None:
     assert_recorded(embed(post, longer, truncate_prompt_tokens=LONGEST), ROWS[-1:])
 
 
+def test_ids_of_another_tokenizer_are_told(post: Post, reading: ServerProcess) -> None:
+    """LangChain sends those of OpenAI's: here the codes of "A cat sits on the mat." in cl100k."""
+    others = [32, 8415, 23874, 389, 279, 5634, 13]
+    response = post(PATH, model=NAME, input=[others, TOKENS[0]])
+    assert response.status_code == 200
+    assert response.headers["X-Omlx-Foreign-Tokens"] == "1"
+    assert "1 of 2 inputs are token ids that are probably not those of" in reading.log
+    for given in (TOKENS, TOKENS[0], TEXTS[0], TOKENS[0][1:-1]):
+        assert "X-Omlx-Foreign-Tokens" not in post(PATH, model=NAME, input=given).headers
+
+
 def test_base64_is_the_same_numbers_little_endian(post: Post) -> None:
     plain = embed(post, TEXTS[:2])
     coded = post(PATH, input=TEXTS[:2], encoding_format="base64").json()["data"]

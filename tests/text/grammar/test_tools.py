@@ -43,6 +43,41 @@ def check(call: Any) -> None:
         assert call["arguments"] == {}
 
 
+def test_an_error_of_a_schema_names_the_tool_and_quotes_no_grammar(tiny: Grammars) -> None:
+    bad = Function("bad", {"properties": {"a": {"pattern": "("}}}, param="tools.1.parameters")
+    for spec in (
+        forced_calls([WEATHER, bad], none_special, many=False),
+        free_calls([WEATHER, bad], none_special, many=True),
+    ):
+        with pytest.raises(BadRequest) as raised:
+            tiny.compile(spec)
+        assert raised.value.param == "tools.1.parameters"
+        assert raised.value.message.startswith("tools.1.parameters can't be used: regex parse")
+        assert "%json" not in raised.value.message and "body" not in raised.value.message
+
+
+MET: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        "abc": {"type": "string", "pattern": "^(?!x)[a-z]+$"},
+        "tags": {"type": "object", "patternProperties": {"^a": {"type": "null"}, "b$": {}}},
+    },
+    "patternProperties": {"^a": {"type": "integer"}},
+    "propertyNames": {"minLength": 1},
+    "required": ["abc", "tags"],
+}
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_tool_that_promises_nothing_is_called_whatever_its_schema(
+    tiny: Grammars, tiny_words: Words, seed: int
+) -> None:
+    constraint = tiny.compile(forced_calls([Function("f", MET)], none_special, many=False))
+    [call] = calls(walk(constraint, tiny_words, seed, free=30))
+    assert isinstance(call["arguments"]["abc"], str)
+    assert isinstance(call["arguments"]["tags"], dict)
+
+
 @pytest.fixture
 def several(tiny: Grammars) -> Constraint:
     return tiny.compile(forced_calls(ALL, none_special, many=True))

@@ -1,14 +1,20 @@
 """A client's JSON schema made ready for the engine. Pure; any thread.
 
 The engine refuses keywords that it can't enforce, but does not say where they stand: this does.
-Keywords that forbid nothing, such as `uniqueItems: false` or OpenAPI's formats, are dropped. Those
-that JSON Schema does not know stay: by its own rule they only annotate.
+Keywords that forbid nothing, such as `uniqueItems: false` or a format that the engine does not
+know, are dropped. Those that JSON Schema does not know stay: by its own rule they only annotate.
 """
 
+import logging
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
 
 from omlx_server.errors import BadRequest
+from omlx_server.text.grammar.json_schema.names import is_usable, loosened, with_names
+from omlx_server.text.grammar.json_schema.pointers import resolved
+
+_log = logging.getLogger(__name__)
 
 MAX_DEPTH = 100
 
@@ -22,7 +28,6 @@ _UNSUPPORTED = frozenset(
         "minContains",
         "maxContains",
         "uniqueItems",
-        "propertyNames",
         "dependentRequired",
         "dependentSchemas",
         "dependencies",
@@ -41,16 +46,23 @@ _IDLE: Mapping[str, bool] = {
     "unevaluatedItems": True,
     "unevaluatedProperties": True,
 }
-# OpenAPI's formats, which say how a program should keep the value, not how it is written.
-_OPENAPI_FORMATS = frozenset(["int32", "int64", "float", "double", "byte", "binary", "password"])
+# The formats that the engine enforces. By JSON Schema all others only annotate.
+_FORMATS = frozenset(
+    ["date-time", "date", "time", "duration", "email", "hostname", "ipv4", "ipv6", "uri", "uuid"]
+)
 _MAPS = frozenset(["properties", "patternProperties", "$defs", "definitions"])
 _LISTS = frozenset(["allOf", "anyOf", "oneOf", "prefixItems"])
 _SINGLE = frozenset(["items", "additionalItems", "additionalProperties"])
+_COUNTS = frozenset(
+    f"{end}{what}" for end in ("min", "max") for what in ("Length", "Items", "Properties")
+)
+_KINDS = ("string", "number", "integer", "boolean", "null", "array", "object")
 # Where a value is of another type, the engine's error does not name its place.
-_TYPES: Mapping[str, type[Any]] = {
+_TYPES: Mapping[str, Any] = {
     **dict.fromkeys(_MAPS, dict),
     **dict.fromkeys((*_LISTS, "enum", "required"), list),
     **dict.fromkeys(("pattern", "format", "$ref"), str),
+    **dict.fromkeys(("minimum", "maximum", "multipleOf"), int | float),
 }
 # The engine's own options: the server sets them, a client can't.
 OPTIONS = "x-guidance"
@@ -60,12 +72,22 @@ def prepared(schema: object, param: str, *, lenient: bool = False) -> Any:
     """A copy of a schema for the engine. Raises BadRequest with `param` and the place in the
     schema.
 
-    With `lenient`, for schemas that promise nothing, unsupported keywords are dropped instead of
-    raising BadRequest.
+    With `lenient`, for schemas that promise nothing, what can't be enforced is left out, with a
+    warning in the log, instead of raising BadRequest.
     """
     if _deeper_than(schema, MAX_DEPTH):
         raise BadRequest(f"{param} is nested more than {MAX_DEPTH} levels deep", param=param)
-    return _Preparation(param, lenient).schema(schema, "")
+    work = _Preparation(schema, param, lenient)
+    made = work.schema(schema, "")
+    if work.left_out:
+        _warn(f"{param}: left out what can't be enforced: {', '.join(sorted(work.left_out))}")
+    return made
+
+
+@lru_cache(1000)
+def _warn(message: str) -> None:
+    """Log a warning, and not again with the next request that has the same."""
+    _log.warning("%s", message)
 
 
 def _deeper_than(value: object, limit: int) -> bool:
@@ -83,37 +105,105 @@ def _inner(value: object) -> list[object]:
     return value if isinstance(value, list) else []
 
 
+_AROUND = " with a pattern that looks around or back"
+
+
+def _unenforced(key: str, value: Any) -> str | None:
+    """What of a keyword the engine can't enforce, as the end of its name; None if it can."""
+    if key in _UNSUPPORTED:
+        return ""
+    if key == "pattern" and isinstance(value, str) and not is_usable(value):
+        return _AROUND
+    if key in ("enum", "const") and _is_beyond_float(value):
+        return " with an integer beyond 2^53"
+    return None
+
+
+def _is_beyond_float(value: Any) -> bool:
+    """Whether a value holds an integer that the engine, whose numbers are float64, would write as
+    another one."""
+    rest = [value]
+    while rest:
+        found = rest.pop()
+        if isinstance(found, int) and abs(found) > 1 << 53:
+            return True
+        rest += _inner(found)
+    return False
+
+
+def _fits(key: str, value: Any) -> bool:
+    """Whether a value is one that a count or the keyword `type` can have."""
+    if key in _COUNTS:
+        return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+    if key != "type":
+        return True
+    return all(kind in _KINDS for kind in (value if isinstance(value, list) else [value]))
+
+
 class _Preparation:
-    def __init__(self, param: str, lenient: bool) -> None:
+    """`left_out`: the keywords that could not be enforced."""
+
+    def __init__(self, root: Any, param: str, lenient: bool) -> None:
+        self._root = root
         self._param = param
         self._lenient = lenient
+        self.left_out = set[str]()
 
     def schema(self, schema: object, where: str) -> Any:
         if isinstance(schema, bool):
             return schema
         if not isinstance(schema, dict):
             raise self._bad(where, "a schema must be an object or a boolean")
-        return {
+        made = {
             key: self._value(key, value, f"{where}/{key}")
             for key, value in schema.items()
             if self._counts(key, value, f"{where}/{key}")
         }
+        return self._by_names(made, where)
+
+    def _by_names(self, made: dict[str, Any], where: str) -> dict[str, Any]:
+        """A schema in which properties are told by their names and patterns of these only."""
+        if "propertyNames" in made:
+            names = made.pop("propertyNames")
+            if isinstance(names, dict) and isinstance(names.get("$ref"), str):
+                names = resolved(self._root, names["$ref"])
+            named = with_names(made, names)
+            if named is None:
+                self._leave_out("propertyNames", "", f"{where}/propertyNames")
+            made = made if named is None else named
+        if not made.get("patternProperties"):
+            return made
+        if not all(map(is_usable, made["patternProperties"])):
+            self._leave_out("patternProperties", _AROUND, f"{where}/patternProperties")
+        loose = loosened(made) if self._lenient else made
+        if loose != made:
+            self.left_out.add("patternProperties")
+        return loose
+
+    def _leave_out(self, key: str, why: str, where: str) -> None:
+        """Note that a keyword is left out. Raises BadRequest where that may not be."""
+        if not self._lenient:
+            raise self._bad(where, f"the keyword '{key}'{why} is not supported")
+        self.left_out.add(key)
 
     def _counts(self, key: str, value: object, where: str) -> bool:
-        if key == OPTIONS or (key == "format" and value in list(_OPENAPI_FORMATS)):
+        if key == OPTIONS or (key in _IDLE and value is _IDLE[key]):
             return False
-        if key not in _UNSUPPORTED:
-            return True
-        if not self._lenient and (key not in _IDLE or value is not _IDLE[key]):
-            raise self._bad(where, f"the keyword '{key}' is not supported")
-        return False
+        if key == "format" and isinstance(value, str):
+            return value in _FORMATS
+        why = _unenforced(key, value)
+        if why is not None:
+            self._leave_out(key, why, where)
+        return why is None
 
     def _value(self, key: str, value: Any, where: str) -> Any:
         if key in _MAPS and isinstance(value, dict):
             return {name: self.schema(inner, f"{where}/{name}") for name, inner in value.items()}
         if (key in _LISTS or key == "items") and isinstance(value, list):
             return [self.schema(inner, f"{where}/{i}") for i, inner in enumerate(value)]
-        if not isinstance(value, _TYPES.get(key, object)):
+        if key in _COUNTS and isinstance(value, float) and value.is_integer():
+            value = int(value)
+        if not (isinstance(value, _TYPES.get(key, object)) and _fits(key, value)):
             raise self._bad(where, f"'{key}' has a value of the wrong type")
         return self.schema(value, where) if key in _SINGLE else value
 

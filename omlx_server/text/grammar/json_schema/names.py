@@ -1,0 +1,54 @@
+"""Properties that a schema tells by patterns or by a schema of their names, in the form that the
+engine can enforce; and which patterns it can. Pure; any thread."""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+# Parts of a pattern that look around or back, and those in which such characters mean themselves.
+_PARTS = re.compile(
+    r"(?P<unusable>\(\?(?:<?[=!]|>|P=|#)|\\[bBGZk0-9<>])|\\.|\[\^?\]?(?:\\.|[^\]\\])*\]?", re.DOTALL
+)
+_ANNOTATIONS = frozenset(["title", "description", "examples", "$comment", "format", "default"])
+
+
+def is_usable(pattern: str) -> bool:
+    """Whether a pattern neither looks around nor back, which the engine can't enforce."""
+    return not any(part["unusable"] for part in _PARTS.finditer(pattern))
+
+
+def loosened(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """A schema of an object whose patterns of properties can always be enforced, since it allows
+    all that `schema` allows, and more where patterns could meet each other or a listed property."""
+    patterns = schema["patternProperties"]
+    usable = {pattern: value for pattern, value in patterns.items() if is_usable(pattern)}
+    made = {**schema, "patternProperties": usable}
+    if len(usable) < len(patterns):
+        made["additionalProperties"] = True
+    if len(usable) > 1 or (usable and schema.get("properties")):
+        made["patternProperties"] = {"|".join(f"(?:{pattern})" for pattern in usable): True}
+    return made
+
+
+def with_names(schema: Mapping[str, Any], names: Any) -> dict[str, Any] | None:
+    """`schema` where the names of its properties satisfy the schema `names`; None where that can't
+    be enforced."""
+    told = {} if names is True else names
+    if not isinstance(told, Mapping):
+        return None
+    told = {key: value for key, value in told.items() if key not in _ANNOTATIONS}
+    if told.pop("type", "string") != "string":
+        return None
+    if not told:
+        return dict(schema)
+    if len(told) > 1 or any(key in schema for key in ("properties", "patternProperties")):
+        return None
+    [(key, value)] = told.items()
+    others = schema.get("additionalProperties", True)
+    if key == "pattern" and isinstance(value, str) and is_usable(value):
+        return {**schema, "patternProperties": {value: others}, "additionalProperties": False}
+    listed = [value] if key == "const" else value
+    if key not in ("const", "enum") or not isinstance(listed, list):
+        return None
+    own = {name: others for name in listed if isinstance(name, str)}
+    return {**schema, "properties": own, "additionalProperties": False}
