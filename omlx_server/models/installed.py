@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from omlx_server.core.model_files.kind import ENCODERS, Kind, architecture_of
+from omlx_server.core.model_files.quantization import quantization_of
 from omlx_server.core.model_files.vision import has_vision, vision_family
 from omlx_server.errors import ModelUnavailable
 from omlx_server.models import layout
@@ -22,7 +23,6 @@ from omlx_server.models.hub.download import DOWNLOADS
 from omlx_server.models.hub.remote import unfit_for_serving
 from omlx_server.models.kind import kind_in, read_json
 from omlx_server.models.locate import Located, Places, candidates, located
-from omlx_server.models.quantization import quantization_of
 from omlx_server.models.vision import lacks_for_images
 
 _WEIGHTS = (".safetensors", *layout.OTHER_WEIGHTS)

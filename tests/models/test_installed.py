@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from omlx_server.core.model_files.kind import Kind
+from omlx_server.core.model_files.quantization import quantization_of
 from omlx_server.models.hub.hub import Hub
 from omlx_server.models.installed import Installed, Source, installed_models
 from omlx_server.models.locate import find_installed
-from omlx_server.models.quantization import quantization_of
 from tests.models.directories import CHAT, Places, make, make_cached, no_tensors
 
 

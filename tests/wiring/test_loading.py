@@ -113,6 +113,21 @@ def test_the_reason_is_one_line(tmp_path: Path) -> None:
     asyncio.run(scene())
 
 
+def test_makers_defaults_that_can_not_be_read_are_told_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    save_small(tmp_path / "tiny")
+    (tmp_path / "tiny" / "generation_config.json").write_text("{")
+
+    async def scene() -> None:
+        async with loading_of(tmp_path / "tiny") as (loading, key):
+            await loading.unload(await loading.load(key))
+
+    asyncio.run(scene())
+    told = [one.getMessage() for one in caplog.records if one.levelname == "WARNING"]
+    assert len([text for text in told if "generation_config.json can't be read" in text]) == 1
+
+
 def test_a_version_that_comes_during_a_load_is_not_taken_for_the_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

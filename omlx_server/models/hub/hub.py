@@ -31,7 +31,7 @@ from huggingface_hub.utils import (
     tqdm,
 )
 
-from omlx_server.errors import FetchFailed, ModelUnavailable, first_line
+from omlx_server.errors import FetchFailed, ModelUnavailable, one_line
 from omlx_server.models import layout
 from omlx_server.models.hub.names import MAIN
 from omlx_server.models.hub.remote import Remote, RemoteFile
@@ -200,15 +200,15 @@ def explained(repo_id: str) -> Iterator[None]:
         ) from error
     except HfHubHTTPError as error:
         raise FetchFailed(
-            f"Could not download {repo_id}: {first_line(error)}",
+            f"Could not download {repo_id}: {one_line(error)}",
             hint="Try again later: the hub itself says this.",
         ) from error
     except (LocalEntryNotFoundError, IncompleteSnapshotError, HTTPError, ConnectionError) as error:
         raise NoNetwork(
-            f"Could not download {repo_id}: {first_line(error)}", hint=OFFLINE_HINT
+            f"Could not download {repo_id}: {one_line(error)}", hint=OFFLINE_HINT
         ) from error
     except OSError as error:
-        reason = error.strerror or first_line(error)
+        reason = error.strerror or one_line(error)
         raise FetchFailed(f"Could not download {repo_id}: {reason}", hint=_RETRY_HINT) from error
 
 
