@@ -73,6 +73,8 @@ class _Given:
         self._models = models
         self._ready = ready
 
+    async def check(self, key: str) -> None: ...
+
     async def load(self, key: str) -> Served:
         await self._ready()
         return self._models[int(key)]
