@@ -82,7 +82,7 @@ def _without_doubles(found: list[Installed]) -> list[Installed]:
         first = taken[model.names[0]]
         names = tuple(n for n in model.names if taken.setdefault(n, model.path) == model.path)
         if first != model.path and not model.problem:
-            model = replace(model, problem=f"hidden by {first}, which has the same name")
+            model = replace(model, problem=f"{first} has the same name and comes first")
         kept.append(replace(model, names=names or model.names[:1]))
     return kept
 
@@ -138,7 +138,7 @@ def _read(model: Located, source: Source) -> Installed:
         has_vision=has_vision(config),
         vision=vision_family(config),
         no_images=lacks_for_images(model.path),
-        problem=problem or unfit_for_serving(config, kind),
+        problem=problem or (f"it {unfit}" if (unfit := unfit_for_serving(config, kind)) else ""),
     )
 
 
@@ -159,4 +159,4 @@ def _missing_or_damaged(directory: Path) -> str:
         return error.message
     except OSError as error:
         return f"it can't be read: {error.strerror or error}"
-    return f"has no {missing}{other}" if missing else damaged_weights(directory)
+    return f"it has no {missing}{other}" if missing else damaged_weights(directory)

@@ -7,7 +7,7 @@ thread may call it.
 
 import difflib
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
@@ -181,6 +181,25 @@ def own_directory(places: Places) -> Path:
     return places.dirs[0].expanduser()
 
 
+def away(places: Places) -> dict[Path, str]:
+    """Those of `dirs` that can't be read, as on a drive that is not plugged in, and why. One below
+    ~/.cache is left out: it is made when the first model comes."""
+    found = {}
+    for root in (root.expanduser() for root in places.dirs):
+        try:
+            os.scandir(root).close()
+        except OSError as error:
+            if not root.is_relative_to(os.path.expanduser("~/.cache")):  # noqa: PTH111
+                found[root] = error.strerror or str(error)
+    return found
+
+
+def about_away(found: Mapping[Path, str]) -> str:
+    """Sentences on directories that are away; empty for none."""
+    told = (f"{root} in models.dirs can't be read: {why}." for root, why in found.items())
+    return " ".join(told)
+
+
 def _subdirectories(directory: Path) -> list[Path]:
     """Empty for what can't be read."""
     try:
@@ -235,4 +254,5 @@ def unknown(name: str, places: Places) -> ModelUnavailable:
             "Give a directory, a name from `omlx-server list` or `omlx-server search`, or org/name "
             "on Hugging Face."
         )
+    hint = f"{about_away(away(places))} {hint}".strip()
     return ModelUnavailable(f"There is no model {name!r}", hint=hint)

@@ -31,6 +31,13 @@ class Fixed:
     def known(self) -> Sequence[ModelListing]:
         return self.models
 
+    def broken(self) -> Sequence[ModelListing]:
+        return ()
+
+    @property
+    def away(self) -> Mapping[Path, str]:
+        return {}
+
     def resolve_alias(self, name: str) -> str:
         return self.aliases.get(name, name)
 

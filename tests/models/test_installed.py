@@ -48,7 +48,7 @@ def test_a_model_is_described(root: Path) -> None:
 def test_weights_are_those_that_the_index_names(root: Path) -> None:
     index = json.dumps({"weight_map": {"a": "model-1.safetensors", "b": "model-2.safetensors"}})
     path = make(root / "m", model__safetensors__index__json=index)
-    assert only(root).problem == "has no model-1.safetensors"
+    assert only(root).problem == "it has no model-1.safetensors"
     (path / "model-1.safetensors").write_bytes(no_tensors(12))
     (path / "model-2.safetensors").write_bytes(no_tensors(13))
     assert (only(root).weight_bytes, only(root).problem) == (25, "")
@@ -65,7 +65,7 @@ def test_the_cache_and_broken_downloads(root: Path, hub: Hub) -> None:
     found = {m.names[0]: m for m in installed_models(Places([root], True))}
     assert list(found) == ["acme/coming", "acme/here", "acme/nothing", "acme/partial"]
     assert found["acme/here"].source is Source.HUB
-    assert found["acme/partial"].problem == "has no model*.safetensors"
+    assert found["acme/partial"].problem == "it has no model*.safetensors"
     for name in ("acme/nothing", "acme/coming"):
         assert "pull" in found[name].problem
     assert [m.names[0] for m in installed_models(Places([root]))] == ["acme/coming"]
@@ -124,7 +124,7 @@ def test_other_layouts_are_named(root: Path) -> None:
     path = root / "m"
     path.mkdir(parents=True)
     (path / "m.Q4_K_M.gguf").touch()
-    assert only(root).problem == "has no config.json; it holds GGUF weights"
+    assert only(root).problem == "it has no config.json; it holds GGUF weights"
 
 
 def test_nothing_in_a_directory_raises(root: Path) -> None:
