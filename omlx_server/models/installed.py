@@ -4,6 +4,7 @@ Reads the disk each time and no weights. Never raises for what lies in a directo
 can't be read becomes the model's `problem`. Any thread.
 """
 
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
@@ -68,7 +69,9 @@ def installed_models(places: Places) -> list[Installed]:
     found = [_read(model, _source(model)) for model in there]
     found += [model for root in places.dirs for model in _unfinished(root.expanduser())]
     if places.use_hf_cache:
-        found += map(_cached, hub.HUB.cached_ids())
+        known = {os.path.realpath(model.path) for model in found}
+        cached = map(_cached, hub.HUB.cached_ids())
+        found += [model for model in cached if os.path.realpath(model.path) not in known]
     return _without_doubles(found)
 
 

@@ -135,8 +135,8 @@ def located(path: Path, repo_id: str) -> Located:
 
 def candidates(dirs: Sequence[Path]) -> list[Located]:
     """Directories that are models, or may be meant as such: NAME, or each ORG/NAME where ORG has no
-    config.json of its own. A directory to which several paths lead is one model with all of their
-    names."""
+    config.json of its own, or what a hub's cache keeps. A directory to which several paths lead is
+    one model with all of their names."""
     same: dict[str, list[Located]] = {}
     for model in _paths(dirs):
         same.setdefault(os.path.realpath(model.path), []).append(model)
@@ -152,11 +152,17 @@ def _merged(models: Sequence[Located]) -> Located:
 def _paths(dirs: Sequence[Path]) -> Iterator[Located]:
     for root in dirs:
         for child in _subdirectories(root.expanduser()):
+            if repo_id := hub.repo_id_of(child):
+                snapshot = hub.Hub(child.parent).snapshot(repo_id)
+                yield located(snapshot or child, repo_id)
+                continue
             inner = [] if _is_file(child / "config.json") else _subdirectories(child)
             if not inner:
                 yield Located(child, names_of(child.name))
-            for path in inner:
-                yield located(path, f"{child.name}/{path.name}")
+            elif any(map(hub.repo_id_of, inner)):
+                yield from _paths([child])
+            else:
+                yield from (located(path, f"{child.name}/{path.name}") for path in inner)
 
 
 def where_new(meant: HubName, places: Places) -> Path | None:

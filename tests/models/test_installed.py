@@ -1,6 +1,7 @@
 """What is on the disk, whole, broken and unrelated."""
 
 import json
+import os
 import time
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from omlx_server.core.model_files.quantization import quantization_of
 from omlx_server.models.hub.hub import Hub
 from omlx_server.models.installed import Installed, Source, installed_models
 from omlx_server.models.locate import find_installed
+from omlx_server.models.remove import remove
 from tests.models.directories import CHAT, Places, make, make_cached, no_tensors
 
 
@@ -69,6 +71,42 @@ def test_the_cache_and_broken_downloads(root: Path, hub: Hub) -> None:
     for name in ("acme/nothing", "acme/coming"):
         assert "pull" in found[name].problem
     assert [m.names[0] for m in installed_models(Places([root]))] == ["acme/coming"]
+
+
+@pytest.mark.parametrize("below", [".", "hub"])
+def test_a_hubs_cache_among_the_directories(tmp_path: Path, hub: Hub, below: str) -> None:
+    """As a copy of one on a drive, or the one that is looked through anyway."""
+    root = tmp_path / "drive" / below
+    here = make_cached(root, "acme/here-4bit")
+    (root / "models--acme--begun" / "blobs").mkdir(parents=True)
+    (root / ".locks" / "models--acme--here").mkdir(parents=True)
+    places = Places([tmp_path / "drive"], True)
+    (found,) = installed_models(places)
+    assert (found.path, found.problem) == (here, "")
+    assert found.names == ("acme/here-4bit", "here-4bit")
+    located = find_installed("acme/here-4bit", places)
+    assert located is not None and located.path == here
+    also = make_cached(hub.root, "acme/also")
+    assert {m.path for m in installed_models(Places([hub.root], True))} == {also}
+    assert remove(found, places.dirs) > 0 and not (root / "models--acme--here-4bit").exists()
+    assert (root / "models--acme--begun").exists()
+
+
+def test_a_snapshot_that_is_whole_goes_before_main(hub: Hub) -> None:
+    """A download by a commit leaves no refs/main, and one that broke off leaves a partial one."""
+    main = make_cached(hub.root, "acme/m")
+    for age, letter in enumerate("abd"):
+        snapshot = make(main.with_name(letter * 40))
+        os.utime(snapshot, (1000 - age, 1000 - age))
+    (main.with_name("a" * 40) / "model.safetensors").unlink()
+    os.utime(main.with_name("a" * 40), (2000, 2000))
+    assert hub.cached("acme/m") == main
+    (main / "model.safetensors").unlink()
+    assert hub.cached("acme/m") == main.with_name("b" * 40)
+    (hub.folder("acme/m") / "refs" / "main").unlink()
+    assert hub.cached("acme/m") == main.with_name("b" * 40)
+    (found,) = installed_models(Places([], True))
+    assert (found.path, found.problem) == (main.with_name("b" * 40), "")
 
 
 def test_a_name_that_two_have_is_the_first_ones(root: Path, tmp_path: Path) -> None:

@@ -75,16 +75,33 @@ class Hub:
         return self.cache_dir or Path(constants.HF_HUB_CACHE)
 
     def cached(self, repo_id: str) -> Path | None:
-        """The newest complete snapshot of a model in the cache, or None. Never uses the network."""
+        """A complete snapshot of a model in the cache, or None. Never uses the network."""
         directory = self.snapshot(repo_id)
         return directory if directory is not None and layout.is_complete(directory) else None
 
     def snapshot(self, repo_id: str) -> Path | None:
-        """The newest snapshot of a model in the cache, even if weights are missing; None without
-        one. Never uses the network."""
+        """The snapshot of main in the cache; where it is not whole or not known as main, the newest
+        one that is whole. If none is, that of main all the same, or None. Never uses the
+        network."""
+        main = self._snapshot(repo_id, MAIN)
+        if main is not None and layout.is_complete(main):
+            return main
+        others = (self._snapshot(repo_id, commit) for commit in self._commits(repo_id))
+        return next((path for path in others if path and layout.is_complete(path)), main)
+
+    def _commits(self, repo_id: str) -> list[str]:
+        """The commits of which the cache has a snapshot, the newest first."""
+        try:
+            found = list((self.folder(repo_id) / "snapshots").iterdir())
+            return [path.name for path in sorted(found, key=_modified, reverse=True)]
+        except OSError:
+            return []
+
+    def _snapshot(self, repo_id: str, revision: str) -> Path | None:
         try:
             path = snapshot_download(
                 repo_id,
+                revision=revision,
                 cache_dir=self.cache_dir,
                 local_files_only=True,
                 allow_patterns=list(ALLOWED_FILES),
@@ -96,8 +113,8 @@ class Hub:
 
     def cached_ids(self) -> list[str]:
         """The ids (org/name) of all models of which the cache holds something."""
-        names = (path.name for path in sorted(self.root.glob("models--*--*")))
-        return ["/".join(name.split("--", 2)[1:]) for name in names]
+        found = (repo_id_of(path) for path in sorted(self.root.glob("models--*--*")))
+        return [repo_id for repo_id in found if repo_id]
 
     def folder(self, repo_id: str) -> Path:
         """Where the cache keeps a model, with `blobs`, `snapshots` and `refs`."""
@@ -171,6 +188,22 @@ class Hub:
         """Remove all that the cache holds of a model. Raises OSError for what can't be removed."""
         if os.path.lexists(self.folder(repo_id)):
             shutil.rmtree(self.folder(repo_id))
+
+
+def repo_id_of(folder: Path) -> str:
+    """The id of the model that a hub's cache keeps in a folder; empty for any other folder."""
+    kind, _, name = folder.name.partition("--")
+    return name.replace("--", "/", 1) if kind == "models" and "--" in name else ""
+
+
+def folder_of(path: Path) -> Path:
+    """The folder in which a hub's cache keeps the model of a snapshot; any other path as it is."""
+    folder = path.parent.parent
+    return folder if path.parent.name == "snapshots" and repo_id_of(folder) else path
+
+
+def _modified(path: Path) -> float:
+    return path.stat().st_mtime
 
 
 @contextmanager
