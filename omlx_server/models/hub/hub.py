@@ -236,7 +236,13 @@ def explained(repo_id: str) -> Iterator[None]:
             f"Could not download {repo_id}: {one_line(error)}",
             hint="Try again later: the hub itself says this.",
         ) from error
-    except (LocalEntryNotFoundError, IncompleteSnapshotError, HTTPError, ConnectionError) as error:
+    except (
+        LocalEntryNotFoundError,
+        IncompleteSnapshotError,
+        HTTPError,
+        ConnectionError,
+        ValueError,  # no JSON comes, or the environment names a proxy of an unknown kind
+    ) as error:
         raise NoNetwork(
             f"Could not download {repo_id}: {one_line(error)}", hint=OFFLINE_HINT
         ) from error
