@@ -16,7 +16,7 @@ from omlx_server.wiring.load_checks import is_lasting
 from omlx_server.wiring.model_factory import InstanceFactory
 from tests.api.encoders.models import save_ranker
 from tests.service.made import save_small
-from tests.wiring.test_loading import loading_of
+from tests.wiring.loaders import loading_of
 
 
 def changed(path: Path, name: str, **fields: Any) -> None:

@@ -44,6 +44,14 @@ OFFLINE_HINT = "Check the network, or give the directory of a model that is alre
 _RETRY_HINT = "Try again. If it stays so, look at the disk, or set models.dirs to another one."
 _ASK_SECONDS = 15.0
 _PAUSES = (1.0, 2.0, 4.0, 8.0)
+# What comes may be no JSON, and the environment may name a proxy of an unknown kind: ValueError.
+_NO_NETWORK = (
+    LocalEntryNotFoundError,
+    IncompleteSnapshotError,
+    HTTPError,
+    ConnectionError,
+    ValueError,
+)
 
 
 class NoNetwork(FetchFailed):
@@ -236,13 +244,7 @@ def explained(repo_id: str) -> Iterator[None]:
             f"Could not download {repo_id}: {one_line(error)}",
             hint="Try again later: the hub itself says this.",
         ) from error
-    except (
-        LocalEntryNotFoundError,
-        IncompleteSnapshotError,
-        HTTPError,
-        ConnectionError,
-        ValueError,  # no JSON comes, or the environment names a proxy of an unknown kind
-    ) as error:
+    except _NO_NETWORK as error:
         raise NoNetwork(
             f"Could not download {repo_id}: {one_line(error)}", hint=OFFLINE_HINT
         ) from error
