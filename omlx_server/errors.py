@@ -45,13 +45,15 @@ OmlxError
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+_LONGEST_LINE = 500
+
 
 class OmlxError(Exception):
     """Base of every error that is meant to be shown. `str(error)` is the message. `param` names the
     field of the request that is wrong; `hint` tells the user of the program what to do.
 
     `quotes_request`: whether the message may hold words of the request, which the log must not
-    hold. `reason` says why without them: it is the message's first line, or empty."""
+    hold. `reason` says why without them: it is the message in one line, or empty."""
 
     status = 500
     exit_code = 1
@@ -64,7 +66,7 @@ class OmlxError(Exception):
         self.message = message
         self.param = param
         self.hint = hint
-        self.reason = "" if self.quotes_request else first_line(self)
+        self.reason = "" if self.quotes_request else one_line(self)
 
 
 class ClientError(OmlxError):
@@ -303,9 +305,11 @@ def how_to_install(extra: str) -> str:
     return f"uv tool install '.[{extra}]', in the clone; for pip and pipx see docs/install.md"
 
 
-def first_line(error: BaseException) -> str:
-    """The first line of the error's message, or the name of its class if it has no message."""
-    return (str(error).splitlines() or [type(error).__name__])[0]
+def one_line(error: BaseException) -> str:
+    """The error's message in one line of at most 500 characters, or the name of its class if it has
+    no message."""
+    text = " ".join(str(error).split()) or type(error).__name__
+    return text if len(text) <= _LONGEST_LINE else f"{text[:_LONGEST_LINE]}..."
 
 
 @contextmanager

@@ -36,7 +36,7 @@ from omlx_server.compute.kv.schemes.rotated import Rotated
 from omlx_server.compute.kv.schemes.turboquant import TurboQuant
 from omlx_server.compute.kv.spans import Runs
 from omlx_server.compute.kv.whole import WholeKVCache
-from omlx_server.errors import ModelUnavailable, first_line
+from omlx_server.errors import ModelUnavailable, one_line
 
 MakeCaches = Callable[[], Caches]
 Makers = Mapping[int, Callable[[], Cache]]
@@ -108,7 +108,7 @@ def use_scheme(model: nn.Module, scheme: Scheme) -> Quantised:
         make = _Replacing(own, _makers(model, own, scheme, able, proof.expected[0].shape[-1]))
         mx.eval(list(_forwards(model, make)))
     except _REFUSALS as error:
-        raise _refused(scheme, first_line(error)) from error
+        raise _refused(scheme, one_line(error)) from error
     model.make_cache = make
     return found
 
@@ -256,7 +256,7 @@ class _Proof:
             for head_dim in {dim for witness in witnesses.values() for dim in witness.head_dims}:
                 self.scheme.check(head_dim)
         except ValueError as error:
-            return first_line(error)
+            return one_line(error)
         return ""
 
     def difference(self, makers: Makers, objection: Callable[[], str] = lambda: "") -> str:
@@ -274,7 +274,7 @@ class _Proof:
         except (AttributeError, TypeError):  # an array was expected
             return "its attention reads keys and values by itself, past MLX's own function"
         except _REFUSALS as error:
-            return first_line(error)
+            return one_line(error)
         return ""
 
 

@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import ParamSpec, TypeVar
 
-from omlx_server.errors import OmlxError, first_line
+from omlx_server.errors import OmlxError, one_line
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -23,9 +23,9 @@ class Crash:
 
     @property
     def reason(self) -> str:
-        """The first line of the error's message; its class name comes before it unless the error
-        is foreseen. Not for work on prompts, of which the message may hold something."""
-        line = first_line(self.error)
+        """The error's message in one line; its class name comes before it unless the error is
+        foreseen. Not for work on prompts, of which the message may hold something."""
+        line = one_line(self.error)
         return line if self.is_foreseen or line == self.summary else f"{self.summary}: {line}"
 
     @property

@@ -1,12 +1,18 @@
 """Long work on the mlx thread, done in slices between the steps of models. Pure."""
 
 from collections.abc import Generator
-from typing import TypeVar
+from typing import Any, TypeVar
 
 A = TypeVar("A")
 
 Work = Generator[None, None, A]
 """A generator that does one slice of work up to each yield, and returns the result."""
+
+
+def begin(work: Work[Any]) -> None:
+    """Do the first slice of `work` and no more."""
+    next(work, None)
+    work.close()
 
 
 def finish(work: Work[A]) -> A:

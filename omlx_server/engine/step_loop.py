@@ -42,7 +42,7 @@ from omlx_server.engine.messages import (
 )
 from omlx_server.engine.model_instance import ModelInstance
 from omlx_server.engine.pipeline import Pipeline
-from omlx_server.errors import first_line
+from omlx_server.errors import one_line
 
 _log = logging.getLogger(__name__)
 
@@ -354,12 +354,12 @@ class StepLoop:
         """
         if drafted:
             trace = None if device.is_out_of_memory(crash.error) else crash.error
-            why = first_line(crash.error)
+            why = one_line(crash.error)
             _log.error("a step with drafts failed: %s; going on without", why, exc_info=trace)
             self.instance.drafts_failed()
             return
         if device.is_out_of_memory(crash.error):
-            _log.error("there was no memory for a step: %s", first_line(crash.error))
+            _log.error("there was no memory for a step: %s", one_line(crash.error))
             self._send(self.instance.starved())
             return
         _log.error("a step failed; looking for its cause", exc_info=crash.error)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from omlx_server.errors import ModelUnavailable, first_line
+from omlx_server.errors import ModelUnavailable, one_line
 from omlx_server.models import json_file, layout
 from omlx_server.models.safetensors_header import read_header
 
@@ -40,7 +40,7 @@ def _damaged(file: Path) -> str:
     try:
         header = read_header(file)
     except (OSError, ValueError) as error:
-        return f"{file.name} can't be read: {first_line(error)}"
+        return f"{file.name} can't be read: {one_line(error)}"
     if header is None:
         return f"{file.name} is cut, or no safetensors file"
     there, whole = header.nbytes, header.whole_bytes
@@ -54,5 +54,5 @@ def _damaged_tokenizer(file: Path) -> str:
     try:
         _TOKENIZER.decode(json_file.text(file))
     except json_file.PROBLEMS as error:
-        return f"{file.name} can't be used: {first_line(error)}"
+        return f"{file.name} can't be used: {one_line(error)}"
     return ""

@@ -22,19 +22,21 @@ _DEFAULT_CONTEXT = 1 << 15
 class Description:
     """What a model's files say of it. Lengths are in tokens; `said_length` is None where the files
     don't say one, and then `context_length` is a guess. `recommended` has those fields of
-    `SamplingPresets` that the model's makers recommend (generation_config.json)."""
+    `SamplingPresets` that the model's makers recommend (generation_config.json); `ignored` says why
+    that file can't be read, if so."""
 
     model_type: str
     context_length: int
     recommended: Mapping[str, float]
     said_length: int | None = None
+    ignored: str = ""
 
 
 def describe(directory: Path) -> Description:
     """Read config.json and generation_config.json.
 
     Raises:
-        ModelUnavailable: there is no config.json, or one of them can't be read.
+        ModelUnavailable: there is no config.json, or it can't be read.
     """
     if not (directory / "config.json").is_file():
         raise ModelUnavailable(f"{directory} has no config.json", hint="is this a language model?")
@@ -42,11 +44,17 @@ def describe(directory: Path) -> Description:
     text = {**config, **_object(config.get("text_config"))}
     lengths = (text.get(key) for key in _CONTEXT_KEYS)
     said = next((n for n in lengths if isinstance(n, int) and n > 0), None)
+    ignored, generation = "", dict[str, Any]()
+    try:
+        generation = _read(directory / "generation_config.json")
+    except ModelUnavailable as error:
+        ignored = error.message
     return Description(
         model_type=str(config.get("model_type", "")),
         context_length=said or _DEFAULT_CONTEXT,
-        recommended=_recommended(_read(directory / "generation_config.json")),
+        recommended=_recommended(generation),
         said_length=said,
+        ignored=ignored,
     )
 
 
@@ -90,7 +98,10 @@ def _read(path: Path) -> dict[str, Any]:
     if not path.is_file():
         return {}
     try:
-        return _object(json_file.read(path))
+        said = json_file.read(path)
+        if not isinstance(said, dict):
+            raise ValueError("it holds no JSON object")
+        return said
     except json_file.PROBLEMS as error:
         raise ModelUnavailable(f"{path} can't be read: {error}") from error
 

@@ -4,6 +4,7 @@ Reads the disk each time and no weights. Never raises for what lies in a directo
 can't be read becomes the model's `problem`. Any thread.
 """
 
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from omlx_server.core.model_files.kind import ENCODERS, Kind, architecture_of
+from omlx_server.core.model_files.quantization import quantization_of
 from omlx_server.core.model_files.vision import has_vision, vision_family
 from omlx_server.errors import ModelUnavailable
 from omlx_server.models import layout
@@ -22,7 +24,6 @@ from omlx_server.models.hub.download import DOWNLOADS
 from omlx_server.models.hub.remote import unfit_for_serving
 from omlx_server.models.kind import kind_in, read_json
 from omlx_server.models.locate import Located, Places, candidates, located
-from omlx_server.models.quantization import quantization_of
 from omlx_server.models.vision import lacks_for_images
 
 _WEIGHTS = (".safetensors", *layout.OTHER_WEIGHTS)
@@ -68,7 +69,9 @@ def installed_models(places: Places) -> list[Installed]:
     found = [_read(model, _source(model)) for model in there]
     found += [model for root in places.dirs for model in _unfinished(root.expanduser())]
     if places.use_hf_cache:
-        found += map(_cached, hub.HUB.cached_ids())
+        known = {os.path.realpath(model.path) for model in found}
+        cached = map(_cached, hub.HUB.cached_ids())
+        found += [model for model in cached if os.path.realpath(model.path) not in known]
     return _without_doubles(found)
 
 
@@ -82,7 +85,7 @@ def _without_doubles(found: list[Installed]) -> list[Installed]:
         first = taken[model.names[0]]
         names = tuple(n for n in model.names if taken.setdefault(n, model.path) == model.path)
         if first != model.path and not model.problem:
-            model = replace(model, problem=f"hidden by {first}, which has the same name")
+            model = replace(model, problem=f"{first} has the same name and comes first")
         kept.append(replace(model, names=names or model.names[:1]))
     return kept
 
@@ -138,7 +141,7 @@ def _read(model: Located, source: Source) -> Installed:
         has_vision=has_vision(config),
         vision=vision_family(config),
         no_images=lacks_for_images(model.path),
-        problem=problem or unfit_for_serving(config, kind),
+        problem=problem or (f"it {unfit}" if (unfit := unfit_for_serving(config, kind)) else ""),
     )
 
 
@@ -159,4 +162,4 @@ def _missing_or_damaged(directory: Path) -> str:
         return error.message
     except OSError as error:
         return f"it can't be read: {error.strerror or error}"
-    return f"has no {missing}{other}" if missing else damaged_weights(directory)
+    return f"it has no {missing}{other}" if missing else damaged_weights(directory)

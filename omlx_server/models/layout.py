@@ -4,6 +4,8 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
+from omlx_server.core.model_files.weights import INDEX as INDEX
+from omlx_server.core.model_files.weights import indexed
 from omlx_server.errors import ModelUnavailable
 from omlx_server.models import json_file
 
@@ -11,7 +13,6 @@ LAYOUT_HINT = (
     "A model directory in MLX layout is needed: config.json, tokenizer.json and "
     "model*.safetensors. mlx-community on Hugging Face has most models in it."
 )
-INDEX = "model.safetensors.index.json"
 SHARD = re.compile(r"(?P<stem>model.*)-\d{5}-of-(?P<count>\d{5})\.safetensors")
 OTHER_WEIGHTS = {".gguf": "GGUF", ".bin": "PyTorch", ".pt": "PyTorch", ".pth": "PyTorch"}
 
@@ -96,7 +97,6 @@ def _indexed_shards(directory: Path) -> list[str] | None:
     if not index.is_file():
         return None
     try:
-        names = json_file.read(index)["weight_map"].values()
-        return sorted({str(name) for name in names})
-    except (*json_file.PROBLEMS, KeyError, TypeError, AttributeError) as error:
+        return indexed(json_file.read(index))
+    except json_file.PROBLEMS as error:
         raise ModelUnavailable(f"{index} can't be read: {error}", hint=LAYOUT_HINT) from error

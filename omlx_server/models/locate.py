@@ -7,7 +7,7 @@ thread may call it.
 
 import difflib
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
@@ -135,8 +135,8 @@ def located(path: Path, repo_id: str) -> Located:
 
 def candidates(dirs: Sequence[Path]) -> list[Located]:
     """Directories that are models, or may be meant as such: NAME, or each ORG/NAME where ORG has no
-    config.json of its own. A directory to which several paths lead is one model with all of their
-    names."""
+    config.json of its own, or what a hub's cache keeps. A directory to which several paths lead is
+    one model with all of their names."""
     same: dict[str, list[Located]] = {}
     for model in _paths(dirs):
         same.setdefault(os.path.realpath(model.path), []).append(model)
@@ -152,11 +152,17 @@ def _merged(models: Sequence[Located]) -> Located:
 def _paths(dirs: Sequence[Path]) -> Iterator[Located]:
     for root in dirs:
         for child in _subdirectories(root.expanduser()):
+            if repo_id := hub.repo_id_of(child):
+                snapshot = hub.Hub(child.parent).snapshot(repo_id)
+                yield located(snapshot or child, repo_id)
+                continue
             inner = [] if _is_file(child / "config.json") else _subdirectories(child)
             if not inner:
                 yield Located(child, names_of(child.name))
-            for path in inner:
-                yield located(path, f"{child.name}/{path.name}")
+            elif any(map(hub.repo_id_of, inner)):
+                yield from _paths([child])
+            else:
+                yield from (located(path, f"{child.name}/{path.name}") for path in inner)
 
 
 def where_new(meant: HubName, places: Places) -> Path | None:
@@ -179,6 +185,25 @@ def own_directory(places: Places) -> Path:
             hint="Set models.dirs, or models.use_hf_cache.",
         )
     return places.dirs[0].expanduser()
+
+
+def away(places: Places) -> dict[Path, str]:
+    """Those of `dirs` that can't be read, as on a drive that is not plugged in, and why. One below
+    ~/.cache is left out: it is made when the first model comes."""
+    found = {}
+    for root in (root.expanduser() for root in places.dirs):
+        try:
+            os.scandir(root).close()
+        except OSError as error:
+            if not root.is_relative_to(os.path.expanduser("~/.cache")):  # noqa: PTH111
+                found[root] = error.strerror or str(error)
+    return found
+
+
+def about_away(found: Mapping[Path, str]) -> str:
+    """Sentences on directories that are away; empty for none."""
+    told = (f"{root} in models.dirs can't be read: {why}." for root, why in found.items())
+    return " ".join(told)
 
 
 def _subdirectories(directory: Path) -> list[Path]:
@@ -235,4 +260,5 @@ def unknown(name: str, places: Places) -> ModelUnavailable:
             "Give a directory, a name from `omlx-server list` or `omlx-server search`, or org/name "
             "on Hugging Face."
         )
+    hint = f"{about_away(away(places))} {hint}".strip()
     return ModelUnavailable(f"There is no model {name!r}", hint=hint)

@@ -30,8 +30,7 @@ def size_of(directory: Path) -> int:
 
 def freed_by(model: Installed) -> int:
     """How many bytes `remove` would free."""
-    is_cached = model.source is Source.HUB
-    return size_of(hub.HUB.folder(model.names[0]) if is_cached else model.path)
+    return size_of(hub.folder_of(model.path))
 
 
 def remove(model: Installed, dirs: Sequence[Path]) -> int:
@@ -48,7 +47,7 @@ def remove(model: Installed, dirs: Sequence[Path]) -> int:
         if root is None:
             hub.HUB.delete(model.names[0])
         else:
-            _remove_below(root, model.path)
+            _remove_below(root, hub.folder_of(model.path))
     return freed
 
 

@@ -223,7 +223,7 @@ def _eos_ids(model_dir: Path, own: int | None) -> frozenset[int]:
     """Every id that any of the model's files calls an end."""
     config = _json(model_dir / "config.json")
     text_config = config.get("text_config")
-    sources = [config, _json(model_dir / "generation_config.json")]
+    sources = [config, _json(model_dir / "generation_config.json", optional=True)]
     if isinstance(text_config, dict):
         sources.append(text_config)
     ids: set[Any] = {own}
@@ -233,11 +233,15 @@ def _eos_ids(model_dir: Path, own: int | None) -> frozenset[int]:
     return frozenset(token_id for token_id in ids if isinstance(token_id, int))
 
 
-def _json(path: Path) -> dict[str, Any]:
+def _json(path: Path, *, optional: bool = False) -> dict[str, Any]:
+    """The object in a file; empty where it is not there, or holds another value. An `optional` file
+    may hold anything."""
     if not path.is_file():
         return {}
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
+        if optional:
+            return {}
         raise ModelUnavailable(f"{path} is not JSON: {error}") from error
     return content if isinstance(content, dict) else {}

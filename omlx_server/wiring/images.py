@@ -1,4 +1,4 @@
-"""Makes what reads the images of requests to a model."""
+"""Tells whether a model gets its vision tower, and makes what reads the images of requests."""
 
 import logging
 from functools import partial
@@ -10,12 +10,23 @@ from omlx_server.errors import LoadFailed, ModelUnavailable
 from omlx_server.images.prepare.families import make_preparer
 from omlx_server.images.prepare.prepared import Detail
 from omlx_server.models.locate import Located
-from omlx_server.models.vision import preprocessor_config
+from omlx_server.models.vision import preprocessor_config, tells_of_vision, why_no_images
 from omlx_server.settings import Settings
 from omlx_server.text.image_markup import ImageMarkup
 from omlx_server.text.tokenizer import Tokenizer
 
 _log = logging.getLogger(__name__)
+
+
+def why_no_vision(located: Located, settings: Settings) -> str:
+    """Why a model gets no vision, in words for users; "" if it gets one. Where it could have one,
+    and the settings do not say that it should not, a warning is logged."""
+    enabled = settings.images.enabled
+    mode = settings.speculation_of(located.names).mode
+    why = why_no_images(located.path, enabled=enabled, uses_heads=mode == "heads")
+    if why and enabled and tells_of_vision(located.path):
+        _log.warning("%s sees no images: %s", located.names[0], why)
+    return why
 
 
 def make_image_reader(

@@ -4,9 +4,10 @@ Runs on the event loop's thread; `refresh` looks at the disk in a worker thread.
 """
 
 import asyncio
+import logging
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from omlx_server.api.models import encoders
@@ -17,9 +18,9 @@ from omlx_server.core.model_files.vision import server_lacks
 from omlx_server.engine.pool.entry import Wanted
 from omlx_server.models.adapters.registry import AdapterPlaces, AdapterRegistry
 from omlx_server.models.description import described, encoder_length
-from omlx_server.models.kind import kind_in
+from omlx_server.models.installed import Installed, installed_models
 from omlx_server.models.layout import weight_bytes
-from omlx_server.models.locate import Located, Places, installed
+from omlx_server.models.locate import Located, Places, about_away, away
 from omlx_server.models.vision import has_pillow, lacks_for_images
 from omlx_server.settings import Settings
 from omlx_server.settings.overrides import context_of
@@ -27,6 +28,7 @@ from omlx_server.wiring.draft_model import draft_model_bytes
 from omlx_server.wiring.encoders import FoundEncoders, is_encoder
 from omlx_server.wiring.overrides.in_force import request_defaults
 
+_log = logging.getLogger(__name__)
 _LOOK_SECONDS = 2.0
 _ROLES = {
     Kind.CHAT: encoders.CHAT,
@@ -56,6 +58,16 @@ class Source:
         return f"{self.loads_as.value}:{self.located.path}"
 
 
+@dataclass(frozen=True, slots=True)
+class _Disk:
+    """What a look at the disk has found: models that can be served and others, and directories that
+    are away."""
+
+    sound: Sequence[Source] = ()
+    broken: Sequence[Installed] = ()
+    away: Mapping[Path, str] = field(default_factory=dict)
+
+
 class KnownModels:
     """The catalogue of one server: the models that it was started with (`first` and `found`), then
     the others on the disk."""
@@ -68,7 +80,8 @@ class KnownModels:
             self._fixed.append(_source(found.embedder, encoders.EMBEDDING))
         if found.reranker is not None:
             self._fixed.append(_source(found.reranker, encoders.RERANKING))
-        self._on_disk: list[Source] = []
+        self._disk = _Disk(away=away(settings.models))
+        _tell_away(self._disk.away)
         self._looked_at = 0.0
         self._looking = asyncio.Lock()
         self.adapter_registry = AdapterRegistry()
@@ -113,6 +126,13 @@ class KnownModels:
     def known(self) -> Sequence[ModelListing]:
         return self._known
 
+    def broken(self) -> Sequence[ModelListing]:
+        return self._broken
+
+    @property
+    def away(self) -> Mapping[Path, str]:
+        return self._disk.away
+
     def resolve_alias(self, name: str) -> str:
         """The name for which an alias stands, through any number of aliases; any other name is
         returned as it is."""
@@ -132,7 +152,9 @@ class KnownModels:
             recent = now - self._looked_at < _LOOK_SECONDS and self._looked_at
             if recent and not anew:
                 return
-            self._on_disk = await asyncio.to_thread(_on_disk, models)
+            before, self._disk = self._disk, await asyncio.to_thread(_look, models)
+            if self._disk.away != before.away:
+                _tell_away(self._disk.away)
             if models is self._settings.models:
                 self._looked_at = now
             self._list()
@@ -141,10 +163,13 @@ class KnownModels:
 
     def _list(self) -> None:
         fixed = {(source.role, source.located.path) for source in self._fixed}
-        others = [s for s in self._on_disk if (s.role, s.located.path) not in fixed]
+        others = [s for s in self._disk.sound if (s.role, s.located.path) not in fixed]
         sources = [*self._fixed, *others]
         self._sources = {source.key: source for source in sources}
         self._known = [self._shown(source) for source in sources]
+        paths = {source.located.path for source in sources}
+        broken = [model for model in self._disk.broken if model.path not in paths]
+        self._broken = [_unfit(model, self._created) for model in broken]
 
     def _shown(self, source: Source) -> ModelListing:
         names = source.located.names
@@ -190,10 +215,28 @@ class KnownModels:
         )
 
 
-def _on_disk(places: Places) -> list[Source]:
-    found = installed(places)
-    roles = [(located, _ROLES.get(kind_in(located.path, located.names[0]))) for located in found]
-    return [_source(located, role) for located, role in roles if role is not None]
+def _look(places: Places) -> _Disk:
+    found = installed_models(places)
+    sound = [(Located(model.path, model.names), model) for model in found if not model.problem]
+    return _Disk(
+        [_source(located, _ROLES[model.kind]) for located, model in sound],
+        [model for model in found if model.problem],
+        away(places),
+    )
+
+
+def _unfit(model: Installed, created: int) -> ModelListing:
+    """The listing of a model that can't be served."""
+    role = _ROLES.get(model.kind, encoders.NOTHING)
+    wanted = Wanted(str(model.path), model.weight_bytes, name=model.names[0])
+    return ModelListing(
+        role, model.names, wanted, created, model.context_length, problem=model.problem
+    )
+
+
+def _tell_away(gone: Mapping[Path, str]) -> None:
+    if gone:
+        _log.warning("%s Its models can't be loaded now.", about_away(gone))
 
 
 def _source(located: Located, role: Role) -> Source:

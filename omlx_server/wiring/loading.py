@@ -18,8 +18,10 @@ from omlx_server.compute.embed.embedder import Embedder
 from omlx_server.compute.embed.loader import loading_cross_encoder, loading_embedder
 from omlx_server.compute.hardware import heap
 from omlx_server.compute.model.fingerprint import file_states, together_fingerprint
+from omlx_server.compute.model.loader import loading
 from omlx_server.core.crash import Crash, guarded_async
 from omlx_server.core.model_files.kind import Kind
+from omlx_server.core.work import Work, begin
 from omlx_server.engine.client.encoders import EncoderModel
 from omlx_server.engine.client.engine_client import AsyncEngine
 from omlx_server.engine.client.model_client import GeneratorClient, ModelClient
@@ -33,6 +35,14 @@ from omlx_server.wiring.draft_model import draft_model_for, draft_model_name
 from omlx_server.wiring.encoders import on_account, serve_cross_encoder, serve_embedder
 from omlx_server.wiring.images import make_image_reader
 from omlx_server.wiring.known import KnownModels, Source
+from omlx_server.wiring.load_checks import (
+    FailedLoad,
+    check_encoder_text,
+    check_files,
+    check_text,
+    is_lasting,
+    states_of,
+)
 from omlx_server.wiring.model_factory import InstanceFactory
 from omlx_server.wiring.overrides.templates import template_of
 from omlx_server.wiring.served import changed_model, make_served
@@ -55,18 +65,31 @@ class Loading:
     known: KnownModels
     failed: Callable[[str, str], None]
     make_way: Callable[[str], Awaitable[bool]]
+    _failed: dict[str, FailedLoad] = field(default_factory=dict, init=False)
     _warming: set[asyncio.Task[None]] = field(default_factory=set, init=False)
+
+    async def check(self, key: str) -> None:
+        """Raise LoadFailed if the model with this pool key can't be loaded, as its files tell
+        without the weights, or as an earlier load of them has shown."""
+        source, failed = self.known.source(key), self._failed.get(key)
+        states = await asyncio.to_thread(states_of, source.located.path)
+        if failed is not None and failed.holds(states, self.instances.settings):
+            raise LoadFailed(failed.message)
+        await _told(source, self._check(source))
 
     async def load(self, key: str) -> Served:
         """Load the model with this pool key. A model's own class and files may raise anything:
         every such error is raised as LoadFailed, with the reason in one line."""
-        source = self.known.source(key)
-        model = await guarded_async(self._load(source))
-        if isinstance(model, Crash):
-            name, why = source.located.names[0], model.reason
-            trace = None if model.is_foreseen else model.error
-            _log.error("%s can't be loaded: %s", name, why, exc_info=trace)
-            raise LoadFailed(f"the model '{name}' can't be loaded: {why}") from model.error
+        source, settings = self.known.source(key), self.instances.settings
+        states = await asyncio.to_thread(states_of, source.located.path)
+        self._failed.pop(key, None)
+        try:
+            model = await _told(source, self._load(source))
+        except LoadFailed as error:
+            is_sound = not isinstance(await guarded_async(self._check(source)), Crash)
+            if is_sound and is_lasting(error):  # else the next check tells
+                self._failed[key] = FailedLoad(error.message, states, settings)
+            raise
         heap.collect_cycles()
         heap.freeze()
         return changed_model(model, self.instances.settings)  # they may have changed meanwhile
@@ -79,6 +102,24 @@ class Loading:
         elif model.client is not None:
             await model.client.unload()
         heap.freeze()
+
+    async def _check(self, source: Source) -> None:
+        path, settings = source.located.path, self.instances.settings
+        await asyncio.to_thread(check_files, path)
+        match source.loads_as:
+            case Kind.EMBEDDING:
+                await asyncio.to_thread(check_encoder_text, path)
+                opening: Work[Any] = loading_embedder(path)
+            case Kind.RERANK:
+                await asyncio.to_thread(check_encoder_text, path)
+                opening = loading_cross_encoder(path)
+            case _:
+                template = await asyncio.to_thread(template_of, source.located.names, settings)
+                reading = asyncio.create_task(asyncio.to_thread(check_text, path, template))
+                await self._draft_model(source, reading)
+                await reading
+                opening = loading(path)
+        await self.engine.call(partial(begin, opening))
 
     async def _load(self, source: Source) -> Served:
         located, nbytes, account = source.located, source.nbytes, self.instances.account
@@ -232,6 +273,17 @@ async def _ended(task: asyncio.Task[Any]) -> None:
     await asyncio.wait([task])
     if not task.cancelled():
         task.exception()
+
+
+async def _told(source: Source, work: Awaitable[A]) -> A:
+    """Await what is done with a model. Every error is logged and raised as LoadFailed."""
+    done = await guarded_async(work)
+    if not isinstance(done, Crash):
+        return done
+    name, why = source.located.names[0], done.reason
+    trace = None if done.is_foreseen else done.error
+    _log.error("%s can't be loaded: %s", name, why, exc_info=trace)
+    raise LoadFailed(f"the model '{name}' can't be loaded: {why}") from done.error
 
 
 async def _or_unload(client: ModelClient[Any], making: Awaitable[A]) -> A:

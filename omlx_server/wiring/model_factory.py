@@ -48,6 +48,7 @@ from omlx_server.store.mediums.remote import open_remote
 from omlx_server.wiring.chunks import choosing, default_chunks
 from omlx_server.wiring.cluster.leading import Cluster
 from omlx_server.wiring.cold import make_cold_tier
+from omlx_server.wiring.images import why_no_vision
 from omlx_server.wiring.memory import (
     Shares,
     cache_budget,
@@ -55,7 +56,6 @@ from omlx_server.wiring.memory import (
     planning_for,
     shares_of,
 )
-from omlx_server.wiring.vision import why_no_vision
 
 _log = logging.getLogger(__name__)
 # A call to a remote store that takes more seconds counts as a miss, and five of them as an outage.

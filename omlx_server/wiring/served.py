@@ -11,7 +11,7 @@ from omlx_server.api.chat.shared_ends import strips_reasoning
 from omlx_server.api.models.served_model import Preset, Served, ServedModel, TemplateValue
 from omlx_server.engine.client.archives import PrefixArchives
 from omlx_server.engine.client.model_client import GeneratorClient
-from omlx_server.models.description import describe
+from omlx_server.models.description import Description, describe
 from omlx_server.models.locate import Located
 from omlx_server.settings import Settings
 from omlx_server.settings.overrides import ModelOverrides, PromptOverride, context_of
@@ -46,7 +46,7 @@ def make_served(
     checked. `fingerprint`, which covers all bytes of the weights, is called at the first export or
     import of an archive. `system_fingerprint` names what computes the model's answers."""
     own = settings.overrides_of(located.names)
-    description = describe(located.path)
+    description = _described(located)
     context = context_length(located.names[0], description.context_length, own)
     template = ChatTemplate(tokenizer, max_chars=tokenizer.most_chars(context) or _RUNAWAY)
     render = partial(template.render, kwargs=own.chat_template_kwargs)
@@ -72,6 +72,14 @@ def make_served(
         judge=functools.cache(lambda: judge(located, engine, tokenizer)),
     )
     return _with_defaults(made, own, settings)
+
+
+def _described(located: Located) -> Description:
+    """What its files say of a model. A warning is logged where one of them is ignored."""
+    found = describe(located.path)
+    if found.ignored:
+        _log.warning("%s goes without its makers' defaults: %s", located.names[0], found.ignored)
+    return found
 
 
 def _markers(dialect: Dialect, tokenizer: Tokenizer, width: int) -> ReasoningMarkers | None:

@@ -31,6 +31,13 @@ class Fixed:
     def known(self) -> Sequence[ModelListing]:
         return self.models
 
+    def broken(self) -> Sequence[ModelListing]:
+        return ()
+
+    @property
+    def away(self) -> Mapping[Path, str]:
+        return {}
+
     def resolve_alias(self, name: str) -> str:
         return self.aliases.get(name, name)
 
@@ -72,6 +79,8 @@ class _Given:
     def __init__(self, models: Sequence[Served], ready: Callable[[], Awaitable[object]]) -> None:
         self._models = models
         self._ready = ready
+
+    async def check(self, key: str) -> None: ...
 
     async def load(self, key: str) -> Served:
         await self._ready()

@@ -155,4 +155,4 @@ def test_an_error_that_may_quote_the_request_has_no_reason_of_its_own() -> None:
     of_clients = {kind for kind in kinds if issubclass(kind, errors.ClientError)}
     assert found == of_clients - own
     assert errors.BadRequest(MARKER).reason == "" == errors.ModelNotFound(MARKER).reason
-    assert errors.LoadFailed("no room\nmore").reason == "no room"
+    assert errors.LoadFailed("no room\nmore").reason == "no room more"

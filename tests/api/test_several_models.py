@@ -138,12 +138,19 @@ def test_an_alias_of_none_says_what_it_stands_for(server: ServerProcess) -> None
 
 
 def test_one_that_can_not_be_loaded_says_why_and_harms_nobody(server: ServerProcess) -> None:
-    error = assert_envelope(ask(server, "broken"), 500)
-    assert error["code"] == "model_load_failed"
+    for answer in (ask(server, "broken"), order(server, "load", "org/broken"), one(server)):
+        error = assert_envelope(answer, 500)
+        assert error["code"] == "model_load_failed"
+        assert "can't be loaded: model.safetensors is cut, or no safetens" in error["message"]
     item = told(server)["org/broken"]
-    assert item["state"] == "failed" and item["problem"]
+    assert item["state"] == "failed" and item["problem"] in error["message"]
     assert ask(server, "org/a").status_code == 200
-    assert_envelope(order(server, "load", "broken"), 500)
+    listed = server.http.get(f"{server.url}/v1/models").json()["data"]
+    assert not {"org/broken", "broken"} & {model["id"] for model in listed}
+
+
+def one(server: ServerProcess) -> httpx.Response:
+    return server.http.get(f"{server.url}/v1/models/broken")
 
 
 def test_by_hand(server: ServerProcess) -> None:
@@ -213,6 +220,26 @@ def test_one_at_a_time(directory: Path, tmp_path: Path) -> None:
             names = ["abc"[i % 3] for i in range(15)]
             found = list(pool.map(lambda name: text_of(ask(server, name).json()), names))
         assert found == [expected[name] for name in names]
+
+
+def test_nobody_leaves_for_one_that_can_not_be_loaded(directory: Path, tmp_path: Path) -> None:
+    unfit = save(tmp_path / "more" / "unfit", "llama", num_hidden_layers=1)
+    config = json.loads((unfit / "config.json").read_text())
+    (unfit / "config.json").write_text(json.dumps({**config, "num_hidden_layers": 2}))
+    sets_ = sets(directory, f"models.dirs={directory},{tmp_path / 'more'}", "models.max_loaded=1")
+    with serving("org/a", tmp_path, *sets_) as server:
+        for _ in range(3):
+            error = assert_envelope(ask(server, "unfit"), 500)
+            assert "Missing 9 parameters: model.layers.1.input_layernorm" in error["message"]
+            assert ask(server, "org/broken").status_code == 500
+            assert states(server)["org/a"] == "loaded"
+        assert told(server)["unfit"]["state"] == "failed"
+        assert server.log.count("org/a was unloaded") == 0
+        assert server.log.count("org/a was loaded") == 1
+        shutil.rmtree(tmp_path / "more")
+        wait_for(lambda: ask(server, "unfit").status_code == 404)
+        message = assert_envelope(ask(server, "unfit"), 404)["message"]
+        assert f"{tmp_path / 'more'} in models.dirs can't be read: No such file" in message
 
 
 def test_who_is_not_used_leaves_and_comes_back(directory: Path, tmp_path: Path) -> None:
@@ -313,7 +340,7 @@ def test_a_model_whose_files_are_gone_can_be_sent_away(
 def test_only_by_hand(directory: Path, tmp_path: Path) -> None:
     with serving("org/a", tmp_path, *sets(directory, "models.autoload=false")) as server:
         order(server, "load", "broken")
-        assert_envelope(ask(server, "broken"), 404)
+        assert_envelope(ask(server, "broken"), 500)
         error = assert_envelope(ask(server, "b"), 404)
         assert "omlx-server load" in error["message"]
         order(server, "load", "b")

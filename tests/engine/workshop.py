@@ -32,6 +32,7 @@ class Workshop:
         self.done: list[str] = []
         self.wrong: list[str] = []
         self.fails: dict[str, Exception] = {}
+        self.unfit: dict[str, Exception] = {}
         self.unload_fails: dict[str, Exception] = {}
         self._there: list[Made] = []
         self._loading: list[str] = []
@@ -40,6 +41,11 @@ class Workshop:
     def there(self) -> Sequence[Made]:
         """All that hold memory."""
         return tuple(self._there)
+
+    async def check(self, key: str) -> None:
+        await asyncio.sleep(self.seconds)
+        if key in self.unfit:
+            raise self.unfit[key]
 
     async def load(self, key: str) -> Made:
         self._loading.append(key)

@@ -40,3 +40,12 @@ def test_what_makes_no_sense_is_left_out(tmp_path: Path, name: str, value: objec
 
 def test_a_greedy_model_recommends_nothing(tmp_path: Path) -> None:
     assert recommended(tmp_path, {"do_sample": False, "temperature": 0.6}) == {}
+
+
+@pytest.mark.parametrize("said", ["{", "[]", "[" * 100_000])
+def test_what_the_makers_say_unreadably_is_left_out(tmp_path: Path, said: str) -> None:
+    assert recommended(tmp_path, {"temperature": 1}) and not describe(tmp_path).ignored
+    (tmp_path / "generation_config.json").write_text(said)
+    about = describe(tmp_path)
+    assert about.recommended == {}
+    assert about.ignored.startswith(f"{tmp_path / 'generation_config.json'} can't be read: ")

@@ -1,6 +1,7 @@
 """What is on the disk, whole, broken and unrelated."""
 
 import json
+import os
 import time
 from pathlib import Path
 from typing import Any
@@ -8,10 +9,11 @@ from typing import Any
 import pytest
 
 from omlx_server.core.model_files.kind import Kind
+from omlx_server.core.model_files.quantization import quantization_of
 from omlx_server.models.hub.hub import Hub
 from omlx_server.models.installed import Installed, Source, installed_models
 from omlx_server.models.locate import find_installed
-from omlx_server.models.quantization import quantization_of
+from omlx_server.models.remove import remove
 from tests.models.directories import CHAT, Places, make, make_cached, no_tensors
 
 
@@ -48,7 +50,7 @@ def test_a_model_is_described(root: Path) -> None:
 def test_weights_are_those_that_the_index_names(root: Path) -> None:
     index = json.dumps({"weight_map": {"a": "model-1.safetensors", "b": "model-2.safetensors"}})
     path = make(root / "m", model__safetensors__index__json=index)
-    assert only(root).problem == "has no model-1.safetensors"
+    assert only(root).problem == "it has no model-1.safetensors"
     (path / "model-1.safetensors").write_bytes(no_tensors(12))
     (path / "model-2.safetensors").write_bytes(no_tensors(13))
     assert (only(root).weight_bytes, only(root).problem) == (25, "")
@@ -65,10 +67,46 @@ def test_the_cache_and_broken_downloads(root: Path, hub: Hub) -> None:
     found = {m.names[0]: m for m in installed_models(Places([root], True))}
     assert list(found) == ["acme/coming", "acme/here", "acme/nothing", "acme/partial"]
     assert found["acme/here"].source is Source.HUB
-    assert found["acme/partial"].problem == "has no model*.safetensors"
+    assert found["acme/partial"].problem == "it has no model*.safetensors"
     for name in ("acme/nothing", "acme/coming"):
         assert "pull" in found[name].problem
     assert [m.names[0] for m in installed_models(Places([root]))] == ["acme/coming"]
+
+
+@pytest.mark.parametrize("below", [".", "hub"])
+def test_a_hubs_cache_among_the_directories(tmp_path: Path, hub: Hub, below: str) -> None:
+    """As a copy of one on a drive, or the one that is looked through anyway."""
+    root = tmp_path / "drive" / below
+    here = make_cached(root, "acme/here-4bit")
+    (root / "models--acme--begun" / "blobs").mkdir(parents=True)
+    (root / ".locks" / "models--acme--here").mkdir(parents=True)
+    places = Places([tmp_path / "drive"], True)
+    (found,) = installed_models(places)
+    assert (found.path, found.problem) == (here, "")
+    assert found.names == ("acme/here-4bit", "here-4bit")
+    located = find_installed("acme/here-4bit", places)
+    assert located is not None and located.path == here
+    also = make_cached(hub.root, "acme/also")
+    assert {m.path for m in installed_models(Places([hub.root], True))} == {also}
+    assert remove(found, places.dirs) > 0 and not (root / "models--acme--here-4bit").exists()
+    assert (root / "models--acme--begun").exists()
+
+
+def test_a_snapshot_that_is_whole_goes_before_main(hub: Hub) -> None:
+    """A download by a commit leaves no refs/main, and one that broke off leaves a partial one."""
+    main = make_cached(hub.root, "acme/m")
+    for age, letter in enumerate("abd"):
+        snapshot = make(main.with_name(letter * 40))
+        os.utime(snapshot, (1000 - age, 1000 - age))
+    (main.with_name("a" * 40) / "model.safetensors").unlink()
+    os.utime(main.with_name("a" * 40), (2000, 2000))
+    assert hub.cached("acme/m") == main
+    (main / "model.safetensors").unlink()
+    assert hub.cached("acme/m") == main.with_name("b" * 40)
+    (hub.folder("acme/m") / "refs" / "main").unlink()
+    assert hub.cached("acme/m") == main.with_name("b" * 40)
+    (found,) = installed_models(Places([], True))
+    assert (found.path, found.problem) == (main.with_name("b" * 40), "")
 
 
 def test_a_name_that_two_have_is_the_first_ones(root: Path, tmp_path: Path) -> None:
@@ -124,7 +162,7 @@ def test_other_layouts_are_named(root: Path) -> None:
     path = root / "m"
     path.mkdir(parents=True)
     (path / "m.Q4_K_M.gguf").touch()
-    assert only(root).problem == "has no config.json; it holds GGUF weights"
+    assert only(root).problem == "it has no config.json; it holds GGUF weights"
 
 
 def test_nothing_in_a_directory_raises(root: Path) -> None:

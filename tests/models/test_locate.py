@@ -208,3 +208,12 @@ def test_not_on_the_hub(hub_at: HubAt) -> None:
 def test_nowhere_to_download_to() -> None:
     with pytest.raises(ModelUnavailable, match="no directory"):
         locate(REPO, Places())
+
+
+def test_a_directory_that_is_away_is_named(models: Path, tmp_path: Path) -> None:
+    with pytest.raises(ModelUnavailable) as failed:
+        locate("nowhere", Places([tmp_path / "drive", models]))
+    assert f"{tmp_path / 'drive'} in models.dirs can't be read: No such file" in failed.value.hint
+    with pytest.raises(ModelUnavailable) as failed:
+        locate("nowhere", Places([Path("~/.cache/none/models"), models]))
+    assert "can't be read" not in failed.value.hint

@@ -160,9 +160,12 @@ def test_a_folder_without_a_tokenizer_is_refused(tmp_path: Path) -> None:
         Tokenizer.load(tmp_path)
 
 
-def test_a_broken_config_is_refused(tmp_path: Path) -> None:
+def test_a_broken_config_is_refused_but_for_what_makers_recommend(tmp_path: Path) -> None:
     makers.save(tmp_path, "byte_level")
+    expected = Tokenizer.load(tmp_path).eos_ids
     (tmp_path / "generation_config.json").write_text("{")
+    assert Tokenizer.load(tmp_path).eos_ids == expected
+    (tmp_path / "config.json").write_text("{")
     with pytest.raises(ModelUnavailable, match="not JSON"):
         Tokenizer.load(tmp_path)
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from omlx_server.models.installed import installed_models
 from omlx_server.models.locate import Located
 from omlx_server.settings import Settings
 from omlx_server.wiring.encoders import FoundEncoders
@@ -92,3 +93,51 @@ def test_a_model_takes_images_if_its_files_and_the_settings_let_it(
     assert [one.takes_images for one in known.known()] == [False, takes]
     known.change(settings(tmp_path / "models"))
     assert [one.takes_images for one in known.known()] == [False, True]
+
+
+def test_what_can_not_be_served_is_known_with_the_reason(
+    known: KnownModels, tmp_path: Path
+) -> None:
+    models = tmp_path / "models"
+    for name in ("cut", "odd"):
+        save_tiny(models / name, "llama")
+    (models / "cut" / "model.safetensors").write_bytes(bytes(64))
+    (models / "odd" / "config.json").write_text('{"architectures": ["WhisperModel"]}')
+    asyncio.run(known.refresh())
+    assert names(known) == ["first", "org/other"]
+    told = {one.names[0]: (one.role.kind, one.problem) for one in known.broken()}
+    assert told == {
+        "cut": ("chat", "model.safetensors is cut, or no safetensors file"),
+        "odd": ("unknown", "it is WhisperModel: no model to chat, to embed or to rank"),
+    }
+    listed = installed_models(settings(models).models)
+    assert {one.names[0]: one.problem for one in listed if one.problem} == {
+        name: problem for name, (_, problem) in told.items()
+    }
+
+
+def test_a_directory_that_is_away_is_told_once(
+    known: KnownModels, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    drive = tmp_path / "drive"
+    save_tiny(drive / "far", "llama")
+    two = {"models": {"dirs": [str(drive), str(tmp_path / "models")], "use_hf_cache": False}}
+    known.change(Settings.of(two))
+
+    async def look() -> list[str]:
+        await known.refresh(anew=True)
+        return names(known)
+
+    assert asyncio.run(look()) == ["first", "far", "org/other"]
+    drive.rename(tmp_path / "unplugged")
+    for _ in range(2):
+        assert asyncio.run(look()) == ["first", "org/other"]
+        assert known.away == {drive: "No such file or directory"}
+    why = f"{drive} in models.dirs can't be read: No such file or directory."
+    assert [one.getMessage() for one in caplog.records] == [
+        f"{why} Its models can't be loaded now."
+    ]
+    (tmp_path / "unplugged").rename(drive)
+    assert asyncio.run(look()) == ["first", "far", "org/other"] and not known.away
+    KnownModels(settings(tmp_path / "none"), located(tmp_path), FoundEncoders())
+    assert "none in models.dirs can't be read" in caplog.records[-1].getMessage()

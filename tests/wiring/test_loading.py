@@ -4,8 +4,6 @@ import asyncio
 import gc
 import json
 import re
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +12,8 @@ import pytest
 from omlx_server.api.models.served_model import ServedModel
 from omlx_server.compute.model.loader import load as load_model
 from omlx_server.core.work import Work
-from omlx_server.engine.client.engine_client import AsyncEngine
 from omlx_server.engine.model_instance import ModelInstance
 from omlx_server.errors import Conflict, LoadFailed
-from omlx_server.models.locate import Located
-from omlx_server.settings import load
-from omlx_server.wiring.encoders import FoundEncoders
-from omlx_server.wiring.known import KnownModels
-from omlx_server.wiring.loading import Loading
 from omlx_server.wiring.model_factory import InstanceFactory
 from tests.adapters import save_adapter
 from tests.api.conftest import CHATML
@@ -30,37 +22,7 @@ from tests.engine.running import collect, request
 from tests.service.made import save_small
 from tests.text import makers
 from tests.tiny_models import make_model, save_tiny
-
-FIXED = {"cache.hot_cache_only": "true", "memory.activation_reserve": "64MB"}
-
-
-@asynccontextmanager
-async def loading_of(
-    model: Path,
-    mode: str = "auto",
-    drafter: str = "",
-    reranker: Path | None = None,
-    adapter: str = "",
-) -> AsyncIterator[tuple[Loading, str]]:
-    """A loader, and the key of that model. A draft model may be beside it, or a reranker; and it
-    may have a default adapter."""
-    places = {"models.dirs": str(model.parent), "models.use_hf_cache": "false"}
-    drafts = {"speculation.mode": mode, "speculation.draft_model": drafter}
-    settings = load(overrides=FIXED | places | drafts | {"adapters.default": adapter}).settings
-    found = FoundEncoders(reranker=Located(reranker, (reranker.name,)) if reranker else None)
-    known = KnownModels(settings, Located(model, (model.name,)), found)
-    instances = InstanceFactory(settings)
-    engine = AsyncEngine(
-        lambda problem: None, instances.account, instances.close, instances.cold_report
-    )
-    await engine.start()
-    try:
-        yield (
-            Loading(engine, instances, known, lambda key, problem: None, _no_way),
-            known.first()[0].wanted.key,
-        )
-    finally:
-        await engine.stop()
+from tests.wiring.loaders import loading_of
 
 
 @pytest.mark.parametrize("broken", ["model.safetensors", "tokenizer.json"])
@@ -111,6 +73,21 @@ def test_the_reason_is_one_line(tmp_path: Path) -> None:
             await loading.unload(model)
 
     asyncio.run(scene())
+
+
+def test_makers_defaults_that_can_not_be_read_are_told_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    save_small(tmp_path / "tiny")
+    (tmp_path / "tiny" / "generation_config.json").write_text("{")
+
+    async def scene() -> None:
+        async with loading_of(tmp_path / "tiny") as (loading, key):
+            await loading.unload(await loading.load(key))
+
+    asyncio.run(scene())
+    told = [one.getMessage() for one in caplog.records if one.levelname == "WARNING"]
+    assert len([text for text in told if "generation_config.json can't be read" in text]) == 1
 
 
 def test_a_version_that_comes_during_a_load_is_not_taken_for_the_other(
@@ -305,7 +282,3 @@ def test_a_reranker_has_no_draft_model(tmp_path: Path) -> None:
         return held
 
     assert asyncio.run(weights()) == load_model(tmp_path / "ranking").weight_bytes
-
-
-async def _no_way(key: str) -> bool:
-    return False

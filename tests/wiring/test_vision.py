@@ -14,8 +14,8 @@ from omlx_server.engine.model_instance import ModelInstance
 from omlx_server.errors import how_to_install
 from omlx_server.models.locate import Located
 from omlx_server.settings import Settings
+from omlx_server.wiring.images import why_no_vision
 from omlx_server.wiring.model_factory import InstanceFactory
-from omlx_server.wiring.vision import why_no_vision
 from tests.compute.vision.recorded import save
 from tests.tiny_models import save_tiny
 

@@ -110,7 +110,7 @@ class ModelCache(TypedDict):
 
 class LiveModel(TypedDict):
     name: str
-    kind: Literal["chat", "embedding", "rerank"]
+    kind: Literal["chat", "embedding", "rerank", "unknown"]
     state: Literal["absent", "loading", "loaded", "unloading", "failed"]
     pinned: bool
     in_use: int

@@ -13,11 +13,11 @@ class AdminModel(TypedDict):
     prompts in chunks of `chunk_tokens` beside running answers, of `chunk_tokens_alone` else; null
     while it is not loaded. `adapters` are the names of its LoRA adapters in memory. `in_use` by so
     many requests; it leaves after `ttl_seconds` without any, unless that is 0. `problem`: why the
-    last try to load it failed."""
+    last try to load it failed, or why its files can't be served."""
 
     name: str
     names: list[str]
-    kind: Literal["chat", "embedding", "rerank"]
+    kind: Literal["chat", "embedding", "rerank", "unknown"]
     state: Literal["absent", "loading", "loaded", "unloading", "failed"]
     pinned: bool
     default: bool

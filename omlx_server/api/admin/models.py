@@ -44,7 +44,9 @@ async def list_models(request: Request) -> Response:
     await models.catalogue.refresh()
     memory = models.vitals.memory
     answer: AdminModels = {
-        "models": [_shape(models, known) for known in models.known()],
+        "models": [
+            _shape(models, known) for known in (*models.known(), *models.catalogue.broken())
+        ],
         "memory": {
             "limit": memory.ledger.limit if memory else 0,
             "weights": memory.ledger.weights if memory else 0,
@@ -103,7 +105,7 @@ def _shape(models: ServedModels, known: ModelListing) -> AdminModel:
         "name": known.names[0],
         "names": [*known.names, *_aliases(models, known)],
         "kind": known.role.kind,
-        "state": entry.phase.value if entry else Phase.ABSENT.value,
+        "state": (entry.phase if entry else Phase.FAILED if known.problem else Phase.ABSENT).value,
         "pinned": entry.is_pinned if entry else known.wanted.pinned,
         "default": known is first,
         "weight_bytes": _weight_bytes(model) if model is not None else None,
@@ -115,7 +117,7 @@ def _shape(models: ServedModels, known: ModelListing) -> AdminModel:
         "in_use": entry.users if entry else 0,
         "idle_seconds": _idle(entry) if entry and is_there else None,
         "ttl_seconds": known.wanted.ttl,
-        "problem": (entry.problem or None) if entry else None,
+        "problem": (entry.problem if entry else known.problem) or None,
     }
 
 

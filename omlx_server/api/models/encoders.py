@@ -16,7 +16,7 @@ class Role:
     """What a model is for. `noun`, `route` and `flag` are used in error messages: what such a model
     is called, the route that needs it, and the command-line option that serves one."""
 
-    kind: Literal["chat", "embedding", "rerank"]
+    kind: Literal["chat", "embedding", "rerank", "unknown"]
     noun: str
     route: str
     flag: str
@@ -25,6 +25,7 @@ class Role:
 CHAT = Role("chat", "a chat model", "/v1/chat/completions", "MODEL")
 EMBEDDING = Role("embedding", "an embedding model", "/v1/embeddings", "--embedding-model")
 RERANKING = Role("rerank", "a reranker", "/v1/rerank", "--reranker")
+NOTHING = Role("unknown", "a model for nothing that is known here", "", "")
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -24,6 +24,7 @@ class ModelListing:
     model may choose from; `defaults` counts for those that choose none. `template_file` is the path
     of the chat template that stands for the model's own, and `reasoning_parser` the parser of
     thoughts that stands for that of its template; each is empty where the settings name none.
+    `problem` says why the model can't be served, and is empty when it can.
     """
 
     role: Role
@@ -37,6 +38,7 @@ class ModelListing:
     defaults: RequestDefaults = field(default_factory=RequestDefaults)
     template_file: str = ""
     reasoning_parser: str = ""
+    problem: str = ""
 
 
 class Catalogue(Protocol):
@@ -51,7 +53,14 @@ class Catalogue(Protocol):
     def adapter_registry(self) -> AdapterRegistry: ...
 
     def known(self) -> Sequence[ModelListing]:
-        """The models as the last look at the disk has found them."""
+        """The models that can be served, as the last look at the disk has found them."""
+
+    def broken(self) -> Sequence[ModelListing]:
+        """The other models there, each with its `problem`."""
+
+    @property
+    def away(self) -> Mapping[Path, str]:
+        """The directories of models that could not be read at the last look, and why."""
 
     def resolve_alias(self, name: str) -> str:
         """The name for which an alias stands; any other name is returned as it is."""

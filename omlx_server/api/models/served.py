@@ -22,9 +22,17 @@ from omlx_server.core.scheduler.limits import Load
 from omlx_server.engine.messages import State, Status
 from omlx_server.engine.pool.entry import Phase
 from omlx_server.engine.pool.pool import ModelPool
-from omlx_server.errors import AdapterNotFound, AdapterUnusable, BadRequest, ModelNotFound
+from omlx_server.errors import (
+    AdapterNotFound,
+    AdapterUnusable,
+    BadRequest,
+    LoadFailed,
+    ModelNotFound,
+    OmlxError,
+)
 from omlx_server.models.adapters.registry import NONE
 from omlx_server.models.hub.names import hub_name
+from omlx_server.models.locate import about_away
 
 _LATEST = "latest"
 _TAG = f":{_LATEST}"
@@ -232,9 +240,10 @@ class ServedModels:
         return lease.model
 
     async def _sought(self, find: Callable[[], ModelListing | None]) -> ModelListing | None:
-        """What `find` finds, if need be after another look at the disk."""
+        """What `find` finds, after another look at the disk unless that is loaded: its files may
+        have gone."""
         found = find()
-        if found is None:
+        if found is None or not self._is_loaded(found):
             await self.catalogue.refresh()
             found = find()
         return found
@@ -257,7 +266,7 @@ class ServedModels:
         found = [known for known in self.known() if name in known.names]
         return sorted(found, key=lambda known: known.names[0] != name)
 
-    def _missing(self, name: str | None, role: Role) -> BadRequest | ModelNotFound:
+    def _missing(self, name: str | None, role: Role) -> OmlxError:
         names = [n for k in self.catalogue.known() if k.role is role for n in k.names]
         hint = encoders.hint_for(role, names)
         if name is None:
@@ -269,11 +278,16 @@ class ServedModels:
             return encoders.for_another_route(name, roles, role, hint)
         return self._unknown(name, hint)
 
-    def _unknown(self, name: str, hint: str) -> ModelNotFound:
+    def _unknown(self, name: str, hint: str) -> LoadFailed | ModelNotFound:
         meant = self.catalogue.resolve_alias(name)
+        called = (meant, str(hub_name(meant)), meant.rpartition(":")[0])
+        for model in self.catalogue.broken():
+            if not set(model.names).isdisjoint(called):
+                return LoadFailed(f"the model '{name[:200]}' can't be loaded: {model.problem}")
         why = f": the name stands for '{meant}', which is not here" if meant != name else ""
         if (of_hub := hub_name(meant)) is not None:
             hint = f"If the hub has it, `omlx-server pull {of_hub}` gets it. {hint}"
+        missing = about_away(self.catalogue.away)
         return ModelNotFound(
-            f"The model '{name[:200]}' does not exist{why}. {hint}".strip(), param="model"
+            f"The model '{name[:200]}' does not exist{why}. {missing} {hint}".strip(), param="model"
         )

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from omlx_server.core.model_files.parser_signs import reasoning_parser_of
+from omlx_server.core.model_files.quantization import own_quantization, quantization_of
 from omlx_server.errors import ConfigError, ModelUnavailable
 from omlx_server.models import layout
 from omlx_server.models.kind import read_json
-from omlx_server.models.quantization import quantization_of
 from omlx_server.models.safetensors_header import Tensor, read_header
 from omlx_server.models.tokenizer_files import TokenizerFiles, read_template
 from omlx_server.text.fill_in import FILL_IN
@@ -165,8 +165,7 @@ def _supports_tools(template: str) -> bool:
 
 def _parameters(directory: Path, config: Mapping[str, Any]) -> int:
     """How many parameters the files of weights have; 0 where one can't be read."""
-    said = config.get("quantization")
-    group = said.get("group_size") if isinstance(said, dict) else None
+    group = own_quantization(config).get("group_size")
     size = group if type(group) is int and group > 0 else _GROUP_SIZE
     tensors: dict[str, Tensor] = {}
     try:

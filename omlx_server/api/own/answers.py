@@ -50,7 +50,7 @@ class LoadedHealth(TypedDict):
     """A model in memory; `kind` is what it is for."""
 
     model: str
-    kind: Literal["chat", "embedding", "rerank"]
+    kind: Literal["chat", "embedding", "rerank", "unknown"]
 
 
 class ConfigHealth(TypedDict):

@@ -71,5 +71,4 @@ def _document(done: Pulled) -> dict[str, object]:
 def _disk_bytes(model: Located) -> int:
     """The bytes of a model on the disk. A snapshot in Hugging Face's cache consists of links; the
     files are elsewhere in the folder of the repository, so that is measured."""
-    folder = hub.HUB.folder(model.names[0])
-    return size_of(folder if model.path.is_relative_to(folder) else model.path)
+    return size_of(hub.folder_of(model.path))

@@ -18,7 +18,7 @@ from omlx_server.compute.cluster.unblocking import PATIENCE_SECONDS, Unblocking
 from omlx_server.compute.hardware import device
 from omlx_server.core.cluster.commands import Command
 from omlx_server.core.cluster.hosts import Devices
-from omlx_server.errors import ModelUnavailable, first_line
+from omlx_server.errors import ModelUnavailable, one_line
 
 
 def _nobody(command: Command) -> None:
@@ -98,7 +98,7 @@ def form(
             try:
                 group = mx.distributed.init(strict=True, backend=backend)
             except (RuntimeError, ValueError) as error:
-                why = first_line(error)
+                why = one_line(error)
                 message = f"rank {rank} can't connect with the others: {why}"
                 raise ModelUnavailable(message) from error
     if unblocking is not None and unblocking.was_late:

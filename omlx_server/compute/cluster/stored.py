@@ -19,6 +19,8 @@ import mlx.core as mx
 import numpy as np
 from numpy.typing import NDArray
 
+from omlx_server.compute.weights.files import weight_files
+
 _LENGTH_BYTES = 8
 _BATCH_BYTES = 16 << 20
 # Shorter gaps between pieces are read too.
@@ -50,10 +52,10 @@ class Slice:
 
 
 def stored_arrays(directory: Path) -> Mapping[str, StoredArray]:
-    """The arrays in a directory's model*.safetensors by name, without names that occur twice.
+    """The arrays in a directory's files of weights by name, without names that occur twice.
     Raises OSError or ValueError for a file that can't be read."""
     found, twice = dict[str, StoredArray](), set[str]()
-    for file in directory.glob("model*.safetensors"):
+    for file in weight_files(directory):
         with file.open("rb") as opened:
             length = int.from_bytes(opened.read(_LENGTH_BYTES), "little")
             header = json.loads(opened.read(length))

@@ -25,7 +25,7 @@ from omlx_server.core.memory.encoder import (
     terms,
 )
 from omlx_server.core.work import Work, finish
-from omlx_server.errors import first_line
+from omlx_server.errors import one_line
 
 _log = logging.getLogger(__name__)
 
@@ -54,7 +54,7 @@ def planning(backbone: Backbone, head: Head, pad_id: int, max_tokens: int) -> Wo
     try:
         found = fitted(replace(shape, layers=_LAYERS), probes)
     except ValueError as error:
-        _log.warning("the memory of a pass is bounded, not measured: %s", first_line(error))
+        _log.warning("the memory of a pass is bounded, not measured: %s", one_line(error))
         return EncoderPlan(shape, STRUCTURAL)
     return replace(found, shape=shape)
 

@@ -14,7 +14,8 @@ from mlx_lm.models.qwen3 import ModelArgs, Qwen3Model
 
 from omlx_server.compute.embed.batch import Batch, Forward
 from omlx_server.core.memory.encoder import EncoderShape
-from omlx_server.errors import ModelUnavailable, first_line
+from omlx_server.core.model_files.quantization import own_quantization
+from omlx_server.errors import ModelUnavailable, one_line
 
 
 class Qwen3:
@@ -69,9 +70,8 @@ def make_body(config: Mapping[str, Any], weights: Mapping[str, mx.array]) -> nn.
     try:
         body: nn.Module = Qwen3Model(ModelArgs.from_dict(dict(config)))
     except (TypeError, ValueError, KeyError) as error:
-        raise ModelUnavailable(f"config.json: {first_line(error)}") from error
-    quantization = config.get("quantization")
-    if isinstance(quantization, Mapping):
+        raise ModelUnavailable(f"config.json: {one_line(error)}") from error
+    if quantization := own_quantization(config):
         _quantise(body, quantization, weights)
     return body
 

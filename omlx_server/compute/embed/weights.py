@@ -1,11 +1,11 @@
 """Finds the weights of encoders in safetensors files. Mlx thread."""
 
 from pathlib import Path
-from typing import Any
 
 import mlx.core as mx
 
-from omlx_server.errors import ModelUnavailable, first_line
+from omlx_server.compute.weights.files import lazy_weights
+from omlx_server.errors import ModelUnavailable
 
 # In the files of a model with a head, names of the other weights begin with one of these.
 _PREFIXES = ("bert.", "roberta.", "model.")
@@ -14,15 +14,9 @@ _OLD_NAMES = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNor
 
 
 def read_weights(directory: Path) -> dict[str, mx.array]:
-    """All arrays of model*.safetensors, still lazy, by the names that our modules give them. Raises
+    """All weights of a directory, as lazy arrays, by the names that our modules give them. Raises
     ModelUnavailable if there are none or a file can't be opened."""
-    weights: dict[str, mx.array] = {}
-    for path in sorted(directory.glob("model*.safetensors")):
-        try:
-            loaded: Any = mx.load(str(path))
-        except (OSError, ValueError, RuntimeError) as error:
-            raise ModelUnavailable(f"can't read {path}: {first_line(error)}") from error
-        weights.update({_plain(name): array for name, array in loaded.items()})
+    weights = {_plain(name): array for name, array in lazy_weights(directory).items()}
     if not weights:
         raise ModelUnavailable(f"{directory} has no model*.safetensors")
     return weights

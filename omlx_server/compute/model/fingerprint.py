@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from omlx_server.compute.model.notes import Allowed, always, read, write
+from omlx_server.compute.weights.files import weight_files
 
 _log = logging.getLogger(__name__)
 _SAMPLE_BYTES = 1 << 16
@@ -36,7 +37,7 @@ def fingerprint(
         digest.update(f"{file.name}\0".encode() + file.read_bytes())
     noted = read(notes) if notes else {}
     known = dict(noted)
-    for file in sorted(path.glob("*.safetensors")):
+    for file in weight_files(path):
         content = _content(file, known) if notes or whole else _samples(file)
         digest.update(f"{file.name}\0{file.stat().st_size}\0{content}\0".encode())
     kept = {name: note for name, note in known.items() if Path(name).exists()}
@@ -48,7 +49,7 @@ def fingerprint(
 def file_states(path: Path) -> dict[str, list[int]]:
     """Size in bytes, times and inode of each file that the fingerprint of a model covers,
     by its name: they change when a file does. Raises OSError as `fingerprint`."""
-    files = (file for end in ("json", "jinja", "safetensors") for file in path.glob(f"*.{end}"))
+    files = [*path.glob("*.json"), *path.glob("*.jinja"), *weight_files(path)]
     return {file.name: _state(file) for file in files}
 
 

@@ -19,6 +19,7 @@ from omlx_server.compute.architectures.heads import (
 from omlx_server.compute.architectures.special import architecture_of
 from omlx_server.compute.caches import new_caches
 from omlx_server.compute.codecs.registry import codec_of
+from omlx_server.compute.weights.files import lazy_weights
 
 Weights = dict[str, mx.array]
 
@@ -33,7 +34,7 @@ def with_heads(model: nn.Module, config: Mapping[str, Any], path: Path) -> Heade
     style = STYLES.get(architecture_of(model))
     if style is None:
         return None
-    stored = _stored(path)
+    stored = lazy_weights(path)
     named = _named(_of_heads(stored, model), style)
     if not named:
         return None
@@ -55,14 +56,6 @@ def _made(model: nn.Module, style: HeadsStyle) -> Heads:
     number = getattr(args, "full_attention_interval", args.num_hidden_layers + 1) - 1
     layer = type(body.model.layers[-1])(args, number)
     return Heads(layer, args.hidden_size, args.rms_norm_eps, style)
-
-
-def _stored(path: Path) -> Weights:
-    """All weights of a directory, as lazy arrays."""
-    found: Weights = {}
-    for file in sorted(path.glob("model*.safetensors")):
-        found.update(mx.load(str(file)))  # type: ignore[arg-type]
-    return found
 
 
 def _of_heads(stored: Weights, model: nn.Module) -> Weights:

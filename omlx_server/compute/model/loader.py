@@ -28,7 +28,9 @@ from omlx_server.compute.vision.families import family_of
 from omlx_server.compute.vision.rope import use_axes
 from omlx_server.compute.vision.vision import Vision
 from omlx_server.compute.vision.weights import loading_tower
+from omlx_server.compute.weights.files import view_of
 from omlx_server.compute.weights.reading import of_model, reading
+from omlx_server.core.model_files.quantization import own_quantization
 from omlx_server.core.speculation.verifies import Verifies
 from omlx_server.core.work import Work, finish
 from omlx_server.errors import ModelUnavailable
@@ -201,12 +203,17 @@ def _open(
     arrays as they are in its files, by their names there."""
 
     def classes(config: dict[str, Any]) -> tuple[Callable[[Any], nn.Module], Any]:
+        if quantization := own_quantization(config):
+            config["quantization"] = quantization
         made, args = idefics3.classes(config) or gemma3.classes(config) or _get_classes(config)
         return (made if tell is None else _telling(made, tell)), args
 
     try:
-        opened: tuple[nn.Module, dict[str, Any]]
-        opened = load_model(path, lazy=True, trust_remote_code=False, get_model_classes=classes)
+        with view_of(path) as files:
+            opened: tuple[nn.Module, dict[str, Any]]
+            opened = load_model(
+                files, lazy=True, trust_remote_code=False, get_model_classes=classes
+            )
     except SystemExit as error:  # mlx-lm's olmo exits without the package that it needs
         raise ImportError("its class in mlx-lm needs a package that is not installed") from error
     return opened

@@ -30,7 +30,7 @@ from omlx_server.core.memory.features import decode_terms, prefill_terms
 from omlx_server.core.memory.kv import GROWTH, cache_bytes
 from omlx_server.core.memory.shape import Decode, ModelShape, Prefill
 from omlx_server.core.work import Work
-from omlx_server.errors import first_line
+from omlx_server.errors import one_line
 
 P = TypeVar("P", Prefill, Decode)
 
@@ -69,7 +69,7 @@ def calibrating(loaded: LoadedModel, shape: ModelShape) -> Work[Coefficients]:
     try:
         return (yield from _Calibration(loaded, shape).run())
     except (CannotFill, RuntimeError, TypeError, ValueError) as error:
-        _log.warning("the memory of a step is bounded, not measured: %s", first_line(error))
+        _log.warning("the memory of a step is bounded, not measured: %s", one_line(error))
         return STRUCTURAL
     finally:
         mx.clear_cache()

@@ -23,7 +23,7 @@ from omlx_server.compute.planning.probe import Bench
 from omlx_server.core.chunk_sizes import ALONE_SECONDS
 from omlx_server.core.memory.shape import Prefill
 from omlx_server.core.work import Work
-from omlx_server.errors import first_line
+from omlx_server.errors import one_line
 
 _log = logging.getLogger(__name__)
 
@@ -52,7 +52,7 @@ def timing(
     try:
         times = yield from _measuring(Bench(loaded), sizes)
     except (CannotFill, RuntimeError, TypeError, ValueError) as error:
-        _log.warning("the size of chunks is a default, not measured: %s", first_line(error))
+        _log.warning("the size of chunks is a default, not measured: %s", one_line(error))
         return None
     finally:
         mx.clear_cache()

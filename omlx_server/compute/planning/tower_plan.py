@@ -22,7 +22,7 @@ from omlx_server.compute.vision.towers.grids import Grid
 from omlx_server.compute.vision.vision import pass_over
 from omlx_server.core.memory.encoder import STRUCTURAL, EncoderPlan, EncoderShape, terms
 from omlx_server.core.work import Work, finish
-from omlx_server.errors import first_line
+from omlx_server.errors import one_line
 
 _log = logging.getLogger(__name__)
 
@@ -65,7 +65,7 @@ def _probing(tower: Tower) -> Work[tuple[float, float]]:
     try:
         return fitted(tower.shape, probes)
     except ValueError as error:
-        _log.warning("the memory of a tower is bounded, not measured: %s", first_line(error))
+        _log.warning("the memory of a tower is bounded, not measured: %s", one_line(error))
         return STRUCTURAL
 
 

@@ -10,9 +10,9 @@ import mlx.nn as nn
 from mlx_lm.utils import infer_quant_config
 
 from omlx_server.compute.vision.families import Family, Tower
+from omlx_server.compute.weights.files import lazy_weights
 from omlx_server.compute.weights.filling import filling
 from omlx_server.core.work import Work
-from omlx_server.errors import ModelUnavailable, first_line
 
 Weights = dict[str, mx.array]
 
@@ -29,21 +29,8 @@ def loading_tower(family: Family, config: Mapping[str, Any], directory: Path) ->
             weights are missing, left over, or of another shape.
     """
     tower = family.make(config)
-    yield from filling_tower(tower, renamed(stored(directory), family), directory)
+    yield from filling_tower(tower, renamed(lazy_weights(directory), family), directory)
     return tower  # type: ignore[no-any-return]
-
-
-def stored(directory: Path) -> Weights:
-    """All tensors of a directory's model*.safetensors, as lazy arrays. Raises ModelUnavailable if a
-    file can't be read."""
-    found: Weights = {}
-    for file in sorted(directory.glob("model*.safetensors")):
-        try:
-            loaded: Any = mx.load(str(file))
-        except (OSError, ValueError, RuntimeError) as error:
-            raise ModelUnavailable(f"can't read {file}: {first_line(error)}") from error
-        found.update(loaded)
-    return found
 
 
 def renamed(tensors: Mapping[str, mx.array], family: Family) -> Weights:

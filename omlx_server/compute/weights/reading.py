@@ -33,7 +33,7 @@ def reading(model: nn.Module, path: Path) -> Work[None]:
 
 def of_model(path: Path, work: Callable[[], T]) -> T:
     """Do `work` with a model's own class and files, which may raise anything, and return its
-    result. Every error is raised as ModelUnavailable, with its first line."""
+    result. Every error is raised as ModelUnavailable, with its message."""
     done = guarded(work)
     if not isinstance(done, Crash):
         return done

@@ -15,7 +15,7 @@ from pathlib import Path
 from omlx_server.compute.cluster.ranks import Ranks, form
 from omlx_server.compute.cluster.splitting import split
 from omlx_server.compute.model.loader import open_lazily
-from omlx_server.errors import ModelUnavailable, first_line
+from omlx_server.errors import ModelUnavailable, one_line
 
 
 def main() -> int:
@@ -26,7 +26,7 @@ def main() -> int:
     try:
         ranks = form(order["addresses"], 0, order["backend"], order["rdma"])
     except (ModelUnavailable, OSError) as error:
-        sys.stderr.write(f"{first_line(error)}\n")
+        sys.stderr.write(f"{one_line(error)}\n")
         return 1
     seconds = [ranks.time_sums(nbytes, rounds) for nbytes, rounds in order["sums"]]
     why = why_not_split(Path(order["model"]), ranks)

@@ -19,7 +19,7 @@ from typing import Any
 
 from omlx_server.core.cluster.handshake import Alive
 from omlx_server.engine.cluster import wire
-from omlx_server.errors import first_line
+from omlx_server.errors import one_line
 
 _log = logging.getLogger(__name__)
 _ALIVE_SECONDS = 1.0
@@ -89,7 +89,7 @@ class Link:
         try:
             self._connection.send_bytes(wire.written(message))
         except OSError as error:
-            raise LinkFailed(f"the connection has ended: {first_line(error)}") from error
+            raise LinkFailed(f"the connection has ended: {one_line(error)}") from error
 
     def hear(self, seconds: float = _AUTHENTICATION_SECONDS) -> Any:
         """The next message, before `start`. Raises LinkFailed when no whole one comes in so many
@@ -100,7 +100,7 @@ class Link:
             except (OSError, EOFError, wire.BadMessage) as error:
                 if late.is_set():
                     raise LinkFailed(f"no word came for {seconds:.0f} s") from error
-                raise LinkFailed(f"the connection has ended: {first_line(error)}") from error
+                raise LinkFailed(f"the connection has ended: {one_line(error)}") from error
 
     def wait_until_ended(self, seconds: float) -> None:
         """Wait until the other end has closed the connection, for so many seconds at most."""
@@ -180,7 +180,7 @@ def connect(address: tuple[str, int], secret: bytes, lost: Callable[[str], None]
     try:
         peer = socket.create_connection(address, timeout=_AUTHENTICATION_SECONDS)
     except OSError as error:
-        raise LinkFailed(f"nobody listens there: {first_line(error)}") from error
+        raise LinkFailed(f"nobody listens there: {one_line(error)}") from error
     return authenticated(peer, secret, lost, first=False)
 
 
@@ -200,7 +200,7 @@ def authenticated(
         connection = Connection(os.dup(peer.fileno()))
     except OSError as error:  # this process has no descriptor left
         peer.close()
-        raise LinkFailed(f"it can't be authenticated: {first_line(error)}") from error
+        raise LinkFailed(f"it can't be authenticated: {one_line(error)}") from error
     steps = (deliver_challenge, answer_challenge)
     with _hanging_up_after(seconds, peer) as late:
         try:

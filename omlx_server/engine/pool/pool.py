@@ -8,10 +8,9 @@ meanwhile wait until that one is loaded.
 
 import asyncio
 import logging
-import sys
 import time
-from collections.abc import Callable, Coroutine, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -30,8 +29,10 @@ _GOING_DOWN = Unavailable("the server is shutting down")
 
 
 class Loader(Protocol[M]):
-    """Loads the model of a key, and unloads it."""
+    """Loads the model of a key, and unloads it. `check` raises what would prevent the load, as far
+    as that is known without it."""
 
+    async def check(self, key: str) -> None: ...
     async def load(self, key: str) -> M: ...
     async def unload(self, model: M) -> None: ...
 
@@ -210,11 +211,8 @@ class ModelPool(Generic[M]):
     async def _load(self, entry: Entry[M]) -> None:
         entry.phase, entry.problem = Phase.LOADING, ""
         begun = time.monotonic()
-        try:
+        with _failing(entry):
             entry.model = await self.loader.load(entry.wanted.key)
-        finally:
-            if entry.model is None:
-                entry.phase, entry.problem = Phase.FAILED, str(sys.exception())
         _log.info("%s was loaded in %.1f s", entry.wanted, time.monotonic() - begun)
         entry.phase, entry.used = Phase.LOADED, time.monotonic()
         entry.loads += 1
@@ -227,6 +225,9 @@ class ModelPool(Generic[M]):
         found = plan(self._residents(), wanted.nbytes, self.rules())
         if found.never:
             raise NoRoom(f"there is not enough memory for this model: {found.never}")
+        if found.going:
+            with _failing(entry):  # nobody leaves for a model that can't come
+                await self.loader.check(wanted.key)
         going = [self._entries[key] for key in found.going]
         if not await self._drained(going, _DRAIN_SECONDS, lambda: entry.is_wanted):
             raise Unavailable(
@@ -311,6 +312,16 @@ class ModelPool(Generic[M]):
     def _residents(self) -> list[Resident]:
         entries = self._entries.values()
         return [e.resident(self.live(e.model)) for e in entries if e.model is not None]
+
+
+@contextmanager
+def _failing(entry: Entry[Any]) -> Iterator[None]:
+    """Note an error of the block as what prevents a load."""
+    try:
+        yield
+    except BaseException as error:
+        entry.phase, entry.problem = Phase.FAILED, str(error)
+        raise
 
 
 def _reopen(entries: Sequence[Entry[Any]]) -> None:

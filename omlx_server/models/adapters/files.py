@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from omlx_server.core.adapters import CONFIG, SIDES, WEIGHTS, Adapter, Shapes, digest_of
-from omlx_server.errors import AdapterUnusable, first_line
+from omlx_server.errors import AdapterUnusable, one_line
 from omlx_server.models import json_file
 from omlx_server.models.safetensors_header import Header, Tensor, header_of
 
@@ -54,7 +54,7 @@ def _usable(name: str) -> Iterator[None]:
     except FileNotFoundError as error:
         raise _unusable(name, f"it has no {Path(error.filename).name}") from None
     except json_file.PROBLEMS as error:
-        reason = error.strerror if isinstance(error, OSError) else first_line(error)
+        reason = error.strerror if isinstance(error, OSError) else one_line(error)
         raise _unusable(name, reason or "it can't be read") from error
 
 

@@ -31,7 +31,7 @@ from huggingface_hub.utils import (
     tqdm,
 )
 
-from omlx_server.errors import FetchFailed, ModelUnavailable, first_line
+from omlx_server.errors import FetchFailed, ModelUnavailable, one_line
 from omlx_server.models import layout
 from omlx_server.models.hub.names import MAIN
 from omlx_server.models.hub.remote import Remote, RemoteFile
@@ -44,6 +44,14 @@ OFFLINE_HINT = "Check the network, or give the directory of a model that is alre
 _RETRY_HINT = "Try again. If it stays so, look at the disk, or set models.dirs to another one."
 _ASK_SECONDS = 15.0
 _PAUSES = (1.0, 2.0, 4.0, 8.0)
+# What comes may be no JSON, and the environment may name a proxy of an unknown kind: ValueError.
+_NO_NETWORK = (
+    LocalEntryNotFoundError,
+    IncompleteSnapshotError,
+    HTTPError,
+    ConnectionError,
+    ValueError,
+)
 
 
 class NoNetwork(FetchFailed):
@@ -75,16 +83,33 @@ class Hub:
         return self.cache_dir or Path(constants.HF_HUB_CACHE)
 
     def cached(self, repo_id: str) -> Path | None:
-        """The newest complete snapshot of a model in the cache, or None. Never uses the network."""
+        """A complete snapshot of a model in the cache, or None. Never uses the network."""
         directory = self.snapshot(repo_id)
         return directory if directory is not None and layout.is_complete(directory) else None
 
     def snapshot(self, repo_id: str) -> Path | None:
-        """The newest snapshot of a model in the cache, even if weights are missing; None without
-        one. Never uses the network."""
+        """The snapshot of main in the cache; where it is not whole or not known as main, the newest
+        one that is whole. If none is, that of main all the same, or None. Never uses the
+        network."""
+        main = self._snapshot(repo_id, MAIN)
+        if main is not None and layout.is_complete(main):
+            return main
+        others = (self._snapshot(repo_id, commit) for commit in self._commits(repo_id))
+        return next((path for path in others if path and layout.is_complete(path)), main)
+
+    def _commits(self, repo_id: str) -> list[str]:
+        """The commits of which the cache has a snapshot, the newest first."""
+        try:
+            found = list((self.folder(repo_id) / "snapshots").iterdir())
+            return [path.name for path in sorted(found, key=_modified, reverse=True)]
+        except OSError:
+            return []
+
+    def _snapshot(self, repo_id: str, revision: str) -> Path | None:
         try:
             path = snapshot_download(
                 repo_id,
+                revision=revision,
                 cache_dir=self.cache_dir,
                 local_files_only=True,
                 allow_patterns=list(ALLOWED_FILES),
@@ -96,8 +121,8 @@ class Hub:
 
     def cached_ids(self) -> list[str]:
         """The ids (org/name) of all models of which the cache holds something."""
-        names = (path.name for path in sorted(self.root.glob("models--*--*")))
-        return ["/".join(name.split("--", 2)[1:]) for name in names]
+        found = (repo_id_of(path) for path in sorted(self.root.glob("models--*--*")))
+        return [repo_id for repo_id in found if repo_id]
 
     def folder(self, repo_id: str) -> Path:
         """Where the cache keeps a model, with `blobs`, `snapshots` and `refs`."""
@@ -173,6 +198,22 @@ class Hub:
             shutil.rmtree(self.folder(repo_id))
 
 
+def repo_id_of(folder: Path) -> str:
+    """The id of the model that a hub's cache keeps in a folder; empty for any other folder."""
+    kind, _, name = folder.name.partition("--")
+    return name.replace("--", "/", 1) if kind == "models" and "--" in name else ""
+
+
+def folder_of(path: Path) -> Path:
+    """The folder in which a hub's cache keeps the model of a snapshot; any other path as it is."""
+    folder = path.parent.parent
+    return folder if path.parent.name == "snapshots" and repo_id_of(folder) else path
+
+
+def _modified(path: Path) -> float:
+    return path.stat().st_mtime
+
+
 @contextmanager
 def explained(repo_id: str) -> Iterator[None]:
     """Turn what goes wrong between us and the hub into ModelUnavailable, with a message for
@@ -200,15 +241,15 @@ def explained(repo_id: str) -> Iterator[None]:
         ) from error
     except HfHubHTTPError as error:
         raise FetchFailed(
-            f"Could not download {repo_id}: {first_line(error)}",
+            f"Could not download {repo_id}: {one_line(error)}",
             hint="Try again later: the hub itself says this.",
         ) from error
-    except (LocalEntryNotFoundError, IncompleteSnapshotError, HTTPError, ConnectionError) as error:
+    except _NO_NETWORK as error:
         raise NoNetwork(
-            f"Could not download {repo_id}: {first_line(error)}", hint=OFFLINE_HINT
+            f"Could not download {repo_id}: {one_line(error)}", hint=OFFLINE_HINT
         ) from error
     except OSError as error:
-        reason = error.strerror or first_line(error)
+        reason = error.strerror or one_line(error)
         raise FetchFailed(f"Could not download {repo_id}: {reason}", hint=_RETRY_HINT) from error
 
 

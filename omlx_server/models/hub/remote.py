@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from omlx_server.core.model_files.kind import Kind, architecture_of
+from omlx_server.core.model_files.quantization import foreign_method
 from omlx_server.errors import ModelUnavailable
 from omlx_server.models import layout
 from omlx_server.models.kind import kind_in, read_json
-from omlx_server.models.quantization import foreign_method
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from huggingface_hub.errors import HfHubHTTPError, HTTPError
 from huggingface_hub.utils import build_hf_headers, hf_raise_for_status
 
 from omlx_server.core.model_files.kind import kind_of
-from omlx_server.errors import FetchFailed, first_line
+from omlx_server.errors import FetchFailed, one_line
 from omlx_server.models.hub import hub
 from omlx_server.models.hub.remote import unfit_for_serving
 
@@ -55,11 +55,11 @@ def search(text: str, most: int) -> list[Found]:
         return [_found(model) for model in answer.json()]
     except (HfHubHTTPError, ValueError, TypeError, LookupError, AttributeError) as error:
         raise FetchFailed(
-            f"The hub can't search: {first_line(error)}", hint="Try again later."
+            f"The hub can't search: {one_line(error)}", hint="Try again later."
         ) from error
     except (HTTPError, OSError) as error:
         raise FetchFailed(
-            f"The hub can't be reached: {first_line(error)}",
+            f"The hub can't be reached: {one_line(error)}",
             hint="Check the network; `omlx-server search` without a text needs none.",
         ) from error
 

@@ -27,7 +27,7 @@ from omlx_server.engine.cluster.link import (
     authenticated,
     hang_up,
 )
-from omlx_server.errors import UsageError, first_line
+from omlx_server.errors import UsageError, one_line
 from omlx_server.wiring.cluster.new_connections import NewConnections
 from omlx_server.wiring.cluster.options import GatheringOptions
 from omlx_server.wiring.cluster.output import log_output
@@ -106,7 +106,7 @@ class Gathering:
         try:
             self._listener = socket.create_server((ip, port))
         except OSError as error:
-            why = first_line(error)
+            why = one_line(error)
             raise UsageError(f"rank 0 can't listen at {ip} port {port}: {why}") from error
         address = f"{ip}:{self._listener.getsockname()[1]}"
         _log.info("the cluster's ranks are awaited at %s", address)
@@ -197,7 +197,7 @@ class Gathering:
                     member.process = process
                     why = log_output(process, member.rank)
             except OSError as error:
-                why = first_line(error)
+                why = one_line(error)
             if self._formed or self._ended.is_set():
                 return
             refused = member.state.status is RankStatus.REFUSED
@@ -215,7 +215,7 @@ class Gathering:
                 peer, address = self._listener.accept()
             except OSError as error:  # it is closed, or this process has no descriptor left
                 if not self._ended.wait(_ACCEPT_AGAIN_SECONDS):
-                    _log.warning("no rank can be met: %s", first_line(error))
+                    _log.warning("no rank can be met: %s", one_line(error))
                 continue
             connections.begin(peer, address[0])
 

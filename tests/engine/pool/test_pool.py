@@ -62,6 +62,26 @@ def test_a_failed_load_reaches_all_who_wait_and_the_next_one_tries_again() -> No
     play(scene)
 
 
+def test_nothing_leaves_for_one_that_can_not_be_loaded() -> None:
+    async def scene() -> None:
+        place = Place(ONE)
+        await place.use("a")
+        place.shop.unfit["b"] = OSError("its header is cut")
+        for _ in range(3):
+            assert str(await error_of(place.use("b"))) == "its header is cut"
+            entry = place.pool.entry("b")
+            assert entry is not None
+            assert (entry.phase, entry.problem) == (Phase.FAILED, "its header is cut")
+            await place.use("a")
+        assert place.shop.done == ["+a"]
+        del place.shop.unfit["b"]
+        await place.use("b")
+        assert place.shop.done == ["+a", "-a", "+b"]
+        await place.quiet("ab")
+
+    play(scene)
+
+
 def test_nothing_leaves_for_one_that_nobody_waits_for_any_more() -> None:
     async def scene() -> None:
         place = Place(TWO)

@@ -32,6 +32,14 @@ def quantization_of(config: Mapping[str, Any]) -> str:
     return " ".join(words)
 
 
+def own_quantization(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """MLX's table of how the weights are quantised; empty for none, or for a method of others.
+    Some programs leave only its copy for transformers."""
+    copied = _table(config, "quantization_config")
+    is_ours = "quant_method" not in copied and {"bits", "group_size"} <= copied.keys()
+    return _table(config, "quantization") or (copied if is_ours else {})
+
+
 def foreign_method(config: Mapping[str, Any]) -> str:
     """The name of a quantisation that mlx-lm can't load; empty for any other."""
     if _table(config, "quantization"):
