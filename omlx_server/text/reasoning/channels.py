@@ -59,7 +59,10 @@ def frame(
     text += f"call: {' | '.join(calls)}\n" if functions else ""
     schemas = [function.parameters for function in functions]
     symbols = symbols_allowed(schemas)
-    return GrammarSpec(Kind.TOOLS, text, "tools", trusted=not functions, symbols=symbols)
+    places = tuple(function.param for function in functions)
+    return GrammarSpec(
+        Kind.TOOLS, text, "tools", trusted=not functions, symbols=symbols, places=places
+    )
 
 
 _MARKERS = ("channel", "message", "constrain", "end", "start")
