@@ -1,9 +1,9 @@
 """Turns a Lark grammar of a text into one of the same text inside a JSON string. Pure.
 
 Each terminal is rewritten to match what JSON writes for its characters: `\\n` for a new line, `\\"`
-for a quote. The engine's lexer would not know where such a terminal ends: behind a backslash it may go
-on, or another may begin. So all rules become one terminal, which only a grammar without recursion
-allows. The regular expressions are those of Rust's regex crate.
+for a quote. The engine's lexer would not know where such a terminal ends: behind a backslash it
+may go on, or another may begin. So all rules become one terminal, which only a grammar without
+recursion allows. The regular expressions are those of Rust's regex crate.
 """
 
 import json
