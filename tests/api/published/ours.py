@@ -39,7 +39,6 @@ OURS = {
             "Logprob.bytes",
             "LogprobTopLogprob.bytes",
             "ResponseCustomToolCall.status",
-            "ChoiceDeltaToolCall.custom",
         ),
         OPENAI,
     ),

@@ -44,13 +44,27 @@ _RENAMED = {
 
 
 def chat(data: Json) -> Any:
-    fits(data, OPENAI, "CreateChatCompletionResponse")
+    fits(_without_custom(data, "message"), OPENAI, "CreateChatCompletionResponse")
     return judged(ChatCompletion, data)
 
 
 def chat_chunk(data: Json) -> Any:
-    fits(_ended(data), OPENAI, "CreateChatCompletionStreamResponse")
-    return judged(ChatCompletionChunk, data)
+    """Neither the document nor the package has the type of a custom call in a chunk, which OpenAI
+    sends."""
+    known = _without_custom(data, "delta")
+    fits(_ended(known), OPENAI, "CreateChatCompletionStreamResponse")
+    return judged(ChatCompletionChunk, known)
+
+
+def _without_custom(data: Json, field: str) -> Json:
+    """A chat or a chunk without its custom calls."""
+    return {**data, "choices": [_function_calls(choice, field) for choice in data["choices"]]}
+
+
+def _function_calls(choice: Json, field: str) -> Json:
+    calls = choice[field].get("tool_calls", [])
+    known = [call for call in calls if "custom" not in call]
+    return choice if known == calls else {**choice, field: {**choice[field], "tool_calls": known}}
 
 
 def completion(data: Json) -> Any:
