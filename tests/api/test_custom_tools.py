@@ -98,6 +98,18 @@ def test_a_grammar_that_is_not_enforced_is_told(tiny: ServerProcess) -> None:
     assert "x-omlx-warnings" not in fine.headers
 
 
+def test_tools_that_anthropic_runs_are_told_as_left_out(tiny: ServerProcess) -> None:
+    asked = {
+        "model": "tiny",
+        "max_tokens": 2,
+        "messages": [{"role": "user", "content": "Hi"}],
+        "tools": [{"type": "web_search_20250305", "name": "web_search"}],
+    }
+    answer = tiny.http.post(f"{tiny.url}/v1/messages", json=asked)
+    told = "left out, as this server can't do it: web_search_20250305"
+    assert (answer.status_code, answer.headers["x-omlx-warnings"]) == (200, told)
+
+
 @pytest.mark.parametrize(
     ("tools", "param"),
     [

@@ -58,11 +58,12 @@ def chat_chunk(data: Json) -> Any:
 
 def _without_custom(data: Json, field: str) -> Json:
     """A chat or a chunk without its custom calls."""
-    return {**data, "choices": [_function_calls(choice, field) for choice in data["choices"]]}
+    choices = {"choices": [_function_calls(choice, field) for choice in data.get("choices", ())]}
+    return {**data, **choices} if "choices" in data else data
 
 
 def _function_calls(choice: Json, field: str) -> Json:
-    calls = choice[field].get("tool_calls", [])
+    calls = choice.get(field, {}).get("tool_calls", [])
     known = [call for call in calls if "custom" not in call]
     return choice if known == calls else {**choice, field: {**choice[field], "tool_calls": known}}
 
