@@ -7,6 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from omlx_server.api.chat.custom_tools import InputReader, arguments_of, input_of
+from omlx_server.api.chat.request import ChatRequest
+from omlx_server.api.chat.tools import toolbox_of
+from tests.api.tool_types import LARK, RECURSIVE, REGEX
 
 LETTERS = st.text(alphabet=st.sampled_from('a"\\\n\té😀/{}'), max_size=12)
 
@@ -51,3 +54,24 @@ def test_nothing_of_other_arguments_is_lost(arguments: str, text: str) -> None:
     assert input_of(arguments) == text
     reader = InputReader()
     assert "".join(map(reader.feed, arguments)) + reader.finish() == text
+
+
+@pytest.mark.parametrize(
+    ("syntax", "definition", "is_strict"),
+    [("regex", REGEX, True), ("lark", LARK, True), ("lark", RECURSIVE, False), ("", "", False)],
+)
+def test_a_grammar_holds_where_the_model_is_free_to_call(
+    syntax: str, definition: str, is_strict: bool
+) -> None:
+    custom: dict[str, object] = {"name": "shell"}
+    if syntax:
+        grammar = {"syntax": syntax, "definition": definition}
+        custom["format"] = {"type": "grammar", "grammar": grammar}
+    message = {"role": "user", "content": "Hi"}
+    tools = [{"type": "custom", "custom": custom}]
+    chat = ChatRequest.model_validate({"model": "m", "messages": [message], "tools": tools})
+    toolbox = toolbox_of(chat)
+    assert toolbox.strict is is_strict
+    (shown,) = toolbox.shown
+    told = shown["function"].get("description", "")
+    assert definition in told and shown["function"]["parameters"]["required"] == ["input"]
