@@ -74,6 +74,7 @@ def test_an_expression_takes_what_python_s_takes(engine: LLTokenizer, expression
 GRAMMARS = [
     (LARK, ['+"a\n', "-a\\\n+c\n"], ["+a", "*a\n", ""]),
     ('start: "A\\n\\""i x\nx: "b" | ', ['a\n"', 'A\n"b'], ["a\n", 'a\n"B']),
+    ('start: "a\\n\\\\" "\\""', ['a\n\\"'], ["a", 'a\n"']),
     ('?start.2: "a".."c" [Y] -> x\n// "z"\nY: /"/ ~ 2..3', ["a", 'b""', 'c"""'], ['a"', "d"]),
     ("%import common (WS, INT)\n%import common.LF -> END\nstart: INT WS END", ["1\t\n"], ["1\t"]),
     ("start: ESCAPED_STRING\n%import common.ESCAPED_STRING", ['"a\\"b"', '""'], ['"a"b"', "a"]),
