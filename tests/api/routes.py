@@ -93,8 +93,9 @@ def least(node: Node, defs: Node, name: str = "") -> Any:
         return _KNOWN[name] if _KNOWN.get(name) in values else values[0]
     if name in _KNOWN and name != "max_tokens":
         return _KNOWN[name]
-    if "anyOf" in node:
-        return least(node["anyOf"][0], defs, name)
+    for branches in ("anyOf", "oneOf"):
+        if branches in node:
+            return least(node[branches][0], defs, name)
     match node.get("type"):
         case "object":
             if isinstance(node.get("additionalProperties"), dict):
@@ -128,7 +129,7 @@ def texts(node: Node, defs: Node) -> Iterator[tuple[str, Node]]:
 
 
 def _takes_texts(leaf: Node) -> bool:
-    is_any = not leaf.keys() & {"type", "anyOf", "enum", "const"}
+    is_any = not leaf.keys() & {"type", "anyOf", "oneOf", "enum", "const"}
     return is_any or (leaf.get("type") == "string" and not leaf.keys() & {"enum", "const"})
 
 
@@ -142,7 +143,7 @@ def places(
         return
     if fits(node):
         yield "HERE", node
-    for part in node.get("anyOf", []):
+    for part in (*node.get("anyOf", []), *node.get("oneOf", [])):
         yield from places(part, defs, fits, deep - 1)
     if "items" in node:
         for text, leaf in places(node["items"], defs, fits, deep - 1):

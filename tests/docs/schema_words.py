@@ -26,7 +26,7 @@ def words(field: dict[str, Any]) -> str:
 def _kind(kind: dict[str, Any]) -> Iterator[str]:
     if "enum" in kind or "const" in kind:
         yield from (f"`{value}`" for value in kind.get("enum", [kind.get("const")]))
-    elif "$ref" in kind:
+    elif "$ref" in kind or "oneOf" in kind:
         yield "object"
     elif kind.get("type") == "boolean":
         yield from ("`true`", "`false`")

@@ -10,6 +10,7 @@ from omlx_server.api.anthropic.request import CountRequest, MessagesRequest, Out
 from omlx_server.api.chat.request import ChatRequest
 from omlx_server.api.chat.sampling import SharedFields
 from omlx_server.api.http.errors import from_validation
+from omlx_server.api.http.exchange import left_out
 from omlx_server.errors import BadRequest
 from omlx_server.text.reasoning.effort import switches
 from omlx_server.text.templates.template import ChatTemplate
@@ -49,8 +50,9 @@ def _prefill(last: turns.Message) -> Fields:
 
 
 def _tools(asked: CountRequest) -> Fields:
-    """The tools and the tool choice of a chat. Tools that Anthropic runs or defines are left out:
-    this server can't run them, and a request does not hold their schemas."""
+    """The tools and the tool choice of a chat. Tools that Anthropic runs or defines are left out,
+    with a warning: this server can't run them, and a request does not hold their schemas."""
+    left_out({tool.type or "" for tool in asked.tools or () if not tool.custom})
     tools = [_tool(i, tool) for i, tool in enumerate(asked.tools or ()) if tool.custom]
     names = [tool["function"]["name"] for tool in tools]
     if len(set(names)) < len(names):

@@ -24,9 +24,10 @@ CACHE_HEADERS = (
     Header("X-Omlx-Cached-Tokens", "Tokens of the prompt that were in the cache."),
     Header("X-Omlx-Cache-Miss", "Why not all of it was there, and how much is known of it."),
     Header("X-Omlx-Dropped-Messages", "So many were left out: the conversation is too long."),
+    Header("X-Omlx-Warnings", "What of the request could not be done."),
     Header("X-Omlx-Longest-Wait", "Seconds until the first token, by the work before it."),
 )
-"""The headers that `Choices.headers` can hold."""
+"""The headers that an answer of a model can have."""
 
 
 @dataclass(frozen=True, slots=True)

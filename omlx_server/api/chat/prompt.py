@@ -7,10 +7,11 @@ from types import MappingProxyType
 from typing import Any
 
 from omlx_server.api.chat import shared_ends
+from omlx_server.api.chat.custom_tools import arguments_of
 from omlx_server.api.chat.fit_prompt import Fitted, Fitter
 from omlx_server.api.chat.images import ChatImages, Place
 from omlx_server.api.chat.plan import Plan, plan_of
-from omlx_server.api.chat.request import UNSUPPORTED, ChatRequest, Message
+from omlx_server.api.chat.request import UNSUPPORTED, ChatRequest, MadeCall, MadeCustomCall, Message
 from omlx_server.api.http.json_body import refuse
 from omlx_server.api.models.served_model import ServedModel
 from omlx_server.core.images import FIRST_ID, ImageSpan
@@ -207,8 +208,15 @@ def _template_message(index: int, message: Message, marks: Mapping[Place, str]) 
     texts = _texts(index, message, marks)
     if message.role == "tool" and message.tool_call_id is None:
         raise BadRequest("a tool message needs tool_call_id", param=f"messages.{index}")
-    calls = [call.model_dump(exclude_unset=True) for call in message.tool_calls or ()]
+    calls = [_template_call(call) for call in message.tool_calls or ()]
     return neutral_message(message.role, texts, {**dict(message), "tool_calls": calls})
+
+
+def _template_call(call: MadeCall | MadeCustomCall) -> dict[str, Any]:
+    if isinstance(call, MadeCall):
+        return call.model_dump(exclude_unset=True)
+    function = {"name": call.custom.name, "arguments": arguments_of(call.custom.input)}
+    return {"id": call.id, "type": "function", "function": function}
 
 
 def _texts(index: int, message: Message, marks: Mapping[Place, str]) -> list[str]:

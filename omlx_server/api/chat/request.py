@@ -4,13 +4,14 @@ A field that would change the answer and that this version does not honour is re
 ignored: see `UNSUPPORTED`. Other APIs for conversations are translated into this one.
 """
 
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, Field, StringConstraints
+from pydantic import ConfigDict, Discriminator, Field, StringConstraints, Tag
 
 from omlx_server.api.chat.sampling import MostTokens, SamplingFields
 from omlx_server.api.http.json_body import StrictModel
-from omlx_server.api.http.texts import JsonObject, Text
+from omlx_server.api.http.texts import JsonObject, Source, Text
 from omlx_server.core.request import Effort
 
 Role = Literal["system", "developer", "user", "assistant", "tool"]
@@ -57,11 +58,45 @@ class FunctionDefinition(_Kept):
     strict: bool | None = None
 
 
-class Tool(_Kept):
+class FunctionTool(_Kept):
     """A function that the model may call."""
 
     type: Literal["function"]
     function: FunctionDefinition
+
+
+class TextFormat(StrictModel):
+    type: Literal["text"]
+
+
+class Grammar(StrictModel):
+    syntax: Literal["lark", "regex"]
+    definition: Source
+
+
+class GrammarFormat(StrictModel):
+    """All of the text matches the grammar."""
+
+    type: Literal["grammar"]
+    grammar: Grammar
+
+
+class CustomDefinition(StrictModel):
+    """`format`: what the text of a call is like; any by default."""
+
+    name: FunctionName
+    description: Text | None = None
+    format: Annotated[TextFormat | GrammarFormat, Field(discriminator="type")] | None = None
+
+
+class CustomTool(StrictModel):
+    """A tool that is called with a text instead of JSON."""
+
+    type: Literal["custom"]
+    custom: CustomDefinition
+
+
+Tool = Annotated[FunctionTool | CustomTool, Field(discriminator="type")]
 
 
 class FunctionCall(_Kept):
@@ -71,23 +106,64 @@ class FunctionCall(_Kept):
     arguments: Text | dict[Text, Any] | None = None
 
 
-class ToolCall(_Kept):
-    """A call that the assistant made in an earlier turn."""
+class MadeCall(_Kept):
+    """A call of a function that the assistant made in an earlier turn."""
 
     id: str | None = None
     type: Literal["function"] | None = None
     function: FunctionCall
 
 
-class NamedFunction(StrictModel):
+class CustomInput(StrictModel):
+    name: str
+    input: Text
+
+
+class MadeCustomCall(StrictModel):
+    """A call of a custom tool that the assistant made in an earlier turn."""
+
+    id: str | None = None
+    type: Literal["custom"]
+    custom: CustomInput
+
+
+def _call_tag(call: Any) -> str:
+    return "custom" if isinstance(call, Mapping) and call.get("type") == "custom" else "function"
+
+
+ToolCall = Annotated[
+    Annotated[MadeCall, Tag("function")] | Annotated[MadeCustomCall, Tag("custom")],
+    Discriminator(_call_tag),
+]
+
+
+class NamedTool(StrictModel):
     name: str
 
 
-class NamedChoice(StrictModel):
+class NamedFunction(StrictModel):
     """This function, and no other."""
 
     type: Literal["function"]
-    function: NamedFunction
+    function: NamedTool
+
+    @property
+    def name(self) -> str:
+        return self.function.name
+
+
+class NamedCustom(StrictModel):
+    """This custom tool, and no other."""
+
+    type: Literal["custom"]
+    custom: NamedTool
+
+    @property
+    def name(self) -> str:
+        return self.custom.name
+
+
+NamedChoice = Annotated[NamedFunction | NamedCustom, Field(discriminator="type")]
 
 
 class AllowedTools(StrictModel):
@@ -130,7 +206,9 @@ class ChatRequest(SamplingFields):
     context_overflow: Literal["error", "truncate", "rolling"] | None = None
     modalities: list[str] | None = None
     tools: Annotated[list[Tool], Field(max_length=1000)] | None = None
-    tool_choice: Literal["none", "auto", "required"] | NamedChoice | AllowedChoice | None = None
+    tool_choice: (
+        Literal["none", "auto", "required"] | NamedFunction | NamedCustom | AllowedChoice | None
+    ) = None
     parallel_tool_calls: bool | None = None
     # Refused when they ask for something; see UNSUPPORTED.
     functions: Any = None
@@ -138,3 +216,9 @@ class ChatRequest(SamplingFields):
     chat_template: Any = None
     repetition_context_size: Any = None
     prompt_logprobs: Any = None
+
+    @property
+    def custom_names(self) -> frozenset[str]:
+        """The names of the custom tools."""
+        tools = self.tools or ()
+        return frozenset(tool.custom.name for tool in tools if isinstance(tool, CustomTool))

@@ -4,7 +4,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from omlx_server.api.chat.request import AllowedChoice, ChatRequest, NamedChoice, Tool
+from omlx_server.api.chat.custom_tools import custom_function, shown_custom
+from omlx_server.api.chat.request import (
+    AllowedChoice,
+    ChatRequest,
+    CustomTool,
+    FunctionTool,
+    NamedCustom,
+    NamedFunction,
+)
 from omlx_server.errors import BadRequest
 from omlx_server.text.grammar.tools import Function
 
@@ -31,7 +39,8 @@ def toolbox_of(chat: ChatRequest) -> Toolbox:
     """The tools of a chat. Raises BadRequest where two have one name, or where `tool_choice` names
     one that is not in `tools`."""
     tools, choice = chat.tools or [], chat.tool_choice
-    functions = {tool.function.name: _function(i, tool) for i, tool in enumerate(tools)}
+    made = [_function(i, tool) for i, tool in enumerate(tools)]
+    functions = {function.name: function for function in made}
     if len(functions) < len(tools):
         raise BadRequest("two tools have the same name", param="tools")
     if choice not in (None, "none", "auto") and not tools:
@@ -39,18 +48,27 @@ def toolbox_of(chat: ChatRequest) -> Toolbox:
     names, required = _chosen(choice, list(functions))
     for name in names:
         if name not in functions:
-            problem = "tool_choice names a function that is not in tools"
+            problem = "tool_choice names a tool that is not in tools"
             raise BadRequest(problem, param="tool_choice")
     return Toolbox(
-        shown=tuple(tool.model_dump(exclude_unset=True) for tool in tools),
+        shown=tuple(_shown(tool) for tool in tools),
         callable=tuple(functions[name] for name in names),
         required=required,
         limited=len(names) < len(functions),
-        many=chat.parallel_tool_calls is not False and not isinstance(choice, NamedChoice),
+        many=chat.parallel_tool_calls is not False
+        and not isinstance(choice, NamedFunction | NamedCustom),
     )
 
 
-def _function(index: int, tool: Tool) -> Function:
+def _shown(tool: FunctionTool | CustomTool) -> Mapping[str, Any]:
+    if isinstance(tool, CustomTool):
+        return shown_custom(tool)
+    return tool.model_dump(exclude_unset=True)
+
+
+def _function(index: int, tool: FunctionTool | CustomTool) -> Function:
+    if isinstance(tool, CustomTool):
+        return custom_function(index, tool)
     definition = tool.function
     return Function(
         definition.name,
@@ -61,15 +79,15 @@ def _function(index: int, tool: Tool) -> Function:
 
 
 def _chosen(
-    choice: str | NamedChoice | AllowedChoice | None, names: list[str]
+    choice: str | NamedFunction | NamedCustom | AllowedChoice | None, names: list[str]
 ) -> tuple[list[str], bool]:
     """The functions that may be called, and whether one must be."""
     match choice:
         case "none":
             return [], False
-        case NamedChoice():
-            return [choice.function.name], True
+        case NamedFunction() | NamedCustom():
+            return [choice.name], True
         case AllowedChoice(allowed_tools=allowed):
-            some = dict.fromkeys(tool.function.name for tool in allowed.tools)
+            some = dict.fromkeys(tool.name for tool in allowed.tools)
             return list(some), allowed.mode == "required"
     return names, choice == "required"

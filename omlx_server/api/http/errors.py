@@ -6,6 +6,7 @@ Validation errors do not repeat the values that the client has sent.
 """
 
 import logging
+import re
 from collections.abc import Mapping, Sequence
 from functools import partial
 
@@ -69,6 +70,10 @@ def response(error: OmlxError, path: str, headers: Mapping[str, str] | None = No
     return JsonResponse(envelope(error), error.status, all_headers)
 
 
+# A tag of a union that is not known is the client's own text.
+_TAG = re.compile(r"\AInput tag '.*'(?= found using)", re.DOTALL)
+
+
 def from_validation(error: ValidationError, fields: frozenset[str]) -> BadRequest:
     """The problem of the first field in which pydantic found some, as one sentence with its path.
     Of a union it is that of the type which the value seems to be meant as.
@@ -82,7 +87,7 @@ def from_validation(error: ValidationError, fields: frozenset[str]) -> BadReques
     best = max(of_first, key=lambda n: (_is_of_right_type(found[n]["type"]), len(paths[n])))
     path = ".".join(paths[best])
     # Where a list stops at its first fault, pydantic counts its items wrongly.
-    message = found[best]["msg"].partition(" after validation")[0]
+    message = _TAG.sub("Input tag", found[best]["msg"].partition(" after validation")[0])
     wrong = BadRequest(f"{path or 'body'}: {message}", param=path or None)
     wrong.reason = found[best]["type"]
     return wrong

@@ -13,7 +13,7 @@ import logging
 import re
 import time
 import uuid
-from collections.abc import Callable, MutableMapping, Sequence
+from collections.abc import Callable, Iterable, MutableMapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Final, Protocol
@@ -29,10 +29,13 @@ from omlx_server.errors import OmlxError
 
 _log = logging.getLogger(__name__)
 REQUEST_ID = "x-request-id"
+WARNINGS = "x-omlx-warnings"
+_MOST_WARNINGS = 8
 _SANE = re.compile(r"(?:[a-z]{1,8}[-_])?[0-9A-Fa-f][0-9A-Fa-f-]{6,62}[0-9A-Fa-f]")
 _QUIET = ("GET", "HEAD", "OPTIONS")
 _UNKNOWN = "unknown"
 _LONGEST_PATH = _LONGEST_REASON = 200
+_TYPE = re.compile(r"[a-z][a-z0-9_]{0,39}")
 _ODD = re.compile(r"[^!-~]")
 _CLIENT_LEFT = "client_left"
 _NOT_READY = 503
@@ -49,6 +52,7 @@ _WORDS: Final = {
     "param": ", param {}",
     "reason": ", {}",
     "path": ", path {}",
+    "warnings": "; {}",
 }
 
 Fields = dict[str, str | int | float]
@@ -83,8 +87,9 @@ class Exchange:
     begins. `model`: the first name of the requested model; `about`: that of the model that an admin
     route, /api/show or /api/pull is about. `problem`: the code of the error that the answer was, or
     ended with; `param` and `reason` are those of the error. `encoded`: tokens of texts that an
-    encoder was given. `body`: the size of the request's body in bytes. Times are in
-    time.monotonic() seconds. The calls in `afterwards` run when the answer was sent or given up."""
+    encoder was given. `body`: the size of the request's body in bytes. `warnings`: what of the
+    request could not be done. Times are in time.monotonic() seconds. The calls in `afterwards` run
+    when the answer was sent or given up."""
 
     id: str
     method: str = ""
@@ -102,6 +107,7 @@ class Exchange:
     reason: str = ""
     encoded: int = 0
     body: int = 0
+    warnings: list[str] = field(default_factory=list)
 
 
 class ExchangeLog(Protocol):
@@ -149,6 +155,21 @@ def failed(error: OmlxError) -> None:
     exchange = current()
     exchange.problem = error.code or error.kind
     exchange.param, exchange.reason = error.param or "", error.reason
+
+
+def warned(text: str) -> None:
+    """Tell the client of the current exchange, in a header, and the log that something of the
+    request could not be done. `text`: printable ASCII, without anything private."""
+    warnings = current().warnings
+    if text not in warnings and len(warnings) < _MOST_WARNINGS:
+        warnings.append(text)
+
+
+def left_out(types: Iterable[str]) -> None:
+    """Warn that tools and items of these types are left out of a request."""
+    named = {kind if _TYPE.fullmatch(kind) else "an odd type" for kind in types}
+    if named:
+        warned(f"left out, as this server can't do it: {', '.join(sorted(named)[:_MOST_WARNINGS])}")
 
 
 def left() -> None:
@@ -210,6 +231,8 @@ class Exchanges:
                 exchange.status = message["status"]
                 headers = MutableHeaders(scope=message)
                 headers[REQUEST_ID] = exchange.id
+                if exchange.warnings:
+                    headers[WARNINGS] = "; ".join(exchange.warnings)
                 if anthropic.applies_to(scope["path"]):
                     headers[anthropic.REQUEST_ID] = exchange.id
             await send(message)
@@ -269,6 +292,7 @@ def _named(exchange: Exchange) -> Fields:
         "error": exchange.problem,
         "param": exchange.param,
         "reason": _in_one_line(exchange.reason),
+        "warnings": "; ".join(exchange.warnings),
     }
     return {name: text for name, text in named.items() if text}
 

@@ -4,7 +4,7 @@ and the OpenAPI document is made from them."""
 from typing import Annotated, Any, Literal, NotRequired
 
 import orjson
-from pydantic import GetPydanticSchema
+from pydantic import Field, GetPydanticSchema
 from typing_extensions import TypedDict
 
 from omlx_server.api.chat.finish import Finish
@@ -60,10 +60,26 @@ class CalledFunction(TypedDict):
     arguments: str
 
 
-class MessageToolCall(TypedDict):
+class MessageFunctionCall(TypedDict):
     id: str
     type: Literal["function"]
     function: CalledFunction
+
+
+class CalledCustom(TypedDict):
+    """`input` is the text of the call."""
+
+    name: str
+    input: str
+
+
+class MessageCustomCall(TypedDict):
+    id: str
+    type: Literal["custom"]
+    custom: CalledCustom
+
+
+MessageToolCall = Annotated[MessageFunctionCall | MessageCustomCall, Field(discriminator="type")]
 
 
 class AssistantMessage(TypedDict):
@@ -112,13 +128,21 @@ class FunctionDelta(TypedDict):
     arguments: str
 
 
+class CustomDelta(TypedDict):
+    """`name` comes first; fragments of `input` follow."""
+
+    name: NotRequired[str]
+    input: str
+
+
 class ToolCallDelta(TypedDict):
-    """`id` and `type` come with the name."""
+    """`id` and `type` come with the name. There is either `function` or `custom`."""
 
     index: int
     id: NotRequired[str]
-    type: NotRequired[Literal["function"]]
-    function: FunctionDelta
+    type: NotRequired[Literal["function", "custom"]]
+    function: NotRequired[FunctionDelta]
+    custom: NotRequired[CustomDelta]
 
 
 class ChatDelta(TypedDict, total=False):

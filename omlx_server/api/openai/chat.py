@@ -14,6 +14,7 @@ from omlx_server.api.chat.choices import (
     LoggedToken,
     WholeChoice,
 )
+from omlx_server.api.chat.custom_tools import InputReader, input_of
 from omlx_server.api.chat.finish import Finish
 from omlx_server.api.chat.request import ChatRequest
 from omlx_server.api.chat.turn import Turn
@@ -70,6 +71,8 @@ class _Answer:
         if asked.with_usage:
             self._empty["usage"] = None
         self._with_logprobs = asked.logprobs
+        self._custom = asked.custom_names
+        self._calls = [_Deltas(asked.custom_names) for _ in range(asked.n or 1)]
 
     async def whole(self, choices: Choices) -> answers.ChatCompletion:
         """The whole response as one JSON answer; closes the generation."""
@@ -99,7 +102,8 @@ class _Answer:
                     opened[delta.index] = self._text_events(delta.index)
                     role: answers.ChatDelta = {"role": "assistant", "content": ""}
                     shapes.insert(0, _chunk_choice(delta.index, role))
-                yield b"".join([sse.event(self._chunk(shape)) for shape in shapes])
+                if shapes:
+                    yield b"".join([sse.event(self._chunk(shape)) for shape in shapes])
             if "usage" in self._empty:
                 yield sse.event({**self._empty, "usage": usage(choices.usage)})
             yield sse.DONE
@@ -124,7 +128,7 @@ class _Answer:
             "annotations": [],
         }
         if answer.calls:
-            message["tool_calls"] = [_call(call) for call in answer.calls]
+            message["tool_calls"] = [self._call(call) for call in answer.calls]
         if answer.reasoning:  # by both names that clients read
             message["reasoning_content"] = message["reasoning"] = answer.reasoning
         return {
@@ -137,15 +141,24 @@ class _Answer:
     def _deltas(self, delta: ChoiceDelta) -> list[answers.ChatChunkChoice]:
         """The chunks for a delta: one for each part, and one with the finish reason if the choice
         has ended."""
-        shapes = [_part(part) for part in delta.parts]
+        calls = self._calls[delta.index]
+        shapes = [shape for part in delta.parts if (shape := calls.delta(part))]
         if delta.tokens and not shapes:
             shapes = [{"content": ""}]
         choices = [_chunk_choice(delta.index, shape) for shape in shapes]
         if choices:
             choices[-1]["logprobs"] = self._logprobs(delta.tokens)
         if delta.finish:
+            choices += [_chunk_choice(delta.index, shape) for shape in calls.rest()]
             choices.append(_chunk_choice(delta.index, {}, delta.finish))
         return choices
+
+    def _call(self, call: Call) -> answers.MessageToolCall:
+        if call.name in self._custom:
+            custom: answers.CalledCustom = {"name": call.name, "input": input_of(call.arguments)}
+            return {"id": call.id, "type": "custom", "custom": custom}
+        function: answers.CalledFunction = {"name": call.name, "arguments": call.arguments}
+        return {"id": call.id, "type": "function", "function": function}
 
     def _logprobs(self, tokens: Iterable[LoggedToken]) -> answers.ChatLogprobs | None:
         return {"content": logprobs(tokens), "refusal": None} if self._with_logprobs else None
@@ -157,25 +170,45 @@ def _chunk_choice(
     return {"index": index, "delta": delta, "logprobs": None, "finish_reason": finish}
 
 
-def _part(part: Part) -> answers.ChatDelta:
-    """The delta of a chunk."""
-    match part:
-        case Text():
-            return {"content": part.text}
-        case Reasoning():
-            return {"reasoning_content": part.text, "reasoning": part.text}
-        case CallStart():
-            opening: answers.ToolCallDelta = {
-                "index": part.index,
-                "id": part.id,
-                "type": "function",
-                "function": {"name": part.name, "arguments": ""},
-            }
-            return {"tool_calls": [opening]}
-        case Arguments():
-            return {"tool_calls": [{"index": part.index, "function": {"arguments": part.fragment}}]}
+class _Deltas:
+    """Makes the deltas of one choice's chunks. `custom`: the names of custom tools."""
+
+    def __init__(self, custom: frozenset[str]) -> None:
+        self._custom = custom
+        self._inputs: dict[int, InputReader] = {}
+
+    def delta(self, part: Part) -> answers.ChatDelta | None:
+        """None where nothing is to be told yet."""
+        match part:
+            case Text():
+                return {"content": part.text}
+            case Reasoning():
+                return {"reasoning_content": part.text, "reasoning": part.text}
+            case CallStart():
+                return {"tool_calls": [self._opening(part)]}
+            case Arguments():
+                return self._more(part)
+
+    def _opening(self, part: CallStart) -> answers.ToolCallDelta:
+        if part.name in self._custom:
+            self._inputs[part.index] = InputReader()
+            custom: answers.CustomDelta = {"name": part.name, "input": ""}
+            return {"index": part.index, "id": part.id, "type": "custom", "custom": custom}
+        function: answers.FunctionDelta = {"name": part.name, "arguments": ""}
+        return {"index": part.index, "id": part.id, "type": "function", "function": function}
+
+    def _more(self, part: Arguments) -> answers.ChatDelta | None:
+        reader = self._inputs.get(part.index)
+        if reader is None:
+            function: answers.FunctionDelta = {"arguments": part.fragment}
+            return {"tool_calls": [{"index": part.index, "function": function}]}
+        return _input(part.index, reader.feed(part.fragment))
+
+    def rest(self) -> list[answers.ChatDelta]:
+        """The deltas that the end of the answer makes certain."""
+        found = (_input(index, reader.finish()) for index, reader in self._inputs.items())
+        return [delta for delta in found if delta]
 
 
-def _call(call: Call) -> answers.MessageToolCall:
-    function: answers.CalledFunction = {"name": call.name, "arguments": call.arguments}
-    return {"id": call.id, "type": "function", "function": function}
+def _input(index: int, text: str) -> answers.ChatDelta | None:
+    return {"tool_calls": [{"index": index, "custom": {"input": text}}]} if text else None

@@ -22,6 +22,7 @@ from omlx_server.api.responses.items.ids import ItemIds, new_response_id
 from omlx_server.api.responses.items.messages import image_chars
 from omlx_server.api.responses.schema import ResponsesRequest
 from omlx_server.api.responses.shelf import Stored, shelf_of
+from omlx_server.api.responses.tool_names import ToolNames
 from omlx_server.errors import OmlxError
 
 
@@ -38,7 +39,8 @@ class ResponseAnswer:
         self._ids = ItemIds(self._id)
         self._items: list[InputItem] = []
         opening = shapes.opening(asked, self._id, int(time.time()), model.defaults, kept=self._kept)
-        self.progress = Progress(opening, self._ids, seals_reasoning=asked.seals_reasoning)
+        names = ToolNames(asked.tools or ())
+        self.progress = Progress(opening, self._ids, names, seals_reasoning=asked.seals_reasoning)
 
     async def start(self) -> Choices:
         """Find the conversation, render and encode its prompt, and queue the request. Every fault

@@ -76,6 +76,7 @@ class FunctionCallOfResponse(_Item):
     type: Literal["function_call"]
     call_id: str
     name: str
+    namespace: NotRequired[str]
     arguments: str
 
 
@@ -83,6 +84,7 @@ class CustomCallOfResponse(_Item):
     type: Literal["custom_tool_call"]
     call_id: str
     name: str
+    namespace: NotRequired[str]
     input: str
 
 
@@ -112,7 +114,8 @@ class CompactionOfResponse(TypedDict):
 
 
 OutputItem = Annotated[
-    MessageOfResponse | FunctionCallOfResponse | ReasoningOfResponse, Field(discriminator="type")
+    MessageOfResponse | FunctionCallOfResponse | CustomCallOfResponse | ReasoningOfResponse,
+    Field(discriminator="type"),
 ]
 InputItem = Annotated[
     MessageOfResponse
@@ -156,6 +159,7 @@ class TextSettings(TypedDict):
 class ChosenTool(TypedDict):
     type: str
     name: NotRequired[str]
+    namespace: NotRequired[str]
 
 
 ToolMode = Literal["none", "auto", "required"]
@@ -166,12 +170,37 @@ class UsedToolChoice(ChosenTool):
     tools: NotRequired[list[ChosenTool]]
 
 
-class OfferedTool(TypedDict):
+class OfferedFunction(TypedDict):
     type: Literal["function"]
     name: str
     description: str | None
     parameters: dict[str, Any] | None
     strict: bool | None
+
+
+class FormatOfInput(TypedDict):
+    type: Literal["text", "grammar"]
+    syntax: NotRequired[Literal["lark", "regex"]]
+    definition: NotRequired[str]
+
+
+class OfferedCustom(TypedDict):
+    type: Literal["custom"]
+    name: str
+    description: str | None
+    format: FormatOfInput
+
+
+class OfferedNamespace(TypedDict):
+    type: Literal["namespace"]
+    name: str
+    description: str
+    tools: list[Annotated[OfferedFunction | OfferedCustom, Field(discriminator="type")]]
+
+
+OfferedTool = Annotated[
+    OfferedFunction | OfferedCustom | OfferedNamespace, Field(discriminator="type")
+]
 
 
 class Response(TypedDict):

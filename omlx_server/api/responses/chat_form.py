@@ -12,6 +12,7 @@ from omlx_server.api.models.served_model import ServedModel
 from omlx_server.api.responses import schema
 from omlx_server.api.responses.answers import InputItem
 from omlx_server.api.responses.items.messages import chat_messages, with_gaps
+from omlx_server.api.responses.tool_names import NamedTool, ToolNames
 from omlx_server.errors import BadRequest, OmlxError
 
 # The sampling fields that both requests have; `n` and `stream_options` have no meaning here.
@@ -129,14 +130,15 @@ def _characters(message: Mapping[str, Any]) -> int:
 
 
 def _prompt_fields(asked: schema.PromptFields, items: Sequence[InputItem]) -> dict[str, Any]:
-    messages = chat_messages(asked.instructions, items)
+    names = ToolNames(asked.tools or ())
+    messages = chat_messages(asked.instructions, items, names)
     if not messages:
         raise BadRequest("input holds nothing that this model can read", param="input")
     if asked.instructions == "":  # they are some all the same: no default stands for them
         messages = [{"role": "system", "content": ""}, *messages]
     fields: dict[str, Any] = {
         "messages": messages,
-        **_tool_fields(asked),
+        **_tool_fields(asked, names),
         "reasoning_effort": asked.reasoning and asked.reasoning.effort,
         "chat_template_kwargs": asked.chat_template_kwargs,
     }
@@ -145,35 +147,44 @@ def _prompt_fields(asked: schema.PromptFields, items: Sequence[InputItem]) -> di
     return fields
 
 
-def _tool_fields(asked: schema.PromptFields) -> dict[str, Any]:
-    """The fields for tools. Without functions a choice that needs one is passed on, and the chat
-    refuses it."""
-    choice = _tool_choice(asked.tool_choice)
-    if not asked.functions:
+def _tool_fields(asked: schema.PromptFields, names: ToolNames) -> dict[str, Any]:
+    """The fields for tools. Without any that the model sees, a choice that needs one is passed on,
+    and the chat refuses it."""
+    choice = _tool_choice(asked.tool_choice, names)
+    if not names.tools:
         return {} if choice in ("auto", "none") else {"tool_choice": choice}
-    tools = [_tool(tool) for tool in asked.functions]
+    tools = [_tool(named) for named in names.tools]
     parallel = asked.parallel_tool_calls
     return {"tools": tools, "tool_choice": choice, "parallel_tool_calls": parallel}
 
 
-def _tool(tool: schema.FunctionTool) -> dict[str, Any]:
-    return {"type": "function", "function": tool.model_dump(exclude={"type"}, exclude_none=True)}
+def _tool(named: NamedTool) -> dict[str, Any]:
+    tool = named.tool
+    fields = {**tool.model_dump(exclude={"type", "format"}, exclude_none=True), "name": named.shown}
+    if named.about:
+        begun = f"About {named.namespace}: {named.about}"
+        fields["description"] = "\n\n".join(filter(None, (begun, tool.description)))
+    if isinstance(tool, schema.FunctionTool):
+        return {"type": "function", "function": fields}
+    if isinstance(tool.format, schema.GrammarInput):
+        grammar = tool.format.model_dump(exclude={"type"})
+        fields["format"] = {"type": "grammar", "grammar": grammar}
+    return {"type": "custom", "custom": fields}
 
 
-def _tool_choice(choice: str | schema.ToolChoice | None) -> str | dict[str, Any]:
+def _tool_choice(choice: str | schema.ToolChoice | None, names: ToolNames) -> str | dict[str, Any]:
     if choice is None or isinstance(choice, str):
         return choice or "auto"
     if choice.type == "allowed_tools":
-        return _allowed(choice)
-    if choice.type == "function" and choice.name:
-        return _named(choice.name)
-    raise BadRequest("tool_choice can name a function only", param="tool_choice")
+        return _allowed(choice, names)
+    if choice.type in ("function", "custom") and (chosen := names.chosen(choice)):
+        return _named(chosen[0])
+    raise BadRequest("tool_choice can name a function or a custom tool", param="tool_choice")
 
 
-def _allowed(choice: schema.ToolChoice) -> str | dict[str, Any]:
-    """The tool choice for `allowed_tools`; only functions count, as no other tool can be called."""
-    functions = (tool for tool in choice.tools or () if tool.type == "function")
-    tools = [_named(function.name) for function in functions if function.name]
+def _allowed(choice: schema.ToolChoice, names: ToolNames) -> str | dict[str, Any]:
+    """The tool choice for `allowed_tools`; only tools that the model sees count."""
+    tools = [_named(name) for tool in choice.tools or () for name in names.chosen(tool)]
     mode = choice.mode or "auto"
     if not tools:
         return "none" if mode == "auto" else mode

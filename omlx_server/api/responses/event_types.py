@@ -84,6 +84,16 @@ class ArgumentsDone(InItem, _Numbered):
     arguments: str
 
 
+class InputDelta(InItem, _Numbered):
+    type: Literal["response.custom_tool_call_input.delta"]
+    delta: str
+
+
+class InputDone(InItem, _Numbered):
+    type: Literal["response.custom_tool_call_input.done"]
+    input: str
+
+
 class Problem(TypedDict):
     code: str | None
     message: str
@@ -111,6 +121,8 @@ AnyResponseEvent = Annotated[
     | ReasoningTextDone
     | ArgumentsDelta
     | ArgumentsDone
+    | InputDelta
+    | InputDone
     | ResponseErrorEvent,
     Field(discriminator="type"),
 ]

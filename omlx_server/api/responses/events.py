@@ -21,7 +21,14 @@ from omlx_server.api.responses.event_types import (
     ResponseEventType,
 )
 from omlx_server.api.responses.items.ids import ItemIds
-from omlx_server.api.responses.open_items import OpenCall, OpenItem, OpenMessage, OpenReasoning
+from omlx_server.api.responses.open_items import (
+    OpenCall,
+    OpenCustomCall,
+    OpenItem,
+    OpenMessage,
+    OpenReasoning,
+)
+from omlx_server.api.responses.tool_names import ToolNames
 from omlx_server.errors import OmlxError
 from omlx_server.text.parts import Arguments, CallStart, Part, Reasoning, Text
 
@@ -30,8 +37,11 @@ class Progress:
     """Makes the events of one response: call `begin`, then `take` for each delta, then `end` or
     `fail`. `opening` is the response without any output; `response` is its latest state."""
 
-    def __init__(self, opening: Response, ids: ItemIds, *, seals_reasoning: bool) -> None:
+    def __init__(
+        self, opening: Response, ids: ItemIds, names: ToolNames, *, seals_reasoning: bool
+    ) -> None:
         self.response = opening
+        self._names = names
         self._ids = ids
         self._seals_reasoning = seals_reasoning
         self._numbers = count()
@@ -109,10 +119,21 @@ class Progress:
                 return self._reason(part.text)
             case CallStart():
                 self._answered = True
-                return self._switch(OpenCall(*self._next("fc"), call_id=part.id, name=part.name))
+                return self._switch(self._called(part))
             case Arguments():
-                assert isinstance(self._open, OpenCall), "arguments follow the start of their call"
+                assert isinstance(self._open, OpenCall | OpenCustomCall), "a call has begun"
                 return self._open.more(part.fragment)
+
+    def _called(self, part: CallStart) -> OpenItem:
+        """A call under the name that the client has for its tool."""
+        named = self._names.tool(part.name)
+        if named is None:
+            return OpenCall(*self._next("fc"), call_id=part.id, name=part.name)
+        name, space = named.tool.name, named.namespace
+        if named.is_custom:
+            place = self._next("ctc")
+            return OpenCustomCall(*place, call_id=part.id, name=name, namespace=space)
+        return OpenCall(*self._next("fc"), call_id=part.id, name=name, namespace=space)
 
     def _text(self, text: str, tokens: tuple[LoggedToken, ...]) -> list[AnyResponseEvent]:
         if isinstance(self._open, OpenMessage):
@@ -155,5 +176,6 @@ class Progress:
         if self._open is None:
             return []
         closed, self._open = self._open, None
+        events = closed.closing(status)
         self._done.append(closed.shape(status))
-        return closed.closing(status)
+        return events

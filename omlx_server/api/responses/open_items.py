@@ -8,10 +8,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from omlx_server.api.chat.choices import LoggedToken
+from omlx_server.api.chat.custom_tools import InputReader
 from omlx_server.api.openai import shapes
 from omlx_server.api.openai.answers import TokenLogprob
 from omlx_server.api.responses import answers, event_types
-from omlx_server.api.responses.items.items import reasoning_shape
+from omlx_server.api.responses.items.items import (
+    call_shape,
+    custom_call_shape,
+    reasoning_shape,
+)
 from omlx_server.api.responses.items.sealed import seal
 
 
@@ -152,6 +157,7 @@ class OpenCall(_Open):
 
     call_id: str
     name: str
+    namespace: str | None = None
 
     def opening(self) -> list[event_types.AnyResponseEvent]:
         return [self._added(self.shape("in_progress"))]
@@ -178,14 +184,54 @@ class OpenCall(_Open):
         return [done, self._done(self.shape(status))]
 
     def shape(self, status: answers.ItemStatus) -> answers.FunctionCallOfResponse:
-        return {
-            "id": self.id,
-            "type": "function_call",
-            "call_id": self.call_id,
-            "name": self.name,
-            "arguments": self._text,
-            "status": status,
+        return call_shape(
+            self.id, self.call_id, self.name, self.namespace, self._text, status=status
+        )
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class OpenCustomCall(_Open):
+    """A call of a custom tool whose input grows."""
+
+    call_id: str
+    name: str
+    namespace: str | None = None
+    _reader: InputReader = field(default_factory=InputReader)
+
+    def opening(self) -> list[event_types.AnyResponseEvent]:
+        return [self._added(self.shape("in_progress"))]
+
+    def more(self, fragment: str) -> list[event_types.AnyResponseEvent]:
+        return self._input(self._reader.feed(fragment))
+
+    def closing(self, status: answers.ItemStatus) -> list[event_types.AnyResponseEvent]:
+        rest = self._input(self._reader.finish())
+        done: event_types.InputDone = {
+            "type": "response.custom_tool_call_input.done",
+            "item_id": self.id,
+            "output_index": self.index,
+            "input": self._text,
+            "sequence_number": next(self.numbers),
         }
+        return [*rest, done, self._done(self.shape(status))]
+
+    def shape(self, status: answers.ItemStatus) -> answers.CustomCallOfResponse:
+        return custom_call_shape(
+            self.id, self.call_id, self.name, self.namespace, self._text, status=status
+        )
+
+    def _input(self, text: str) -> list[event_types.AnyResponseEvent]:
+        if not text:
+            return []
+        self._pieces.append(text)
+        event: event_types.InputDelta = {
+            "type": "response.custom_tool_call_input.delta",
+            "item_id": self.id,
+            "output_index": self.index,
+            "delta": text,
+            "sequence_number": next(self.numbers),
+        }
+        return [event]
 
 
-OpenItem = OpenMessage | OpenReasoning | OpenCall
+OpenItem = OpenMessage | OpenReasoning | OpenCall | OpenCustomCall

@@ -11,6 +11,7 @@ from omlx_server.api.chat.turn import Turn
 from omlx_server.api.context import context_of
 from omlx_server.api.description.operation import MODEL, WORK, Events, Operation, Query
 from omlx_server.api.http import json_body, sse
+from omlx_server.api.http.exchange import left_out
 from omlx_server.api.http.json import JsonResponse
 from omlx_server.api.models.served_model import ServedModel
 from omlx_server.api.responses import answers
@@ -138,6 +139,7 @@ async def _asked(request: Request, kind: type[Asked]) -> tuple[Asked, ServedMode
     context = context_of(request)
     asked = await json_body.read(request, kind, context.max_body_bytes)
     asked.check()
+    left_out(asked.unknown_types)
     model = await context.models.find(asked.model, adapter=asked.adapter, preset=asked.preset)
     return asked, model
 

@@ -1,10 +1,11 @@
 """The fields of a request for a response. Types are strict; unknown fields are ignored.
 
-Tools and items of an unknown type are accepted and ignored as well, because agents send the same
-ones to every server.
+Tools and items of an unknown type are accepted and left out, with a warning, because agents send
+the same ones to every server.
 """
 
 from collections.abc import Mapping
+from itertools import chain
 from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, StringConstraints, Tag
@@ -63,12 +64,14 @@ class MessageItem(_GivenItem):
 class CallItem(_GivenItem):
     call_id: str
     name: Name
+    namespace: Name | None = None
     arguments: Text
 
 
 class CustomCallItem(_GivenItem):
     call_id: str
     name: Name
+    namespace: Name | None = None
     input: Text
 
 
@@ -147,6 +150,25 @@ class FunctionTool(StrictModel):
     strict: bool | None = None
 
 
+class TextInput(StrictModel):
+    type: Literal["text"]
+
+
+class GrammarInput(StrictModel):
+    type: Literal["grammar"]
+    syntax: Literal["lark", "regex"]
+    definition: Source
+
+
+class CustomTool(StrictModel):
+    """A tool that is called with a text. `format`: what the text is like; any by default."""
+
+    type: Literal["custom"]
+    name: Name
+    description: Text | None = None
+    format: Annotated[TextInput | GrammarInput, Field(discriminator="type")] | None = None
+
+
 class OtherTool(StrictModel):
     """One that this server can't offer to a model."""
 
@@ -154,11 +176,43 @@ class OtherTool(StrictModel):
 
 
 def _tool_tag(tool: Any) -> str:
-    return "a function" if isinstance(tool, Mapping) and tool.get("type") == "function" else "other"
+    kind = tool.get("type") if isinstance(tool, Mapping) else None
+    return kind if kind in ("function", "custom", "namespace") else "other"
 
 
+def _inner_tag(tool: Any) -> str:
+    return "other" if (tag := _tool_tag(tool)) == "namespace" else tag
+
+
+class NamespaceTool(StrictModel):
+    """Functions and custom tools below one name."""
+
+    type: Literal["namespace"]
+    name: Name
+    description: Text | None = None
+    tools: Annotated[
+        list[
+            Annotated[
+                Annotated[FunctionTool, Tag("function")]
+                | Annotated[CustomTool, Tag("custom")]
+                | Annotated[OtherTool, Tag("other")],
+                Discriminator(_inner_tag),
+            ]
+        ],
+        Field(max_length=1024),
+    ]
+
+    @property
+    def known(self) -> list[FunctionTool | CustomTool]:
+        return [tool for tool in self.tools if not isinstance(tool, OtherTool)]
+
+
+KnownTool = FunctionTool | CustomTool | NamespaceTool
 Tool = Annotated[
-    Annotated[FunctionTool, Tag("a function")] | Annotated[OtherTool, Tag("other")],
+    Annotated[FunctionTool, Tag("function")]
+    | Annotated[CustomTool, Tag("custom")]
+    | Annotated[NamespaceTool, Tag("namespace")]
+    | Annotated[OtherTool, Tag("other")],
     Discriminator(_tool_tag),
 ]
 
@@ -166,10 +220,11 @@ Tool = Annotated[
 class NamedTool(StrictModel):
     type: str
     name: str | None = None
+    namespace: str | None = None
 
 
 class ToolChoice(NamedTool):
-    """One function by its name, or some of the tools (`allowed_tools`)."""
+    """One tool by its name, or some of the tools (`allowed_tools`)."""
 
     mode: Literal["auto", "required"] | None = None
     tools: list[NamedTool] | None = None
@@ -211,8 +266,17 @@ class PromptFields(StrictModel):
     prompt: Any = None
 
     @property
-    def functions(self) -> list[FunctionTool]:
-        return [tool for tool in self.tools or () if isinstance(tool, FunctionTool)]
+    def known_tools(self) -> list[KnownTool]:
+        """The tools that a model can be offered."""
+        return [tool for tool in self.tools or () if not isinstance(tool, OtherTool)]
+
+    @property
+    def unknown_types(self) -> set[str]:
+        """The types of tools and of items that are left out."""
+        spaces = [tool.tools for tool in self.tools or () if isinstance(tool, NamespaceTool)]
+        items = self.input if isinstance(self.input, list) else []
+        given = [*(self.tools or ()), *chain(*spaces), *items]
+        return {one.type for one in given if isinstance(one, OtherTool | OtherItem)}
 
     def check(self) -> None:
         """Raises BadRequest for fields that this server would have to ignore although they change

@@ -4,7 +4,16 @@ from typing import cast
 
 from omlx_server.api.chat.choices import Usage
 from omlx_server.api.responses import answers
-from omlx_server.api.responses.schema import ResponsesRequest, TextConfig, TextFormat, ToolChoice
+from omlx_server.api.responses.schema import (
+    CustomTool,
+    FunctionTool,
+    KnownTool,
+    NamespaceTool,
+    ResponsesRequest,
+    TextConfig,
+    TextFormat,
+    ToolChoice,
+)
 from omlx_server.core.request import RequestDefaults
 from omlx_server.errors import BadRequest, OmlxError, QueueFull
 
@@ -13,7 +22,7 @@ def opening(
     asked: ResponsesRequest, id: str, created: int, defaults: RequestDefaults, *, kept: bool
 ) -> answers.Response:
     """A response without any output, with the values that are in force for its request. Its `tools`
-    are the functions, which are all that the model sees. `created`: seconds since 1970."""
+    are those that the model sees. `created`: seconds since 1970."""
     return {
         "id": id,
         "object": "response",
@@ -42,12 +51,32 @@ def opening(
         "temperature": _chosen(asked.temperature, defaults.temperature),
         "text": _text(asked.text or TextConfig()),
         "tool_choice": _tool_choice(asked.tool_choice),
-        "tools": [cast(answers.OfferedTool, tool.model_dump()) for tool in asked.functions],
+        "tools": [_tool(tool) for tool in asked.known_tools],
         "top_logprobs": asked.top_logprobs or 0,
         "top_p": _chosen(asked.top_p, defaults.top_p),
         "truncation": asked.truncation or "disabled",
         "usage": None,
     }
+
+
+def _tool(tool: KnownTool) -> answers.OfferedTool:
+    if isinstance(tool, NamespaceTool):
+        return {
+            "type": "namespace",
+            "name": tool.name,
+            "description": tool.description or "",
+            "tools": [_single_tool(inner) for inner in tool.known],
+        }
+    return _single_tool(tool)
+
+
+def _single_tool(
+    tool: FunctionTool | CustomTool,
+) -> answers.OfferedFunction | answers.OfferedCustom:
+    told = tool.model_dump()
+    if isinstance(tool, CustomTool):
+        return cast(answers.OfferedCustom, {**told, "format": told["format"] or {"type": "text"}})
+    return cast(answers.OfferedFunction, told)
 
 
 def _chosen(asked: float | None, default: float) -> float:

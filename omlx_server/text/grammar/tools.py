@@ -18,6 +18,7 @@ from omlx_server.errors import BadRequest
 from omlx_server.text.grammar.bounds import symbols_allowed
 from omlx_server.text.grammar.json_schema.closing import closed
 from omlx_server.text.grammar.json_schema.prepare import prepared
+from omlx_server.text.grammar.quoted_lark import QuotedLark
 from omlx_server.text.grammar.to_grammar import GrammarSpec, Kind, as_rule, inline_schema, literal
 
 MAX_CALLS = 16
@@ -44,13 +45,14 @@ class Function:
     name.
 
     If it is not `strict`, keywords of its schema that can't be enforced are dropped instead of
-    refused.
+    refused. `input`: the grammar of the text that is its only argument, instead of a schema.
     """
 
     name: str
     parameters: Any = None
     strict: bool = False
     param: str = "tools"
+    input: QuotedLark | None = None
 
 
 SpecialId = Callable[[str], int | None]
@@ -98,10 +100,16 @@ def _spec(
     rules: list[str], functions: Sequence[Function], answer: GrammarSpec | None = None
 ) -> GrammarSpec:
     text = "%llguidance {}\n" + "\n".join(rules) + "\n"
-    schemas = [function.parameters for function in functions]
-    symbols = symbols_allowed(schemas if answer is None else [*schemas, json.loads(answer.text)])
+    symbols = symbols_of(functions, [] if answer is None else [json.loads(answer.text)])
     places = tuple(function.param for function in functions)
     return GrammarSpec(Kind.TOOLS, text, "tools", symbols=symbols, places=places)
+
+
+def symbols_of(functions: Sequence[Function], schemas: Sequence[Any] = ()) -> int:
+    """`symbols_allowed` for a grammar of calls and of `schemas`."""
+    if any(function.input and not function.input.regular for function in functions):
+        return 0
+    return symbols_allowed([*(function.parameters for function in functions), *schemas])
 
 
 class _Calls:
@@ -145,6 +153,9 @@ def marker(text: str, special_id: SpecialId) -> str:
 def arguments(function: Function) -> str:
     """The Lark rule of a call's arguments, always an object; `{}` for a function without a schema.
     Raises BadRequest for a schema of anything but an object."""
+    if function.input is not None:
+        opening = r'"{\"input\":" " "? "\""'
+        return f'{opening} %lark {{\n{function.input.text}\n}} "\\"}}"'
     if function.parameters is None:
         return literal("{}")
     lenient = not function.strict

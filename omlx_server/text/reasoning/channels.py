@@ -10,9 +10,8 @@ import re
 from collections.abc import Callable, Sequence
 
 from omlx_server.core.request import Constraint
-from omlx_server.text.grammar.bounds import symbols_allowed
 from omlx_server.text.grammar.to_grammar import GrammarSpec, Kind, literal
-from omlx_server.text.grammar.tools import Function, SpecialId, arguments, marker
+from omlx_server.text.grammar.tools import Function, SpecialId, arguments, marker, symbols_of
 from omlx_server.text.grammar.wrappers import Around
 from omlx_server.text.reasoning.style import Opening
 
@@ -57,9 +56,7 @@ def frame(
         text += f"header_{i}: ({' | '.join(headers)}) type\nargs_{i}: {body}\n"
     calls = (f"header_{i} {marks['message']} args_{i}" for i in range(len(functions)))
     text += f"call: {' | '.join(calls)}\n" if functions else ""
-    schemas = [function.parameters for function in functions]
-    symbols = symbols_allowed(schemas)
-    places = tuple(function.param for function in functions)
+    symbols, places = symbols_of(functions), tuple(function.param for function in functions)
     return GrammarSpec(
         Kind.TOOLS, text, "tools", trusted=not functions, symbols=symbols, places=places
     )

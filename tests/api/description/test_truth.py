@@ -23,6 +23,18 @@ TALK = [{"role": "user", "content": "Sing a long song, and then another one of t
 SCHEMA = {"type": "object", "properties": {"x": {"enum": ["a"]}}, "required": ["x"]}
 FUNCTION = {"name": "f", "description": "d", "parameters": SCHEMA, "strict": True}
 TOOL = {"type": "function", "function": FUNCTION}
+GRAMMAR = {"syntax": "regex", "definition": "[a-c]{9}"}
+CUSTOM = {
+    "type": "custom",
+    "custom": {"name": "g", "format": {"type": "grammar", "grammar": GRAMMAR}},
+}
+OWN_CUSTOM = {"type": "custom", "name": "g", "format": {"type": "grammar", **GRAMMAR}}
+SPACE = {
+    "type": "namespace",
+    "name": "n",
+    "description": "d",
+    "tools": [{"type": "function", **FUNCTION}, OWN_CUSTOM],
+}
 SILENT = {"chat_template_kwargs": {"enable_thinking": False}}
 SHORT = {"max_tokens": 12, "ignore_eos": True}
 LOGGED = {"logprobs": True, "top_logprobs": 2}
@@ -31,6 +43,7 @@ CHATS: list[Json] = [
     {**SHORT, **LOGGED, **SILENT, "n": 2},
     {**SILENT, "tools": [TOOL], "tool_choice": "required", "max_tokens": 100},
     {**SHORT, **SILENT, "stop": "e", "seed": 3},
+    {**SILENT, "tools": [CUSTOM], "tool_choice": "required", "max_tokens": 100},
 ]
 TEXTS: list[Json] = [
     {"prompt": "Hi", "max_tokens": 3, "logprobs": 2},
@@ -53,7 +66,7 @@ CALLED = [
     {"role": "assistant", "content": "Ho"},
     {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"},
     {"type": "function_call_output", "call_id": "c", "output": "7"},
-    {"type": "custom_tool_call", "call_id": "d", "name": "g", "input": "x"},
+    {"type": "custom_tool_call", "call_id": "d", "name": "g", "namespace": "n", "input": "x"},
     {"type": "custom_tool_call_output", "call_id": "d", "output": "8"},
     {
         "type": "reasoning",
@@ -97,6 +110,17 @@ RESPONSES: list[Json] = [
         },
         "max_output_tokens": 90,
     },
+    *(
+        {**SILENT, "input": "Hi", "tools": [SPACE], "tool_choice": one, "max_output_tokens": 90}
+        for one in (
+            {"type": "function", "name": "f", "namespace": "n"},
+            {
+                "type": "allowed_tools",
+                "mode": "required",
+                "tools": [{"type": "custom", "name": "g", "namespace": "n"}],
+            },
+        )
+    ),
     {**SILENT, "input": CALLED, "max_output_tokens": 3, "ignore_eos": True},
 ]
 

@@ -27,6 +27,9 @@ OURS = {
         CLIENTS,
     ),
     **dict.fromkeys(
+        ("ToolChoiceFunction.namespace", "ToolChoiceCustom.namespace"), "docs/responses.md"
+    ),
+    **dict.fromkeys(
         ("Response.frequency_penalty", "Response.presence_penalty", "ResponseErrorEvent.error"),
         OPEN_RESPONSES,
     ),
@@ -35,6 +38,7 @@ OURS = {
             "Response.store",
             "Logprob.bytes",
             "LogprobTopLogprob.bytes",
+            "ResponseCustomToolCall.status",
         ),
         OPENAI,
     ),

@@ -44,13 +44,28 @@ _RENAMED = {
 
 
 def chat(data: Json) -> Any:
-    fits(data, OPENAI, "CreateChatCompletionResponse")
+    fits(_without_custom(data, "message"), OPENAI, "CreateChatCompletionResponse")
     return judged(ChatCompletion, data)
 
 
 def chat_chunk(data: Json) -> Any:
-    fits(_ended(data), OPENAI, "CreateChatCompletionStreamResponse")
-    return judged(ChatCompletionChunk, data)
+    """Neither the document nor the package has the type of a custom call in a chunk, which OpenAI
+    sends."""
+    known = _without_custom(data, "delta")
+    fits(_ended(known), OPENAI, "CreateChatCompletionStreamResponse")
+    return judged(ChatCompletionChunk, known)
+
+
+def _without_custom(data: Json, field: str) -> Json:
+    """A chat or a chunk without its custom calls."""
+    choices = {"choices": [_function_calls(choice, field) for choice in data.get("choices", ())]}
+    return {**data, **choices} if "choices" in data else data
+
+
+def _function_calls(choice: Json, field: str) -> Json:
+    calls = choice.get(field, {}).get("tool_calls", [])
+    known = [call for call in calls if "custom" not in call]
+    return choice if known == calls else {**choice, field: {**choice[field], "tool_calls": known}}
 
 
 def completion(data: Json) -> Any:
@@ -117,7 +132,7 @@ def openai_error(data: Json) -> None:
 
 
 def response(data: Json) -> Response:
-    fits(_without_schema(data), OPEN_RESPONSES, "ResponseResource")
+    fits(_known_response(data), OPEN_RESPONSES, "ResponseResource")
     found = judged(Response, data)
     assert isinstance(found, Response)
     return found
@@ -127,15 +142,28 @@ def response_event(data: Json) -> Any:
     kind = data["type"]
     told = {**data, "type": _RENAMED.get(kind, kind)}
     if "response" in told:
-        told["response"] = _without_schema(told["response"])
-    fits(told, OPEN_RESPONSES, _event_schema(told["type"]))
+        told["response"] = _known_response(told["response"])
+    if "custom_tool_call" not in (kind[len("response.") :][:16], data.get("item", {}).get("type")):
+        fits(told, OPEN_RESPONSES, _event_schema(told["type"]))
     found = judged(ResponseStreamEvent, data)
     assert found.type == kind, "taken for another event"
     return found
 
 
+def _known_response(data: Json) -> Json:
+    """A response without what the document of Open Responses does not know: other tools than
+    functions, and the schema of a format, for which it takes null only."""
+    functions = [tool for tool in data["tools"] if tool["type"] == "function"]
+    items = [item for item in data["output"] if item["type"] != "custom_tool_call"]
+    choice = data["tool_choice"]
+    if not isinstance(choice, str):
+        named = [choice, *choice.get("tools", ())]
+        others = {tool["type"] for tool in named} - {"function", "allowed_tools"}
+        choice = "auto" if others else choice
+    return _without_schema({**data, "tools": functions, "output": items, "tool_choice": choice})
+
+
 def _without_schema(data: Json) -> Json:
-    """The document takes no schema of a format but null, and the package no null."""
     text = data.get("text") or {}
     wanted = text.get("format") or {}
     if "schema" not in wanted:

@@ -12,6 +12,7 @@ from omlx_server.api.responses.answers import Response
 from omlx_server.api.responses.events import Progress
 from omlx_server.api.responses.items.ids import ItemIds
 from omlx_server.api.responses.schema import ResponsesRequest
+from omlx_server.api.responses.tool_names import ToolNames
 from omlx_server.core.request import RequestDefaults
 from omlx_server.text.answers.answer import TokenEntry
 from omlx_server.text.parts import Arguments, CallStart, Part, Reasoning, Text
@@ -36,9 +37,8 @@ def _opening(request: ResponsesRequest, *, kept: bool) -> Response:
 
 def progress(**fields: Any) -> Progress:
     request = asked(**fields)
-    return Progress(
-        _opening(request, kept=True), ItemIds(ID), seals_reasoning=request.seals_reasoning
-    )
+    opening, names = _opening(request, kept=True), ToolNames(request.tools or ())
+    return Progress(opening, ItemIds(ID), names, seals_reasoning=request.seals_reasoning)
 
 
 def token(text: str) -> LoggedToken:

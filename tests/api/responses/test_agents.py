@@ -7,6 +7,7 @@ from openai import OpenAI
 
 from tests.api.harness import ServerProcess
 from tests.api.responses.asking import ask, ask_streaming, body, post, without_names
+from tests.api.tool_types import PATCH
 
 WEATHER: dict[str, Any] = {
     "type": "function",
@@ -24,7 +25,12 @@ CODEX: dict[str, Any] = {
     "instructions": "You are Codex, a coding agent. " * 20,
     "tools": [
         WEATHER,
-        {"type": "custom", "name": "apply_patch", "format": {"type": "grammar", "syntax": "lark"}},
+        {
+            "type": "custom",
+            "name": "apply_patch",
+            "description": "Edits files. This is a FREEFORM tool.",
+            "format": {"type": "grammar", "syntax": "lark", "definition": PATCH},
+        },
         {"type": "web_search", "external_web_access": False},
         {"type": "namespace", "name": "mcp__x", "description": "x", "tools": [WEATHER]},
         {"type": "tool_of_the_future", "anything": [1]},
@@ -66,7 +72,7 @@ def test_codex_is_answered(server: ServerProcess) -> None:
     fields = {**CODEX, "input": codex_input(), "ignore_eos": None}
     events = ask_streaming(server, **fields)
     last = events[-1]["response"]
-    assert [tool["type"] for tool in last["tools"]] == ["function"]
+    assert [tool["type"] for tool in last["tools"]] == ["function", "custom", "namespace"]
     assert last["prompt_cache_key"] == "0199-thread" and last["store"] is False
     again = ask(server, **fields)
     assert without_names(again)["output"] == without_names(last)["output"]

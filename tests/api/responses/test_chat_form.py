@@ -21,12 +21,10 @@ FUNCTION = {
     "parameters": {"type": "object", "properties": {}},
     "strict": True,
 }
-OTHERS = [
-    {"type": "web_search"},
-    {"type": "namespace", "name": "n", "description": "d", "tools": [FUNCTION]},
-    {"type": "custom", "name": "apply_patch", "format": {"type": "grammar"}},
-    {"type": "not_invented_yet", "name": 7},
-]
+GRAMMAR = {"syntax": "lark", "definition": 'start: "a"'}
+CUSTOM = {"type": "custom", "name": "apply_patch", "format": {"type": "grammar", **GRAMMAR}}
+SPACE = {"type": "namespace", "name": "n", "description": "d", "tools": [FUNCTION, CUSTOM]}
+OTHERS = [{"type": "web_search"}, {"type": "not_invented_yet", "name": 7}]
 
 
 def chat(**fields: Any) -> ChatRequest:
@@ -55,10 +53,16 @@ def test_logprobs_are_asked_for_in_two_ways() -> None:
         assert (found.logprobs, found.top_logprobs) == (True, top)
 
 
-def test_functions_are_offered_and_other_tools_ignored() -> None:
-    found = dumped(tools=[*OTHERS, FUNCTION], parallel_tool_calls=False)
+def test_what_a_model_can_call_is_offered_and_other_tools_left_out() -> None:
+    found = dumped(tools=[*OTHERS, FUNCTION, SPACE], parallel_tool_calls=False)
     function = {key: value for key, value in FUNCTION.items() if key != "type"}
-    assert found["tools"] == [{"type": "function", "function": function}]
+    below = {**function, "name": "n__f", "description": "About n: d\n\nd"}
+    form = {"type": "grammar", "grammar": GRAMMAR}
+    assert found["tools"] == [
+        {"type": "function", "function": function},
+        {"type": "function", "function": below},
+        {"type": "custom", "custom": {"name": "n__apply_patch", "format": form}},
+    ]
     assert (found["tool_choice"], found["parallel_tool_calls"]) == ("auto", False)
     assert not {"tools", "tool_choice", "parallel_tool_calls"} & set(dumped(tools=OTHERS))
 
@@ -81,6 +85,7 @@ NAMED = {"type": "function", "function": {"name": "f"}}
             {"type": "allowed_tools", "allowed_tools": {"mode": "required", "tools": [NAMED]}},
         ),
         ({"type": "allowed_tools", "mode": "auto", "tools": [{"type": "mcp"}]}, "none"),
+        ({"type": "custom", "name": "f"}, NAMED),
     ],
 )
 def test_tool_choices(choice: Any, expected: Any) -> None:
@@ -89,8 +94,10 @@ def test_tool_choices(choice: Any, expected: Any) -> None:
 
 def test_a_tool_that_must_be_called_but_is_not_there_is_left_to_be_refused() -> None:
     assert dumped(tools=OTHERS, tool_choice="required")["tool_choice"] == "required"
+    named = dumped(tools=OTHERS, tool_choice={"type": "custom", "name": "f"})
+    assert named["tool_choice"] == NAMED and "tools" not in named
     with pytest.raises(BadRequest):
-        chat(tools=OTHERS, tool_choice={"type": "custom", "name": "apply_patch"})
+        chat(tools=OTHERS, tool_choice={"type": "web_search"})
 
 
 def test_formats() -> None:
@@ -172,7 +179,7 @@ def test_the_package_knows_what_is_echoed() -> None:
         metadata={"a": "b"},
         max_output_tokens=9,
         max_tool_calls=2,
-        tools=[*OTHERS, FUNCTION],
+        tools=[*OTHERS, FUNCTION, CUSTOM, SPACE],
         tool_choice={"type": "function", "name": "f"},
         parallel_tool_calls=False,
         reasoning={"effort": "medium", "summary": "auto"},
@@ -192,7 +199,7 @@ def test_the_package_knows_what_is_echoed() -> None:
         context_management=[{"type": "compaction"}],
     )
     found = judge.response(opening(request, kept=False))
-    assert [tool.type for tool in found.tools] == ["function"]
+    assert [tool.type for tool in found.tools] == ["function", "custom", "namespace"]
     assert (found.temperature, found.top_p, found.truncation) == (0.5, 1.0, "auto")
     penalties = {"frequency_penalty": 0.0, "presence_penalty": 0.0}
     assert found.model_extra == {"store": False, **penalties}

@@ -11,6 +11,7 @@ from omlx_server.api.responses.items.ids import ItemIds
 from omlx_server.api.responses.items.items import stored_form
 from omlx_server.api.responses.items.messages import chat_messages
 from omlx_server.api.responses.items.seals import Seals, text_of
+from omlx_server.api.responses.tool_names import ToolNames
 from omlx_server.errors import BadRequest
 from tests.api.conftest import CHATML
 from tests.api.harness import UNPROBED, Json, ServerProcess, assert_envelope, serving
@@ -47,7 +48,7 @@ def said(items: list[Json]) -> list[tuple[str, str]]:
 def read(*items: Json) -> list[Json]:
     known: dict[str, InputItem] = {}
     given = asked(input=list(items)).input
-    return chat_messages(None, stored_form(given, ItemIds(ID), known.__getitem__))
+    return chat_messages(None, stored_form(given, ItemIds(ID), known.__getitem__), ToolNames())
 
 
 # -- what comes ------------------------------------------------------------------------------

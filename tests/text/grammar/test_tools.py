@@ -9,7 +9,9 @@ import pytest
 from omlx_server.core.request import Constraint
 from omlx_server.errors import BadRequest
 from omlx_server.text.grammar.compile import Grammars
+from omlx_server.text.grammar.quoted_lark import quoted_lark
 from omlx_server.text.grammar.tools import CallSyntax, Function, forced_calls, free_calls
+from tests.api.tool_types import LARK
 from tests.text.grammar.walks import Words, accepts, allowed, validate, walk
 
 PARAMETERS: dict[str, Any] = {
@@ -173,6 +175,23 @@ def test_free_text_stays_free_until_a_call_begins(tiny: Grammars, tiny_words: Wo
     assert accepts(constraint, tiny_words, f"I look.\n{good}\nAnd: {good}. Done")
     assert not accepts(constraint, tiny_words, f"I look.\n{ONE}")
     assert not accepts(constraint, tiny_words, "I look. <tool_call>")
+
+
+def test_the_text_of_a_call_matches_its_grammar(tiny: Grammars, tiny_words: Words) -> None:
+    shell = Function("shell", strict=True, input=quoted_lark(LARK))
+    nested = Function("nest", strict=True, input=quoted_lark('start: "(" start? ")"'))
+    spec = free_calls([shell, nested, NOW], none_special, many=True)
+    assert spec.symbols == 0, "what is recursive runs in a process of its own"
+    constraint = tiny.compile(spec)
+    for name, text, fits in (
+        ("shell", '+"a\n-\\\n', True),
+        ("shell", "+a", False),
+        ("nest", "(())", True),
+        ("nest", "(()", False),
+    ):
+        arguments = json.dumps({"input": text})
+        call = ONE.replace("now", name).replace("{}", arguments)
+        assert accepts(constraint, tiny_words, f"I look.\n{call}\nDone.") is fits
 
 
 def test_one_call_at_most_is_the_end_of_the_text(tiny: Grammars, tiny_words: Words) -> None:

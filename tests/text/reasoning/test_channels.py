@@ -12,6 +12,7 @@ from omlx_server.text.answers.form import Form
 from omlx_server.text.dialect import shown_ids
 from omlx_server.text.grammar.compile import Grammars
 from omlx_server.text.grammar.masks import holds, mask_of
+from omlx_server.text.grammar.quoted_lark import quoted_lark
 from omlx_server.text.grammar.to_grammar import choice, json_schema
 from omlx_server.text.grammar.tools import Function
 from omlx_server.text.grammar.vocabulary import Vocabulary
@@ -195,6 +196,14 @@ def test_a_call_that_must_come(grammars: Grammars, tokenizer: Tokenizer) -> None
     ]:
         constraint = made(grammars, required=True, functions=functions)
         assert fits(constraint, tokenizer, text) is fit, text
+
+
+def test_the_text_of_a_call_matches_its_grammar(grammars: Grammars, tokenizer: Tokenizer) -> None:
+    function = Function("f", strict=True, input=quoted_lark('start: ("a" /\\n/)+'))
+    constraint = made(grammars, required=True, functions=(function,))
+    for text, matches in (("a\na\n", True), ("a", False)):
+        call = CALL.partition("{")[0] + json.dumps({"input": text})
+        assert fits(constraint.copy(), tokenizer, call) is matches
 
 
 def test_the_final_text_obeys_the_answer(grammars: Grammars, tokenizer: Tokenizer) -> None:

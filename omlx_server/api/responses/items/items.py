@@ -39,23 +39,11 @@ def _item(item: schema.Item, path: str, ids: ItemIds, find: Find) -> answers.Inp
         case schema.MessageItem():
             return _message(item, path, ids)
         case schema.CallItem():
-            return {
-                "id": item.id or ids.next("fc"),
-                "type": "function_call",
-                "call_id": item.call_id,
-                "name": item.name,
-                "arguments": item.arguments,
-                "status": "completed",
-            }
+            id = item.id or ids.next("fc")
+            return call_shape(id, item.call_id, item.name, item.namespace, item.arguments)
         case schema.CustomCallItem():
-            return {
-                "id": item.id or ids.next("fc"),
-                "type": "custom_tool_call",
-                "call_id": item.call_id,
-                "name": item.name,
-                "input": item.input,
-                "status": "completed",
-            }
+            id = item.id or ids.next("ctc")
+            return custom_call_shape(id, item.call_id, item.name, item.namespace, item.input)
         case schema.CallOutputItem():
             return _output(item, path, ids)
         case schema.ReasoningItem():
@@ -108,6 +96,48 @@ def _reasoning(item: schema.ReasoningItem, path: str, ids: ItemIds) -> answers.R
     return reasoning_shape(
         item.id or ids.next("rs"), summary, content, item.encrypted_content, "completed"
     )
+
+
+def call_shape(
+    id: str,
+    call_id: str,
+    name: str,
+    namespace: str | None,
+    arguments: str,
+    status: answers.ItemStatus = "completed",
+) -> answers.FunctionCallOfResponse:
+    shape: answers.FunctionCallOfResponse = {
+        "id": id,
+        "type": "function_call",
+        "call_id": call_id,
+        "name": name,
+        "arguments": arguments,
+        "status": status,
+    }
+    if namespace is not None:
+        shape["namespace"] = namespace
+    return shape
+
+
+def custom_call_shape(
+    id: str,
+    call_id: str,
+    name: str,
+    namespace: str | None,
+    text: str,
+    status: answers.ItemStatus = "completed",
+) -> answers.CustomCallOfResponse:
+    shape: answers.CustomCallOfResponse = {
+        "id": id,
+        "type": "custom_tool_call",
+        "call_id": call_id,
+        "name": name,
+        "input": text,
+        "status": status,
+    }
+    if namespace is not None:
+        shape["namespace"] = namespace
+    return shape
 
 
 def reasoning_shape(

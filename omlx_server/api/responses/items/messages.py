@@ -5,21 +5,24 @@ they are one message. A second assistant message in a row starts a new turn, unl
 between the two. A content with images becomes a list of parts; all other contents become one text.
 """
 
-import json
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from omlx_server.api.chat.custom_tools import arguments_of
 from omlx_server.api.responses import answers
 from omlx_server.api.responses.items.sealed import unseal
 from omlx_server.api.responses.items.seals import text_of
+from omlx_server.api.responses.tool_names import ToolNames
 
 Message = dict[str, Any]
 Content = str | list[dict[str, Any]]
 
 
-def chat_messages(instructions: str | None, items: Iterable[answers.InputItem]) -> list[Message]:
+def chat_messages(
+    instructions: str | None, items: Iterable[answers.InputItem], names: ToolNames
+) -> list[Message]:
     """The messages for `items`, after a system message with the instructions if there are any."""
-    thread = _Thread()
+    thread = _Thread(names)
     if instructions:
         thread.say({"role": "system", "content": instructions})
     for item in items:
@@ -44,7 +47,8 @@ class _Thread:
     """Collects the messages of a conversation. A reasoning item waits for the assistant's message
     or call that follows it; if somebody else speaks first, it is left out."""
 
-    def __init__(self) -> None:
+    def __init__(self, names: ToolNames) -> None:
+        self._names = names
         self.messages: list[Message] = []
         self._turn: Message | None = None
         self._texts: list[str] = []
@@ -60,7 +64,7 @@ class _Thread:
             case "function_call":
                 self._call(item, item["arguments"])
             case "custom_tool_call":
-                self._call(item, json.dumps({"input": item["input"]}, ensure_ascii=False))
+                self._call(item, arguments_of(item["input"]))
             case "reasoning":
                 self._reasoning.append(_reasoning_text(item))
             case "compaction":
@@ -106,7 +110,8 @@ class _Thread:
     ) -> None:
         turn = self._turn or self._new_turn()
         self._think()
-        function = {"name": item["name"], "arguments": arguments}
+        name = self._names.shown(item["name"], item.get("namespace"))
+        function = {"name": name, "arguments": arguments}
         calls = turn.setdefault("tool_calls", [])
         calls.append({"id": item["call_id"], "type": "function", "function": function})
 

@@ -12,6 +12,7 @@ from omlx_server.api.responses.items.ids import ItemIds, response_of
 from omlx_server.api.responses.items.items import page, stored_form
 from omlx_server.api.responses.items.messages import Message, chat_messages, image_chars, with_gaps
 from omlx_server.api.responses.items.sealed import seal, unseal
+from omlx_server.api.responses.tool_names import ToolNames
 from omlx_server.errors import BadRequest
 from omlx_server.text.parts import Part, assemble
 from tests.api.responses import judge
@@ -29,7 +30,7 @@ def stored(given: Any, known: dict[str, InputItem] | None = None) -> list[InputI
 
 
 def chat(given: Any, instructions: str | None = None) -> list[Message]:
-    return chat_messages(instructions, stored(given))
+    return chat_messages(instructions, stored(given), ToolNames())
 
 
 def says(role: str, content: str, **fields: Any) -> Message:
