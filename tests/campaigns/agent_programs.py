@@ -8,7 +8,7 @@ import shutil
 import sys
 import venv
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tests.clients import installation
@@ -16,6 +16,7 @@ from tests.clients.installation import NoNode
 from tests.scripted_models import call_of
 
 PLACE = Path(sys.prefix) / "agents"
+_NOTES_SERVER = Path(__file__).parent / "notes_mcp.py"
 ANSWER = "The note counts seven geese, and no more."
 NOTE = "There are seven geese on the lake.\n"
 _EDITED = "There are eight geese on the lake."
@@ -47,15 +48,25 @@ class Agent:
     """Tokens of the context for a talk that is longer than it."""
     least_cached: float = 0.9
     """The part of the second turn's prompts that must come from the cache."""
+    program: str = ""
+    """What `launch` starts, where the name is another."""
+
+    @property
+    def place(self) -> Path:
+        return PLACE / self.launches
+
+    @property
+    def launches(self) -> str:
+        return self.program or self.name
 
     @property
     def bin(self) -> Path:
         """The directory with the agent's program."""
-        return PLACE / self.name / ("node_modules/.bin" if self.is_npm else "bin")
+        return self.place / ("node_modules/.bin" if self.is_npm else "bin")
 
     @property
     def is_installed(self) -> bool:
-        return (self.bin / self.name).exists()
+        return (self.bin / self.launches).exists()
 
 
 def install(agent: Agent, *, newest: bool = False) -> None:
@@ -65,7 +76,7 @@ def install(agent: Agent, *, newest: bool = False) -> None:
     wanted = f"{agent.package}{joint}{agent.version}"
     if newest:
         wanted = f"{agent.package}@latest" if agent.is_npm else agent.package
-    place = PLACE / agent.name
+    place = agent.place
     if not newest and agent.is_installed and installation.is_stamped(place, wanted):
         return
     shutil.rmtree(place, ignore_errors=True)
@@ -142,6 +153,21 @@ _CODEX = Agent(
     call=lambda note: call_of("exec_command", {"cmd": f"cat {note}"}),
     context=_of_codex,
 )
+# Tools of MCP servers come in a namespace.
+_NOTES = (
+    *("-c", f"mcp_servers.notes.command={json.dumps(sys.executable)}"),
+    *("-c", f"mcp_servers.notes.args={json.dumps([str(_NOTES_SERVER), 'note.txt'])}"),
+)
+_CODEX_MCP = replace(
+    _CODEX,
+    name="codex_mcp",
+    program="codex",
+    turns=(
+        (*_CODEX_EXEC, *_NOTES, _ASKS[0]),
+        (*_CODEX_EXEC, *_NOTES, "resume", "--last", _ASKS[1]),
+    ),
+    call=lambda note: call_of("mcp__notes__read_note", {}),
+)
 _OPENCODE = Agent(
     name="opencode",
     package="opencode-ai",
@@ -170,4 +196,5 @@ _AIDER = Agent(
     least_cached=0.5,  # it puts the files behind the conversation
 )
 
-AGENTS: Mapping[str, Agent] = {agent.name: agent for agent in (_CLAUDE, _CODEX, _OPENCODE, _AIDER)}
+_ALL = (_CLAUDE, _CODEX, _CODEX_MCP, _OPENCODE, _AIDER)
+AGENTS: Mapping[str, Agent] = {agent.name: agent for agent in _ALL}

@@ -136,7 +136,7 @@ def launched(
     agent: Agent, arguments: Iterable[str], place: Path, server: ServerProcess
 ) -> tuple[int, str, str]:
     """The exit code of an agent that `launch` starts, and what it wrote to stdout and stderr."""
-    launch = (sys.executable, "-m", "omlx_server", "launch", agent.name, "--url", server.url)
+    launch = (sys.executable, "-m", "omlx_server", "launch", agent.launches, "--url", server.url)
     with subprocess.Popen(
         [*launch, "--model", _model(agent), "--", *arguments],
         cwd=place / "work",
