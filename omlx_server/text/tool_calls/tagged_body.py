@@ -21,6 +21,7 @@ from omlx_server.text.tool_calls.plain_json import dumped
 from omlx_server.text.tool_calls.values import Schema, schema_of, typed
 
 _MAX_HEADER_CHARS = 600
+_CDATA_BEGIN, _CDATA_END = "<![CDATA[", "]]>"
 _CDATA = regex.compile(r"\s*<!\[CDATA\[(.*)\]\]>\s*", regex.DOTALL)
 
 
@@ -150,6 +151,10 @@ class TaggedBody(BlockBody):
 
     def _value(self, key: str) -> int | None:
         marker = self._value_end
+        if self._text.lstrip().startswith(_CDATA_BEGIN):
+            self._scanned = max(self._scanned, self._text.find(_CDATA_END))
+            if _CDATA_END not in self._text:
+                return None
         while (end := self._text.find(marker, self._scanned)) >= 0:
             behind = end + len(marker)
             follows = self._follows(self._text[behind : behind + _MAX_HEADER_CHARS])
@@ -186,7 +191,7 @@ class TaggedBody(BlockBody):
             place = min((end for end in ends if end >= 0), default=-1)
             if place < 0:
                 return
-            value, after = text[:place], ""
+            value = text[:place]
         self._tell(key, value)
         self._text = ""
 

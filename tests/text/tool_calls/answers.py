@@ -211,13 +211,16 @@ def _minicpm5() -> list[Answer]:
         pairs = "".join(f'<param name="{key}">{value}</param>' for key, value in arguments.items())
         return f'<function name="{name}">{pairs}</function>'
 
-    return around(
+    marked = "a</param></function> b"
+    quoted = call("get_weather", city=f"<![CDATA[{marked}]]>")
+    usual = around(
         "minicpm5",
         call("get_weather", city="Rome"),
         call("get_weather", city="<![CDATA[Köln 🌧]]>"),
         call("get_weather", city="5", days="3", spec=NESTED_TEXT),
         call("clock"),
     )
+    return [*usual, Answer("minicpm5", quoted, "", [("get_weather", {"city": marked})])]
 
 
 def _invokes(family: str, outer: str, prefix: str, kind: str = "") -> list[Answer]:
