@@ -21,7 +21,7 @@ MOST_SECONDS = 0.15
 NO_BOUND = {
     *("content", "text", "refusal", "prompt", "suffix", "system", "instructions", "input"),
     *("reasoning", "reasoning_content", "thinking", "encrypted_content", "arguments", "output"),
-    *("description", "query", "documents"),
+    *("description", "query", "documents", "title", "context", "source"),
     *("image_url", "url", "data", "images"),
     *("tools", "tool_calls", "function", ""),
 }

@@ -34,6 +34,9 @@ def chat_messages(asked: CountRequest) -> list[Message]:
     names: dict[str, str] = {}
     messages = _system("system", asked.system)
     for index, turn in enumerate(asked.messages):
+        if isinstance(turn.content, str) and turn.role != "system":
+            messages.append({"role": turn.role, "content": turn.content})
+            continue
         if _has_summary(turn):
             messages = _system("system", asked.system)
         messages += _converted(index, turn, names)
@@ -47,7 +50,8 @@ def chat_messages(asked: CountRequest) -> list[Message]:
 
 def image_chars(asked: CountRequest) -> int:
     """How many characters of a request are images."""
-    rest, chars = list[Any](asked.messages), 0
+    rest: list[Any] = [turn.content for turn in asked.messages]
+    chars = 0
     while rest:
         value = rest.pop()
         if isinstance(value, list):

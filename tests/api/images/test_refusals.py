@@ -110,7 +110,7 @@ BLOCKS: list[Json] = [
     {"type": "image", "source": {"type": "file", "file_id": "file_1"}},
     {"type": "image", "source": {"type": "base64", "media_type": "image/png"}},
     {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "%41%41"}},
-    {"type": "document", "source": {"type": "text", "media_type": "text/plain", "data": "a"}},
+    {"type": "document", "source": {"type": "url", "url": "https://example.org/a.pdf"}},
 ]
 
 
