@@ -209,11 +209,12 @@ def test_the_system_prompt_is_for_conversations_that_begin_without_one(
         server, _SAID, chat_template_kwargs={"enable_thinking": True}
     )
     plain = tokens(server, HI, preset="bare")
+    empty = tokens(server, [{"role": "system", "content": ""}, *HI])
     assert tokens(server, [other, *HI], preset="coder") == tokens(
         server, [other, *HI], chat_template_kwargs={"enable_thinking": True}
     )
-    assert plain == tokens(server, [{"role": "developer", "content": ""}, *HI])
-    assert len(plain) < len(tokens(server, HI))
+    assert empty == tokens(server, [{"role": "developer", "content": ""}, *HI])
+    assert len(plain) < len(empty) < len(tokens(server, HI))
     late = [*HI, {"role": "assistant", "content": "a"}, other, *HI]
     assert tokens(server, late) == tokens(server, [own, *late])
 
@@ -228,7 +229,7 @@ def test_the_system_prompt_is_for_conversations_that_begin_without_one(
 def test_an_empty_system_prompt_is_one(server: ServerProcess, path: str, body: Json) -> None:
     usage = send(server, path, body)["usage"]
     prompt = usage["input_tokens"] + usage.get("cache_read_input_tokens", 0)
-    assert prompt == len(tokens(server, HI, preset="bare"))
+    assert prompt == len(tokens(server, [{"role": "system", "content": ""}, *HI]))
 
 
 def test_the_request_wins_over_the_preset_and_the_preset_over_the_override(

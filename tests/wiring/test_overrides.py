@@ -41,7 +41,7 @@ def own(**values: Any) -> ModelOverrides:
             "kwargs",
             "did you mean enable_thinking",
         ),
-        ({"tool_parser": "zzz"}, "tool_parser", "It can be function_gemma, "),
+        ({"tool_parser": "zzz"}, "tool_parser", "It can be apertus, "),
     ],
 )
 def test_an_unknown_name_is_an_error_with_the_nearest(

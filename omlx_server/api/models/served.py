@@ -287,7 +287,6 @@ class ServedModels:
         why = f": the name stands for '{meant}', which is not here" if meant != name else ""
         if (of_hub := hub_name(meant)) is not None:
             hint = f"If the hub has it, `omlx-server pull {of_hub}` gets it. {hint}"
-        missing = about_away(self.catalogue.away)
-        return ModelNotFound(
-            f"The model '{name[:200]}' does not exist{why}. {missing} {hint}".strip(), param="model"
-        )
+        told = f"The model '{name[:200]}' does not exist{why}."
+        parts = (told, about_away(self.catalogue.away), hint)
+        return ModelNotFound(" ".join(filter(None, parts)), param="model")
