@@ -81,7 +81,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
 FREE = ("errors", "__version__")
 FLAT = 16
 MLX = ("mlx", "mlx_lm")
-TOOL_PARSERS = PACKAGE / "text" / "tool_calls" / "formats.py"
+CODED_TEMPLATES = PACKAGE / "text" / "coded_templates.py"
 PILLOW = PACKAGE / "images" / "pillow.py"
 HEAVY_FOR_CLI = ("mlx", "mlx_lm", "transformers", "fastapi", "uvicorn", "starlette", "numpy")
 # `pull` unpacks the starter model, whose weights are arrays.
@@ -248,8 +248,8 @@ def test_mlx_appears_in_compute_only(path: Path) -> None:
     if ring_of(path) == "compute":
         return
     found = [name for name in imports(path) if name.split(".")[0] in MLX]
-    if path == TOOL_PARSERS:  # pure functions on text, which happen to live there
-        found = [name for name in found if not name.startswith("mlx_lm.tool_parsers")]
+    if path == CODED_TEMPLATES:  # pure functions on text, which happen to live there
+        found = [name for name in found if not name.startswith("mlx_lm.chat_templates")]
     assert not found
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from omlx_server.core.model_files.parser_signs import CODED_TEMPLATES
 from omlx_server.errors import ConfigError
 from omlx_server.models import json_file
 from omlx_server.models.kind import read_json
@@ -37,9 +38,11 @@ class TokenizerFiles:
         config = _object(directory / _CONFIG)
         parser = config.get("tool_parser_type")
         other = _object(directory / _OF_PROCESSOR)
+        coded = CODED_TEMPLATES.get(str(config.get("chat_template_type")))
         places = {
+            **({_CONFIG: {"default": coded}} if coded else {}),
             _TEMPLATE: _templates_of_files(directory),
-            _CONFIG: _templates_of(config.get("chat_template")),
+            _CONFIG: {"default": coded} if coded else _templates_of(config.get("chat_template")),
             _OF_PROCESSOR: _templates_of(other.get("chat_template")),
         }
         file = next((name for name, found in places.items() if found), "")

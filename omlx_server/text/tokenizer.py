@@ -15,6 +15,7 @@ from tokenizers import Tokenizer as Backend
 from transformers import CONFIG_MAPPING, AutoTokenizer, PreTrainedConfig, PreTrainedTokenizerFast
 
 from omlx_server.core.crash import Crash, guarded
+from omlx_server.core.model_files.parser_signs import CODED_TEMPLATES
 from omlx_server.errors import ModelUnavailable
 from omlx_server.text.encoding import word_cache
 from omlx_server.text.encoding.detokenizer import Detokenizer
@@ -94,7 +95,7 @@ class Tokenizer:
             source.backend_tokenizer,
             eos_ids=_eos_ids(model_dir, source.eos_token_id),
             chat_templates=_templates(
-                source.chat_template or _of_processor(model_dir) if template is None else template
+                _template_of(source, model_dir) if template is None else template
             ),
             template_variables=source.special_tokens_map,
             tool_parser=source.init_kwargs.get("tool_parser_type"),
@@ -196,6 +197,14 @@ def _templates(given: str | Mapping[str, str] | None) -> Mapping[str, str]:
     if given is None:
         return {}
     return {"default": given} if isinstance(given, str) else given
+
+
+def _template_of(
+    source: PreTrainedTokenizerFast, model_dir: Path
+) -> str | Mapping[str, str] | None:
+    """The model's own template; mlx-lm's, where the configuration names one of it."""
+    coded = CODED_TEMPLATES.get(source.init_kwargs.get("chat_template_type", ""))
+    return coded or source.chat_template or _of_processor(model_dir)
 
 
 def _of_processor(model_dir: Path) -> str | None:

@@ -3,7 +3,7 @@ any thread. It gives names; text/tool_calls/formats.py and text/reasoning/style.
 stand for.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 
 JSON_TOOLS = "json_tools"
 NO_REASONING = "none"
@@ -77,6 +77,16 @@ _REASONING: Signs = (
 # No template has a sign of laguna: a tokenizer's configuration declares it.
 TOOL_PARSERS = frozenset({"laguna"} | {name for _, name in (*_TOOLS, *_TOOLS_BY_TOKENS)})
 REASONING_PARSERS = frozenset({NO_REASONING} | {name for _, name in _REASONING})
+
+CODED_TEMPLATES: Mapping[str, str] = {
+    "deepseek_v32": (
+        "{#- <think> </think> ｜DSML｜function_calls> -#}"
+        "{{ deepseek_v32(messages, tools, add_generation_prompt, "
+        "enable_thinking | default(true)) }}"
+    )
+}
+"""By the `chat_template_type` of a tokenizer's configuration: a template that calls code, with the
+signs of its parsers in a comment."""
 
 
 def tool_parser_of(

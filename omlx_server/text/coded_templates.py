@@ -1,0 +1,29 @@
+"""Chat templates that mlx-lm has as code, for models whose makers publish none. Pure.
+
+`CODED_TEMPLATES` in core/model_files/parser_signs.py calls them.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from mlx_lm.chat_templates.deepseek_v32 import apply_chat_template
+
+
+def deepseek_v32(
+    messages: Sequence[Mapping[str, Any]],
+    tools: Sequence[Mapping[str, Any]] | None,
+    add_generation_prompt: bool,
+    enable_thinking: bool,
+) -> str:
+    """mlx-lm's template of DeepSeek V3.2, which shows tools in a system message only: without one,
+    an empty one has them."""
+    told = list(messages)
+    if tools and told[0]["role"] != "system":
+        told.insert(0, {"role": "system", "content": ""})
+    rendering = apply_chat_template(
+        told,
+        tools=tools,
+        add_generation_prompt=add_generation_prompt,
+        enable_thinking=enable_thinking,
+    )
+    return str(rendering)
