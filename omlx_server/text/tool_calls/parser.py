@@ -114,7 +114,7 @@ class ToolParser(StreamParser):
         elif marker not in family.others:
             self._body = TaggedBody(numbering, marker, family.markup, self._tools)
         else:  # the marker is the beginning of a call that stands alone
-            self._body = TaggedBody(numbering, "", family.markup, self._tools, self._names)
+            self._body = TaggedBody(numbering, "", family.markup, self._tools, self._names, marker)
             text = marker + text
         self._fresh = False
         return text

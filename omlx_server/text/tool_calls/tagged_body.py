@@ -50,11 +50,13 @@ class TaggedShape:
 @dataclass(slots=True, eq=False)
 class TaggedBody(BlockBody):
     """`tools`: those of the request, whose schemas say of which type a value is. `names`: a call of
-    another name is none, if given."""
+    another name is none, if given. `begun`: how the text begins, for a marker that is a part of the
+    first call."""
 
     shape: TaggedShape
     tools: Sequence[Mapping[str, Any]]
     names: Collection[str] | None = None
+    begun: str = ""
     _text: str = field(default="", init=False)
     _raw: str = field(default="", init=False)  # what was read of a call that is not yet certain
     _scanned: int = field(default=0, init=False)
@@ -223,9 +225,11 @@ class TaggedBody(BlockBody):
         self._call, self._key, self._any, self._raw, self.lead = None, None, True, "", ""
 
     def _leave(self, rest: str) -> None:
-        """No call comes any more. What was read of one that is none is the reader's."""
-        self._deltas.append(Text(self.lead + self._raw))
-        self._raw, self.rest = "", rest
+        """No call comes any more. What was read of one that is none is the reader's; so is the
+        marker, which the rest must not begin with again."""
+        marker = self.begun if not self._any and not self._raw else ""
+        self._deltas.append(Text(self.lead + self._raw + marker))
+        self._raw, self.rest = "", rest.removeprefix(marker)
 
     def _is_begun(self, text: str, markers: Sequence[str]) -> bool:
         return any(marker.startswith(text) for marker in markers if marker)
