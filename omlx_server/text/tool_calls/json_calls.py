@@ -235,5 +235,7 @@ def reformed(value: str) -> str:
 
 
 def _name_in(text: str) -> str | None:
+    if not text.startswith('"'):  # a number can have more digits than are read
+        return None
     name = json.loads(text)
     return whole(name) if isinstance(name, str) and re.search(r"\S", name) else None

@@ -172,6 +172,8 @@ class _Quoted:
         if first == "[":
             return self._list(depth)
         text = self._bare(",}]").strip()
+        if not text:
+            raise ValueError("no value")
         value = literal(text)
         return dumped(whole(text) if isinstance(value, Crash) else value)
 

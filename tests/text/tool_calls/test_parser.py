@@ -254,6 +254,7 @@ def test_odd_markup_is_still_a_call(
     [
         ("json_tools", '<tool_call>{"city": "Rome"}</tool_call>'),
         ("json_tools", '<tool_call>{"name": 1, "arguments": {}}</tool_call>'),
+        ("json_tools", f'<tool_call>{{"name": {"9" * 5000}, "arguments": {{}}}}</tool_call>'),
         ("json_tools", "<tool_call></tool_call>"),
         ("json_tools", '<tool_call>{"name": "get_w'),
         ("json_tools", "A<tool_"),
@@ -266,6 +267,8 @@ def test_odd_markup_is_still_a_call(
         ("qwen3_coder", "The tag is <function=, and <function="),
         ("kimi_k3", "<|open|>tools<|sep|><|open|>call index<|sep|><|close|>call<|sep|>"),
         ("gemma4", "<|tool_call>call:f{a:<tool_call|>"),
+        ("gemma4", "<|tool_call>call:f{a:[}]}<tool_call|>"),
+        ("function_gemma", "<start_function_call>call:f{a:[1,{b:}]}<end_function_call>"),
     ],
 )  # fmt: skip
 def test_what_never_becomes_a_call_comes_back(family: str, text: str) -> None:
