@@ -40,9 +40,8 @@ class TokenizerFiles:
         other = _object(directory / _OF_PROCESSOR)
         coded = CODED_TEMPLATES.get(str(config.get("chat_template_type")))
         places = {
-            **({_CONFIG: {"default": coded}} if coded else {}),
-            _TEMPLATE: _templates_of_files(directory),
-            _CONFIG: {"default": coded} if coded else _templates_of(config.get("chat_template")),
+            _TEMPLATE: {} if coded else _templates_of_files(directory),
+            _CONFIG: _templates_of(coded or config.get("chat_template")),
             _OF_PROCESSOR: _templates_of(other.get("chat_template")),
         }
         file = next((name for name, found in places.items() if found), "")

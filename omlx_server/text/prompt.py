@@ -32,9 +32,9 @@ class PromptRenderer:
         if not self.dialect.shows_tools and (self.tools or any(map(is_of_calls, messages))):
             messages = with_tools(messages, self.tools)
         dialect = self.dialect
-        if not (self.tools and dialect.shows_tools):
-            return dialect.calls.fitted(dialect.systems.fitted(messages))
-        return dialect.calls.fitted(dialect.systems_beside_tools.fitted(messages))
+        shows = self.tools and dialect.shows_tools
+        systems = dialect.systems_beside_tools if shows else dialect.systems
+        return dialect.calls.fitted(systems.fitted(messages))
 
     def tokenize(
         self,

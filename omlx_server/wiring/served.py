@@ -83,7 +83,7 @@ def _described(located: Located) -> Description:
 
 
 def _markers(dialect: Dialect, tokenizer: Tokenizer, width: int) -> ReasoningMarkers | None:
-    if dialect.style is None:
+    if dialect.style is None or dialect.in_channels:
         return None
     return ReasoningMarkers(dialect.style, tokenizer, width, starts=dialect.thinks)
 

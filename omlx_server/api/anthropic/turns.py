@@ -34,10 +34,8 @@ def chat_messages(asked: CountRequest) -> list[Message]:
     names: dict[str, str] = {}
     messages = _system("system", asked.system)
     for index, turn in enumerate(asked.messages):
-        if isinstance(turn.content, str) and turn.role != "system":
-            messages.append({"role": turn.role, "content": turn.content})
-            continue
-        if _has_summary(turn):
+        blocks = turn.content if isinstance(turn.content, list) else ()
+        if turn.role == "assistant" and any(map(_is_summary, blocks)):
             messages = _system("system", asked.system)
         messages += _converted(index, turn, names)
         names |= _tool_names(turn)
@@ -154,15 +152,9 @@ def _assistant(path: str, blocks: Sequence[Block]) -> list[Message]:
 _UNSEEN = ("redacted_thinking", "compaction", "fallback")
 
 
-def _has_summary(turn: Turn) -> bool:
-    return turn.role == "assistant" and any(map(_is_summary, turn.content))
-
-
-def _is_summary(block: Block | str) -> bool:
+def _is_summary(block: Block) -> bool:
     """Whether a block stands for all that came before it. One without a text is one that failed."""
-    if isinstance(block, str) or block.type != "compaction":
-        return False
-    return isinstance(block.content, str) and bool(block.content)
+    return block.type == "compaction" and isinstance(block.content, str) and bool(block.content)
 
 
 def _run(block: Block, theirs: Mapping[str | None, Message]) -> tuple[Message, Message]:

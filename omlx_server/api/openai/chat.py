@@ -72,7 +72,7 @@ class _Answer:
             self._empty["usage"] = None
         self._with_logprobs = asked.logprobs
         self._custom = asked.custom_names
-        self._calls = [_Deltas(asked.custom_names) for _ in range(asked.n or 1)]
+        self._calls = [_Deltas(self._custom) for _ in range(asked.n or 1)]
 
     async def whole(self, choices: Choices) -> answers.ChatCompletion:
         """The whole response as one JSON answer; closes the generation."""

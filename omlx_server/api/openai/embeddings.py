@@ -4,6 +4,7 @@ in slices between the steps of chat models."""
 import asyncio
 import base64
 import logging
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -60,7 +61,8 @@ async def embeddings(request: Request) -> Response:
     asked = await json_body.read(request, EmbeddingRequest, context.max_body_bytes)
     model = await context.models.embedder(asked.model)
     vectors, tokens = await embedded(request, asked, model)
-    foreign = await in_time(request, context.threads.run(_foreign, asked, model))
+    ids = [one for one in prompts_in(asked.input) if not isinstance(one, str)]
+    foreign = await in_time(request, context.threads.run(_foreign, ids, model)) if ids else 0
     name = asked.model or model.names[0]
     content = await asyncio.to_thread(_content, name, asked.encoding_format, vectors, tokens)
     return JsonResponse(content, headers={_FOREIGN.name: str(foreign)} if foreign else {})
@@ -103,9 +105,8 @@ def encode(asked: EmbeddingRequest, model: ServedEmbedder) -> list[Encoded]:
     return inputs
 
 
-def _foreign(asked: EmbeddingRequest, model: ServedEmbedder) -> int:
-    """How many inputs are token ids that the model's own tokenizer would hardly write."""
-    given = [one for one in prompts_in(asked.input) if not isinstance(one, str)]
+def _foreign(given: Sequence[list[int]], model: ServedEmbedder) -> int:
+    """How many of the inputs, as token ids, the model's own tokenizer would hardly write."""
     foreign = sum(not model.encoder.is_own(ids) for ids in given)
     if foreign:
         _log.warning(

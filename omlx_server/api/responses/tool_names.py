@@ -37,6 +37,7 @@ class ToolNames:
         # Tools without a namespace come first: they keep their names.
         alone = [tool for tool in known if not isinstance(tool, schema.NamespaceTool)]
         self._shown = {(None, tool.name): tool.name for tool in alone}
+        self._taken = set(self._shown.values())
         self.tools = [named for tool in known for named in self._named(tool)]
         self._by_shown = {named.shown: named for named in self.tools}
 
@@ -73,14 +74,14 @@ class ToolNames:
     def _new(self, name: str, namespace: str) -> str:
         """The name to show for a tool of a namespace: one that no other tool has."""
         key = (namespace, name)
-        taken = set(self._shown.values())
         if key not in self._shown:
             joined = shown = _joined(name, namespace)
             number = 1
-            while shown in taken:
+            while shown in self._taken:
                 number += 1
                 shown = f"{joined[: _LONGEST - 8]}_{number}"
             self._shown[key] = shown
+            self._taken.add(shown)
         return self._shown[key]
 
 

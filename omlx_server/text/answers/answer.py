@@ -20,6 +20,7 @@ from omlx_server.text.reasoning.splitter import make_splitter
 from omlx_server.text.tokenizer import Tokenizer
 from omlx_server.text.tool_calls.numbering import Numbering
 from omlx_server.text.tool_calls.parser import ToolParser
+from omlx_server.text.tool_calls.values import tool_names
 
 
 class Delta(NamedTuple):
@@ -52,7 +53,7 @@ class Answer:
         self._detokenizer = Detokenizer(tokenizer.pieces, started=form.continues, shown=form.shown)
         calls = form.family.starts if form.family else ()
         self._splitter = (
-            make_splitter(form.style, form.opening, calls, numbering, form.names)
+            make_splitter(form.style, form.opening, calls, numbering, tool_names(form.tools))
             if form.style
             else None
         )

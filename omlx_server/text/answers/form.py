@@ -32,8 +32,3 @@ class Form:
     calls_only: bool = False
     make_call_id: Callable[[], str] = new_call_id
     shown: frozenset[int] = frozenset()
-
-    @property
-    def names(self) -> frozenset[str]:
-        """The names of the tools."""
-        return frozenset(tool["function"]["name"] for tool in self.tools)

@@ -74,13 +74,14 @@ def _answer(
         return "TEXT next call" if required else "TEXT (next call)?" if functions else "TEXT"
     says = bool(functions) and not required
     if budget is None:
-        before = "(thought | said)*" if says else "thought*"
+        later = "(thought | said)*" if says else "thought*"
     else:
-        before = ("thought? " if budget else "") + ("said?" if says else "")
+        later = "said?" if says else ""
     if opening is Opening.WITHIN:
-        within = "next" if budget == 0 else "thinking next"
-        before = f"{within} {before.removeprefix('thought?') if budget else before}"
-    return f"{before} ({last})"
+        first = "next" if budget == 0 else "thinking next"
+    else:
+        first = "thought?" if budget else ""
+    return f"{first} {later} ({last})"
 
 
 class Framed(Around):

@@ -21,8 +21,6 @@ from jinja2.runtime import Context
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
 
-from omlx_server.text.coded_templates import deepseek_v32
-
 
 class LimitExceeded(TemplateRuntimeError):
     """The rendering took too long or grew too large."""
@@ -51,7 +49,6 @@ class Sandbox(ImmutableSandboxedEnvironment):
         self.filters["tojson"] = _tojson
         self.globals["raise_exception"] = _raise_exception
         self.globals["strftime_now"] = _strftime_now
-        self.globals["deepseek_v32"] = deepseek_v32
         self.globals["namespace"] = _Namespace
         self.globals["dict"] = _MakeDict()
 

@@ -17,6 +17,7 @@ from jinja2 import Template, TemplateError, UndefinedError, meta
 
 from omlx_server.core.model_files.template_kwargs import ALLOWED_KWARGS
 from omlx_server.errors import BadRequest, ModelUnavailable, NoChatTemplate, PromptTooLong
+from omlx_server.text.coded_templates import deepseek_v32
 from omlx_server.text.image_marks import ImageMarks
 from omlx_server.text.templates.content import ContentForm, with_ending
 from omlx_server.text.templates.messages import (
@@ -68,6 +69,7 @@ class ChatTemplate:
         self._tokenizer = tokenizer
         self._controls = ControlTexts(tokenizer.special_texts)
         self._sandbox = Sandbox(max_chars=max_chars, seconds=seconds)
+        self._sandbox.globals["deepseek_v32"] = deepseek_v32
         sources = tokenizer.chat_templates
         self._templates = {name: self._compiled(source) for name, source in sources.items()}
         self.variables = frozenset(
@@ -219,11 +221,12 @@ def _forms(
     """The forms of messages and tools that a template may want, the usual one first."""
     parsed = [with_parsed_arguments(message) for message in messages]
     texts = [with_text_arguments(message) for message in messages]
-    yield parsed, tools or None
-    yield texts, tools or None
+    written = [parsed] if parsed == texts else [parsed, texts]
+    for told in written:
+        yield told, tools or None
     full = completed(tools or ())
-    yield parsed, full
-    yield texts, full
+    for told in written:
+        yield told, full
 
 
 def _reason(error: Exception) -> str:

@@ -136,7 +136,12 @@ def _python(name: str, start: str, end: str) -> Family:
     return Family(name, start, JsonShape(end, (start,)), LiteralShape(end, "[", python_calls))
 
 
-_DSML = "｜DSML｜"
+def _dsml(name: str, block: str) -> Family:
+    mark = "｜DSML｜"
+    kind = r'(?:\s+string="(?P<kind>true|false)")?'
+    return _invokes(name, f"<{mark}{block}>", f"</{mark}{block}>", mark, kind)
+
+
 _HY = ":opensource"
 _HY_INNER = ("tool_call", "tool_sep", "arg_key", "/arg_key", "arg_value")
 _M3 = "]<]minimax[>["
@@ -159,20 +164,8 @@ _FAMILIES = (
         header=r"(?:function<｜tool▁sep｜>)?(?P<name>[^\s<{`]+)(?:<｜tool▁sep｜>)?\s*(?:```(?:json)?\s*)?",
         inner=("<｜tool▁sep｜>",),
     ),
-    _invokes(
-        "deepseek_v32",
-        f"<{_DSML}function_calls>",
-        f"</{_DSML}function_calls>",
-        _DSML,
-        r'(?:\s+string="(?P<kind>true|false)")?',
-    ),
-    _invokes(
-        "deepseek_v4",
-        f"<{_DSML}tool_calls>",
-        f"</{_DSML}tool_calls>",
-        _DSML,
-        r'(?:\s+string="(?P<kind>true|false)")?',
-    ),
+    _dsml("deepseek_v32", "function_calls"),
+    _dsml("deepseek_v4", "tool_calls"),
     _json(
         "functionary",
         "<function=",
@@ -197,10 +190,7 @@ _FAMILIES = (
         rf"<arg_key{_HY}>(?P<key>[^<>]{{1,256}})</arg_key{_HY}>\s*<arg_value{_HY}>",
         f"</arg_value{_HY}>",
         call_end=f"</tool_call{_HY}>",
-        inner=tuple(
-            f"<{name}{_HY}>"
-            for name in ("tool_call", "tool_sep", "arg_key", "/arg_key", "arg_value")
-        ),
+        inner=tuple(f"<{name}{_HY}>" for name in _HY_INNER),
     ),
     _json("internlm2", "<|action_start|><|plugin|>", "<|action_end|>"),
     _json(

@@ -16,6 +16,7 @@ _NAME = r"[^\s<>{}()\[\]\"',:=;]+"
 _CALL = re.compile(rf"\s*({_NAME})\s*\(\s*")
 _KEY = re.compile(rf"\s*({_NAME})\s*=\s*")
 _QUOTED_CALL = re.compile(r"\s*call:([^\s<>{}()\[\]\"',=;]+)\s*(?=\{)")
+_STRING = re.compile(r"""(["'])(?:\\.|(?!\1)[^\\])*\1""", re.DOTALL)
 _CLOSERS = {"(": ")", "[": "]", "{": "}"}
 
 
@@ -87,14 +88,10 @@ def _python_value(text: str) -> str:
 def _end_of(text: str, position: int) -> int:
     """Behind the bracket that closes the one at `position`. Raises ValueError where none does."""
     open_ones: list[str] = []
-    quote = ""
     while position < len(text):
         char = text[position]
-        if quote:
-            position += char == "\\"
-            quote = "" if char == quote else quote
-        elif char in "\"'":
-            quote = char
+        if char in "\"'":
+            position = _end_of_string(text, position) - 1
         elif char in _CLOSERS:
             open_ones.append(_CLOSERS[char])
         elif open_ones and char == open_ones[-1]:
@@ -109,16 +106,20 @@ def _end_of(text: str, position: int) -> int:
     raise ValueError("brackets do not match")
 
 
+def _end_of_string(text: str, position: int) -> int:
+    """Behind the string that begins at `position`. Raises ValueError where it does not end."""
+    string = _STRING.match(text, position)
+    if string is None:
+        raise ValueError("a string without an end")
+    return string.end()
+
+
 def _end_of_value(text: str, position: int) -> int:
-    """The comma behind a value, or the end of the text."""
-    quote = ""
+    """The comma behind a value, or the end of the text. Raises ValueError for an open end."""
     while position < len(text):
         char = text[position]
-        if quote:
-            position += char == "\\"
-            quote = "" if char == quote else quote
-        elif char in "\"'":
-            quote = char
+        if char in "\"'":
+            position = _end_of_string(text, position) - 1
         elif char in _CLOSERS:
             position = _end_of(text, position) - 1
         elif char == ",":
@@ -137,7 +138,8 @@ class _Quoted:
 
     def calls(self) -> list[LiteralCall]:
         calls: list[LiteralCall] = []
-        while self._rest():
+        self._skip("")
+        while self._at < len(self._text):
             found = _QUOTED_CALL.match(self._text, self._at)
             if found is None:
                 raise ValueError("no call")
@@ -194,15 +196,9 @@ class _Quoted:
 
     def _bare(self, ends: str) -> str:
         """Up to one of the characters `ends`; one within quotes of JSON does not count."""
-        begin, quote = self._at, ""
-        while quote or self._text[self._at] not in ends:
-            char = self._text[self._at]
-            if quote:
-                self._at += char == "\\"
-                quote = "" if char == quote else quote
-            elif char == '"':
-                quote = char
-            self._at += 1
+        begin = self._at
+        while (char := self._text[self._at]) not in ends:
+            self._at = _end_of_string(self._text, self._at) if char == '"' else self._at + 1
         return self._text[begin : self._at]
 
     def _peek(self) -> str:
@@ -221,6 +217,3 @@ class _Quoted:
         if self._at < len(self._text) and chars and self._text[self._at] in chars:
             self._at += 1
             self._skip("")
-
-    def _rest(self) -> str:
-        return self._text[self._at :].strip()

@@ -3,12 +3,12 @@ MiniMax-M3 writes it: `<city>Rome</city><days><item>1</item><item>2</item></days
 """
 
 from omlx_server.text.tool_calls.plain_json import dumped
-from omlx_server.text.tool_calls.values import Schema, typed
+from omlx_server.text.tool_calls.values import ParameterSchema, typed
 
 _MAX_DEPTH = 50
 
 
-def nested(text: str, mark: str, schema: Schema, depth: int = 0) -> str:
+def nested(text: str, mark: str, schema: ParameterSchema, depth: int = 0) -> str:
     """The JSON text of a value whose tags each have `mark` in front. A text in which tags do not
     match is a string."""
     members = _members(text.strip(), mark) if depth < _MAX_DEPTH else None

@@ -19,6 +19,7 @@ from omlx_server.text.tool_calls.literal_calls import python_calls
 from omlx_server.text.tool_calls.numbering import Numbering
 from omlx_server.text.tool_calls.stream_parser import StreamParser
 from omlx_server.text.tool_calls.tagged_body import TaggedBody, TaggedShape
+from omlx_server.text.tool_calls.values import tool_names
 
 _Body = JsonBody | LiteralBody | TaggedBody
 
@@ -44,7 +45,7 @@ class ToolParser(StreamParser):
         super().__init__(self._step)
         self._family = family
         self._tools = tools
-        self._names = frozenset(tool["function"]["name"] for tool in tools)
+        self._names = tool_names(tools)
         addressed = family.addressed
         named = (addressed.format(name=name) for name in self._names) if addressed else ()
         self._starts = (*family.starts, *named)

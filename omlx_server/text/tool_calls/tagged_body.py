@@ -18,7 +18,7 @@ from omlx_server.text.tool_calls.block_body import BlockBody
 from omlx_server.text.tool_calls.growing_call import GrowingCall
 from omlx_server.text.tool_calls.nested_tags import nested
 from omlx_server.text.tool_calls.plain_json import dumped
-from omlx_server.text.tool_calls.values import Schema, schema_of, typed
+from omlx_server.text.tool_calls.values import ParameterSchema, schema_of, tool_names, typed
 
 _MAX_HEADER_CHARS = 600
 _CDATA_BEGIN, _CDATA_END = "<![CDATA[", "]]>"
@@ -61,7 +61,8 @@ class TaggedBody(BlockBody):
     _raw: str = field(default="", init=False)  # what was read of a call that is not yet certain
     _scanned: int = field(default=0, init=False)
     _call: GrowingCall | None = field(default=None, init=False)
-    _schema: Schema = field(default=Schema(None, None), init=False)  # of its parameters
+    # Of the call's parameters.
+    _schema: ParameterSchema = field(default=ParameterSchema(None, None), init=False)
     _key: str | None = field(default=None, init=False)  # of the value under way
     _value_end: str = field(default="", init=False)
     _is_text: bool | None = field(default=None, init=False)
@@ -216,8 +217,7 @@ class TaggedBody(BlockBody):
     def _is_whole(self) -> bool:
         """Whether the name alone is a call, though nothing came behind it."""
         assert self._call is not None
-        known = {tool["function"]["name"] for tool in self.tools}
-        return self._key is None and self._call.name in known
+        return self._key is None and self._call.name in tool_names(self.tools)
 
     def _end_call(self) -> None:
         assert self._call is not None

@@ -2,7 +2,7 @@
 
 import ast
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,7 +30,7 @@ Kinds = frozenset[str]
 
 
 @dataclass(frozen=True, slots=True)
-class Schema:
+class ParameterSchema:
     """A JSON schema, or what a client sent for one, within the schema `root`."""
 
     value: Any
@@ -40,22 +40,26 @@ class Schema:
     def kinds(self) -> Kinds:
         return frozenset(_kinds(self.value, self.root, 0))
 
-    def of_member(self, key: str) -> "Schema":
+    def of_member(self, key: str) -> "ParameterSchema":
         """The schema of a member of an object, or, with the key "item", of an item of a list."""
         known = self.value if isinstance(self.value, Mapping) else {}
         if isinstance(reference := known.get("$ref"), str):
             known = resolved(self.root, reference) or {}
         properties = known.get("properties")
         if isinstance(properties, Mapping) and key in properties:
-            return Schema(properties[key], self.root)
-        return Schema(known.get("items") if key == "item" else None, self.root)
+            return ParameterSchema(properties[key], self.root)
+        return ParameterSchema(known.get("items") if key == "item" else None, self.root)
 
 
-def schema_of(tools: Sequence[Mapping[str, Any]], name: str) -> Schema:
+def tool_names(tools: Iterable[Mapping[str, Any]]) -> frozenset[str]:
+    return frozenset(tool["function"]["name"] for tool in tools)
+
+
+def schema_of(tools: Sequence[Mapping[str, Any]], name: str) -> ParameterSchema:
     """The schema of a tool's parameters; one that says nothing for an unknown tool."""
     named = (tool["function"] for tool in tools if tool["function"]["name"] == name)
     parameters = next((function.get("parameters") for function in named), None)
-    return Schema(parameters, parameters)
+    return ParameterSchema(parameters, parameters)
 
 
 def _kinds(schema: Any, root: Any, depth: int) -> set[str]:
