@@ -62,6 +62,7 @@ def _parser() -> argparse.ArgumentParser:
     asking.add_argument("--seed", type=int, default=1)
     soaking = campaigns.add_parser("soak", help="a limit of memory that fits half the load")
     soaking.add_argument("--minutes", type=float, default=10.0)
+    soaking.add_argument("--restart", action="store_true", help="conversations, with a cold tier")
     soaking.set_defaults(run=_soak)
     coming = campaigns.add_parser("several", help="three models where there is room for two")
     coming.add_argument("--requests", type=int, default=200)
@@ -162,12 +163,18 @@ def _soak(options: argparse.Namespace, directory: Path) -> bool:
     load, model = soak.TINY, soak.tiny
     if options.model == "starter":
         load, model = soak.STARTER, soak.starter
-    load = replace(load, seconds=60 * options.minutes)
-    outcome = soak.campaign(model, load, seed=options.seed)
-    _say(str(outcome))
-    for problem in (outcome.wrong + outcome.lost)[:5]:
-        _say(problem)
-    return outcome.is_right
+    loads = [(model, load)]
+    if options.restart:
+        kinds = (soak.tiny, soak.windowed, soak.hybrid)
+        loads = [(kind, replace(soak.RESTARTED, cold=directory / kind.__name__)) for kind in kinds]
+    outcomes = list[soak.Outcome]()
+    for model, load in loads:
+        load = replace(load, seconds=60 * options.minutes / len(loads))
+        outcomes.append(soak.campaign(model, load, seed=options.seed))
+        _say(str(outcomes[-1]))
+        for problem in (outcomes[-1].wrong + outcomes[-1].lost)[:5]:
+            _say(problem)
+    return all(outcome.is_right for outcome in outcomes)
 
 
 def _come(options: argparse.Namespace, directory: Path) -> bool:

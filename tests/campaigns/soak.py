@@ -8,9 +8,10 @@ import asyncio
 import gc
 import random
 import time
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import mlx.core as mx
@@ -26,7 +27,14 @@ from omlx_server.compute.runner import ModelRunner
 from omlx_server.core.blocks.block import PayloadId
 from omlx_server.core.prefix_cache.eviction import Budget
 from omlx_server.core.prefix_cache.prefix_cache import PrefixCache
-from omlx_server.core.request import FinishReason, Request, RequestId, SamplingParams, TokenEvent
+from omlx_server.core.request import (
+    Admitted,
+    FinishReason,
+    Request,
+    RequestId,
+    SamplingParams,
+    TokenEvent,
+)
 from omlx_server.core.scheduler.limits import Limits
 from omlx_server.engine.client.generation import now
 from omlx_server.engine.memory.account import Account
@@ -36,8 +44,11 @@ from omlx_server.errors import OmlxError
 from omlx_server.models import catalogue
 from omlx_server.models.bundled import starter as starter_model
 from omlx_server.settings import Settings
+from omlx_server.store.cold import ColdTier
+from omlx_server.store.files import Files
 from omlx_server.wiring.memory import make_watch
 from tests.arrays import plain
+from tests.compute.cold_cache import SECRET, Steady
 from tests.engine.alone import Alone
 from tests.tiny_models import load_tiny
 
@@ -50,7 +61,8 @@ _TIE = 2e-3
 @dataclass(frozen=True, slots=True)
 class Load:
     """`room` bytes above the weights; each of `clients` asks one question after the other, of up
-    to `longest` tokens, half of which `beginnings` share."""
+    to `longest` tokens, half of which `beginnings` share. With files in `cold` a client's questions
+    are the turns of a conversation, and the server is restarted after half of the time."""
 
     room: int
     seconds: float
@@ -59,15 +71,27 @@ class Load:
     answer: int = 120
     beginnings: int = 6
     chunk: int = 128
+    cold: Path | None = None
 
 
 TINY = Load(room=30_000_000, seconds=600.0)
+RESTARTED = Load(room=30_000_000, seconds=60.0, clients=8, longest=1600, answer=60)
 STARTER = Load(room=250_000_000, seconds=300.0, clients=6, longest=800, answer=60, beginnings=3)
 
 
 def tiny() -> LoadedModel:
     """One whose caches are large beside its weights."""
     return load_tiny("llama", num_hidden_layers=4, num_key_value_heads=4, head_dim=32)
+
+
+def windowed() -> LoadedModel:
+    """One with full and sliding layers, which share the buffer of a block."""
+    return load_tiny("gpt_oss", num_key_value_heads=4, head_dim=32, sliding_window=256)
+
+
+def hybrid() -> LoadedModel:
+    """One with a state beside its caches."""
+    return load_tiny("qwen3_next", num_key_value_heads=4, head_dim=64)
 
 
 def starter() -> LoadedModel:
@@ -79,9 +103,12 @@ def starter() -> LoadedModel:
 @dataclass(slots=True)
 class Outcome:
     """What was seen. `peak` is the most that MLX held, over the limit; `drift` the most by which
-    the account was wrong; `left` what is held afterwards above weights and hot tier."""
+    the account was wrong; `left` what is held afterwards above weights and hot tier. `common`
+    counts the tokens of prompts that were in the turn before, `cached` those that the cache had."""
 
     answers: int = 0
+    common: int = 0
+    cached: int = 0
     cancelled: int = 0
     steps: int = 0
     tokens: int = 0
@@ -104,6 +131,7 @@ class Outcome:
             f"{self.answers} answers, {self.cancelled} cancelled, {self.tokens} tokens in "
             f"{self.steps} steps; peak {self.peak:.3f} of the limit, drift {self.drift:+.4f}, "
             f"hot tier emptied {self.emptied} times, {self.left} bytes left; {reliefs}; "
+            f"{self.cached} of {self.common} tokens cached; "
             f"{len(self.wrong)} wrong, {len(self.lost)} lost"
         )
 
@@ -112,13 +140,15 @@ class JudgedInstance(ModelInstance):
     """Judges each turn of the engine, when the device is at rest."""
 
     outcome: Outcome
+    has_begun = False
 
     def relieve(self, now: float) -> list[TokenEvent]:
         device.wait()
         outcome, watch = self.outcome, self.watch
         assert watch is not None
         outcome.steps += 1
-        if outcome.steps == 1:  # the load and its probes were before
+        if not self.has_begun:  # the load and its probes were before
+            self.has_begun = True
             device.begin_peak()
         outcome.peak = max(outcome.peak, device.peak_memory() / watch.guard.limit)
         device.begin_peak()
@@ -144,24 +174,47 @@ def campaign(model: Callable[[], LoadedModel], work: Load, *, seed: int = 1) -> 
 
 async def _campaign(model: Callable[[], LoadedModel], work: Load, seed: int) -> Outcome:
     outcome = Outcome()
+    if work.cold is None:
+        await _serve(model, work, outcome, _Questions(work, outcome, seed))
+        return outcome
+    conversations = _Conversations(replace(work, seconds=work.seconds / 2), outcome, seed)
+    for _ in range(2):
+        await _serve(model, work, outcome, conversations)
+    return outcome
+
+
+async def _serve(
+    model: Callable[[], LoadedModel], work: Load, outcome: Outcome, soak: "_Clients"
+) -> None:
+    """Start a server, run the clients, judge what is left when all of them have gone."""
     failures: list[str] = []
-    account = Account(0)
-    engine = Alone(lambda: _instance(model(), work, outcome, account), failures.append, account)
+    cold = None
+    if work.cold is not None:
+        cold = ColdTier(Files(work.cold), SECRET, budget=1 << 40, queue_bytes=work.room // 10)
+    account = Account(0, work.room // 10 if cold else 0)
+    engine = Alone(
+        lambda: _instance(model(), work, outcome, account, cold), failures.append, account
+    )
+    if cold is not None:
+        cold.wake = engine.whole.wake
+        cold.start()
     await engine.start()
     await engine.ready()
-    soak = _Soak(engine, work, outcome, seed)
     try:
-        await soak.run()
+        await soak.run(engine)
         while await engine.ask(lambda instance: instance.scheduler.has_work):
             await asyncio.sleep(0.01)
         await engine.ask(soak.judge)
     finally:
         await engine.stop()
+        if cold is not None:
+            cold.close(10)
     outcome.lost += failures
-    return outcome
 
 
-def _instance(loaded: LoadedModel, work: Load, outcome: Outcome, account: Account) -> ModelInstance:
+def _instance(
+    loaded: LoadedModel, work: Load, outcome: Outcome, account: Account, cold: ColdTier | None
+) -> ModelInstance:
     gc.collect()
     planner = planner_for(loaded)
     weights = device.active_memory()
@@ -175,19 +228,23 @@ def _instance(loaded: LoadedModel, work: Load, outcome: Outcome, account: Accoun
     instance = JudgedInstance(
         ModelRunner(loaded, codec, hot.__getitem__),
         Limits(prefill_chunk_tokens=work.chunk, max_batched_tokens=4 * work.chunk),
-        lambda: PrefixCache(codec.layout, loaded.fingerprint, budget),
+        lambda: PrefixCache(
+            codec.layout, loaded.fingerprint, budget, cold.index if cold is not None else None
+        ),
         hot,
+        cold,
+        write_through=cold is not None,
         watch=make_watch(share, planner),
     )
     instance.outcome = outcome
+    instance.cache.read_ahead.rates = Steady()
     return instance
 
 
-class _Soak:
+class _Clients(ABC):
     """The clients and what they got."""
 
-    def __init__(self, engine: Alone, work: Load, outcome: Outcome, seed: int) -> None:
-        self._engine = engine
+    def __init__(self, work: Load, outcome: Outcome, seed: int) -> None:
         self._load = work
         self._outcome = outcome
         self._rng = random.Random(seed)
@@ -195,23 +252,20 @@ class _Soak:
         self._vocab = 0
         self._number = 0
 
-    async def run(self) -> None:
-        loaded = await self._engine.ask(lambda instance: instance.runner.loaded)
+    async def run(self, engine: Alone) -> None:
+        self._engine = engine
+        loaded = await engine.ask(lambda instance: instance.runner.loaded)
         self._vocab = loaded.dims.vocab
-        half = self._load.longest // 2
-        beginnings = [self._tokens(half) for _ in range(self._load.beginnings)]
         end = time.monotonic() + self._load.seconds
-        await asyncio.gather(*(self._client(beginnings, end) for _ in range(self._load.clients)))
+        clients = range(self._load.clients)
+        await asyncio.gather(*(self._client(number, end) for number in clients))
 
-    async def _client(self, beginnings: list[tuple[int, ...]], end: float) -> None:
-        rng = self._rng
-        while time.monotonic() < end:
-            await asyncio.sleep(rng.expovariate(20))
-            shared = rng.choice(beginnings)[: rng.randrange(1, self._load.longest // 2)]
-            prompt = shared + self._tokens(rng.randrange(1, self._load.longest // 2))
-            await self._ask(prompt)
+    @abstractmethod
+    async def _client(self, number: int, end: float) -> None: ...
 
-    async def _ask(self, prompt: tuple[int, ...]) -> None:
+    async def _ask(self, prompt: tuple[int, ...], common: int = 0) -> tuple[int, ...] | None:
+        """The answer; None where the client did not wait for all of it. The first `common` tokens
+        were in the turn before."""
         rng, outcome = self._rng, self._outcome
         self._number += 1
         name = f"r{self._number}"
@@ -232,15 +286,22 @@ class _Soak:
                     if patience is not None and sum(map(len, answers.values())) >= patience:
                         outcome.cancelled += 1
                         break
+            self._count(generation.admitted, common)
         except OmlxError as error:
             outcome.lost.append(f"{name}: {error}")
-            return
+            return None
         for index, answer in answers.items():
             self._note(name, prompt, tuple(answer))
             whole = len(answer) == sampling.max_tokens
             if patience is None and not whole:
                 outcome.lost.append(f"{name}: ended by {finishes.get(index)} at {len(answer)}")
         outcome.answers += patience is None
+        return tuple(answers[0]) if patience is None else None
+
+    def _count(self, admitted: Admitted | None, common: int) -> None:
+        if admitted is not None:
+            self._outcome.common += common
+            self._outcome.cached += min(common, admitted.cached)
 
     def _note(self, name: str, prompt: tuple[int, ...], answer: tuple[int, ...]) -> None:
         self._outcome.tokens += len(answer)
@@ -270,6 +331,43 @@ class _Soak:
 
     def _tokens(self, count: int) -> tuple[int, ...]:
         return tuple(self._rng.randrange(1, self._vocab) for _ in range(count))
+
+
+class _Questions(_Clients):
+    """Each on its own, after one of a few beginnings."""
+
+    async def run(self, engine: Alone) -> None:
+        self._beginnings = list[tuple[int, ...]]()
+        await super().run(engine)
+
+    async def _client(self, number: int, end: float) -> None:
+        rng, half = self._rng, self._load.longest // 2
+        while len(self._beginnings) < self._load.beginnings:
+            self._beginnings.append(self._tokens(half))
+        while time.monotonic() < end:
+            await asyncio.sleep(rng.expovariate(20))
+            shared = rng.choice(self._beginnings)[: rng.randrange(1, half)]
+            await self._ask(shared + self._tokens(rng.randrange(1, half)))
+
+
+class _Conversations(_Clients):
+    """Each prompt is the last one of its client, the answer to it, and some more; a conversation
+    that is too long is begun anew, and one that has begun goes on after a restart."""
+
+    def __init__(self, work: Load, outcome: Outcome, seed: int) -> None:
+        super().__init__(work, outcome, seed)
+        self._told = {number: tuple[int, ...]() for number in range(work.clients)}
+
+    async def _client(self, number: int, end: float) -> None:
+        rng, longest = self._rng, self._load.longest
+        while time.monotonic() < end:
+            await asyncio.sleep(rng.expovariate(20))
+            told = self._told[number]
+            if len(told) > longest * 3 // 4:
+                told = ()
+            prompt = told + self._tokens(rng.randrange(1, longest // 4))
+            answer = await self._ask(prompt, len(told))
+            self._told[number] = prompt + answer if answer is not None else told
 
 
 def _is_right(model: nn.Module, prompt: tuple[int, ...], answer: tuple[int, ...]) -> bool:

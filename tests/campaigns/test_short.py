@@ -59,6 +59,16 @@ def test_a_limit_that_fits_half_the_load_is_held_and_nobody_is_lost() -> None:
     assert outcome.reliefs["pause"] and outcome.reliefs["blocks"]
 
 
+def test_conversations_go_on_after_a_restart_and_the_limit_is_held_at_each_step(
+    tmp_path: Path,
+) -> None:
+    load = replace(soak.RESTARTED, seconds=3.0, clients=4, longest=1000, room=8_000_000)
+    load = replace(load, cold=tmp_path)
+    outcome = by_itself(soak.campaign, soak.windowed, load)
+    assert outcome.is_right, f"{outcome} {outcome.wrong[:2]} {outcome.lost[:2]}"
+    assert outcome.cached > 0.9 * outcome.common
+
+
 def test_three_models_share_the_memory_of_two(tmp_path: Path) -> None:
     outcome = by_itself(several.campaign, several.tiny(tmp_path), 24)
     assert outcome.is_right, f"{outcome} {outcome.wrong[:2]} {outcome.lost[:2]}"
