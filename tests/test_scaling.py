@@ -8,9 +8,9 @@ from functools import cache
 import pytest
 
 from omlx_server.core.blocks.block import Size
-from omlx_server.core.blocks.cache_layout import CacheLayout, Kind
+from omlx_server.core.blocks.cache_layout import CacheLayout, LayerKind
 from omlx_server.core.blocks.keys import BlockKey, chain
-from omlx_server.core.prefix_cache.eviction import Budget
+from omlx_server.core.prefix_cache.eviction import HotBudget
 from omlx_server.core.prefix_cache.prefix_cache import PrefixCache
 from scripts.scaling import page, report
 from scripts.scaling.assumptions import BASE, GB, TABLE, Assumptions, Scale
@@ -137,8 +137,8 @@ def test_a_prompt_waits_for_a_slow_store_as_long_as_computing_takes() -> None:
     network = replace(BASE.network, machine_bytes_per_second=1e6)
     store = SharedStore(events, network, 1, size.nbytes)
     cold = Cold(events, BASE.machine, store, lambda record: size, lambda: None)
-    layout = CacheLayout(frozenset({Kind.DELTA}), 1)
-    cache = PrefixCache(layout, "model", Budget(10**9, 0), cold.index)
+    layout = CacheLayout(frozenset({LayerKind.DELTA}), 1)
+    cache = PrefixCache(layout, "model", HotBudget(10**9, 0), cold.index)
     cold.follow(cache)
     cache.read_ahead.rates.computed(16, 8.0)
     for key in chain(cache.root(b""), range(40), 1):

@@ -13,7 +13,7 @@ from omlx_server.api.http.exchange import Tracer
 from omlx_server.api.http.own_names import OwnNames
 from omlx_server.api.http.static_files import WebFiles
 from omlx_server.api.metrics.cluster import no_cluster
-from omlx_server.api.metrics.metrics import Metrics
+from omlx_server.api.metrics.metrics import AppMetrics
 from omlx_server.api.metrics.traffic import Traffic
 from omlx_server.api.models.fetcher import ModelFetcher
 from omlx_server.api.models.served import ServedModels
@@ -65,7 +65,7 @@ class ApiContext:
     max_body_bytes: int
     keepalive_seconds: float
     request_timeout_seconds: float
-    metrics: Metrics
+    metrics: AppMetrics
     activity: Activity
     api_keys: tuple[str, ...] = ()
     per_key_salt: bool = True

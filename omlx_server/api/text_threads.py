@@ -24,7 +24,7 @@ _BATCHES = 2
 _NICENESS = 10
 
 
-class Abandoned(Exception):
+class EncodingAbandoned(Exception):
     """Ends the encoding of a text for which nobody waits any more."""
 
 
@@ -52,7 +52,7 @@ class TextThreads:
             def in_turn(encode: Encode) -> list[Encoding]:
                 def batch(_: IsAbandoned) -> list[Encoding]:
                     if is_abandoned():
-                        raise Abandoned
+                        raise EncodingAbandoned
                     return encode()
 
                 running = self._batches.run(owner, batch)

@@ -22,14 +22,14 @@ IsAbandoned = Callable[[], bool]
 """Tells whether nobody waits any more for the result of the work. Any thread may ask."""
 
 
-class Run(Protocol):
+class RunInThread(Protocol):
     """Runs `work` in a thread, and returns or raises what it does. When the caller is cancelled,
     the work is told so and waited for, because it holds memory until it ends."""
 
     async def __call__(self, work: Callable[[IsAbandoned], T]) -> T: ...
 
 
-Turns = Callable[[], AbstractAsyncContextManager[Run]]
+Turns = Callable[[], AbstractAsyncContextManager[RunInThread]]
 """Makes the next turn of one owner: a context in which a thread is the caller's. Entering it raises
 Unavailable if that takes too long."""
 
@@ -65,12 +65,12 @@ class WorkerThreads:
         self._times = VirtualTimes()
 
     async def run(self, owner: Owner, work: Callable[[IsAbandoned], T]) -> T:
-        """Run `work` in a turn of its own, as `Run`. Raises also as `turn`."""
+        """Run `work` in a turn of its own, as `RunInThread`. Raises also as `turn`."""
         async with self.turn(owner) as run:
             return await run(work)
 
     @asynccontextmanager
-    async def turn(self, owner: Owner) -> AsyncIterator[Run]:
+    async def turn(self, owner: Owner) -> AsyncIterator[RunInThread]:
         """A turn: see `Turns`."""
         turn, begun = _Turn(owner, asyncio.get_running_loop().create_future()), math.inf
         self._waiting.append(turn)

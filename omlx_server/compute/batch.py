@@ -17,7 +17,7 @@ import mlx.nn as nn
 
 from omlx_server.compute import caches as cache_ops
 from omlx_server.compute import sampler
-from omlx_server.compute.adapters.adapters import Adapters
+from omlx_server.compute.adapters.adapters import AdapterStore
 from omlx_server.compute.architectures.heads import Headed
 from omlx_server.compute.architectures.pair import Pair, members
 from omlx_server.compute.caches import Caches
@@ -28,7 +28,7 @@ from omlx_server.compute.hardware import device
 from omlx_server.compute.joining import join_layers
 from omlx_server.compute.kv.spans import Runs
 from omlx_server.compute.prefilled import Prefilled
-from omlx_server.compute.sampler import Row, Sampled, sample, unsampled
+from omlx_server.compute.sampler import Sampled, SamplingRow, sample, unsampled
 from omlx_server.compute.verify import Feed, Verifying, feeds_of, tokens_of
 from omlx_server.compute.vision.entering import behind
 from omlx_server.core.cluster.commands import Accept
@@ -47,14 +47,14 @@ class LiveBatch:
         vocab: int,
         runs: Runs | None = None,
         block_size: int = 1,
-        adapters: Adapters | None = None,
+        adapters: AdapterStore | None = None,
         ranks: Ranks | None = None,
     ) -> None:
         """`runs` are those of the model's blocks, of `block_size` tokens. Of several `ranks` only
         the first samples: the others have its tokens from it."""
         self._ranks = ranks
         self._follows = ranks is not None and not ranks.leads
-        self._adapters = adapters or Adapters()
+        self._adapters = adapters or AdapterStore()
         self._model = model
         self._vocab = vocab
         self._runs = Runs() if runs is None else runs
@@ -74,7 +74,7 @@ class LiveBatch:
         cache_ops.leave(self._caches)
         if self._beginners is not None:
             cache_ops.leave(self._beginners.caches)
-        self.rows: list[Row] = []
+        self.rows: list[SamplingRow] = []
         self._caches = []
         self._solo = False
         self._beginners = None
@@ -166,7 +166,7 @@ class LiveBatch:
     def _add_rows(self, arrival: Prefilled) -> None:
         inputs = mx.array([join.context[-1] for join in arrival.joins], dtype=mx.int32)
         self._tokens = mx.concatenate([self._tokens, inputs])
-        self.rows += [Row.of(join, self._vocab) for join in arrival.joins]
+        self.rows += [SamplingRow.of(join, self._vocab) for join in arrival.joins]
         self.has_newcomers = True
 
     def _add_beginners(self, arrivals: Sequence[Prefilled]) -> None:
@@ -309,7 +309,7 @@ class LiveBatch:
             self._drafter.stepped(self._tokens, self._hidden, self._drafting)
         return logits
 
-    def _answer(self, tokens: mx.array, cache: Caches, rows: Sequence[Row]) -> mx.array:
+    def _answer(self, tokens: mx.array, cache: Caches, rows: Sequence[SamplingRow]) -> mx.array:
         """Logits [B, T, V] of the model that answers, for tokens int [B, T] of these rows."""
         if not isinstance(self._model, Headed):
             return self._answering(rows)(tokens, cache=cache)
@@ -317,7 +317,7 @@ class LiveBatch:
         logits, self._hidden = decode(tokens, cache)
         return logits
 
-    def _answering(self, rows: Sequence[Row]) -> Callable[..., mx.array]:
+    def _answering(self, rows: Sequence[SamplingRow]) -> Callable[..., mx.array]:
         """The model that answers, for a forward of these rows with their adapters and positions."""
         forward = behind(self._target, [row.shift for row in rows])
         for row in rows:

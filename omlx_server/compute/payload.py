@@ -16,12 +16,12 @@ from omlx_server.compute import caches as cache_ops
 from omlx_server.compute.architectures.pair import members
 from omlx_server.compute.architectures.special import NOT_REUSED, architecture_of
 from omlx_server.compute.caches import Caches
-from omlx_server.compute.codecs.base import Arrays, Codec, Row, token_slice
+from omlx_server.compute.codecs.base import Arrays, CacheRow, Codec, token_slice
 from omlx_server.compute.codecs.registry import codecs_for, leaves
 from omlx_server.compute.hardware import device
-from omlx_server.compute.kv.spans import Run, Runs, Segment, Span, Strip, referred
+from omlx_server.compute.kv.spans import Runs, Segment, Span, Strip, TokenRun, referred
 from omlx_server.core.blocks.block import Size
-from omlx_server.core.blocks.cache_layout import CacheLayout, Kind
+from omlx_server.core.blocks.cache_layout import CacheLayout, LayerKind
 from omlx_server.core.memory.kv import GROWTH
 
 PAYLOAD_VERSION = 1
@@ -128,7 +128,7 @@ class BlockCodec:
         codecs = codecs_for(cache_ops.new_caches(model))
         return cls(model, codecs, block_size) if codecs and not why_not_reused(model) else None
 
-    def cut_block(self, caches: Caches, row: Row, start: int, stop: int) -> Payload:
+    def cut_block(self, caches: Caches, row: CacheRow, start: int, stop: int) -> Payload:
         """The DELTA and WINDOW parts of tokens [start, stop) of a row: by reference to the buffers
         of the row where its caches allow it, else copied, and not computed yet."""
         flat = list(leaves(caches))
@@ -136,7 +136,9 @@ class BlockCodec:
         segment = self._segment(flat, referring, row.index, start, stop)
         parts = list[Arrays]()
         for number, (codec, leaf) in enumerate(zip(self._codecs, flat, strict=True)):
-            apart = codec.kind is Kind.CHECKPOINT or (segment is not None and number in referring)
+            apart = codec.kind is LayerKind.CHECKPOINT or (
+                segment is not None and number in referring
+            )
             parts.append(() if apart else codec.cut(leaf, row, start, stop))
         packed = _pack(parts)
         if segment is None:
@@ -144,11 +146,11 @@ class BlockCodec:
         packed.refer(segment, referring)
         return packed
 
-    def cut_checkpoint(self, caches: Caches, row: Row) -> Payload:
+    def cut_checkpoint(self, caches: Caches, row: CacheRow) -> Payload:
         """The CHECKPOINT parts of one row as they are now, not yet computed."""
         return _pack(
             [
-                codec.cut(leaf, row, 0, row.length) if codec.kind is Kind.CHECKPOINT else ()
+                codec.cut(leaf, row, 0, row.length) if codec.kind is LayerKind.CHECKPOINT else ()
                 for codec, leaf in zip(self._codecs, leaves(caches), strict=True)
             ]
         )
@@ -179,7 +181,7 @@ class BlockCodec:
         referring = _spans(blocks, segments)
         behind = _Parts(blocks, size, stop)
         for number, (codec, leaf) in enumerate(zip(self._codecs, flat, strict=True)):
-            if codec.kind is Kind.CHECKPOINT:
+            if codec.kind is LayerKind.CHECKPOINT:
                 assert checkpoint is not None, "a recurrent layer needs its checkpoint"
                 codec.join(leaf, [checkpoint.leaves()[number]], stop)
             elif number in adopted:
@@ -266,7 +268,7 @@ class _Parts:
 def _referred(blocks: Sequence[Payload], size: int, stop: int, least: int) -> list[Segment]:
     """The segments to which a sequence of so many tokens refers, from its first token on: what
     follows begins a block, so that it becomes a block itself."""
-    found = list[tuple[Run, int, int]]()
+    found = list[tuple[TokenRun, int, int]]()
     for start, block in zip(range(0, stop // size * size, size), blocks, strict=False):
         if block.segment is None:
             break

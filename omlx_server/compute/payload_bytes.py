@@ -12,7 +12,7 @@ import numpy as np
 
 from omlx_server.compute.hardware import device
 from omlx_server.compute.payload import Payload
-from omlx_server.core.blocks.record import Packed, Tensor
+from omlx_server.core.blocks.record import PackedArrays, RecordTensor
 
 # The dtypes of MLX and numpy by their names in files. Python's buffers have no bfloat16, so it is
 # stored as integers of the same width.
@@ -33,14 +33,14 @@ _TYPES = {
 _NAMES = {ours: name for name, (ours, _) in _TYPES.items()}
 
 
-def pack(payload: Payload) -> Packed:
+def pack(payload: Payload) -> PackedArrays:
     """The bytes of a payload. Waits until it is computed."""
     payload = payload.detached()
     device.wait_for(*payload.buffers)
-    return Packed(tuple(_tensor(buffer) for buffer in payload.buffers), payload.places)
+    return PackedArrays(tuple(_tensor(buffer) for buffer in payload.buffers), payload.places)
 
 
-def unpack(packed: Packed) -> Payload:
+def unpack(packed: PackedArrays) -> Payload:
     """The payload that these bytes are, as arrays that own their memory.
 
     Raises:
@@ -55,14 +55,14 @@ def unpack(packed: Packed) -> Payload:
     return Payload(buffers, packed.places)
 
 
-def _tensor(array: mx.array) -> Tensor:
+def _tensor(array: mx.array) -> RecordTensor:
     plain = array.view(mx.uint16) if array.dtype == mx.bfloat16 else array
     device.wait_for(plain)
     data = memoryview(plain).cast("B") if plain.size else b""  # type: ignore[arg-type]
-    return Tensor(_NAMES[array.dtype], array.shape, data)
+    return RecordTensor(_NAMES[array.dtype], array.shape, data)
 
 
-def _array(tensor: Tensor) -> mx.array:
+def _array(tensor: RecordTensor) -> mx.array:
     if tensor.dtype not in _TYPES:
         raise ValueError(f"arrays of {tensor.dtype} are not stored by this version")
     _, kind = _TYPES[tensor.dtype]

@@ -9,7 +9,7 @@ import mlx.core as mx
 import mlx.nn as nn
 
 from omlx_server.compute import caches as cache_ops
-from omlx_server.compute.adapters.adapters import Adapters
+from omlx_server.compute.adapters.adapters import AdapterStore
 from omlx_server.compute.architectures.pair import Pair
 from omlx_server.compute.caches import Caches
 from omlx_server.compute.hardware import device_policy
@@ -29,11 +29,11 @@ class Prefiller:
         *,
         batchable: bool,
         vision: Vision | None = None,
-        adapters: Adapters | None = None,
+        adapters: AdapterStore | None = None,
     ) -> None:
         self._model = model
         self._vision = vision
-        self._adapters = adapters or Adapters()
+        self._adapters = adapters or AdapterStore()
         fresh = cache_ops.new_caches(model)
         groups = batchable and cache_ops.can_group(fresh)
         self.grouping = Grouping(

@@ -17,7 +17,7 @@ from omlx_server.compute import caches as cache_ops
 from omlx_server.compute.batch import Decoded, LiveBatch
 from omlx_server.compute.caches import Caches
 from omlx_server.compute.cluster.ranks import tells_of_loss
-from omlx_server.compute.codecs.base import Row
+from omlx_server.compute.codecs.base import CacheRow
 from omlx_server.compute.hardware import device, device_policy
 from omlx_server.compute.kv.spans import LostTokens, Runs
 from omlx_server.compute.launched import ChunksLaunched, CutPayload, Decoding, Launched
@@ -27,7 +27,7 @@ from omlx_server.compute.prefill import Prefiller
 from omlx_server.compute.prefilled import Prefilled
 from omlx_server.compute.verify import Feed
 from omlx_server.core.blocks.block import PayloadId
-from omlx_server.core.cluster.commands import Chunks, Launch, Reset, chunks_of, without_samples
+from omlx_server.core.cluster.commands import Chunks, LaunchStep, Reset, chunks_of, without_samples
 from omlx_server.core.crash import Crash, guarded
 from omlx_server.core.images import ImageSpan
 from omlx_server.core.request import RequestId, Restored, SamplingParams
@@ -143,7 +143,7 @@ class ModelRunner:
         if self.tell is not None:
             pairs = zip(self._batch.ids, feeds, strict=False)
             drafts = {id: feed.draft for id, feed in pairs if feed.draft}
-            self.tell(Launch(without_samples(step, drafts)))
+            self.tell(LaunchStep(without_samples(step, drafts)))
         return feeds
 
     def _must_be_read(self, step: Step, *, beside_host: bool) -> bool:
@@ -315,7 +315,7 @@ class ModelRunner:
         for index, chunk in enumerate(group):
             caches = prefilled.caches if prefilled else self._prefiller.unfinished(chunk.prefill)
             if caches is not None:
-                row = Row(index, chunk.stop)
+                row = CacheRow(index, chunk.stop)
                 launched.payloads += [self._cut(caches, row, cut) for cut in chunk.cuts]
                 if chunk.tokens:
                     launched.last = cache_ops.one_number(caches)
@@ -333,11 +333,11 @@ class ModelRunner:
                     self._batch.catch_up()
                 if self._batch.is_behind(wanted.id):
                     continue  # another row refers to what is lost
-                row = Row(index, wanted.length)
+                row = CacheRow(index, wanted.length)
                 made.append(self._cut(self._batch.caches, row, wanted.cut))
         return made
 
-    def _cut(self, caches: Caches, row: Row, cut: Cut) -> CutPayload:
+    def _cut(self, caches: Caches, row: CacheRow, cut: Cut) -> CutPayload:
         assert self.codec is not None
         block = self.codec.cut_block(caches, row, cut.start, cut.stop) if cut.block else None
         checkpoint = self.codec.cut_checkpoint(caches, row) if cut.worth is not None else None

@@ -44,7 +44,7 @@ _NEVER = float("-inf")
 
 
 @dataclass(slots=True, eq=False)
-class Row:
+class SamplingRow:
     """Sampling state of one live row; None where a row needs no such part.
 
     `position` counts the tokens before the one to be sampled next; to the model they are `shift`
@@ -64,7 +64,7 @@ class Row:
     adapter: Adapter | None = None
 
     @classmethod
-    def of(cls, join: Join, vocab: int) -> "Row":
+    def of(cls, join: Join, vocab: int) -> "SamplingRow":
         """State of a row that is about to sample its first (or, resumed, its next) token."""
         sampling = join.sampling
         generated = join.context[join.prompt_tokens :]
@@ -96,7 +96,7 @@ class Row:
         digest = hashlib.blake2b(text, digest_size=8).digest()
         return int.from_bytes(digest[:4], "little"), int.from_bytes(digest[4:], "little")
 
-    def ahead(self, draft: Sequence[int]) -> "list[Row]":
+    def ahead(self, draft: Sequence[int]) -> "list[SamplingRow]":
         """Its states before each sample of a step that verifies a draft: this row itself, then one
         behind each drafted token, with a copy of the constraint. The draft ends where the
         constraint ends or does not allow it."""
@@ -110,7 +110,7 @@ class Row:
             states.append(after)
         return states
 
-    def _behind(self, token: int) -> "Row | None":
+    def _behind(self, token: int) -> "SamplingRow | None":
         """The state after a drafted token; None where the answer can't go on after it."""
         constraint = self.constraint
         if constraint is not None:
@@ -133,7 +133,7 @@ class Row:
             self.banned = None
 
 
-def nbytes(rows: Sequence[Row]) -> int:
+def nbytes(rows: Sequence[SamplingRow]) -> int:
     """Bytes of the rows' histories. Rows that were sampled together share them, also with rows that
     have left since."""
     tables = {row.history.table for row in rows if row.history is not None}
@@ -202,7 +202,7 @@ class Sampled:
         }
 
 
-def sample(logits: mx.array, rows: Sequence[Row]) -> Sampled:
+def sample(logits: mx.array, rows: Sequence[SamplingRow]) -> Sampled:
     """Choose a token for each row, and note it in the row. `logits` are [B, V] of any float dtype.
     Nothing is launched here."""
     logits = logits.astype(mx.float32)
@@ -227,7 +227,7 @@ def sample(logits: mx.array, rows: Sequence[Row]) -> Sampled:
     return sampled
 
 
-def unsampled(logits: mx.array, rows: Sequence[Row]) -> Sampled:
+def unsampled(logits: mx.array, rows: Sequence[SamplingRow]) -> Sampled:
     """As `sample`, for a process that does not sample: the tokens are 0, and computed only when the
     logits are."""
     for row in rows:
@@ -235,7 +235,7 @@ def unsampled(logits: mx.array, rows: Sequence[Row]) -> Sampled:
     return Sampled(mx.depends(mx.zeros(len(rows), dtype=mx.int32), logits))
 
 
-def _note(tokens: mx.array, rows: Sequence[Row], table: Table) -> None:
+def _note(tokens: mx.array, rows: Sequence[SamplingRow], table: Table) -> None:
     """Add the sampled tokens int32 [B] to the histories of the rows that have one; `table` is that
     of these."""
     places = [i for i, row in enumerate(rows) if row.history is not None]
@@ -247,15 +247,15 @@ def _note(tokens: mx.array, rows: Sequence[Row], table: Table) -> None:
         row.history = History(row.sampling, after, at)
 
 
-def _shift(logits: mx.array, rows: Sequence[Row]) -> mx.array:
+def _shift(logits: mx.array, rows: Sequence[SamplingRow]) -> mx.array:
     return shifted(logits, [(row.bias, row.banned) for row in rows])
 
 
-def _mask(logits: mx.array, rows: Sequence[Row]) -> mx.array:
+def _mask(logits: mx.array, rows: Sequence[SamplingRow]) -> mx.array:
     return allowed(logits, [row.constraint for row in rows if row.constraint is not None])
 
 
-def _noisy(logits: mx.array, rows: Sequence[Row]) -> mx.array:
+def _noisy(logits: mx.array, rows: Sequence[SamplingRow]) -> mx.array:
     """Logits [R, V] divided by the temperature and filtered, plus Gumbel noise."""
     temperature = mx.array([[row.sampling.temperature] for row in rows])
     scaled = filtered(logits / temperature, [row.sampling for row in rows])
@@ -274,7 +274,7 @@ def _advance(constraint: Constraint, outcome: SampledRow) -> SampledRow:
     return replace(outcome, done=done, forced=forced, problem=problem, too_costly=costly)
 
 
-def _add_logprobs(sampled: Sampled, logits: mx.array, rows: Sequence[Row]) -> None:
+def _add_logprobs(sampled: Sampled, logits: mx.array, rows: Sequence[SamplingRow]) -> None:
     """Add the log-probabilities of the chosen and of the likeliest tokens to `sampled`, for the
     rows that ask for them."""
     wanted = [(i, row.sampling.top_logprobs) for i, row in enumerate(rows)]

@@ -15,7 +15,7 @@ import mlx.core as mx
 
 from omlx_server.compute import caches as cache_ops
 from omlx_server.compute.hardware import device
-from omlx_server.compute.sampler import Row, Sampled, sample, unsampled
+from omlx_server.compute.sampler import Sampled, SamplingRow, sample, unsampled
 from omlx_server.compute.sampling.constraints import side_by_side
 from omlx_server.core.request import SampledRow, SampledToken
 from omlx_server.core.step import SequenceId
@@ -27,16 +27,16 @@ class Feed:
     each of its samples, one more than there are drafted tokens."""
 
     draft: tuple[int, ...]
-    states: list[Row]
+    states: list[SamplingRow]
 
     @classmethod
-    def of(cls, row: Row, draft: Sequence[int]) -> "Feed":
+    def of(cls, row: SamplingRow, draft: Sequence[int]) -> "Feed":
         """The feed of as much of a draft as the row's constraint allows."""
         states = row.ahead(draft)
         return cls(tuple(draft[: len(states) - 1]), states)
 
 
-def feeds_of(rows: Sequence[Row], drafts: Mapping[SequenceId, Sequence[int]]) -> list[Feed]:
+def feeds_of(rows: Sequence[SamplingRow], drafts: Mapping[SequenceId, Sequence[int]]) -> list[Feed]:
     """What is fed to each row of a batch. Constraints of several rows follow their drafts side by
     side."""
     work = [partial(Feed.of, row, drafts.get(row.id, ())) for row in rows]

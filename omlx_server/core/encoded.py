@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Encoded:
+class TokenizedText:
     """`ids` hold the model's special tokens already. `types` says of each token to which text it
     belongs (0 or 1); empty `types` stand for 0 everywhere."""
 

@@ -30,7 +30,7 @@ class FinishReason(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
+class NumberRange:
     """A range of numbers from `low` to `high`, both included; `low` is not where `above_low`."""
 
     low: float
@@ -46,11 +46,11 @@ class SamplingPresets:
     """The sampling parameters that the makers of a model and the owner of a server may preset, with
     the API's defaults and bounds. The code that reads such presets takes the fields from here."""
 
-    temperature: Annotated[float, Bounds(0, 2)] = 1.0
-    top_p: Annotated[float, Bounds(0, 1, above_low=True)] = 1.0
-    top_k: Annotated[int, Bounds(0, 1_000_000)] = 0
-    min_p: Annotated[float, Bounds(0, 1)] = 0.0
-    repetition_penalty: Annotated[float, Bounds(0, 10, above_low=True)] = 1.0
+    temperature: Annotated[float, NumberRange(0, 2)] = 1.0
+    top_p: Annotated[float, NumberRange(0, 1, above_low=True)] = 1.0
+    top_k: Annotated[int, NumberRange(0, 1_000_000)] = 0
+    min_p: Annotated[float, NumberRange(0, 1)] = 0.0
+    repetition_penalty: Annotated[float, NumberRange(0, 10, above_low=True)] = 1.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from omlx_server.doctor.finding import Finding, fail, in_words, ok, warn
-from omlx_server.settings import Cache
+from omlx_server.settings import CacheSettings
 from omlx_server.settings.whole_file import OTHERS
 
 # A share of the cold tier's budget; with less room the tier is of little use.
@@ -14,7 +14,7 @@ _LEAST_SHARE = 0.1
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class DiskPath:
     """A file or directory as the disk has it. `mode` is None if it does not exist; `writable` then
     tells whether it can be created. `mine`: it belongs to this user."""
 
@@ -24,17 +24,17 @@ class Place:
     writable: bool = True
 
 
-def look_at(path: Path) -> Place:
+def look_at(path: Path) -> DiskPath:
     """The state of the file or directory at `path`; changes nothing. If it can't be looked at, it
     counts as another user's."""
     try:
         status = path.stat()
     except FileNotFoundError:
-        return Place(path, writable=os.access(_nearest(path), os.W_OK | os.X_OK))
+        return DiskPath(path, writable=os.access(_nearest(path), os.W_OK | os.X_OK))
     except OSError:
-        return Place(path, 0, mine=False, writable=False)
+        return DiskPath(path, 0, mine=False, writable=False)
     mine = status.st_uid == os.geteuid()
-    return Place(path, stat.S_IMODE(status.st_mode), mine, os.access(path, os.W_OK))
+    return DiskPath(path, stat.S_IMODE(status.st_mode), mine, os.access(path, os.W_OK))
 
 
 def _nearest(path: Path) -> Path:
@@ -48,7 +48,7 @@ def free_bytes(path: Path) -> int:
     return found.f_bavail * found.f_frsize
 
 
-def disk(cache: Cache, free: int) -> Finding:
+def disk(cache: CacheSettings, free: int) -> Finding:
     if not cache.has_cold:
         return ok("disk", "nothing is written: the cache is in memory only")
     least, most = cache.cold_min_free_disk, cache.cold_cache_max_bytes
@@ -65,7 +65,7 @@ def disk(cache: Cache, free: int) -> Finding:
     return ok("disk", text)
 
 
-def directory(what: str, place: Place, *, private: bool = True) -> Finding:
+def directory(what: str, place: DiskPath, *, private: bool = True) -> Finding:
     """The finding on a directory that the server writes to. If `private`, a warning when others
     have access to it."""
     path = place.path
@@ -80,7 +80,7 @@ def directory(what: str, place: Place, *, private: bool = True) -> Finding:
     return ok(what, f"{path} ({place.mode:04o})")
 
 
-def private_file(what: str, place: Place) -> Finding:
+def private_file(what: str, place: DiskPath) -> Finding:
     """The finding on a file that only its owner should be able to read."""
     path = place.path
     if place.mode is None:

@@ -11,7 +11,7 @@ from typing import Protocol
 from omlx_server.engine.messages import Counted, ModelId, Status
 
 
-class Member(Protocol):
+class CountedModel(Protocol):
     """A loaded model that counts."""
 
     status: Status
@@ -26,7 +26,7 @@ class _Books:
     """The counters of models that have left, by name, and the models that are here, by number."""
 
     left: Mapping[str, Counted] = field(default_factory=dict)
-    here: Mapping[ModelId, tuple[str, Member]] = field(default_factory=dict)
+    here: Mapping[ModelId, tuple[str, CountedModel]] = field(default_factory=dict)
 
 
 class Census:
@@ -49,7 +49,7 @@ class Census:
             found[name] = member.status.counted.after(found.get(name, Counted()))
         return found
 
-    def comes(self, id: ModelId, name: str, member: Member) -> None:
+    def comes(self, id: ModelId, name: str, member: CountedModel) -> None:
         """Note that a model was loaded."""
         books = self._books
         self._books = replace(books, here={**books.here, id: (name, member)})

@@ -3,7 +3,7 @@
 import time
 
 from omlx_server.compute.launched import Launched
-from omlx_server.core.speculation.speculation import Speculation
+from omlx_server.core.speculation.speculation import DraftController
 from omlx_server.core.step import StepResult
 
 
@@ -11,7 +11,7 @@ class DecodeTimes:
     """Tells `speculation`, if there is one, of each decode. `plain` is how many seconds the newest
     decode without drafts took."""
 
-    def __init__(self, speculation: Speculation | None) -> None:
+    def __init__(self, speculation: DraftController | None) -> None:
         self._speculation = speculation
         self._read_at = 0.0  # time.perf_counter() at which the newest tokens were read
         self.plain = 0.0
@@ -35,7 +35,7 @@ class DecodeTimes:
 
     def _note_drafts(
         self,
-        speculation: Speculation,
+        speculation: DraftController,
         launched: Launched,
         result: StepResult,
         seconds: float | None,

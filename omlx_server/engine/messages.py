@@ -57,7 +57,7 @@ class Wake:
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class EngineCall:
     """Run something small on the mlx thread, between two steps; the future gets its result."""
 
     act: Callable[[], object]
@@ -105,7 +105,7 @@ class UnloadModel:
     answer: Future[object]
 
 
-Inbound = Submit | Cancel | Call | Start | LoadModel | UnloadModel | Stop | Wake
+Inbound = Submit | Cancel | EngineCall | Start | LoadModel | UnloadModel | Stop | Wake
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +136,7 @@ def ended(
     return [TokenEvent(request.id, index, finish=reason, error=why) for index in range(request.n)]
 
 
-class State(StrEnum):
+class EngineState(StrEnum):
     STARTING = "starting"
     READY = "ready"
     STOPPED = "stopped"
@@ -187,7 +187,7 @@ class Status:
     sizes in which it prefills prompts, once they are known. `adapters` are the names of those in
     memory."""
 
-    state: State
+    state: EngineState
     load: Load
     beat: float
     problem: str = ""

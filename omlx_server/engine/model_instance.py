@@ -18,7 +18,7 @@ from omlx_server.compute.runner import ModelRunner
 from omlx_server.core.blocks.block import PayloadId
 from omlx_server.core.blocks.pins import Pin
 from omlx_server.core.chunk_sizes import ChunkSizes
-from omlx_server.core.cluster.commands import Clear, Kept, Reset, Tidy
+from omlx_server.core.cluster.commands import Clear, CutIds, Reset, Tidy
 from omlx_server.core.memory.guard import Caches
 from omlx_server.core.memory.ledger import Ledger
 from omlx_server.core.memory.shape import StepShape
@@ -26,10 +26,10 @@ from omlx_server.core.prefix_cache.prefix_cache import PrefixCache
 from omlx_server.core.prefix_cache.report import Dropped
 from omlx_server.core.request import Miss, Request, Restored, TokenEvent
 from omlx_server.core.scheduler.admission import forwards
-from omlx_server.core.scheduler.limits import Limits
+from omlx_server.core.scheduler.limits import SchedulerLimits
 from omlx_server.core.scheduler.scheduler import Scheduler
 from omlx_server.core.scheduler.sequence import Sequence
-from omlx_server.core.speculation.speculation import Speculation
+from omlx_server.core.speculation.speculation import DraftController
 from omlx_server.core.step import SequenceId, Step, StepResult
 from omlx_server.engine.cluster.followers import Followers
 from omlx_server.engine.decode_times import DecodeTimes
@@ -52,14 +52,14 @@ class ModelInstance:
     def __init__(
         self,
         runner: ModelRunner,
-        limits: Limits,
+        limits: SchedulerLimits,
         make_cache: Callable[[], PrefixCache],
         hot: dict[PayloadId, Payload],
         cold: ColdTier | None = None,
         *,
         write_through: bool = False,
         watch: MemoryWatch | None = None,
-        speculation: Speculation | None = None,
+        speculation: DraftController | None = None,
         names: tuple[str, ...] = (),
         followers: Followers | None = None,
     ) -> None:
@@ -133,7 +133,7 @@ class ModelInstance:
         weights = self.watch.share.weights if self.watch is not None else 0
         return self.scheduler.admission.fits_without_others(request, weights)
 
-    def change(self, limits: Limits, *, write_through: bool) -> None:
+    def change(self, limits: SchedulerLimits, *, write_through: bool) -> None:
         """Use other `limits` and `write_through` from now on. Sequences keep their rows and places
         in the queue."""
         self._limits = self._possible(limits)
@@ -366,7 +366,7 @@ class ModelInstance:
         if self.followers is not None:
             self.followers.tell(Reset(blocks=True))
 
-    def _possible(self, limits: Limits) -> Limits:
+    def _possible(self, limits: SchedulerLimits) -> SchedulerLimits:
         """These limits, as far as the model allows them."""
         runner = self.runner
         limits = limits if runner.batchable else replace(limits, max_batch_size=1)
@@ -382,7 +382,7 @@ class ModelInstance:
         for made in payloads:
             ids = self.scheduler.keep(made.cut, *made.sizes)
             if self.followers is not None:
-                self.followers.tell(Kept(made.cut.number, *ids))
+                self.followers.tell(CutIds(made.cut.number, *ids))
             for id, payload in zip(ids, (made.block, made.checkpoint), strict=True):
                 if id is not None and payload is not None:
                     self.tiers.put(id, payload)

@@ -7,13 +7,13 @@ from typing import TypeVar
 
 from omlx_server.compute import score
 from omlx_server.compute.embed import yes_no
-from omlx_server.compute.embed.batch import Part
+from omlx_server.compute.embed.batch import BatchResult
 from omlx_server.compute.hardware import device_policy
 from omlx_server.compute.model.loader import LoadedModel
 from omlx_server.core.adapters import Adapter
 from omlx_server.core.cluster.commands import Score
 from omlx_server.core.memory.room import within
-from omlx_server.core.memory.shape import Prefill
+from omlx_server.core.memory.shape import PrefillShape
 from omlx_server.core.request import Logprobs
 from omlx_server.core.work import Work
 from omlx_server.engine.cluster.followers import Followers
@@ -59,7 +59,7 @@ def _by_all_ranks(
 
 def judged(
     instance: ModelInstance, prompts: Sequence[Sequence[int]], *, yes: int, no: int
-) -> Generator[Part | None, None, None]:
+) -> Generator[BatchResult | None, None, None]:
     """A job that tells how likely the model answers each prompt with token `yes` rather than
     `no`."""
     loaded, chunk = instance.runner.loaded, device_policy.current().chunk
@@ -82,6 +82,6 @@ def _on_account(
     if instance.watch is None:
         return work
     planner, chunk = instance.watch.planner, max(1, min(chunk, tokens))
-    step = planner.prefill(Prefill(1, chunk, max(0, tokens - chunk)))
+    step = planner.prefill(PrefillShape(1, chunk, max(0, tokens - chunk)))
     needs = caches * planner.live([tokens]) + step + logits
     return within(JobRoom(instance.watch.share), needs, work)

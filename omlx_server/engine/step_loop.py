@@ -26,17 +26,17 @@ from omlx_server.core.request import Admitted, FinishReason, Request, RequestId,
 from omlx_server.core.scheduler.awaited import Awaited, Standing
 from omlx_server.core.scheduler.limits import Load
 from omlx_server.core.scheduler.order import PrefillOrder
-from omlx_server.core.scheduler.watchdog import Excuse, Stalls, Verdict, Watchdog
+from omlx_server.core.scheduler.watchdog import Excuse, Stalls, StallVerdict, Watchdog
 from omlx_server.core.speculation.counts import DraftCounts
 from omlx_server.core.step import SequenceId, Step
 from omlx_server.engine.crashes import MOST, Crashes
 from omlx_server.engine.messages import (
     Accepted,
     Counted,
+    EngineState,
     ImageCounts,
     OpenRequest,
     Outbound,
-    State,
     Status,
     ended,
 )
@@ -112,7 +112,7 @@ class StepLoop:
 
     @property
     def failed(self) -> bool:
-        return self.status.state is State.FAILED
+        return self.status.state is EngineState.FAILED
 
     def admit(self, request: Request) -> None:
         """Queue a request, and publish whether the scheduler has accepted or rejected it."""
@@ -164,7 +164,7 @@ class StepLoop:
         self._look_again.begin(now)
         instance.cache.index.order.note_time(now)
         self.status = Status(
-            State.READY,
+            EngineState.READY,
             instance.scheduler.load,
             now,
             counted=self.tally(),
@@ -283,18 +283,18 @@ class StepLoop:
             return Excuse.READS if Awaited.COLD in awaited else Excuse.NONE
 
         verdict = self._watchdog.look(now, excuse)
-        if verdict is Verdict.WAIT:
+        if verdict is StallVerdict.WAIT:
             return
         stood = self._watchdog.stood
         self._tell_of(standings, verdict, stood, now)
         self._busy = True
-        if verdict is Verdict.START_OVER:
+        if verdict is StallVerdict.START_OVER:
             self._start_over()
         else:
             self._give_up(f"nothing had moved for {stood:.0f} s, nor after a new start")
 
     def _tell_of(
-        self, standings: Sequence[Standing], verdict: Verdict, stood: float, now: float
+        self, standings: Sequence[Standing], verdict: StallVerdict, stood: float, now: float
     ) -> None:
         """Log one line for all requests, then one for each."""
         watch = self.instance.watch
@@ -342,7 +342,7 @@ class StepLoop:
 
     def _fail(self, problem: str) -> None:
         now, counted = self._clock(), self.status.counted
-        self.status = Status(State.FAILED, Load(0, 0, 0), now, problem, counted)
+        self.status = Status(EngineState.FAILED, Load(0, 0, 0), now, problem, counted)
         self.end(problem)
 
     def _isolate(self, crash: Crash, *, drafted: bool) -> None:

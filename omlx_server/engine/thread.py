@@ -31,11 +31,11 @@ from omlx_server.engine.census import Census
 from omlx_server.engine.crashes import Crashes
 from omlx_server.engine.device_turns import DeviceTurns, part_of
 from omlx_server.engine.jobs import Jobs, settle
-from omlx_server.engine.memory.account import Account
+from omlx_server.engine.memory.account import MemoryAccount
 from omlx_server.engine.memory.audit import Audit
 from omlx_server.engine.messages import (
-    Call,
     Cancel,
+    EngineCall,
     Failed,
     Inbound,
     LoadModel,
@@ -80,7 +80,7 @@ class Engine(threading.Thread):
         self,
         publish: Callable[[Sequence[Outbound]], None],
         expected: Callable[[], int] = lambda: 0,
-        account: Account | None = None,
+        account: MemoryAccount | None = None,
         closing: Callable[[float], None] = lambda seconds: None,
         cold: Callable[[], ColdReport | None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
@@ -293,7 +293,7 @@ class Engine(threading.Thread):
             case Cancel(id, request_id, index):
                 if id in self._step_loops:
                     self._step_loops[id].cancel(request_id, index)
-            case Call(act, answer):
+            case EngineCall(act, answer):
                 self._answer(act, answer)
             case Start(id, make, client, answer):
                 self._start(id, make, client, answer)
@@ -385,7 +385,7 @@ class Engine(threading.Thread):
         self._moves.end(Unavailable(why))
         while not self.inbox.empty():
             message = self.inbox.get_nowait()
-            if isinstance(message, Call | Start | LoadModel | UnloadModel):
+            if isinstance(message, EngineCall | Start | LoadModel | UnloadModel):
                 message.answer.cancel()
             if isinstance(message, Submit):
                 self._publish(ended(message.request, why))

@@ -14,7 +14,7 @@ from omlx_server.compute.payload_bytes import pack, unpack
 from omlx_server.core.blocks.block import PayloadId
 from omlx_server.core.blocks.keys import BlockKey
 from omlx_server.core.blocks.record import Record
-from omlx_server.core.cluster.commands import Drop, Write
+from omlx_server.core.cluster.commands import Drop, WritePayload
 from omlx_server.core.crash import Crash, guarded
 from omlx_server.core.prefix_cache.prefix_cache import PrefixCache
 from omlx_server.core.work import Work
@@ -119,7 +119,7 @@ class Tiers:
         payload = self.hot[id]
         self._writing[record.key] = id
         if self._followers is not None:
-            self._followers.tell(Write(id, record))
+            self._followers.tell(WritePayload(id, record))
         self.cold.write(record, partial(pack, payload), payload.nbytes)
 
     @property

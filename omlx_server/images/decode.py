@@ -9,14 +9,14 @@ import numpy as np
 from omlx_server.errors import BadRequest, how_to_install
 from omlx_server.images.bitmap import Bitmap, Pixels
 from omlx_server.images.formats import gif, jpeg, png, webp
-from omlx_server.images.formats.header import Bounds, Header
+from omlx_server.images.formats.header import ImageBounds, ImageHeader
 from omlx_server.images.formats.refused import name_of
 
-_BOUNDS = Bounds()
+_BOUNDS = ImageBounds()
 _TAKEN = "send a PNG, JPEG, WebP or GIF"
 
 
-def inspect(data: bytes, *, param: str | None = None, bounds: Bounds = _BOUNDS) -> Header:
+def inspect(data: bytes, *, param: str | None = None, bounds: ImageBounds = _BOUNDS) -> ImageHeader:
     """Find out what the file is, without decoding a pixel. Raises BadRequest if it is of another
     format, too large, or broken as far as can be seen."""
     try:
@@ -25,7 +25,7 @@ def inspect(data: bytes, *, param: str | None = None, bounds: Bounds = _BOUNDS) 
         raise BadRequest(error.message, param=param) from None
 
 
-def decode(header: Header, *, param: str | None = None) -> Bitmap:
+def decode(header: ImageHeader, *, param: str | None = None) -> Bitmap:
     """Decode the pixels, which holds up to `header.peak_bytes`. Of an animation it is the first
     frame; alpha is laid over white; EXIF's orientation is applied. Raises BadRequest if the file
     is broken, or if the extra `vision` is not installed."""
@@ -54,7 +54,7 @@ def upright(pixels: Pixels, orientation: int) -> Pixels:
     return np.ascontiguousarray(pixels)
 
 
-def _read(data: bytes, bounds: Bounds) -> Header:
+def _read(data: bytes, bounds: ImageBounds) -> ImageHeader:
     if data.startswith(png.SIGNATURE):
         return png.read(data, bounds)
     if data.startswith(jpeg.SIGNATURE):

@@ -15,13 +15,13 @@ from PIL.PngImagePlugin import PngImageFile
 from PIL.WebPImagePlugin import WebPImageFile
 
 from omlx_server.images.bitmap import Pixels
-from omlx_server.images.formats.header import Header, Kind, broken
+from omlx_server.images.formats.header import ImageFormat, ImageHeader, broken
 
-_FILES: dict[Kind, type[ImageFile.ImageFile]] = {
-    Kind.PNG: PngImageFile,
-    Kind.JPEG: JpegImageFile,
-    Kind.WEBP: WebPImageFile,
-    Kind.GIF: GifImageFile,
+_FILES: dict[ImageFormat, type[ImageFile.ImageFile]] = {
+    ImageFormat.PNG: PngImageFile,
+    ImageFormat.JPEG: JpegImageFile,
+    ImageFormat.WEBP: WebPImageFile,
+    ImageFormat.GIF: GifImageFile,
 }
 # What Pillow raises for broken files of these formats; when it opens one, it turns all other errors
 # into a SyntaxError.
@@ -29,7 +29,7 @@ _BROKEN = (OSError, SyntaxError, ValueError, EOFError)
 _ROWS = 64
 
 
-def decode(header: Header) -> Pixels:
+def decode(header: ImageHeader) -> Pixels:
     """The pixels as the file stores them, before its orientation. Raises BadRequest."""
     try:
         file = _FILES[header.kind](BytesIO(header.data))

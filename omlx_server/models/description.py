@@ -10,7 +10,7 @@ from omlx_server.core.model_files.encoder_length import (
     first_position,
     trained_length,
 )
-from omlx_server.core.request import Bounds, SamplingPresets
+from omlx_server.core.request import NumberRange, SamplingPresets
 from omlx_server.errors import ModelUnavailable
 from omlx_server.models import json_file
 
@@ -19,7 +19,7 @@ _DEFAULT_CONTEXT = 1 << 15
 
 
 @dataclass(frozen=True, slots=True)
-class Description:
+class ModelDescription:
     """What a model's files say of it. Lengths are in tokens; `said_length` is None where the files
     don't say one, and then `context_length` is a guess. `recommended` has those fields of
     `SamplingPresets` that the model's makers recommend (generation_config.json); `ignored` says why
@@ -32,7 +32,7 @@ class Description:
     ignored: str = ""
 
 
-def describe(directory: Path) -> Description:
+def describe(directory: Path) -> ModelDescription:
     """Read config.json and generation_config.json.
 
     Raises:
@@ -49,7 +49,7 @@ def describe(directory: Path) -> Description:
         generation = _read(directory / "generation_config.json")
     except ModelUnavailable as error:
         ignored = error.message
-    return Description(
+    return ModelDescription(
         model_type=str(config.get("model_type", "")),
         context_length=said or _DEFAULT_CONTEXT,
         recommended=_recommended(generation),
@@ -58,7 +58,7 @@ def describe(directory: Path) -> Description:
     )
 
 
-def described(directory: Path) -> Description | None:
+def described(directory: Path) -> ModelDescription | None:
     """As `describe`; None where that would raise."""
     try:
         return describe(directory)
@@ -88,7 +88,7 @@ def _recommended(generation: Mapping[str, Any]) -> dict[str, float]:
     return {name: value for name, value in found.items() if value is not None}
 
 
-def _number(value: Any, kind: type[float], bounds: Bounds) -> float | None:
+def _number(value: Any, kind: type[float], bounds: NumberRange) -> float | None:
     """`value` as a number of this kind; None where it is none, or is out of bounds."""
     valid = isinstance(value, kind | int) and not isinstance(value, bool)
     return kind(value) if valid and bounds.hold(value) else None

@@ -11,14 +11,14 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from omlx_server.core.model_files.kind import ENCODERS, Kind, architecture_of
+from omlx_server.core.model_files.kind import ENCODERS, ModelKind, architecture_of
 from omlx_server.core.model_files.quantization import quantization_of
 from omlx_server.core.model_files.vision import has_vision, vision_family
 from omlx_server.errors import ModelUnavailable
 from omlx_server.models import layout
 from omlx_server.models.catalogue import MINILM, STARTER
 from omlx_server.models.damage import damaged_weights
-from omlx_server.models.description import Description, described, encoder_length
+from omlx_server.models.description import ModelDescription, described, encoder_length
 from omlx_server.models.hub import hub
 from omlx_server.models.hub.download import DOWNLOADS
 from omlx_server.models.hub.remote import unfit_for_serving
@@ -30,7 +30,7 @@ _WEIGHTS = (".safetensors", *layout.OTHER_WEIGHTS)
 _UNFINISHED = "not all of it is here; `omlx-server pull` goes on"
 
 
-class Source(Enum):
+class ModelOrigin(Enum):
     DIRECTORY = "directory"
     HUB = "Hugging Face cache"
     CATALOGUE = "catalogue"
@@ -48,8 +48,8 @@ class Installed:
 
     path: Path
     names: tuple[str, ...]
-    source: Source
-    kind: Kind
+    source: ModelOrigin
+    kind: ModelKind
     model_type: str
     architecture: str
     quantization: str
@@ -100,16 +100,20 @@ def _is_meant(model: Located) -> bool:
         return False
 
 
-def _source(model: Located) -> Source:
+def _source(model: Located) -> ModelOrigin:
     ours = (MINILM.full_name, STARTER.full_name)
-    return Source.CATALOGUE if any(name in ours for name in model.names) else Source.DIRECTORY
+    return (
+        ModelOrigin.CATALOGUE
+        if any(name in ours for name in model.names)
+        else ModelOrigin.DIRECTORY
+    )
 
 
 def _unfinished(root: Path) -> Iterator[Installed]:
     """Downloads that broke off."""
     for model in candidates([root / DOWNLOADS]):
         if "/" in model.names[0]:
-            read = _read(model, Source.DIRECTORY)
+            read = _read(model, ModelOrigin.DIRECTORY)
             yield replace(read, problem=_UNFINISHED)
 
 
@@ -117,14 +121,14 @@ def _cached(repo_id: str) -> Installed:
     directory = hub.HUB.snapshot(repo_id)
     if directory is None:
         model = located(hub.HUB.folder(repo_id), repo_id)
-        return replace(_read(model, Source.HUB), problem=_UNFINISHED)
-    return _read(located(directory, repo_id), Source.HUB)
+        return replace(_read(model, ModelOrigin.HUB), problem=_UNFINISHED)
+    return _read(located(directory, repo_id), ModelOrigin.HUB)
 
 
-def _read(model: Located, source: Source) -> Installed:
+def _read(model: Located, source: ModelOrigin) -> Installed:
     said = read_json(model.path / "config.json")
     config = said if isinstance(said, dict) else {}
-    kind = kind_in(model.path, model.names[0]) if config else Kind.UNKNOWN
+    kind = kind_in(model.path, model.names[0]) if config else ModelKind.UNKNOWN
     problem, about = _missing_or_damaged(model.path), described(model.path)
     if not problem and not isinstance(said, dict):
         problem = "its config.json can't be read"
@@ -146,10 +150,10 @@ def _read(model: Located, source: Source) -> Installed:
 
 
 def _context_of(
-    directory: Path, config: Mapping[str, Any], kind: Kind, about: Description | None
+    directory: Path, config: Mapping[str, Any], kind: ModelKind, about: ModelDescription | None
 ) -> int | None:
-    is_encoder = kind is Kind.RERANK and architecture_of(config).startswith(ENCODERS)
-    if kind is Kind.EMBEDDING or is_encoder:
+    is_encoder = kind is ModelKind.RERANK and architecture_of(config).startswith(ENCODERS)
+    if kind is ModelKind.EMBEDDING or is_encoder:
         return encoder_length(directory)
     return about.said_length if about else None
 

@@ -3,17 +3,17 @@
 from pathlib import Path
 from typing import Any
 
-from omlx_server.core.model_files.kind import Kind, kind_of
+from omlx_server.core.model_files.kind import ModelKind, kind_of
 from omlx_server.models import json_file
 
 
-def kind_in(directory: Path, name: str = "") -> Kind:
+def kind_in(directory: Path, name: str = "") -> ModelKind:
     """The kind of the model in a directory. `name`: what the model is called, by default as its
     directory. Never raises: a config.json that can't be read gives Kind.UNKNOWN, which matters only
     when the model is to be loaded."""
     config = read_json(directory / "config.json")
     if not isinstance(config, dict):
-        return Kind.UNKNOWN
+        return ModelKind.UNKNOWN
     modules = read_json(directory / "modules.json")
     listed = modules if isinstance(modules, list) else []
     types = [str(module.get("type", "")) for module in listed if isinstance(module, dict)]

@@ -20,7 +20,7 @@ from omlx_server.models.hub.download import download
 from omlx_server.models.hub.foreign_names import foreign_name
 from omlx_server.models.hub.names import MAIN, HubName, hub_name
 from omlx_server.models.hub.short_names import SHORT_NAMES
-from omlx_server.models.progress import Progress, Silent
+from omlx_server.models.progress import ProgressListener, Silent
 
 PATH_STARTS = ("/", "./", "../", "~")
 SUGGESTIONS = 3
@@ -44,7 +44,7 @@ class Places(Protocol):
     def use_hf_cache(self) -> bool: ...
 
 
-def locate(name: str, places: Places, progress: Progress | None = None) -> Located:
+def locate(name: str, places: Places, progress: ProgressListener | None = None) -> Located:
     """The model of that name, downloaded first if need be. For names that come from the operator.
 
     Raises:

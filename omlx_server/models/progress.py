@@ -4,7 +4,7 @@ that draws it."""
 from typing import Protocol
 
 
-class Progress(Protocol):
+class ProgressListener(Protocol):
     """An object that is told of progress, often, from the thread that does the work.
 
     `done` of `total`, in bytes or in tensors; the stages come one after another and do not return.

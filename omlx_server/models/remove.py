@@ -14,7 +14,7 @@ from omlx_server.errors import ModelUnavailable, NoPlaceForModels, system_errors
 from omlx_server.models import staging
 from omlx_server.models.hub import hub
 from omlx_server.models.hub.download import DOWNLOADS, PARTS
-from omlx_server.models.installed import Installed, Source
+from omlx_server.models.installed import Installed, ModelOrigin
 
 
 def size_of(directory: Path) -> int:
@@ -40,7 +40,7 @@ def remove(model: Installed, dirs: Sequence[Path]) -> int:
         ModelUnavailable: it lies, or leads, outside of all directories of models; or it can't be
             removed.
     """
-    root = None if model.source is Source.HUB else _root_of(model.path, dirs)
+    root = None if model.source is ModelOrigin.HUB else _root_of(model.path, dirs)
     freed = freed_by(model)
     problem = f"{model.path} can't be removed"
     with system_errors_as(NoPlaceForModels, problem, "Look at who owns it."):

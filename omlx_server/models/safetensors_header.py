@@ -14,7 +14,7 @@ _LENGTH_BYTES = 8
 _MOST_HEADER_BYTES = 1 << 25
 
 
-class Tensor(msgspec.Struct):
+class TensorHeader(msgspec.Struct):
     """One array: its type as safetensors writes it ("BF16", "U32") and its shape. `data_offsets`
     count from the end of the header. Metadata have none of these."""
 
@@ -24,22 +24,22 @@ class Tensor(msgspec.Struct):
 
 
 # MLX writes null where there are no metadata.
-_HEADER = msgspec.json.Decoder(dict[str, Tensor | None])
+_HEADER = msgspec.json.Decoder(dict[str, TensorHeader | None])
 _METADATA = "__metadata__"
 
 
 @dataclass(frozen=True, slots=True)
-class Header:
+class SafetensorsHeader:
     """The `tensors` in a file by their names, which have so many `numbers` together. The file has
     `nbytes` bytes, and `whole_bytes` if nothing is missing of it."""
 
-    tensors: Mapping[str, Tensor]
+    tensors: Mapping[str, TensorHeader]
     nbytes: int
     whole_bytes: int
     numbers: int = 0
 
 
-def read_header(file: Path) -> Header | None:
+def read_header(file: Path) -> SafetensorsHeader | None:
     """The header of a file (https://github.com/huggingface/safetensors: the length of a header, the
     header, arrays); None for a file without one. Raises OSError or ValueError for a file that can't
     be read, or has another header."""
@@ -47,7 +47,7 @@ def read_header(file: Path) -> Header | None:
         return header_of(opened)
 
 
-def header_of(opened: BinaryIO) -> Header | None:
+def header_of(opened: BinaryIO) -> SafetensorsHeader | None:
     """As `read_header`, of a file that was just opened."""
     nbytes = os.fstat(opened.fileno()).st_size
     length = int.from_bytes(opened.read(_LENGTH_BYTES), "little")
@@ -57,4 +57,4 @@ def header_of(opened: BinaryIO) -> Header | None:
     ends = max((tensor.data_offsets[1] for tensor in found.values() if tensor), default=0)
     tensors = {name: one for name, one in found.items() if one and name != _METADATA}
     numbers = sum(prod(one.shape) for one in tensors.values())
-    return Header(tensors, nbytes, _LENGTH_BYTES + length + ends, numbers)
+    return SafetensorsHeader(tensors, nbytes, _LENGTH_BYTES + length + ends, numbers)

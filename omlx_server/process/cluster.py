@@ -23,7 +23,7 @@ from omlx_server.engine.client.engine_client import AsyncEngine
 from omlx_server.errors import ConfigError
 from omlx_server.process.listen import INHERITED
 from omlx_server.settings import Loaded
-from omlx_server.wiring.cluster.leading import Cluster
+from omlx_server.wiring.cluster.leading import LeadingCluster
 from omlx_server.wiring.cluster.options import NO_PORT, gathering_options, hosts_of
 
 _log = logging.getLogger(__name__)
@@ -41,7 +41,7 @@ _KEEP_SECONDS = 3.0
 _STOP_POLL_SECONDS = 0.1
 
 
-def make_cluster(loaded: Loaded, stack: AsyncExitStack) -> Cluster | None:
+def make_cluster(loaded: Loaded, stack: AsyncExitStack) -> LeadingCluster | None:
     """The cluster of a server, which ends with `stack`; None where the settings name none. Raises
     ConfigError."""
     hosts = hosts_of(loaded.settings)
@@ -50,19 +50,19 @@ def make_cluster(loaded: Loaded, stack: AsyncExitStack) -> Cluster | None:
     options = gathering_options(loaded, hosts)
     if options.secret and not options.port:
         raise ConfigError(NO_PORT, hint="omlx-server config set cluster.port 7000")
-    cluster = Cluster(options, loaded.settings.cluster.backend)
+    cluster = LeadingCluster(options, loaded.settings.cluster.backend)
     grace = loaded.settings.server.shutdown_grace_seconds
     stack.callback(cluster.gathering.close, min(_DRAIN_SECONDS, grace))
     return cluster
 
 
-def reports(cluster: Cluster | None) -> Callable[[], ClusterReport | None]:
+def reports(cluster: LeadingCluster | None) -> Callable[[], ClusterReport | None]:
     """A function that reports how the ranks are, None where there is no cluster. Any thread."""
     return lambda: None if cluster is None else ClusterReport(cluster.states, _restarts())
 
 
 def watch_cluster(
-    cluster: Cluster | None,
+    cluster: LeadingCluster | None,
     engine: AsyncEngine,
     sock: socket.socket,
     drain: Callable[[float], None],

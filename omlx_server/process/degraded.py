@@ -24,7 +24,7 @@ from omlx_server.process.listen import listening, url_of
 from omlx_server.process.logs import start_logging
 from omlx_server.service.notify import Notifier, keep_alive
 from omlx_server.settings.salvage import Salvaged
-from omlx_server.settings.sections import Server
+from omlx_server.settings.sections import ServerSettings
 
 _log = logging.getLogger(__name__)
 # A problem that is not in the config, such as a model that can't be fetched now, is tried again
@@ -66,7 +66,10 @@ class _Degraded:
         self._check = check
         self._notifier = Notifier()
         self.server = HttpServer(
-            self._app, _GRACE_SECONDS, connection_limits(Server()), Connections(raise_descriptors())
+            self._app,
+            _GRACE_SECONDS,
+            connection_limits(ServerSettings()),
+            Connections(raise_descriptors()),
         )
 
     async def serve(self, salvaged: Salvaged) -> bool:

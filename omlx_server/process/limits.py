@@ -4,13 +4,13 @@ import resource
 from contextlib import suppress
 
 from omlx_server.api.connections.connection_timeouts import ConnectionLimits
-from omlx_server.settings.sections import Server
+from omlx_server.settings.sections import ServerSettings
 
 # More than that macOS gives to no process, whatever its hard limit says.
 _MOST_DESCRIPTORS = 10_240
 
 
-def connection_limits(server: Server) -> ConnectionLimits:
+def connection_limits(server: ServerSettings) -> ConnectionLimits:
     """The limits of one client connection, from the section `server` of the settings."""
     return ConnectionLimits(
         header_bytes=server.max_header_bytes,

@@ -78,7 +78,7 @@ def formatter(style: str, *, terminal: bool, coloured: bool) -> logging.Formatte
     """The formatter for `style`: rich, json or auto, where auto means rich on a terminal and json
     elsewhere. Colours appear only on a terminal."""
     if style == "json" or (style == "auto" and not terminal):
-        return JsonLines()
+        return JsonLogFormatter()
     return ForPeople(coloured=terminal and coloured)
 
 
@@ -100,7 +100,7 @@ class ForPeople(logging.Formatter):
         return super().formatMessage(shown)
 
 
-class JsonLines(logging.Formatter):
+class JsonLogFormatter(logging.Formatter):
     """One JSON object a line: time, level, logger and message; request_id, exception and the
     record's own `fields` if it has them."""
 

@@ -21,7 +21,15 @@ from typing import Any, NoReturn
 from omlx_server.compute.cluster.ranks import Ranks, form, tells_of_loss
 from omlx_server.compute.hardware import device
 from omlx_server.core.cluster.commands import Closing
-from omlx_server.core.cluster.handshake import Alive, Form, Hello, Ready, Refused, RollCall, Welcome
+from omlx_server.core.cluster.handshake import (
+    Alive,
+    Formation,
+    Hello,
+    RankRefusal,
+    Ready,
+    RollCall,
+    Welcome,
+)
 from omlx_server.core.crash import Crash, guarded
 from omlx_server.engine.cluster.follower import Follower
 from omlx_server.engine.cluster.link import (
@@ -61,7 +69,7 @@ def run_rank(rank: int, leader: tuple[str, int], secret: bytes, settings: Settin
         first = own.meet()
     except LinkFailed as error:
         raise UsageError(f"can't join the cluster at {leader[0]}:{leader[1]}: {error}") from error
-    if isinstance(first, Refused):
+    if isinstance(first, RankRefusal):
         raise UsageError(f"rank 0 refuses this rank: {first.why}")
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda number, frame: own.leave("it was told to end"))
@@ -119,7 +127,7 @@ class _Rank:
                 self._say_ready()
             case RollCall():
                 self._say_ready()
-            case Form(addresses, sums):
+            case Formation(addresses, sums):
                 self._load(addresses, sums)
             case _:
                 if self._follower is None:
@@ -174,7 +182,7 @@ class _Rank:
         """Tell rank 0 why this rank can't go on, and end the process."""
         if not (crash.is_foreseen or tells_of_loss(crash.error)):
             _log.error("rank %d can't go on", self._rank, exc_info=crash.error)
-        self._link.tell(Refused(crash.reason))
+        self._link.tell(RankRefusal(crash.reason))
         time.sleep(_LAST_WORD_SECONDS)
         _leave(crash.reason)
 

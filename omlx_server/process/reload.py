@@ -15,7 +15,7 @@ from omlx_server.errors import ConfigError, OmlxError, UsageError
 from omlx_server.process.config_file import POLL_SECONDS, ConfigFile
 from omlx_server.process.hangup import Hangup
 from omlx_server.settings import Loaded, Settings
-from omlx_server.settings.changes import Change, Changes, changes
+from omlx_server.settings.changes import Changes, SettingChange, changes
 
 _log = logging.getLogger(__name__)
 
@@ -47,7 +47,7 @@ class Reloader:
         self._appliers = appliers
         self._tell = tell
         self._problem = ""
-        self._waiting: tuple[Change, ...] = ()
+        self._waiting: tuple[SettingChange, ...] = ()
         self._reloading = asyncio.Lock()
         self.tries_again = False
 

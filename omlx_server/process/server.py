@@ -23,7 +23,7 @@ from omlx_server.api.models.served import ServedModels
 from omlx_server.compute import FAST_BLAS
 from omlx_server.compute.hardware import device
 from omlx_server.errors import OmlxError
-from omlx_server.models.progress import Progress
+from omlx_server.models.progress import ProgressListener
 from omlx_server.process.apply import HttpSide, ModelsSide, watch_config
 from omlx_server.process.cluster import make_cluster, reports, watch_cluster
 from omlx_server.process.limits import connection_limits, raise_descriptors
@@ -55,7 +55,7 @@ def serve(
     model: str,
     sock: socket.socket,
     *,
-    progress: Progress,
+    progress: ProgressListener,
     ready: Callable[[str, str], None],
 ) -> int:
     """Serve `model` on a bound socket until a signal or a failure of the engine. Returns the exit

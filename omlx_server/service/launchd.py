@@ -12,8 +12,15 @@ from typing import Any
 
 from omlx_server.service.runner import Runner
 from omlx_server.service.service import LONGEST_STOP_SECONDS, Service
-from omlx_server.service.state import ServiceState, State, whole_number
-from omlx_server.service.steps import MakeDirectory, Remove, Run, Step, WaitUntilGone, Write
+from omlx_server.service.state import RunState, ServiceState, whole_number
+from omlx_server.service.steps import (
+    MakeDirectory,
+    Remove,
+    RunCommand,
+    Step,
+    WaitUntilGone,
+    WriteFile,
+)
 
 LABEL = "org.omlx.server"
 _THROTTLE_SECONDS = 10
@@ -46,7 +53,7 @@ class Launchd:
         return [
             *(MakeDirectory(directory) for directory in service.own),
             Remove(said_in(service.log)),  # nobody rotates it, so it starts anew
-            Write(self.file, text_of(service)),
+            WriteFile(self.file, text_of(service)),
             *self.stop(),
             *self._load(),
         ]
@@ -61,19 +68,19 @@ class Launchd:
     def start(self) -> list[Step]:
         """The steps that load the agent and start it. Loading fails, without harm, if the agent is
         loaded already."""
-        return [*self._load(may_fail=True), Run(("launchctl", "kickstart", self._target))]
+        return [*self._load(may_fail=True), RunCommand(("launchctl", "kickstart", self._target))]
 
     def stop(self) -> list[Step]:
         """The steps that unload the agent until the next login; launchd would restart one that is
         only killed (KeepAlive). `bootout` returns before the process has ended, and a `bootstrap`
         before that fails, so the last step waits for the end."""
         return [
-            Run(("launchctl", "bootout", self._target), may_fail=True),
+            RunCommand(("launchctl", "bootout", self._target), may_fail=True),
             WaitUntilGone(self._question, LONGEST_STOP_SECONDS),
         ]
 
     def reload(self) -> list[Step]:
-        return [Run(("launchctl", "kill", "SIGHUP", self._target))]
+        return [RunCommand(("launchctl", "kill", "SIGHUP", self._target))]
 
     def state(self, run: Runner) -> ServiceState:
         outcome = run(self._question)
@@ -83,10 +90,10 @@ class Launchd:
         """Says in words where the output of a crash is that did not reach `log`."""
         return f"crashes: {said_in(log)}"
 
-    def _load(self, *, may_fail: bool = False) -> list[Run]:
+    def _load(self, *, may_fail: bool = False) -> list[RunCommand]:
         return [
-            Run(("launchctl", "enable", self._target), may_fail),
-            Run(("launchctl", "bootstrap", f"gui/{self.uid}", str(self.file)), may_fail),
+            RunCommand(("launchctl", "enable", self._target), may_fail),
+            RunCommand(("launchctl", "bootstrap", f"gui/{self.uid}", str(self.file)), may_fail),
         ]
 
     @property
@@ -144,12 +151,12 @@ def read_state(code: int, answer: str, *, installed: bool) -> ServiceState:
     """The state by the exit code and the output of `launchctl print`, which fails for an agent that
     is not loaded. `installed`: whether the property list exists."""
     if code:
-        return ServiceState(State.STOPPED if installed else State.NOT_INSTALLED)
+        return ServiceState(RunState.STOPPED if installed else RunState.NOT_INSTALLED)
     pid = whole_number(_field(answer, "pid"))
     last = whole_number(_field(answer, "last exit code").partition(":")[0])
     if pid is not None:
-        return ServiceState(State.RUNNING, pid, last)
-    return ServiceState(State.FAILED if last else State.STOPPED, None, last)
+        return ServiceState(RunState.RUNNING, pid, last)
+    return ServiceState(RunState.FAILED if last else RunState.STOPPED, None, last)
 
 
 def _field(answer: str, name: str) -> str:

@@ -7,7 +7,14 @@ from dataclasses import dataclass
 
 from omlx_server.errors import OmlxError, UsageError
 from omlx_server.service.service import LONGEST_STOP_SECONDS
-from omlx_server.service.steps import MakeDirectory, Remove, Run, Step, WaitUntilGone, Write
+from omlx_server.service.steps import (
+    MakeDirectory,
+    Remove,
+    RunCommand,
+    Step,
+    WaitUntilGone,
+    WriteFile,
+)
 from omlx_server.settings.whole_file import replacing
 
 _POLL_SECONDS = 0.2
@@ -61,13 +68,13 @@ def _take(step: Step, run: Runner, pause: Callable[[float], None]) -> None:
     match step:
         case MakeDirectory(path):
             path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        case Write(path, text, mode):
+        case WriteFile(path, text, mode):
             path.parent.mkdir(parents=True, exist_ok=True)
             with replacing(path, mode) as file:
                 file.write(text.encode())
         case Remove(path):
             path.unlink(missing_ok=True)
-        case Run(command, may_fail):
+        case RunCommand(command, may_fail):
             outcome = run(command)
             if outcome.code and not may_fail:
                 raise failed(command, outcome)

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 
-class State(StrEnum):
+class RunState(StrEnum):
     NOT_INSTALLED = "not installed"
     STOPPED = "stopped"
     STARTING = "starting"
@@ -18,7 +18,7 @@ class ServiceState:
     """`pid` is None unless a process runs. `last_exit` is the exit code of the last run that has
     ended; `says` is the status text that the server sent to its manager."""
 
-    state: State
+    state: RunState
     pid: int | None = None
     last_exit: int | None = None
     says: str = ""

@@ -16,7 +16,7 @@ class MakeDirectory:
 
 
 @dataclass(frozen=True, slots=True)
-class Write:
+class WriteFile:
     """Write the file whole or not at all, in place of one that exists. Missing parents are made."""
 
     path: Path
@@ -32,7 +32,7 @@ class Remove:
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class RunCommand:
     """Run the command. With `may_fail` a non-zero exit code is ignored, because what the command is
     to achieve may be so already."""
 
@@ -49,7 +49,7 @@ class WaitUntilGone:
     seconds: int
 
 
-Step = MakeDirectory | Write | Remove | Run | WaitUntilGone
+Step = MakeDirectory | WriteFile | Remove | RunCommand | WaitUntilGone
 
 
 def told(steps: Iterable[Step]) -> Iterator[str]:
@@ -58,12 +58,12 @@ def told(steps: Iterable[Step]) -> Iterator[str]:
         match step:
             case MakeDirectory(path):
                 yield f"- make the directory {path}"
-            case Write(path, text, _):
+            case WriteFile(path, text, _):
                 yield f"- write {path}:"
                 yield from (f"    {line}".rstrip() for line in text.splitlines())
             case Remove(path):
                 yield f"- remove {path}"
-            case Run(command):
+            case RunCommand(command):
                 yield f"- run {shlex.join(command)}"
             case WaitUntilGone(command, seconds):
                 yield f"- wait up to {seconds} s until this fails: {shlex.join(command)}"

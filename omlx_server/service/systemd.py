@@ -10,8 +10,8 @@ from pathlib import Path
 from omlx_server.errors import UsageError
 from omlx_server.service.runner import Runner, failed
 from omlx_server.service.service import Service
-from omlx_server.service.state import ServiceState, State, whole_number
-from omlx_server.service.steps import MakeDirectory, Remove, Run, Step, Write
+from omlx_server.service.state import RunState, ServiceState, whole_number
+from omlx_server.service.steps import MakeDirectory, Remove, RunCommand, Step, WriteFile
 from omlx_server.settings.types import own_place
 
 UNIT = "omlx-server.service"
@@ -67,11 +67,11 @@ _NO_PRIVATE_USERS = "# No PrivateUsers here, so the next three lines may have no
 _PROPERTIES = ("LoadState", "ActiveState", "MainPID", "ExecMainStatus", "StatusText")
 _NOT_IN_PROGRAMS = "\"'\\"
 _STATES = {
-    "active": State.RUNNING,
-    "reloading": State.RUNNING,
-    "activating": State.STARTING,
-    "deactivating": State.STOPPING,
-    "failed": State.FAILED,
+    "active": RunState.RUNNING,
+    "reloading": RunState.RUNNING,
+    "activating": RunState.STARTING,
+    "deactivating": RunState.STOPPING,
+    "failed": RunState.FAILED,
 }
 
 
@@ -107,7 +107,7 @@ class Systemd:
         namespaces = run is None or run(_PROBE).code == 0
         return [
             *(MakeDirectory(directory) for directory in service.own),
-            Write(self.file, text_of(service, namespaces=namespaces)),
+            WriteFile(self.file, text_of(service, namespaces=namespaces)),
             _systemctl("daemon-reload"),
             _systemctl("enable", UNIT),
             _FORGIVE,
@@ -150,8 +150,8 @@ class Systemd:
         return f"crashes: journalctl --user -u {UNIT}"
 
 
-def _systemctl(*words: str, may_fail: bool = False) -> Run:
-    return Run(("systemctl", "--user", *words), may_fail)
+def _systemctl(*words: str, may_fail: bool = False) -> RunCommand:
+    return RunCommand(("systemctl", "--user", *words), may_fail)
 
 
 _FORGIVE = _systemctl("reset-failed", UNIT, may_fail=True)
@@ -211,8 +211,8 @@ def _escaped(word: str) -> str:
 def read_state(answer: str) -> ServiceState:
     fields = dict(line.split("=", 1) for line in answer.splitlines() if "=" in line)
     if fields.get("LoadState") == "not-found":
-        return ServiceState(State.NOT_INSTALLED)
-    state = _STATES.get(fields.get("ActiveState", ""), State.STOPPED)
+        return ServiceState(RunState.NOT_INSTALLED)
+    state = _STATES.get(fields.get("ActiveState", ""), RunState.STOPPED)
     pid = whole_number(fields.get("MainPID", "")) or None
     last = whole_number(fields.get("ExecMainStatus", ""))
     return ServiceState(state, pid, None if pid else last, fields.get("StatusText", ""))

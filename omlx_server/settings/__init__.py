@@ -5,6 +5,6 @@ file (`edit`, `whole_file`)."""
 
 from omlx_server.settings.advice import warnings
 from omlx_server.settings.layers import Loaded, find_config, load
-from omlx_server.settings.sections import KEYS, Cache, Settings
+from omlx_server.settings.sections import KEYS, CacheSettings, Settings
 
-__all__ = ["KEYS", "Cache", "Loaded", "Settings", "find_config", "load", "warnings"]
+__all__ = ["KEYS", "CacheSettings", "Loaded", "Settings", "find_config", "load", "warnings"]

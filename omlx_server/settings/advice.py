@@ -6,7 +6,12 @@ from pathlib import Path
 
 from omlx_server.settings.layers import Loaded, search_path
 from omlx_server.settings.overrides import said
-from omlx_server.settings.sections import Cache, Models, Settings, Speculation
+from omlx_server.settings.sections import (
+    CacheSettings,
+    ModelsSettings,
+    Settings,
+    SpeculationSettings,
+)
 from omlx_server.settings.values import SECRETS, value_of
 from omlx_server.settings.whole_file import OTHERS
 
@@ -19,7 +24,7 @@ def warnings(loaded: Loaded) -> list[str]:
     return [*found, *_readable_secrets(loaded), *_unused_file(loaded)]
 
 
-def unknown_models(models: Models, known: Collection[str]) -> Iterator[str]:
+def unknown_models(models: ModelsSettings, known: Collection[str]) -> Iterator[str]:
     """One line for each model that aliases, overrides or pinned name, but that is not `known`."""
     for alias in models.aliases:
         if (meant := models.resolve_alias(alias)) not in known:
@@ -67,7 +72,7 @@ def _contradictions(settings: Settings) -> Iterator[str]:
             yield f"models.aliases: {target} is itself an alias, so {alias} stands for {meant}"
 
 
-def _without_unit(cache: Cache) -> Iterator[str]:
+def _without_unit(cache: CacheSettings) -> Iterator[str]:
     """One line for each size of the cache that is so small that its unit was forgotten."""
     for key in ("hot_cache_max_bytes", "cold_cache_max_bytes"):
         size = getattr(cache, key)
@@ -75,7 +80,7 @@ def _without_unit(cache: Cache) -> Iterator[str]:
             yield f"cache.{key} is {size} bytes, which hold nothing: write the unit, as {size}GB"
 
 
-def _speculation(settings: Settings) -> Iterator[tuple[str, Speculation]]:
+def _speculation(settings: Settings) -> Iterator[tuple[str, SpeculationSettings]]:
     """The section, then what each model has that has it otherwise, by the key of its table."""
     yield "speculation", settings.speculation
     for name, own in settings.models.overrides.items():

@@ -15,7 +15,7 @@ from omlx_server.settings.values import is_size, live, plain, value_of
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class SettingChange:
     """One changed key, its old and new value as a config file has them; secrets show as stars."""
 
     key: str
@@ -31,8 +31,8 @@ class Changes:
     """`in_force` are the settings to use from now on: new values for the `applied` keys, old values
     for those that need a restart."""
 
-    applied: tuple[Change, ...]
-    needs_restart: tuple[Change, ...]
+    applied: tuple[SettingChange, ...]
+    needs_restart: tuple[SettingChange, ...]
     in_force: Settings
 
     def touch(self, *names: str) -> bool:
@@ -98,8 +98,8 @@ def _part(name: str, old: Section, new: Settings, applied: list[str]) -> Section
     return replace(old, **{key: value_of(new, f"{name}.{key}") for key in keys})
 
 
-def _change(key: str, old: Settings, new: Settings) -> Change:
-    return Change(key, _written(key, value_of(old, key)), _written(key, value_of(new, key)))
+def _change(key: str, old: Settings, new: Settings) -> SettingChange:
+    return SettingChange(key, _written(key, value_of(old, key)), _written(key, value_of(new, key)))
 
 
 def _written(dotted: str, value: object) -> str:

@@ -23,7 +23,7 @@ from omlx_server.settings.override_keys import TABLE, find_override, is_override
 from omlx_server.settings.sections import FIELDS
 from omlx_server.settings.toml_text import has_value, left_empty_by, names_in, with_value, without
 from omlx_server.settings.types import own_place
-from omlx_server.settings.values import SECRETS, Entry, checked, plain, typed
+from omlx_server.settings.values import SECRETS, LayerValue, checked, plain, typed
 from omlx_server.settings.whole_file import OTHERS, PRIVATE_DIRECTORY, PRIVATE_FILE, replacing
 
 _OVERRIDES = TABLE.split(".")
@@ -118,7 +118,7 @@ def _meant(dotted: str, text: str, origin: str) -> _Meant:
         value = key.checked(text, origin)
         return _Meant(key.path, value, value)
     names = _names(dotted)
-    value = checked(dotted, Entry(text, origin, is_text=True))
+    value = checked(dotted, LayerValue(text, origin, is_text=True))
     return _Meant(names, _as_written(dotted, text), value)
 
 

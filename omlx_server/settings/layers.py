@@ -17,7 +17,7 @@ from omlx_server.settings.override_keys import TABLE, check_tables, keys_in
 from omlx_server.settings.overrides import adapter_from, path_from, with_paths_from
 from omlx_server.settings.sections import FIELDS, KEYS, SECTIONS, Settings
 from omlx_server.settings.types import own_place
-from omlx_server.settings.values import Entry, checked
+from omlx_server.settings.values import LayerValue, checked
 
 USER_CONFIG = "~/.config/omlx_server/config.toml"
 TOKEN_VARIABLE = "OMLX_ADMIN_TOKEN"
@@ -123,7 +123,7 @@ def check_text(text: str, path: Path, environ: Mapping[str, str] = os.environ) -
     _settings_of(_from_text(text, path) | _from_environ(environ))
 
 
-def _settings_of(entries: Mapping[str, Entry]) -> Settings:
+def _settings_of(entries: Mapping[str, LayerValue]) -> Settings:
     values: dict[str, dict[str, object]] = {name: {} for name in SECTIONS}
     if tables := entries.get(TABLE):
         check_tables(tables)
@@ -141,7 +141,7 @@ def keys_of_file(path: Path) -> list[str]:
     return [*entries, *keys_in(tables)]
 
 
-def _from_text(text: str, path: Path) -> dict[str, Entry]:
+def _from_text(text: str, path: Path) -> dict[str, LayerValue]:
     origin = f"file {path}"
     entries = {}
     for section, table in parse_toml(text, path).items():
@@ -152,7 +152,7 @@ def _from_text(text: str, path: Path) -> dict[str, Entry]:
         for key, value in table.items():
             if f"{section}.{key}" not in FIELDS:
                 raise _unknown(f"{section}.{key}", origin)
-            entries[f"{section}.{key}"] = Entry(value, origin, is_text=False)
+            entries[f"{section}.{key}"] = LayerValue(value, origin, is_text=False)
     for key, absolute in _PATHS.items():
         if entry := entries.get(key):
             entries[key] = replace(entry, value=absolute(entry.value, path.parent))
@@ -212,7 +212,7 @@ def _toml_hint(what: str, line: str, column: int) -> str:
     return 'texts need quotes, as in host = "127.0.0.1"' if may_be else ""
 
 
-def _from_environ(environ: Mapping[str, str]) -> dict[str, Entry]:
+def _from_environ(environ: Mapping[str, str]) -> dict[str, LayerValue]:
     """The values of variables OMLX_SECTION__KEY. Raises ConfigError for one that names no setting,
     also with a single underscore (OMLX_SERVER_PORT), which is a likely slip."""
     ours = tuple(f"OMLX_{section.upper()}_" for section in SECTIONS)
@@ -220,7 +220,7 @@ def _from_environ(environ: Mapping[str, str]) -> dict[str, Entry]:
     entries = {}
     for name, text in environ.items():
         if name in by_name:
-            entries[by_name[name]] = Entry(text, f"env {name}", is_text=True)
+            entries[by_name[name]] = LayerValue(text, f"env {name}", is_text=True)
         elif name == TOKEN_VARIABLE:
             continue
         elif name.startswith(ours) or (name.startswith("OMLX_") and "__" in name):
@@ -236,10 +236,10 @@ def env_name(dotted: str) -> str:
     return f"OMLX_{dotted.upper().replace('.', '__')}"
 
 
-def _from_flags(texts: Mapping[str, str], origin: str) -> dict[str, Entry]:
+def _from_flags(texts: Mapping[str, str], origin: str) -> dict[str, LayerValue]:
     for dotted in texts:
         check_key(dotted, origin)
-    return {key: Entry(text, origin, is_text=True) for key, text in texts.items()}
+    return {key: LayerValue(text, origin, is_text=True) for key, text in texts.items()}
 
 
 _A_SLIP = 0.92  # so alike are two names of which one lacks a letter

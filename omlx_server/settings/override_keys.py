@@ -17,7 +17,7 @@ from omlx_server.settings.fields import Field, Section, fields_of
 from omlx_server.settings.overrides import ModelOverrides, PresetOverride
 from omlx_server.settings.sections import Settings
 from omlx_server.settings.types import Says
-from omlx_server.settings.values import Entry, from_json_or_toml, plain, typed, valid
+from omlx_server.settings.values import LayerValue, from_json_or_toml, plain, typed, valid
 
 TABLE = "models.overrides"
 _TEMPLATE_KWARGS = "chat_template_kwargs"
@@ -71,7 +71,7 @@ class OverrideKey:
         Raises:
             ConfigError: the key does not allow this value.
         """
-        entry = Entry(text, origin, is_text=True)
+        entry = LayerValue(text, origin, is_text=True)
         value = valid(self.dotted, self.field, typed(text, self.field), entry)
         return value if self.key.startswith(f"{_TEMPLATE_KWARGS}.") else plain(value)
 
@@ -90,7 +90,7 @@ class OverrideKey:
         return found
 
 
-def check_tables(entry: Entry) -> None:
+def check_tables(entry: LayerValue) -> None:
     """Check the overrides of all models in one layer, key by key, so that a message names the key.
     An entry of another shape is left to the check of models.overrides itself.
 
@@ -105,7 +105,7 @@ def check_tables(entry: Entry) -> None:
             field = _field(key)
             if field is None:
                 raise ConfigError(f"unknown key {dotted} ({entry.origin})", hint=_hint([("", key)]))
-            valid(dotted, field, value, Entry(value, entry.origin, is_text=False))
+            valid(dotted, field, value, LayerValue(value, entry.origin, is_text=False))
 
 
 def keys_in(tables: object) -> Iterator[str]:

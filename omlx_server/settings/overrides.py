@@ -9,7 +9,7 @@ from msgspec import Meta, defstruct, field
 from msgspec.structs import replace
 
 from omlx_server.core.adapters import is_path
-from omlx_server.core.request import Bounds, Effort, SamplingPresets
+from omlx_server.core.request import Effort, NumberRange, SamplingPresets
 from omlx_server.core.speculation.methods import Mode
 from omlx_server.settings.fields import Section
 from omlx_server.settings.types import (
@@ -46,7 +46,7 @@ class SpeculationOverride(Section, frozen=True):
     draft_model: str | None = None
 
 
-def _preset(kind: type[float], bounds: Bounds) -> Any:
+def _preset(kind: type[float], bounds: NumberRange) -> Any:
     """The type of a sampling field in a table of overrides, with its bounds."""
     low, high = bounds.low, bounds.high
     return Annotated[kind, Meta(gt=low, le=high) if bounds.above_low else Meta(ge=low, le=high)]

@@ -11,7 +11,7 @@ from typing import Any
 from omlx_server.errors import ConfigError
 from omlx_server.settings.layers import env_name
 from omlx_server.settings.sections import FIELDS
-from omlx_server.settings.values import Entry, checked
+from omlx_server.settings.values import LayerValue, checked
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +45,8 @@ def salvage(
     )
 
 
-def _texts(given: Mapping[str, str]) -> dict[str, Entry]:
-    return {key: Entry(text, "", is_text=True) for key, text in given.items()}
+def _texts(given: Mapping[str, str]) -> dict[str, LayerValue]:
+    return {key: LayerValue(text, "", is_text=True) for key, text in given.items()}
 
 
 def _by_key(environ: Mapping[str, str]) -> dict[str, str]:
@@ -54,13 +54,13 @@ def _by_key(environ: Mapping[str, str]) -> dict[str, str]:
     return {key: environ[env_name(key)] for key in keys if env_name(key) in environ}
 
 
-def _from_file(config: Path | None) -> dict[str, Entry]:
+def _from_file(config: Path | None) -> dict[str, LayerValue]:
     try:
         document = tomllib.loads(config.read_text(encoding="utf-8-sig")) if config else {}
     except (OSError, ValueError):
         return {}
     return {
-        f"{section}.{key}": Entry(value, "", is_text=False)
+        f"{section}.{key}": LayerValue(value, "", is_text=False)
         for section, table in document.items()
         if isinstance(table, dict)
         for key, value in table.items()

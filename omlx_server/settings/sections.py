@@ -48,7 +48,7 @@ from omlx_server.settings.types import (
 )
 
 
-class Server(Section, frozen=True):
+class ServerSettings(Section, frozen=True):
     host: Host = "127.0.0.1"
     port: Annotated[int, Meta(ge=0, le=65535)] = 8000
     uds: SocketPath = ""
@@ -72,7 +72,7 @@ class Server(Section, frozen=True):
     sse_ping_seconds: Annotated[float, Meta(ge=0.1, le=300), Live()] = 5
 
 
-class Auth(Section, frozen=True):
+class AuthSettings(Section, frozen=True):
     api_keys: Annotated[
         tuple[Key, ...],
         Says("a list of keys of visible ASCII characters"),
@@ -91,7 +91,7 @@ _BITS: Mapping[str, tuple[float, ...]] = MappingProxyType(
 )
 
 
-class KvCache(Section, frozen=True):
+class KvCacheSettings(Section, frozen=True):
     """How keys and values are kept, in the batch and in all tiers."""
 
     scheme: Scheme = "none"
@@ -107,7 +107,7 @@ class KvCache(Section, frozen=True):
             )
 
 
-class Models(Section, frozen=True):
+class ModelsSettings(Section, frozen=True):
     dirs: Annotated[
         tuple[Path, ...],
         Meta(min_length=1),
@@ -138,7 +138,7 @@ class Models(Section, frozen=True):
             resolve(self.aliases, alias)
 
 
-class Scheduler(Section, frozen=True):
+class SchedulerSettings(Section, frozen=True):
     max_batch_size: Annotated[int, Meta(ge=1, le=256), Live()] = 8
     max_queue: Annotated[int, Meta(ge=1, le=100_000), Live()] = 128
     prefill_chunk_tokens: AutoChunk = "auto"
@@ -160,7 +160,7 @@ class Scheduler(Section, frozen=True):
                 )
 
 
-class Memory(Section, frozen=True):
+class MemorySettings(Section, frozen=True):
     """What the server may use of the machine."""
 
     limit: Annotated[AutoLimit, Live()] = "auto"
@@ -168,7 +168,7 @@ class Memory(Section, frozen=True):
     activation_reserve: AutoSize = "auto"
 
 
-class Cache(Section, frozen=True):
+class CacheSettings(Section, frozen=True):
     enabled: bool = True
     block_tokens: Annotated[Literal[16, 32, 64, 128, 256, 512, 1024], Says("16, 32, 64 … 1024")] = (
         64
@@ -193,14 +193,14 @@ class Cache(Section, frozen=True):
         return self.enabled and not self.hot_cache_only
 
 
-class Speculation(Section, frozen=True):
+class SpeculationSettings(Section, frozen=True):
     """Drafts of the next tokens, several of which one step verifies. They change no answer."""
 
     mode: Annotated[Mode, Live()] = "auto"
     draft_model: ModelName = ""
 
 
-class Adapters(Section, frozen=True):
+class AdaptersSettings(Section, frozen=True):
     """LoRA adapters, which requests ask for by name."""
 
     directory: MaybeDirectory = ""
@@ -209,12 +209,12 @@ class Adapters(Section, frozen=True):
     max_bytes: Annotated[Size, Live()] = 2 * 10**9
 
 
-class Sampling(Section, frozen=True):
+class SamplingSettings(Section, frozen=True):
     source: Annotated[Literal["model", "openai"], Live()] = "model"
     max_tokens: Annotated[MaxTokens, Live()] = 0
 
 
-class Images(Section, frozen=True):
+class ImagesSettings(Section, frozen=True):
     """Images in conversations, for models that can see."""
 
     enabled: bool = True
@@ -222,7 +222,7 @@ class Images(Section, frozen=True):
     max_per_request: Annotated[int, Meta(ge=1, le=1000), Live()] = 100
 
 
-class Responses(Section, frozen=True):
+class ResponsesSettings(Section, frozen=True):
     """Where answers of /v1/responses stay, so that others can go on from them."""
 
     store: Literal["memory", "disk", "off"] = "memory"
@@ -231,49 +231,49 @@ class Responses(Section, frozen=True):
     max_bytes: Size = 128 * 2**20
 
 
-class Context(Section, frozen=True):
+class ContextSettings(Section, frozen=True):
     """What happens to conversations that outgrow it."""
 
     overflow: Annotated[Literal["error", "truncate", "rolling"], Live()] = "error"
     low_water: Annotated[float, Meta(ge=0.1, le=0.9), Live()] = 0.5
 
 
-class Logging(Section, frozen=True):
+class LoggingSettings(Section, frozen=True):
     level: Annotated[Literal["debug", "info", "warning", "error"], Live()] = "info"
     format: Annotated[Literal["auto", "rich", "json"], Live()] = "auto"
     file: LogFile = ""
 
 
-class Tracing(Section, frozen=True):
+class TracingSettings(Section, frozen=True):
     enabled: bool = False
 
 
-class Metrics(Section, frozen=True):
+class MetricsSettings(Section, frozen=True):
     """GET /metrics, and whose names it has beside our own."""
 
     enabled: bool = True
     compat: Annotated[tuple[Literal["vllm"], ...], Says('["vllm"] or []')] = ("vllm",)
 
 
-class Admin(Section, frozen=True):
+class AdminSettings(Section, frozen=True):
     """Routes that load and unload models, and the like."""
 
     enabled: bool = True
 
 
-class Web(Section, frozen=True):
+class WebSettings(Section, frozen=True):
     """The page that a browser gets."""
 
     enabled: bool = True
 
 
-class Ollama(Section, frozen=True):
+class OllamaSettings(Section, frozen=True):
     """Ollama's API below /api, for clients that know no other."""
 
     enabled: bool = True
 
 
-class Cluster(Section, frozen=True):
+class ClusterSettings(Section, frozen=True):
     """One model that several machines compute together."""
 
     hosts: HostsFile = ""
@@ -287,26 +287,26 @@ class Cluster(Section, frozen=True):
 class Settings(Section, frozen=True):
     """All sections. `Settings()` has the defaults, without any file or environment variable."""
 
-    server: Server = field(default_factory=Server)
-    auth: Auth = field(default_factory=Auth)
-    models: Models = field(default_factory=Models)
-    scheduler: Scheduler = field(default_factory=Scheduler)
-    memory: Memory = field(default_factory=Memory)
-    cache: Cache = field(default_factory=Cache)
-    kv_cache: KvCache = field(default_factory=KvCache)
-    speculation: Speculation = field(default_factory=Speculation)
-    adapters: Adapters = field(default_factory=Adapters)
-    sampling: Sampling = field(default_factory=Sampling)
-    context: Context = field(default_factory=Context)
-    images: Images = field(default_factory=Images)
-    responses: Responses = field(default_factory=Responses)
-    logging: Logging = field(default_factory=Logging)
-    tracing: Tracing = field(default_factory=Tracing)
-    metrics: Metrics = field(default_factory=Metrics)
-    admin: Admin = field(default_factory=Admin)
-    web: Web = field(default_factory=Web)
-    ollama: Ollama = field(default_factory=Ollama)
-    cluster: Cluster = field(default_factory=Cluster)
+    server: ServerSettings = field(default_factory=ServerSettings)
+    auth: AuthSettings = field(default_factory=AuthSettings)
+    models: ModelsSettings = field(default_factory=ModelsSettings)
+    scheduler: SchedulerSettings = field(default_factory=SchedulerSettings)
+    memory: MemorySettings = field(default_factory=MemorySettings)
+    cache: CacheSettings = field(default_factory=CacheSettings)
+    kv_cache: KvCacheSettings = field(default_factory=KvCacheSettings)
+    speculation: SpeculationSettings = field(default_factory=SpeculationSettings)
+    adapters: AdaptersSettings = field(default_factory=AdaptersSettings)
+    sampling: SamplingSettings = field(default_factory=SamplingSettings)
+    context: ContextSettings = field(default_factory=ContextSettings)
+    images: ImagesSettings = field(default_factory=ImagesSettings)
+    responses: ResponsesSettings = field(default_factory=ResponsesSettings)
+    logging: LoggingSettings = field(default_factory=LoggingSettings)
+    tracing: TracingSettings = field(default_factory=TracingSettings)
+    metrics: MetricsSettings = field(default_factory=MetricsSettings)
+    admin: AdminSettings = field(default_factory=AdminSettings)
+    web: WebSettings = field(default_factory=WebSettings)
+    ollama: OllamaSettings = field(default_factory=OllamaSettings)
+    cluster: ClusterSettings = field(default_factory=ClusterSettings)
 
     def overrides_of(self, names: Iterable[str]) -> ModelOverrides:
         """The overrides of a model, merged from those under its `names` and under aliases of them.
@@ -322,11 +322,11 @@ class Settings(Section, frozen=True):
                 found = merged(found, said(own))
         return ModelOverrides.of(found)
 
-    def kv_cache_of(self, names: Iterable[str]) -> KvCache:
+    def kv_cache_of(self, names: Iterable[str]) -> KvCacheSettings:
         """The section `kv_cache` for a model with these names, with its overrides applied."""
         return replace(self.kv_cache, **said(self.overrides_of(names).kv_cache))
 
-    def speculation_of(self, names: Iterable[str]) -> Speculation:
+    def speculation_of(self, names: Iterable[str]) -> SpeculationSettings:
         """The section `speculation`, likewise."""
         return replace(self.speculation, **said(self.overrides_of(names).speculation))
 

@@ -20,7 +20,7 @@ _BOOLS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no"
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class LayerValue:
     """A value as one layer gives it. `is_text`: it is the text of a flag or of the environment, not
     yet converted to the type of its key."""
 
@@ -29,13 +29,13 @@ class Entry:
     is_text: bool
 
 
-def checked(dotted: str, entry: Entry) -> object:
+def checked(dotted: str, entry: LayerValue) -> object:
     field = FIELDS[dotted]
     value = typed(str(entry.value), field) if entry.is_text else entry.value
     return valid(dotted, field, value, entry)
 
 
-def valid(dotted: str, field: Field, value: object, entry: Entry) -> object:
+def valid(dotted: str, field: Field, value: object, entry: LayerValue) -> object:
     """`value` converted to the type of the field. `entry` is what it was made of, for the message.
 
     Raises:

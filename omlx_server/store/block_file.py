@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from omlx_server.core.blocks.keys import BlockKey, namespace_id
-from omlx_server.core.blocks.record import Packed, Part, Record, Tensor
+from omlx_server.core.blocks.record import PackedArrays, Record, RecordKind, RecordTensor
 from omlx_server.store.mediums.medium import Buffer, Name
 
 FORMAT_VERSION = 1
@@ -62,7 +62,7 @@ class Corrupt(Exception):
         self.reason = reason
 
 
-def encode(record: Record, packed: Packed, secret: bytes) -> list[Buffer]:
+def encode(record: Record, packed: PackedArrays, secret: bytes) -> list[Buffer]:
     """The file in parts: its header, then the memory of each tensor.
 
     Raises ValueError for a block that could not be read back.
@@ -82,7 +82,7 @@ def encode(record: Record, packed: Packed, secret: bytes) -> list[Buffer]:
     return [blank[: _DIGEST.start] + digest + blank[_DIGEST.stop :], *data]
 
 
-def file_bytes(record: Record, packed: Packed) -> int:
+def file_bytes(record: Record, packed: PackedArrays) -> int:
     """The size in bytes of the file that `encode` makes. Raises KeyError for an unknown dtype,
     struct.error for a token id outside unsigned 32 bits."""
     kinds = tuple((tensor.dtype, tensor.shape) for tensor in packed.tensors)
@@ -90,7 +90,7 @@ def file_bytes(record: Record, packed: Packed) -> int:
     return len(header) + sum(_nbytes(kind) for kind in kinds)
 
 
-def decode(data: bytes, secret: bytes, expected: Name | None) -> tuple[Record, Packed]:
+def decode(data: bytes, secret: bytes, expected: Name | None) -> tuple[Record, PackedArrays]:
     """The block in the content of a file; its tensors are views of `data`.
 
     Raises Corrupt unless every byte is as it was written, under the `expected` name if given.
@@ -107,10 +107,10 @@ def decode(data: bytes, secret: bytes, expected: Name | None) -> tuple[Record, P
     if len(body) != sum(stop - start for start, stop in spans):
         raise Corrupt("truncated")
     tensors = tuple(
-        Tensor(dtype, shape, body[start:stop])
+        RecordTensor(dtype, shape, body[start:stop])
         for (dtype, shape), (start, stop) in zip(header.kinds, spans, strict=True)
     )
-    return header.record, Packed(tensors, header.places)
+    return header.record, PackedArrays(tensors, header.places)
 
 
 def read_record(head: bytes) -> Record | None:
@@ -239,7 +239,7 @@ def _record(metadata: Mapping[str, str]) -> Record:
         parent=BlockKey(parent),
         start=start,
         tokens=struct.unpack(f"<{len(raw) // 4}I", raw),
-        part=Part(metadata["part"]),
+        part=RecordKind(metadata["part"]),
         worth=worth,
     )
 

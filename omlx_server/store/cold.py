@@ -14,27 +14,27 @@ from pathlib import Path
 
 from omlx_server.core.blocks.keys import BlockKey, namespace_id, root_key
 from omlx_server.core.blocks.pins import Pins
-from omlx_server.core.blocks.record import Packed, Record
+from omlx_server.core.blocks.record import PackedArrays, Record
 from omlx_server.core.cold.index import ColdEntry, ColdIndex, ColdReport
 from omlx_server.store.block_file import file_bytes
-from omlx_server.store.description import Description
-from omlx_server.store.files import Files, Found
+from omlx_server.store.description import NamespaceDescription
+from omlx_server.store.files import Files, StoredFile
 from omlx_server.store.lock import Lock
 from omlx_server.store.mediums.medium import Medium, Name
 from omlx_server.store.reads import Answered, ReadQueue
 from omlx_server.store.worker import (
-    Change,
+    ChangeJob,
     Contains,
     Delete,
     Done,
-    Heads,
+    HeadersJob,
     Recalled,
     Result,
     SavePins,
     Scanned,
     TakeOver,
     Worker,
-    Write,
+    WriteJob,
     name_of,
 )
 
@@ -85,8 +85,8 @@ class ColdTier:
         self._clock = clock
         self._take_over_at = clock() + _TAKE_OVER_SECONDS
         self._queued = 0
-        self._pending: dict[BlockKey, Packed] = {}
-        self._descriptions: dict[str, Description] = {}
+        self._pending: dict[BlockKey, PackedArrays] = {}
+        self._descriptions: dict[str, NamespaceDescription] = {}
         self._unlearned = 0
         self._unwanted: set[bytes] = set()  # salts; until it is known what is whose
         self._undeleted: dict[BlockKey, Delete] = {}
@@ -110,14 +110,16 @@ class ColdTier:
         Call it before the namespace's first block. Does nothing with a remote store."""
         if not self._listed:
             return
-        about = Description(namespace, model, str(path.absolute()), block_size, time.time())
+        about = NamespaceDescription(
+            namespace, model, str(path.absolute()), block_size, time.time()
+        )
         self._descriptions[namespace] = about
         if self._writable:
-            self._worker.submit(Change("describe", partial(self._home.write_description, about)))
+            self._worker.submit(ChangeJob("describe", partial(self._home.write_description, about)))
 
     # -- in and out ----------------------------------------------------------------------
 
-    def write(self, record: Record, packed: Callable[[], Packed], nbytes: int) -> None:
+    def write(self, record: Record, packed: Callable[[], PackedArrays], nbytes: int) -> None:
         """Queue a block of about `nbytes` to be written. It is dropped and counted when there is no
         room for it, and only dropped without the lock. A block that is stored already just counts
         as used."""
@@ -143,7 +145,7 @@ class ColdTier:
         self.index.release(key)
         self._pending[key] = block
         self._queued += block.nbytes
-        self._worker.submit(Write(record, block, replace=key in self._useless))
+        self._worker.submit(WriteJob(record, block, replace=key in self._useless))
 
     def read(self, record: Record, patience: float) -> None:
         """Ask for a block. `poll` yields it, or after at most `patience` seconds the reason why
@@ -177,7 +179,7 @@ class ColdTier:
         self._let_go(record)
 
     @property
-    def pending(self) -> Mapping[BlockKey, Packed]:
+    def pending(self) -> Mapping[BlockKey, PackedArrays]:
         """The blocks that wait to be written, or are being written, by key."""
         return self._pending
 
@@ -223,7 +225,7 @@ class ColdTier:
         entries = [entry for entry in self.index.entries() if entry.namespace == id]
         self._forget(entries, deletes=not self._listed)
         if self._listed:
-            self._worker.submit(Change("clear", partial(self._worker.clear, id)))
+            self._worker.submit(ChangeJob("clear", partial(self._worker.clear, id)))
 
     def _forget(self, entries: list[ColdEntry], *, deletes: bool) -> None:
         for entry in entries:
@@ -239,7 +241,7 @@ class ColdTier:
             self.index.touch(record.key)
         if self._listed and self._writable:
             names = [name_of(record) for record in records]
-            self._worker.submit(Change("touch", partial(self._worker.touch, names)))
+            self._worker.submit(ChangeJob("touch", partial(self._worker.touch, names)))
 
     def save_pins(self) -> None:
         """Queue a write of all pins, unless this process may only read."""
@@ -277,7 +279,7 @@ class ColdTier:
         match result:
             case Scanned():
                 self._load(result)
-            case Done(job=Write() as write):
+            case Done(job=WriteJob() as write):
                 self._written(write, result)
             case Recalled():
                 self._recalled(result)
@@ -285,7 +287,7 @@ class ColdTier:
                 self.reads.answered(asked, result)
             case Done(job=Delete(name) as delete, reason=reason) if reason:
                 self._undeleted[name.block_key] = delete
-            case Done(job=Heads()):
+            case Done(job=HeadersJob()):
                 self._learn(result.records)
             case Done(job=TakeOver(lock)):
                 self._writable = lock.held
@@ -311,7 +313,7 @@ class ColdTier:
                 self._delete(self.index.take(found.name.block_key))
         names = [f.name for f in reversed(scanned.found)]
         for first in range(0, len(names), _HEADS_AT_A_TIME):
-            self._worker.submit(Heads(tuple(names[first : first + _HEADS_AT_A_TIME])))
+            self._worker.submit(HeadersJob(tuple(names[first : first + _HEADS_AT_A_TIME])))
             self._unlearned += 1
 
     def _learn(self, records: tuple[Record, ...]) -> None:
@@ -327,14 +329,14 @@ class ColdTier:
                 self.clear_salt(salt)
             self._delete(self.index.shrink_to(self.index.budget))
 
-    def _is_expired(self, found: Found, newest: Found) -> bool:
+    def _is_expired(self, found: StoredFile, newest: StoredFile) -> bool:
         """Measured against the last use of anything, because a clock may be wrong by decades."""
         if not self._ttl_seconds or found.mtime < _EPOCH:
             return False
         now = min(time.time(), newest.mtime + _DAY_SECONDS)
         return now - found.mtime > self._ttl_seconds
 
-    def _written(self, write: Write, done: Done) -> None:
+    def _written(self, write: WriteJob, done: Done) -> None:
         key = write.record.key
         self._queued -= write.packed.nbytes
         newest = self._pending.get(key) is write.packed  # or it was evicted and came once more

@@ -12,7 +12,7 @@ _HUB_PREFIX = "models--"
 
 
 @dataclass(frozen=True, slots=True)
-class Description:
+class NamespaceDescription:
     """Which model a namespace is of, for people and listings. `path`: the model's directory, or "".
     `block_size` in tokens, `created` in seconds since 1970."""
 
@@ -47,7 +47,7 @@ class Use:
     blocks: int
     nbytes: int
     last_used: float | None
-    description: Description | None
+    description: NamespaceDescription | None
 
     @property
     def model(self) -> str:
@@ -73,11 +73,11 @@ class Use:
         return model in (self.id, self.model) or Path(self.path).parts[-len(wanted) :] == wanted
 
 
-def parse_description(data: bytes, id: str) -> Description | None:
+def parse_description(data: bytes, id: str) -> NamespaceDescription | None:
     """The description in `data`. None unless it is a valid one, and of the namespace with this
     id."""
     try:
-        found = Description(**json.loads(data))
+        found = NamespaceDescription(**json.loads(data))
         own = namespace_id(found.namespace) == id
     except (AttributeError, RecursionError, TypeError, ValueError):
         return None

@@ -14,11 +14,11 @@ from pathlib import Path
 
 from omlx_server.core.blocks.keys import BlockKey, block_key, checkpoint_key, namespace_id
 from omlx_server.core.blocks.pins import Pins
-from omlx_server.core.blocks.record import Packed, Record
+from omlx_server.core.blocks.record import PackedArrays, Record
 from omlx_server.core.cold.index import ColdIndex
 from omlx_server.store.block_file import Corrupt, decode
 from omlx_server.store.description import Use
-from omlx_server.store.files import PINS, Files, Found
+from omlx_server.store.files import PINS, Files, StoredFile
 from omlx_server.store.lock import Lock
 from omlx_server.store.mediums.medium import MediumError, Name
 from omlx_server.store.pin_file import pins_of_bytes
@@ -37,7 +37,7 @@ class Checked:
     """A block that was read. `reason`: one word for what is wrong with it. It is empty when every
     byte is right, and when the file has gone meanwhile."""
 
-    found: Found
+    found: StoredFile
     reason: str
 
 
@@ -47,7 +47,7 @@ class Inventory:
     `records` in the same order. `gone_models`: ids of namespaces whose models are gone. `pins`:
     what is to stay."""
 
-    blocks: list[Found]
+    blocks: list[StoredFile]
     records: list[Record | None]
     gone_models: list[str]
     pins: Pins
@@ -64,7 +64,7 @@ class Inventory:
 
 
 @dataclass(frozen=True, slots=True)
-class Prefix:
+class StoredPrefix:
     """What is stored of a prompt. `blocks`: keys of the blocks of its first tokens, parents first.
     `checkpoint`: the key of the recurrent state, if there is one; the blocks then end with the one
     in which it lies. `tokens`: how many can be restored."""
@@ -89,7 +89,7 @@ class ColdDirectory:
         """What each namespace takes, in the order of their ids."""
         return self._files.uses()
 
-    def blocks(self) -> list[Found]:
+    def blocks(self) -> list[StoredFile]:
         """All blocks, the least recently used first."""
         return sorted(self._files.scan(), key=lambda found: found.mtime)
 
@@ -97,18 +97,18 @@ class ColdDirectory:
         """Whether the secret is there and whole: without it, no stored block can be used."""
         return read_secret(self.root) is not None
 
-    def check(self, blocks: list[Found]) -> Iterator[Checked]:
+    def check(self, blocks: list[StoredFile]) -> Iterator[Checked]:
         """Read each block whole and check it. A block that has gone meanwhile is not wrong."""
         secret = read_secret(self.root) or secrets.token_bytes(SECRET_BYTES)
         for found in blocks:
             yield Checked(found, self._reason(found.name, secret))
 
-    def heads(self, blocks: list[Found]) -> Iterator[Record | None]:
+    def heads(self, blocks: list[StoredFile]) -> Iterator[Record | None]:
         """The record in the header of each block; None when it makes no sense or can't be read."""
         for found in blocks:
             yield self._record(found.name)
 
-    def read(self, name: Name) -> tuple[Record, Packed] | None:
+    def read(self, name: Name) -> tuple[Record, PackedArrays] | None:
         """A block, every byte of it checked; None when it can't be used or is not there."""
         secret = read_secret(self.root)
         try:
@@ -195,7 +195,7 @@ def room_for(
 
 def stored_prefix(
     root: BlockKey, tokens: Sequence[int], size: int, usable: Callable[[BlockKey], bool]
-) -> Prefix:
+) -> StoredPrefix:
     """The longest run of stored blocks of `size` tokens with which a prompt begins, and the deepest
     recurrent state in it. `usable` says whether the block or state of a key is stored and can be
     used.
@@ -222,5 +222,5 @@ def stored_prefix(
         start = (stop - 1) // size * size
         key = checkpoint_key(parents[start // size], tokens[start:stop])
         if usable(key):
-            return Prefix(tuple(keys[: start // size + 1]), key, stop)
-    return Prefix(tuple(keys), None, at)
+            return StoredPrefix(tuple(keys[: start // size + 1]), key, stop)
+    return StoredPrefix(tuple(keys), None, at)

@@ -26,7 +26,7 @@ from omlx_server.core.blocks.keys import namespace_id
 from omlx_server.core.blocks.record import Record
 from omlx_server.core.cold.index import ColdEntry
 from omlx_server.store.block_file import read_record
-from omlx_server.store.description import Description, Use, parse_description
+from omlx_server.store.description import NamespaceDescription, Use, parse_description
 from omlx_server.store.mediums.disk import Disk
 from omlx_server.store.mediums.medium import Buffer, MediumError, Name, require_fits
 from omlx_server.store.mediums.operations import READING, WRITING, FileOperations, raising
@@ -47,7 +47,7 @@ _HEAD_BYTES = 1 << 16
 _FREE_SECONDS = 1.0
 
 
-class Found(NamedTuple):
+class StoredFile(NamedTuple):
     """A block's file as the directory shows it. `mtime`: its last use, in seconds since 1970."""
 
     name: Name
@@ -120,7 +120,7 @@ class Files:
         self,
         namespace: str | None = None,
         on_error: Callable[[MediumError], None] | None = None,
-    ) -> Iterator[Found]:
+    ) -> Iterator[StoredFile]:
         """All blocks, of one namespace (its id) if given, by names and sizes alone. `on_error` is
         told of directories that can't be read, which are passed over; without it, the first one
         raises."""
@@ -157,7 +157,7 @@ class Files:
                 for directory in list(self._all_directories()):
                     self._disk.remove_leftovers(directory)
 
-    def describe(self, id: str) -> Description | None:
+    def describe(self, id: str) -> NamespaceDescription | None:
         """The description of a namespace, or None if it is missing or damaged."""
         if not _NAMESPACE.fullmatch(id):
             return None
@@ -189,7 +189,7 @@ class Files:
         it no stored block could be used after a restart."""
         self._disk.kept[self._root / SECRET] = content
 
-    def write_description(self, description: Description) -> None:
+    def write_description(self, description: NamespaceDescription) -> None:
         """Write the description of a namespace, unless there is one. One without the path of the
         model is replaced by one with it."""
         self._require_writable()
@@ -212,13 +212,13 @@ class Files:
             uses.append(Use(id, len(found), nbytes, last_used, self.describe(id)))
         return uses
 
-    def clear(self, namespace: str | None = None) -> list[Found]:
+    def clear(self, namespace: str | None = None) -> list[StoredFile]:
         """Remove all blocks, of one namespace (its id) if given, and the directories that are then
         empty. Returns the removed blocks. The secret stays: it is of no use to anybody without
         them."""
         self._require_writable()
         self.remove_leftovers()
-        removed: list[Found] = []
+        removed: list[StoredFile] = []
         with raising(WRITING):
             for id in self._namespaces(namespace):
                 removed += self._clear(id)
@@ -266,16 +266,16 @@ class Files:
             for shard in self._shards(id):
                 yield self._root / id / shard
 
-    def _blocks(self, id: str, shard: str) -> list[Found]:
+    def _blocks(self, id: str, shard: str) -> list[StoredFile]:
         blocks = []
         with raising(READING):
             for name, found in self._disk.files(self._root / id / shard):
                 match = _BLOCK.fullmatch(name)
                 if match and name.startswith(shard):
-                    blocks.append(Found(Name(id, match[1]), found.st_size, found.st_mtime))
+                    blocks.append(StoredFile(Name(id, match[1]), found.st_size, found.st_mtime))
         return blocks
 
-    def _clear(self, id: str) -> list[Found]:
+    def _clear(self, id: str) -> list[StoredFile]:
         """Removes the blocks of a namespace, and what is then empty. Returns the blocks."""
         removed = []
         directory = self._root / id

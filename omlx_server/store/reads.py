@@ -14,7 +14,7 @@ from typing import NamedTuple
 from omlx_server.core.blocks.keys import BlockKey
 from omlx_server.core.blocks.record import Record
 from omlx_server.core.cold.index import ColdIndex, ColdReport
-from omlx_server.store.worker import Contains, Done, Read, Recalled, Worker
+from omlx_server.store.worker import Contains, Done, ReadJob, Recalled, Worker
 
 _PROMOTED_BYTES = 64 << 20  # at most so much becomes arrays between two steps
 _HANG_SECONDS = 0.5
@@ -72,7 +72,7 @@ class ReadQueue:
             if key not in self._under_way:  # else somebody asked who did not wait to the end
                 self._under_way.add(key)
                 self.index.lease(key)
-                self.worker.submit(Read(record))
+                self.worker.submit(ReadJob(record))
 
     def answered(self, asked: Contains, done: Done) -> None:
         if done.reason:

@@ -16,11 +16,11 @@ from functools import partial
 
 from omlx_server.core.blocks.keys import namespace_id
 from omlx_server.core.blocks.pins import Pin
-from omlx_server.core.blocks.record import Packed, Record
+from omlx_server.core.blocks.record import PackedArrays, Record
 from omlx_server.core.crash import Crash, guarded
 from omlx_server.store.block_file import Corrupt, decode, encode
-from omlx_server.store.description import Description
-from omlx_server.store.files import PINS, Files, Found
+from omlx_server.store.description import NamespaceDescription
+from omlx_server.store.files import PINS, Files, StoredFile
 from omlx_server.store.lock import Lock
 from omlx_server.store.mediums.medium import Medium, MediumError, Name
 from omlx_server.store.pin_file import pins_as_bytes, pins_of_bytes
@@ -32,17 +32,17 @@ _TOUCH_SECONDS = 1e-5
 
 
 @dataclass(frozen=True, slots=True)
-class Write:
+class WriteJob:
     """A job: keep a block. A store that can't be listed may have it already: then it is not sent
     again, unless it is to `replace` what is there."""
 
     record: Record
-    packed: Packed
+    packed: PackedArrays
     replace: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class Read:
+class ReadJob:
     """A job: bring a block back. Its result is Recalled."""
 
     record: Record
@@ -54,7 +54,7 @@ class Delete:
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class ChangeJob:
     """A job: change something for which nobody waits. `name` is for the log. `make` is called on
     the worker's thread, and may raise MediumError."""
 
@@ -82,18 +82,18 @@ class TakeOver:
     and scan the directory again."""
 
     lock: Lock
-    descriptions: tuple[Description, ...] = ()
+    descriptions: tuple[NamespaceDescription, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Heads:
+class HeadersJob:
     """A job: read the headers of blocks of which a scan has found only the names."""
 
     names: tuple[Name, ...]
 
 
-Ordered = Write | Delete | Change | SavePins | TakeOver
-Job = Ordered | Read | Contains | Heads
+Ordered = WriteJob | Delete | ChangeJob | SavePins | TakeOver
+Job = Ordered | ReadJob | Contains | HeadersJob
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +113,7 @@ class Recalled:
     file. `seconds`: how long the read took."""
 
     record: Record
-    packed: Packed | None = None
+    packed: PackedArrays | None = None
     reason: str = ""
     nbytes: int = 0
     seconds: float = 0.0
@@ -124,7 +124,7 @@ class Scanned:
     """The blocks that a scan found, the least recently used first. `orphans`: ids of namespaces
     whose models are gone."""
 
-    found: tuple[Found, ...]
+    found: tuple[StoredFile, ...]
     orphans: tuple[str, ...] = ()
     pins: tuple[Pin, ...] = ()
 
@@ -138,7 +138,7 @@ def name_of(record: Record) -> Name:
 
 
 def _failed(job: Job, reason: str) -> Done | Recalled:
-    return Recalled(job.record, reason=reason) if isinstance(job, Read) else Done(job, reason)
+    return Recalled(job.record, reason=reason) if isinstance(job, ReadJob) else Done(job, reason)
 
 
 class Worker(threading.Thread):
@@ -155,9 +155,9 @@ class Worker(threading.Thread):
         self._secret = secret
         self._wake = wake
         self._jobs = threading.Condition()
-        self._read_queue: deque[Read | Contains] = deque()
+        self._read_queue: deque[ReadJob | Contains] = deque()
         self._changes: deque[Ordered] = deque()
-        self._later: deque[Heads] = deque()
+        self._later: deque[HeadersJob] = deque()
         self._results: deque[Result] = deque()
         self._busy = False
         self._stopping = False
@@ -169,9 +169,9 @@ class Worker(threading.Thread):
     def submit(self, job: Job) -> None:
         with self._jobs:
             match job:
-                case Read() | Contains():
+                case ReadJob() | Contains():
                     self._read_queue.append(job)
-                case Heads():
+                case HeadersJob():
                     self._later.append(job)
                 case _:
                     self._changes.append(job)
@@ -259,11 +259,11 @@ class Worker(threading.Thread):
         begun = time.perf_counter()
         try:
             match job:
-                case Write():
+                case WriteJob():
                     return self._write(job)
-                case Read(record):
+                case ReadJob(record):
                     return self._read(record, begun)
-                case Heads(names):
+                case HeadersJob(names):
                     return Done(job, records=tuple(self._records(names)))
                 case Contains(_, records):
                     asked = {self._place(name_of(record)): record for record in records}
@@ -271,14 +271,16 @@ class Worker(threading.Thread):
                     return Done(job, records=tuple(r for name, r in asked.items() if name in there))
                 case Delete(name):
                     self._medium.delete(self._place(name))
-                case Change(_, make):
+                case ChangeJob(_, make):
                     make()
                 case SavePins(pins):
                     self._home.write_small(PINS, pins_as_bytes(pins))
                 case TakeOver():
                     self._take_over(job)
         except MediumError as error:
-            self._warn(job.name if isinstance(job, Change) else type(job).__name__.lower(), error)
+            self._warn(
+                job.name if isinstance(job, ChangeJob) else type(job).__name__.lower(), error
+            )
             return _failed(job, error.reason)
         return Done(job)
 
@@ -286,7 +288,7 @@ class Worker(threading.Thread):
         """Under which name the medium has a block."""
         return name if self._listed else own_name(name, self._secret)
 
-    def _write(self, job: Write) -> Done:
+    def _write(self, job: WriteJob) -> Done:
         place = self._place(name_of(job.record))
         if not (self._listed or job.replace) and place in self._medium.contains_many([place]):
             return Done(job)

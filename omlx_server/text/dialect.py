@@ -18,7 +18,7 @@ from omlx_server.text.templates.call_turns import CallTurns
 from omlx_server.text.templates.system_turns import Render, SystemTurns
 from omlx_server.text.tokenizer import Tokenizer
 from omlx_server.text.tool_calls.fallback import supports_tools
-from omlx_server.text.tool_calls.formats import FAMILIES, JSON_TOOLS, Family
+from omlx_server.text.tool_calls.formats import FAMILIES, JSON_TOOLS, CallFormat
 from omlx_server.text.tool_calls.numbering import new_call_id, short_call_id
 
 # A tool for trials.
@@ -35,7 +35,7 @@ class Dialect:
     whether the template shows tools. `systems`, `systems_beside_tools`: where it shows system
     messages. `calls`: which turns with calls it takes."""
 
-    family: Family = JSON_TOOLS
+    family: CallFormat = JSON_TOOLS
     style: Style | None = None
     thinks: bool = False
     shows_tools: bool = False
@@ -91,7 +91,7 @@ def dialect_of(
     )
 
 
-def _beside(family: Family, other: str) -> Family:
+def _beside(family: CallFormat, other: str) -> CallFormat:
     """A family that reads the calls of another, too."""
     return family if other in ("", family.name) else replace(family, beside=FAMILIES[other])
 

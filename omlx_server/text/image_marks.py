@@ -21,7 +21,7 @@ _DIGITS = 6
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class ImagePlaceholder:
     """How a model's prompts show one image: a `markup`, which holds the placeholder once for each
     of the `runs` of image tokens, in order. Where a run starts is not known here."""
 
@@ -37,9 +37,9 @@ class ImageMarks:
         self._placeholder = placeholder
         self._nonce = nonce()
         self._pattern = re.compile(rf"{self._nonce}(\d{{{_DIGITS}}})")
-        self._shown: list[Shown] = []
+        self._shown: list[ImagePlaceholder] = []
 
-    def add(self, shown: Shown) -> str:
+    def add(self, shown: ImagePlaceholder) -> str:
         """The mark that stands for an image in a message."""
         self._shown.append(shown)
         return f"{self._nonce}{len(self._shown) - 1:0{_DIGITS}d}"
@@ -109,11 +109,11 @@ class ImageMarks:
     def _reach(self) -> int:
         return len(self._nonce) + _DIGITS
 
-    def _marked(self, text: str) -> Iterator[Shown]:
+    def _marked(self, text: str) -> Iterator[ImagePlaceholder]:
         for match in searching.every(self._pattern, text, 0, reach=self._reach):
             yield self._shown[int(match[1])]
 
-    def _replaced(self, text: str, by: Callable[[Shown], str]) -> str:
+    def _replaced(self, text: str, by: Callable[[ImagePlaceholder], str]) -> str:
         return searching.replaced(
             self._pattern, lambda match: by(self._shown[int(match[1])]), text, reach=self._reach
         )

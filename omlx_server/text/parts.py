@@ -16,7 +16,7 @@ class Text:
 
 
 @dataclass(frozen=True, slots=True)
-class Reasoning:
+class Thought:
     """What the model thinks before it answers. It is shown apart, and is never part of the
     content."""
 
@@ -40,11 +40,11 @@ class Arguments:
     fragment: str
 
 
-Part = Text | Reasoning | CallStart | Arguments
+Part = Text | Thought | CallStart | Arguments
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class ToolCall:
     """A whole call. `arguments` is JSON text."""
 
     id: str
@@ -55,7 +55,7 @@ class Call:
 @dataclass(frozen=True, slots=True)
 class Assembled:
     text: str
-    calls: tuple[Call, ...]
+    calls: tuple[ToolCall, ...]
     reasoning: str = ""
 
 
@@ -68,14 +68,14 @@ def assemble(parts: Iterable[Part]) -> Assembled:
         match part:
             case Text():
                 text.append(part.text)
-            case Reasoning():
+            case Thought():
                 reasoning.append(part.text)
             case CallStart():
                 starts[part.index] = part
             case Arguments():
                 arguments.setdefault(part.index, []).append(part.fragment)
     calls = (
-        Call(start.id, start.name, "".join(arguments.get(index, ())))
+        ToolCall(start.id, start.name, "".join(arguments.get(index, ())))
         for index, start in starts.items()
     )
     return Assembled("".join(text), tuple(calls), "".join(reasoning))
@@ -86,12 +86,12 @@ def merged(parts: Iterable[Part]) -> list[Part]:
     result: list[Part] = []
     for part in parts:
         match (result[-1] if result else None), part:
-            case _, Text("") | Reasoning("") | Arguments(_, ""):
+            case _, Text("") | Thought("") | Arguments(_, ""):
                 continue
             case Text(before), Text(more):
                 result[-1] = Text(before + more)
-            case Reasoning(before), Reasoning(more):
-                result[-1] = Reasoning(before + more)
+            case Thought(before), Thought(more):
+                result[-1] = Thought(before + more)
             case Arguments(index, before), Arguments(of, more) if of == index:
                 result[-1] = Arguments(index, before + more)
             case _:

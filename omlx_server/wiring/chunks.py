@@ -9,7 +9,7 @@ from omlx_server.compute.model.notes import Allowed
 from omlx_server.compute.planning.chunk_times import timing
 from omlx_server.core.chunk_sizes import ChunkSizes, candidates, choose
 from omlx_server.core.memory.estimate import Planner
-from omlx_server.core.memory.shape import Prefill
+from omlx_server.core.memory.shape import PrefillShape
 from omlx_server.core.work import Work
 from omlx_server.settings import Settings
 
@@ -64,6 +64,6 @@ def _possible(settings: Settings, planner: Planner, room: int) -> list[int]:
     fits = [
         size
         for size in larger
-        if planner.prefill(Prefill(1, size, _CONTEXT)) <= room // _PART_OF_MEMORY
+        if planner.prefill(PrefillShape(1, size, _CONTEXT)) <= room // _PART_OF_MEMORY
     ]
     return [smallest, *fits]

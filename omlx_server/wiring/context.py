@@ -15,7 +15,7 @@ from omlx_server.api.http.own_names import OwnNames, is_loopback
 from omlx_server.api.http.static_files import WebFiles
 from omlx_server.api.metric_helpers import OWN, VLLM
 from omlx_server.api.metrics.cluster import no_cluster
-from omlx_server.api.metrics.metrics import Metrics
+from omlx_server.api.metrics.metrics import AppMetrics
 from omlx_server.api.metrics.traffic import Traffic
 from omlx_server.api.models.fetcher import ModelFetcher
 from omlx_server.api.models.served import ServedModels
@@ -45,7 +45,7 @@ def make_context(
     shared = VLLM if "vllm" in settings.metrics.compat else OWN
     return ApiContext(
         models=models,
-        metrics=Metrics(models, shared, responses, cluster, traffic),
+        metrics=AppMetrics(models, shared, responses, cluster, traffic),
         activity=Activity(models),
         responses=responses,
         per_key_salt=settings.cache.salt == "per-key",

@@ -13,19 +13,19 @@ from omlx_server.compute.embed.batch import Work as Slices
 from omlx_server.compute.embed.cross_encoder import CrossEncoder
 from omlx_server.compute.embed.embedder import Embedder
 from omlx_server.compute.embed.files import read_object
-from omlx_server.core.encoded import Encoded
-from omlx_server.core.model_files.kind import ENCODERS, Kind, architecture_of
+from omlx_server.core.encoded import TokenizedText
+from omlx_server.core.model_files.kind import ENCODERS, ModelKind, architecture_of
 from omlx_server.core.work import Work
-from omlx_server.engine.client.encoders import Embeddings, EncoderModel, Scores
+from omlx_server.engine.client.encoders import EmbeddingClient, EncoderModel, Scores
 from omlx_server.engine.client.model_client import GeneratorClient, ModelClient
-from omlx_server.engine.memory.account import Account
+from omlx_server.engine.memory.account import MemoryAccount
 from omlx_server.engine.model_instance import ModelInstance
 from omlx_server.engine.scoring import judged
 from omlx_server.errors import ModelUnavailable
 from omlx_server.models.description import describe
 from omlx_server.models.kind import kind_in
 from omlx_server.models.locate import Located
-from omlx_server.models.progress import Progress
+from omlx_server.models.progress import ProgressListener
 from omlx_server.models.pull import encoder
 from omlx_server.settings import Settings
 from omlx_server.text.ranking.pairs import InputEncoder
@@ -37,8 +37,8 @@ from omlx_server.text.tokenizer import Tokenizer
 _YES_NO_TOKENS = 8192
 # A Qwen3 embedding model may look like a chat model by its files, so chat models are accepted here;
 # a chat model can also rank documents.
-_EMBEDDERS = (Kind.EMBEDDING, Kind.CHAT)
-_RERANKERS = (Kind.RERANK, Kind.CHAT)
+_EMBEDDERS = (ModelKind.EMBEDDING, ModelKind.CHAT)
+_RERANKERS = (ModelKind.RERANK, ModelKind.CHAT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class FoundEncoders:
     reranker: Located | None = None
 
 
-def find_encoders(settings: Settings, progress: Progress) -> FoundEncoders:
+def find_encoders(settings: Settings, progress: ProgressListener) -> FoundEncoders:
     """The encoders that `models.embedding` and `models.reranker` name, downloaded if need be.
 
     Raises:
@@ -67,7 +67,7 @@ def refuse_to_chat(located: Located) -> None:
     """Raises ModelUnavailable where the model is an encoder, which can't chat."""
     if is_encoder(located.path):
         name = located.names[0]
-        is_ranker = kind_in(located.path, name) is Kind.RERANK
+        is_ranker = kind_in(located.path, name) is ModelKind.RERANK
         raise ModelUnavailable(
             f"{name} reads and does not write: it can't be the model to chat with",
             hint=f"serve it beside one: --{'reranker' if is_ranker else 'embedding-model'} {name}",
@@ -85,7 +85,7 @@ def is_encoder(directory: Path) -> bool:
 W = TypeVar("W", Embedder, CrossEncoder)
 
 
-def on_account(account: Account, loading: Work[W], nbytes: int) -> Work[EncoderModel[W]]:
+def on_account(account: MemoryAccount, loading: Work[W], nbytes: int) -> Work[EncoderModel[W]]:
     """Runs `loading` with a share of the memory account. The share is `nbytes` while the model
     loads, and then the size of its weights in bytes; it is given back if the load fails."""
     with ExitStack() as undo:
@@ -110,7 +110,7 @@ async def serve_embedder(
         ModelUnavailable: its tokenizer is missing or can't be used.
     """
     encoder = await asyncio.to_thread(InputEncoder.load, located.path)
-    return ServedEmbedder(located.names, client, encoder, await Embeddings.of(client))
+    return ServedEmbedder(located.names, client, encoder, await EmbeddingClient.of(client))
 
 
 async def serve_cross_encoder(
@@ -120,7 +120,7 @@ async def serve_cross_encoder(
     encoder = await asyncio.to_thread(InputEncoder.load, located.path)
     most = await client.ask(lambda encoder: encoder.model.limits.max_tokens)
 
-    def score(encoder: EncoderModel[CrossEncoder], inputs: Sequence[Encoded]) -> Slices:
+    def score(encoder: EncoderModel[CrossEncoder], inputs: Sequence[TokenizedText]) -> Slices:
         return encoder.model.score(inputs, room=encoder.room)
 
     scores = Scores(client, score, most)
@@ -133,7 +133,7 @@ def judge(located: Located, client: GeneratorClient, tokenizer: Tokenizer) -> Se
     prompt = YesNoPrompt.of(tokenizer)
     most = min(describe(located.path).context_length, _YES_NO_TOKENS)
 
-    def score(instance: ModelInstance, inputs: Sequence[Encoded]) -> Slices:
+    def score(instance: ModelInstance, inputs: Sequence[TokenizedText]) -> Slices:
         prompts = [one.ids for one in inputs]
         return judged(instance, prompts, yes=prompt.yes, no=prompt.no)
 
@@ -142,7 +142,11 @@ def judge(located: Located, client: GeneratorClient, tokenizer: Tokenizer) -> Se
 
 
 def _find(
-    name: str, settings: Settings, progress: Progress, key: str, kinds: Collection[Kind]
+    name: str,
+    settings: Settings,
+    progress: ProgressListener,
+    key: str,
+    kinds: Collection[ModelKind],
 ) -> Located | None:
     if not name:
         return None
@@ -152,7 +156,7 @@ def _find(
     if kind not in kinds:
         raise ModelUnavailable(
             f"{name} can't be {key}: it is a model for {kind.value}"
-            if kind is not Kind.UNKNOWN
+            if kind is not ModelKind.UNKNOWN
             else f"{name} can't be {key}: its architecture is not known for that",
             hint="BERT, RoBERTa, XLM-R and Qwen3 make vectors; the same with one label rank.",
         )

@@ -8,7 +8,7 @@ from omlx_server.errors import ModelUnavailable
 from omlx_server.models import catalogue
 from omlx_server.models.hub.names import hub_name
 from omlx_server.models.locate import find_installed, near_names
-from omlx_server.models.progress import Progress
+from omlx_server.models.progress import ProgressListener
 from omlx_server.models.pull import pulled_or_made
 from omlx_server.wiring.known import KnownModels
 from omlx_server.wiring.model_directory import find_model, find_model_here
@@ -47,7 +47,7 @@ class DiskFetcher:
         near = () if kind != "unknown" else tuple(near_names(target, settings.models))
         return Resolved(name, kind, alias, suggestions=near)
 
-    def fetch(self, name: str, progress: Progress) -> Fetched:
+    def fetch(self, name: str, progress: ProgressListener) -> Fetched:
         settings = self._known.settings
         wanted = settings.models.resolve_alias(name)
         make = partial(find_model, wanted, settings)

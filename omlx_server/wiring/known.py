@@ -13,9 +13,9 @@ from pathlib import Path
 from omlx_server.api.models import encoders
 from omlx_server.api.models.encoders import Role
 from omlx_server.api.models.listing import ModelListing
-from omlx_server.core.model_files.kind import Kind
+from omlx_server.core.model_files.kind import ModelKind
 from omlx_server.core.model_files.vision import server_lacks
-from omlx_server.engine.pool.entry import Wanted
+from omlx_server.engine.pool.entry import ModelRequest
 from omlx_server.models.adapters.registry import AdapterPlaces, AdapterRegistry
 from omlx_server.models.description import described, encoder_length
 from omlx_server.models.installed import Installed, installed_models
@@ -31,21 +31,21 @@ from omlx_server.wiring.overrides.in_force import request_defaults
 _log = logging.getLogger(__name__)
 _LOOK_SECONDS = 2.0
 _ROLES = {
-    Kind.CHAT: encoders.CHAT,
-    Kind.EMBEDDING: encoders.EMBEDDING,
-    Kind.RERANK: encoders.RERANKING,
+    ModelKind.CHAT: encoders.CHAT,
+    ModelKind.EMBEDDING: encoders.EMBEDDING,
+    ModelKind.RERANK: encoders.RERANKING,
 }
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class KnownModel:
     """A model on the disk: `loads_as` says as what it is loaded, `role` for which requests.
     `nbytes` is the size of its weights in bytes; `context_length` is in tokens, None where its
     files do not tell. `no_images` says why its files don't allow it to take images, and is empty
     when they do. `recommended` are the sampling values that its makers recommend."""
 
     located: Located
-    loads_as: Kind
+    loads_as: ModelKind
     role: Role
     nbytes: int
     context_length: int | None
@@ -63,7 +63,7 @@ class _Disk:
     """What a look at the disk has found: models that can be served and others, and directories that
     are away."""
 
-    sound: Sequence[Source] = ()
+    sound: Sequence[KnownModel] = ()
     broken: Sequence[Installed] = ()
     away: Mapping[Path, str] = field(default_factory=dict)
 
@@ -138,7 +138,7 @@ class KnownModels:
         returned as it is."""
         return self._settings.models.resolve_alias(name)
 
-    def source(self, key: str) -> Source:
+    def source(self, key: str) -> KnownModel:
         """The source with this pool key. Raises KeyError where no known model has it."""
         return self._sources[key]
 
@@ -171,15 +171,15 @@ class KnownModels:
         broken = [model for model in self._disk.broken if model.path not in paths]
         self._broken = [_unfit(model, self._created) for model in broken]
 
-    def _shown(self, source: Source) -> ModelListing:
+    def _shown(self, source: KnownModel) -> ModelListing:
         names = source.located.names
         own, models = self._settings.overrides_of(names), self._settings.models
         pinned = own.pin or any(models.resolve_alias(name) in names for name in models.pinned)
         ttl = models.idle_ttl_seconds if own.ttl is None else own.ttl
         nbytes = source.nbytes
-        if source.loads_as is Kind.CHAT:
+        if source.loads_as is ModelKind.CHAT:
             nbytes += draft_model_bytes(source.located, self._settings)
-        wanted = Wanted(source.key, nbytes, pinned, ttl, names[0])
+        wanted = ModelRequest(source.key, nbytes, pinned, ttl, names[0])
         context = source.context_length
         if context is not None:
             context = context_of(own, context)
@@ -196,7 +196,7 @@ class KnownModels:
             reasoning_parser=own.reasoning_parser or "",
         )
 
-    def adapter_places(self, source: Source) -> AdapterPlaces | None:
+    def adapter_places(self, source: KnownModel) -> AdapterPlaces | None:
         """Where the adapters of a model are; None of one that does not chat."""
         if source.role is not encoders.CHAT:
             return None
@@ -206,7 +206,7 @@ class KnownModels:
         where = Path(directory) if directory else None
         return AdapterPlaces(located.path, located.names, where, default)
 
-    def _why_no_images(self, source: Source) -> str:
+    def _why_no_images(self, source: KnownModel) -> str:
         mode = self._settings.speculation_of(source.located.names).mode
         return source.no_images or server_lacks(
             enabled=self._settings.images.enabled,
@@ -228,7 +228,7 @@ def _look(places: Places) -> _Disk:
 def _unfit(model: Installed, created: int) -> ModelListing:
     """The listing of a model that can't be served."""
     role = _ROLES.get(model.kind, encoders.NOTHING)
-    wanted = Wanted(str(model.path), model.weight_bytes, name=model.names[0])
+    wanted = ModelRequest(str(model.path), model.weight_bytes, name=model.names[0])
     return ModelListing(
         role, model.names, wanted, created, model.context_length, problem=model.problem
     )
@@ -239,7 +239,7 @@ def _tell_away(gone: Mapping[Path, str]) -> None:
         _log.warning("%s Its models can't be loaded now.", about_away(gone))
 
 
-def _source(located: Located, role: Role) -> Source:
+def _source(located: Located, role: Role) -> KnownModel:
     """The source of a model for a role. A chat model that ranks documents is loaded as a chat
     model."""
     nbytes, about = weight_bytes(located.path), described(located.path)
@@ -247,7 +247,7 @@ def _source(located: Located, role: Role) -> Source:
     recommended = about.recommended if about else {}
     no_images = lacks_for_images(located.path)
     if role is encoders.CHAT or (role is encoders.RERANKING and not is_encoder(located.path)):
-        return Source(located, Kind.CHAT, role, nbytes, context, no_images, recommended)
-    kind = Kind.EMBEDDING if role is encoders.EMBEDDING else Kind.RERANK
+        return KnownModel(located, ModelKind.CHAT, role, nbytes, context, no_images, recommended)
+    kind = ModelKind.EMBEDDING if role is encoders.EMBEDDING else ModelKind.RERANK
     length = encoder_length(located.path)
-    return Source(located, kind, role, nbytes, length, no_images, recommended)
+    return KnownModel(located, kind, role, nbytes, length, no_images, recommended)

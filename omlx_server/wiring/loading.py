@@ -20,7 +20,7 @@ from omlx_server.compute.hardware import heap
 from omlx_server.compute.model.fingerprint import file_states, together_fingerprint
 from omlx_server.compute.model.loader import loading
 from omlx_server.core.crash import Crash, guarded_async
-from omlx_server.core.model_files.kind import Kind
+from omlx_server.core.model_files.kind import ModelKind
 from omlx_server.core.work import Work, begin
 from omlx_server.engine.client.encoders import EncoderModel
 from omlx_server.engine.client.engine_client import AsyncEngine
@@ -34,7 +34,7 @@ from omlx_server.text.tokenizer import Tokenizer
 from omlx_server.wiring.draft_model import draft_model_for, draft_model_name
 from omlx_server.wiring.encoders import on_account, serve_cross_encoder, serve_embedder
 from omlx_server.wiring.images import make_image_reader
-from omlx_server.wiring.known import KnownModels, Source
+from omlx_server.wiring.known import KnownModel, KnownModels
 from omlx_server.wiring.load_checks import (
     FailedLoad,
     check_encoder_text,
@@ -103,14 +103,14 @@ class Loading:
             await model.client.unload()
         heap.freeze()
 
-    async def _check(self, source: Source) -> None:
+    async def _check(self, source: KnownModel) -> None:
         path, settings = source.located.path, self.instances.settings
         await asyncio.to_thread(check_files, path)
         match source.loads_as:
-            case Kind.EMBEDDING:
+            case ModelKind.EMBEDDING:
                 await asyncio.to_thread(check_encoder_text, path)
                 opening: Work[Any] = loading_embedder(path)
-            case Kind.RERANK:
+            case ModelKind.RERANK:
                 await asyncio.to_thread(check_encoder_text, path)
                 opening = loading_cross_encoder(path)
             case _:
@@ -121,21 +121,23 @@ class Loading:
                 opening = loading(path)
         await self.engine.call(partial(begin, opening))
 
-    async def _load(self, source: Source) -> Served:
+    async def _load(self, source: KnownModel) -> Served:
         located, nbytes, account = source.located, source.nbytes, self.instances.account
         make_way = partial(self.make_way, source.key)
         match source.loads_as:
-            case Kind.EMBEDDING:
+            case ModelKind.EMBEDDING:
                 vectors = ModelClient[EncoderModel[Embedder]](self.engine, make_way=make_way)
                 await vectors.load(on_account(account, loading_embedder(located.path), nbytes))
                 return await _or_unload(vectors, serve_embedder(located, vectors))
-            case Kind.RERANK:
+            case ModelKind.RERANK:
                 ranks = ModelClient[EncoderModel[CrossEncoder]](self.engine, make_way=make_way)
                 await ranks.load(on_account(account, loading_cross_encoder(located.path), nbytes))
                 return await _or_unload(ranks, serve_cross_encoder(located, ranks))
         return await self._chat(source, make_way)
 
-    async def _chat(self, source: Source, make_way: Callable[[], Awaitable[bool]]) -> ServedModel:
+    async def _chat(
+        self, source: KnownModel, make_way: Callable[[], Awaitable[bool]]
+    ) -> ServedModel:
         """Load a chat model; its weights and its tokenizer are read at the same time."""
         located = source.located
         client = GeneratorClient(
@@ -171,7 +173,7 @@ class Loading:
         return served
 
     async def _draft_model(
-        self, source: Source, reading: asyncio.Task[Tokenizer]
+        self, source: KnownModel, reading: asyncio.Task[Tokenizer]
     ) -> tuple[Located, str] | None:
         """The draft model of a chat model, and its fingerprint, before anything is loaded: the
         vocabularies may differ. The server does not begin with one that does not fit."""
@@ -186,7 +188,7 @@ class Loading:
             return None
         return found, await asyncio.to_thread(self.instances.fingerprint, found)
 
-    async def _default_adapter(self, source: Source, client: GeneratorClient) -> None:
+    async def _default_adapter(self, source: KnownModel, client: GeneratorClient) -> None:
         """Load the adapter for requests that name none, if there is one: the model is not served
         with one that can't be used."""
         places = self.known.adapter_places(source)
@@ -275,7 +277,7 @@ async def _ended(task: asyncio.Task[Any]) -> None:
         task.exception()
 
 
-async def _told(source: Source, work: Awaitable[A]) -> A:
+async def _told(source: KnownModel, work: Awaitable[A]) -> A:
     """Await what is done with a model. Every error is logged and raised as LoadFailed."""
     done = await guarded_async(work)
     if not isinstance(done, Crash):

@@ -14,9 +14,9 @@ from omlx_server.compute.planning.tower_plan import planning_tower
 from omlx_server.core.memory import budgets
 from omlx_server.core.memory.estimate import FlatPlanner, Planner
 from omlx_server.core.memory.guard import MemoryGuard
-from omlx_server.core.memory.shape import Decode, Prefill, StepShape
-from omlx_server.core.prefix_cache.eviction import Budget
-from omlx_server.core.scheduler.limits import Limits
+from omlx_server.core.memory.shape import Decode, PrefillShape, StepShape
+from omlx_server.core.prefix_cache.eviction import HotBudget
+from omlx_server.core.scheduler.limits import SchedulerLimits
 from omlx_server.core.work import Work
 from omlx_server.engine.memory.account import MemoryShare
 from omlx_server.engine.memory.watch import MemoryWatch
@@ -72,14 +72,14 @@ def make_watch(share: MemoryShare, planner: Planner, *, queue: int = 0) -> Memor
 
 
 def cache_budget(
-    shares: Shares, planner: Planner, weights: int, limits: Limits, settings: Settings
-) -> Budget:
+    shares: Shares, planner: Planner, weights: int, limits: SchedulerLimits, settings: Settings
+) -> HotBudget:
     """The budget that the hot tiers of all models share. Where the settings say "auto", it is what
     the limit leaves beside `weights` bytes, the largest step, the pool and the write queue."""
     chunks = limits.chunks
     decode = Decode(limits.max_batch_size, _CONTEXT, grows=True)
-    beside = StepShape(decode, (Prefill(1, chunks.beside, _CONTEXT),))
-    alone = StepShape(None, (Prefill(1, chunks.alone, _CONTEXT),))
+    beside = StepShape(decode, (PrefillShape(1, chunks.beside, _CONTEXT),))
+    alone = StepShape(None, (PrefillShape(1, chunks.alone, _CONTEXT),))
     step = max(map(planner.transient, (beside, alone)))
     taken = weights + step + shares.pool + shares.queue
     automatic = budgets.hot_cache_bytes(shares.limit, taken)
@@ -87,4 +87,4 @@ def cache_budget(
     hot = automatic if cache.hot_cache_max_bytes == "auto" else cache.hot_cache_max_bytes
     share = budgets.checkpoint_bytes(hot)
     checkpoints = share if cache.checkpoint_max_bytes == "auto" else cache.checkpoint_max_bytes
-    return Budget(hot, checkpoints, buffers=device.MAX_BUFFERS // 2)
+    return HotBudget(hot, checkpoints, buffers=device.MAX_BUFFERS // 2)

@@ -4,11 +4,11 @@ from omlx_server.compute.hardware import device
 from omlx_server.models import catalogue
 from omlx_server.models.bundled import starter
 from omlx_server.models.locate import Located, find_here, locate
-from omlx_server.models.progress import Progress
+from omlx_server.models.progress import ProgressListener
 from omlx_server.settings import Settings
 
 
-def find_model(name: str, settings: Settings, progress: Progress) -> Located:
+def find_model(name: str, settings: Settings, progress: ProgressListener) -> Located:
     """The directory of the model that `name` means: a model of the catalogue (made on the disk if
     it is not there yet), a local directory or a name of the hub."""
     row = catalogue.find(name)

@@ -30,11 +30,11 @@ from omlx_server.core.cold.index import ColdReport
 from omlx_server.core.memory.estimate import Planner
 from omlx_server.core.memory.ledger import in_words
 from omlx_server.core.prefix_cache.prefix_cache import PrefixCache
-from omlx_server.core.scheduler.limits import Limits
+from omlx_server.core.scheduler.limits import SchedulerLimits
 from omlx_server.core.speculation.methods import Method
-from omlx_server.core.speculation.speculation import DrafterRecord, Speculation
+from omlx_server.core.speculation.speculation import DraftController, DrafterRecord
 from omlx_server.core.work import Work
-from omlx_server.engine.memory.account import Account, MemoryShare
+from omlx_server.engine.memory.account import MemoryAccount, MemoryShare
 from omlx_server.engine.memory.adapters import AdapterLimits
 from omlx_server.engine.memory.watch import MemoryWatch
 from omlx_server.engine.model_instance import ModelInstance
@@ -46,7 +46,7 @@ from omlx_server.store.mediums.breaker import Guarded
 from omlx_server.store.mediums.medium import Medium
 from omlx_server.store.mediums.remote import open_remote
 from omlx_server.wiring.chunks import choosing, default_chunks
-from omlx_server.wiring.cluster.leading import Cluster
+from omlx_server.wiring.cluster.leading import LeadingCluster
 from omlx_server.wiring.cold import make_cold_tier
 from omlx_server.wiring.images import why_no_vision
 from omlx_server.wiring.memory import (
@@ -65,11 +65,11 @@ _NO_IMAGES = "several machines compute it"
 
 def limits(
     settings: Settings, names: Sequence[str] = (), chunks: ChunkSizes | None = None
-) -> Limits:
+) -> SchedulerLimits:
     """The limits of the scheduler of a model with these names, which has these `chunks`; None for
     those of a model that is not measured."""
     scheduler, chunks = settings.scheduler, chunks or default_chunks(settings)
-    return Limits(
+    return SchedulerLimits(
         max_batch_size=scheduler.max_batch_size,
         max_queue=scheduler.max_queue,
         prefill_chunk_tokens=chunks.beside,
@@ -99,7 +99,7 @@ class InstanceFactory:
         self,
         settings: Settings,
         wake: Callable[[], None] = lambda: None,
-        cluster: Cluster | None = None,
+        cluster: LeadingCluster | None = None,
     ) -> None:
         """`wake` is called, on any thread, when the cold tier has a result for the mlx thread. The
         `cluster` computes its own model, and no other. Raises ConfigError where the settings name a
@@ -109,7 +109,7 @@ class InstanceFactory:
         self.cold: ColdTier | None = None
         self.shares = shares_of(settings, cold=settings.cache.has_cold)
         device.bound(self.shares.limit, pool=self.shares.pool)
-        self.account = Account(self.shares.limit, self.shares.queue, self._left)
+        self.account = MemoryAccount(self.shares.limit, self.shares.queue, self._left)
         self._remote = _remote(settings)
         self._pins = Pins()
         self.pins = PinBoard(self._pins, self.at_work, lambda: self.cold)
@@ -165,12 +165,12 @@ class InstanceFactory:
             undo.pop_all()
         return instance
 
-    def _is_parted(self, cluster: Cluster, located: Located) -> bool:
+    def _is_parted(self, cluster: LeadingCluster, located: Located) -> bool:
         """Whether the cluster computes this model, and not for another role already."""
         taken = any(instance.followers is not None for instance in self.at_work())
         return cluster.claims(located) and not taken
 
-    def _part(self, cluster: Cluster, located: Located, known_as: str) -> Work[LoadedModel]:
+    def _part(self, cluster: LeadingCluster, located: Located, known_as: str) -> Work[LoadedModel]:
         """Loads the part of rank 0, when all ranks are there. This process then uses no more memory
         than leaves enough to every other rank."""
         ranks = yield from cluster.joining(located, known_as, self.settings)
@@ -235,7 +235,7 @@ class InstanceFactory:
         instance.cache.read_ahead.rates.seconds_per_token = chunks.token_seconds
         return instance
 
-    def _speculating(self, loaded: LoadedModel, located: Located) -> Work[Speculation]:
+    def _speculating(self, loaded: LoadedModel, located: Located) -> Work[DraftController]:
         """Measures what drafts of a model would cost."""
         fresh = forward_of(loaded.target, loaded.ranks)
         costs = yield from measuring(fresh, device_policy.current().places)
@@ -243,11 +243,11 @@ class InstanceFactory:
         match loaded.model:
             case Pair(drafter=drafter):
                 drafting = yield from measuring(forward_of(drafter), rows)
-                return Speculation(costs, DrafterRecord(Method.DRAFT, drafting))
+                return DraftController(costs, DrafterRecord(Method.DRAFT, drafting))
             case Headed() as headed:
                 drafting = yield from measuring(forward_of_heads(headed), rows)
-                return Speculation(costs, DrafterRecord(Method.HEADS, drafting))
-        return Speculation(costs)
+                return DraftController(costs, DrafterRecord(Method.HEADS, drafting))
+        return DraftController(costs)
 
     def _instance(
         self,
@@ -255,8 +255,8 @@ class InstanceFactory:
         located: Located,
         codec: BlockCodec | None,
         watch: MemoryWatch,
-        speculation: Speculation,
-        bounds: Limits,
+        speculation: DraftController,
+        bounds: SchedulerLimits,
     ) -> ModelInstance:
         """Without a `codec`, no blocks of prompts are cached."""
         name, others, share = located.names[0], self.at_work(), watch.share

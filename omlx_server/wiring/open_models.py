@@ -16,7 +16,7 @@ from omlx_server.engine.pool.pool import ModelPool
 from omlx_server.engine.pool.residency import Rules
 from omlx_server.errors import OmlxError
 from omlx_server.settings import Settings
-from omlx_server.wiring.cluster.leading import Cluster
+from omlx_server.wiring.cluster.leading import LeadingCluster
 from omlx_server.wiring.known import KnownModels
 from omlx_server.wiring.loading import Loading
 from omlx_server.wiring.model_factory import InstanceFactory
@@ -41,7 +41,7 @@ async def open_models(
     known: KnownModels,
     on_failure: Callable[[str], None],
     stack: AsyncExitStack,
-    cluster: Cluster | None = None,
+    cluster: LeadingCluster | None = None,
 ) -> Opened:
     """Start the engine and the pool; no model is loaded yet. `on_failure` is called when the
     engine, or the model that the server was started with, can't go on. Leaving `stack` ends them.

@@ -11,7 +11,7 @@ from omlx_server.api.chat.shared_ends import strips_reasoning
 from omlx_server.api.models.served_model import Preset, Served, ServedModel, TemplateValue
 from omlx_server.engine.client.archives import PrefixArchives
 from omlx_server.engine.client.model_client import GeneratorClient
-from omlx_server.models.description import Description, describe
+from omlx_server.models.description import ModelDescription, describe
 from omlx_server.models.locate import Located
 from omlx_server.settings import Settings
 from omlx_server.settings.overrides import ModelOverrides, PromptOverride, context_of
@@ -74,7 +74,7 @@ def make_served(
     return _with_defaults(made, own, settings)
 
 
-def _described(located: Located) -> Description:
+def _described(located: Located) -> ModelDescription:
     """What its files say of a model. A warning is logged where one of them is ignored."""
     found = describe(located.path)
     if found.ignored:

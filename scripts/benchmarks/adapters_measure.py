@@ -14,7 +14,7 @@ import mlx.nn as nn
 
 from omlx_server.compute.batch import LiveBatch
 from omlx_server.compute.model.loader import LoadedModel
-from omlx_server.compute.planning.probe import Bench
+from omlx_server.compute.planning.probe import ForwardProbe
 from omlx_server.compute.prefilled import Prefilled
 from omlx_server.core.adapters import CONFIG, WEIGHTS, Adapter
 from omlx_server.core.work import finish
@@ -46,7 +46,7 @@ class AdaptersBench:
     def __init__(self, loaded: LoadedModel, plan: AdaptersPlan) -> None:
         self._loaded = loaded
         self._plan = plan
-        self._bench = Bench(loaded)
+        self._bench = ForwardProbe(loaded)
 
     def run(self) -> list[Metric]:
         with TemporaryDirectory() as directory:

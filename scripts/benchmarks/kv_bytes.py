@@ -8,12 +8,12 @@ import mlx.core as mx
 
 from omlx_server.compute import caches as cache_ops
 from omlx_server.compute.caches import Caches
-from omlx_server.compute.codecs.base import Row
+from omlx_server.compute.codecs.base import CacheRow
 from omlx_server.compute.codecs.registry import codecs_for, leaves
 from omlx_server.compute.model.loader import LoadedModel
 from omlx_server.compute.payload import BlockCodec
 from omlx_server.compute.payload_bytes import pack, unpack
-from omlx_server.core.blocks.cache_layout import Kind
+from omlx_server.core.blocks.cache_layout import LayerKind
 from scripts.benchmarks.kv_variants import FreshCaches, Variant
 
 BLOCK = 64
@@ -47,7 +47,7 @@ def through_bytes(loaded: LoadedModel, caches: Caches) -> Caches:
     installed in the model."""
     codec = BlockCodec.of(loaded.model, BLOCK)
     assert codec is not None, "quantised caches have a codec"
-    size, row = codec.layout.block_size, Row(0, _TOKENS)
+    size, row = codec.layout.block_size, CacheRow(0, _TOKENS)
     blocks = []
     for start in range(0, _TOKENS, size):
         payload = codec.cut_block(caches, row, start, start + size)
@@ -56,10 +56,10 @@ def through_bytes(loaded: LoadedModel, caches: Caches) -> Caches:
 
 
 def _per_token(caches: Caches) -> tuple[float, ...]:
-    row, codecs = Row(0, _TOKENS), codecs_for(caches)
+    row, codecs = CacheRow(0, _TOKENS), codecs_for(caches)
     assert codecs is not None, "every cache of these models has a codec"
     return tuple(
         sum(array.nbytes for array in codec.cut(leaf, row, 0, _TOKENS)) / _TOKENS
         for codec, leaf in zip(codecs, leaves(caches), strict=True)
-        if codec.kind is Kind.DELTA
+        if codec.kind is LayerKind.DELTA
     )

@@ -9,10 +9,10 @@ from omlx_server.compute.payload import BlockCodec, Payload
 from omlx_server.compute.quantise import use_scheme
 from omlx_server.compute.runner import ModelRunner
 from omlx_server.core.blocks.block import PayloadId
-from omlx_server.core.prefix_cache.eviction import Budget
+from omlx_server.core.prefix_cache.eviction import HotBudget
 from omlx_server.core.prefix_cache.prefix_cache import PrefixCache
 from omlx_server.core.request import Request, RequestId, SamplingParams
-from omlx_server.core.scheduler.limits import Limits
+from omlx_server.core.scheduler.limits import SchedulerLimits
 from omlx_server.engine.model_instance import ModelInstance
 from omlx_server.engine.pipeline import Pipeline
 from scripts.benchmarks.kv_bytes import BLOCK
@@ -20,7 +20,7 @@ from scripts.benchmarks.kv_variants import Variant
 
 # Four blocks; the rest of a prompt would be a short block of its own.
 _PROMPT_TOKENS = 4 * BLOCK
-_LIMITS = Limits(max_batch_size=8, prefill_chunk_tokens=256, max_batched_tokens=2048)
+_LIMITS = SchedulerLimits(max_batch_size=8, prefill_chunk_tokens=256, max_batched_tokens=2048)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ def fill(loaded: LoadedModel, variant: Variant, hot_bytes: int) -> Filled:
 def _instance(loaded: LoadedModel, hot: dict[PayloadId, Payload], hot_bytes: int) -> ModelInstance:
     codec = BlockCodec.of(loaded.model, BLOCK)
     assert codec is not None, "quantised caches have a codec"
-    budget = Budget(hot_bytes, hot_bytes)
+    budget = HotBudget(hot_bytes, hot_bytes)
     return ModelInstance(
         ModelRunner(loaded, codec, hot.__getitem__),
         _LIMITS,

@@ -10,7 +10,7 @@ import mlx.core as mx
 
 from omlx_server.compute import caches as cache_ops
 from omlx_server.compute.caches import Caches
-from omlx_server.compute.codecs.base import Row
+from omlx_server.compute.codecs.base import CacheRow
 from omlx_server.compute.codecs.registry import leaves
 from omlx_server.compute.model.loader import LoadedModel
 from omlx_server.compute.payload import BlockCodec, Payload
@@ -66,7 +66,7 @@ def blocks_of(codec: BlockCodec, caches: Caches, count: int) -> list[Payload]:
     size, blocks = codec.layout.block_size, list[Payload]()
     for start in range(0, count, size):
         stop = min(start + size, count)
-        payload = codec.cut_block(caches, Row(0, count), start, stop)
+        payload = codec.cut_block(caches, CacheRow(0, count), start, stop)
         mx.eval(*payload.buffers)
         blocks.append(payload)
     return blocks

@@ -18,7 +18,7 @@ import mlx.core as mx
 from omlx_server.compute.caches import Caches
 from omlx_server.compute.hardware import device_policy
 from omlx_server.compute.model.loader import LoadedModel, load
-from omlx_server.core.scheduler.limits import Limits
+from omlx_server.core.scheduler.limits import SchedulerLimits
 from omlx_server.text.tokenizer import Tokenizer
 from scripts.benchmarks.kv_variants import PLAIN, FreshCaches, Variant
 
@@ -99,7 +99,7 @@ def _read(loaded: LoadedModel, tokens: list[int], sums: Mapping[Variant, _Sums])
 
 def chunks(length: int) -> Iterator[tuple[int, int]]:
     """Tokens [start, stop) of each prefill chunk, as the server cuts a prompt by default."""
-    limits = Limits(
+    limits = SchedulerLimits(
         prefill_chunk_tokens=device_policy.current().chunk,
         halve_chunks_at=device_policy.current().halved,
     )

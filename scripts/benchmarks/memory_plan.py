@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from omlx_server.core.memory.shape import Decode, Prefill
+from omlx_server.core.memory.shape import Decode, PrefillShape
 from scripts.benchmarks.kv_variants import PLAIN, Variant
 
 
@@ -53,7 +53,7 @@ class Behind:
     rows: int = 1
 
 
-Forward = Prefill | Decode | Join | Leave | Mixed | Shared | Behind
+Forward = PrefillShape | Decode | Join | Leave | Mixed | Shared | Behind
 
 STARTER = "starter"
 FLAT_RESERVE = 2 << 30
@@ -101,14 +101,14 @@ class MemoryPlan:
         Case(STARTER),
     )
     forwards: tuple[Forward, ...] = (
-        Prefill(1, 16, 4000),
-        Prefill(1, 128, 3968),
-        Prefill(1, 256, 2048),
-        Prefill(1, 256, 3840),
-        Prefill(1, 512, 0),
-        Prefill(1, 512, 3584),
-        Prefill(4, 128, 1920),
-        Prefill(8, 32, 4032),
+        PrefillShape(1, 16, 4000),
+        PrefillShape(1, 128, 3968),
+        PrefillShape(1, 256, 2048),
+        PrefillShape(1, 256, 3840),
+        PrefillShape(1, 512, 0),
+        PrefillShape(1, 512, 3584),
+        PrefillShape(4, 128, 1920),
+        PrefillShape(8, 32, 4032),
         Decode(1, 4000),
         Decode(8, 100),
         Decode(8, 2000),
@@ -129,9 +129,9 @@ class MemoryPlan:
 MEMORY_QUICK = MemoryPlan(
     cases=(Case("llama"), Case("qwen3_next"), Case("qwen3", variant=Variant("affine", 4))),
     forwards=(
-        Prefill(1, 64, 3968),
-        Prefill(1, 256, 1536),
-        Prefill(8, 32, 2048),
+        PrefillShape(1, 64, 3968),
+        PrefillShape(1, 256, 1536),
+        PrefillShape(8, 32, 2048),
         Decode(8, 4000),
         Decode(8, 4000, tokens=5),
         Join(8, 2000, arriving=2),
@@ -146,7 +146,7 @@ MEMORY_QUICK = MemoryPlan(
 def in_words(forward: Forward) -> str:
     """As it stands in the table."""
     match forward:
-        case Prefill():
+        case PrefillShape():
             return f"prefill {forward.rows} x {forward.tokens} behind {forward.context}"
         case Behind():
             return f"prefill {forward.tokens} behind {forward.context} stored"

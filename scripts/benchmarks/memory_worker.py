@@ -16,9 +16,9 @@ from omlx_server.compute.architectures.pair import Pair
 from omlx_server.compute.model.loader import LoadedModel, load
 from omlx_server.compute.model.pairing import paired
 from omlx_server.compute.planning.plan_file import planner_for
-from omlx_server.compute.planning.probe import Bench, Peak
+from omlx_server.compute.planning.probe import ForwardProbe, Peak
 from omlx_server.compute.quantise import use_scheme
-from omlx_server.core.memory.estimate import STRUCTURAL, Coefficients, Planner, Prefills
+from omlx_server.core.memory.estimate import STRUCTURAL, Coefficients, Planner, PrefillFactors
 from omlx_server.core.memory.kv import (
     GROWTH,
     Keeps,
@@ -27,7 +27,7 @@ from omlx_server.core.memory.kv import (
     layer_bytes,
     seen_together,
 )
-from omlx_server.core.memory.shape import Decode, Prefill
+from omlx_server.core.memory.shape import Decode, PrefillShape
 from scripts.benchmarks import memory_models
 from scripts.benchmarks.kv_variants import Variant
 from scripts.benchmarks.memory_plan import (
@@ -48,8 +48,8 @@ Json = dict[str, Any]
 # Each term as often as the arithmetic of a forward has it alive, for a model that nobody has seen.
 _INNER = (1.0, 2.0, 1.0)
 _GUESSED = Coefficients(
-    alone=Prefills(_INNER[:2], (*_INNER, 1.0, 1.0)),
-    together=Prefills(_INNER[:2], (*_INNER, 1.0, 1.0)),
+    alone=PrefillFactors(_INNER[:2], (*_INNER, 1.0, 1.0)),
+    together=PrefillFactors(_INNER[:2], (*_INNER, 1.0, 1.0)),
     layers=_INNER,
     head=(1.0, *_INNER),
     copies=(1.0, 1.0),
@@ -67,7 +67,7 @@ def main() -> None:
         "guess": Planner(planner.model, _GUESSED),
         "bound": Planner(planner.model, STRUCTURAL),
     }
-    bench = Bench(loaded)
+    bench = ForwardProbe(loaded)
     rows = [
         _measured(bench, planners, parsed(fields), loaded.weight_bytes)
         for fields in job["forwards"]
@@ -82,7 +82,7 @@ def main() -> None:
     print(json.dumps(answer), flush=True)
 
 
-def _can_be_measured(bench: Bench, planner: Planner, forward: Forward) -> bool:
+def _can_be_measured(bench: ForwardProbe, planner: Planner, forward: Forward) -> bool:
     """Not several rows of a model that has one, nor stored tokens of a model with rings: a filled
     ring does not have those of all its blocks."""
     has_rings = any(layer.keeps is Keeps.RING for layer in planner.model.layers)
@@ -107,7 +107,7 @@ def _load(name: str, dtype: str, path: str | None, variant: Variant) -> LoadedMo
 def _held(planner: Planner, forward: Forward) -> int:
     """Bytes of the caches, by arithmetic."""
     layers = planner.model.layers
-    if isinstance(forward, Prefill):
+    if isinstance(forward, PrefillShape):
         tokens = forward.context + forward.tokens
         return cache_bytes(layers, forward.rows, tokens, forward.tokens)
     if isinstance(forward, Mixed):
@@ -132,7 +132,7 @@ def _in_batch(layer: LayerKv, tokens: int) -> int:
 
 
 def _measured(
-    bench: Bench, planners: Mapping[str, Planner], forward: Forward, weights: int
+    bench: ForwardProbe, planners: Mapping[str, Planner], forward: Forward, weights: int
 ) -> Json:
     """Bytes: what was estimated and measured, and the same of everything that is held in arrays."""
     peak = _peak(bench, forward)
@@ -147,10 +147,10 @@ def _measured(
 
 
 def _estimated(planner: Planner, forward: Forward) -> int:
-    if isinstance(forward, Prefill):
+    if isinstance(forward, PrefillShape):
         return planner.prefill(forward)
     if isinstance(forward, Behind):
-        return planner.prefill(Prefill(1, forward.tokens, forward.context, refers=True))
+        return planner.prefill(PrefillShape(1, forward.tokens, forward.context, refers=True))
     if isinstance(forward, Decode):
         return planner.decode(forward)
     lengths = _lengths(forward)
@@ -171,8 +171,8 @@ def _lengths(forward: Forward) -> list[int]:
     return []
 
 
-def _peak(bench: Bench, forward: Forward) -> Peak:
-    if isinstance(forward, Prefill):
+def _peak(bench: ForwardProbe, forward: Forward) -> Peak:
+    if isinstance(forward, PrefillShape):
         return bench.prefill(forward)
     if isinstance(forward, Decode):
         return bench.decode(forward) if forward.tokens == 1 else _verify(bench, forward)
@@ -186,7 +186,7 @@ def _peak(bench: Bench, forward: Forward) -> Peak:
     return _come(bench, forward) if isinstance(forward, Join) else _go(bench, forward)
 
 
-def _come(bench: Bench, join: Join) -> Peak:
+def _come(bench: ForwardProbe, join: Join) -> Peak:
     batch = bench.batch(join.rows - join.arriving, join.context)
     arrivals = bench.arrivals(join.rows - join.arriving, join.rows, join.context)
 
@@ -197,7 +197,7 @@ def _come(bench: Bench, join: Join) -> Peak:
     return bench.measured(run)
 
 
-def _verify(bench: Bench, decode: Decode) -> Peak:
+def _verify(bench: ForwardProbe, decode: Decode) -> Peak:
     """Of drafts that are wrong, which have to be taken back; or of those of a draft model."""
     batch = bench.batch(decode.rows, decode.context)
     batch.decode().to_host()
@@ -209,14 +209,14 @@ def _verify(bench: Bench, decode: Decode) -> Peak:
     return bench.measured(lambda: batch.decode(drafts).to_host())
 
 
-def _mixed(bench: Bench, mixed: Mixed) -> Peak:
+def _mixed(bench: ForwardProbe, mixed: Mixed) -> Peak:
     batch = bench.batch(1, mixed.context)
     batch.join(bench.arrivals(1, mixed.rows, mixed.short))
     batch.decode().to_host()
     return bench.measured(lambda: batch.decode().to_host())
 
 
-def _shared(bench: Bench, shared: Shared) -> Peak:
+def _shared(bench: ForwardProbe, shared: Shared) -> Peak:
     prefix, batch = StoredPrefix(bench.model, shared.context), bench.batch(0, 0)
     prefix.rest()
     batch.join([prefix.row(number, shared.own) for number in range(shared.rows)])
@@ -224,7 +224,7 @@ def _shared(bench: Bench, shared: Shared) -> Peak:
     return bench.measured(lambda: batch.decode().to_host())
 
 
-def _behind(bench: Bench, behind: Behind) -> Peak:
+def _behind(bench: ForwardProbe, behind: Behind) -> Peak:
     prefix = StoredPrefix(bench.model, behind.context)
     prefix.rest()
     caches = prefix.hit()
@@ -236,7 +236,7 @@ def _behind(bench: Bench, behind: Behind) -> Peak:
     return bench.measured(run)
 
 
-def _go(bench: Bench, leave: Leave) -> Peak:
+def _go(bench: ForwardProbe, leave: Leave) -> Peak:
     """The worse of both: what is given back by the first is no room for the second."""
     batch = bench.batch(leave.rows + leave.leaving, leave.context)
     dropped = bench.measured(lambda: batch.drop(batch.ids[leave.rows :]))

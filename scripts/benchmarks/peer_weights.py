@@ -9,13 +9,13 @@ from pathlib import Path
 
 from omlx_server.models.bundled import wheel
 from omlx_server.models.catalogue import STARTER
-from omlx_server.models.progress import Progress
+from omlx_server.models.progress import ProgressListener
 from scripts.benchmarks.peer_environment import PEERS_DIR
 
 GGUF = PEERS_DIR / f"{STARTER.full_name}.Q4_1.gguf"
 
 
-def ensure(progress: Progress) -> None:
+def ensure(progress: ProgressListener) -> None:
     """Fetch the file if it is not there. Raises ModelUnavailable."""
     if GGUF.is_file():
         return

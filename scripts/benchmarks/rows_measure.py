@@ -18,7 +18,7 @@ import mlx.core as mx
 from omlx_server.compute.bare import mlx_lm_caches
 from omlx_server.compute.batch import LiveBatch
 from omlx_server.compute.model.loader import LoadedModel
-from omlx_server.compute.planning.probe import Bench, measured
+from omlx_server.compute.planning.probe import ForwardProbe, measured
 from omlx_server.compute.prefilled import Prefilled
 from omlx_server.compute.quantise import use_rows_of_own_length
 from scripts.benchmarks.metrics import Better, Metric, Requirement, Sample, Spec, collect, find
@@ -77,7 +77,7 @@ class RowsBench:
         self._benches = {}
         for kind in (OURS, PADDED):
             with self._use(kind):
-                self._benches[kind] = Bench(loaded)
+                self._benches[kind] = ForwardProbe(loaded)
 
     def run(self, steps: Steps) -> list[Metric]:
         rounds: list[list[Sample]] = [[] for _ in range(self._plan.repeats)]

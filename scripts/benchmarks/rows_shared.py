@@ -11,12 +11,12 @@ import mlx.core as mx
 from omlx_server.compute import caches as cache_ops
 from omlx_server.compute.bare import mlx_lm_caches
 from omlx_server.compute.batch import LiveBatch
-from omlx_server.compute.codecs.base import Row
+from omlx_server.compute.codecs.base import CacheRow
 from omlx_server.compute.model.loader import LoadedModel
 from omlx_server.compute.payload import BlockCodec, Payload
 from omlx_server.compute.planning.plan_file import planner_for
 from omlx_server.compute.planning.probe import measured
-from omlx_server.core.memory.shape import Prefill
+from omlx_server.core.memory.shape import PrefillShape
 from scripts.benchmarks.metrics import Better, Metric, Requirement, Sample, Spec, collect, find
 from scripts.benchmarks.rows_measure import OURS, PADDED, at_rest
 from scripts.benchmarks.rows_plan import RowsPlan
@@ -80,7 +80,7 @@ class SharedBench:
     def _prefill(self) -> Mapping[Spec, float]:
         """A prompt is read in chunks, and its blocks are cut as it goes."""
         specs, tokens, loaded = self._specs, self._plan.shared, self._loaded
-        planned = planner_for(loaded).prefill(Prefill(1, _CHUNK, tokens - _CHUNK))
+        planned = planner_for(loaded).prefill(PrefillShape(1, _CHUNK, tokens - _CHUNK))
         codec = BlockCodec.of(loaded.model, BLOCK)
         assert codec is not None, "a model that is served without reuse"
         caches, blocks = cache_ops.new_caches(loaded.model), list[Payload]()
@@ -90,7 +90,7 @@ class SharedBench:
                 chunk = mx.zeros((1, _CHUNK), dtype=mx.int32)
                 loaded.model(chunk, cache=caches)
                 cache_ops.evaluate(caches, wait=False)
-                row = Row(0, start + _CHUNK)
+                row = CacheRow(0, start + _CHUNK)
                 for first in range(start, start + _CHUNK, BLOCK):
                     blocks.append(codec.cut_block(caches, row, first, first + BLOCK))
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Protocol
 
 from omlx_server.core.request import Request, RequestId, TokenEvent
-from omlx_server.core.scheduler.limits import Limits
+from omlx_server.core.scheduler.limits import SchedulerLimits
 from omlx_server.core.speculation.methods import Mode
 from omlx_server.core.speculation.ngram import NgramLookup
 from omlx_server.engine.messages import Outbound
@@ -57,7 +57,11 @@ class SpeculationBench:
     """One engine that answers tasks with drafts and without."""
 
     def __init__(
-        self, instance: ModelInstance, limits: Limits, tasks: Sequence[Task], mode: Mode = "auto"
+        self,
+        instance: ModelInstance,
+        limits: SchedulerLimits,
+        tasks: Sequence[Task],
+        mode: Mode = "auto",
     ) -> None:
         """`mode`: how tokens are drafted."""
         self._instance = instance

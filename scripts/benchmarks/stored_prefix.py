@@ -5,7 +5,7 @@ import mlx.nn as nn
 
 from omlx_server.compute import caches as cache_ops
 from omlx_server.compute.caches import Caches
-from omlx_server.compute.codecs.base import Row
+from omlx_server.compute.codecs.base import CacheRow
 from omlx_server.compute.kv.spans import Runs
 from omlx_server.compute.payload import BlockCodec
 from omlx_server.compute.planning.filled import filled, one_token
@@ -27,7 +27,7 @@ class StoredPrefix:
         self.caches: Caches = filled(model, tokens, _CHUNK, one_token(model))
         self._blocks = blocks_of(codec, self.caches, tokens)
         has_states = codec.layout.checkpointed
-        self._state = codec.cut_checkpoint(self.caches, Row(0, tokens)) if has_states else None
+        self._state = codec.cut_checkpoint(self.caches, CacheRow(0, tokens)) if has_states else None
 
     @property
     def nbytes(self) -> int:

@@ -10,7 +10,7 @@ from functools import partial
 from omlx_server.core.blocks.block import Size
 from omlx_server.core.blocks.record import Record
 from omlx_server.core.cold.index import ColdIndex
-from omlx_server.core.cold.waiting import Question
+from omlx_server.core.cold.waiting import StoreQuery
 from omlx_server.core.prefix_cache.prefix_cache import PrefixCache
 from scripts.scaling.assumptions import Machine
 from scripts.scaling.events import Events, Link
@@ -98,7 +98,7 @@ class Cold:
         if reads:
             self._read(reads)
 
-    def _ask(self, question: Question) -> None:
+    def _ask(self, question: StoreQuery) -> None:
         assert self._store is not None
         there = self._store.having(question.records)
 

@@ -6,12 +6,12 @@ import tracemalloc
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from omlx_server.core.blocks.block import Place, Size
-from omlx_server.core.blocks.cache_layout import CacheLayout, Kind
+from omlx_server.core.blocks.block import BlockPlace, Size
+from omlx_server.core.blocks.cache_layout import CacheLayout, LayerKind
 from omlx_server.core.blocks.keys import chain
 from omlx_server.core.blocks.record import Record
 from omlx_server.core.cold.index import ColdIndex
-from omlx_server.core.prefix_cache.eviction import Budget
+from omlx_server.core.prefix_cache.eviction import HotBudget
 from omlx_server.core.prefix_cache.prefix_cache import PrefixCache
 from scripts.scaling.assumptions import BLOCK_TOKENS
 
@@ -45,15 +45,15 @@ def _records() -> list[Record]:
 
 
 def _cache() -> PrefixCache:
-    layout = CacheLayout(frozenset({Kind.DELTA}), BLOCK_TOKENS, refers=True)
-    return PrefixCache(layout, "model", Budget(_BLOCKS * _BLOCK_BYTES, 0))
+    layout = CacheLayout(frozenset({LayerKind.DELTA}), BLOCK_TOKENS, refers=True)
+    return PrefixCache(layout, "model", HotBudget(_BLOCKS * _BLOCK_BYTES, 0))
 
 
 def _fill_hot(records: Sequence[Record]) -> object:
     cache = _cache()
     for record in records:
         own = _copy(record)
-        place = Place(record.parent, record.start, own)
+        place = BlockPlace(record.parent, record.start, own)
         assert cache.store_block(place, Size(_BLOCK_BYTES, 1)) is not None
     return cache
 

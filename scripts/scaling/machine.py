@@ -9,12 +9,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 
-from omlx_server.core.blocks.block import Place, Size
-from omlx_server.core.blocks.cache_layout import CacheLayout, Kind
+from omlx_server.core.blocks.block import BlockPlace, Size
+from omlx_server.core.blocks.cache_layout import CacheLayout, LayerKind
 from omlx_server.core.blocks.keys import block_key
 from omlx_server.core.blocks.lookup import BlocksInUse, PrefixHandle
 from omlx_server.core.blocks.record import Record
-from omlx_server.core.prefix_cache.eviction import Budget
+from omlx_server.core.prefix_cache.eviction import HotBudget
 from omlx_server.core.prefix_cache.prefix_cache import PrefixCache
 from scripts.scaling.assumptions import Assumptions, Scale
 from scripts.scaling.cold import Cold
@@ -96,12 +96,12 @@ class Server:
         self._writes_through = writes_through
         self._token_bytes = assumed.machine.kv_bytes_per_token * scale.unit
         self._chunk = max(1, assumed.machine.chunk // scale.unit)
-        layout = CacheLayout(frozenset({Kind.DELTA}), scale.block // scale.unit, refers=True)
+        layout = CacheLayout(frozenset({LayerKind.DELTA}), scale.block // scale.unit, refers=True)
         self.cold: Cold | None = None
         if has_cold:
             self.cold = Cold(events, self._machine, store, self._size_of, self._wake)
         index = self.cold.index if self.cold is not None else None
-        self.cache = PrefixCache(layout, "model", Budget(self._machine.room_bytes, 0), index)
+        self.cache = PrefixCache(layout, "model", HotBudget(self._machine.room_bytes, 0), index)
         if self.cold is not None:
             self.cold.follow(self.cache)
         self.computed = 0
@@ -220,11 +220,11 @@ class Server:
         for cut in self.cache.cutter.of_chunk(handle, start, stop, None):
             first = cut.start // size
             parent = handle.keys[first - 1] if first else handle.root
-            place = Place(parent, cut.start, handle.tokens[cut.start : cut.stop])
+            place = BlockPlace(parent, cut.start, handle.tokens[cut.start : cut.stop])
             self._keep(place, records, handle.blocks)
         self._write(records)
 
-    def _keep(self, place: Place, records: list[Record], *users: BlocksInUse) -> None:
+    def _keep(self, place: BlockPlace, records: list[Record], *users: BlocksInUse) -> None:
         nbytes = len(place.own) * self._token_bytes
         id = self.cache.store_block(place, Size(nbytes, 1), users)
         if id is not None and self.cold is not None and self._writes_through:
@@ -273,10 +273,10 @@ class Server:
         parent = handle.keys[first - 1] if first else handle.root
         for start in range(first * size, len(tokens), size):
             own = tokens[start : start + size]
-            self._keep(Place(parent, start, own), records)
+            self._keep(BlockPlace(parent, start, own), records)
             parent = block_key(parent, own)
         # What it used becomes idle, and has the room that it had: `_shrink` sets the bound anew.
-        self.cache.budget = Budget(self._machine.room_bytes, 0)
+        self.cache.budget = HotBudget(self._machine.room_bytes, 0)
         self.cache.uses.end(row.blocks)
         self._write(records)
         # By an event, since the next request may come to this machine.
@@ -296,7 +296,7 @@ class Server:
         """Blocks that nobody uses have what those in use leave; what goes is for the cold tier.
         Where prompts that wait hold too much, the newest of them let go of it."""
         cache, room = self.cache, self._machine.room_bytes
-        cache.budget = Budget(max(0, room - cache.index.in_use), 0)
+        cache.budget = HotBudget(max(0, room - cache.index.in_use), 0)
         waiting = [prompt for prompt in self._prompts if not prompt.begun]
         while cache.index.nbytes > room and waiting:
             cache.let_go(waiting.pop().handle)

@@ -13,7 +13,7 @@ from omlx_server.core.blocks.pins import Pin, PinReport, Unpinned
 from omlx_server.core.cold.index import ColdReport
 from omlx_server.core.memory.ledger import MemoryReport
 from omlx_server.engine.messages import Counted
-from omlx_server.engine.pool.entry import Wanted
+from omlx_server.engine.pool.entry import ModelRequest
 from omlx_server.engine.pool.pool import ModelPool
 from omlx_server.engine.pool.residency import Rules
 from omlx_server.models.adapters.registry import AdapterRegistry
@@ -109,5 +109,7 @@ def fixed_models(
 def _known(number: int, model: Served) -> ModelListing:
     role = EMBEDDING if isinstance(model, ServedEmbedder) else RERANKING
     if isinstance(model, ServedModel):
-        return ModelListing(CHAT, model.names, Wanted(str(number), 0), 0, model.context_length)
-    return ModelListing(role, model.names, Wanted(str(number), 0), 0)
+        return ModelListing(
+            CHAT, model.names, ModelRequest(str(number), 0), 0, model.context_length
+        )
+    return ModelListing(role, model.names, ModelRequest(str(number), 0), 0)

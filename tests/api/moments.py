@@ -15,7 +15,7 @@ from omlx_server.api.models.served import ServedModels
 from omlx_server.core.work import finish
 from omlx_server.engine.model_instance import ModelInstance
 from omlx_server.models.locate import Located
-from omlx_server.settings import Cache, Settings
+from omlx_server.settings import CacheSettings, Settings
 from omlx_server.text.tokenizer import Tokenizer
 from omlx_server.wiring.context import make_context
 from omlx_server.wiring.model_factory import InstanceFactory
@@ -24,7 +24,7 @@ from tests.api.fixed import fixed_models
 from tests.api.harness import CHAT
 from tests.engine.alone import Alone
 
-RAM_ONLY = Settings(cache=Cache(hot_cache_only=True))
+RAM_ONLY = Settings(cache=CacheSettings(hot_cache_only=True))
 
 
 class Place:

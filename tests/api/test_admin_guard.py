@@ -16,13 +16,13 @@ from omlx_server.api.admin.guard import require_admin
 from omlx_server.api.http.json import JsonResponse
 from omlx_server.api.models.served import ServedModels
 from omlx_server.errors import ConfigError
-from omlx_server.settings import Cache, Settings
+from omlx_server.settings import CacheSettings, Settings
 from omlx_server.settings.admin_token import admin_token, read_admin_token, token_file
-from omlx_server.settings.sections import Admin, Auth
+from omlx_server.settings.sections import AdminSettings, AuthSettings
 from omlx_server.wiring.context import make_context
 
 KEY = "key-of-a-client"
-KEYED = Auth.of({"api_keys": (KEY,)})
+KEYED = AuthSettings.of({"api_keys": (KEY,)})
 ORDER = "/v1/test/order"
 OTHER = "/version"
 NO_MODELS = cast(ServedModels, object())  # neither the guard nor these routes ask one
@@ -116,16 +116,16 @@ def test_the_owner_needs_no_key_of_a_client_elsewhere() -> None:
 
 
 def test_by_key_whoever_may_ask_may_order() -> None:
-    by_key = Auth.of({"admin": "key"})
+    by_key = AuthSettings.of({"admin": "key"})
     assert order(Settings(auth=by_key)).status_code == 200
     assert not token_file().exists()
-    keyed = Settings(auth=Auth.of({"admin": "key", "api_keys": (KEY,)}))
+    keyed = Settings(auth=AuthSettings.of({"admin": "key", "api_keys": (KEY,)}))
     assert order(keyed, x_api_key=KEY).status_code == 200
     assert code(order(keyed)) == (401, "invalid_api_key")
 
 
 def test_switched_off_the_routes_are_not_there() -> None:
-    off = Settings(admin=Admin(enabled=False), auth=KEYED)
+    off = Settings(admin=AdminSettings(enabled=False), auth=KEYED)
     token = admin_token()
     assert code(order(off, x_api_key=KEY, x_admin_token=token)) == (404, "not_found")
     assert code(order(off, x_admin_token=token)) == (401, "invalid_api_key")
@@ -143,7 +143,7 @@ def test_a_server_that_cannot_keep_a_token_says_why(
 
 
 def test_a_server_that_writes_nothing_takes_the_token_that_comes_later() -> None:
-    settings = Settings(cache=Cache(hot_cache_only=True))
+    settings = Settings(cache=CacheSettings(hot_cache_only=True))
     assert code(order(settings)) == (403, "admin_unavailable")
     assert not token_file().parent.exists()
     app = whole.create_app(make_context(NO_MODELS, settings))

@@ -20,9 +20,9 @@ from omlx_server.compute.model.loader import load
 from omlx_server.compute.runner import ModelRunner
 from omlx_server.core.blocks.cache_layout import NOTHING_KEPT
 from omlx_server.core.images import ImageSpan
-from omlx_server.core.prefix_cache.eviction import Budget
+from omlx_server.core.prefix_cache.eviction import HotBudget
 from omlx_server.core.prefix_cache.prefix_cache import PrefixCache
-from omlx_server.core.scheduler.limits import Limits
+from omlx_server.core.scheduler.limits import SchedulerLimits
 from omlx_server.core.step import Join, Step
 from omlx_server.engine.model_instance import ModelInstance
 from omlx_server.wiring.model_factory import InstanceFactory
@@ -50,10 +50,10 @@ class FailingRunner(ModelRunner):
 
 
 def failing(path: Path) -> Callable[[InstanceFactory], ModelInstance]:
-    budget = Budget(nbytes=0, checkpoint_bytes=0)
+    budget = HotBudget(nbytes=0, checkpoint_bytes=0)
     return lambda instances: ModelInstance(
         FailingRunner(load(path)),
-        Limits(),
+        SchedulerLimits(),
         lambda: PrefixCache(NOTHING_KEPT, "none", budget),
         {},
     )

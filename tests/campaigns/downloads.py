@@ -17,7 +17,7 @@ from pathlib import Path
 
 from huggingface_hub import get_session
 
-from omlx_server.models.hub.transfer import Wanted, transfer
+from omlx_server.models.hub.transfer import FileTransfer, transfer
 from tests.models import fake_hub
 from tests.models.fake_hub import COMMIT, Faults, Seen
 
@@ -86,7 +86,7 @@ def _measured(load: Load, directory: Path) -> Outcome:
     with _hub(load) as (address, hub):
         urls = {name: f"{address}/{REPO}/resolve/{COMMIT}/{name}" for name in files}
         wanted = [
-            Wanted(url, directory / f"{name}.incomplete", directory / name, len(files[name]))
+            FileTransfer(url, directory / f"{name}.incomplete", directory / name, len(files[name]))
             for name, url in urls.items()
         ]
         begun = time.monotonic()

@@ -25,7 +25,7 @@ from omlx_server.compute.payload import BlockCodec, Payload
 from omlx_server.compute.planning.plan_file import planner_for
 from omlx_server.compute.runner import ModelRunner
 from omlx_server.core.blocks.block import PayloadId
-from omlx_server.core.prefix_cache.eviction import Budget
+from omlx_server.core.prefix_cache.eviction import HotBudget
 from omlx_server.core.prefix_cache.prefix_cache import PrefixCache
 from omlx_server.core.request import (
     Admitted,
@@ -35,9 +35,9 @@ from omlx_server.core.request import (
     SamplingParams,
     TokenEvent,
 )
-from omlx_server.core.scheduler.limits import Limits
+from omlx_server.core.scheduler.limits import SchedulerLimits
 from omlx_server.engine.client.generation import now
-from omlx_server.engine.memory.account import Account
+from omlx_server.engine.memory.account import MemoryAccount
 from omlx_server.engine.memory.audit import Audit
 from omlx_server.engine.model_instance import ModelInstance
 from omlx_server.errors import OmlxError
@@ -191,7 +191,7 @@ async def _serve(
     cold = None
     if work.cold is not None:
         cold = ColdTier(Files(work.cold), SECRET, budget=1 << 40, queue_bytes=work.room // 10)
-    account = Account(0, work.room // 10 if cold else 0)
+    account = MemoryAccount(0, work.room // 10 if cold else 0)
     engine = Alone(
         lambda: _instance(model(), work, outcome, account, cold), failures.append, account
     )
@@ -213,7 +213,7 @@ async def _serve(
 
 
 def _instance(
-    loaded: LoadedModel, work: Load, outcome: Outcome, account: Account, cold: ColdTier | None
+    loaded: LoadedModel, work: Load, outcome: Outcome, account: MemoryAccount, cold: ColdTier | None
 ) -> ModelInstance:
     gc.collect()
     planner = planner_for(loaded)
@@ -222,12 +222,12 @@ def _instance(
     codec = BlockCodec.of(loaded.model, BLOCK)
     assert codec is not None
     hot: dict[PayloadId, Payload] = {}
-    budget = Budget(work.room, work.room // 4)
+    budget = HotBudget(work.room, work.room // 4)
     share = account.share(weights)
     share.settle(weights, lambda weights: budget)
     instance = JudgedInstance(
         ModelRunner(loaded, codec, hot.__getitem__),
-        Limits(prefill_chunk_tokens=work.chunk, max_batched_tokens=4 * work.chunk),
+        SchedulerLimits(prefill_chunk_tokens=work.chunk, max_batched_tokens=4 * work.chunk),
         lambda: PrefixCache(
             codec.layout, loaded.fingerprint, budget, cold.index if cold is not None else None
         ),

@@ -15,12 +15,12 @@ from typer.testing import CliRunner
 
 from omlx_server.cli.app import app
 from omlx_server.cli.bench import command, words
-from omlx_server.cli.bench.measure import Bench
-from omlx_server.cli.bench.plan import Plan, Slice, slices
-from omlx_server.cli.bench.result import Figure, Group, Result, better_by, ratios, read
+from omlx_server.cli.bench.measure import ServerBench
+from omlx_server.cli.bench.plan import BenchPlan, TimeSlice, slices
+from omlx_server.cli.bench.result import Figure, FigureGroup, Result, better_by, ratios, read
 from omlx_server.cli.bench.stream import Stream, decode_rate, events
 from omlx_server.cli.bench.table import lines
-from omlx_server.cli.bench.target import Target, reply_of
+from omlx_server.cli.bench.target import BenchTarget, reply_of
 from omlx_server.cli.bench.words import Scale, scale_of
 from omlx_server.cli.server_client.http import asked
 from omlx_server.errors import OmlxError, UsageError
@@ -31,7 +31,7 @@ from tests.text import makers
 from tests.tiny_models import save_tiny
 
 ROOT = Path(__file__).parents[2]
-SMALL = Plan(seconds=30, repeats=2, lengths=(100, 200), streams=(1, 2), out_tokens=12, turns=3)
+SMALL = BenchPlan(seconds=30, repeats=2, lengths=(100, 200), streams=(1, 2), out_tokens=12, turns=3)
 runner = CliRunner()
 
 
@@ -99,8 +99,12 @@ def test_no_prompt_comes_twice() -> None:
 
 
 def test_the_time_is_shared_out() -> None:
-    assert slices(10.0, 60.0, 0.5, 0.25) == [Slice(10, 40), Slice(40, 55), Slice(55, 70)]
-    part = Slice(0.0, 10.0)
+    assert slices(10.0, 60.0, 0.5, 0.25) == [
+        TimeSlice(10, 40),
+        TimeSlice(40, 55),
+        TimeSlice(55, 70),
+    ]
+    part = TimeSlice(0.0, 10.0)
     assert part.repeats(4.0, cost=2.5, most=5) == 2
     assert part.repeats(4.0, cost=0.0, most=5) == 5
     assert part.repeats(11.0, cost=1.0, most=5) == 0
@@ -114,14 +118,14 @@ def result_of(*figures: Figure, model: str = "m") -> Result:
 
 
 OLD = result_of(
-    Figure(Group.COLD, 100, (2.0, 2.1, 2.2), 101, 0),
-    Figure(Group.DECODE, 4, (10.0, 11.0)),
-    Figure(Group.TURN, 1, (1.0,), 50, None),
+    Figure(FigureGroup.COLD, 100, (2.0, 2.1, 2.2), 101, 0),
+    Figure(FigureGroup.DECODE, 4, (10.0, 11.0)),
+    Figure(FigureGroup.TURN, 1, (1.0,), 50, None),
 )
 NEW = result_of(
-    Figure(Group.COLD, 100, (1.0, 1.05, 1.1), 101, 0),
-    Figure(Group.DECODE, 4, (10.5, 31.0), drafted=0.375),
-    Figure(Group.WARM, 100, (0.1,), 101, 100),
+    Figure(FigureGroup.COLD, 100, (1.0, 1.05, 1.1), 101, 0),
+    Figure(FigureGroup.DECODE, 4, (10.5, 31.0), drafted=0.375),
+    Figure(FigureGroup.WARM, 100, (0.1,), 101, 100),
 )
 
 
@@ -171,11 +175,11 @@ def other() -> Iterator[PacedServer]:
 
 
 def measured(
-    server: PacedServer, plan: Plan, tell: Callable[[str, int, int], None] = lambda *_: None
+    server: PacedServer, plan: BenchPlan, tell: Callable[[str, int, int], None] = lambda *_: None
 ) -> tuple[dict[str, Figure], list[str]]:
     async def run() -> tuple[dict[str, Figure], list[str]]:
-        async with Target(asked(server.url, ""), "paced") as target:
-            bench = Bench(target, plan, tell)
+        async with BenchTarget(asked(server.url, ""), "paced") as target:
+            bench = ServerBench(target, plan, tell)
             return {figure.name: figure for figure in await bench.run()}, bench.notes
 
     return asyncio.run(run())
@@ -219,7 +223,7 @@ def test_a_server_that_refuses_our_field_is_asked_without() -> None:
 
 def test_a_slow_server_is_asked_less() -> None:
     with paced(read=0.001, write=0.01) as server:
-        plan = Plan(seconds=1.5, lengths=(100, 400, 4000), streams=(1, 2), out_tokens=64)
+        plan = BenchPlan(seconds=1.5, lengths=(100, 400, 4000), streams=(1, 2), out_tokens=64)
         found, notes = measured(server, plan)
     assert "ttft_cold_100" in found
     assert "ttft_cold_4000" not in found
@@ -231,7 +235,7 @@ def test_a_slow_server_is_asked_less() -> None:
 
 def test_a_short_context_ends_the_lengths() -> None:
     with paced(context=150) as server:
-        plan = Plan(seconds=20, repeats=1, lengths=(100, 200), turns=1, turn_tokens=90)
+        plan = BenchPlan(seconds=20, repeats=1, lengths=(100, 200), turns=1, turn_tokens=90)
         found, notes = measured(server, plan)
     assert "ttft_cold_100" in found
     assert "ttft_cold_200" not in found
@@ -374,7 +378,7 @@ def test_our_own_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     path = makers.save(tmp_path / "models" / "tiny", "byte_level", CHATML)
     save_tiny(path, "llama", vocab_size=vocab)
     sets = [f"models.dirs={tmp_path / 'models'}", "memory.activation_reserve=64MB"]
-    plan = Plan(seconds=12, repeats=2, lengths=(500, 1500), streams=(1, 2), turn_tokens=600)
+    plan = BenchPlan(seconds=12, repeats=2, lengths=(500, 1500), streams=(1, 2), turn_tokens=600)
     run = command.run
     monkeypatch.setattr(command, "run", lambda **said: run(**said, plan=plan))
     with serving("tiny", tmp_path, *sets) as server:

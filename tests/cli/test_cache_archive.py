@@ -24,10 +24,15 @@ from omlx_server.cli.app import app
 from omlx_server.cli.cache.prompt_file import tokens_of_conversation
 from omlx_server.core.blocks.keys import BlockKey, namespace_id, root_key
 from omlx_server.core.blocks.pins import Pin
-from omlx_server.core.blocks.record import Packed, Part, Record, Tensor
-from omlx_server.store.archives.archive import About, Member, read_archive, write_archive
+from omlx_server.core.blocks.record import PackedArrays, Record, RecordKind, RecordTensor
+from omlx_server.store.archives.archive import (
+    ArchiveMember,
+    ArchiveOrigin,
+    read_archive,
+    write_archive,
+)
 from omlx_server.store.block_file import decode, encode
-from omlx_server.store.description import Description
+from omlx_server.store.description import NamespaceDescription
 from omlx_server.store.files import PINS, Files
 from omlx_server.store.mediums.medium import Name
 from omlx_server.store.pin_file import pins_as_bytes
@@ -47,12 +52,14 @@ HEAVY = {"mlx", "mlx_lm", "fastapi", "uvicorn", "httpx"}
 SIZE = 4
 TEXT = "The quick brown fox jumps over the lazy dog, and over another one. "
 TALK = [{"role": "user", "content": TEXT}, {"role": "assistant", "content": "It does."}]
-Blocks = list[tuple[Record, Packed]]
+Blocks = list[tuple[Record, PackedArrays]]
 runner = CliRunner()
 
 
-def packed(seed: int) -> Packed:
-    return Packed([Tensor("F32", (4, 64), random.Random(seed).randbytes(1024))], (((0, 0),),))
+def packed(seed: int) -> PackedArrays:
+    return PackedArrays(
+        [RecordTensor("F32", (4, 64), random.Random(seed).randbytes(1024))], (((0, 0),),)
+    )
 
 
 def prefix(
@@ -73,7 +80,7 @@ def prefix(
     for stop in states:
         start = (stop - 1) // size * size
         own = tuple(tokens[start:stop])
-        record = Record(space, parents[start // size], start, own, Part.CHECKPOINT, 2)
+        record = Record(space, parents[start // size], start, own, RecordKind.CHECKPOINT, 2)
         blocks.append((record, packed(1000 + stop)))
     return blocks
 
@@ -94,7 +101,9 @@ class Store:
 
     def describe(self, space: str, path: Path | str, size: int = SIZE) -> None:
         name = Path(path).name or "somewhere"
-        self.files.write_description(Description(space, name, str(path), size, 1_700_000_000.0))
+        self.files.write_description(
+            NamespaceDescription(space, name, str(path), size, 1_700_000_000.0)
+        )
 
     def put(self, blocks: Blocks) -> list[Name]:
         """Each is used a second after the one before."""
@@ -107,7 +116,7 @@ class Store:
             names.append(name)
         return names
 
-    def blocks(self, space: str) -> dict[Name, tuple[Record, Packed]]:
+    def blocks(self, space: str) -> dict[Name, tuple[Record, PackedArrays]]:
         """All that is there, verified."""
         found = {}
         for block in self.files.scan(namespace_id(space)):
@@ -183,17 +192,17 @@ def write(name: str, content: object) -> str:
     return name
 
 
-def read(path: Path | str) -> tuple[About, Blocks]:
+def read(path: Path | str) -> tuple[ArchiveOrigin, Blocks]:
     with Path(path).open("rb") as source:
         archive = read_archive(source, max_bytes=1 << 30)
         return archive.manifest.about, list(archive)
 
 
 def archive_of(blocks: Blocks, name: str = "X", **changes: object) -> str:
-    about = About(blocks[0][0].namespace, "org/tiny", SIZE, 1_700_000_000)
+    about = ArchiveOrigin(blocks[0][0].namespace, "org/tiny", SIZE, 1_700_000_000)
     with Path(name).open("wb") as out:
         about = replace(about, **changes)  # type: ignore[arg-type]
-        write_archive(out, about, [Member.of(record, held) for record, held in blocks])
+        write_archive(out, about, [ArchiveMember.of(record, held) for record, held in blocks])
     return name
 
 

@@ -16,7 +16,7 @@ from omlx_server.compute.cluster.ranks import Ranks, form
 from omlx_server.compute.hardware import device
 from omlx_server.compute.model.loader import LoadedModel
 from omlx_server.compute.payload import BlockCodec
-from omlx_server.core.cluster.handshake import Refused
+from omlx_server.core.cluster.handshake import RankRefusal
 from omlx_server.engine.cluster.follower import Follower
 from omlx_server.engine.cluster.followers import Followers
 from omlx_server.engine.cluster.link import LinkFailed, authenticated, connect
@@ -44,7 +44,7 @@ def lead(meeting: int, addresses: list[list[str]]) -> None:
     for line in sys.stdin:
         scenario = Scenario(**json.loads(line))
         for link in links:
-            link.tell(Refused(line))
+            link.tell(RankRefusal(line))
         loaded, parts = load_and_measure(scenario, ranks)
         given = answers(scenario, loaded, followers)
         reply = Reply(given, parts, *bytes_by_kind(meeting))
@@ -61,7 +61,7 @@ def follow(rank: int, meeting: int, addresses: list[list[str]]) -> None:
     follower: Follower | None = None
     while True:
         message = inbox.get()
-        if isinstance(message, Refused):  # the only message that holds any text
+        if isinstance(message, RankRefusal):  # the only message that holds any text
             follower = None
             loaded, _ = load_and_measure(Scenario(**json.loads(message.why)), ranks)
             codec = BlockCodec.of(loaded.model, BLOCK)

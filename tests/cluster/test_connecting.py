@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from omlx_server.compute.cluster.unblocking import Unblocking
-from omlx_server.core.cluster.handshake import Form, Hello, Ready, RollCall
+from omlx_server.core.cluster.handshake import Formation, Hello, Ready, RollCall
 from omlx_server.engine.cluster.link import FORMING_SECONDS, Link, LinkFailed, connect
 from omlx_server.wiring.cluster.addresses import free_addresses
 from omlx_server.wiring.cluster.versions import versions
@@ -35,7 +35,7 @@ class HangingRank:
         match message:
             case RollCall():
                 self._say_ready()
-            case Form():
+            case Formation():
                 self.link.patience = FORMING_SECONDS  # as a rank does: rank 0 gives no sign of life
                 self.hangs = True
 

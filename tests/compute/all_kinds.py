@@ -7,7 +7,7 @@ from typing import Any
 
 from omlx_server.compute.model.loader import LoadedModel
 from omlx_server.core.request import TokenEvent
-from omlx_server.core.scheduler.limits import Limits
+from omlx_server.core.scheduler.limits import SchedulerLimits
 from tests.compute.drive import Drive, sampling
 from tests.compute.templates import Template, form
 from tests.compute.warm_runs import tokens
@@ -67,7 +67,7 @@ def requests(rng: random.Random, count: int) -> Iterator[tuple[str, list[int], d
         yield f"r{number}", prompt_of(rng), {"params": params, **more}
 
 
-def run(loaded: LoadedModel, seed: int, limits: Limits, **options: Any) -> Told:
+def run(loaded: LoadedModel, seed: int, limits: SchedulerLimits, **options: Any) -> Told:
     """Nine requests at random times, with strangers that join, leave and are cancelled, rows that
     are preempted, and evictions."""
     rng, trouble = random.Random(seed), random.Random(seed)

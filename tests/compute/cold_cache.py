@@ -17,7 +17,7 @@ from omlx_server.compute.payload import BlockCodec, Payload
 from omlx_server.core.blocks.cache_layout import CacheLayout
 from omlx_server.core.blocks.keys import BlockKey
 from omlx_server.core.cold.recall import Rates
-from omlx_server.core.prefix_cache.eviction import Budget
+from omlx_server.core.prefix_cache.eviction import HotBudget
 from omlx_server.core.work import finish
 from omlx_server.store.cold import ColdTier
 from omlx_server.store.files import Files
@@ -104,7 +104,7 @@ def instance(
     model: str | LoadedModel,
     *,
     size: int = SIZE,
-    budget: Budget = ROOMY,
+    budget: HotBudget = ROOMY,
     cold_budget: int = 1 << 40,
     fingerprint: str = "",
     write_through: bool = False,

@@ -13,7 +13,7 @@ from omlx_server.compute.payload import BlockCodec, Payload
 from omlx_server.compute.runner import ModelRunner
 from omlx_server.core.blocks.block import PayloadId
 from omlx_server.core.blocks.cache_layout import NOTHING_KEPT
-from omlx_server.core.prefix_cache.eviction import Budget
+from omlx_server.core.prefix_cache.eviction import HotBudget
 from omlx_server.core.prefix_cache.prefix_cache import PrefixCache
 from omlx_server.core.request import (
     Admitted,
@@ -23,9 +23,9 @@ from omlx_server.core.request import (
     SamplingParams,
     TokenEvent,
 )
-from omlx_server.core.scheduler.limits import Limits
+from omlx_server.core.scheduler.limits import SchedulerLimits
 from omlx_server.core.speculation.methods import Method
-from omlx_server.core.speculation.speculation import Speculation
+from omlx_server.core.speculation.speculation import DraftController
 from omlx_server.core.step import Step
 from omlx_server.engine.cluster.followers import Followers
 from omlx_server.engine.model_instance import ModelInstance
@@ -33,8 +33,8 @@ from omlx_server.engine.pipeline import Pipeline
 from omlx_server.store.cold import ColdTier
 from tests.core.eager import Eager
 
-LIMITS = Limits(max_batch_size=8, prefill_chunk_tokens=16, max_batched_tokens=128)
-ROOMY = Budget(nbytes=1 << 40, checkpoint_bytes=1 << 40, lattice_start=32)
+LIMITS = SchedulerLimits(max_batch_size=8, prefill_chunk_tokens=16, max_batched_tokens=128)
+ROOMY = HotBudget(nbytes=1 << 40, checkpoint_bytes=1 << 40, lattice_start=32)
 
 
 def sampling(max_tokens: int, **changes: Any) -> SamplingParams:
@@ -48,14 +48,14 @@ class Drive:
     def __init__(
         self,
         loaded: LoadedModel,
-        limits: Limits = LIMITS,
+        limits: SchedulerLimits = LIMITS,
         block_size: int | None = None,
-        budget: Budget = ROOMY,
+        budget: HotBudget = ROOMY,
         codec: type[BlockCodec] = BlockCodec,
         cold: ColdTier | None = None,
         *,
         write_through: bool = False,
-        speculation: Speculation | None = None,
+        speculation: DraftController | None = None,
         followers: Followers | None = None,
     ) -> None:
         self.loaded = loaded

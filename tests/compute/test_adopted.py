@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import mlx.core as mx
 import pytest
 
-from omlx_server.compute.kv.spans import Run
+from omlx_server.compute.kv.spans import TokenRun
 from omlx_server.compute.model.loader import LoadedModel
 from tests.compute.drive import Drive, sampling
 from tests.compute.oracle import greedy, is_greedy
@@ -22,7 +22,7 @@ def driven(loaded: LoadedModel) -> Drive:
     return Drive(loaded, LIMITS, SIZE, codec=Referring)
 
 
-def runs(drive: Drive) -> list[Run]:
+def runs(drive: Drive) -> list[TokenRun]:
     return list(drive.runner.runs._known)
 
 

@@ -10,12 +10,12 @@ import mlx.nn as nn
 import pytest
 
 from omlx_server.compute import caches as cache_ops
-from omlx_server.compute.codecs.base import Row
+from omlx_server.compute.codecs.base import CacheRow
 from omlx_server.compute.codecs.registry import leaves
 from omlx_server.compute.kv.caches import PackedKVCache
 from omlx_server.compute.kv.schemes.base import Scheme
 from omlx_server.compute.payload import BlockCodec
-from omlx_server.core.prefix_cache.eviction import Budget
+from omlx_server.core.prefix_cache.eviction import HotBudget
 from tests.arrays import plain
 from tests.compute.cold_cache import open_tier
 from tests.compute.drive import ROOMY, Drive, sampling
@@ -50,7 +50,7 @@ def refers(architecture: str) -> bool:
 REFERRING = [architecture for architecture in CONFIGS if refers(architecture)]
 
 
-def driven(architecture: str, budget: Budget = ROOMY) -> Drive:
+def driven(architecture: str, budget: HotBudget = ROOMY) -> Drive:
     return Drive(tiny(architecture), LIMITS, SIZE, budget, codec=Referring)
 
 
@@ -85,7 +85,7 @@ def test_evictions_in_any_order_change_no_answer(architecture: str) -> None:
         for block in blocks:
             index.touch(block)
         room = int(full * rng.choice([0, 0.2, 0.5, 0.9]))
-        drive.instance.cache.budget = Budget(room, room // 2, lattice_start=16)
+        drive.instance.cache.budget = HotBudget(room, room // 2, lattice_start=16)
         check_prefixes(drive, told, rng.sample(range(1, len(told.told) + 1), 6), rng, f"{turn}-")
         assert index.nbytes <= room
         check_books(drive)
@@ -199,7 +199,7 @@ def test_what_a_failed_step_has_written_never_goes_to_the_cold_tier(
     drive.add("a", prompt, sampling(30))
     for _ in range(12):
         drive.step()
-    drive.instance.cache.budget = Budget(1, 1, lattice_start=16)
+    drive.instance.cache.budget = HotBudget(1, 1, lattice_start=16)
     drive.instance.drop_evicted()
     assert drive.instance.cache.index.in_use
     if starved:
@@ -262,7 +262,7 @@ def test_rows_that_are_cut_back_change_no_other_row_and_no_block(seed: int) -> N
     assert codec is not None
     caches = cache_ops.new_caches(model)
     fed(model, caches, sequence[:64])
-    blocks = [codec.cut_block(caches, Row(0, 64), at, at + SIZE) for at in range(0, 64, SIZE)]
+    blocks = [codec.cut_block(caches, CacheRow(0, 64), at, at + SIZE) for at in range(0, 64, SIZE)]
     rows = [list(sequence[:64])]
     batch = cache_ops.merge([caches])
     for _ in range(2):

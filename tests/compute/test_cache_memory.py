@@ -10,19 +10,19 @@ import pytest
 
 from omlx_server.compute import caches as cache_ops
 from omlx_server.compute.caches import Caches
-from omlx_server.compute.codecs.base import Row
+from omlx_server.compute.codecs.base import CacheRow
 from omlx_server.compute.hardware import device, heap
 from omlx_server.compute.model.loader import LoadedModel
 from omlx_server.compute.payload import BlockCodec, Payload
 from omlx_server.core.memory.kv import GROWTH
-from omlx_server.core.scheduler.limits import Limits
+from omlx_server.core.scheduler.limits import SchedulerLimits
 from tests.compute.drive import ROOMY, Drive, sampling
 from tests.tiny_models import CONFIGS, load_tiny
 
 BLOCK = 64
 TOKENS = 512
 SLACK = 16 * 1024  # of MLX, for each buffer
-LIMITS = Limits(max_batch_size=4, prefill_chunk_tokens=128, max_batched_tokens=256)
+LIMITS = SchedulerLimits(max_batch_size=4, prefill_chunk_tokens=128, max_batched_tokens=256)
 
 
 def large(architecture: str) -> LoadedModel:
@@ -78,7 +78,7 @@ def test_what_is_stored_keeps_nothing_else_alive(architecture: str, rows: int) -
     filled(loaded, rows)  # kernels are compiled now
     baseline = active()
     caches = filled(loaded, rows)
-    row = Row(rows - 1, TOKENS)
+    row = CacheRow(rows - 1, TOKENS)
     payloads = [codec.cut_block(caches, row, TOKENS - BLOCK, TOKENS)]
     if codec.layout.checkpointed:
         payloads.append(codec.cut_checkpoint(caches, row))
@@ -99,7 +99,7 @@ def test_layers_of_one_shape_are_one_buffer() -> None:
     for architecture, buffers in (("llama", 1), ("gemma3_text", 1), ("qwen3_next", 1)):
         loaded = large(architecture)
         caches = filled(loaded, 1)
-        payload = codec_of(loaded).cut_block(caches, Row(0, TOKENS), TOKENS - BLOCK, TOKENS)
+        payload = codec_of(loaded).cut_block(caches, CacheRow(0, TOKENS), TOKENS - BLOCK, TOKENS)
         assert len(payload.detached().buffers) == buffers
 
 
@@ -132,9 +132,9 @@ def _stored(loaded: LoadedModel, codec: BlockCodec, stop: int) -> list[Payload]:
     for start in range(0, stop, BLOCK):
         end = min(stop, start + BLOCK)
         loaded.model(mx.array([tokens[start:end]]), cache=caches)
-        payloads += evaluated([codec.cut_block(caches, Row(0, end), start, end)])
+        payloads += evaluated([codec.cut_block(caches, CacheRow(0, end), start, end)])
     if codec.layout.checkpointed:
-        payloads += evaluated([codec.cut_checkpoint(caches, Row(0, stop))])
+        payloads += evaluated([codec.cut_checkpoint(caches, CacheRow(0, stop))])
     return payloads
 
 

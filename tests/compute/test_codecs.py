@@ -19,14 +19,14 @@ from omlx_server import compute
 from omlx_server.compute import caches as cache_ops
 from omlx_server.compute.architectures.grouped_mask import GroupedMaskKVCache
 from omlx_server.compute.architectures.inclusive_ring import InclusiveRing
-from omlx_server.compute.codecs.base import Arrays, Cache, Codec, Row, spare_tail
+from omlx_server.compute.codecs.base import Arrays, Cache, CacheRow, Codec, spare_tail
 from omlx_server.compute.codecs.registry import BY_CLASS, codec_of, codecs_for, leaves
 from omlx_server.compute.kv.caches import PackedKVCache
 from omlx_server.compute.kv.packed import PackedKV
 from omlx_server.compute.kv.schemes.affine import Affine
 from omlx_server.compute.kv.schemes.plain import Plain
 from omlx_server.compute.payload import BlockCodec
-from omlx_server.core.blocks.cache_layout import Kind
+from omlx_server.core.blocks.cache_layout import LayerKind
 from omlx_server.core.memory.kv import GROWTH
 from omlx_server.core.speculation.verifies import Verifies
 from tests.arrays import plain
@@ -78,10 +78,10 @@ def cut_all(codec: Codec, cache: Cache, stops: Sequence[int], size: int, seed: i
     for stop in stops:
         feed(cache, seed, at, stop)
         for end in range((at // size + 1) * size, stop + 1, size):
-            parts.append(codec.cut(cache, Row(0, stop), end - size, end))
+            parts.append(codec.cut(cache, CacheRow(0, stop), end - size, end))
         at = stop
     if at % size:
-        parts.append(codec.cut(cache, Row(0, at), at - at % size, at))
+        parts.append(codec.cut(cache, CacheRow(0, at), at - at % size, at))
     mx.eval(parts)
     return parts
 
@@ -124,7 +124,7 @@ def test_a_buffer_may_be_exactly_full(name: str, length: int) -> None:
     feed(cache, 1, 0, length - 1)
     feed(cache, 1, length - 1, length)
     seen = feed(whole, 1, 0, length)
-    cut = codec_of(cache).cut(cache, Row(0, length), length - 5, length)
+    cut = codec_of(cache).cut(cache, CacheRow(0, length), length - 5, length)
     assert [plain(a) for a in cut] == [plain(a[..., length - 5 : length, :]) for a in seen]
 
 
@@ -145,7 +145,7 @@ def test_a_row_of_a_batch_is_cut_without_its_padding(name: str, wrapped: bool) -
     for seed, length in enumerate(lengths):
         total = length + steps
         start = max(0, total - 8)
-        cut = codec.cut(batch, Row(seed, total), start, total)
+        cut = codec.cut(batch, CacheRow(seed, total), start, total)
         assert [plain(a) for a in cut] == [plain(a) for a in token_arrays(seed, start, total)]
 
 
@@ -157,7 +157,7 @@ def test_tokens_that_left_a_ring_are_not_cut() -> None:
         for token in range(40, 45):
             feed(cache, 1, token, token + 1)
         with pytest.raises(IndexError):
-            codec.cut(cache, Row(0, 45), 8, 16)
+            codec.cut(cache, CacheRow(0, 45), 8, 16)
 
 
 def test_recurrent_state_comes_back_slot_by_slot() -> None:
@@ -165,10 +165,10 @@ def test_recurrent_state_comes_back_slot_by_slot() -> None:
     cache[0] = mx.random.normal((4, 3, 8))
     cache[2] = mx.random.normal((4, 2, 5, 5))
     codec = codec_of(cache)
-    assert codec.kind is Kind.CHECKPOINT
+    assert codec.kind is LayerKind.CHECKPOINT
     for row in range(4):
         joined = codec.join(
-            mlx_lm_cache.ArraysCache(size=3), [codec.cut(cache, Row(row, 9), 0, 9)], 9
+            mlx_lm_cache.ArraysCache(size=3), [codec.cut(cache, CacheRow(row, 9), 0, 9)], 9
         )
         assert joined[1] is None
         for slot in (0, 2):
@@ -179,7 +179,7 @@ def test_a_restored_state_may_be_changed_without_changing_the_stored_one() -> No
     cache = mlx_lm_cache.ArraysCache(size=1)
     cache[0] = mx.ones((1, 4))
     codec = codec_of(cache)
-    part = codec.cut(cache, Row(0, 1), 0, 1)
+    part = codec.cut(cache, CacheRow(0, 1), 0, 1)
     joined = codec.join(mlx_lm_cache.ArraysCache(size=1), [part], 1)
     joined[0][:] = 7
     cache[0][:] = 9
@@ -279,7 +279,7 @@ def test_every_architecture_has_codecs(architecture: str) -> None:
     model = load_tiny(architecture).model
     codec = BlockCodec.of(model, 64)
     assert codec is not None
-    windowed = Kind.WINDOW in codec.layout.kinds
+    windowed = LayerKind.WINDOW in codec.layout.kinds
     assert codec.layout.block_size == (16 if windowed else 64)
     assert codec.layout.window == (16 if windowed else 0)
 
@@ -396,7 +396,7 @@ def test_members_of_a_cache_list_are_padded_and_kept_like_others() -> None:
     cache_ops.keep_rows(batch, [2, 0])
     for member in batch[0].caches:
         for index, (seed, length) in enumerate([(7, 5), (5, 3)]):
-            cut = codec_of(member).cut(member, Row(index, length), 0, length)
+            cut = codec_of(member).cut(member, CacheRow(index, length), 0, length)
             assert [plain(a) for a in cut] == [plain(a) for a in token_arrays(seed, 0, length)]
 
 

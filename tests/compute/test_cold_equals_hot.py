@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from omlx_server.core.blocks.block import Checkpoint, Worth
-from omlx_server.core.prefix_cache.eviction import Budget
+from omlx_server.core.prefix_cache.eviction import HotBudget
 from omlx_server.core.request import Miss
 from omlx_server.store.files import Files
 from tests.compute.cold_cache import check_joins, instance, joins, kept, layout
@@ -144,11 +144,11 @@ def test_what_was_evicted_comes_back_beside_strangers(architecture: str, tmp_pat
         hot = kept(drive)
         full = drive.instance.cache.index.nbytes
         for turn in range(2):
-            drive.instance.cache.budget = Budget(0, 0, buffers=0)
+            drive.instance.cache.budget = HotBudget(0, 0, buffers=0)
             drive.answer(f"{turn}-all-out", tokens(turn, 3), 1)
             assert len(drive.instance.cache.index) == 0 and not len(drive.hot)
             room = (1 << 40, 2 * full)[turn]
-            drive.instance.cache.budget = Budget(room, room, lattice_start=32)
+            drive.instance.cache.budget = HotBudget(room, room, lattice_start=32)
             assert drive.cold is not None
             while not turn and drive.cold.report().queued:  # later, some are still to be written
                 drive.instance.tiers.recall()
@@ -172,7 +172,7 @@ def test_in_a_memory_for_one_prompt_many_take_turns(architecture: str, tmp_path:
     with instance(tmp_path / "probe", architecture) as probe:
         probe.answer("x", stories[0], 4)
         one = probe.instance.cache.index.nbytes
-    budget = Budget(3 * one, 3 * one, lattice_start=32)
+    budget = HotBudget(3 * one, 3 * one, lattice_start=32)
     first: dict[int, list[int]] = {}
     with instance(tmp_path / "kv", architecture, budget=budget) as drive:
         for turn in range(3):

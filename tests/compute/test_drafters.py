@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from omlx_server.compute import caches as cache_ops
 from omlx_server.compute.architectures.heads import Headed
 from omlx_server.compute.architectures.pair import Pair
-from omlx_server.compute.codecs.base import Arrays, Cache, Row
+from omlx_server.compute.codecs.base import Arrays, Cache, CacheRow
 from omlx_server.compute.codecs.registry import codec_of
 from omlx_server.compute.drafting.model_drafter import Behind
 from omlx_server.compute.model.pairing import check_can_draft, paired
@@ -158,13 +158,13 @@ def check_heads(rows: LiveRows, number: int, row: LiveRow) -> None:
     before = mx.concatenate([mx.zeros_like(hidden[:, :1]), hidden[:, :-1]], axis=1)
     before[:, mx.array([*row.starts, len(row.prompt) - 1])] = 0
     model.draft(text[:, :count], before, fresh[model.own_caches :])
-    found = kept_of(rows.batch.caches[-1], Row(number, count))
-    expected = kept_of(fresh[-1], Row(0, count))
+    found = kept_of(rows.batch.caches[-1], CacheRow(number, count))
+    expected = kept_of(fresh[-1], CacheRow(0, count))
     for mine, theirs in zip(found, expected, strict=True):
         assert mx.allclose(mine, theirs, atol=1e-4)
 
 
-def kept_of(cache: Cache, row: Row) -> Arrays:
+def kept_of(cache: Cache, row: CacheRow) -> Arrays:
     """All keys and values of a row."""
     return codec_of(cache).cut(cache, row, 0, row.length)
 

@@ -12,7 +12,7 @@ from jsonschema import Draft202012Validator
 
 from omlx_server.compute.model.loader import LoadedModel, load
 from omlx_server.core.request import Constraint, FinishReason
-from omlx_server.core.scheduler.limits import Limits
+from omlx_server.core.scheduler.limits import SchedulerLimits
 from omlx_server.models.bundled import starter
 from omlx_server.models.catalogue import STARTER
 from omlx_server.settings import Settings
@@ -25,7 +25,7 @@ from tests.compute.oracle import greedy
 
 pytestmark = pytest.mark.usefixtures("either_order")
 
-LIMITS = Limits(max_batch_size=8, prefill_chunk_tokens=64, max_batched_tokens=256)
+LIMITS = SchedulerLimits(max_batch_size=8, prefill_chunk_tokens=64, max_batched_tokens=256)
 PROMPT = "The weather in Paris as JSON:"
 SCHEMAS: list[dict[str, Any]] = [
     {

@@ -7,8 +7,8 @@ from omlx_server.compute.codecs.registry import codec_of, leaves
 from omlx_server.compute.kv.schemes.base import Scheme
 from omlx_server.compute.model.loader import LoadedModel
 from omlx_server.core.memory.kv import GROWTH
-from omlx_server.core.prefix_cache.eviction import Budget
-from omlx_server.core.scheduler.limits import Limits
+from omlx_server.core.prefix_cache.eviction import HotBudget
+from omlx_server.core.scheduler.limits import SchedulerLimits
 from tests.compute.drive import Drive, sampling
 from tests.compute.held import active
 from tests.compute.kv.models import quantised
@@ -20,8 +20,8 @@ pytestmark = pytest.mark.usefixtures("either_order")
 ARCHITECTURES = ("llama", "qwen3", "gemma3_text", "gpt_oss", "qwen3_next", "deepseek_v3", "lfm2")
 every_architecture = pytest.mark.parametrize("architecture", ARCHITECTURES)
 PROMPT, ROWS = 3000, 6
-LIMITS = Limits(max_batch_size=8, prefill_chunk_tokens=512, max_batched_tokens=2048)
-FEW_CHECKPOINTS = Budget(1 << 40, 1 << 40, lattice_start=4096)
+LIMITS = SchedulerLimits(max_batch_size=8, prefill_chunk_tokens=512, max_batched_tokens=2048)
+FEW_CHECKPOINTS = HotBudget(1 << 40, 1 << 40, lattice_start=4096)
 SMALL = 64_000  # tokens, logits, the state of sampling
 
 

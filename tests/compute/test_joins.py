@@ -10,18 +10,18 @@ from omlx_server.compute import caches as cache_ops
 from omlx_server.compute.batch import LiveBatch
 from omlx_server.compute.hardware import device, device_policy
 from omlx_server.compute.hardware.device_policy import DevicePolicy
-from omlx_server.compute.planning.probe import Bench
+from omlx_server.compute.planning.probe import ForwardProbe
 from omlx_server.compute.prefill import Prefiller
 from omlx_server.compute.prefilled import Prefilled
-from omlx_server.core.memory.estimate import Coefficients, Planner, Prefills
-from omlx_server.core.memory.shape import Decode, Prefill, StepShape
+from omlx_server.core.memory.estimate import Coefficients, Planner, PrefillFactors
+from omlx_server.core.memory.shape import Decode, PrefillShape, StepShape
 from omlx_server.core.step import Chunk
 from tests.compute.held import MODELS, held, planned
 from tests.tiny_models import load_tiny
 
 LONG, SHORT, CHUNK = 4000, 100, 256
 # The least that probes can make of any model.
-_NOTHING = Prefills((0.0,) * 2, (0.0,) * 5)
+_NOTHING = PrefillFactors((0.0,) * 2, (0.0,) * 5)
 LEAST = Coefficients(_NOTHING, _NOTHING, (0.0,) * 3, (0.0,) * 4, copies=(1.0, 0.0))
 
 
@@ -52,35 +52,35 @@ def leaving(batch: LiveBatch, first: int, stop: int, longest: int = LONG) -> Cha
     return Change(batch, step, lambda: batch.drop(gone))
 
 
-def several_join(bench: Bench) -> Change:
+def several_join(bench: ForwardProbe) -> Change:
     return joining(bench.batch(4, LONG), bench.arrivals(4, 8, LONG), 8)
 
 
-def a_second_joins(bench: Bench) -> Change:
+def a_second_joins(bench: ForwardProbe) -> Change:
     return joining(bench.batch(1, LONG), bench.arrivals(1, 2, LONG), 2)
 
 
-def all_join_at_once(bench: Bench) -> Change:
+def all_join_at_once(bench: ForwardProbe) -> Change:
     return joining(bench.batch(0, 0), bench.arrivals(0, 8, LONG), 8)
 
 
-def choices_of_one_prompt_join(bench: Bench) -> Change:
+def choices_of_one_prompt_join(bench: ForwardProbe) -> Change:
     joins = tuple(row.joins[0] for row in bench.arrivals(0, 8, 1))
     [prompt] = bench.arrivals(0, 1, LONG)
     return joining(bench.batch(0, 0), [Prefilled(joins, prompt.caches, solo=True)], 8)
 
 
-def a_short_one_joins_full_buffers(bench: Bench) -> Change:
+def a_short_one_joins_full_buffers(bench: ForwardProbe) -> Change:
     batch = bench.batch(0, 0)
     batch.join(bench.arrivals(0, 7, LONG))
     return joining(batch, bench.arrivals(7, 8, SHORT), 8)
 
 
-def a_long_one_joins_short_ones(bench: Bench) -> Change:
+def a_long_one_joins_short_ones(bench: ForwardProbe) -> Change:
     return joining(bench.batch(7, SHORT), bench.arrivals(7, 8, LONG), 8)
 
 
-def a_group_joins(bench: Bench) -> Change:
+def a_group_joins(bench: ForwardProbe) -> Change:
     """Its caches were read together, and come as a batch."""
     start = LONG - CHUNK
     prefiller, chunks = Prefiller(bench.model, batchable=True), []
@@ -91,18 +91,18 @@ def a_group_joins(bench: Bench) -> Change:
     group = prefiller.run(chunks)
     assert group is not None
     alone = joining(bench.batch(4, LONG), [group], 8)
-    return replace(alone, step=StepShape(alone.step.decode, (Prefill(4, CHUNK, start),)))
+    return replace(alone, step=StepShape(alone.step.decode, (PrefillShape(4, CHUNK, start),)))
 
 
-def one_leaves(bench: Bench) -> Change:
+def one_leaves(bench: ForwardProbe) -> Change:
     return leaving(bench.batch(8, LONG), 7, 8)
 
 
-def most_leave(bench: Bench) -> Change:
+def most_leave(bench: ForwardProbe) -> Change:
     return leaving(bench.batch(8, LONG), 1, 8)
 
 
-def the_longest_leaves(bench: Bench) -> Change:
+def the_longest_leaves(bench: ForwardProbe) -> Change:
     batch = bench.batch(7, SHORT)
     batch.join(bench.arrivals(7, 8, LONG))
     batch.decode().to_host()
@@ -125,9 +125,11 @@ CHANGES = (
 
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)
-def test_a_layer_more_than_lives_is_enough(name: str, change: Callable[[Bench], Change]) -> None:
+def test_a_layer_more_than_lives_is_enough(
+    name: str, change: Callable[[ForwardProbe], Change]
+) -> None:
     loaded, known = planned(name)
-    planner, bench = Planner(known.model, LEAST), Bench(loaded)
+    planner, bench = Planner(known.model, LEAST), ForwardProbe(loaded)
     nothing = bench.measured(lambda: None).before
     made = change(bench)
     peak = bench.measured(made.run)
@@ -139,7 +141,7 @@ def test_a_layer_more_than_lives_is_enough(name: str, change: Callable[[Bench], 
 
 def test_a_group_widens_the_rings_of_all_until_they_decode() -> None:
     loaded, planner = planned("gemma3_text")
-    made = a_group_joins(Bench(loaded))
+    made = a_group_joins(ForwardProbe(loaded))
     made.run()
     decode, prefill = made.step.decode, made.step.prefills[0]
     assert decode is not None
@@ -167,7 +169,7 @@ def test_few_are_waited_for(
     has 60 arrays. Beside the host two parts are under way, and those before are waited for."""
     policy = replace(policy, copied_at_once=at_once)
     monkeypatch.setattr(device_policy, "current", lambda: policy)
-    bench = Bench(load_tiny("llama", num_hidden_layers=8))
+    bench = ForwardProbe(load_tiny("llama", num_hidden_layers=8))
     made = joining(bench.batch(4, SHORT), bench.arrivals(4, 5, SHORT), 5)
     waited, wait_for = list[object](), device.wait_for
 

@@ -11,10 +11,10 @@ import pytest
 
 from omlx_server.compute import caches as cache_ops
 from omlx_server.compute.caches import Caches
-from omlx_server.compute.codecs.base import Row
+from omlx_server.compute.codecs.base import CacheRow
 from omlx_server.compute.model.pairing import paired
 from omlx_server.compute.prefill import Prefiller
-from omlx_server.core.prefix_cache.eviction import Budget
+from omlx_server.core.prefix_cache.eviction import HotBudget
 from omlx_server.core.request import RequestId
 from omlx_server.core.speculation.methods import Mode
 from omlx_server.core.step import Chunk, Join, SequenceId
@@ -154,7 +154,7 @@ def test_what_a_failed_forward_has_written_to_is_lost(members: int, *, later: bo
     assert codec is not None
     caches = cache_ops.new_caches(model)
     model(mx.array([[1] * 16]), cache=caches)
-    block = codec.cut_block(caches, Row(0, 16), 0, SIZE)
+    block = codec.cut_block(caches, CacheRow(0, 16), 0, SIZE)
     prefiller = Prefiller(model, batchable=True)
     ids = [SequenceId(RequestId(name), 0) for name in "ab"[:members]]
     if later:
@@ -176,7 +176,7 @@ def test_what_a_failed_forward_has_written_to_is_lost(members: int, *, later: bo
 def test_what_a_lost_step_takes_does_not_go_to_the_cold_tier(tmp_path: Path) -> None:
     """The blocks that only rows have kept are evicted when these end, and lost with them."""
     cold = open_tier(tmp_path)
-    prompt, narrow = tokens("lost", 64), Budget(1 << 13, 0)
+    prompt, narrow = tokens("lost", 64), HotBudget(1 << 13, 0)
     drive = Drive(tiny("llama"), LIMITS, SIZE, narrow, codec=Referring, cold=cold)
     drive.add("a", prompt, sampling(30))
     while len(drive.answers.get("a/0", ())) < 9:

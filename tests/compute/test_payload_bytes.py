@@ -11,12 +11,12 @@ import pytest
 from mlx_lm.models.cache import ArraysCache
 
 from omlx_server.compute import caches as cache_ops
-from omlx_server.compute.codecs.base import Row
+from omlx_server.compute.codecs.base import CacheRow
 from omlx_server.compute.codecs.registry import leaves
 from omlx_server.compute.payload import PAYLOAD_VERSION, BlockCodec, Payload
 from omlx_server.compute.payload_bytes import pack, unpack
 from omlx_server.core.blocks.keys import root_key
-from omlx_server.core.blocks.record import Packed, Record, Tensor
+from omlx_server.core.blocks.record import PackedArrays, Record, RecordTensor
 from omlx_server.store.block_file import decode, encode
 from tests.arrays import plain
 from tests.compute.payloads import raw, same
@@ -64,14 +64,17 @@ def test_other_bytes_of_a_block_are_another_version(architecture: str) -> None:
             leaf.cache = [keys[0, :, :3] + slot for slot in range(len(leaf.cache))]
         else:
             leaf.update_and_fetch(keys, keys + 500)
-    cut = [codec.cut_block(caches, Row(0, 12), 4, 12), codec.cut_checkpoint(caches, Row(0, 12))]
+    cut = [
+        codec.cut_block(caches, CacheRow(0, 12), 4, 12),
+        codec.cut_checkpoint(caches, CacheRow(0, 12)),
+    ]
     tensors = [tensor for payload in cut for tensor in pack(payload).tensors]
     digest = sha256(b"".join(bytes(tensor.data) for tensor in tensors)).hexdigest()[:16]
     assert digest == FORMATS[PAYLOAD_VERSION][architecture]
     assert codec.layout.format.startswith(f"v{PAYLOAD_VERSION}:")
 
 
-def through_a_file(packed: Packed) -> Packed:
+def through_a_file(packed: PackedArrays) -> PackedArrays:
     parts = encode(RECORD, packed, b"s" * 32)
     return decode(b"".join(parts), b"s" * 32, None)[1]
 
@@ -109,9 +112,9 @@ def test_what_a_model_remembers_comes_back(architecture: str) -> None:
     caches = cache_ops.new_caches(model)
     mx.eval(model(mx.arange(12)[None], cache=caches))
     for payload in (
-        codec.cut_block(caches, Row(0, 12), 0, 8),
-        codec.cut_block(caches, Row(0, 12), 8, 12),
-        codec.cut_checkpoint(caches, Row(0, 12)),
+        codec.cut_block(caches, CacheRow(0, 12), 0, 8),
+        codec.cut_block(caches, CacheRow(0, 12), 8, 12),
+        codec.cut_checkpoint(caches, CacheRow(0, 12)),
     ):
         assert same(unpack(through_a_file(pack(payload))), payload)
 
@@ -135,7 +138,7 @@ def test_packing_copies_nothing(name: str) -> None:
 
 def test_unpacked_arrays_own_their_memory() -> None:
     data = bytearray(b"\1" * 4096)
-    packed = Packed((Tensor("U8", (4096,), memoryview(data)),), (((0, 0),),))
+    packed = PackedArrays((RecordTensor("U8", (4096,), memoryview(data)),), (((0, 0),),))
     array = unpack(packed).buffers[0]
     data[:] = b"\2" * 4096
     assert set(plain(array)) == {1}
@@ -180,9 +183,9 @@ def test_a_place_outside_of_the_arrays_is_refused(place: tuple[int, int]) -> Non
 @pytest.mark.parametrize("shape", [(4,), (2, 3, 2), (7,)])
 def test_bytes_that_are_not_of_their_shape_are_refused(shape: tuple[int, ...]) -> None:
     with pytest.raises(ValueError, match=r"reshape|size"):
-        unpack(Packed((Tensor("F32", shape, bytes(24)),), ()))
+        unpack(PackedArrays((RecordTensor("F32", shape, bytes(24)),), ()))
 
 
 def test_a_dtype_that_is_not_known_is_refused() -> None:
     with pytest.raises(ValueError, match="F64"):
-        unpack(Packed((Tensor("F64", (3,), bytes(24)),), ()))
+        unpack(PackedArrays((RecordTensor("F64", (3,), bytes(24)),), ()))

@@ -9,14 +9,14 @@ import mlx.core as mx
 import pytest
 
 from omlx_server.compute import caches as cache_ops
-from omlx_server.compute.codecs.base import Row
+from omlx_server.compute.codecs.base import CacheRow
 from omlx_server.compute.payload import BlockCodec, Payload
-from omlx_server.core.blocks.record import Packed, Part, Record
-from omlx_server.core.prefix_cache.eviction import Budget
+from omlx_server.core.blocks.record import PackedArrays, Record, RecordKind
+from omlx_server.core.prefix_cache.eviction import HotBudget
 from omlx_server.engine.client import archives
 from omlx_server.engine.client.archives import packed_blocks
 from omlx_server.engine.model_instance import ModelInstance
-from omlx_server.store.archives.archive import About
+from omlx_server.store.archives.archive import ArchiveOrigin
 from tests.compute.cold_cache import instance, kept, layout
 from tests.compute.drive import ROOMY, Drive, sampling
 from tests.compute.oracle import is_greedy
@@ -44,7 +44,7 @@ LENGTHS = (TOLD, 48, 41, 21)
 NAME = "all of its weights"
 
 
-def fresh(architecture: str, budget: Budget = ROOMY) -> Drive:
+def fresh(architecture: str, budget: HotBudget = ROOMY) -> Drive:
     return Drive(tiny(architecture), LIMITS, SIZE, budget)
 
 
@@ -56,7 +56,9 @@ def teller(architecture: str) -> Drive:
     return drive
 
 
-def held_of(drive: Drive, prefix: Sequence[int], salt: bytes = b"") -> list[tuple[Record, Packed]]:
+def held_of(
+    drive: Drive, prefix: Sequence[int], salt: bytes = b""
+) -> list[tuple[Record, PackedArrays]]:
     """What an instance holds of a prefix, as an export finds it."""
     cache = drive.instance.cache
     handle = cache.enter(tuple(prefix), salt, ())
@@ -68,7 +70,7 @@ def held_of(drive: Drive, prefix: Sequence[int], salt: bytes = b"") -> list[tupl
 
 
 def export(drive: Drive, prefix: Sequence[int], salt: bytes = b"") -> bytes:
-    about = About(NAME, "a model", SIZE, 1_700_000_000)
+    about = ArchiveOrigin(NAME, "a model", SIZE, 1_700_000_000)
     parts = archives._parts(about, held_of(drive, prefix, salt))
     return b"".join(parts)
 
@@ -80,9 +82,9 @@ def take_in(instance: ModelInstance, data: bytes, salt: bytes = b"") -> int:
     return archives._adopt_all(instance, blocks=archives._rerooted(found, about.root, root, space))
 
 
-def reserved(held: Sequence[tuple[Record, Packed]], *, checkpointed: bool) -> int:
+def reserved(held: Sequence[tuple[Record, PackedArrays]], *, checkpointed: bool) -> int:
     """Up to where a prompt can be restored with these."""
-    part = Part.CHECKPOINT if checkpointed else Part.BLOCK
+    part = RecordKind.CHECKPOINT if checkpointed else RecordKind.BLOCK
     return max((record.stop for record, _ in held if record.part is part), default=0)
 
 
@@ -106,7 +108,7 @@ def test_another_instance_goes_on_where_the_first_one_was(architecture: str) -> 
     for length in LENGTHS:
         prefix = story(architecture, PROMPT).told[:length]
         data, held = export(one, prefix), held_of(one, prefix)
-        sizes = {p.nbytes / len(r.tokens) for r, p in held if r.part is Part.BLOCK}
+        sizes = {p.nbytes / len(r.tokens) for r, p in held if r.part is RecordKind.BLOCK}
         assert len(sizes) == 1, "of the last block more than its tokens"
         cached = min(reserved(held, checkpointed=checkpointed), length - 1)
         assert checkpointed or cached == length - 1
@@ -187,7 +189,7 @@ def test_an_archive_larger_than_the_memory_is_taken_in_as_far_as_it_goes(archite
     full = one.instance.cache.index.nbytes
     for share in (0.0, 0.3, 0.7):
         room = int(share * full)
-        two = fresh(architecture, Budget(room, room))
+        two = fresh(architecture, HotBudget(room, room))
         take_in(two.instance, data)
         two.instance.check_invariants()
         assert two.instance.cache.index.nbytes <= room
@@ -227,7 +229,7 @@ def test_the_first_tokens_of_a_block_are_those_of_a_shorter_one(architecture: st
     sequence, at = tokens(architecture, 40), 0
     for stop in (8, 21, 40):
         model(mx.array([sequence[at:stop]]), cache=caches)
-        row, start = Row(0, stop), stop - SIZE
+        row, start = CacheRow(0, stop), stop - SIZE
         whole = codec.cut_block(caches, row, start, stop)
         assert whole.first(SIZE) is whole
         for count in range(1, SIZE):

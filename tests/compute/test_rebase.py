@@ -5,7 +5,7 @@ import pytest
 
 from omlx_server.compute import caches as cache_ops
 from omlx_server.compute.caches import Caches
-from omlx_server.compute.codecs.base import Row
+from omlx_server.compute.codecs.base import CacheRow
 from omlx_server.compute.payload import BlockCodec, Payload
 from tests.compute.payloads import same
 from tests.compute.warm_runs import tiny, tokens
@@ -27,7 +27,7 @@ def computed(codec: BlockCodec) -> tuple[Caches, list[Payload]]:
     tiny("llama").model(mx.array([tokens("rebase", STOP)]), cache=caches)
     cache_ops.evaluate(caches, wait=True)
     stops = [*range(SIZE, STOP, SIZE), STOP]
-    row = Row(0, STOP)
+    row = CacheRow(0, STOP)
     return caches, [
         codec.cut_block(caches, row, stop - 1 - (stop - 1) % SIZE, stop) for stop in stops
     ]
@@ -91,8 +91,8 @@ def test_a_block_that_begins_in_what_is_shared_is_a_copy(codec: BlockCodec) -> N
     caches, blocks = computed(codec)
     restored = codec.join(blocks, None, STOP)
     assert restored[0].first == 56
-    again = codec.cut_block(restored, Row(0, STOP), 48, 56)
+    again = codec.cut_block(restored, CacheRow(0, STOP), 48, 56)
     assert again.segment is None and same(again, blocks[6])
-    tail = codec.cut_block(restored, Row(0, STOP), 56, STOP)
+    tail = codec.cut_block(restored, CacheRow(0, STOP), 56, STOP)
     assert strips_of(tail) == own_strips(restored) and same(tail, blocks[7])
     assert strips_of(blocks[7]) == own_strips(caches)

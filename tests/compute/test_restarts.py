@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from omlx_server.core.prefix_cache.eviction import Budget
+from omlx_server.core.prefix_cache.eviction import HotBudget
 from omlx_server.core.request import Miss
 from tests.compute.cold_cache import instance
 from tests.compute.drive import ROOMY, Drive, sampling
@@ -12,7 +12,7 @@ from tests.compute.held import active
 from tests.compute.warm_runs import tokens
 from tests.tiny_models import CONFIGS
 
-NOTHING = Budget(nbytes=0, checkpoint_bytes=0, lattice_start=32)
+NOTHING = HotBudget(nbytes=0, checkpoint_bytes=0, lattice_start=32)
 TURNS, NEW, ANSWER = 3, 30, 5
 BEFORE_THE_LAST = 1
 LONG = 600
@@ -36,7 +36,7 @@ def test_all_that_was_cached_is_cached_after_a_restart(architecture: str, tmp_pa
         before = drive.admitted["before"].cached
         held = drive.instance.cache.index.nbytes
     assert before >= len(told) - NEW
-    for hot in (NOTHING, Budget(held, held, lattice_start=32), ROOMY):
+    for hot in (NOTHING, HotBudget(held, held, lattice_start=32), ROOMY):
         with instance(tmp_path, architecture, budget=hot) as again:
             again.answer("after", told, 1)
             assert again.admitted["after"].cached >= 0.95 * before

@@ -9,7 +9,7 @@ from typing import Any
 import mlx.core as mx
 import pytest
 
-from omlx_server.compute.sampler import Row, Sampled, sample
+from omlx_server.compute.sampler import Sampled, SamplingRow, sample
 from omlx_server.core.request import RequestId, SamplingParams
 from omlx_server.core.step import Join, SequenceId
 from tests.arrays import plain
@@ -18,9 +18,11 @@ VOCAB = 40
 GENERATOR: Any = mx.random.state
 
 
-def row(name: str = "r", context: Sequence[int] = (1, 2, 3), prompt: int = 3, **params: Any) -> Row:
+def row(
+    name: str = "r", context: Sequence[int] = (1, 2, 3), prompt: int = 3, **params: Any
+) -> SamplingRow:
     base = SamplingParams(max_tokens=50, **params)
-    return Row.of(Join(SequenceId(RequestId(name), 0), tuple(context), prompt, base), VOCAB)
+    return SamplingRow.of(Join(SequenceId(RequestId(name), 0), tuple(context), prompt, base), VOCAB)
 
 
 def random_logits(seed: int, rows: int = 1) -> mx.array:
@@ -141,7 +143,7 @@ def test_penalties_are_those_of_the_formulas() -> None:
     for token in range(VOCAB):
         biased = mx.array([x if i in (token, 5) else -1e9 for i, x in enumerate(expected)])
         raw = mx.array([plain(logits[0, i]) if i in (token, 5) else -1e9 for i in range(VOCAB)])
-        fresh = Row.of(Join(probe.id, (*prompt, *output), 3, probe.sampling), VOCAB)
+        fresh = SamplingRow.of(Join(probe.id, (*prompt, *output), 3, probe.sampling), VOCAB)
         assert tokens_of(sample(raw[None], [fresh]))[0] == plain(mx.argmax(biased))
 
 
@@ -209,7 +211,8 @@ def test_a_kept_result_pins_no_row_of_logits() -> None:
     vocab = 200_000
     params = SamplingParams(max_tokens=5, temperature=0, top_logprobs=20)
     wide = [
-        Row.of(Join(SequenceId(RequestId(f"{i}"), 0), (1, 2), 2, params), vocab) for i in range(8)
+        SamplingRow.of(Join(SequenceId(RequestId(f"{i}"), 0), (1, 2), 2, params), vocab)
+        for i in range(8)
     ]
     kept = []
     before = mx.get_active_memory()

@@ -15,8 +15,8 @@ from omlx_server.compute.drafting.model_drafter import ModelDrafter
 from omlx_server.compute.kv.schemes.base import Scheme
 from omlx_server.compute.model.loader import LoadedModel
 from omlx_server.compute.model.pairing import paired
-from omlx_server.compute.sampler import Row
-from omlx_server.core.scheduler.limits import Limits
+from omlx_server.compute.sampler import SamplingRow
+from omlx_server.core.scheduler.limits import SchedulerLimits
 from omlx_server.core.speculation.methods import Mode
 from tests.compute.all_kinds import BLOCK, run
 from tests.compute.drive import LIMITS, Drive, sampling
@@ -94,7 +94,11 @@ def half_right(
     draft = drafter.draft
 
     def known(
-        self: Drafter, newest: mx.array, rows: Sequence[Row], counts: Sequence[int], caches: Caches
+        self: Drafter,
+        newest: mx.array,
+        rows: Sequence[SamplingRow],
+        counts: Sequence[int],
+        caches: Caches,
     ) -> Drafted:
         found = []
         for row, count in zip(rows, counts, strict=True):
@@ -123,7 +127,7 @@ def test_so_they_are_to_one_token_with_heads(monkeypatch: pytest.MonkeyPatch) ->
     assert of_one_token(loaded, "heads") == expected
 
 
-def check(loaded: LoadedModel, seed: int, limits: Limits = LIMITS) -> None:
+def check(loaded: LoadedModel, seed: int, limits: SchedulerLimits = LIMITS) -> None:
     drafted, plain = (run(loaded, seed, limits) for limits in (limits, WITHOUT))
     assert of_requests(drafted.answers) == of_requests(plain.answers)
     assert of_requests(drafted.ends) == of_requests(plain.ends)

@@ -16,18 +16,18 @@ from mlx_lm.models import cache as mlx_lm_cache
 
 from omlx_server.compute import caches as cache_ops
 from omlx_server.compute.caches import Caches
-from omlx_server.compute.codecs.base import Cache, Row
+from omlx_server.compute.codecs.base import Cache, CacheRow
 from omlx_server.compute.codecs.kv import KVCodec
 from omlx_server.compute.codecs.registry import BY_CLASS
 from omlx_server.compute.payload import BlockCodec, Payload
 from omlx_server.compute.planning.filled import layers_of
 from omlx_server.compute.row_ends import verifies_drafts
 from omlx_server.core.blocks.block import PayloadId
-from omlx_server.core.blocks.cache_layout import Kind
+from omlx_server.core.blocks.cache_layout import LayerKind
 from omlx_server.core.memory.kv import LayerKv
-from omlx_server.core.prefix_cache.eviction import Budget
+from omlx_server.core.prefix_cache.eviction import HotBudget
 from omlx_server.core.request import FinishReason, Miss
-from omlx_server.core.scheduler.limits import Limits
+from omlx_server.core.scheduler.limits import SchedulerLimits
 from omlx_server.core.speculation.verifies import Verifies
 from tests.arrays import plain
 from tests.compute.drive import ROOMY, Drive, sampling
@@ -95,7 +95,7 @@ def test_evictions_in_any_order_change_no_answer(architecture: str) -> None:
         for block in blocks:
             drive.instance.cache.index.touch(block)
         room = int(full * rng.choice([0, 0.2, 0.5, 0.9]))
-        drive.instance.cache.budget = Budget(room, room // 2, lattice_start=16)
+        drive.instance.cache.budget = HotBudget(room, room // 2, lattice_start=16)
         lengths = rng.sample(range(1, len(told.told) + 1), 6)
         check_prefixes(drive, told, lengths, rng, f"{turn}-")
         assert drive.instance.cache.index.nbytes <= room
@@ -136,7 +136,7 @@ def test_logits_after_a_restore_are_those_of_the_cold_run(
     for stop in stops:
         if stop == length:
             break
-        wrapped = stop > PREFILLED and Kind.WINDOW in codec.layout.kinds
+        wrapped = stop > PREFILLED and LayerKind.WINDOW in codec.layout.kinds
         on_grid = (stop % GRID == 0 or stop >= PREFILLED) and not wrapped
         width = (GRID if stop < PREFILLED else 1) if on_grid else 5
         following = sequence[stop : stop + width]
@@ -157,7 +157,7 @@ class FutureStates(BlockCodec):
 
     _newest: Payload
 
-    def cut_checkpoint(self, caches: Caches, row: Row) -> Payload:
+    def cut_checkpoint(self, caches: Caches, row: CacheRow) -> Payload:
         self._newest = super().cut_checkpoint(caches, row)
         return self._newest
 
@@ -234,7 +234,7 @@ def test_from_the_third_request_on_a_hybrid_computes_its_own_tokens_only(
     state = (
         probe.instance.cache.index.checkpoint_bytes // probe.instance.cache.index.checkpoint_count
     )
-    budget = Budget(1 << 40, checkpoint_bytes=8 * state, lattice_start=64)
+    budget = HotBudget(1 << 40, checkpoint_bytes=8 * state, lattice_start=64)
     drive = Drive(tiny(architecture), LIMITS, block_size, budget)
     for number in range(9):
         prompt = [*prefix, number, *tokens(number, own - 1)]
@@ -250,7 +250,7 @@ def test_from_the_third_request_on_a_hybrid_computes_its_own_tokens_only(
 def test_a_long_shared_prefix_of_a_hybrid_is_found_whatever_the_split(
     shared: int, own: int
 ) -> None:
-    limits = Limits(max_batch_size=8, prefill_chunk_tokens=512, max_batched_tokens=2048)
+    limits = SchedulerLimits(max_batch_size=8, prefill_chunk_tokens=512, max_batched_tokens=2048)
     drive = Drive(tiny("qwen3_next"), limits, 64, replace(ROOMY, lattice_start=512))
     prefix = tokens("system", shared)
     for number in range(4):
@@ -418,7 +418,7 @@ def test_another_format_is_another_namespace() -> None:
         if codec is not None
     ]
     assert len({layout.format for layout in layouts}) == 2
-    assert all(layout.kinds == {Kind.DELTA, Kind.WINDOW} for layout in layouts)
+    assert all(layout.kinds == {LayerKind.DELTA, LayerKind.WINDOW} for layout in layouts)
 
 
 class OddCache(mlx_lm_cache.KVCache):  # type: ignore[misc]

@@ -10,10 +10,10 @@ import mlx.nn as nn
 
 from omlx_server.compute import caches as cache_ops
 from omlx_server.compute.caches import Caches
-from omlx_server.compute.codecs.base import Row
+from omlx_server.compute.codecs.base import CacheRow
 from omlx_server.compute.model.loader import LoadedModel
 from omlx_server.compute.payload import BlockCodec, Payload
-from omlx_server.core.scheduler.limits import Limits
+from omlx_server.core.scheduler.limits import SchedulerLimits
 from tests.compute.drive import Drive, sampling
 from tests.compute.oracle import greedy, is_greedy
 from tests.tiny_models import VOCAB, load_tiny
@@ -21,7 +21,7 @@ from tests.tiny_models import VOCAB, load_tiny
 PROMPT = 37
 ANSWER = 28
 AHEAD = 20
-LIMITS = Limits(max_batch_size=8, prefill_chunk_tokens=32, max_batched_tokens=64)
+LIMITS = SchedulerLimits(max_batch_size=8, prefill_chunk_tokens=32, max_batched_tokens=64)
 HYBRIDS = (
     "qwen3_next",
     "qwen3_5",
@@ -112,14 +112,14 @@ def cold_run(model: nn.Module, codec: BlockCodec, sequence: Sequence[int]) -> Co
     logits, blocks, states, at = [], list[Payload](), {}, 0
     for stop in grid:
         logits.append(model(mx.array([sequence[at:stop]]), cache=caches)[0])
-        row = Row(0, stop)
+        row = CacheRow(0, stop)
         for end in range((at // size + 1) * size, stop + 1, size):
             blocks.append(codec.cut_block(caches, row, end - size, end))
         states[stop] = codec.cut_checkpoint(caches, row)
         mx.eval(logits[-1], [b.buffers for b in blocks], states[stop].buffers)
         at = stop
     rest = at - at % size
-    blocks.append(codec.cut_block(caches, Row(0, at), rest, at))
+    blocks.append(codec.cut_block(caches, CacheRow(0, at), rest, at))
     return Cold(mx.concatenate(logits), blocks, states)
 
 

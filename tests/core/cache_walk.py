@@ -4,9 +4,9 @@ import random
 from dataclasses import dataclass, field
 
 from omlx_server.core.blocks.block import Block, PayloadId, Size, Worth
-from omlx_server.core.blocks.cache_layout import CacheLayout, Kind
+from omlx_server.core.blocks.cache_layout import CacheLayout, LayerKind
 from omlx_server.core.blocks.lookup import Lookup, PrefixHandle
-from omlx_server.core.prefix_cache.eviction import Budget
+from omlx_server.core.prefix_cache.eviction import HotBudget
 from omlx_server.core.prefix_cache.prefix_cache import PrefixCache
 from tests.core.places import place
 
@@ -46,7 +46,11 @@ class Walk:
 
     def __init__(self, seed: int) -> None:
         self.rng = random.Random(seed)
-        kinds = [{Kind.DELTA}, {Kind.DELTA, Kind.WINDOW}, {Kind.DELTA, Kind.CHECKPOINT}]
+        kinds = [
+            {LayerKind.DELTA},
+            {LayerKind.DELTA, LayerKind.WINDOW},
+            {LayerKind.DELTA, LayerKind.CHECKPOINT},
+        ]
         layout = CacheLayout(frozenset(kinds[seed % 3]), BLOCK, window=4)
         self.cache = PrefixCache(layout, "model", self._budget())
         self.kept: dict[PayloadId, Kept] = {}
@@ -261,9 +265,9 @@ class Walk:
                 return sequence[: self.rng.randrange(len(sequence) + 1)] + fresh[:6]
         return fresh
 
-    def _budget(self) -> Budget:
+    def _budget(self) -> HotBudget:
         room = self.rng.choice([0, 100, 300, 1000, 2000])
-        return Budget(
+        return HotBudget(
             nbytes=room,
             checkpoint_bytes=self.rng.choice([0, room // 4, room]),
             buffers=self.rng.choice([5, 40, 1000]),

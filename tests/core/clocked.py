@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from omlx_server.core.blocks.cache_layout import CacheLayout
-from omlx_server.core.prefix_cache.eviction import Budget
+from omlx_server.core.prefix_cache.eviction import HotBudget
 from omlx_server.core.request import Request, RequestId, TokenEvent
-from omlx_server.core.scheduler.limits import Limits
+from omlx_server.core.scheduler.limits import SchedulerLimits
 from omlx_server.core.step import Chunk, SequenceId, Step
 from tests.core.simulator import KV, ROOMY, Device, Done, Made, Run
 
@@ -60,11 +60,11 @@ class Clocked(Run):
 
     def __init__(
         self,
-        limits: Limits,
+        limits: SchedulerLimits,
         pace: Pace | None = None,
         layout: CacheLayout | None = None,
         memory: int | None = None,
-        budget: Budget | None = None,
+        budget: HotBudget | None = None,
     ) -> None:
         super().__init__(limits, layout, budget or ROOMY, memory)
         self._timed = self.device = _Timed(limits, layout or KV, pace=pace or Pace())

@@ -2,21 +2,21 @@
 
 from dataclasses import dataclass, replace
 
-from omlx_server.core.blocks.cache_layout import CacheLayout, Kind
+from omlx_server.core.blocks.cache_layout import CacheLayout, LayerKind
 from omlx_server.core.blocks.keys import BlockKey, chain
-from omlx_server.core.blocks.record import Part, Record
+from omlx_server.core.blocks.record import Record, RecordKind
 from omlx_server.core.cold.index import ColdEntry, ColdIndex
-from omlx_server.core.prefix_cache.eviction import Budget
+from omlx_server.core.prefix_cache.eviction import HotBudget
 from omlx_server.core.prefix_cache.prefix_cache import PrefixCache
 from omlx_server.core.request import Miss
 from tests.core.cache_walk import BLOCK, Kept, Prefill, Tokens, Walk
 
 GAIN = 16  # what saves less is not read
 LAYOUTS = [
-    frozenset({Kind.DELTA}),
-    frozenset({Kind.DELTA, Kind.WINDOW}),
-    frozenset({Kind.DELTA, Kind.CHECKPOINT}),
-    frozenset({Kind.CHECKPOINT}),
+    frozenset({LayerKind.DELTA}),
+    frozenset({LayerKind.DELTA, LayerKind.WINDOW}),
+    frozenset({LayerKind.DELTA, LayerKind.CHECKPOINT}),
+    frozenset({LayerKind.CHECKPOINT}),
 ]
 FAILURES = ("timeout", "damaged", "gone")
 
@@ -220,7 +220,7 @@ class ColdWalk(Walk):
         """It says where the payload belongs, and no more."""
         assert record.namespace == self.cache.namespace
         assert kept.path[record.start :] == record.tokens
-        assert (record.part is Part.CHECKPOINT) == kept.state
+        assert (record.part is RecordKind.CHECKPOINT) == kept.state
         assert record.parent == self._parent(kept.salt, kept.path, record.start)
 
     def _delete(self, gone: list[ColdEntry]) -> None:
@@ -318,7 +318,7 @@ class ColdWalk(Walk):
         states = (
             record.stop
             for record in known
-            if record.part is Part.CHECKPOINT
+            if record.part is RecordKind.CHECKPOINT
             and record.stop <= reach
             and tokens[record.start : record.stop] == record.tokens
             and record.parent == self._parent(salt, tokens, record.start)
@@ -328,7 +328,7 @@ class ColdWalk(Walk):
     def _shared_cold(self, parent: BlockKey, tokens: Tokens) -> list[int]:
         """How much of `tokens` each known block after `parent` begins with."""
         known = [e.record for e in self.cold.entries() if e.record]
-        owns = [r.tokens for r in known if r.parent == parent and r.part is Part.BLOCK]
+        owns = [r.tokens for r in known if r.parent == parent and r.part is RecordKind.BLOCK]
         return [0] + [max(n for n in range(len(own) + 1) if own[:n] == tokens[:n]) for own in owns]
 
     def _key(self, prefill: Prefill, stop: int) -> BlockKey:
@@ -359,9 +359,9 @@ class ColdWalk(Walk):
         own = self.rng.choices((0, 1), k=self.rng.choice([0, 1, 4, 9]))
         return (*stem[: self.rng.randrange(12, len(stem) + 1)], *own)
 
-    def _budget(self) -> Budget:
+    def _budget(self) -> HotBudget:
         room = self.rng.choice([0, 200, 1500, 8000, 8000])
-        return Budget(
+        return HotBudget(
             nbytes=room,
             checkpoint_bytes=self.rng.choice([0, room // 4, room]),
             buffers=self.rng.choice([5, 40, 1000]),

@@ -10,9 +10,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from random import Random
 
-from omlx_server.core.prefix_cache.eviction import Budget
+from omlx_server.core.prefix_cache.eviction import HotBudget
 from omlx_server.core.request import Request, RequestId, SamplingParams
-from omlx_server.core.scheduler.limits import Limits
+from omlx_server.core.scheduler.limits import SchedulerLimits
 from tests.core.clocked import Clocked, Pace
 from tests.core.simulator import KV, VOCAB
 
@@ -79,10 +79,10 @@ class Crowd:
         self,
         rng: Random,
         habits: list[Habit],
-        limits: Limits,
+        limits: SchedulerLimits,
         pace: Pace,
         memory: int | None = None,
-        budget: Budget | None = None,
+        budget: HotBudget | None = None,
         seconds: float = 120.0,
     ) -> None:
         self.run = Clocked(limits, pace, KV, memory, budget)
@@ -226,7 +226,7 @@ def small(seed: int) -> Crowd:
         for habit in rng.choices(HABITS, k=rng.randint(2, 4))
     ]
     rows = rng.choice((1, 2, 4))
-    limits = Limits(
+    limits = SchedulerLimits(
         max_batch_size=rows,
         max_queue=12,
         prefill_chunk_tokens=CHUNK,
@@ -236,7 +236,7 @@ def small(seed: int) -> Crowd:
     pace = Pace(rng.choice((0.01, 0.04)), rng.choice((0.05, 0.2)), rng.choice((0.0, 0.001)))
     memory = rng.choice((None, None, 20_000, 40_000))
     habits = [replace(habit, choices=min(rows, habit.choices)) for habit in habits]
-    return Crowd(rng, habits, limits, pace, memory, Budget(rng.choice((2_000, 1 << 30)), 0), 8.0)
+    return Crowd(rng, habits, limits, pace, memory, HotBudget(rng.choice((2_000, 1 << 30)), 0), 8.0)
 
 
 def drawn(seed: int, seconds: float = 120.0) -> Crowd:
@@ -244,7 +244,7 @@ def drawn(seed: int, seconds: float = 120.0) -> Crowd:
     rng = Random(seed)
     habits = rng.choices(HABITS, k=rng.randint(1, 5))
     rows = rng.choice((1, 2, 4, 8))
-    limits = Limits(
+    limits = SchedulerLimits(
         max_batch_size=rows,
         max_queue=64,
         prefill_chunk_tokens=CHUNK,
@@ -256,7 +256,7 @@ def drawn(seed: int, seconds: float = 120.0) -> Crowd:
         decode=rng.choice((0.005, 0.05)),
         depth=rng.choice((0.0, 0.0001)),
     )
-    budget = Budget(rng.choice((4_000, 1 << 30)), 0)
+    budget = HotBudget(rng.choice((4_000, 1 << 30)), 0)
     memory = rng.choice((None, None, 12_000, 30_000))
     habits = [habit for habit in habits if habit.choices <= rows] or [PERSON]
     return Crowd(rng, habits, limits, pace, memory, budget, seconds)

@@ -4,10 +4,10 @@ from collections.abc import Sequence
 
 from omlx_server.core.speculation.depth import Bet, Offer, StepCosts
 from omlx_server.core.speculation.methods import Method
-from omlx_server.core.speculation.speculation import DrafterRecord, Speculation
+from omlx_server.core.speculation.speculation import DraftController, DrafterRecord
 
 
-class Eager(Speculation):
+class Eager(DraftController):
     """Drafts as many tokens as the rows have."""
 
     def __init__(self, drafter: Method | None = None) -> None:

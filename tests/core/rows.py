@@ -1,9 +1,9 @@
 """Rows of several keys."""
 
-from omlx_server.core.scheduler.limits import Limits
+from omlx_server.core.scheduler.limits import SchedulerLimits
 from tests.core.simulator import Run, make_request
 
-LIMITS = Limits(max_batch_size=4, prefill_chunk_tokens=8, max_batched_tokens=32)
+LIMITS = SchedulerLimits(max_batch_size=4, prefill_chunk_tokens=8, max_batched_tokens=32)
 LONG = 200
 
 

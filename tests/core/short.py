@@ -10,21 +10,23 @@ from typing import Any
 
 from omlx_server.core.blocks.cache_layout import CacheLayout
 from omlx_server.core.memory.guard import MemoryGuard
-from omlx_server.core.prefix_cache.eviction import Budget
+from omlx_server.core.prefix_cache.eviction import HotBudget
 from omlx_server.core.request import Request, RequestId, SamplingParams
-from omlx_server.core.scheduler.limits import Limits
+from omlx_server.core.scheduler.limits import SchedulerLimits
 from omlx_server.core.step import Chunk, SequenceId, Step
 from tests.core.simulator import KV, ROOMY, Device, Done, Made, Run, make_request, right_answer
 
-LIMITS = Limits(max_batch_size=4, max_queue=50, prefill_chunk_tokens=8, max_batched_tokens=32)
-WIDE = Limits(max_batch_size=4, prefill_chunk_tokens=512, max_batched_tokens=512)
+LIMITS = SchedulerLimits(
+    max_batch_size=4, max_queue=50, prefill_chunk_tokens=8, max_batched_tokens=32
+)
+WIDE = SchedulerLimits(max_batch_size=4, prefill_chunk_tokens=512, max_batched_tokens=512)
 PLENTY = 1 << 30
 
 
 class _Logged(Device):
     """Remembers its steps. Where memory is short, chunks may end on a smaller grid."""
 
-    def __init__(self, limits: Limits, layout: CacheLayout) -> None:
+    def __init__(self, limits: SchedulerLimits, layout: CacheLayout) -> None:
         super().__init__(limits, layout)
         self.steps: list[Step] = []
         self._widest = limits
@@ -52,9 +54,9 @@ class Short(Run):
     def __init__(
         self,
         memory: int = PLENTY,
-        limits: Limits = LIMITS,
+        limits: SchedulerLimits = LIMITS,
         layout: CacheLayout | None = KV,
-        budget: Budget = ROOMY,
+        budget: HotBudget = ROOMY,
     ) -> None:
         super().__init__(limits, layout, budget, memory)
         assert self.guard is not None

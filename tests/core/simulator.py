@@ -10,14 +10,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from omlx_server.core.blocks.block import PayloadId, Size
-from omlx_server.core.blocks.cache_layout import NOTHING_KEPT, CacheLayout, Kind
+from omlx_server.core.blocks.cache_layout import NOTHING_KEPT, CacheLayout, LayerKind
 from omlx_server.core.blocks.restore import RestorePlan
 from omlx_server.core.memory.estimate import STRUCTURAL, Planner
 from omlx_server.core.memory.guard import MemoryGuard
 from omlx_server.core.memory.kv import Keeps, LayerKv
 from omlx_server.core.memory.ledger import Ledger
-from omlx_server.core.memory.shape import Decode, ModelShape, Prefill
-from omlx_server.core.prefix_cache.eviction import Budget
+from omlx_server.core.memory.shape import Decode, ModelShape, PrefillShape
+from omlx_server.core.prefix_cache.eviction import HotBudget
 from omlx_server.core.prefix_cache.prefix_cache import PrefixCache
 from omlx_server.core.request import (
     Admitted,
@@ -29,29 +29,29 @@ from omlx_server.core.request import (
     SamplingParams,
     TokenEvent,
 )
-from omlx_server.core.scheduler.limits import Limits
+from omlx_server.core.scheduler.limits import SchedulerLimits
 from omlx_server.core.scheduler.scheduler import Scheduler
 from omlx_server.core.speculation.methods import Method
 from omlx_server.core.speculation.verifies import Verifies
 from omlx_server.core.step import Chunk, Cut, RowCut, SequenceId, Step, StepResult
-from omlx_server.engine.memory.account import Account, MemoryShare
+from omlx_server.engine.memory.account import MemoryAccount, MemoryShare
 from tests.core.eager import Eager
 
 VOCAB = 7
 STOP = 6
 TOKEN_BYTES = 10
 STATE_BYTES = 100
-ROOMY = Budget(nbytes=1 << 30, checkpoint_bytes=1 << 30, lattice_start=16)
-KV = CacheLayout(frozenset({Kind.DELTA}), block_size=4)
-WINDOWED = CacheLayout(frozenset({Kind.DELTA, Kind.WINDOW}), block_size=4, window=8)
-HYBRID = CacheLayout(frozenset({Kind.DELTA, Kind.CHECKPOINT}), block_size=4)
-RECURRENT = CacheLayout(frozenset({Kind.CHECKPOINT}), block_size=4)
+ROOMY = HotBudget(nbytes=1 << 30, checkpoint_bytes=1 << 30, lattice_start=16)
+KV = CacheLayout(frozenset({LayerKind.DELTA}), block_size=4)
+WINDOWED = CacheLayout(frozenset({LayerKind.DELTA, LayerKind.WINDOW}), block_size=4, window=8)
+HYBRID = CacheLayout(frozenset({LayerKind.DELTA, LayerKind.CHECKPOINT}), block_size=4)
+RECURRENT = CacheLayout(frozenset({LayerKind.CHECKPOINT}), block_size=4)
 
 
 class _Plain(Planner):
     """Steps take what is easily said; caches are those of any planner."""
 
-    def prefill(self, prefill: Prefill) -> int:
+    def prefill(self, prefill: PrefillShape) -> int:
         return 10 * prefill.rows * prefill.tokens
 
     def decode(self, decode: Decode) -> int:
@@ -127,7 +127,7 @@ class Made:
     state: Tokens | None
 
     def sizes(self, layout: CacheLayout) -> tuple[Size | None, Size | None]:
-        held = bool(layout.kinds - {Kind.CHECKPOINT})
+        held = bool(layout.kinds - {LayerKind.CHECKPOINT})
         block = Size(len(self.block or ()) * TOKEN_BYTES * held, 1)
         state = Size(STATE_BYTES, 2)
         return block if self.block is not None else None, state if self.state is not None else None
@@ -151,7 +151,7 @@ class Device:
     """Rows that decode, prefills on their way, and the payloads that were kept. With
     `has_whole_images` chunks may end at their borders."""
 
-    limits: Limits
+    limits: SchedulerLimits
     layout: CacheLayout = KV
     rows: dict[SequenceId, Tokens] = field(default_factory=dict)
     ends: dict[SequenceId, frozenset[int]] = field(default_factory=dict)
@@ -263,7 +263,7 @@ class Device:
 
     def _cut(self, tokens: Tokens, cut: Cut, newest: int) -> Made:
         """Cut from caches into which `newest` tokens went last."""
-        if Kind.WINDOW in self.layout.kinds:
+        if LayerKind.WINDOW in self.layout.kinds:
             in_rings = newest + self.layout.window - 1
             assert len(tokens) - cut.start <= in_rings, "these tokens have left the ring"
         assert 0 <= cut.start <= cut.stop <= len(tokens)
@@ -278,7 +278,7 @@ class Device:
             assert piece.start == len(tokens), "a gap between blocks"
             tokens = (*tokens, *self.kept[piece.id][: piece.stop - piece.start])
         assert len(tokens) == plan.stop > 0
-        assert (plan.checkpoint is not None) == (Kind.CHECKPOINT in self.layout.kinds)
+        assert (plan.checkpoint is not None) == (LayerKind.CHECKPOINT in self.layout.kinds)
         if plan.checkpoint is not None:
             assert self.kept[plan.checkpoint] == tokens, "a state of another moment"
         return tokens
@@ -286,7 +286,7 @@ class Device:
 
 def nobody_beside() -> MemoryShare:
     """The neighbours of a model that has all memory to itself."""
-    share = Account(0).share(0)
+    share = MemoryAccount(0).share(0)
     share.weigh(0)
     return share
 
@@ -296,9 +296,9 @@ class Run:
 
     def __init__(
         self,
-        limits: Limits,
+        limits: SchedulerLimits,
         layout: CacheLayout | None = None,
-        budget: Budget = ROOMY,
+        budget: HotBudget = ROOMY,
         memory: int | None = None,
         *,
         drafts: bool = False,

@@ -2,12 +2,14 @@
 
 import pytest
 
-from omlx_server.core.scheduler.limits import Limits
+from omlx_server.core.scheduler.limits import SchedulerLimits
 from tests.core.clocked import Clocked, Pace
 from tests.core.simulator import make_request
 
 BUSY, OTHER = b"busy", b"other"
-LIMITS = Limits(max_batch_size=4, max_queue=200, prefill_chunk_tokens=8, max_batched_tokens=8)
+LIMITS = SchedulerLimits(
+    max_batch_size=4, max_queue=200, prefill_chunk_tokens=8, max_batched_tokens=8
+)
 
 
 def flood(run: Clocked, owner: bytes, count: int, length: int = 9) -> None:

@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from omlx_server.core.images import FIRST_ID, ImageSpan, shift, token_ids, uncut, within
 from omlx_server.core.request import Request, RequestId, SamplingParams
 from omlx_server.core.scheduler.grouping import Grouping
-from omlx_server.core.scheduler.limits import Limits
+from omlx_server.core.scheduler.limits import SchedulerLimits
 from omlx_server.core.speculation.ngram import NgramLookup
 from omlx_server.core.step import Chunk, Join, SequenceId
 from tests.core.simulator import KV, Run
 
-LIMITS = Limits(max_batch_size=4, prefill_chunk_tokens=8, max_batched_tokens=32)
+LIMITS = SchedulerLimits(max_batch_size=4, prefill_chunk_tokens=8, max_batched_tokens=32)
 # Text, an image of 11 tokens that moves text on by 4 positions, text, one of 20 by 20, text.
 IMAGES = (ImageSpan(5, 11, b"one", 4), ImageSpan(20, 20, b"two", 20))
 LENGTH = 60

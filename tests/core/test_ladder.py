@@ -7,7 +7,7 @@ import pytest
 from omlx_server.core.blocks.block import Worth
 from omlx_server.core.memory.guard import Caches, Relief
 from omlx_server.core.memory.ledger import Ledger
-from omlx_server.core.scheduler.limits import Limits
+from omlx_server.core.scheduler.limits import SchedulerLimits
 from tests.core.short import LIMITS, PLENTY, WIDE, Short, endless, id_of
 from tests.core.simulator import HYBRID, TOKEN_BYTES
 
@@ -207,7 +207,7 @@ def test_a_large_prompt_is_let_in_though_smaller_ones_keep_coming() -> None:
 def two_under_way() -> Short:
     """A long prompt and a shorter one that came later are read; nobody decodes. The beginning of
     the shorter one came from the cache."""
-    run = Short(limits=Limits(4, 50, 64, 64))
+    run = Short(limits=SchedulerLimits(4, 50, 64, 64))
     run.send("oldy", length=20, max_tokens=2)
     run.finish()
     run.send("x", length=700, max_tokens=3)

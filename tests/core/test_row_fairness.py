@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from omlx_server.core.prefix_cache.eviction import Budget
+from omlx_server.core.prefix_cache.eviction import HotBudget
 from omlx_server.core.request import FinishReason
 from omlx_server.core.scheduler.admission import Admission
 from omlx_server.core.scheduler.queues import SequenceQueues
@@ -176,7 +176,7 @@ def test_prompts_of_one_key_are_not_read_in_vain_for_ever(monkeypatch: pytest.Mo
     back for b before it had decoded, came back first, and was read beside the other one."""
     monkeypatch.setattr("tests.core.simulator.STOP", -1)
     limits = replace(LIMITS, max_batch_size=2)
-    run = Run(limits, KV, Budget(0, 0))
+    run = Run(limits, KV, HotBudget(0, 0))
     for name, length in (("a0", 90), ("a1", 60)):
         run.scheduler.add(make_request(name, length, 4, owner=b"a", arrived=run.now))
     for name in ("b0", "b1"):

@@ -8,11 +8,11 @@ import random
 
 import pytest
 
-from omlx_server.core.blocks.cache_layout import CacheLayout, Kind
+from omlx_server.core.blocks.cache_layout import CacheLayout, LayerKind
 from omlx_server.core.memory.guard import Relief
-from omlx_server.core.prefix_cache.eviction import Budget
+from omlx_server.core.prefix_cache.eviction import HotBudget
 from omlx_server.core.request import FinishReason, Request, RequestId
-from omlx_server.core.scheduler.limits import Limits
+from omlx_server.core.scheduler.limits import SchedulerLimits
 from omlx_server.core.speculation.verifies import Verifies
 from tests.core.simulator import (
     HYBRID,
@@ -29,7 +29,7 @@ STEPS = 400
 VERIFIES = (Verifies.NEVER, Verifies.ALONE, Verifies.ALWAYS)
 
 
-LONG = CacheLayout(frozenset({Kind.DELTA}), block_size=16)
+LONG = CacheLayout(frozenset({LayerKind.DELTA}), block_size=16)
 LAYOUTS = (None, KV, WINDOWED, HYBRID, RECURRENT, LONG)
 
 
@@ -37,7 +37,7 @@ LAYOUTS = (None, KV, WINDOWED, HYBRID, RECURRENT, LONG)
 def test_every_request_left_alone_gets_its_answer(seed: int) -> None:
     """With caches of every kind, roomy and far too small."""
     rng = random.Random(seed)
-    limits = Limits(
+    limits = SchedulerLimits(
         max_batch_size=rng.choice([1, 2, 4, 8]),
         max_queue=rng.choice([3, 20]),
         prefill_chunk_tokens=rng.choice([1, 4, 8]),
@@ -47,7 +47,7 @@ def test_every_request_left_alone_gets_its_answer(seed: int) -> None:
         most_places=rng.choice([8, 64]),
     )
     room = rng.choice([0, 200, 600, 2000, 1 << 30])
-    budget = Budget(room, rng.choice([0, room // 2, room]), lattice_start=rng.choice([2, 8]))
+    budget = HotBudget(room, rng.choice([0, room // 2, room]), lattice_start=rng.choice([2, 8]))
     layout, drafter = LAYOUTS[seed % len(LAYOUTS)], seed % 5 < 3
     beside_host = seed % 3 == 0
     run = Run(limits, layout, budget, drafts=True, drafter=drafter, beside_host=beside_host)
@@ -65,7 +65,7 @@ def test_so_it_does_where_memory_is_short(seed: int) -> None:
     """A limit that fits a part of the load, and changes: the simulator asserts that it holds, and
     everybody gets the right answer all the same."""
     rng = random.Random(seed)
-    limits = Limits(
+    limits = SchedulerLimits(
         max_batch_size=rng.choice([2, 4, 8]),
         max_queue=20,
         prefill_chunk_tokens=rng.choice([4, 8]),
@@ -74,7 +74,7 @@ def test_so_it_does_where_memory_is_short(seed: int) -> None:
         decode_share=rng.choice([0, 0.3]),
     )
     room = rng.choice([600, 4000, 1 << 30])
-    budget = Budget(room, room // 2, lattice_start=4)
+    budget = HotBudget(room, room // 2, lattice_start=4)
     sizes = [8_000, 18_000, 40_000]
     layout, drafter = LAYOUTS[seed % len(LAYOUTS)], seed % 5 < 3
     memory, beside_host = rng.choice(sizes), seed % 3 == 0
@@ -141,7 +141,7 @@ def _check(run: Run, accepted: dict[str, Request], disturbed: set[tuple[str, int
 
 
 def test_a_failed_chunk_ends_its_own_request_only() -> None:
-    run = Run(Limits(max_batch_size=4, prefill_chunk_tokens=8, max_batched_tokens=32))
+    run = Run(SchedulerLimits(max_batch_size=4, prefill_chunk_tokens=8, max_batched_tokens=32))
     for name, length in (("a", 4), ("b", 20), ("c", 5)):
         run.scheduler.add(make_request(name, length, 3))
     step = run.scheduler.schedule(0)

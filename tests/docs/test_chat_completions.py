@@ -6,15 +6,15 @@ import pytest
 
 from omlx_server.api.chat.request import (
     UNSUPPORTED,
+    ChatContentPart,
+    ChatCustomTool,
+    ChatFunctionTool,
     ChatRequest,
     CustomDefinition,
-    CustomTool,
     FunctionDefinition,
-    FunctionTool,
     Grammar,
     ImageUrl,
     Message,
-    Part,
 )
 from tests.docs.blocks import ROOT
 from tests.docs.schema_words import fields_of, words
@@ -52,10 +52,10 @@ def test_what_is_refused_is_told_as_refused() -> None:
 
 TOLD = {
     "A message": fields_of(Message),
-    "A part of a message": fields_of(Part) | below("image_url", fields_of(ImageUrl)),
-    "A tool": {"type": fields_of(FunctionTool)["type"]}
+    "A part of a message": fields_of(ChatContentPart) | below("image_url", fields_of(ImageUrl)),
+    "A tool": {"type": fields_of(ChatFunctionTool)["type"]}
     | below("function", fields_of(FunctionDefinition)),
-    "A custom tool": {"type": fields_of(CustomTool)["type"]}
+    "A custom tool": {"type": fields_of(ChatCustomTool)["type"]}
     | below("custom", fields_of(CustomDefinition))
     | {"custom.format.type": "`text`, `grammar`"}
     | below("custom.format.grammar", fields_of(Grammar)),

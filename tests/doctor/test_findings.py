@@ -10,7 +10,7 @@ import pytest
 from omlx_server.doctor import memory, network, software, storage
 from omlx_server.doctor.finding import Finding, Level, in_words
 from omlx_server.doctor.software import Device
-from omlx_server.settings import Cache, Settings
+from omlx_server.settings import CacheSettings, Settings
 
 GB = 10**9
 MAC = Device("M4", False, "Accelerate", 32 * GB, 20 * GB)
@@ -81,15 +81,15 @@ def test_weights_beside_the_limit(nbytes: int, level: str) -> None:
 
 
 def test_disk() -> None:
-    cache = Cache(cold_min_free_disk=10 * GB, cold_cache_max_bytes=20 * GB)
+    cache = CacheSettings(cold_min_free_disk=10 * GB, cold_cache_max_bytes=20 * GB)
     assert storage.disk(cache, 9 * GB).level == "warn"
     assert storage.disk(cache, 11 * GB).level == "warn"
     assert storage.disk(cache, 12 * GB).level == "ok"
     assert "lower cache.cold_min_free_disk (10.0 GB)" in storage.disk(cache, 11 * GB).fix
-    none = Cache(cold_min_free_disk=0, cold_cache_max_bytes=20 * GB)
+    none = CacheSettings(cold_min_free_disk=0, cold_cache_max_bytes=20 * GB)
     assert storage.disk(none, GB).fix == "make room"  # there is nothing to lower
-    assert storage.disk(Cache(hot_cache_only=True), 0).level == "ok"
-    assert storage.disk(Cache(enabled=False), 0).level == "ok"
+    assert storage.disk(CacheSettings(hot_cache_only=True), 0).level == "ok"
+    assert storage.disk(CacheSettings(enabled=False), 0).level == "ok"
 
 
 def test_directories_and_files_as_the_disk_has_them(tmp_path: Path) -> None:
@@ -111,9 +111,9 @@ def test_directories_and_files_as_the_disk_has_them(tmp_path: Path) -> None:
 
 def test_a_place_of_somebody_else_or_that_can_not_be_written() -> None:
     path = Path("/x")
-    assert storage.directory("cache", storage.Place(path, 0o700, mine=False)).level == "fail"
-    assert storage.directory("cache", storage.Place(path, 0o500, writable=False)).level == "fail"
-    assert storage.directory("cache", storage.Place(path, None, writable=False)).level == "fail"
+    assert storage.directory("cache", storage.DiskPath(path, 0o700, mine=False)).level == "fail"
+    assert storage.directory("cache", storage.DiskPath(path, 0o500, writable=False)).level == "fail"
+    assert storage.directory("cache", storage.DiskPath(path, None, writable=False)).level == "fail"
 
 
 def test_free_bytes_of_what_is_not_there_yet(tmp_path: Path) -> None:

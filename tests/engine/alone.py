@@ -6,8 +6,8 @@ from collections.abc import Callable
 from omlx_server.core.work import Work
 from omlx_server.engine.client.engine_client import AsyncEngine
 from omlx_server.engine.client.model_client import GeneratorClient
-from omlx_server.engine.memory.account import Account
-from omlx_server.engine.messages import State
+from omlx_server.engine.memory.account import MemoryAccount
+from omlx_server.engine.messages import EngineState
 from omlx_server.engine.model_instance import ModelInstance
 from omlx_server.errors import Unavailable
 
@@ -20,7 +20,7 @@ class Alone(GeneratorClient):
         self,
         load: Callable[[], ModelInstance],
         on_failure: Callable[[str], None],
-        account: Account | None = None,
+        account: MemoryAccount | None = None,
     ) -> None:
         self.whole = AsyncEngine(on_failure, account)
         super().__init__(self.whole, on_failure)
@@ -34,7 +34,7 @@ class Alone(GeneratorClient):
 
     async def ready(self) -> None:
         await self._coming
-        if self.status.state is not State.READY:
+        if self.status.state is not EngineState.READY:
             raise Unavailable(self.status.problem)
 
     async def stop(self, drain_seconds: float = 0.0) -> None:

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from omlx_server.core.blocks.block import Block, Checkpoint
 from omlx_server.core.prefix_cache.prefix_cache import PrefixCache
 from omlx_server.core.scheduler.queues import SequenceQueues, exhausted
-from omlx_server.core.scheduler.sequence import Prefill
+from omlx_server.core.scheduler.sequence import PrefillState
 from omlx_server.engine.model_instance import ModelInstance
 from omlx_server.engine.step_loop import StepLoop
 
@@ -28,7 +28,7 @@ def could_go_on(step_loop: StepLoop) -> bool:
     )
 
 
-def _is_free(prefill: Prefill, queues: SequenceQueues, cache: PrefixCache) -> bool:
+def _is_free(prefill: PrefillState, queues: SequenceQueues, cache: PrefixCache) -> bool:
     """Whether it waits for nobody but its turn: for no block, and for no row that leaves."""
     leaving = [*queues.ended, *queues.running.values()]
     follows = any(

@@ -25,13 +25,13 @@ from omlx_server.core.request import Rejected, Request, RequestId, TokenEvent
 from omlx_server.core.scheduler.limits import SMALLEST_CHUNK
 from omlx_server.core.speculation.methods import Method
 from omlx_server.core.work import Work
-from omlx_server.engine.memory.account import Account
+from omlx_server.engine.memory.account import MemoryAccount
 from omlx_server.engine.memory.reservations import JobRoom
 from omlx_server.engine.memory.watch import MemoryWatch
 from omlx_server.engine.messages import (
     Accepted,
-    Call,
     Cancel,
+    EngineCall,
     Failed,
     Outbound,
     Start,
@@ -84,7 +84,7 @@ class World:
         self.plan = plan
         self.now = 0.0
         self.runners: list[PretendRunner] = []
-        self.account = Account(plan.memory or 1 << 40)
+        self.account = MemoryAccount(plan.memory or 1 << 40)
         self.engine = Engine(self._note, clock=lambda: self.now + self._worked_for)
         self.worker = PretendWorker(plan.fates, lambda: self.now)
         self.cold = self._cold_tier()
@@ -264,7 +264,7 @@ class World:
                 self.open -= self.gone
                 inbox.put(Cancel(model, request.id, index))
             case worlds.Change():
-                inbox.put(Call(lambda: self._change(act), Future()))
+                inbox.put(EngineCall(lambda: self._change(act), Future()))
             case worlds.Fault(kind, guilty, model):
                 self.runners[model].faults.append(kind)
                 if guilty and self.sent:
@@ -274,12 +274,16 @@ class World:
             case worlds.Reset(model, cold):
                 instance = self.step_loops[model].instance
                 inbox.put(
-                    Call(instance.tiers.leave_cold if cold else instance.reset_cache, Future())
+                    EngineCall(
+                        instance.tiers.leave_cold if cold else instance.reset_cache, Future()
+                    )
                 )
             case worlds.Keep(number) if number < len(self.sent):
                 request, model = self.sent[-1 - number]
                 instance = self.step_loops[model].instance
-                inbox.put(Call(partial(instance.pin, request.tokens, request.salt, "m"), Future()))
+                inbox.put(
+                    EngineCall(partial(instance.pin, request.tokens, request.salt, "m"), Future())
+                )
 
     def _arriving(self, request: Request, model: int) -> Request:
         deadline = None if request.deadline is None else self.now + request.deadline

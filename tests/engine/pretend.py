@@ -12,26 +12,26 @@ from typing import Any
 
 import mlx.core as mx
 
-from omlx_server.compute.adapters.adapters import Adapters
+from omlx_server.compute.adapters.adapters import AdapterStore
 from omlx_server.compute.kv.spans import Runs
 from omlx_server.compute.launched import ChunksLaunched, CutPayload, Decoding, Launched
 from omlx_server.compute.payload import Payload
 from omlx_server.core.blocks.block import PayloadId
 from omlx_server.core.blocks.cache_layout import CacheLayout
 from omlx_server.core.blocks.keys import BlockKey
-from omlx_server.core.blocks.record import Packed, Record
+from omlx_server.core.blocks.record import PackedArrays, Record
 from omlx_server.core.images import ImageSpan
 from omlx_server.core.memory.estimate import STRUCTURAL, Planner
 from omlx_server.core.memory.kv import Keeps, LayerKv
-from omlx_server.core.memory.shape import Decode, ModelShape, Prefill
+from omlx_server.core.memory.shape import Decode, ModelShape, PrefillShape
 from omlx_server.core.request import SampledRow
 from omlx_server.core.scheduler.grouping import Grouping
-from omlx_server.core.scheduler.limits import Limits
+from omlx_server.core.scheduler.limits import SchedulerLimits
 from omlx_server.core.speculation.verifies import Verifies
 from omlx_server.core.step import Chunk, ChunkFailure, Join, SequenceId, Step
 from omlx_server.store.block_file import file_bytes
 from omlx_server.store.mediums.medium import Name
-from omlx_server.store.worker import Contains, Delete, Done, Job, Read, Recalled, Write
+from omlx_server.store.worker import Contains, Delete, Done, Job, ReadJob, Recalled, WriteJob
 from tests.core.simulator import VOCAB, Device, Made
 
 TOKEN_BYTES = 8
@@ -44,7 +44,7 @@ class PretendPlanner(Planner):
         layers = (LayerKv(Keeps.GROWING, TOKEN_BYTES),)
         super().__init__(ModelShape(1, 1, 1, 1, 1, VOCAB, 1, layers=layers), STRUCTURAL)
 
-    def prefill(self, prefill: Prefill) -> int:
+    def prefill(self, prefill: PrefillShape) -> int:
         return 10 * prefill.rows * prefill.tokens
 
     def decode(self, decode: Decode) -> int:
@@ -84,7 +84,7 @@ class PretendRunner:
     `fails`, `lost` and `starves` one with chunks. Requests of `guilty` raise when they are tried
     alone. `worked` counts steps that decode or read, `seconds` what they took."""
 
-    limits: Limits
+    limits: SchedulerLimits
     layout: CacheLayout
     fetch: Callable[[PayloadId], Payload]
     batchable: bool = True
@@ -96,7 +96,7 @@ class PretendRunner:
 
     def __post_init__(self) -> None:
         self.loaded = SimpleNamespace(
-            weight_bytes=0, verifies=Verifies.ALWAYS, vision=None, adapters=Adapters()
+            weight_bytes=0, verifies=Verifies.ALWAYS, vision=None, adapters=AdapterStore()
         )
         self.runs = Runs()
         self.lost = list[SequenceId]()
@@ -219,7 +219,7 @@ class PretendWorker:
 
     def __init__(self, fates: Sequence[Fate], clock: Callable[[], float]) -> None:
         self.wake: Callable[[], None] = lambda: None
-        self.files: dict[BlockKey, tuple[Record, Packed]] = {}
+        self.files: dict[BlockKey, tuple[Record, PackedArrays]] = {}
         self.hung = 0
         self._clock = clock
         self._fates = cycle(fates)
@@ -229,10 +229,10 @@ class PretendWorker:
 
     def submit(self, job: Job) -> None:
         fate = next(self._fates)
-        if fate.never and isinstance(job, Read | Contains):
+        if fate.never and isinstance(job, ReadJob | Contains):
             self.hung += 1
             return
-        reason = fate.reason if isinstance(job, Read | Contains | Write) else ""
+        reason = fate.reason if isinstance(job, ReadJob | Contains | WriteJob) else ""
         self._count += 1
         self._jobs.append((self._clock() + fate.seconds, self._count, job, reason))
 
@@ -270,12 +270,12 @@ class PretendWorker:
 
     def _done(self, job: Job, reason: str) -> Done | Recalled:
         match job:
-            case Write(record, packed) if not reason:
+            case WriteJob(record, packed) if not reason:
                 self.files[record.key] = record, packed
                 return Done(job, nbytes=file_bytes(record, packed))
-            case Read(record) if reason or record.key not in self.files:
+            case ReadJob(record) if reason or record.key not in self.files:
                 return Recalled(record, reason=reason or "gone")
-            case Read(record):
+            case ReadJob(record):
                 stored, packed = self.files[record.key]
                 return Recalled(stored, packed, "", file_bytes(stored, packed), 0.001)
             case Contains(records=records) if not reason:

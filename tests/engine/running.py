@@ -8,21 +8,23 @@ from omlx_server.compute.model.loader import LoadedModel
 from omlx_server.compute.payload import BlockCodec, Payload
 from omlx_server.compute.runner import ModelRunner
 from omlx_server.core.blocks.block import PayloadId
-from omlx_server.core.prefix_cache.eviction import Budget
+from omlx_server.core.prefix_cache.eviction import HotBudget
 from omlx_server.core.prefix_cache.prefix_cache import PrefixCache
 from omlx_server.core.request import Request, RequestId, SamplingParams, TokenEvent
-from omlx_server.core.scheduler.limits import Limits
+from omlx_server.core.scheduler.limits import SchedulerLimits
 from omlx_server.core.scheduler.scheduler import Scheduler
 from omlx_server.core.step import Step
 from omlx_server.engine.client.generation import Generation, now
-from omlx_server.engine.memory.account import Account
+from omlx_server.engine.memory.account import MemoryAccount
 from omlx_server.engine.memory.watch import MemoryWatch
 from omlx_server.engine.model_instance import ModelInstance
 from tests.engine.alone import Alone
 from tests.tiny_models import load_tiny
 
-LIMITS = Limits(max_batch_size=4, max_queue=8, prefill_chunk_tokens=16, max_batched_tokens=64)
-BUDGET = Budget(nbytes=1 << 30, checkpoint_bytes=1 << 30)
+LIMITS = SchedulerLimits(
+    max_batch_size=4, max_queue=8, prefill_chunk_tokens=16, max_batched_tokens=64
+)
+BUDGET = HotBudget(nbytes=1 << 30, checkpoint_bytes=1 << 30)
 
 
 def request(name: str, prompt: Sequence[int], max_tokens: int = 6, **changes: float) -> Request:
@@ -31,7 +33,7 @@ def request(name: str, prompt: Sequence[int], max_tokens: int = 6, **changes: fl
 
 
 def make_instance(
-    loaded: LoadedModel, limits: Limits = LIMITS, watch: MemoryWatch | None = None
+    loaded: LoadedModel, limits: SchedulerLimits = LIMITS, watch: MemoryWatch | None = None
 ) -> ModelInstance:
     hot: dict[PayloadId, Payload] = {}
     codec = BlockCodec.of(loaded.model, 8)
@@ -45,7 +47,7 @@ def make_instance(
     )
 
 
-def plain_instance(limits: Limits = LIMITS) -> ModelInstance:
+def plain_instance(limits: SchedulerLimits = LIMITS) -> ModelInstance:
     return make_instance(load_tiny("llama"), limits)
 
 
@@ -58,7 +60,9 @@ class Running:
     """An engine that is started and stopped around a test."""
 
     def __init__(
-        self, load: Callable[[], ModelInstance] = plain_instance, account: Account | None = None
+        self,
+        load: Callable[[], ModelInstance] = plain_instance,
+        account: MemoryAccount | None = None,
     ) -> None:
         self.failures: list[str] = []
         self.engine = Alone(load, self.failures.append, account)

@@ -12,7 +12,7 @@ import pytest
 from omlx_server.compute.model.loader import load
 from omlx_server.engine.client.engine_client import AsyncEngine
 from omlx_server.engine.client.model_client import GeneratorClient
-from omlx_server.engine.memory.account import Account
+from omlx_server.engine.memory.account import MemoryAccount
 from omlx_server.engine.model_instance import ModelInstance
 from omlx_server.models.locate import Located
 from omlx_server.settings import Settings
@@ -73,7 +73,7 @@ class Several:
         return self.engine.cold.blocks
 
     @property
-    def account(self) -> Account:
+    def account(self) -> MemoryAccount:
         return self.instances.account
 
 

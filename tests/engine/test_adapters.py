@@ -17,7 +17,7 @@ from omlx_server.core.scheduler.admission import HEADROOM
 from omlx_server.engine.client import adapter_loads
 from omlx_server.engine.client.generation import now
 from omlx_server.engine.client.model_client import GeneratorClient
-from omlx_server.engine.memory.account import Account
+from omlx_server.engine.memory.account import MemoryAccount
 from omlx_server.engine.memory.adapters import AdapterLimits
 from omlx_server.engine.model_instance import ModelInstance
 from omlx_server.errors import AdapterUnusable, Unavailable
@@ -207,7 +207,7 @@ def test_one_that_nothing_uses_makes_room_for_requests_and_none_takes_that_of_ot
     play(scene())
 
 
-def tighten(instance: ModelInstance, account: Account) -> None:
+def tighten(instance: ModelInstance, account: MemoryAccount) -> None:
     """Have the memory fit one request and a short answer, but hardly more."""
     assert instance.watch is not None
     guard, weights = instance.watch.guard, instance.weight_bytes

@@ -9,7 +9,7 @@ from omlx_server.core.memory.guard import Relief
 from omlx_server.core.prefix_cache.report import CacheReport
 from omlx_server.core.scheduler.limits import Load
 from omlx_server.engine.census import Census
-from omlx_server.engine.messages import Counted, State, Status
+from omlx_server.engine.messages import Counted, EngineState, Status
 from omlx_server.errors import InternalError
 from tests.engine.running import CrashingScheduler, Running, collect, request
 
@@ -18,7 +18,9 @@ class Model:
     """`seen` is what its last turn told, a while ago."""
 
     def __init__(self, seen: int, now: int) -> None:
-        self.status = Status(State.READY, Load(0, 0, 0), 0.0, counted=Counted(self._report(seen)))
+        self.status = Status(
+            EngineState.READY, Load(0, 0, 0), 0.0, counted=Counted(self._report(seen))
+        )
         self._now = now
 
     def tally(self) -> Counted:
@@ -78,7 +80,7 @@ def test_a_crash_of_the_loop_forgets_no_count(monkeypatch: pytest.MonkeyPatch) -
                 else:
                     await collect(generation)
                 seen.append(queried(running))
-            assert engine.status.state is State.FAILED
+            assert engine.status.state is EngineState.FAILED
         assert sorted(seen) == seen and seen[2] > seen[1] > seen[0]
 
     asyncio.run(run())

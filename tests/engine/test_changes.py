@@ -11,9 +11,9 @@ import pytest
 from omlx_server.compute.planning.model_shape import shape_of
 from omlx_server.core.memory.estimate import FlatPlanner
 from omlx_server.core.memory.guard import MemoryGuard
-from omlx_server.core.prefix_cache.eviction import Budget
+from omlx_server.core.prefix_cache.eviction import HotBudget
 from omlx_server.core.request import FinishReason, Request, RequestId
-from omlx_server.core.scheduler.limits import Limits
+from omlx_server.core.scheduler.limits import SchedulerLimits
 from omlx_server.store.cold import ColdTier
 from omlx_server.store.files import Files
 from tests.compute.cold_cache import Steady
@@ -22,7 +22,9 @@ from tests.compute.oracle import is_greedy
 from tests.core.simulator import nobody_beside
 from tests.tiny_models import VOCAB, load_tiny
 
-LIMITS = Limits(max_batch_size=4, max_queue=64, prefill_chunk_tokens=16, max_batched_tokens=64)
+LIMITS = SchedulerLimits(
+    max_batch_size=4, max_queue=64, prefill_chunk_tokens=16, max_batched_tokens=64
+)
 BLOCK = 8
 
 
@@ -110,7 +112,7 @@ def test_a_smaller_hot_tier_lets_go_at_once() -> None:
         drive.answer(f"r{n}", prompt(n), 4)
     index = drive.instance.cache.index
     half = index.nbytes // 2
-    drive.instance.cache.budget = Budget(half, half)
+    drive.instance.cache.budget = HotBudget(half, half)
     assert 0 < index.nbytes <= half
     drive.instance.drop_evicted()
     drive.instance.check_invariants()
@@ -124,7 +126,7 @@ def test_without_its_cold_tier_who_waits_for_it_goes_on(tmp_path: Path) -> None:
     prompts = {"r0": prompt(0, 80), "r1": prompt(1, 80)}
     for name, tokens in prompts.items():
         drive.answer(name, tokens, 4)
-    drive.instance.cache.budget = Budget(0, 0, buffers=0)
+    drive.instance.cache.budget = HotBudget(0, 0, buffers=0)
     drive.instance.drop_evicted()
     while cold.report().queued:
         drive.instance.tiers.recall()
@@ -139,7 +141,7 @@ def test_without_its_cold_tier_who_waits_for_it_goes_on(tmp_path: Path) -> None:
     check(drive, {f"again-{name}": tokens for name, tokens in prompts.items()})
     assert drive.computed["again-r1"] > 60, "it came from a tier that is not there"
     drive.instance.start_over()
-    drive.instance.cache.budget = Budget(0, 0, buffers=0)
+    drive.instance.cache.budget = HotBudget(0, 0, buffers=0)
     drive.answer("last", prompt(2), 4)
     assert files(tmp_path) == written
     assert drive.instance.tiers.cold is None
@@ -151,7 +153,7 @@ def test_a_smaller_cold_tier_deletes_at_once(tmp_path: Path) -> None:
     assert cold is not None
     for n in range(4):
         drive.answer(f"r{n}", prompt(n, 64), 4)
-    drive.instance.cache.budget = Budget(0, 0, buffers=0)
+    drive.instance.cache.budget = HotBudget(0, 0, buffers=0)
     drive.instance.drop_evicted()
     while cold.report().queued:
         drive.instance.tiers.recall()
@@ -201,7 +203,7 @@ def test_whatever_changes_when_all_answers_are_those_of_the_naive_loop(
             drive.instance.change(limits, write_through=rng.random() < 0.5)
         if rng.random() < 0.1:
             room = rng.choice([0, 20_000, 1 << 30])
-            drive.instance.cache.budget = Budget(room, room)
+            drive.instance.cache.budget = HotBudget(room, room)
             drive.instance.drop_evicted()
         if step == leaves_at:
             drive.instance.tiers.leave_cold()

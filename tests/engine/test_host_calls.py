@@ -8,7 +8,7 @@ from types import FrameType
 import pytest
 
 from omlx_server.core.request import Request, RequestId, SamplingParams
-from omlx_server.core.scheduler.limits import Limits
+from omlx_server.core.scheduler.limits import SchedulerLimits
 from omlx_server.engine.messages import Outbound
 from omlx_server.engine.step_loop import StepLoop
 from tests.engine.running import make_instance
@@ -19,7 +19,7 @@ TURNS = 100
 QUEUE = 100
 TURN_SECONDS = 0.005
 MODEL = ("mlx_lm", "/mlx/")
-LIMITS = Limits(max_batch_size=STREAMS)
+LIMITS = SchedulerLimits(max_batch_size=STREAMS)
 
 
 class Clock:

@@ -16,10 +16,10 @@ from omlx_server.compute.hardware import device_policy
 from omlx_server.core.blocks.lookup import PrefixHandle
 from omlx_server.core.cold.waiting import ColdWaits
 from omlx_server.core.memory.guard import Caches, MemoryGuard
-from omlx_server.core.prefix_cache.eviction import Budget
+from omlx_server.core.prefix_cache.eviction import HotBudget
 from omlx_server.core.prefix_cache.prefix_cache import PrefixCache
 from omlx_server.core.request import Request, RequestId, SamplingParams
-from omlx_server.core.scheduler.limits import Limits
+from omlx_server.core.scheduler.limits import SchedulerLimits
 from omlx_server.core.scheduler.queues import SequenceQueues
 from omlx_server.core.scheduler.scheduler import Scheduler
 from omlx_server.engine.step_loop import StepLoop
@@ -159,10 +159,10 @@ def test_a_planted_flaw_is_found(
 
 def plan(*acts: Act, memory: int | None = None) -> Plan:
     return Plan(
-        limits=Limits(max_batch_size=1, prefill_chunk_tokens=16, max_batched_tokens=16),
+        limits=SchedulerLimits(max_batch_size=1, prefill_chunk_tokens=16, max_batched_tokens=16),
         layouts=(KV,),
         memory=memory,
-        hot=Budget(1 << 20, 1 << 20),
+        hot=HotBudget(1 << 20, 1 << 20),
         cold=None,
         listed=True,
         write_through=False,

@@ -16,10 +16,10 @@ from omlx_server.compute.launched import ChunksLaunched, Launched
 from omlx_server.compute.payload import BlockCodec, Payload
 from omlx_server.compute.runner import ModelRunner
 from omlx_server.core.blocks.block import PayloadId
-from omlx_server.core.prefix_cache.eviction import Budget
+from omlx_server.core.prefix_cache.eviction import HotBudget
 from omlx_server.core.prefix_cache.prefix_cache import PrefixCache
 from omlx_server.core.request import TokenEvent
-from omlx_server.core.scheduler.limits import SMALLEST_CHUNK, Limits
+from omlx_server.core.scheduler.limits import SMALLEST_CHUNK, SchedulerLimits
 from omlx_server.core.step import Chunk
 from omlx_server.engine.client.generation import now
 from omlx_server.engine.model_instance import ModelInstance
@@ -126,8 +126,8 @@ def log(monkeypatch: pytest.MonkeyPatch) -> Log:
     return noted
 
 
-def make_limits(share: float) -> Limits:
-    return Limits(
+def make_limits(share: float) -> SchedulerLimits:
+    return SchedulerLimits(
         prefill_chunk_tokens=device_policy.current().chunk,
         halve_chunks_at=device_policy.current().halved,
         decode_share=share,
@@ -140,7 +140,7 @@ def instance(share: float, heads: int = 1) -> Callable[[], ModelInstance]:
         hot: dict[PayloadId, Payload] = {}
         codec = BlockCodec.of(loaded.model, 256)
         assert codec is not None
-        budget = Budget(nbytes=1 << 30, checkpoint_bytes=1 << 30)
+        budget = HotBudget(nbytes=1 << 30, checkpoint_bytes=1 << 30)
         cache = PrefixCache(codec.layout, loaded.fingerprint, budget)
         return ModelInstance(
             ModelRunner(loaded, codec, hot.__getitem__), make_limits(share), lambda: cache, hot

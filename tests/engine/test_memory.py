@@ -15,8 +15,8 @@ from omlx_server.compute.model.loader import LoadedModel
 from omlx_server.compute.planning.model_shape import shape_of
 from omlx_server.core.memory.estimate import FlatPlanner
 from omlx_server.core.memory.guard import Relief
-from omlx_server.core.scheduler.limits import Limits
-from omlx_server.engine.memory.account import Account
+from omlx_server.core.scheduler.limits import SchedulerLimits
+from omlx_server.engine.memory.account import MemoryAccount
 from omlx_server.engine.memory.audit import Audit
 from omlx_server.engine.model_instance import ModelInstance
 from omlx_server.errors import InternalError, NoMemory
@@ -26,7 +26,9 @@ from tests.engine.alone import Alone
 from tests.engine.running import BUDGET, Running, collect, idle, make_instance, request, some, until
 from tests.tiny_models import load_tiny
 
-LIMITS = Limits(max_batch_size=4, max_queue=8, prefill_chunk_tokens=16, max_batched_tokens=64)
+LIMITS = SchedulerLimits(
+    max_batch_size=4, max_queue=8, prefill_chunk_tokens=16, max_batched_tokens=64
+)
 STEP = 1 << 16
 PROMPTS = [[5, 9, 2, 7, 1, 3], [8, 8, 4, 6, 2, 9], [3, 1, 4, 1, 5, 9]]
 
@@ -147,10 +149,10 @@ def _only_what_is_used() -> None:
 
 
 def watched_instance(
-    room: int, limits: Limits = LIMITS, account: Account | None = None
+    room: int, limits: SchedulerLimits = LIMITS, account: MemoryAccount | None = None
 ) -> Callable[[], ModelInstance]:
     """An instance that may hold `room` bytes above its weights."""
-    account = account or Account(0)
+    account = account or MemoryAccount(0)
 
     def load() -> ModelInstance:
         loaded = load_tiny("llama", num_hidden_layers=4, num_key_value_heads=4, head_dim=32)
@@ -247,7 +249,7 @@ def test_an_engine_at_rest_compares_its_account_with_mlx(
 ) -> None:
     async def run() -> None:
         gc.collect()  # what other tests have left is on no account
-        account = Account(0)
+        account = MemoryAccount(0)
         async with Running(watched_instance(64 << 20, account=account), account) as engine:
 
             def drift() -> float:

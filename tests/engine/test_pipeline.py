@@ -11,14 +11,14 @@ import pytest
 
 from omlx_server.compute.hardware import device_policy
 from omlx_server.core.request import FinishReason, SamplingParams
-from omlx_server.core.scheduler.limits import Limits
+from omlx_server.core.scheduler.limits import SchedulerLimits
 from tests.compute.cold_cache import open_tier
 from tests.compute.drive import Drive, sampling
 from tests.compute.fake_device import FakeDevice, Wait, fake_device
 from tests.compute.templates import Template, form
 from tests.compute.warm_runs import tiny, tokens
 
-LIMITS = Limits(max_batch_size=8, prefill_chunk_tokens=16, max_batched_tokens=128)
+LIMITS = SchedulerLimits(max_batch_size=8, prefill_chunk_tokens=16, max_batched_tokens=128)
 BLOCK = 8
 LONG = sampling(60)
 

@@ -17,7 +17,7 @@ from omlx_server.core.memory.guard import Relief
 from omlx_server.core.memory.ledger import Ledger
 from omlx_server.engine.client.model_client import GeneratorClient
 from omlx_server.engine.memory.watch import MemoryWatch
-from omlx_server.engine.messages import State
+from omlx_server.engine.messages import EngineState
 from omlx_server.engine.model_instance import ModelInstance
 from omlx_server.engine.tiers import Tiers
 from omlx_server.errors import InternalError, ModelUnavailable, NoMemory, Unavailable
@@ -442,7 +442,7 @@ def test_a_model_that_can_not_be_loaded_leaves_nothing_behind(
             bad = GeneratorClient(house.engine)
             with pytest.raises(ModelUnavailable):
                 await bad.load(house.instances.making(Located(tmp_path, ("none",)), 5 * MB))
-            assert bad.status.state is State.FAILED
+            assert bad.status.state is EngineState.FAILED
             with pytest.raises(Unavailable):
                 await bad.submit(request("x", [1]))
             assert house.account.weights == client.weight_bytes
@@ -495,7 +495,7 @@ def test_a_model_that_crashes_for_good_takes_no_other_with_it(
                     await collect(await bad.submit(request("x", [1, 2, 3])))
                 await until(lambda: bool(house.failed))
             assert house.failed == [("llama", "the engine crashed 3 times")]
-            assert bad.status.state is State.FAILED
+            assert bad.status.state is EngineState.FAILED
             with pytest.raises(Unavailable):
                 await bad.submit(request("y", [1]))
             await bad.unload()

@@ -17,7 +17,7 @@ from omlx_server.core.scheduler.scheduler import Scheduler
 from omlx_server.core.scheduler.watchdog import Stalls
 from omlx_server.core.step import SequenceId, Step
 from omlx_server.core.work import Work
-from omlx_server.engine.memory.account import Account
+from omlx_server.engine.memory.account import MemoryAccount
 from omlx_server.engine.model_instance import ModelInstance
 from omlx_server.errors import InternalError
 from omlx_server.wiring.memory import make_watch
@@ -250,7 +250,7 @@ def test_nobody_is_restarted_while_a_model_is_loaded(
 def test_who_waits_for_the_memory_of_a_job_waits_as_long_as_it_works(
     idle_turns: list[int],
 ) -> None:
-    account = Account(0)
+    account = MemoryAccount(0)
 
     def load() -> ModelInstance:
         loaded = load_tiny("llama")

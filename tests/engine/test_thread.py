@@ -15,10 +15,10 @@ from omlx_server.compute.caches import Caches
 from omlx_server.compute.hardware import device
 from omlx_server.compute.launched import Launched
 from omlx_server.core.request import FinishReason, Request, RequestId, SamplingParams
-from omlx_server.core.scheduler.limits import Limits
+from omlx_server.core.scheduler.limits import SchedulerLimits
 from omlx_server.core.step import Step
 from omlx_server.engine.client.generation import Generation, now
-from omlx_server.engine.messages import State
+from omlx_server.engine.messages import EngineState
 from omlx_server.engine.model_instance import ModelInstance
 from omlx_server.errors import DeadlineExceeded, InternalError, QueueFull, Unavailable
 from tests.compute.oracle import greedy
@@ -88,7 +88,7 @@ def test_answers_are_those_of_the_naive_loop() -> None:
     async def run() -> None:
         model = load_tiny("llama").model
         prompts = [[i + 1, i + 2, i + 3] * (i + 1) for i in range(10)]
-        async with Running(lambda: plain_instance(Limits(4, 20, 16, 64))) as engine:
+        async with Running(lambda: plain_instance(SchedulerLimits(4, 20, 16, 64))) as engine:
             generations = [await engine.submit(request(f"r{i}", p)) for i, p in enumerate(prompts)]
             answers = await asyncio.gather(*map(collect, generations))
         assert answers == [greedy(model, prompt, 6) for prompt in prompts]
@@ -195,7 +195,7 @@ def test_poison_in_a_decode_step_is_traced_to_its_row_and_the_others_go_on() -> 
                 await collect(bad)
             rest = [event.token async for event in events]
             assert first + rest == greedy(model, [1, 2, 3, 4], 60)
-            assert engine.status.state is State.READY
+            assert engine.status.state is EngineState.READY
 
     asyncio.run(run())
 
@@ -252,7 +252,7 @@ def test_three_crashes_in_a_minute_end_the_engine(crashing: type[CrashingSchedul
             with pytest.raises(InternalError):
                 await collect(await engine.submit(request("x", [1, 2, 3])))
             await until(lambda: bool(running.failures))
-            assert engine.status.state is State.FAILED
+            assert engine.status.state is EngineState.FAILED
             with pytest.raises(Unavailable):
                 await engine.submit(request("y", [1]))
 
@@ -325,7 +325,7 @@ def test_stopping_leaves_nobody_waiting() -> None:
 
 def test_a_status_says_starting_until_the_model_is_warm() -> None:
     status = Alone(plain_instance, lambda problem: None).status
-    assert status.state is State.STARTING
+    assert status.state is EngineState.STARTING
 
 
 def test_every_choice_ends_once() -> None:

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Sequence
 
-from omlx_server.engine.pool.entry import Wanted
+from omlx_server.engine.pool.entry import ModelRequest
 from omlx_server.engine.pool.residency import Rules
 
 SIZE = 10
@@ -75,8 +75,8 @@ class Workshop:
     def size(self, key: str) -> int:
         return self.sizes.get(key, SIZE)
 
-    def wanted(self, key: str, **more: object) -> Wanted:
-        return Wanted(key, self.size(key), **more)  # type: ignore[arg-type]
+    def wanted(self, key: str, **more: object) -> ModelRequest:
+        return ModelRequest(key, self.size(key), **more)  # type: ignore[arg-type]
 
     def _judge_going(self, made: Made) -> None:
         if made.held > 0:

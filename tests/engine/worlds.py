@@ -6,15 +6,15 @@ All is drawn beforehand, from anything that draws as `random.Random` does: a see
 from dataclasses import dataclass, replace
 from random import Random
 
-from omlx_server.core.blocks.cache_layout import CacheLayout, Kind
-from omlx_server.core.prefix_cache.eviction import Budget
+from omlx_server.core.blocks.cache_layout import CacheLayout, LayerKind
+from omlx_server.core.prefix_cache.eviction import HotBudget
 from omlx_server.core.request import Request, RequestId, SamplingParams
-from omlx_server.core.scheduler.limits import Limits
+from omlx_server.core.scheduler.limits import SchedulerLimits
 from omlx_server.core.speculation.verifies import Verifies
 from tests.core.simulator import HYBRID, KV, RECURRENT, STOP, VOCAB, WINDOWED, Foreseen
 from tests.engine.pretend import Fate
 
-LONG = CacheLayout(frozenset({Kind.DELTA}), block_size=16)
+LONG = CacheLayout(frozenset({LayerKind.DELTA}), block_size=16)
 LAYOUTS = (None, KV, KV, LONG, WINDOWED, HYBRID, RECURRENT)
 LENGTHS = (1, 2, 5, 17, 30, 64, 100, 300)
 MEMORIES = (None, 5_000, 9_000, 15_000, 40_000)
@@ -86,10 +86,10 @@ class Plan:
     """One world. `acts` come after so many seconds each. `memory` is None where it is not watched,
     `cold` where there is no cold tier; `fates` are those of the disk's jobs in turn."""
 
-    limits: Limits
+    limits: SchedulerLimits
     layouts: tuple[CacheLayout | None, ...]
     memory: int | None
-    hot: Budget
+    hot: HotBudget
     cold: int | None
     listed: bool
     write_through: bool
@@ -100,7 +100,7 @@ class Plan:
 def draw(rng: Random) -> Plan:
     """A world of one model or two."""
     chunk = rng.choice((4, 16, 128))
-    limits = Limits(
+    limits = SchedulerLimits(
         max_batch_size=rng.choice((1, 2, 4, 8)),
         max_queue=24,
         prefill_chunk_tokens=chunk,
@@ -116,7 +116,7 @@ def draw(rng: Random) -> Plan:
         limits=limits,
         layouts=tuple(rng.choice(LAYOUTS) for _ in range(models)),
         memory=memory,
-        hot=Budget(hot, rng.choice((hot // 2, hot)), lattice_start=8),
+        hot=HotBudget(hot, rng.choice((hot // 2, hot)), lattice_start=8),
         cold=rng.choice((None, 0, 4_000, 1 << 20)),
         listed=rng.choice((True, True, False)),
         write_through=rng.choice((False, True)),

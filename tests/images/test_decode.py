@@ -17,7 +17,7 @@ from PIL import Image, ImageOps
 from omlx_server.errors import BadRequest
 from omlx_server.images.bitmap import Bitmap
 from omlx_server.images.decode import decode, inspect, upright
-from omlx_server.images.formats.header import Bounds
+from omlx_server.images.formats.header import ImageBounds
 from omlx_server.images.resize import Resample, resize
 from tests.images.files import (
     FORMATS,
@@ -252,7 +252,7 @@ def test_scans_are_counted_in_the_work_and_in_the_memory() -> None:
     assert few.codec_bytes > once.codec_bytes == 0
     assert bitmap_of(progressive(100)).width == 64
     with pytest.raises(BadRequest, match="takes too long"):
-        inspect(progressive(10), bounds=Bounds(most_scanned=64 * 64 * 9))
+        inspect(progressive(10), bounds=ImageBounds(most_scanned=64 * 64 * 9))
 
 
 @pytest.mark.parametrize("orientation", [1, 6])
@@ -292,8 +292,8 @@ def test_images_of_other_sizes_are_others_though_their_pixels_are_the_same() -> 
 
 def test_bounds_are_exact_and_the_field_is_named() -> None:
     data = encoded(RGB, "PNG")
-    assert inspect(data, bounds=Bounds(most_pixels=33 * 47, most_edge=47)).pixels == 33 * 47
-    for bounds in (Bounds(most_pixels=33 * 47 - 1), Bounds(most_edge=46)):
+    assert inspect(data, bounds=ImageBounds(most_pixels=33 * 47, most_edge=47)).pixels == 33 * 47
+    for bounds in (ImageBounds(most_pixels=33 * 47 - 1), ImageBounds(most_edge=46)):
         with pytest.raises(BadRequest, match="47 x 33") as caught:
             inspect(data, param="messages.3", bounds=bounds)
         assert caught.value.param == "messages.3"

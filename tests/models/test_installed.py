@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from omlx_server.core.model_files.kind import Kind
+from omlx_server.core.model_files.kind import ModelKind
 from omlx_server.core.model_files.quantization import quantization_of
 from omlx_server.models.hub.hub import Hub
-from omlx_server.models.installed import Installed, Source, installed_models
+from omlx_server.models.installed import Installed, ModelOrigin, installed_models
 from omlx_server.models.locate import find_installed
 from omlx_server.models.remove import remove
 from tests.models.directories import CHAT, Places, make, make_cached, no_tensors
@@ -33,8 +33,8 @@ def test_a_model_is_described(root: Path) -> None:
     assert only(root) == Installed(
         path=path,
         names=("acme/tiny-4bit", "tiny-4bit"),
-        source=Source.DIRECTORY,
-        kind=Kind.CHAT,
+        source=ModelOrigin.DIRECTORY,
+        kind=ModelKind.CHAT,
         model_type="llama",
         architecture="LlamaForCausalLM",
         quantization="4-bit",
@@ -66,7 +66,7 @@ def test_the_cache_and_broken_downloads(root: Path, hub: Hub) -> None:
     make(root / ".downloads" / "acme" / "coming")
     found = {m.names[0]: m for m in installed_models(Places([root], True))}
     assert list(found) == ["acme/coming", "acme/here", "acme/nothing", "acme/partial"]
-    assert found["acme/here"].source is Source.HUB
+    assert found["acme/here"].source is ModelOrigin.HUB
     assert found["acme/partial"].problem == "it has no model*.safetensors"
     for name in ("acme/nothing", "acme/coming"):
         assert "pull" in found[name].problem
@@ -133,7 +133,7 @@ def test_catalogue_models_have_their_short_names(root: Path) -> None:
     minilm, starter = sorted(installed_models(Places([root])), key=lambda m: m.kind.value)[::-1]
     assert starter.names == ("starter", "SmolLM2-135M-Instruct")
     assert minilm.names == ("all-MiniLM-L6-v2", "minilm")
-    assert starter.source is minilm.source is Source.CATALOGUE
+    assert starter.source is minilm.source is ModelOrigin.CATALOGUE
 
 
 @pytest.mark.parametrize(

@@ -6,28 +6,28 @@ from typing import Any
 
 import pytest
 
-from omlx_server.core.model_files.kind import Kind
+from omlx_server.core.model_files.kind import ModelKind
 from omlx_server.models.kind import kind_in
 
 
 def test_files_and_the_name_of_the_directory_tell(tmp_path: Path) -> None:
     path = tmp_path / "Qwen3-Embedding-0.6B"
     path.mkdir()
-    assert kind_in(path) is Kind.UNKNOWN
+    assert kind_in(path) is ModelKind.UNKNOWN
     (path / "config.json").write_text('{"architectures": ["Qwen3ForCausalLM"]}')
-    assert kind_in(path) is Kind.EMBEDDING
-    assert kind_in(path, "abc") is Kind.CHAT
+    assert kind_in(path) is ModelKind.EMBEDDING
+    assert kind_in(path, "abc") is ModelKind.CHAT
     modules = [{"type": "sentence_transformers.models.Pooling", "path": "1_Pooling"}]
     (path / "modules.json").write_text(json.dumps(modules))
-    assert kind_in(path, "abc") is Kind.EMBEDDING
+    assert kind_in(path, "abc") is ModelKind.EMBEDDING
 
 
 def test_files_that_can_not_be_read_raise_nothing(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{")
-    assert kind_in(tmp_path) is Kind.UNKNOWN
+    assert kind_in(tmp_path) is ModelKind.UNKNOWN
     (tmp_path / "config.json").write_bytes(b'{"architectures": ["BertModel"]}')
     (tmp_path / "modules.json").write_bytes(b"\xff[1]")
-    assert kind_in(tmp_path) is Kind.EMBEDDING
+    assert kind_in(tmp_path) is ModelKind.EMBEDDING
 
 
 POOLED = ["sentence_transformers.models.Transformer", "sentence_transformers.models.Pooling"]
@@ -42,74 +42,84 @@ def config(architecture: str, model_type: str, **more: Any) -> dict[str, Any]:
 
 
 MODELS = [
-    ("Llama-3.2-1B-4bit", config("LlamaForCausalLM", "llama"), [], Kind.CHAT),
-    ("Qwen3-0.6B-4bit", config("Qwen3ForCausalLM", "qwen3"), [], Kind.CHAT),
-    ("Qwen3-Next-80B", config("Qwen3NextForCausalLM", "qwen3_next"), [], Kind.CHAT),
+    ("Llama-3.2-1B-4bit", config("LlamaForCausalLM", "llama"), [], ModelKind.CHAT),
+    ("Qwen3-0.6B-4bit", config("Qwen3ForCausalLM", "qwen3"), [], ModelKind.CHAT),
+    ("Qwen3-Next-80B", config("Qwen3NextForCausalLM", "qwen3_next"), [], ModelKind.CHAT),
     (
         "gemma-3-4b-it",
         config("Gemma3ForConditionalGeneration", "gemma3", text_config={}, vision_config={}),
         [],
-        Kind.CHAT,
+        ModelKind.CHAT,
     ),
-    ("Mistral-7B", config("MistralForCausalLM", "mistral", sliding_window=4096), [], Kind.CHAT),
-    ("Mixtral-8x7B", config("MixtralForCausalLM", "mixtral"), [], Kind.CHAT),
+    (
+        "Mistral-7B",
+        config("MistralForCausalLM", "mistral", sliding_window=4096),
+        [],
+        ModelKind.CHAT,
+    ),
+    ("Mixtral-8x7B", config("MixtralForCausalLM", "mixtral"), [], ModelKind.CHAT),
     (
         "gpt-oss-20b",
         config("GptOssForCausalLM", "gpt_oss", quantization_config={"quant_method": "mxfp4"}),
         [],
-        Kind.CHAT,
+        ModelKind.CHAT,
     ),
-    ("DeepSeek-V3", config("DeepseekV3ForCausalLM", "deepseek_v3", auto_map={}), [], Kind.CHAT),
-    ("Phi-3-mini", config("Phi3ForCausalLM", "phi3", auto_map={}), [], Kind.CHAT),
-    ("gpt2", config("GPT2LMHeadModel", "gpt2"), [], Kind.CHAT),
-    ("all-MiniLM-L6-v2", config("BertModel", "bert"), POOLED, Kind.EMBEDDING),
-    ("bge-m3", config("XLMRobertaModel", "xlm-roberta"), POOLED, Kind.EMBEDDING),
+    (
+        "DeepSeek-V3",
+        config("DeepseekV3ForCausalLM", "deepseek_v3", auto_map={}),
+        [],
+        ModelKind.CHAT,
+    ),
+    ("Phi-3-mini", config("Phi3ForCausalLM", "phi3", auto_map={}), [], ModelKind.CHAT),
+    ("gpt2", config("GPT2LMHeadModel", "gpt2"), [], ModelKind.CHAT),
+    ("all-MiniLM-L6-v2", config("BertModel", "bert"), POOLED, ModelKind.EMBEDDING),
+    ("bge-m3", config("XLMRobertaModel", "xlm-roberta"), POOLED, ModelKind.EMBEDDING),
     (
         "bge-reranker-v2-m3",
         config("XLMRobertaForSequenceClassification", "xlm-roberta", id2label={"0": "LABEL_0"}),
         [],
-        Kind.RERANK,
+        ModelKind.RERANK,
     ),
     (
         "twitter-sentiment",
         config("RobertaForSequenceClassification", "roberta", id2label={"0": "a", "1": "b"}),
         [],
-        Kind.UNKNOWN,
+        ModelKind.UNKNOWN,
     ),
-    ("ModernBERT-base", config("ModernBertForMaskedLM", "modernbert"), [], Kind.UNKNOWN),
-    ("Qwen3-Embedding-0.6B", config("Qwen3ForCausalLM", "qwen3"), ST_QWEN, Kind.EMBEDDING),
-    ("Qwen3-Embedding-0.6B-8bit", config("Qwen3ForCausalLM", "qwen3"), [], Kind.EMBEDDING),
-    ("Qwen3-Reranker-0.6B", config("Qwen3ForCausalLM", "qwen3"), [], Kind.RERANK),
+    ("ModernBERT-base", config("ModernBertForMaskedLM", "modernbert"), [], ModelKind.UNKNOWN),
+    ("Qwen3-Embedding-0.6B", config("Qwen3ForCausalLM", "qwen3"), ST_QWEN, ModelKind.EMBEDDING),
+    ("Qwen3-Embedding-0.6B-8bit", config("Qwen3ForCausalLM", "qwen3"), [], ModelKind.EMBEDDING),
+    ("Qwen3-Reranker-0.6B", config("Qwen3ForCausalLM", "qwen3"), [], ModelKind.RERANK),
     (
         "jina-embeddings-v3",
         config("XLMRobertaModel", "xlm-roberta", auto_map=JINA),
         POOLED,
-        Kind.UNKNOWN,
+        ModelKind.UNKNOWN,
     ),
-    ("jina-embeddings-v2", config("JinaBertForMaskedLM", "bert"), POOLED, Kind.UNKNOWN),
-    ("embeddinggemma", config("Gemma3TextModel", "gemma3_text"), POOLED, Kind.UNKNOWN),
-    ("e5-mistral", config("MistralForCausalLM", "mistral"), POOLED, Kind.UNKNOWN),
+    ("jina-embeddings-v2", config("JinaBertForMaskedLM", "bert"), POOLED, ModelKind.UNKNOWN),
+    ("embeddinggemma", config("Gemma3TextModel", "gemma3_text"), POOLED, ModelKind.UNKNOWN),
+    ("e5-mistral", config("MistralForCausalLM", "mistral"), POOLED, ModelKind.UNKNOWN),
     (
         "whisper",
         config("WhisperForConditionalGeneration", "whisper", is_encoder_decoder=True),
         [],
-        Kind.UNKNOWN,
+        ModelKind.UNKNOWN,
     ),
     # Without `architectures`, as converted models often are.
-    ("tiny", config("", "llama"), [], Kind.CHAT),
-    ("tiny", config("", "qwen3_moe"), [], Kind.CHAT),
-    ("tiny", config("", "qwen3"), [], Kind.CHAT),
-    ("Qwen3-Embedding-4bit", config("", "qwen3"), [], Kind.EMBEDDING),
-    ("tiny", config("", "bert"), [], Kind.EMBEDDING),
-    ("tiny", config("", "xlm-roberta", num_labels=1), [], Kind.RERANK),
-    ("tiny", config("", "modernbert"), [], Kind.UNKNOWN),
-    ("tiny", config("", "clip"), [], Kind.UNKNOWN),
+    ("tiny", config("", "llama"), [], ModelKind.CHAT),
+    ("tiny", config("", "qwen3_moe"), [], ModelKind.CHAT),
+    ("tiny", config("", "qwen3"), [], ModelKind.CHAT),
+    ("Qwen3-Embedding-4bit", config("", "qwen3"), [], ModelKind.EMBEDDING),
+    ("tiny", config("", "bert"), [], ModelKind.EMBEDDING),
+    ("tiny", config("", "xlm-roberta", num_labels=1), [], ModelKind.RERANK),
+    ("tiny", config("", "modernbert"), [], ModelKind.UNKNOWN),
+    ("tiny", config("", "clip"), [], ModelKind.UNKNOWN),
 ]
 
 
 @pytest.mark.parametrize(("name", "said", "modules", "kind"), MODELS)
 def test_models_as_their_makers_publish_them(
-    tmp_path: Path, name: str, said: dict[str, Any], modules: list[str], kind: Kind
+    tmp_path: Path, name: str, said: dict[str, Any], modules: list[str], kind: ModelKind
 ) -> None:
     (tmp_path / "config.json").write_text(json.dumps(said))
     if modules:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from omlx_server.errors import ConfigError
-from omlx_server.settings.sections import Cluster, Settings
+from omlx_server.settings.sections import ClusterSettings, Settings
 from omlx_server.wiring.cluster.options import hosts_of
 
 PLAIN = [{"ssh": "", "ips": ["10.0.0.1"]}, {"ssh": "b", "ips": ["10.0.0.2"]}]
@@ -16,7 +16,7 @@ PLAIN = [{"ssh": "", "ips": ["10.0.0.1"]}, {"ssh": "b", "ips": ["10.0.0.2"]}]
 def settings(directory: Path, hosts: list[dict[str, Any]], backend: Any) -> Settings:
     file = directory / "hosts.json"
     file.write_text(json.dumps(hosts))
-    return Settings(cluster=Cluster(hosts=str(file), backend=backend))
+    return Settings(cluster=ClusterSettings(hosts=str(file), backend=backend))
 
 
 def test_jaccl_needs_devices_and_the_ring_does_not(tmp_path: Path) -> None:

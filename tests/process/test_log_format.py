@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from omlx_server.process.logs import ForPeople, JsonLines, formatter
+from omlx_server.process.logs import ForPeople, JsonLogFormatter, formatter
 
 
 def record(message: str, *args: object, level: int = logging.INFO) -> logging.LogRecord:
@@ -17,9 +17,9 @@ def record(message: str, *args: object, level: int = logging.INFO) -> logging.Lo
     ("style", "terminal", "kind"),
     [
         ("auto", True, ForPeople),
-        ("auto", False, JsonLines),
+        ("auto", False, JsonLogFormatter),
         ("rich", False, ForPeople),
-        ("json", True, JsonLines),
+        ("json", True, JsonLogFormatter),
     ],
 )
 def test_who_gets_what(style: str, terminal: bool, kind: type[logging.Formatter]) -> None:
@@ -36,7 +36,7 @@ def test_colours_are_for_terminals_that_want_them() -> None:
 
 
 def test_a_line_break_can_not_forge_a_line() -> None:
-    text = JsonLines().format(record("one\n{%s}", "two\u2028\x85"))
+    text = JsonLogFormatter().format(record("one\n{%s}", "two\u2028\x85"))
     assert len(text.split("\n")) == 1
     assert json.loads(text)["message"] == "one\n{two\u2028\x85}"
 
@@ -48,7 +48,7 @@ def test_fields_and_exceptions_are_in_the_object() -> None:
     except ValueError:
         line.exc_info = sys.exc_info()
     line.fields = {"status": 500}
-    found = json.loads(JsonLines().format(line))
+    found = json.loads(JsonLogFormatter().format(line))
     assert (found["status"], found["level"]) == (500, "info")
     assert "ValueError: why" in found["exception"]
     assert "request_id" not in found

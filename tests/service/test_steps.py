@@ -10,8 +10,8 @@ from omlx_server.service import launchd, systemd
 from omlx_server.service.launchd import Launchd
 from omlx_server.service.managers import Manager, manager_here
 from omlx_server.service.runner import Outcome, run_program, take
-from omlx_server.service.state import ServiceState, State
-from omlx_server.service.steps import MakeDirectory, Remove, Run, WaitUntilGone, Write
+from omlx_server.service.state import RunState, ServiceState
+from omlx_server.service.steps import MakeDirectory, Remove, RunCommand, WaitUntilGone, WriteFile
 from omlx_server.service.systemd import Systemd
 from tests.service.made import Recorder, loaded, made
 
@@ -93,7 +93,7 @@ def test_start_and_stop_of_an_agent() -> None:
 
 def test_uninstalling_an_agent_removes_its_file_after_it_has_ended() -> None:
     steps = Launchd(Path("/h"), 501).uninstall()
-    assert [type(step) for step in steps] == [Run, WaitUntilGone, Remove]
+    assert [type(step) for step in steps] == [RunCommand, WaitUntilGone, Remove]
     assert steps[-1] == Remove(Launchd(Path("/h"), 501).file)
 
 
@@ -122,23 +122,24 @@ gui/501/org.omlx.server = {
             0,
             LOADED % ("running", "\tpid = 123\n", "(never exited)"),
             True,
-            (State.RUNNING, 123, None),
+            (RunState.RUNNING, 123, None),
         ),
-        (0, LOADED % ("running", "\tpid = 7\n", "1"), True, (State.RUNNING, 7, 1)),
-        (113, "", True, (State.STOPPED, None, None)),
-        (113, "", False, (State.NOT_INSTALLED, None, None)),
+        (0, LOADED % ("running", "\tpid = 7\n", "1"), True, (RunState.RUNNING, 7, 1)),
+        (113, "", True, (RunState.STOPPED, None, None)),
+        (113, "", False, (RunState.NOT_INSTALLED, None, None)),
     ],
 )
 def test_the_state_of_an_agent(
-    code: int, answer: str, installed: bool, state: tuple[State, int | None, int | None]
+    code: int, answer: str, installed: bool, state: tuple[RunState, int | None, int | None]
 ) -> None:
     assert launchd.read_state(code, answer, installed=installed) == ServiceState(*state)
 
 
 @pytest.mark.parametrize(
-    ("last", "state"), [("0", State.STOPPED), ("1", State.FAILED), ("78: EX_CONFIG", State.FAILED)]
+    ("last", "state"),
+    [("0", RunState.STOPPED), ("1", RunState.FAILED), ("78: EX_CONFIG", RunState.FAILED)],
 )
-def test_the_pid_of_another_table_is_not_the_agents(last: str, state: State) -> None:
+def test_the_pid_of_another_table_is_not_the_agents(last: str, state: RunState) -> None:
     found = launchd.read_state(0, LOADED % ("spawn scheduled", "", last), installed=True)
     assert (found.state, found.pid) == (state, None)
 
@@ -167,7 +168,7 @@ def test_what_the_machine_can_do_is_asked_of_its_manager(tmp_path: Path) -> None
     texts = []
     for run in (can, cannot):
         steps = Systemd(tmp_path).install(service, run)
-        texts += [step.text for step in steps if isinstance(step, Write)]
+        texts += [step.text for step in steps if isinstance(step, WriteFile)]
         shown, probed = run.commands
         assert shown.startswith("systemctl --user show omlx-server.service --property LoadState,")
         assert probed.startswith("systemd-run --user") and "PrivateUsers=yes" in probed
@@ -202,20 +203,20 @@ def shown(load: str, active: str, pid: int, status: int) -> str:
 @pytest.mark.parametrize(
     ("answer", "state"),
     [
-        (shown("loaded", "active", 12, 0), (State.RUNNING, 12, None)),
-        (shown("loaded", "activating", 12, 0), (State.STARTING, 12, None)),
-        (shown("loaded", "deactivating", 12, 0), (State.STOPPING, 12, None)),
-        (shown("loaded", "inactive", 0, 0), (State.STOPPED, None, 0)),
-        (shown("loaded", "failed", 0, 1), (State.FAILED, None, 1)),
+        (shown("loaded", "active", 12, 0), (RunState.RUNNING, 12, None)),
+        (shown("loaded", "activating", 12, 0), (RunState.STARTING, 12, None)),
+        (shown("loaded", "deactivating", 12, 0), (RunState.STOPPING, 12, None)),
+        (shown("loaded", "inactive", 0, 0), (RunState.STOPPED, None, 0)),
+        (shown("loaded", "failed", 0, 1), (RunState.FAILED, None, 1)),
     ],
 )
-def test_the_state_of_a_unit(answer: str, state: tuple[State, int | None, int | None]) -> None:
+def test_the_state_of_a_unit(answer: str, state: tuple[RunState, int | None, int | None]) -> None:
     assert systemd.read_state(answer) == ServiceState(*state, says="degraded: a = b")
 
 
 def test_a_unit_that_is_not_there() -> None:
     answer = shown("not-found", "inactive", 0, 0)
-    assert systemd.read_state(answer) == ServiceState(State.NOT_INSTALLED)
+    assert systemd.read_state(answer) == ServiceState(RunState.NOT_INSTALLED)
 
 
 # --- The runner ----------------------------------------------------------------------------------
@@ -224,7 +225,7 @@ def test_a_unit_that_is_not_there() -> None:
 def test_a_file_is_replaced_whole_and_with_its_mode(tmp_path: Path) -> None:
     path = tmp_path / "new" / "f"
     for text, mode in (("one", 0o644), ("twö", 0o600)):
-        take([Write(path, text, mode)], Recorder())
+        take([WriteFile(path, text, mode)], Recorder())
         assert path.read_text(encoding="utf-8") == text
         assert stat.S_IMODE(path.stat().st_mode) == mode
     assert list(path.parent.iterdir()) == [path]
@@ -233,7 +234,10 @@ def test_a_file_is_replaced_whole_and_with_its_mode(tmp_path: Path) -> None:
 def test_a_step_that_fails_ends_it_unless_it_may() -> None:
     run = Recorder({("false",): [Outcome(1, out="so it is\n")]})
     with pytest.raises(OmlxError, match=r"`false` failed with code 1: so it is$"):
-        take([Run(("false",), may_fail=True), Run(("false",)), Run(("true",))], run)
+        take(
+            [RunCommand(("false",), may_fail=True), RunCommand(("false",)), RunCommand(("true",))],
+            run,
+        )
     assert run.commands == ["false", "false"]
 
 

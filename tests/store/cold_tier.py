@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from omlx_server.core.blocks.keys import BlockKey, namespace_id, root_key
-from omlx_server.core.blocks.record import Packed, Record, Tensor
+from omlx_server.core.blocks.record import PackedArrays, Record, RecordTensor
 from omlx_server.store.cold import ColdTier
 from omlx_server.store.files import Files
 from omlx_server.store.mediums.medium import Name
@@ -32,12 +32,12 @@ def chain(count: int, space: str = SPACE, tag: int = 0) -> list[Record]:
     return records
 
 
-def content(record: Record, size: int = DATA) -> Packed:
+def content(record: Record, size: int = DATA) -> PackedArrays:
     data = random.Random(record.key).randbytes(size)
-    return Packed((Tensor("U8", (size,), data),), (((0, 0),),))
+    return PackedArrays((RecordTensor("U8", (size,), data),), (((0, 0),),))
 
 
-def same(packed: Packed | None, record: Record, size: int = DATA) -> bool:
+def same(packed: PackedArrays | None, record: Record, size: int = DATA) -> bool:
     return packed is not None and [bytes(t.data) for t in packed.tensors] == [
         bytes(t.data) for t in content(record, size).tensors
     ]

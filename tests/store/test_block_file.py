@@ -11,7 +11,7 @@ import pytest
 import safetensors
 
 from omlx_server.core.blocks.keys import namespace_id, root_key
-from omlx_server.core.blocks.record import Packed, Part, Record, Tensor
+from omlx_server.core.blocks.record import PackedArrays, Record, RecordKind, RecordTensor
 from omlx_server.store import block_file
 from omlx_server.store.block_file import Corrupt, decode, encode, read_record
 from omlx_server.store.mediums.medium import Name
@@ -28,28 +28,30 @@ SIZES = {
 SHAPES = [(), (1,), (3,), (0,), (2, 0, 3), (2, 3), (1, 2, 1, 3)]
 
 
-def tensor(dtype: str, shape: tuple[int, ...], seed: int = 0) -> Tensor:
+def tensor(dtype: str, shape: tuple[int, ...], seed: int = 0) -> RecordTensor:
     count = SIZES[dtype]
     for axis in shape:
         count *= axis
     data = random.Random(f"{dtype}{shape}{seed}").randbytes(count)
-    return Tensor(dtype, shape, bytes(byte & 1 for byte in data) if dtype == "BOOL" else data)
+    return RecordTensor(dtype, shape, bytes(byte & 1 for byte in data) if dtype == "BOOL" else data)
 
 
 PLACES = (((0, 2), (1, 0)), ((1, 1),))
 RECORD = Record(SPACE, ROOT, 8, (5, 0, 2**32 - 1, 7))
-PACKED = Packed([tensor("U8", (3,)), tensor("F32", (2, 2))], PLACES)
+PACKED = PackedArrays([tensor("U8", (3,)), tensor("F32", (2, 2))], PLACES)
 
 
 def name_of(record: Record) -> Name:
     return Name(namespace_id(record.namespace), record.key.hex())
 
 
-def file_of(record: Record = RECORD, packed: Packed = PACKED, secret: bytes = SECRET) -> bytes:
+def file_of(
+    record: Record = RECORD, packed: PackedArrays = PACKED, secret: bytes = SECRET
+) -> bytes:
     return b"".join(encode(record, packed, secret))
 
 
-def contents(packed: Packed) -> list[tuple[str, tuple[int, ...], bytes]]:
+def contents(packed: PackedArrays) -> list[tuple[str, tuple[int, ...], bytes]]:
     return [(t.dtype, t.shape, bytes(t.data)) for t in packed.tensors]
 
 
@@ -92,7 +94,7 @@ def resigned(change: dict[str, object], body: bytes | None = None) -> bytes:
 
 @pytest.mark.parametrize("dtype", SIZES)
 def test_all_types_and_shapes_come_back(dtype: str) -> None:
-    packed = Packed([tensor(dtype, shape) for shape in SHAPES], ())
+    packed = PackedArrays([tensor(dtype, shape) for shape in SHAPES], ())
     record, found = decode(file_of(RECORD, packed), SECRET, name_of(RECORD))
     assert record == RECORD
     assert contents(found) == contents(packed)
@@ -100,7 +102,7 @@ def test_all_types_and_shapes_come_back(dtype: str) -> None:
 
 def test_everything_at_once_comes_back_in_its_order_aligned() -> None:
     tensors = [tensor(dtype, shape) for shape in SHAPES for dtype in SIZES]
-    packed = Packed(tensors, (((13, 0), (26, 2)), (), ((len(tensors) - 1, 0),)))
+    packed = PackedArrays(tensors, (((13, 0), (26, 2)), (), ((len(tensors) - 1, 0),)))
     data = file_of(RECORD, packed)
     _, found = decode(data, SECRET, None)
     assert contents(found) == contents(packed)
@@ -118,19 +120,19 @@ def test_everything_at_once_comes_back_in_its_order_aligned() -> None:
         Record("", ROOT, 0, ()),
         Record("ein Modell ✓ \"'\\\n\x00", ROOT, 0, (1,)),
         Record(SPACE, ROOT, 12, tuple(range(block_file.MAX_TOKENS))),
-        Record(SPACE, ROOT, 12, (1, 2), Part.CHECKPOINT, worth=3),
+        Record(SPACE, ROOT, 12, (1, 2), RecordKind.CHECKPOINT, worth=3),
     ],
 )
 def test_records_come_back(record: Record) -> None:
-    data = file_of(record, Packed((), ()))
+    data = file_of(record, PackedArrays((), ()))
     found, packed = decode(data, SECRET, name_of(record))
-    assert (found, packed) == (record, Packed((), ()))
+    assert (found, packed) == (record, PackedArrays((), ()))
     assert read_record(data) == record
 
 
 def test_nothing_is_copied() -> None:
     memory = memoryview(bytes(8))
-    parts = encode(RECORD, Packed([Tensor("F32", (2,), memory)], ()), SECRET)
+    parts = encode(RECORD, PackedArrays([RecordTensor("F32", (2,), memory)], ()), SECRET)
     assert parts[1] is memory
     data = b"".join(parts)
     view = decode(data, SECRET, None)[1].tensors[0].data
@@ -138,12 +140,12 @@ def test_nothing_is_copied() -> None:
 
 
 def test_the_safetensors_library_reads_the_same_arrays() -> None:
-    packed = Packed([tensor(dtype, shape) for shape in SHAPES for dtype in SIZES], ())
+    packed = PackedArrays([tensor(dtype, shape) for shape in SHAPES for dtype in SIZES], ())
     data = file_of(RECORD, packed)
     found = _as_the_library_reads(data)
     assert [found[str(index)] for index in range(len(found))] == contents(packed)
     assert all(type(value) is str for value in header_of(data)["__metadata__"].values())
-    assert _as_the_library_reads(file_of(RECORD, Packed((), ()))) == {}
+    assert _as_the_library_reads(file_of(RECORD, PackedArrays((), ()))) == {}
 
 
 def _as_the_library_reads(data: bytes) -> dict[str, tuple[str, tuple[int, ...], bytes]]:
@@ -157,7 +159,9 @@ def _as_the_library_reads(data: bytes) -> dict[str, tuple[str, tuple[int, ...], 
 def test_the_format_is_the_same_on_every_machine() -> None:
     """A change of this needs another format version."""
     assert block_file.FORMAT_VERSION == 1
-    packed = Packed([Tensor("U8", (3,), b"abc"), Tensor("F32", (2,), b"01234567")], PLACES)
+    packed = PackedArrays(
+        [RecordTensor("U8", (3,), b"abc"), RecordTensor("F32", (2,), b"01234567")], PLACES
+    )
     metadata = header_of(file_of(RECORD, packed))["__metadata__"]
     assert metadata["tokens"] == "BQAAAAAAAAD/////BwAAAA=="
     assert metadata["places"] == "[[[0,2],[1,0]],[[1,1]]]"
@@ -204,7 +208,7 @@ def test_junk_behind_and_zeroed_data_are_found() -> None:
 
 def test_another_files_content_is_found() -> None:
     other = replace(RECORD, tokens=(5, 0, 1, 8))
-    state = replace(RECORD, part=Part.CHECKPOINT)
+    state = replace(RECORD, part=RecordKind.CHECKPOINT)
     for record in (other, state):
         assert reason_of(file_of(record), name_of(RECORD)) == "key"
         assert decode(file_of(record), SECRET, name_of(record))[0] == record
@@ -349,14 +353,14 @@ def test_random_changes_to_a_header_are_refused_or_say_the_same() -> None:
         (replace(RECORD, start=-1), PACKED),
         (replace(RECORD, namespace="x" * (1 << 20)), PACKED),
         (replace(RECORD, namespace="\ud800"), PACKED),
-        (RECORD, Packed([Tensor("F8", (1,), b"1")], ())),
-        (RECORD, Packed([Tensor("F32", (1,), b"123")], ())),
-        (RECORD, Packed([Tensor("U8", (2,), memoryview(b"1234")[::2])], ())),
-        (RECORD, Packed([Tensor("U8", (1,) * 9, b"1")], ())),
-        (RECORD, Packed([], (((0, 0),),))),
+        (RECORD, PackedArrays([RecordTensor("F8", (1,), b"1")], ())),
+        (RECORD, PackedArrays([RecordTensor("F32", (1,), b"123")], ())),
+        (RECORD, PackedArrays([RecordTensor("U8", (2,), memoryview(b"1234")[::2])], ())),
+        (RECORD, PackedArrays([RecordTensor("U8", (1,) * 9, b"1")], ())),
+        (RECORD, PackedArrays([], (((0, 0),),))),
     ],
 )
-def test_what_could_not_be_read_back_is_not_written(record: Record, packed: Packed) -> None:
+def test_what_could_not_be_read_back_is_not_written(record: Record, packed: PackedArrays) -> None:
     with pytest.raises(ValueError):
         encode(record, packed, SECRET)
 

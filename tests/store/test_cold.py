@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from omlx_server.core.blocks.keys import namespace_id, root_key
-from omlx_server.core.blocks.record import Packed, Part, Record
+from omlx_server.core.blocks.record import PackedArrays, Record, RecordKind
 from omlx_server.store.block_file import decode, encode
 from omlx_server.store.cold import ColdTier
 from omlx_server.store.files import Files
@@ -58,7 +58,7 @@ def bytes_on_disk(root: Path) -> int:
 
 def test_blocks_come_back_in_the_next_process(tmp_path: Path) -> None:
     blocks = chain(5)
-    state = Record(SPACE, blocks[2].key, 3, (7,), Part.CHECKPOINT, worth=3)
+    state = Record(SPACE, blocks[2].key, 3, (7,), RecordKind.CHECKPOINT, worth=3)
     with opened(Files(tmp_path)) as tier:
         write(tier, *blocks, state)
     assert on_disk(tmp_path) == {record.key for record in [*blocks, state]}
@@ -112,7 +112,7 @@ def test_what_the_queue_can_not_take_is_dropped_and_counted(tmp_path: Path) -> N
 
 
 def test_a_dropped_block_is_never_packed(tmp_path: Path) -> None:
-    def never() -> Packed:
+    def never() -> PackedArrays:
         raise AssertionError("packed for nothing")
 
     (record,) = chain(1)
@@ -196,7 +196,7 @@ def salted(salt: bytes) -> list[Record]:
     """Blocks of one sequence of a tenant, and a state."""
     first = Record(SPACE, root_key(SPACE, salt), 0, (1,))
     second = Record(SPACE, first.key, 1, (2,))
-    return [first, second, Record(SPACE, second.key, 2, (3,), Part.CHECKPOINT)]
+    return [first, second, Record(SPACE, second.key, 2, (3,), RecordKind.CHECKPOINT)]
 
 
 @pytest.mark.parametrize("known", [True, False])

@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 
 from omlx_server.core.blocks.keys import BlockKey, namespace_id, root_key
 from omlx_server.core.blocks.pins import Pin, Pins
-from omlx_server.core.blocks.record import Part, Record
-from omlx_server.store.directory import Inventory, Prefix, room_for, stored_prefix
-from omlx_server.store.files import Found
+from omlx_server.core.blocks.record import Record, RecordKind
+from omlx_server.store.directory import Inventory, StoredPrefix, room_for, stored_prefix
+from omlx_server.store.files import StoredFile
 from omlx_server.store.mediums.medium import Name
 
 SPACE = "model|kv|3"
@@ -26,10 +26,10 @@ def stores(draw: st.DrawFn, most: int = 12) -> list[Record]:
     for _ in range(draw(st.integers(0, most))):
         parent, start = draw(st.sampled_from(heads))
         tokens = tuple(draw(st.lists(TOKEN, min_size=1, max_size=SIZE)))
-        part = draw(st.sampled_from([Part.BLOCK, Part.BLOCK, Part.CHECKPOINT]))
+        part = draw(st.sampled_from([RecordKind.BLOCK, RecordKind.BLOCK, RecordKind.CHECKPOINT]))
         record = Record(SPACE, parent, start, tokens, part)
         records[record.key] = record
-        if part is Part.BLOCK and len(tokens) == SIZE:
+        if part is RecordKind.BLOCK and len(tokens) == SIZE:
             heads.append((record.key, record.stop))
     return list(records.values())
 
@@ -38,7 +38,7 @@ def spelled_out(records: Iterable[Record], usable: set[BlockKey]) -> dict[BlockK
     """The way to each block from the root, where all of it is usable."""
     ways: dict[BlockKey, list[Record]] = {ROOT: []}
     for record in records:  # parents first
-        if record.parent in ways and record.key in usable and record.part is Part.BLOCK:
+        if record.parent in ways and record.key in usable and record.part is RecordKind.BLOCK:
             ways[record.key] = [*ways[record.parent], record]
     return ways
 
@@ -47,24 +47,26 @@ def tokens_of(way: Sequence[Record]) -> tuple[int, ...]:
     return tuple(token for record in way for token in record.tokens)
 
 
-def plain_search(records: list[Record], tokens: tuple[int, ...], usable: set[BlockKey]) -> Prefix:
+def plain_search(
+    records: list[Record], tokens: tuple[int, ...], usable: set[BlockKey]
+) -> StoredPrefix:
     ways = spelled_out(records, usable)
     inside = [way for way in ways.values() if tokens[: len(tokens_of(way))] == tokens_of(way)]
     longest = max(inside, key=lambda way: len(tokens_of(way)))
     states = [
         state
         for state in records
-        if state.part is Part.CHECKPOINT
+        if state.part is RecordKind.CHECKPOINT
         and state.key in usable
         and (state.parent == ROOT or state.parent in [record.key for record in longest])
         and tokens[: state.stop] == (*tokens_of(ways[state.parent]), *state.tokens)
         and state.stop <= len(tokens_of(longest))
     ]
     if not states:
-        return Prefix(tuple(r.key for r in longest), None, len(tokens_of(longest)))
+        return StoredPrefix(tuple(r.key for r in longest), None, len(tokens_of(longest)))
     deepest = max(states, key=lambda state: state.stop)
     needed = tuple(record.key for record in longest if record.start < deepest.stop)
-    return Prefix(needed, deepest.key, deepest.stop)
+    return StoredPrefix(needed, deepest.key, deepest.stop)
 
 
 @settings(deadline=None)
@@ -88,8 +90,8 @@ def test_the_longest_usable_prefix_is_found(
             assert record.tokens == tokens[record.start : record.stop], "of somebody else"
 
 
-def found_of(record: Record, nbytes: int, now: float) -> Found:
-    return Found(Name.of(namespace_id(SPACE), record.key), nbytes, now)
+def found_of(record: Record, nbytes: int, now: float) -> StoredFile:
+    return StoredFile(Name.of(namespace_id(SPACE), record.key), nbytes, now)
 
 
 def pins_of(records: Sequence[Record]) -> Pins:
@@ -151,4 +153,4 @@ def test_of_two_short_ends_the_longer_one_is_taken() -> None:
     ends = [Record(SPACE, ROOT, 0, tokens) for tokens in ((1,), (1, 0), (1, 1))]
     keys = {record.key for record in ends}
     found = stored_prefix(ROOT, (1, 0, 0), SIZE, lambda key: key in keys)
-    assert found == Prefix((ends[1].key,), None, 2)
+    assert found == StoredPrefix((ends[1].key,), None, 2)

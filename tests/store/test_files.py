@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from omlx_server.core.blocks.keys import namespace_id
-from omlx_server.store.description import Description
-from omlx_server.store.files import Files, Found
+from omlx_server.store.description import NamespaceDescription
+from omlx_server.store.files import Files, StoredFile
 from omlx_server.store.lock import Lock
 from omlx_server.store.mediums.medium import Medium, MediumError, Name
 from omlx_server.store.mediums.operations import FileOperations
@@ -264,9 +264,9 @@ def test_a_scan_finds_names_sizes_and_last_uses(files: Files) -> None:
     files.put(name_of(1, OTHER), [b"x"])
     files.touch(name_of(1, OTHER), 4e9)
     files.touch(name_of(999), 1.0)
-    expected = {Found(name_of(number), number, 1000.5 + number) for number in range(300)}
+    expected = {StoredFile(name_of(number), number, 1000.5 + number) for number in range(300)}
     assert set(files.scan(SPACE)) == expected
-    assert set(files.scan()) == expected | {Found(name_of(1, OTHER), 1, 4e9)}
+    assert set(files.scan()) == expected | {StoredFile(name_of(1, OTHER), 1, 4e9)}
     assert list(files.scan("0" * 16)) == list(files.scan("..")) == []
 
 
@@ -453,7 +453,7 @@ def test_without_the_right_to_write_nothing_changes(files: Files, root: Path) ->
     reader.delete(name_of(1))
     reader.touch(name_of(1), 9.0)
     assert everything_below(root) == before
-    assert list(reader.scan()) == [Found(name_of(1), 3, 5.0)]
+    assert list(reader.scan()) == [StoredFile(name_of(1), 3, 5.0)]
     assert reader.get(name_of(1)) == b"one"
 
 
@@ -560,7 +560,7 @@ def test_a_secret_that_is_no_file_is_refused(root: Path, make: Make) -> None:
 # Namespaces
 
 
-DESCRIPTION = Description("model", "SmolLM2", "/models/smol", 64, 1.5e9)
+DESCRIPTION = NamespaceDescription("model", "SmolLM2", "/models/smol", 64, 1.5e9)
 
 
 def test_namespaces_are_listed_with_what_they_take(files: Files) -> None:
@@ -576,7 +576,7 @@ def test_namespaces_are_listed_with_what_they_take(files: Files) -> None:
 
 def test_a_description_is_written_once_and_anew_when_damaged(files: Files, root: Path) -> None:
     files.write_description(DESCRIPTION)
-    files.write_description(Description("model", "Other", "", 64, 0.0))
+    files.write_description(NamespaceDescription("model", "Other", "", 64, 0.0))
     assert files.describe(SPACE) == DESCRIPTION
     (root / SPACE / "namespace.json").write_bytes(b"")
     assert files.describe(SPACE) is None

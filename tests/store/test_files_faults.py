@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from omlx_server.core.blocks.keys import namespace_id, root_key
-from omlx_server.core.blocks.record import Packed, Record, Tensor
+from omlx_server.core.blocks.record import PackedArrays, Record, RecordTensor
 from omlx_server.store.block_file import Corrupt, decode, encode
-from omlx_server.store.description import Description
+from omlx_server.store.description import NamespaceDescription
 from omlx_server.store.files import Files
 from omlx_server.store.lock import Lock
 from omlx_server.store.mediums.medium import MediumError, Name
@@ -27,10 +27,12 @@ SECRET = b"s" * 32
 SPACE = "model"
 
 
-def block(number: int, version: int = 0) -> tuple[Name, Record, Packed]:
+def block(number: int, version: int = 0) -> tuple[Name, Record, PackedArrays]:
     record = Record(SPACE, root_key(SPACE, b""), 0, (number,), worth=version)
     data = random.Random(number * 100 + version).randbytes(64)
-    packed = Packed([Tensor("U8", (64,), data), Tensor("F32", (1,), data[:4])], (((0, 1),),))
+    packed = PackedArrays(
+        [RecordTensor("U8", (64,), data), RecordTensor("F32", (1,), data[:4])], (((0, 1),),)
+    )
     return Name(namespace_id(SPACE), record.key.hex()), record, packed
 
 
@@ -53,7 +55,7 @@ class Session:
         files = self.files
         yield lambda: self.store(1)
         yield lambda: self.read(1)
-        yield lambda: files.write_description(Description(SPACE, "m", "p", 4, 1.0))
+        yield lambda: files.write_description(NamespaceDescription(SPACE, "m", "p", 4, 1.0))
         yield lambda: self.store(2)
         yield lambda: self.store(1, version=1)
         yield lambda: self.read(1)

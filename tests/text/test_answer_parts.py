@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer as Backend
 
-from omlx_server.text.answers.answer import Answer
-from omlx_server.text.answers.form import Form
+from omlx_server.text.answers.answer import AnswerParser
+from omlx_server.text.answers.form import AnswerForm
 from omlx_server.text.dialect import dialect_of, shown_ids
 from omlx_server.text.parts import Assembled, Part, assemble
 from omlx_server.text.reasoning.style import HARMONY, Opening, Style
@@ -23,7 +23,7 @@ TOOLS: tuple[dict[str, Any], ...] = ({"type": "function", "function": {"name": "
 CALL = '<tool_call>\n{"name": "f", "arguments": {"stop": 1}}\n</tool_call>'
 
 
-def form(**fields: Any) -> Form:
+def form(**fields: Any) -> AnswerForm:
     whole: dict[str, Any] = {
         "style": THINK,
         "opening": Opening.FREE,
@@ -31,11 +31,11 @@ def form(**fields: Any) -> Form:
         "tools": TOOLS,
         "make_call_id": lambda: "id",
     }
-    return Form(**(whole | fields))
+    return AnswerForm(**(whole | fields))
 
 
-def parts_of(tokenizer: Tokenizer, text: str, form: Form) -> tuple[list[Part], Answer]:
-    answer = Answer(tokenizer, form)
+def parts_of(tokenizer: Tokenizer, text: str, form: AnswerForm) -> tuple[list[Part], AnswerParser]:
+    answer = AnswerParser(tokenizer, form)
     parts: list[Part] = []
     for token in tokenizer.encode(text):
         parts += answer.add(token).parts
@@ -44,7 +44,7 @@ def parts_of(tokenizer: Tokenizer, text: str, form: Form) -> tuple[list[Part], A
     return [*parts, *answer.finish()], answer
 
 
-def read(tokenizer: Tokenizer, text: str, form: Form) -> Assembled:
+def read(tokenizer: Tokenizer, text: str, form: AnswerForm) -> Assembled:
     return assemble(parts_of(tokenizer, text, form)[0])
 
 
@@ -123,7 +123,7 @@ def test_what_is_streamed_is_what_is_whole(load: Load, words: list[str], stops: 
     """The text as ordinary tokens of many cuts gives the same as the letters one by one."""
     tokenizer, text = load("byte_level"), "".join(words)
     asked = form(stops=tuple(stops))
-    letters = Answer(tokenizer, asked)
+    letters = AnswerParser(tokenizer, asked)
     parts: list[Part] = []
     for byte in text.encode():
         token = next(

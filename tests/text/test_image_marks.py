@@ -8,14 +8,16 @@ from hypothesis import strategies as st
 
 from omlx_server.core.images import ImageSpan, token_ids
 from omlx_server.errors import BadRequest, TooManyTokens
-from omlx_server.text.image_marks import ImageMarks, Shown
+from omlx_server.text.image_marks import ImageMarks, ImagePlaceholder
 from omlx_server.text.templates.template import ChatTemplate
 from tests.text import chat_templates
 from tests.text.conftest import Load
 
 PAD = "<|endoftext|>"
-ONE = Shown(f"<think>{PAD}</think>", (ImageSpan(0, 4, b"one", 2),))
-TILES = Shown(f"\n{PAD}|{PAD}\n", (ImageSpan(0, 3, b"left", 3), ImageSpan(0, 3, b"right", 3)))
+ONE = ImagePlaceholder(f"<think>{PAD}</think>", (ImageSpan(0, 4, b"one", 2),))
+TILES = ImagePlaceholder(
+    f"\n{PAD}|{PAD}\n", (ImageSpan(0, 3, b"left", 3), ImageSpan(0, 3, b"right", 3))
+)
 
 TEMPLATE = chat_templates.FOR_FAMILY["byte_level"][0]
 
@@ -97,6 +99,6 @@ def test_the_tokens_of_images_count(template: ChatTemplate, marks: ImageMarks) -
 def test_a_template_that_shows_a_placeholder_of_its_own_is_refused(
     template: ChatTemplate, marks: ImageMarks
 ) -> None:
-    broken = Shown("no placeholder", ONE.runs)
+    broken = ImagePlaceholder("no placeholder", ONE.runs)
     with pytest.raises(BadRequest, match="can't show these images"):
         template.encode(user(marks.add(broken)), images=marks)

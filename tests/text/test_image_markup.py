@@ -16,7 +16,7 @@ from transformers.models.qwen3_vl.processing_qwen3_vl import Qwen3VLProcessor
 
 from omlx_server.core.images import ImageSpan
 from omlx_server.errors import BadRequest, LoadFailed
-from omlx_server.text.image_marks import ImageMarks, Shown
+from omlx_server.text.image_marks import ImageMarks, ImagePlaceholder
 from omlx_server.text.image_markup import ImageMarkup
 from omlx_server.text.templates.template import ChatTemplate
 from omlx_server.text.tokenizer import Tokenizer
@@ -93,10 +93,10 @@ def ours(folder: Path, family: str, told: Conversation) -> list[int]:
     return marks.bare(ChatTemplate(tokenizer).encode(messages, images=marks))
 
 
-def _shown(markup: ImageMarkup, family: str, tiles: tuple[int, int]) -> Shown:
+def _shown(markup: ImageMarkup, family: str, tiles: tuple[int, int]) -> ImagePlaceholder:
     count = tiles[0] * tiles[1] + 1
     runs = (ImageSpan(0, RUN[family], bytes([*tiles, n]), RUN[family]) for n in range(count))
-    return Shown(markup.write(tiles), tuple(runs))
+    return ImagePlaceholder(markup.write(tiles), tuple(runs))
 
 
 WHOLE = (0, 0)
@@ -158,7 +158,7 @@ def test_images_stay_in_their_order(folders: dict[str, Path], family: str) -> No
     markup = ImageMarkup.of(family, tokenizer)
     marks = ImageMarks(markup.placeholder)
     runs = [ImageSpan(0, 4, bytes([n]), 4) for n in range(4)]
-    a, b, c, d = (marks.add(Shown(markup.write(WHOLE), (run,))) for run in runs)
+    a, b, c, d = (marks.add(ImagePlaceholder(markup.write(WHOLE), (run,))) for run in runs)
     messages = [
         {"role": "user", "content": f"{c} and {a}"},
         {"role": "assistant", "content": "So?"},

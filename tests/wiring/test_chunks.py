@@ -8,10 +8,10 @@ import pytest
 
 from omlx_server.compute.hardware import device, device_policy
 from omlx_server.compute.model.loader import load
-from omlx_server.compute.planning.probe import Bench
+from omlx_server.compute.planning.probe import ForwardProbe
 from omlx_server.core.chunk_sizes import ChunkSizes, candidates
 from omlx_server.core.memory.estimate import FlatPlanner
-from omlx_server.core.memory.shape import Prefill
+from omlx_server.core.memory.shape import PrefillShape
 from omlx_server.core.step import Step
 from omlx_server.core.work import finish
 from omlx_server.engine.model_instance import ModelInstance
@@ -43,20 +43,20 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def timed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The tokens of every forward whose time is measured, for real."""
     seen: list[int] = []
-    real = Bench.prefill_seconds
+    real = ForwardProbe.prefill_seconds
 
-    def prefill_seconds(self: Bench, prefill: Prefill) -> float:
+    def prefill_seconds(self: ForwardProbe, prefill: PrefillShape) -> float:
         seen.append(prefill.tokens)
         return real(self, prefill)
 
-    monkeypatch.setattr(Bench, "prefill_seconds", prefill_seconds)
+    monkeypatch.setattr(ForwardProbe, "prefill_seconds", prefill_seconds)
     return seen
 
 
 @pytest.fixture
 def slow(monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine on which chunks take as long as `SLOW` says."""
-    monkeypatch.setattr(Bench, "prefill_seconds", lambda self, prefill: SLOW[prefill.tokens])
+    monkeypatch.setattr(ForwardProbe, "prefill_seconds", lambda self, prefill: SLOW[prefill.tokens])
 
 
 def sections(path: Path, **scheduler: Any) -> dict[str, Any]:

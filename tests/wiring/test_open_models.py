@@ -10,7 +10,7 @@ from omlx_server.api.models.served_model import Served, ServedModel
 from omlx_server.compute.model.loader import load as load_model
 from omlx_server.core.memory.guard import Caches
 from omlx_server.core.scheduler.admission import HEADROOM
-from omlx_server.engine.memory.account import Account
+from omlx_server.engine.memory.account import MemoryAccount
 from omlx_server.engine.model_instance import ModelInstance
 from omlx_server.engine.pool.entry import Lease
 from omlx_server.models.adapters.files import read_adapter
@@ -72,7 +72,7 @@ def test_adapters_that_nothing_uses_go_for_another_models_request(tmp_path: Path
     asyncio.run(scene())
 
 
-def tighten(instance: ModelInstance, account: Account, weights: int) -> None:
+def tighten(instance: ModelInstance, account: MemoryAccount, weights: int) -> None:
     """Have the memory fit one request and a short answer beside so many bytes of weights, but no
     adapter."""
     assert instance.watch is not None

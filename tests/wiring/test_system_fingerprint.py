@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from omlx_server.compute.model import system_fingerprint
 from omlx_server.models.locate import Located
 from omlx_server.settings import Settings
-from omlx_server.settings.sections import KvCache
+from omlx_server.settings.sections import KvCacheSettings
 from omlx_server.wiring.model_factory import InstanceFactory
 from tests.tiny_models import save_tiny
 
@@ -55,7 +55,12 @@ def test_other_weights_have_another_name(model: Path, tmp_path: Path) -> None:
 
 
 def test_another_form_of_keys_and_values_has_another_name(model: Path) -> None:
-    forms = [KvCache(), KvCache("affine", 4), KvCache("affine", 8), KvCache("rotated", 4)]
+    forms = [
+        KvCacheSettings(),
+        KvCacheSettings("affine", 4),
+        KvCacheSettings("affine", 8),
+        KvCacheSettings("rotated", 4),
+    ]
     names = [name_of(model, replace(SETTINGS, kv_cache=form)) for form in forms]
     assert len(set(names)) == len(forms)
 

@@ -14,7 +14,7 @@ from omlx_server.api.http.json import JsonResponse
 from omlx_server.api.models.listing import ModelListing
 from omlx_server.api.models.served import ServedModels
 from omlx_server.api.models.served_model import Served, ServedModel
-from omlx_server.engine.pool.entry import Entry, Phase
+from omlx_server.engine.pool.entry import Phase, PoolEntry
 
 router = APIRouter(dependencies=[Depends(require_admin)])
 
@@ -131,5 +131,5 @@ def _weight_bytes(model: Served) -> int | None:
     return client.weight_bytes if client is not None else None
 
 
-def _idle(entry: Entry[Served]) -> float:
+def _idle(entry: PoolEntry[Served]) -> float:
     return 0.0 if entry.users else round(time.monotonic() - entry.used, 3)

@@ -120,7 +120,7 @@ class SignatureDelta(TypedDict):
     signature: str
 
 
-class InputDelta(TypedDict):
+class InputJsonDelta(TypedDict):
     """A fragment of the JSON text of a tool's input."""
 
     type: Literal["input_json_delta"]
@@ -128,7 +128,7 @@ class InputDelta(TypedDict):
 
 
 ContentDelta = Annotated[
-    TextDelta | ThinkingDelta | SignatureDelta | InputDelta, Field(discriminator="type")
+    TextDelta | ThinkingDelta | SignatureDelta | InputJsonDelta, Field(discriminator="type")
 ]
 
 

@@ -15,10 +15,10 @@ import orjson
 
 from omlx_server.api.anthropic import answers
 from omlx_server.api.anthropic.ids import tool_use_id
-from omlx_server.api.chat.choices import Usage
+from omlx_server.api.chat.choices import TokenCounts
 from omlx_server.api.chat.finish import Finish
 from omlx_server.api.http import sse
-from omlx_server.text.parts import Arguments, CallStart, Part, Reasoning, Text
+from omlx_server.text.parts import Arguments, CallStart, Part, Text, Thought
 
 # The signature of a thinking block. This server signs nothing, but some clients leave a block with
 # an empty signature out of their next request, and the cached prefix would end there.
@@ -48,7 +48,7 @@ class MessageEvents:
     """Makes the events of one answer: call `start`, then `add` for each part, then `end`. `start`
     and `end` read the token counts from `usage` at that moment."""
 
-    def __init__(self, id: str, model: str, usage: Usage) -> None:
+    def __init__(self, id: str, model: str, usage: TokenCounts) -> None:
         self._id = id
         self._model = model
         self._usage = usage
@@ -80,12 +80,12 @@ class MessageEvents:
 
     def add(self, part: Part) -> list[answers.MessageEvent]:
         match part:
-            case Text("") | Reasoning(""):
+            case Text("") | Thought(""):
                 return []
             case Text(text):
                 block: answers.TextBlock = {"type": "text", "text": "", "citations": None}
                 return self._grown(block, {"type": "text_delta", "text": text})
-            case Reasoning(text):
+            case Thought(text):
                 blank: answers.ThinkingBlock = {"type": "thinking", "thinking": "", "signature": ""}
                 return self._grown(blank, {"type": "thinking_delta", "thinking": text})
             case CallStart():
@@ -137,7 +137,7 @@ class MessageEvents:
         return {"type": "content_block_delta", "index": self._index, "delta": delta}
 
 
-def _counts(usage: Usage) -> answers.CountsOfMessage:
+def _counts(usage: TokenCounts) -> answers.CountsOfMessage:
     """Token counts as Anthropic has them: `input_tokens` are the prompt tokens that did not come
     from the prefix cache. Cache creation is always 0, as storing blocks costs a client nothing."""
     return {

@@ -15,7 +15,7 @@ from omlx_server.api.http.texts import JsonObject, Text
 Effort = Literal["low", "medium", "high", "xhigh", "max"]
 
 
-class Source(StrictModel):
+class ContentSource(StrictModel):
     """An image as base64 in `data`, or a document as text in `data` or as blocks in `content`. A
     `url` may be a data URL only."""
 
@@ -27,18 +27,18 @@ class Source(StrictModel):
 
 
 class ResultBlock(StrictModel):
-    """A piece of what a tool gave. `source`: where a search result is from, else a `Source`."""
+    """A piece of what a tool gave. `source`: a `ContentSource`, or a search result's."""
 
     type: str
     text: Text | None = None
     tool_name: str | None = None
     title: Text | None = None
     context: Text | None = None
-    source: Source | Text | None = None
+    source: ContentSource | Text | None = None
     content: Any = None
 
 
-class Block(ResultBlock):
+class ContentBlock(ResultBlock):
     """A piece of a message. Which fields it needs depends on its type: see turns.py."""
 
     thinking: Text | None = None
@@ -49,9 +49,9 @@ class Block(ResultBlock):
     is_error: bool | None = None
 
 
-class Turn(StrictModel):
+class AnthropicMessage(StrictModel):
     role: Literal["user", "assistant", "system"]
-    content: Text | list[Block]
+    content: Text | list[ContentBlock]
 
 
 class Tool(StrictModel):
@@ -68,13 +68,13 @@ class Tool(StrictModel):
         return self.type in (None, "custom")
 
 
-class ToolChoice(StrictModel):
+class AnthropicToolChoice(StrictModel):
     type: Literal["auto", "any", "tool", "none"]
     name: str | None = None
     disable_parallel_tool_use: bool | None = None
 
 
-class Thinking(StrictModel):
+class ThinkingOptions(StrictModel):
     """`display` is not known here: what the model thinks is always shown."""
 
     type: Literal["enabled", "disabled", "adaptive", "between_tools"]
@@ -97,11 +97,11 @@ class CountRequest(StrictModel):
     model: Annotated[str, StringConstraints(min_length=1)]
     preset: PresetName | None = None
     adapter: AdapterName | None = None
-    messages: Annotated[list[Turn], Field(min_length=1, max_length=10_000)]
-    system: Text | list[Block] | None = None
+    messages: Annotated[list[AnthropicMessage], Field(min_length=1, max_length=10_000)]
+    system: Text | list[ContentBlock] | None = None
     tools: Annotated[list[Tool], Field(max_length=10_000)] | None = None
-    tool_choice: ToolChoice | None = None
-    thinking: Thinking | None = None
+    tool_choice: AnthropicToolChoice | None = None
+    thinking: ThinkingOptions | None = None
     output_config: OutputConfig | None = None
     output_format: OutputFormat | None = None
     chat_template_kwargs: JsonObject | None = None

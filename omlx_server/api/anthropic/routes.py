@@ -12,7 +12,7 @@ from omlx_server.api.anthropic.events import PING, Ending, MessageEvents, assemb
 from omlx_server.api.anthropic.request import CountRequest, MessagesRequest
 from omlx_server.api.anthropic.turns import image_chars
 from omlx_server.api.chat.choices import CACHE_HEADERS, Choices
-from omlx_server.api.chat.turn import Turn
+from omlx_server.api.chat.turn import ChatTurn
 from omlx_server.api.context import context_of
 from omlx_server.api.description.operation import MODEL, STATE, WORK, Events, Operation
 from omlx_server.api.http import json_body, sse
@@ -61,7 +61,7 @@ async def count_tokens(request: Request) -> Response:
     return JsonResponse(CountedTokens(input_tokens=count))
 
 
-async def _turn(request: Request, asked: CountRequest) -> Turn:
+async def _turn(request: Request, asked: CountRequest) -> ChatTurn:
     """The turn that `asked` wants. The conversion of a long conversation takes a while, so it runs
     in a worker thread."""
     context = context_of(request)
@@ -69,7 +69,7 @@ async def _turn(request: Request, asked: CountRequest) -> Turn:
     chat = await context.threads.run(
         prompt.chat_request, asked, model.template, beside=image_chars(asked)
     )
-    return Turn(chat, model, request, f"msg_{uuid.uuid4().hex}")
+    return ChatTurn(chat, model, request, f"msg_{uuid.uuid4().hex}")
 
 
 async def _whole(asked: MessagesRequest, choices: Choices) -> AssistantTurn:

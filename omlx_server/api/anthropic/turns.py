@@ -17,7 +17,12 @@ from typing import Any
 from pydantic import ValidationError
 
 from omlx_server.api.anthropic.ids import call_id
-from omlx_server.api.anthropic.request import Block, CountRequest, ResultBlock, Turn
+from omlx_server.api.anthropic.request import (
+    AnthropicMessage,
+    ContentBlock,
+    CountRequest,
+    ResultBlock,
+)
 from omlx_server.api.http.json_body import StrictModel
 from omlx_server.errors import BadRequest
 from omlx_server.images.source import url_of_image_block
@@ -62,7 +67,7 @@ def image_chars(asked: CountRequest) -> int:
     return chars
 
 
-def _converted(index: int, turn: Turn, names: Mapping[str, str]) -> list[Message]:
+def _converted(index: int, turn: AnthropicMessage, names: Mapping[str, str]) -> list[Message]:
     path = f"messages.{index}.content"
     if turn.role == "system":
         return _system(path, turn.content)
@@ -73,16 +78,16 @@ def _converted(index: int, turn: Turn, names: Mapping[str, str]) -> list[Message
     return _assistant(path, turn.content)
 
 
-def _system(path: str, content: str | list[Block] | None) -> list[Message]:
+def _system(path: str, content: str | list[ContentBlock] | None) -> list[Message]:
     if content is None:
         return []
-    blocks = [Block(type="text", text=content)] if isinstance(content, str) else content
+    blocks = [ContentBlock(type="text", text=content)] if isinstance(content, str) else content
     texts = [_text(f"{path}.{index}", block) for index, block in enumerate(blocks)]
     told = _paragraphs(without_billing(texts))
     return [{"role": "system", "content": told}] if told else []
 
 
-def _user(path: str, blocks: Sequence[Block], names: Mapping[str, str]) -> list[Message]:
+def _user(path: str, blocks: Sequence[ContentBlock], names: Mapping[str, str]) -> list[Message]:
     if not blocks:
         raise BadRequest("content must not be empty", param=path)
     results, pieces = list[Message](), list[str | Part]()
@@ -95,7 +100,7 @@ def _user(path: str, blocks: Sequence[Block], names: Mapping[str, str]) -> list[
     return [*results, {"role": "user", "content": _content(pieces)}] if pieces else results
 
 
-def _result(path: str, block: Block, names: Mapping[str, str]) -> Message:
+def _result(path: str, block: ContentBlock, names: Mapping[str, str]) -> Message:
     if block.tool_use_id is None:
         raise BadRequest("a tool_result needs tool_use_id", param=f"{path}.tool_use_id")
     content = _content(_inner(f"{path}.content", block.content))
@@ -122,7 +127,7 @@ def _inner(path: str, content: object) -> list[str | Part]:
     return [piece for pieces in shown for piece in pieces]
 
 
-def _assistant(path: str, blocks: Sequence[Block]) -> list[Message]:
+def _assistant(path: str, blocks: Sequence[ContentBlock]) -> list[Message]:
     """The assistant message of all blocks of a turn, which the results of tools that Anthropic ran
     split into several. Its texts are joined without separators, as the model has written them."""
     told, texts, reasoning = list[Message](), list[str](), list[str]()
@@ -152,12 +157,12 @@ def _assistant(path: str, blocks: Sequence[Block]) -> list[Message]:
 _UNSEEN = ("redacted_thinking", "compaction", "fallback")
 
 
-def _is_summary(block: Block) -> bool:
+def _is_summary(block: ContentBlock) -> bool:
     """Whether a block stands for all that came before it. One without a text is one that failed."""
     return block.type == "compaction" and isinstance(block.content, str) and bool(block.content)
 
 
-def _run(block: Block, theirs: Mapping[str | None, Message]) -> tuple[Message, Message]:
+def _run(block: ContentBlock, theirs: Mapping[str | None, Message]) -> tuple[Message, Message]:
     """The call and the result of a tool that Anthropic ran, from its result `block` and the calls
     before it."""
     id, name = call_id(block.tool_use_id or ""), block.type.removesuffix("_tool_result")
@@ -177,7 +182,7 @@ def _readable(fields: dict[str, Any]) -> dict[str, Any]:
     return {k: v for k, v in fields.items() if k not in sealed and not k.startswith("encrypted_")}
 
 
-def _call(path: str, block: Block) -> dict[str, Any]:
+def _call(path: str, block: ContentBlock) -> dict[str, Any]:
     if block.id is None or block.name is None or block.input is None:
         raise BadRequest("a tool_use needs id, name and input", param=path)
     arguments = json.dumps(block.input, ensure_ascii=False)
@@ -232,7 +237,7 @@ def _content(pieces: Iterable[str | Part]) -> Content:
     return "".join(part["text"] for part in parts)
 
 
-def _tool_names(turn: Turn) -> dict[str, str]:
+def _tool_names(turn: AnthropicMessage) -> dict[str, str]:
     """The names of the tools that a turn calls, by call id: some templates show the tool's name
     with its result."""
     blocks = turn.content if isinstance(turn.content, list) else ()

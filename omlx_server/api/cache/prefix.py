@@ -14,7 +14,7 @@ from omlx_server.core.adapters import salted
 
 
 @dataclass(frozen=True, slots=True)
-class Prefix:
+class RequestPrefix:
     """The prompt that a request is about, as token ids, and the salt of its blocks; `tenant` is the
     salt of its sender's blocks without an adapter. `name` is the model's name in it."""
 
@@ -25,7 +25,7 @@ class Prefix:
     tenant: bytes
 
 
-async def prefix_of(request: Request) -> Prefix:
+async def prefix_of(request: Request) -> RequestPrefix:
     """The prompt in the body of `request`. Raises the errors that a chat completion with that body
     would raise while its prompt is made."""
     context = context_of(request)
@@ -33,4 +33,4 @@ async def prefix_of(request: Request) -> Prefix:
     model = await context.models.find(chat.model, adapter=chat.adapter, preset=chat.preset)
     tokens = (await in_time(request, read_and_encoded(chat, model, request))).tokens
     tenant = salt_of(request, chat.cache_salt)
-    return Prefix(chat.model, model, tuple(tokens), salted(tenant, model.adapter), tenant)
+    return RequestPrefix(chat.model, model, tuple(tokens), salted(tenant, model.adapter), tenant)

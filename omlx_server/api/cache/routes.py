@@ -14,7 +14,14 @@ from omlx_server.api.access.tenant import SALT, client_of, salt_of, salt_to_rese
 from omlx_server.api.cache.prefix import prefix_of
 from omlx_server.api.chat.request import ChatRequest
 from omlx_server.api.context import context_of
-from omlx_server.api.description.operation import MODEL, STATE, Bytes, Header, Operation, Query
+from omlx_server.api.description.operation import (
+    MODEL,
+    STATE,
+    Bytes,
+    Operation,
+    Query,
+    ResponseHeader,
+)
 from omlx_server.api.http import json_body
 from omlx_server.api.http.json import JsonResponse
 from omlx_server.api.models.served_model import ServedModel
@@ -33,8 +40,8 @@ _EXPORT = Operation(
     Bytes((_TAR,), "An archive."),
     body=ChatRequest,
     headers=(
-        Header("X-Omlx-Prompt-Tokens", "Tokens of the prompt.", always=True),
-        Header("X-Omlx-Cached-Tokens", "Of which so many are in the archive.", always=True),
+        ResponseHeader("X-Omlx-Prompt-Tokens", "Tokens of the prompt.", always=True),
+        ResponseHeader("X-Omlx-Cached-Tokens", "Of which so many are in the archive.", always=True),
     ),
     may_fail=MODEL + STATE,
 ).extra
@@ -45,7 +52,7 @@ _IMPORT = Operation(
     query=(Query("model", str, "Where several models are served: for which."), SALT),
     may_fail=MODEL + STATE,
 ).extra
-_PIN = Operation("Cache", answers.Pin, body=ChatRequest, may_fail=MODEL + STATE).extra
+_PIN = Operation("Cache", answers.PinAnswer, body=ChatRequest, may_fail=MODEL + STATE).extra
 _PINS = Operation("Cache", answers.PinList, query=(SALT,), may_fail=STATE).extra
 _UNPIN = Operation("Cache", answers.DeletedPin, query=(SALT,), may_fail=MODEL + STATE).extra
 
@@ -172,7 +179,7 @@ async def unpin(request: Request, id: str, cache_salt: str | None = None) -> Res
     return JsonResponse(answers.DeletedPin(id=id, object="cache.pin", deleted=True, stored=stored))
 
 
-def _pin_shape(report: PinReport) -> answers.Pin:
+def _pin_shape(report: PinReport) -> answers.PinAnswer:
     return {
         "id": report.pin.id,
         "object": "cache.pin",

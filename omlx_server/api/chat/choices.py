@@ -9,23 +9,33 @@ from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from omlx_server.api.chat.finish import Finish
-from omlx_server.api.description.operation import Header
+from omlx_server.api.description.operation import ResponseHeader
 from omlx_server.api.metrics.metrics import ModelMetrics
 from omlx_server.core.request import FinishReason, Logprobs, Miss, TokenEvent
 from omlx_server.engine.client.generation import Generation
 from omlx_server.errors import GrammarTooComplex
-from omlx_server.text.answers.answer import Answer, TokenEntry, piece_entry, text_of, token_entry
-from omlx_server.text.answers.form import Form
+from omlx_server.text.answers.answer import (
+    AnswerParser,
+    TokenEntry,
+    piece_entry,
+    text_of,
+    token_entry,
+)
+from omlx_server.text.answers.form import AnswerForm
 from omlx_server.text.encoding.pieces import Piece
 from omlx_server.text.parts import Part, Text, merged
 from omlx_server.text.tokenizer import Tokenizer
 
 CACHE_HEADERS = (
-    Header("X-Omlx-Cached-Tokens", "Tokens of the prompt that were in the cache."),
-    Header("X-Omlx-Cache-Miss", "Why not all of it was there, and how much is known of it."),
-    Header("X-Omlx-Dropped-Messages", "So many were left out: the conversation is too long."),
-    Header("X-Omlx-Warnings", "What of the request could not be done."),
-    Header("X-Omlx-Longest-Wait", "Seconds until the first token, by the work before it."),
+    ResponseHeader("X-Omlx-Cached-Tokens", "Tokens of the prompt that were in the cache."),
+    ResponseHeader(
+        "X-Omlx-Cache-Miss", "Why not all of it was there, and how much is known of it."
+    ),
+    ResponseHeader(
+        "X-Omlx-Dropped-Messages", "So many were left out: the conversation is too long."
+    ),
+    ResponseHeader("X-Omlx-Warnings", "What of the request could not be done."),
+    ResponseHeader("X-Omlx-Longest-Wait", "Seconds until the first token, by the work before it."),
 )
 """The headers that an answer of a model can have."""
 
@@ -86,7 +96,7 @@ class WholeChoice:
 
 
 @dataclass(slots=True)
-class Usage:
+class TokenCounts:
     """Token counts of a whole request. `completion` is the sum over its choices, `reasoning` the
     part of it that was spent on thoughts; `cached` is the part of `prompt` that the prefix cache
     had. `dropped` counts the messages that were left out of the prompt. Of the tokens that were
@@ -103,7 +113,7 @@ class Usage:
 
 @dataclass(slots=True)
 class _Choice:
-    answer: Answer
+    answer: AnswerParser
     pending: list[tuple[int, LoggedToken]] = field(default_factory=list)  # (first character, token)
 
 
@@ -111,14 +121,14 @@ class Choices:
     """Assembles the answer of every choice of one `generation`. Its user closes the generation."""
 
     def __init__(
-        self, generation: Generation, tokenizer: Tokenizer, form: Form, metrics: ModelMetrics
+        self, generation: Generation, tokenizer: Tokenizer, form: AnswerForm, metrics: ModelMetrics
     ) -> None:
         request = generation.request
         self.generation = generation
-        self.usage = Usage(len(request.tokens))
+        self.usage = TokenCounts(len(request.tokens))
         self._tokenizer = tokenizer
         self._followed = metrics.follow(len(request.tokens))
-        self._choices = [_Choice(Answer(tokenizer, form)) for _ in range(request.n)]
+        self._choices = [_Choice(AnswerParser(tokenizer, form)) for _ in range(request.n)]
 
     async def deltas(self) -> AsyncIterator[ChoiceDelta]:
         """The deltas of all choices as they come: one for all that a step gave to a choice. Each
@@ -215,7 +225,7 @@ def _joined(parts: list[Part]) -> tuple[Part, ...]:
     return tuple(merged(parts)) if len(parts) > 1 else tuple(parts)
 
 
-def _finish(answer: Answer, reason: FinishReason | None) -> Finish:
+def _finish(answer: AnswerParser, reason: FinishReason | None) -> Finish:
     """The finish reason of an ended choice. A stop string, or one call more than allowed, goes
     before the engine's own `reason`."""
     if reason is FinishReason.LENGTH and not answer.ended:

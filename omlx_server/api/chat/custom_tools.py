@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from omlx_server.api.chat.request import CustomTool, GrammarFormat
+from omlx_server.api.chat.request import ChatCustomTool, GrammarFormat
 from omlx_server.api.http.exchange import warned
 from omlx_server.text.encoding.utf8 import whole
 from omlx_server.text.grammar.quoted_lark import QuotedLark, quoted_lark
@@ -24,7 +24,7 @@ _ANCHORS = re.compile(r"\A\^|(?<!\\)\$\Z")
 _SYNTAXES = {"lark": "Lark grammar", "regex": "regular expression"}
 
 
-def shown_custom(tool: CustomTool) -> Mapping[str, Any]:
+def shown_custom(tool: ChatCustomTool) -> Mapping[str, Any]:
     """The function that stands for a custom tool in the prompt. Its description has the grammar."""
     custom = tool.custom
     about = [custom.description] if custom.description else []
@@ -37,7 +37,7 @@ def shown_custom(tool: CustomTool) -> Mapping[str, Any]:
     return {"type": "function", "function": function}
 
 
-def custom_function(index: int, tool: CustomTool) -> Function:
+def custom_function(index: int, tool: ChatCustomTool) -> Function:
     """The function as which the calls of a custom tool are enforced."""
     custom = tool.custom
     if not isinstance(custom.format, GrammarFormat):

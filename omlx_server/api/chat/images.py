@@ -14,7 +14,7 @@ from omlx_server.api.chat.request import ChatRequest, ImageUrl
 from omlx_server.api.context import context_of
 from omlx_server.api.models.image_reader import GivenImage, ReadImage, TextOnly
 from omlx_server.api.models.served_model import ServedModel
-from omlx_server.api.worker_threads import Run, Turns
+from omlx_server.api.worker_threads import RunInThread, Turns
 from omlx_server.core.images import ImageSpan
 from omlx_server.core.request import Request as EngineRequest
 from omlx_server.errors import BadRequest
@@ -114,7 +114,7 @@ async def compute_features(
 
 
 async def _compute(
-    image: ReadImage, spans: Sequence[ImageSpan], engine: ImageEngine, run: Run
+    image: ReadImage, spans: Sequence[ImageSpan], engine: ImageEngine, run: RunInThread
 ) -> None:
     async with engine.setting_aside(image.making_bytes):
         prepared = await run(lambda _: image.prepared())

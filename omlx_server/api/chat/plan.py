@@ -9,58 +9,58 @@ from omlx_server.api.chat.tools import Toolbox, toolbox_of
 from omlx_server.api.models.served_model import ServedModel
 from omlx_server.core.request import Constraint
 from omlx_server.text.answers.bad_words import BadWords, spellings
-from omlx_server.text.answers.form import Form
+from omlx_server.text.answers.form import AnswerForm
 from omlx_server.text.dialect import shown_ids
 from omlx_server.text.grammar.to_grammar import GrammarSpec
 from omlx_server.text.grammar.tools import forced_calls, free_calls
 from omlx_server.text.reasoning.channels import Framed, frame
-from omlx_server.text.reasoning.constraint import Thinking
+from omlx_server.text.reasoning.constraint import ThinkingConstraint
 from omlx_server.text.reasoning.style import Opening
-from omlx_server.text.tool_calls.formats import JSON_TOOLS, Family, json_syntax
+from omlx_server.text.tool_calls.formats import JSON_TOOLS, CallFormat, json_syntax
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Plan:
+class ChatPlan:
     """What a chat asks of its answer. `grammar`: what the text after any thought must obey; with
     `free`, only the calls must obey it. `family`: the markup in which the answer writes its calls;
     None where it can't call, and where it does so in a channel of its own (gpt-oss)."""
 
     toolbox: Toolbox
     grammar: GrammarSpec | None
-    family: Family | None
+    family: CallFormat | None
     free: bool = False
 
 
-def plan_of(chat: ChatRequest, model: ServedModel) -> Plan:
+def plan_of(chat: ChatRequest, model: ServedModel) -> ChatPlan:
     """The plan for a chat. Raises BadRequest where fields contradict each other or a schema can't
     be enforced."""
     toolbox, wanted = toolbox_of(chat), chat.format
     if not toolbox.callable or model.dialect.in_channels:
-        return Plan(toolbox, wanted, None)
+        return ChatPlan(toolbox, wanted, None)
     special_id = model.grammars.special_id
     if toolbox.required:
         grammar = forced_calls(toolbox.callable, special_id, many=toolbox.many)
-        return Plan(toolbox, grammar, JSON_TOOLS)
+        return ChatPlan(toolbox, grammar, JSON_TOOLS)
     if wanted is not None:
         grammar = forced_calls(toolbox.callable, special_id, many=toolbox.many, answer=wanted)
-        return Plan(toolbox, grammar, JSON_TOOLS)
+        return ChatPlan(toolbox, grammar, JSON_TOOLS)
     if toolbox.strict:
         family = model.dialect.family
         grammar = free_calls(
             toolbox.callable, special_id, many=toolbox.many, syntax=json_syntax(family)
         )
-        return Plan(toolbox, grammar, family, free=True)
-    return Plan(toolbox, None, model.dialect.family)
+        return ChatPlan(toolbox, grammar, family, free=True)
+    return ChatPlan(toolbox, None, model.dialect.family)
 
 
-def form_of(chat: ChatRequest, plan: Plan, model: ServedModel, opening: Opening) -> Form:
+def form_of(chat: ChatRequest, plan: ChatPlan, model: ServedModel, opening: Opening) -> AnswerForm:
     """How the text of the answer is read: its stop strings, the markup of thoughts and calls."""
     dialect, family = model.dialect, plan.family
     markers = (
         *(dialect.style.markers if dialect.style else ()),
         *(family.markers if family else ()),
     )
-    return Form(
+    return AnswerForm(
         stops=chat.stops(model),
         include_stop=bool(chat.include_stop_str_in_output),
         style=dialect.style,
@@ -75,7 +75,7 @@ def form_of(chat: ChatRequest, plan: Plan, model: ServedModel, opening: Opening)
 
 
 async def constraint_of(
-    chat: ChatRequest, plan: Plan, model: ServedModel, opening: Opening
+    chat: ChatRequest, plan: ChatPlan, model: ServedModel, opening: Opening
 ) -> Constraint | None:
     """The constraint on the tokens of the answer: grammar, thinking budget and bad words; None
     where there is none of them. Waits until a grammar is compiled. Raises BadRequest for a grammar
@@ -89,7 +89,7 @@ async def constraint_of(
     if model.dialect.in_channels:
         inner = await _in_channels(inner, plan.toolbox, budget, model, opening)
     elif markers is not None and (inner is not None or budget is not None):
-        inner = Thinking(markers, opening, inner, budget, free=plan.free)
+        inner = ThinkingConstraint(markers, opening, inner, budget, free=plan.free)
     return with_bad_words(inner, chat.bad_words or (), model)
 
 

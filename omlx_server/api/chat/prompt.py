@@ -10,8 +10,14 @@ from omlx_server.api.chat import shared_ends
 from omlx_server.api.chat.custom_tools import arguments_of
 from omlx_server.api.chat.fit_prompt import Fitted, Fitter
 from omlx_server.api.chat.images import ChatImages, Place
-from omlx_server.api.chat.plan import Plan, plan_of
-from omlx_server.api.chat.request import UNSUPPORTED, ChatRequest, MadeCall, MadeCustomCall, Message
+from omlx_server.api.chat.plan import ChatPlan, plan_of
+from omlx_server.api.chat.request import (
+    UNSUPPORTED,
+    ChatRequest,
+    ChatToolCall,
+    MadeCustomCall,
+    Message,
+)
 from omlx_server.api.http.json_body import refuse
 from omlx_server.api.models.served_model import ServedModel
 from omlx_server.core.images import FIRST_ID, ImageSpan
@@ -40,7 +46,7 @@ def check_supported(chat: ChatRequest) -> None:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Encoded:
+class ChatPrompt:
     """A prompt's token ids, and where its `images` are among them. `checkpoints_at`: positions in
     `tokens` up to which later prompts will probably repeat this one. `opening`: whether the answer
     begins within a thought. `dropped`: how many messages were left out because the conversation
@@ -48,7 +54,7 @@ class Encoded:
 
     tokens: list[int]
     checkpoints_at: tuple[int, ...]
-    plan: Plan
+    plan: ChatPlan
     opening: Opening
     dropped: int = 0
     images: tuple[ImageSpan, ...] = ()
@@ -82,7 +88,7 @@ def template_messages(
     )
 
 
-def encode(chat: ChatRequest, model: ServedModel, images: ChatImages | None = None) -> Encoded:
+def encode(chat: ChatRequest, model: ServedModel, images: ChatImages | None = None) -> ChatPrompt:
     """The prompt's token ids, with those of its `images`. Slow for long prompts: call it in a
     worker thread.
 
@@ -104,7 +110,7 @@ def encode(chat: ChatRequest, model: ServedModel, images: ChatImages | None = No
     checkpoints_at = _shared_ends(model, renderer.prompts, fitted.messages, tokens)
     opening = model.dialect.opening(model.tokenizer, tokens)
     placed = images.marks.placed(tokens) if images else ()
-    return Encoded(tokens, checkpoints_at, renderer.plan, opening, fitted.dropped, placed)
+    return ChatPrompt(tokens, checkpoints_at, renderer.plan, opening, fitted.dropped, placed)
 
 
 def _default_system(chat: ChatRequest, model: ServedModel) -> list[dict[str, Any]]:
@@ -138,7 +144,7 @@ class _Renderer:
     """Turns messages into token ids with the template settings and the tools of one request."""
 
     def __init__(
-        self, chat: ChatRequest, model: ServedModel, plan: Plan, images: ChatImages | None
+        self, chat: ChatRequest, model: ServedModel, plan: ChatPlan, images: ChatImages | None
     ) -> None:
         self.plan = plan
         self.prompts = PromptRenderer(
@@ -212,8 +218,8 @@ def _template_message(index: int, message: Message, marks: Mapping[Place, str]) 
     return neutral_message(message.role, texts, {**dict(message), "tool_calls": calls})
 
 
-def _template_call(call: MadeCall | MadeCustomCall) -> dict[str, Any]:
-    if isinstance(call, MadeCall):
+def _template_call(call: ChatToolCall | MadeCustomCall) -> dict[str, Any]:
+    if isinstance(call, ChatToolCall):
         return call.model_dump(exclude_unset=True)
     function = {"name": call.custom.name, "arguments": arguments_of(call.custom.input)}
     return {"id": call.id, "type": "function", "function": function}

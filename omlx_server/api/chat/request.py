@@ -35,7 +35,7 @@ class ImageUrl(StrictModel):
     detail: ImageDetail | None = None
 
 
-class Part(StrictModel):
+class ChatContentPart(StrictModel):
     """A piece of a message's content: of type text, or image_url in messages of user and tool."""
 
     type: str
@@ -58,14 +58,14 @@ class FunctionDefinition(_Kept):
     strict: bool | None = None
 
 
-class FunctionTool(_Kept):
+class ChatFunctionTool(_Kept):
     """A function that the model may call."""
 
     type: Literal["function"]
     function: FunctionDefinition
 
 
-class TextFormat(StrictModel):
+class ChatTextFormat(StrictModel):
     type: Literal["text"]
 
 
@@ -86,17 +86,17 @@ class CustomDefinition(StrictModel):
 
     name: FunctionName
     description: Text | None = None
-    format: Annotated[TextFormat | GrammarFormat, Field(discriminator="type")] | None = None
+    format: Annotated[ChatTextFormat | GrammarFormat, Field(discriminator="type")] | None = None
 
 
-class CustomTool(StrictModel):
+class ChatCustomTool(StrictModel):
     """A tool that is called with a text instead of JSON."""
 
     type: Literal["custom"]
     custom: CustomDefinition
 
 
-Tool = Annotated[FunctionTool | CustomTool, Field(discriminator="type")]
+Tool = Annotated[ChatFunctionTool | ChatCustomTool, Field(discriminator="type")]
 
 
 class FunctionCall(_Kept):
@@ -106,7 +106,7 @@ class FunctionCall(_Kept):
     arguments: Text | dict[Text, Any] | None = None
 
 
-class MadeCall(_Kept):
+class ChatToolCall(_Kept):
     """A call of a function that the assistant made in an earlier turn."""
 
     id: str | None = None
@@ -132,12 +132,12 @@ def _call_tag(call: Any) -> str:
 
 
 ToolCall = Annotated[
-    Annotated[MadeCall, Tag("function")] | Annotated[MadeCustomCall, Tag("custom")],
+    Annotated[ChatToolCall, Tag("function")] | Annotated[MadeCustomCall, Tag("custom")],
     Discriminator(_call_tag),
 ]
 
 
-class NamedTool(StrictModel):
+class ChatNamedTool(StrictModel):
     name: str
 
 
@@ -145,7 +145,7 @@ class NamedFunction(StrictModel):
     """This function, and no other."""
 
     type: Literal["function"]
-    function: NamedTool
+    function: ChatNamedTool
 
     @property
     def name(self) -> str:
@@ -156,7 +156,7 @@ class NamedCustom(StrictModel):
     """This custom tool, and no other."""
 
     type: Literal["custom"]
-    custom: NamedTool
+    custom: ChatNamedTool
 
     @property
     def name(self) -> str:
@@ -182,7 +182,7 @@ class Message(StrictModel):
     """One turn. `content` may be absent only where an assistant called tools."""
 
     role: Role
-    content: Text | list[Part] | None = None
+    content: Text | list[ChatContentPart] | None = None
     name: Annotated[str, Field(max_length=256)] | None = None
     tool_calls: list[ToolCall] | None = None
     tool_call_id: str | None = None
@@ -221,4 +221,4 @@ class ChatRequest(SamplingFields):
     def custom_names(self) -> frozenset[str]:
         """The names of the custom tools."""
         tools = self.tools or ()
-        return frozenset(tool.custom.name for tool in tools if isinstance(tool, CustomTool))
+        return frozenset(tool.custom.name for tool in tools if isinstance(tool, ChatCustomTool))

@@ -7,9 +7,9 @@ from typing import Any
 from omlx_server.api.chat.custom_tools import custom_function, shown_custom
 from omlx_server.api.chat.request import (
     AllowedChoice,
+    ChatCustomTool,
+    ChatFunctionTool,
     ChatRequest,
-    CustomTool,
-    FunctionTool,
     NamedCustom,
     NamedFunction,
 )
@@ -60,14 +60,14 @@ def toolbox_of(chat: ChatRequest) -> Toolbox:
     )
 
 
-def _shown(tool: FunctionTool | CustomTool) -> Mapping[str, Any]:
-    if isinstance(tool, CustomTool):
+def _shown(tool: ChatFunctionTool | ChatCustomTool) -> Mapping[str, Any]:
+    if isinstance(tool, ChatCustomTool):
         return shown_custom(tool)
     return tool.model_dump(exclude_unset=True)
 
 
-def _function(index: int, tool: FunctionTool | CustomTool) -> Function:
-    if isinstance(tool, CustomTool):
+def _function(index: int, tool: ChatFunctionTool | ChatCustomTool) -> Function:
+    if isinstance(tool, ChatCustomTool):
         return custom_function(index, tool)
     definition = tool.function
     return Function(

@@ -23,11 +23,11 @@ from omlx_server.api.models.served_model import ServedModel
 from omlx_server.core.request import Request as EngineRequest
 from omlx_server.core.request import RequestId
 from omlx_server.errors import DeadlineExceeded
-from omlx_server.text.answers.form import Form
+from omlx_server.text.answers.form import AnswerForm
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Turn:
+class ChatTurn:
     """One turn to be answered. `request` is the HTTP request, `id` the id of the engine's request.
     Cancelling `start` cancels what it has queued."""
 
@@ -104,7 +104,11 @@ async def _deadline(http: Request) -> AsyncIterator[None]:
 
 
 async def submit(
-    request: EngineRequest, form: Form, model: ServedModel, http: Request, asked: SamplingFields
+    request: EngineRequest,
+    form: AnswerForm,
+    model: ServedModel,
+    http: Request,
+    asked: SamplingFields,
 ) -> Choices:
     """Queue `request` and return its choices, which `form` says how to read. The HTTP request
     `http` and its body `asked` decide its salt (whose cached prefixes it shares), its owner, its

@@ -14,7 +14,14 @@ from fastapi.routing import APIRoute
 
 from omlx_server import __version__
 from omlx_server.api.description import problems
-from omlx_server.api.description.operation import EXTRA, Bytes, Events, Header, Operation, Query
+from omlx_server.api.description.operation import (
+    EXTRA,
+    Bytes,
+    Events,
+    Operation,
+    Query,
+    ResponseHeader,
+)
 from omlx_server.api.description.schemas import Schema, Schemas
 
 _JSON = "application/json"
@@ -146,7 +153,7 @@ class _Item:
         return {"type": "object", "required": list(fields), "properties": fields}
 
 
-def _headers(headers: Sequence[Header]) -> Schema:
+def _headers(headers: Sequence[ResponseHeader]) -> Schema:
     return {
         header.name: {
             "description": header.about,

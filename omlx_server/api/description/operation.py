@@ -28,7 +28,7 @@ class Query:
 
 
 @dataclass(frozen=True, slots=True)
-class Header:
+class ResponseHeader:
     """A response header. Without `always`, a response has it only if there is something to tell."""
 
     name: str
@@ -75,7 +75,7 @@ class Operation:
     lines: Any = None
     page: Bytes | None = None
     query: tuple[Query, ...] = ()
-    headers: tuple[Header, ...] = ()
+    headers: tuple[ResponseHeader, ...] = ()
     may_fail: tuple[int, ...] = ()
     sick: Any = None
     is_open: bool = False

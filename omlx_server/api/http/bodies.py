@@ -33,7 +33,7 @@ class TooManyBodies(Unavailable):
     code = "too_many_bodies"
 
 
-class Body:
+class RequestBody:
     """One body that is read or parsed. `held` bytes of it are here; `taken` are kept for it."""
 
     def __init__(self, bodies: "Bodies", client: bytes) -> None:
@@ -106,8 +106,8 @@ class Bodies:
         self.seconds = seconds
         self.refused = Counter({"slow": 0, "full": 0, "cut": 0})
         self._most = most
-        self._bodies: list[Body] = []  # the oldest first
-        self._waiting: list[tuple[Body, int, asyncio.Future[None]]] = []
+        self._bodies: list[RequestBody] = []  # the oldest first
+        self._waiting: list[tuple[RequestBody, int, asyncio.Future[None]]] = []
 
     @property
     def held(self) -> int:
@@ -115,9 +115,9 @@ class Bodies:
         return sum(body.held for body in self._bodies)
 
     @contextmanager
-    def of(self, client: bytes) -> Iterator[Body]:
+    def of(self, client: bytes) -> Iterator[RequestBody]:
         """A body of this client, which counts within the `with`."""
-        body = Body(self, client)
+        body = RequestBody(self, client)
         self._bodies.append(body)
         try:
             yield body
@@ -125,7 +125,7 @@ class Bodies:
             self._bodies.remove(body)
             self._wake()
 
-    async def take(self, body: Body, size: int) -> None:
+    async def take(self, body: RequestBody, size: int) -> None:
         """Wait until `size` bytes are kept for `body`."""
         if self._gives(body, size):
             return
@@ -150,7 +150,7 @@ class Bodies:
             "too many large bodies are on their way", retry_after=max(1, round(self.seconds))
         )
 
-    def _gives(self, body: Body, size: int) -> bool:
+    def _gives(self, body: RequestBody, size: int) -> bool:
         """Whether there is room for `body`; keeps it for it then."""
         others = [one for one in self._bodies if one is not body and one.taken]
         free = self._most - sum(one.taken for one in others)
@@ -159,7 +159,7 @@ class Bodies:
         body.taken = size
         return True
 
-    def _cuts(self, body: Body, size: int, free: int) -> bool:
+    def _cuts(self, body: RequestBody, size: int, free: int) -> bool:
         """Whether `body` fits without more than its client's share. Where others have to make way
         for that, they are cut."""
         by_client = Counter[bytes]({body.client: size})
@@ -191,5 +191,5 @@ class Bodies:
 
 BODY = "omlx.body"
 """The key of a request's ASGI scope for its BeginBody."""
-BeginBody = Callable[[], AbstractContextManager[Body]]
+BeginBody = Callable[[], AbstractContextManager[RequestBody]]
 """Begins a body of the request's client."""

@@ -18,7 +18,7 @@ from pydantic import (
 from pydantic_core import CoreSchema
 from starlette.requests import ClientDisconnect
 
-from omlx_server.api.http.bodies import BODY, SMALL, BeginBody, Body
+from omlx_server.api.http.bodies import BODY, SMALL, BeginBody, RequestBody
 from omlx_server.api.http.encoding import MOST_EXPANDED, coding_of, decoded
 from omlx_server.api.http.errors import from_validation
 from omlx_server.api.http.exchange import current
@@ -110,7 +110,7 @@ def _field_names(kind: type[BaseModel]) -> frozenset[str]:
     return frozenset(name for part in parts for name in part.get("properties", {}))
 
 
-async def read_bytes(request: Request, limit: int, body: Body) -> bytes:
+async def read_bytes(request: Request, limit: int, body: RequestBody) -> bytes:
     """The body of a request, at most `limit` bytes before and after decoding. Raises what `read`
     raises before it parses, and BadBody if the body breaks off."""
     coding = coding_of(request.headers.get("content-encoding", ""))
@@ -125,7 +125,7 @@ async def read_bytes(request: Request, limit: int, body: Body) -> bytes:
     return found
 
 
-async def _sent_bytes(request: Request, limit: int, body: Body) -> bytes:
+async def _sent_bytes(request: Request, limit: int, body: RequestBody) -> bytes:
     declared = request.headers.get("content-length", "")
     size = int(declared) if declared.isdigit() else limit
     if size > limit:

@@ -35,7 +35,7 @@ _METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 _SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25, 50, 100)
 
 
-class Metrics:
+class AppMetrics:
     """The counters and histograms of one app. `shared` is the prefix of the metrics that vLLM has
     as well; `responses` is the store of responses, whose bytes in memory are a metric;
     `cluster` reports the ranks; `traffic` is what comes in over HTTP."""
@@ -145,7 +145,7 @@ class ModelMetrics:
     """The counters and histograms of one model. Each is bound to the model's label, but for
     `finished`, which also needs a reason."""
 
-    def __init__(self, metrics: Metrics, label: str) -> None:
+    def __init__(self, metrics: AppMetrics, label: str) -> None:
         self.label = label
         self.prompt_tokens = metrics.prompt_tokens.labels(label)
         self.flow = metrics.flows.of(label)

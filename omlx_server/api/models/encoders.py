@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from omlx_server.engine.client.encoders import Embeddings, Scores
+from omlx_server.engine.client.encoders import EmbeddingClient, Scores
 from omlx_server.engine.client.model_client import ModelClient
 from omlx_server.errors import BadRequest
 from omlx_server.text.ranking.pairs import InputEncoder
@@ -33,7 +33,7 @@ class ServedEmbedder:
     names: tuple[str, ...]
     client: ModelClient[Any]
     encoder: InputEncoder
-    embeddings: Embeddings
+    embeddings: EmbeddingClient
 
 
 @dataclass(frozen=True, slots=True, eq=False)

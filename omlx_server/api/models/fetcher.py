@@ -5,7 +5,7 @@ import threading
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-from omlx_server.models.progress import Progress
+from omlx_server.models.progress import ProgressListener
 
 Kind = Literal["directory", "hub", "catalogue", "unknown"]
 MOST_AT_ONCE = 2
@@ -49,7 +49,7 @@ class ModelFetcher(Protocol):
     def resolve(self, name: str) -> Resolved:
         """What a name would be. Uses no network."""
 
-    def fetch(self, name: str, progress: Progress) -> Fetched:
+    def fetch(self, name: str, progress: ProgressListener) -> Fetched:
         """Fetch a model, and check what is here of it. Whatever `progress` raises ends it; what has
         come stays for the next time.
 

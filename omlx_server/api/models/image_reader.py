@@ -21,13 +21,13 @@ from omlx_server.images.decode import decode, inspect
 from omlx_server.images.prepare.prepared import (
     Detail,
     Floats,
-    Plan,
+    ImagePlan,
     Prepared,
     Preparer,
     run_digest,
 )
 from omlx_server.images.source import from_image_url
-from omlx_server.text.image_marks import Shown
+from omlx_server.text.image_marks import ImagePlaceholder
 from omlx_server.text.image_markup import ImageMarkup
 
 SetAside = Callable[[int], AbstractAsyncContextManager[None]]
@@ -78,7 +78,7 @@ class ReadImage:
 
     data: bytes = field(repr=False)
     preparer: Preparer
-    plan: Plan
+    plan: ImagePlan
     digest: bytes
     making_bytes: int
     seen: tuple[int, int]
@@ -162,16 +162,16 @@ class ImageReader:
         digest = preparer.digest(known.digest)
         return ReadImage(data, preparer, plan, digest, making, known.seen)
 
-    def _plan(self, size: tuple[int, int], given: GivenImage, *, low: bool = False) -> Plan:
+    def _plan(self, size: tuple[int, int], given: GivenImage, *, low: bool = False) -> ImagePlan:
         """What an image of this height and width takes."""
         try:
             return self._preparers[low].plan(*size)
         except BadRequest as error:
             raise BadRequest(error.message, param=given.param) from None
 
-    def shown(self, image: ReadImage) -> Shown:
+    def shown(self, image: ReadImage) -> ImagePlaceholder:
         """How the model's prompt shows an image."""
-        return Shown(self.markup.write(image.plan.tiles), image.runs())
+        return ImagePlaceholder(self.markup.write(image.plan.tiles), image.runs())
 
     def _remember(self, key: bytes, known: _Known) -> None:
         self._known[key] = known

@@ -11,7 +11,7 @@ from omlx_server.core.cold.index import ColdReport
 from omlx_server.core.memory.ledger import MemoryReport
 from omlx_server.core.request import RequestDefaults
 from omlx_server.engine.messages import Counted
-from omlx_server.engine.pool.entry import Wanted
+from omlx_server.engine.pool.entry import ModelRequest
 from omlx_server.models.adapters.registry import AdapterPlaces, AdapterRegistry
 
 
@@ -29,7 +29,7 @@ class ModelListing:
 
     role: Role
     names: tuple[str, ...]
-    wanted: Wanted
+    wanted: ModelRequest
     created: int
     context_length: int | None = None
     takes_images: bool = False
@@ -87,7 +87,7 @@ class Vitals(Protocol):
     def alive(self, now: float) -> bool: ...
 
 
-class Kept(Protocol):
+class CachedModels(Protocol):
     """The cached blocks and pins of all models, also of models that are not loaded."""
 
     async def clear_cold(self, salt: bytes | None) -> None:

@@ -11,7 +11,7 @@ from omlx_server.api.metric_helpers import label_of
 from omlx_server.api.models import encoders
 from omlx_server.api.models.encoders import Role, ServedEmbedder, ServedReranker
 from omlx_server.api.models.image_reader import ImageReader
-from omlx_server.api.models.listing import Catalogue, Kept, ModelListing, Vitals
+from omlx_server.api.models.listing import CachedModels, Catalogue, ModelListing, Vitals
 from omlx_server.api.models.served_model import (
     Served,
     ServedModel,
@@ -19,7 +19,7 @@ from omlx_server.api.models.served_model import (
 )
 from omlx_server.core.adapters import Adapter, salted
 from omlx_server.core.scheduler.limits import Load
-from omlx_server.engine.messages import State, Status
+from omlx_server.engine.messages import EngineState, Status
 from omlx_server.engine.pool.entry import Phase
 from omlx_server.engine.pool.pool import ModelPool
 from omlx_server.errors import (
@@ -47,7 +47,7 @@ class ServedModels:
     pool: ModelPool[Served]
     catalogue: Catalogue
     vitals: Vitals
-    kept: Kept
+    kept: CachedModels
     started: bool = False
     _seen: dict[str, ModelListing] = field(default_factory=dict)
 
@@ -192,7 +192,9 @@ class ServedModels:
         found = [(model.names[0], model.engine.status) for model in self.loaded()]
         first = self._of_role(None, encoders.CHAT)
         if not (found or self.started or first is None):
-            found.append((first.names[0], Status(State.STARTING, Load(0, 0, 0), time.monotonic())))
+            found.append(
+                (first.names[0], Status(EngineState.STARTING, Load(0, 0, 0), time.monotonic()))
+            )
         return found
 
     async def known_as(self, name: str) -> ModelListing:

@@ -18,7 +18,7 @@ from omlx_server.core.model_files.quantization import own_quantization, quantiza
 from omlx_server.errors import ConfigError, ModelUnavailable
 from omlx_server.models import layout
 from omlx_server.models.kind import read_json
-from omlx_server.models.safetensors_header import Tensor, read_header
+from omlx_server.models.safetensors_header import TensorHeader, read_header
 from omlx_server.models.tokenizer_files import TokenizerFiles, read_template
 from omlx_server.text.fill_in import FILL_IN
 from omlx_server.text.reasoning.style import STYLES
@@ -43,7 +43,7 @@ _SIZES = {
 
 
 @dataclass(frozen=True, slots=True)
-class About:
+class ModelCard:
     """`family`: the architecture. `quantization`: "4-bit", "BF16" and the like. `sizes`: numbers of
     layers and the like by Ollama's names. `modified`: seconds since 1970. `digest` stands for the
     configuration and for names and sizes of all files: clients take models of one digest for one,
@@ -67,14 +67,14 @@ class Abilities:
     insert: bool = False
 
 
-def about(directory: Path | None) -> About:
+def about(directory: Path | None) -> ModelCard:
     """What the files in a directory say."""
     if directory is None:
-        return About()
+        return ModelCard()
     try:
         states = _states(directory.iterdir())
     except OSError:
-        return About()
+        return ModelCard()
     return _about(directory, states)
 
 
@@ -133,7 +133,7 @@ def in_words(parameters: int) -> str:
 
 
 @lru_cache(_KEPT)
-def _about(directory: Path, states: tuple[FileState, ...]) -> About:
+def _about(directory: Path, states: tuple[FileState, ...]) -> ModelCard:
     said = read_json(directory / "config.json")
     config: dict[str, Any] = said if isinstance(said, dict) else {}
     inner = config.get("text_config")
@@ -141,7 +141,7 @@ def _about(directory: Path, states: tuple[FileState, ...]) -> About:
     sizes = ((ours, text.get(theirs)) for theirs, ours in _SIZES.items())
     mark = f"{directory.name} {config!r} {[(name, size) for name, size, _ in states]}"
     dtype = text.get("dtype") or text.get("torch_dtype")
-    return About(
+    return ModelCard(
         family=str(config.get("model_type", "")),
         quantization=quantization_of(config) or _dtype_in_words(dtype),
         parameters=_parameters(directory, config),
@@ -167,7 +167,7 @@ def _parameters(directory: Path, config: Mapping[str, Any]) -> int:
     """How many parameters the files of weights have; 0 where one can't be read."""
     group = own_quantization(config).get("group_size")
     size = group if type(group) is int and group > 0 else _GROUP_SIZE
-    tensors: dict[str, Tensor] = {}
+    tensors: dict[str, TensorHeader] = {}
     try:
         for file in layout.weight_files(directory):
             header = read_header(file)
@@ -177,7 +177,7 @@ def _parameters(directory: Path, config: Mapping[str, Any]) -> int:
     return sum(_counted(tensors, size))
 
 
-def _counted(tensors: Mapping[str, Tensor], group: int) -> Iterator[int]:
+def _counted(tensors: Mapping[str, TensorHeader], group: int) -> Iterator[int]:
     """The number of parameters in each tensor. Where a weight is packed into words of 32 bits, its
     scales tell how many it has: one scale stands for a `group` of them."""
     for name, tensor in tensors.items():

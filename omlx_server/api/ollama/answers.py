@@ -26,7 +26,7 @@ class MadeFunction(TypedDict):
     arguments: CallArguments
 
 
-class MadeCall(TypedDict):
+class OllamaToolCall(TypedDict):
     id: str
     function: MadeFunction
 
@@ -37,7 +37,7 @@ class AnswerMessage(TypedDict):
     role: Literal["assistant"]
     content: str
     thinking: NotRequired[str]
-    tool_calls: NotRequired[list[MadeCall]]
+    tool_calls: NotRequired[list[OllamaToolCall]]
 
 
 class Head(TypedDict):
@@ -173,7 +173,7 @@ class Running(TypedDict):
 Capability = Literal["completion", "tools", "vision", "thinking", "insert", "embedding"]
 
 
-class Shown(TypedDict):
+class ShownModel(TypedDict):
     """`parameters`: the sampling values for what a request leaves out, one a line. `model_info`
     has `general.architecture`, and by its value the context length and other sizes."""
 

@@ -10,7 +10,7 @@ from omlx_server.api.http.ollama_errors import envelope
 from omlx_server.api.http.sse import EventStream
 
 
-class JsonLines(EventStream):
+class JsonLineStream(EventStream):
     """An EventStream of JSON lines. `keepalive` is a line that says nothing new: clients parse each
     line, so an empty one would be an error to them."""
 

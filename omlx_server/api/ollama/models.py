@@ -19,13 +19,13 @@ from omlx_server.api.models.listing import ModelListing
 from omlx_server.api.models.served import ServedModels
 from omlx_server.api.models.served_model import Served
 from omlx_server.api.ollama import answers
-from omlx_server.api.ollama.about import Abilities, About, abilities, about, in_words
+from omlx_server.api.ollama.about import Abilities, ModelCard, abilities, about, in_words
 from omlx_server.api.ollama.lines import rfc3339
 from omlx_server.api.ollama.prompt import OPTION_NAMES
 from omlx_server.api.ollama.request import ShowRequest
 from omlx_server.api.openai.models import by_name
 from omlx_server.core.request import SamplingPresets
-from omlx_server.engine.pool.entry import Entry, Phase
+from omlx_server.engine.pool.entry import Phase, PoolEntry
 from omlx_server.errors import BadRequest
 
 router = APIRouter()
@@ -36,7 +36,7 @@ _CENTURIES = 292 * 365 * 86_400.0  # seconds; as long as Ollama writes for a mod
 
 _TAGS = Operation("Ollama", answers.Tags).extra
 _RUNNING = Operation("Ollama", answers.Running).extra
-_SHOW = Operation("Ollama", answers.Shown, body=ShowRequest, may_fail=MODEL).extra
+_SHOW = Operation("Ollama", answers.ShownModel, body=ShowRequest, may_fail=MODEL).extra
 _VERSION = Operation("Ollama", answers.OllamaVersion).extra
 
 
@@ -86,7 +86,7 @@ async def show(request: Request) -> Response:
     return JsonResponse(await asyncio.to_thread(_shown, name, known, directory, takes_images))
 
 
-def _about(models: ServedModels, known: ModelListing) -> About:
+def _about(models: ServedModels, known: ModelListing) -> ModelCard:
     return about(models.catalogue.directory(known.wanted.key))
 
 
@@ -94,7 +94,7 @@ def _tags(models: ServedModels, listed: dict[str, ModelListing]) -> answers.Tags
     return {"models": [_tagged(name, one, _about(models, one)) for name, one in listed.items()]}
 
 
-def _tagged(name: str, known: ModelListing, found: About) -> answers.TaggedModel:
+def _tagged(name: str, known: ModelListing, found: ModelCard) -> answers.TaggedModel:
     return {
         "name": name,
         "model": name,
@@ -106,12 +106,12 @@ def _tagged(name: str, known: ModelListing, found: About) -> answers.TaggedModel
 
 
 def _running(
-    models: ServedModels, loaded: list[tuple[ModelListing, Entry[Served]]]
+    models: ServedModels, loaded: list[tuple[ModelListing, PoolEntry[Served]]]
 ) -> answers.Running:
     return {"models": [_run(one, entry, _about(models, one)) for one, entry in loaded]}
 
 
-def _run(known: ModelListing, entry: Entry[Served], found: About) -> answers.RunningModel:
+def _run(known: ModelListing, entry: PoolEntry[Served], found: ModelCard) -> answers.RunningModel:
     stays = math.inf if entry.is_pinned or not entry.ttl else entry.ttl
     idle = 0.0 if entry.users else time.monotonic() - entry.used
     left = min(max(0.0, stays - idle), _CENTURIES)
@@ -127,7 +127,7 @@ def _run(known: ModelListing, entry: Entry[Served], found: About) -> answers.Run
     }
 
 
-def _details(found: About) -> answers.ModelDetails:
+def _details(found: ModelCard) -> answers.ModelDetails:
     return {
         "parent_model": "",
         "format": "mlx",
@@ -140,7 +140,7 @@ def _details(found: About) -> answers.ModelDetails:
 
 def _shown(
     name: str, known: ModelListing, directory: Path | None, takes_images: bool
-) -> answers.Shown:
+) -> answers.ShownModel:
     found = about(directory)
     able = abilities(directory, known.template_file, known.reasoning_parser)
     return {
@@ -181,7 +181,7 @@ def _capabilities(
     return [capability for capability, it_has in has.items() if it_has]
 
 
-def _info(known: ModelListing, found: About) -> dict[str, str | int]:
+def _info(known: ModelListing, found: ModelCard) -> dict[str, str | int]:
     arch = found.family or "unknown"
     info: dict[str, str | int] = {
         "general.architecture": arch,

@@ -15,7 +15,7 @@ from omlx_server.api.description.operation import MODEL, Operation
 from omlx_server.api.http import json_body, sse
 from omlx_server.api.http.json import JsonResponse
 from omlx_server.api.ollama import answers
-from omlx_server.api.ollama.lines import JsonLines, line
+from omlx_server.api.ollama.lines import JsonLineStream, line
 from omlx_server.api.ollama.request import PullRequest
 from omlx_server.errors import BadRequest
 
@@ -46,7 +46,7 @@ async def pull(request: Request) -> Response:
     if asked.stream is False:
         await sse.while_connected(request.receive, _to_its_end(steps))
         return JsonResponse(_DONE)
-    return JsonLines(lines_of(steps, name), context.keepalive_seconds, _LOOKING)
+    return JsonLineStream(lines_of(steps, name), context.keepalive_seconds, _LOOKING)
 
 
 async def _to_its_end(steps: AsyncGenerator[FetchStep, None]) -> None:

@@ -9,7 +9,7 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from omlx_server.api.chat.choices import CACHE_HEADERS, Choices, WholeChoice
-from omlx_server.api.chat.turn import Turn, submit
+from omlx_server.api.chat.turn import ChatTurn, submit
 from omlx_server.api.context import context_of
 from omlx_server.api.description.operation import MODEL, WORK, Operation
 from omlx_server.api.http import json_body, sse
@@ -19,13 +19,19 @@ from omlx_server.api.models.encoders import CHAT
 from omlx_server.api.models.served_model import ServedModel
 from omlx_server.api.ollama import answers, messages, prompt
 from omlx_server.api.ollama.keep_alive import seconds_of
-from omlx_server.api.ollama.lines import JsonLines, line
+from omlx_server.api.ollama.lines import JsonLineStream, line
 from omlx_server.api.ollama.request import GenerateRequest, OllamaChatRequest, WrittenRequest
-from omlx_server.api.ollama.shapes import AnswerShapes, Body, loaded, message_body, response_body
+from omlx_server.api.ollama.shapes import (
+    AnswerShape,
+    AnswerShapes,
+    loaded,
+    message_body,
+    response_body,
+)
 from omlx_server.api.openai import completion_prompts
 from omlx_server.core.request import Request as EngineRequest
 from omlx_server.core.request import RequestId
-from omlx_server.text.answers.form import Form
+from omlx_server.text.answers.form import AnswerForm
 
 router = APIRouter()
 
@@ -67,7 +73,7 @@ async def chat(request: Request) -> Response:
     asked = await _found(request, body)
     beside = messages.image_chars(body.messages)
     wanted = await context.threads.run(prompt.of_chat, body, asked.model, beside=beside)
-    choices = await _started(asked, Turn(wanted, asked.model, request, _id()))
+    choices = await _started(asked, ChatTurn(wanted, asked.model, request, _id()))
     return await _answered(asked, choices, message_body)
 
 
@@ -84,7 +90,7 @@ async def generate(request: Request) -> Response:
         return await _answered(asked, choices, response_body)
     beside = sum(map(len, body.images or ()))
     wanted = await context.threads.run(prompt.of_prompt, body, asked.model, beside=beside)
-    choices = await _started(asked, Turn(wanted, asked.model, request, _id()))
+    choices = await _started(asked, ChatTurn(wanted, asked.model, request, _id()))
     return await _answered(asked, choices, response_body)
 
 
@@ -92,7 +98,7 @@ def _id() -> str:
     return f"ollama-{uuid.uuid4().hex}"
 
 
-async def _stays(request: Request, body: WrittenRequest, shape: Body) -> Response:
+async def _stays(request: Request, body: WrittenRequest, shape: AnswerShape) -> Response:
     """The answer to a request for nothing but the model: it is loaded, or with a `keep_alive` of 0
     leaves as soon as nobody uses it."""
     models, seconds = context_of(request).models, seconds_of(body.keep_alive)
@@ -114,7 +120,7 @@ async def _found(request: Request, body: WrittenRequest) -> _Asked:
     return _Asked(body, model, time.monotonic() - began, request)
 
 
-async def _started(asked: _Asked, turn: Turn) -> Choices:
+async def _started(asked: _Asked, turn: ChatTurn) -> Choices:
     return await sse.while_connected(asked.request.receive, turn.start())
 
 
@@ -133,11 +139,11 @@ async def _continued(asked: _Asked, body: GenerateRequest) -> Choices:
             wanted.params(model, max_tokens=encoded.max_tokens, top_logprobs=wanted.logprobs),
             constraint=grammar,
         )
-        form = Form(wanted.stops(model), continues=True)
+        form = AnswerForm(wanted.stops(model), continues=True)
         return await submit(request, form, model, asked.request, wanted)
 
 
-async def _answered(asked: _Asked, choices: Choices, body: Body) -> Response:
+async def _answered(asked: _Asked, choices: Choices, body: AnswerShape) -> Response:
     """The response with the answer that `choices` give."""
     given, request = asked.body, asked.request
     logs = bool(given.logprobs)
@@ -146,7 +152,7 @@ async def _answered(asked: _Asked, choices: Choices, body: Body) -> Response:
         whole = await sse.while_connected(request.receive, _whole(shapes, choices))
         return JsonResponse(whole, headers=choices.headers())
     seconds = context_of(request).keepalive_seconds
-    return JsonLines(_lines(shapes, choices), seconds, shapes.nothing(), choices.headers)
+    return JsonLineStream(_lines(shapes, choices), seconds, shapes.nothing(), choices.headers)
 
 
 async def _whole(shapes: AnswerShapes, choices: Choices) -> dict[str, object]:

@@ -8,26 +8,26 @@ from typing import Any, Protocol
 
 import orjson
 
-from omlx_server.api.chat.choices import ChoiceDelta, Usage, WholeChoice
+from omlx_server.api.chat.choices import ChoiceDelta, TokenCounts, WholeChoice
 from omlx_server.api.http.exchange import Exchange
 from omlx_server.api.ollama import answers
 from omlx_server.api.ollama.lines import rfc3339
 from omlx_server.api.openai.shapes import logprobs
-from omlx_server.text.parts import Arguments, Call, CallStart, Reasoning, Text, assemble
+from omlx_server.text.parts import Arguments, CallStart, Text, Thought, ToolCall, assemble
 
 Json = dict[str, Any]
 
 _NANO = 1_000_000_000
 
 
-class Body(Protocol):
+class AnswerShape(Protocol):
     """The part of an answer's JSON that /api/chat and /api/generate have in different forms."""
 
     def __call__(
         self,
         text: str,
         thinking: str = "",
-        calls: Sequence[answers.MadeCall] = (),
+        calls: Sequence[answers.OllamaToolCall] = (),
         *,
         ends: bool = False,
     ) -> Json: ...
@@ -36,7 +36,7 @@ class Body(Protocol):
 def message_body(
     text: str,
     thinking: str = "",
-    calls: Sequence[answers.MadeCall] = (),
+    calls: Sequence[answers.OllamaToolCall] = (),
     *,
     ends: bool = False,
 ) -> Json:
@@ -52,7 +52,7 @@ def message_body(
 def response_body(
     text: str,
     thinking: str = "",
-    calls: Sequence[answers.MadeCall] = (),
+    calls: Sequence[answers.OllamaToolCall] = (),
     *,
     ends: bool = False,
 ) -> Json:
@@ -66,7 +66,7 @@ def response_body(
     return body
 
 
-def loaded(model: str, body: Body, reason: answers.DoneReason) -> Json:
+def loaded(model: str, body: AnswerShape, reason: answers.DoneReason) -> Json:
     """The answer to a request that only loads a model, or lets it leave."""
     return {**_head(model), **body(""), "done": True, "done_reason": reason}
 
@@ -78,7 +78,7 @@ class AnswerShapes:
     def __init__(
         self,
         model: str,
-        body: Body,
+        body: AnswerShape,
         exchange: Exchange,
         load_seconds: float,
         *,
@@ -97,7 +97,7 @@ class AnswerShapes:
         """A line that adds nothing to the answer."""
         return {**_head(self._model), **self._body(""), "done": False}
 
-    def lines(self, delta: ChoiceDelta, usage: Usage) -> Iterator[Json]:
+    def lines(self, delta: ChoiceDelta, usage: TokenCounts) -> Iterator[Json]:
         """The lines for a delta; the last one has `usage`."""
         text, thinking, ended = self._taken(delta)
         calls = list(_made(ended, self._calls))
@@ -111,7 +111,7 @@ class AnswerShapes:
             body = self._body("", ends=True)
             yield {**_head(self._model), **body, **self._end(delta.finish, usage)}
 
-    def whole(self, choice: WholeChoice, usage: Usage) -> Json:
+    def whole(self, choice: WholeChoice, usage: TokenCounts) -> Json:
         """The whole answer."""
         answer = assemble(choice.parts)
         calls = list(_made(answer.calls))
@@ -121,15 +121,15 @@ class AnswerShapes:
             shape["logprobs"] = logprobs(choice.tokens)
         return shape
 
-    def _taken(self, delta: ChoiceDelta) -> tuple[str, str, list[Call]]:
+    def _taken(self, delta: ChoiceDelta) -> tuple[str, str, list[ToolCall]]:
         """The text and the thoughts of a delta, and the calls that end with it."""
         text = thinking = ""
-        calls: list[Call] = []
+        calls: list[ToolCall] = []
         for part in delta.parts:
             match part:
                 case Text():
                     text += part.text
-                case Reasoning():
+                case Thought():
                     thinking += part.text
                 case CallStart():
                     calls += self._closed()
@@ -140,16 +140,16 @@ class AnswerShapes:
             calls += self._closed()
         return text, thinking, calls
 
-    def _closed(self) -> list[Call]:
+    def _closed(self) -> list[ToolCall]:
         start, arguments = self._open, self._arguments
         self._open, self._arguments = None, ""
-        return [] if start is None else [Call(start.id, start.name, arguments)]
+        return [] if start is None else [ToolCall(start.id, start.name, arguments)]
 
-    def _end(self, finish: str, usage: Usage) -> Json:
+    def _end(self, finish: str, usage: TokenCounts) -> Json:
         reason = "length" if finish == "length" else "stop"
         return {"done": True, "done_reason": reason, **self._counts(usage)}
 
-    def _counts(self, usage: Usage) -> answers.Counts:
+    def _counts(self, usage: TokenCounts) -> answers.Counts:
         """Token counts and times of an answer that ends now. The prompt's time goes from when the
         request left the queue to the first token."""
         exchange, now = self._exchange, time.monotonic()
@@ -169,7 +169,7 @@ def _head(model: str) -> answers.Head:
     return {"model": model, "created_at": rfc3339()}
 
 
-def _made(calls: Iterable[Call], first: int = 0) -> Iterator[answers.MadeCall]:
+def _made(calls: Iterable[ToolCall], first: int = 0) -> Iterator[answers.OllamaToolCall]:
     """The calls with their arguments as objects; their indices begin with `first`. One that was cut
     has no whole arguments, and is left out. The JSON text is passed on unparsed: orjson would
     refuse valid JSON such as 1e999."""

@@ -26,7 +26,7 @@ class CompletionTokensDetails(TypedDict):
     rejected_prediction_tokens: int
 
 
-class Usage(TypedDict):
+class OpenAiUsage(TypedDict):
     prompt_tokens: int
     completion_tokens: int
     total_tokens: int
@@ -118,7 +118,7 @@ class ChatCompletion(ChatAnswer):
 
     object: Literal["chat.completion"]
     choices: list[ChatChoice]
-    usage: Usage
+    usage: OpenAiUsage
 
 
 class FunctionDelta(TypedDict):
@@ -168,7 +168,7 @@ class ChatCompletionChunk(ChatAnswer):
 
     object: Literal["chat.completion.chunk"]
     choices: list[ChatChunkChoice]
-    usage: NotRequired[Usage | None]
+    usage: NotRequired[OpenAiUsage | None]
 
 
 TextFinish = Literal["stop", "length"]
@@ -205,7 +205,7 @@ class CompletionAnswer(TypedDict):
 
 class Completion(CompletionAnswer):
     choices: list[CompletionChoice]
-    usage: Usage
+    usage: OpenAiUsage
 
 
 class CompletionChunkChoice(TextPiece):
@@ -216,7 +216,7 @@ class CompletionChunk(CompletionAnswer):
     """`usage` as in the chunks of a chat."""
 
     choices: list[CompletionChunkChoice]
-    usage: NotRequired[Usage | None]
+    usage: NotRequired[OpenAiUsage | None]
 
 
 ChatEvent = ChatCompletionChunk | Error
@@ -258,7 +258,7 @@ class ModelArchitecture(TypedDict):
     output_modalities: list[Literal["text", "embeddings", "rerank"]]
 
 
-class Model(TypedDict):
+class OpenAiModel(TypedDict):
     """`root`: the full name of the model, or MODEL:ADAPTER; all names of one model have the same.
     `parent`: of a model with an adapter, the model without. `max_model_len`: the tokens of its
     context. Null while it is being loaded. `architecture` has the fields that OpenRouter and
@@ -292,7 +292,7 @@ class ModelList(TypedDict):
     """All on one page."""
 
     object: Literal["list"]
-    data: list[Model]
+    data: list[OpenAiModel]
     has_more: Literal[False]
     first_id: str | None
     last_id: str | None

@@ -17,7 +17,7 @@ from omlx_server.api.chat.choices import (
 from omlx_server.api.chat.custom_tools import InputReader, input_of
 from omlx_server.api.chat.finish import Finish
 from omlx_server.api.chat.request import ChatRequest
-from omlx_server.api.chat.turn import Turn
+from omlx_server.api.chat.turn import ChatTurn
 from omlx_server.api.context import context_of
 from omlx_server.api.description.operation import MODEL, WORK, Events, Operation
 from omlx_server.api.http import json_body, sse
@@ -25,7 +25,7 @@ from omlx_server.api.http.json import JsonResponse
 from omlx_server.api.models.served_model import ServedModel
 from omlx_server.api.openai import answers
 from omlx_server.api.openai.shapes import logprobs, usage
-from omlx_server.text.parts import Arguments, Call, CallStart, Part, Reasoning, Text, assemble
+from omlx_server.text.parts import Arguments, CallStart, Part, Text, Thought, ToolCall, assemble
 
 router = APIRouter()
 
@@ -47,7 +47,7 @@ async def chat_completions(request: Request) -> Response:
     model = await context.models.find(chat.model, adapter=chat.adapter, preset=chat.preset)
     id = f"chatcmpl-{uuid.uuid4().hex}"
     answer = _Answer(id, chat, model)
-    choices = await sse.while_connected(request.receive, Turn(chat, model, request, id).start())
+    choices = await sse.while_connected(request.receive, ChatTurn(chat, model, request, id).start())
     if chat.stream:
         return sse.EventStream(answer.events(choices), context.keepalive_seconds, choices.headers)
     content = await sse.while_connected(request.receive, answer.whole(choices))
@@ -153,7 +153,7 @@ class _Answer:
             choices.append(_chunk_choice(delta.index, {}, delta.finish))
         return choices
 
-    def _call(self, call: Call) -> answers.MessageToolCall:
+    def _call(self, call: ToolCall) -> answers.MessageToolCall:
         if call.name in self._custom:
             custom: answers.CalledCustom = {"name": call.name, "input": input_of(call.arguments)}
             return {"id": call.id, "type": "custom", "custom": custom}
@@ -182,7 +182,7 @@ class _Deltas:
         match part:
             case Text():
                 return {"content": part.text}
-            case Reasoning():
+            case Thought():
                 return {"reasoning_content": part.text, "reasoning": part.text}
             case CallStart():
                 return {"tool_calls": [self._opening(part)]}

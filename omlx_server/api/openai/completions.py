@@ -15,7 +15,7 @@ from omlx_server.api.chat.choices import (
     ChoiceDelta,
     Choices,
     LoggedToken,
-    Usage,
+    TokenCounts,
     WholeChoice,
     logged,
 )
@@ -35,7 +35,7 @@ from omlx_server.api.openai.shapes import finite, usage
 from omlx_server.core.request import Request as EngineRequest
 from omlx_server.core.request import RequestId
 from omlx_server.text.answers.answer import TokenEntry, piece_entry, text_of
-from omlx_server.text.answers.form import Form
+from omlx_server.text.answers.form import AnswerForm
 from omlx_server.text.parts import Text
 
 router = APIRouter()
@@ -130,7 +130,7 @@ class _Answer:
         }
         if asked.with_usage:
             self._empty["usage"] = None
-        self._usage = Usage(sum(len(prompt.tokens) for prompt in prompts))
+        self._usage = TokenCounts(sum(len(prompt.tokens) for prompt in prompts))
         self._only: Choices | None = None  # of a request with one prompt
 
     def headers(self) -> dict[str, str]:
@@ -222,7 +222,9 @@ class _Answer:
                 n=asked.candidates,
                 constraint=with_bad_words(grammar, asked.bad_words or (), model),
             )
-            form = Form(asked.stops(model), bool(asked.include_stop_str_in_output), continues=True)
+            form = AnswerForm(
+                asked.stops(model), bool(asked.include_stop_str_in_output), continues=True
+            )
             return await submit(request, form, model, self._request, asked)
 
 

@@ -14,7 +14,7 @@ from pydantic import Field
 from starlette.responses import Response
 
 from omlx_server.api.context import context_of, in_time
-from omlx_server.api.description.operation import MODEL, WORK, Header, Operation
+from omlx_server.api.description.operation import MODEL, WORK, Operation, ResponseHeader
 from omlx_server.api.http import json_body
 from omlx_server.api.http.exchange import current
 from omlx_server.api.http.json import JsonResponse
@@ -22,7 +22,7 @@ from omlx_server.api.http.json_body import StrictModel
 from omlx_server.api.models.encoders import ServedEmbedder
 from omlx_server.api.openai.answers import Embedding, EmbeddingList
 from omlx_server.api.openai.completion_schema import Prompt, prompts_in
-from omlx_server.core.encoded import Encoded
+from omlx_server.core.encoded import TokenizedText
 from omlx_server.errors import BadRequest, PromptTooLong, TooManyTokens
 
 router = APIRouter()
@@ -45,7 +45,7 @@ class EmbeddingRequest(StrictModel):
     truncate_prompt_tokens: Annotated[int, Field(ge=-1, le=1 << 31)] | None = None
 
 
-_FOREIGN = Header(
+_FOREIGN = ResponseHeader(
     "X-Omlx-Foreign-Tokens",
     "So many inputs are token ids that are probably those of another tokenizer.",
 )
@@ -81,7 +81,7 @@ async def embedded(
     return vectors, tokens
 
 
-def encode(asked: EmbeddingRequest, model: ServedEmbedder) -> list[Encoded]:
+def encode(asked: EmbeddingRequest, model: ServedEmbedder) -> list[TokenizedText]:
     """The inputs of a request as token ids. Slow for many inputs: call it in a worker thread.
 
     Raises:
@@ -129,9 +129,9 @@ def _too_long(index: int, tokens: int, most: int) -> PromptTooLong:
 
 def _encode_one(
     index: int, given: str | list[int], model: ServedEmbedder, limit: int | None
-) -> Encoded:
+) -> TokenizedText:
     if not isinstance(given, str):
-        return Encoded(tuple(given[:limit]))
+        return TokenizedText(tuple(given[:limit]))
     if not given:
         raise BadRequest(f"input {index} is empty", param="input")
     if limit is None:

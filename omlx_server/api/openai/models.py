@@ -14,11 +14,11 @@ from omlx_server.api.http.json import JsonResponse
 from omlx_server.api.models.encoders import CHAT, EMBEDDING
 from omlx_server.api.models.listing import ModelListing
 from omlx_server.api.models.served import ServedModels
-from omlx_server.api.openai.answers import Model, ModelArchitecture, ModelList
+from omlx_server.api.openai.answers import ModelArchitecture, ModelList, OpenAiModel
 from omlx_server.errors import ModelNotFound
 
 router = APIRouter()
-_ONE = Operation("Models", Model, may_fail=MODEL).extra
+_ONE = Operation("Models", OpenAiModel, may_fail=MODEL).extra
 
 
 @router.get("/v1/models", openapi_extra=Operation("Models", ModelList).extra)
@@ -62,7 +62,7 @@ async def get_model(request: Request, name: str) -> Response:
 
 def _shapes(
     models: ServedModels, name: str, model: ModelListing, adapters: Sequence[str]
-) -> list[Model]:
+) -> list[OpenAiModel]:
     """A model under one of its names, and under MODEL:ADAPTER with each of its adapters."""
     adapted = [_shape(models, f"{name}:{one}", model, parent=name, adapter=one) for one in adapters]
     return [_shape(models, name, model), *adapted]
@@ -88,7 +88,7 @@ def _shape(
     model: ModelListing,
     parent: str | None = None,
     adapter: str | None = None,
-) -> Model:
+) -> OpenAiModel:
     """A model as clients of OpenAI, vLLM, OpenRouter and Anthropic read it, in one object.
     Anthropic's `capabilities` are null: they would have to say whether the model thinks, which its
     tokenizer tells when it is loaded."""

@@ -2,12 +2,12 @@
 
 from collections.abc import Iterable
 
-from omlx_server.api.chat.choices import LoggedToken, Usage
+from omlx_server.api.chat.choices import LoggedToken, TokenCounts
 from omlx_server.api.openai import answers
 from omlx_server.text.answers.answer import TokenEntry
 
 
-def usage(usage: Usage) -> answers.Usage:
+def usage(usage: TokenCounts) -> answers.OpenAiUsage:
     prompt: answers.PromptTokensDetails = {"cached_tokens": usage.cached}
     if usage.dropped:
         prompt["dropped_messages"] = usage.dropped

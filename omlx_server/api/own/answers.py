@@ -200,7 +200,7 @@ class CacheImport(TypedDict):
     added: int
 
 
-class Pin(TypedDict):
+class PinAnswer(TypedDict):
     """`hot_tokens` and `cold_tokens`: how much of it is there, in memory and on disk."""
 
     id: str
@@ -214,7 +214,7 @@ class Pin(TypedDict):
 
 class PinList(TypedDict):
     object: Literal["list"]
-    data: list[Pin]
+    data: list[PinAnswer]
 
 
 class DeletedPin(TypedDict):

@@ -31,7 +31,7 @@ from omlx_server.api.own import answers
 from omlx_server.api.own.degraded import FOR_OTHERS
 from omlx_server.core.cluster.state import RankState
 from omlx_server.core.memory.ledger import MemoryReport
-from omlx_server.engine.messages import State, Status
+from omlx_server.engine.messages import EngineState, Status
 
 router = APIRouter()
 
@@ -51,7 +51,7 @@ async def live(request: Request) -> Response:
 async def ready(request: Request) -> Response:
     """Whether requests are taken now."""
     models = context_of(request).models
-    failed = any(status.state is State.FAILED for _, status in models.engines())
+    failed = any(status.state is EngineState.FAILED for _, status in models.engines())
     alive = models.vitals.alive(time.monotonic())
     return _report(request, ok=models.started and alive and not failed and _whole(request))
 

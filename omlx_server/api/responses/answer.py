@@ -9,7 +9,7 @@ from collections.abc import AsyncGenerator
 from fastapi import Request
 
 from omlx_server.api.chat.choices import Choices
-from omlx_server.api.chat.turn import Turn
+from omlx_server.api.chat.turn import ChatTurn
 from omlx_server.api.context import context_of
 from omlx_server.api.http import sse
 from omlx_server.api.http.exchange import failed
@@ -17,7 +17,7 @@ from omlx_server.api.models.served_model import ServedModel
 from omlx_server.api.responses import shapes
 from omlx_server.api.responses.answers import InputItem, Response
 from omlx_server.api.responses.chat_form import chat_request, renamed_params
-from omlx_server.api.responses.events import Progress
+from omlx_server.api.responses.events import ResponseEvents
 from omlx_server.api.responses.items.ids import ItemIds, new_response_id
 from omlx_server.api.responses.items.messages import image_chars
 from omlx_server.api.responses.schema import ResponsesRequest
@@ -40,7 +40,9 @@ class ResponseAnswer:
         self._items: list[InputItem] = []
         opening = shapes.opening(asked, self._id, int(time.time()), model.defaults, kept=self._kept)
         names = ToolNames(asked.tools or ())
-        self.progress = Progress(opening, self._ids, names, seals_reasoning=asked.seals_reasoning)
+        self.progress = ResponseEvents(
+            opening, self._ids, names, seals_reasoning=asked.seals_reasoning
+        )
 
     async def start(self) -> Choices:
         """Find the conversation, render and encode its prompt, and queue the request. Every fault
@@ -50,7 +52,7 @@ class ResponseAnswer:
         with renamed_params():
             beside = image_chars(self._items)
             chat = await run(chat_request, self._asked, self._items, beside=beside)
-            return await Turn(chat, self._model, self._request, self._id).start()
+            return await ChatTurn(chat, self._model, self._request, self._id).start()
 
     async def whole(self, choices: Choices) -> Response:
         """The whole response as one JSON answer. It is stored, unless the request or the settings

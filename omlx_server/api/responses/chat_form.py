@@ -12,7 +12,7 @@ from omlx_server.api.models.served_model import ServedModel
 from omlx_server.api.responses import schema
 from omlx_server.api.responses.answers import InputItem
 from omlx_server.api.responses.items.messages import chat_messages, with_gaps
-from omlx_server.api.responses.tool_names import NamedTool, ToolNames
+from omlx_server.api.responses.tool_names import PromptTool, ToolNames
 from omlx_server.errors import BadRequest, OmlxError
 
 # The sampling fields that both requests have; `n` and `stream_options` have no meaning here.
@@ -158,13 +158,13 @@ def _tool_fields(asked: schema.PromptFields, names: ToolNames) -> dict[str, Any]
     return {"tools": tools, "tool_choice": choice, "parallel_tool_calls": parallel}
 
 
-def _tool(named: NamedTool) -> dict[str, Any]:
+def _tool(named: PromptTool) -> dict[str, Any]:
     tool = named.tool
     fields = {**tool.model_dump(exclude={"type", "format"}, exclude_none=True), "name": named.shown}
     if named.about:
         begun = f"About {named.namespace}: {named.about}"
         fields["description"] = "\n\n".join(filter(None, (begun, tool.description)))
-    if isinstance(tool, schema.FunctionTool):
+    if isinstance(tool, schema.ResponsesFunctionTool):
         return {"type": "function", "function": fields}
     if isinstance(tool.format, schema.GrammarInput):
         grammar = tool.format.model_dump(exclude={"type"})
@@ -172,7 +172,9 @@ def _tool(named: NamedTool) -> dict[str, Any]:
     return {"type": "custom", "custom": fields}
 
 
-def _tool_choice(choice: str | schema.ToolChoice | None, names: ToolNames) -> str | dict[str, Any]:
+def _tool_choice(
+    choice: str | schema.ResponsesToolChoice | None, names: ToolNames
+) -> str | dict[str, Any]:
     if choice is None or isinstance(choice, str):
         return choice or "auto"
     if choice.type == "allowed_tools":
@@ -182,7 +184,7 @@ def _tool_choice(choice: str | schema.ToolChoice | None, names: ToolNames) -> st
     raise BadRequest("tool_choice can name a function or a custom tool", param="tool_choice")
 
 
-def _allowed(choice: schema.ToolChoice, names: ToolNames) -> str | dict[str, Any]:
+def _allowed(choice: schema.ResponsesToolChoice, names: ToolNames) -> str | dict[str, Any]:
     """The tool choice for `allowed_tools`; only tools that the model sees count."""
     tools = [_named(name) for tool in choice.tools or () for name in names.chosen(tool)]
     mode = choice.mode or "auto"
@@ -195,7 +197,7 @@ def _named(name: str) -> dict[str, Any]:
     return {"type": "function", "function": {"name": name}}
 
 
-def _response_format(given: schema.TextFormat) -> dict[str, Any]:
+def _response_format(given: schema.ResponsesTextFormat) -> dict[str, Any]:
     if given.type != "json_schema":
         return {"type": given.type}
     if given.name is None or given.schema_ is None:

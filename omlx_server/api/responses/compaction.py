@@ -8,7 +8,7 @@ import time
 
 from fastapi import Request
 
-from omlx_server.api.chat.turn import Turn
+from omlx_server.api.chat.turn import ChatTurn
 from omlx_server.api.context import context_of
 from omlx_server.api.models.served_model import ServedModel
 from omlx_server.api.responses import answers, shapes
@@ -38,7 +38,7 @@ async def compacted(
         chat = await context_of(request).threads.run(
             compaction_request, asked, items, model, beside=image_chars(items)
         )
-        choices = await Turn(chat, model, request, id).start()
+        choices = await ChatTurn(chat, model, request, id).start()
         async with choices.generation:
             summary = "".join([delta.text async for delta in choices.deltas()])
     if not summary.strip():

@@ -84,7 +84,7 @@ class ArgumentsDone(InItem, _Numbered):
     arguments: str
 
 
-class InputDelta(InItem, _Numbered):
+class CustomInputDelta(InItem, _Numbered):
     type: Literal["response.custom_tool_call_input.delta"]
     delta: str
 
@@ -121,7 +121,7 @@ AnyResponseEvent = Annotated[
     | ReasoningTextDone
     | ArgumentsDelta
     | ArgumentsDone
-    | InputDelta
+    | CustomInputDelta
     | InputDone
     | ResponseErrorEvent,
     Field(discriminator="type"),

@@ -9,7 +9,7 @@ carries the whole response, which is also the answer to a client that does not s
 from collections.abc import Iterator
 from itertools import count
 
-from omlx_server.api.chat.choices import ChoiceDelta, LoggedToken, Usage
+from omlx_server.api.chat.choices import ChoiceDelta, LoggedToken, TokenCounts
 from omlx_server.api.chat.finish import Finish
 from omlx_server.api.responses import shapes
 from omlx_server.api.responses.answers import ItemStatus, OutputItem, Response
@@ -30,10 +30,10 @@ from omlx_server.api.responses.open_items import (
 )
 from omlx_server.api.responses.tool_names import ToolNames
 from omlx_server.errors import OmlxError
-from omlx_server.text.parts import Arguments, CallStart, Part, Reasoning, Text
+from omlx_server.text.parts import Arguments, CallStart, Part, Text, Thought
 
 
-class Progress:
+class ResponseEvents:
     """Makes the events of one response: call `begin`, then `take` for each delta, then `end` or
     `fail`. `opening` is the response without any output; `response` is its latest state."""
 
@@ -70,7 +70,7 @@ class Progress:
         self._finish = delta.finish or self._finish
         return events
 
-    def end(self, counts: Usage, now: int) -> list[AnyResponseEvent]:
+    def end(self, counts: TokenCounts, now: int) -> list[AnyResponseEvent]:
         """The events for the end of the answer; `now` is in seconds since 1970."""
         cut = self._finish == "length"
         events: list[AnyResponseEvent] = []
@@ -115,7 +115,7 @@ class Progress:
         match part:
             case Text():
                 return self._text(part.text, tokens)
-            case Reasoning():
+            case Thought():
                 return self._reason(part.text)
             case CallStart():
                 self._answered = True

@@ -224,7 +224,7 @@ class OpenCustomCall(_Open):
         if not text:
             return []
         self._pieces.append(text)
-        event: event_types.InputDelta = {
+        event: event_types.CustomInputDelta = {
             "type": "response.custom_tool_call_input.delta",
             "item_id": self.id,
             "output_index": self.index,

@@ -7,7 +7,7 @@ from pydantic import Field
 from starlette.responses import Response
 
 from omlx_server.api.chat.choices import CACHE_HEADERS
-from omlx_server.api.chat.turn import Turn
+from omlx_server.api.chat.turn import ChatTurn
 from omlx_server.api.context import context_of
 from omlx_server.api.description.operation import MODEL, WORK, Events, Operation, Query
 from omlx_server.api.http import json_body, sse
@@ -94,7 +94,7 @@ async def count_input_tokens(request: Request) -> Response:
         chat = await context_of(request).threads.run(
             prompt_request, asked, name, items, beside=image_chars(items)
         )
-        count = await Turn(chat, model, request, id).count()
+        count = await ChatTurn(chat, model, request, id).count()
     return JsonResponse(answers.InputTokens(object="response.input_tokens", input_tokens=count))
 
 

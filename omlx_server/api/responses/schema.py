@@ -142,7 +142,7 @@ Item = Annotated[
 ]
 
 
-class FunctionTool(StrictModel):
+class ResponsesFunctionTool(StrictModel):
     type: Literal["function"]
     name: Name
     description: Text | None = None
@@ -160,7 +160,7 @@ class GrammarInput(StrictModel):
     definition: Source
 
 
-class CustomTool(StrictModel):
+class ResponsesCustomTool(StrictModel):
     """A tool that is called with a text. `format`: what the text is like; any by default."""
 
     type: Literal["custom"]
@@ -193,8 +193,8 @@ class NamespaceTool(StrictModel):
     tools: Annotated[
         list[
             Annotated[
-                Annotated[FunctionTool, Tag("function")]
-                | Annotated[CustomTool, Tag("custom")]
+                Annotated[ResponsesFunctionTool, Tag("function")]
+                | Annotated[ResponsesCustomTool, Tag("custom")]
                 | Annotated[OtherTool, Tag("other")],
                 Discriminator(_inner_tag),
             ]
@@ -203,39 +203,39 @@ class NamespaceTool(StrictModel):
     ]
 
     @property
-    def known(self) -> list[FunctionTool | CustomTool]:
+    def known(self) -> list[ResponsesFunctionTool | ResponsesCustomTool]:
         return [tool for tool in self.tools if not isinstance(tool, OtherTool)]
 
 
-KnownTool = FunctionTool | CustomTool | NamespaceTool
+KnownTool = ResponsesFunctionTool | ResponsesCustomTool | NamespaceTool
 Tool = Annotated[
-    Annotated[FunctionTool, Tag("function")]
-    | Annotated[CustomTool, Tag("custom")]
+    Annotated[ResponsesFunctionTool, Tag("function")]
+    | Annotated[ResponsesCustomTool, Tag("custom")]
     | Annotated[NamespaceTool, Tag("namespace")]
     | Annotated[OtherTool, Tag("other")],
     Discriminator(_tool_tag),
 ]
 
 
-class NamedTool(StrictModel):
+class ResponsesNamedTool(StrictModel):
     type: str
     name: str | None = None
     namespace: str | None = None
 
 
-class ToolChoice(NamedTool):
+class ResponsesToolChoice(ResponsesNamedTool):
     """One tool by its name, or some of the tools (`allowed_tools`)."""
 
     mode: Literal["auto", "required"] | None = None
-    tools: list[NamedTool] | None = None
+    tools: list[ResponsesNamedTool] | None = None
 
 
-class Reasoning(StrictModel):
+class ReasoningOptions(StrictModel):
     effort: Effort | None = None
     summary: Literal["auto", "concise", "detailed", "none"] | None = None
 
 
-class TextFormat(StrictModel):
+class ResponsesTextFormat(StrictModel):
     type: Literal["text", "json_object", "json_schema"]
     name: Name | None = None
     schema_: Annotated[JsonObject | None, Field(alias="schema")] = None
@@ -244,7 +244,7 @@ class TextFormat(StrictModel):
 
 
 class TextConfig(StrictModel):
-    format: TextFormat | None = None
+    format: ResponsesTextFormat | None = None
     verbosity: Literal["low", "medium", "high"] | None = None
 
 
@@ -255,9 +255,9 @@ class PromptFields(StrictModel):
     instructions: Text | None = None
     previous_response_id: str | None = None
     tools: Annotated[list[Tool], Field(max_length=1024)] | None = None
-    tool_choice: Literal["none", "auto", "required"] | ToolChoice | None = None
+    tool_choice: Literal["none", "auto", "required"] | ResponsesToolChoice | None = None
     parallel_tool_calls: bool | None = None
-    reasoning: Reasoning | None = None
+    reasoning: ReasoningOptions | None = None
     text: TextConfig | None = None
     truncation: Literal["auto", "disabled"] | None = None
     chat_template_kwargs: JsonObject | None = None

@@ -2,17 +2,17 @@
 
 from typing import cast
 
-from omlx_server.api.chat.choices import Usage
+from omlx_server.api.chat.choices import TokenCounts
 from omlx_server.api.responses import answers
 from omlx_server.api.responses.schema import (
-    CustomTool,
-    FunctionTool,
     KnownTool,
     NamespaceTool,
+    ResponsesCustomTool,
+    ResponsesFunctionTool,
     ResponsesRequest,
+    ResponsesTextFormat,
+    ResponsesToolChoice,
     TextConfig,
-    TextFormat,
-    ToolChoice,
 )
 from omlx_server.core.request import RequestDefaults
 from omlx_server.errors import BadRequest, OmlxError, QueueFull
@@ -71,10 +71,10 @@ def _tool(tool: KnownTool) -> answers.OfferedTool:
 
 
 def _single_tool(
-    tool: FunctionTool | CustomTool,
+    tool: ResponsesFunctionTool | ResponsesCustomTool,
 ) -> answers.OfferedFunction | answers.OfferedCustom:
     told = tool.model_dump()
-    if isinstance(tool, CustomTool):
+    if isinstance(tool, ResponsesCustomTool):
         return cast(answers.OfferedCustom, {**told, "format": told["format"] or {"type": "text"}})
     return cast(answers.OfferedFunction, told)
 
@@ -83,7 +83,7 @@ def _chosen(asked: float | None, default: float) -> float:
     return default if asked is None else asked
 
 
-def usage(counts: Usage) -> answers.ResponseUsage:
+def usage(counts: TokenCounts) -> answers.ResponseUsage:
     return {
         "input_tokens": counts.prompt,
         "input_tokens_details": {"cached_tokens": counts.cached, "cache_write_tokens": 0},
@@ -110,7 +110,7 @@ def _reasoning(asked: ResponsesRequest, defaults: RequestDefaults) -> answers.Re
 
 
 def _text(text: TextConfig) -> answers.TextSettings:
-    given = text.format or TextFormat(type="text")
+    given = text.format or ResponsesTextFormat(type="text")
     used = given.model_dump(by_alias=True, exclude_none=True)
     if given.type == "json_schema":  # Open Responses wants these to be there
         used = {"description": None, "strict": False, **used}
@@ -121,9 +121,9 @@ def _text(text: TextConfig) -> answers.TextSettings:
 
 
 def _tool_choice(
-    choice: answers.ToolMode | ToolChoice | None,
+    choice: answers.ToolMode | ResponsesToolChoice | None,
 ) -> answers.ToolMode | answers.UsedToolChoice:
-    if not isinstance(choice, ToolChoice):
+    if not isinstance(choice, ResponsesToolChoice):
         return choice or "auto"
     used = choice.model_dump(exclude_none=True)
     if choice.type == "allowed_tools":

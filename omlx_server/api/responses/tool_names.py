@@ -14,18 +14,18 @@ _BETWEEN = "__"
 
 
 @dataclass(frozen=True, slots=True)
-class NamedTool:
+class PromptTool:
     """A tool that the model sees. `shown`: its name in the prompt. `about`: the description of its
     namespace, for the first tool of one."""
 
     shown: str
-    tool: schema.FunctionTool | schema.CustomTool
+    tool: schema.ResponsesFunctionTool | schema.ResponsesCustomTool
     namespace: str | None = None
     about: str | None = None
 
     @property
     def is_custom(self) -> bool:
-        return isinstance(self.tool, schema.CustomTool)
+        return isinstance(self.tool, schema.ResponsesCustomTool)
 
 
 class ToolNames:
@@ -41,7 +41,7 @@ class ToolNames:
         self.tools = [named for tool in known for named in self._named(tool)]
         self._by_shown = {named.shown: named for named in self.tools}
 
-    def tool(self, shown: str) -> NamedTool | None:
+    def tool(self, shown: str) -> PromptTool | None:
         """The tool that the model sees under this name."""
         return self._by_shown.get(shown)
 
@@ -49,7 +49,7 @@ class ToolNames:
         """The name under which the model sees a tool, or saw it in an earlier request."""
         return self._shown.get((namespace, name)) or _joined(name, namespace)
 
-    def chosen(self, choice: schema.NamedTool) -> list[str]:
+    def chosen(self, choice: schema.ResponsesNamedTool) -> list[str]:
         """The names that the model sees of what a tool choice names: of a tool, or of all tools of
         a namespace. A tool of a namespace may be named without it."""
         if choice.type == "namespace":
@@ -62,13 +62,13 @@ class ToolNames:
         alike = [named.shown for named in self.tools if named.tool.name == name]
         return alike if len(alike) == 1 else [name]
 
-    def _named(self, tool: schema.KnownTool) -> Iterator[NamedTool]:
+    def _named(self, tool: schema.KnownTool) -> Iterator[PromptTool]:
         if not isinstance(tool, schema.NamespaceTool):
-            yield NamedTool(tool.name, tool)
+            yield PromptTool(tool.name, tool)
             return
         about = tool.description
         for inner in tool.known:
-            yield NamedTool(self._new(inner.name, tool.name), inner, tool.name, about)
+            yield PromptTool(self._new(inner.name, tool.name), inner, tool.name, about)
             about = None
 
     def _new(self, name: str, namespace: str) -> str:

@@ -11,12 +11,12 @@ from omlx_server.api.context import context_of
 from omlx_server.api.description.operation import MODEL, Bytes, Operation
 from omlx_server.api.http.json import JsonResponse
 from omlx_server.api.http.static_files import WebFiles, sent
-from omlx_server.api.web.answers import About
+from omlx_server.api.web.answers import PageOptions
 from omlx_server.errors import NotFound
 
 router = APIRouter()
 
-_ABOUT = Operation("Page", About, is_open=True).extra
+_ABOUT = Operation("Page", PageOptions, is_open=True).extra
 _FILE = Operation(
     "Page", Bytes(WebFiles().media(), "The file."), may_fail=MODEL, is_open=True
 ).extra
@@ -30,7 +30,7 @@ class NoSuchFile(NotFound):
 async def about(request: Request) -> Response:
     """What the page may offer here."""
     context = context_of(request)
-    answer: About = {
+    answer: PageOptions = {
         "version": __version__,
         "needs_key": bool(context.api_keys),
         "admin": context.admin.enabled,

@@ -7,17 +7,17 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from omlx_server.cli.bench import result as results
-from omlx_server.cli.bench.measure import Bench
-from omlx_server.cli.bench.plan import Plan
+from omlx_server.cli.bench.measure import ServerBench
+from omlx_server.cli.bench.plan import BenchPlan
 from omlx_server.cli.bench.result import Result, ratios
 from omlx_server.cli.bench.table import lines
-from omlx_server.cli.bench.target import Target
+from omlx_server.cli.bench.target import BenchTarget
 from omlx_server.cli.server_client.http import ServerClient
 from omlx_server.cli.shell.output import show_json
 from omlx_server.cli.shell.progress import open_display
 from omlx_server.errors import OmlxError, UsageError, how_to_install, system_errors_as
 
-PLAN = Plan()
+PLAN = BenchPlan()
 Painter = Callable[[Result, Result | None, Path], None]
 
 
@@ -28,7 +28,7 @@ def run(
     plot: Path | None,
     against: Path | None,
     model: str,
-    plan: Plan = PLAN,
+    plan: BenchPlan = PLAN,
 ) -> int:
     """Measure the server, print the result, and return the exit code 0. The files of `plot` and
     `against` are checked first, so that a mistake there costs no minute of measuring.
@@ -59,11 +59,11 @@ def _model(server: ServerClient, wanted: str) -> str:
     return wanted or served[0]
 
 
-async def _measured(server: ServerClient, model: str, plan: Plan) -> Result:
+async def _measured(server: ServerClient, model: str, plan: BenchPlan) -> Result:
     begun = time.monotonic()
     with open_display() as display:
-        async with Target(server, model) as target:
-            bench = Bench(target, plan, display.update)
+        async with BenchTarget(server, model) as target:
+            bench = ServerBench(target, plan, display.update)
             figures = await bench.run()
     return Result(
         server.url,

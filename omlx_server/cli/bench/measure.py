@@ -9,10 +9,10 @@ from collections.abc import Callable, Sequence
 from statistics import median_low
 
 from omlx_server.cli.bench import words
-from omlx_server.cli.bench.plan import Plan, Slice, slices
-from omlx_server.cli.bench.result import Figure, Group
+from omlx_server.cli.bench.plan import BenchPlan, TimeSlice, slices
+from omlx_server.cli.bench.result import Figure, FigureGroup
 from omlx_server.cli.bench.stream import decode_rate
-from omlx_server.cli.bench.target import Reply, Target, TooLong
+from omlx_server.cli.bench.target import BenchPromptTooLong, BenchReply, BenchTarget
 from omlx_server.cli.bench.words import Message, Scale, scale_of, user
 
 # Reports progress: the name of a stage, how much of it is done, and how much there is.
@@ -22,10 +22,10 @@ _WARM_UP_OUT = 8
 _FOLLOW_UP_WORDS = 20
 
 
-class Bench:
+class ServerBench:
     """Carries out a plan against one server. `notes` say afterwards what was left out, and why."""
 
-    def __init__(self, target: Target, plan: Plan, tell: Tell) -> None:
+    def __init__(self, target: BenchTarget, plan: BenchPlan, tell: Tell) -> None:
         self.notes: list[str] = []
         self._target = target
         self._plan = plan
@@ -63,13 +63,13 @@ class Bench:
         self._decode = (stream.last - stream.first) / max(1, stream.tokens - 1)
         self._tell("warm up", 3, 3)
 
-    def _learn(self, reply: Reply) -> None:
+    def _learn(self, reply: BenchReply) -> None:
         if reply.prompt_tokens:
             self._read = reply.stream.ttft / reply.prompt_tokens
 
     # -- First tokens -----------------------------------------------------------------------------
 
-    async def _first_tokens(self, part: Slice) -> list[Figure]:
+    async def _first_tokens(self, part: TimeSlice) -> list[Figure]:
         found: list[Figure] = []
         for place, length in enumerate(self._plan.lengths):
             self._tell("first tokens", place, len(self._plan.lengths))
@@ -80,7 +80,7 @@ class Bench:
                 break
             try:
                 found += await self._first_token(length, max(1, times))
-            except TooLong:
+            except BenchPromptTooLong:
                 self.notes.append(f"the model's context is too short for {length} tokens")
                 break
         self._tell("first tokens", 1, 1)
@@ -94,11 +94,11 @@ class Bench:
             cold.append(await self._target.ask(messages, 1))
             warm.append(await self._target.ask(messages, 1))
         self._learn(cold[-1])
-        return [_first(Group.COLD, length, cold), _first(Group.WARM, length, warm)]
+        return [_first(FigureGroup.COLD, length, cold), _first(FigureGroup.WARM, length, warm)]
 
     # -- Decoding ---------------------------------------------------------------------------------
 
-    async def _decoding(self, part: Slice) -> list[Figure]:
+    async def _decoding(self, part: TimeSlice) -> list[Figure]:
         found: list[Figure] = []
         counts = self._plan.streams
         for place, count in enumerate(counts):
@@ -109,7 +109,7 @@ class Bench:
             if not rates:
                 self.notes.append(f"{count} streams never ran together, or there was no time")
                 break
-            found.append(Figure(Group.DECODE, count, tuple(rates), drafted=drafted))
+            found.append(Figure(FigureGroup.DECODE, count, tuple(rates), drafted=drafted))
         self._tell("decoding", 1, 1)
         return found
 
@@ -124,8 +124,8 @@ class Bench:
     async def _rates(self, count: int, out: int, share: float) -> tuple[list[float], float | None]:
         """The tokens per second of each round in which all streams decoded at the same time, and
         the share of the tokens of all that were drafted."""
-        rates, answers = list[float](), list[Reply]()
-        cost, part = 0.0, Slice(time.monotonic(), time.monotonic() + share)
+        rates, answers = list[float](), list[BenchReply]()
+        cost, part = 0.0, TimeSlice(time.monotonic(), time.monotonic() + share)
         for number in range(self._plan.repeats):
             if number and not part.repeats(time.monotonic(), cost, 1):
                 break
@@ -137,15 +137,15 @@ class Bench:
             answers += replies
         return rates, _drafted(answers)
 
-    async def _stream(self, out: int) -> Reply:
+    async def _stream(self, out: int) -> BenchReply:
         prompt = words.fresh(self._scale.words(self._plan.stream_tokens))
         return await self._target.ask(prompt, out)
 
     # -- Turns of a talk --------------------------------------------------------------------------
 
-    async def _turns(self, part: Slice) -> list[Figure]:
+    async def _turns(self, part: TimeSlice) -> list[Figure]:
         """Hold talks of several turns: as many as there is time for, at least one."""
-        plan, talks = self._plan, list[list[Reply]]()
+        plan, talks = self._plan, list[list[BenchReply]]()
         begun = time.monotonic()
         for number in range(plan.repeats):
             self._tell("turns", number, plan.repeats)
@@ -155,13 +155,13 @@ class Bench:
             talks.append(await self._talk())
         self._tell("turns", 1, 1)
         return [
-            _first(Group.TURN, turn, replies)
+            _first(FigureGroup.TURN, turn, replies)
             for turn, replies in enumerate(zip(*talks, strict=True), start=1)
         ]
 
-    async def _talk(self) -> list[Reply]:
+    async def _talk(self) -> list[BenchReply]:
         """Hold one talk; each request repeats all that was said before."""
-        plan, replies = self._plan, list[Reply]()
+        plan, replies = self._plan, list[BenchReply]()
         messages: list[Message] = words.fresh(self._scale.words(plan.turn_tokens))
         for _ in range(plan.turns):
             replies.append(await self._target.ask(messages, plan.turn_out))
@@ -170,12 +170,12 @@ class Bench:
         return replies
 
 
-def _drafted(replies: Sequence[Reply]) -> float | None:
+def _drafted(replies: Sequence[BenchReply]) -> float | None:
     drafted = [reply.drafted for reply in replies if reply.drafted is not None]
     return sum(drafted) / sum(reply.stream.tokens for reply in replies) if drafted else None
 
 
-def _first(group: Group, at: int, replies: Sequence[Reply]) -> Figure:
+def _first(group: FigureGroup, at: int, replies: Sequence[BenchReply]) -> Figure:
     cached = [reply.cached for reply in replies if reply.cached is not None]
     return Figure(
         group,

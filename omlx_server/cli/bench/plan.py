@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class BenchPlan:
     """What to measure. Lengths are in tokens. The rounds after the warm-up may take `seconds`;
     `first_share` and `decode_share` are the parts for first tokens and decoding. What does not fit
     is measured less often or left out: the longest prompts and the most streams first."""
@@ -24,7 +24,7 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True)
-class Slice:
+class TimeSlice:
     """The time from `start` to `end`, in seconds on the clock that `now` is read from."""
 
     start: float
@@ -38,8 +38,8 @@ class Slice:
         return most if cost <= 0 else min(most, int(self.left(now) / cost))
 
 
-def slices(start: float, seconds: float, *shares: float) -> list[Slice]:
+def slices(start: float, seconds: float, *shares: float) -> list[TimeSlice]:
     """Divide `seconds` from `start` on into one slice per share (0 to 1), and one for the rest."""
     ends = [start + seconds * sum(shares[: i + 1]) for i in range(len(shares))]
     ends.append(start + seconds)
-    return [Slice(begin, end) for begin, end in zip([start, *ends], ends, strict=False)]
+    return [TimeSlice(begin, end) for begin, end in zip([start, *ends], ends, strict=False)]

@@ -10,21 +10,21 @@ from typing import Any
 import matplotlib as mpl
 from matplotlib.figure import Figure as Picture
 
-from omlx_server.cli.bench.result import Figure, Group, Result
+from omlx_server.cli.bench.result import Figure, FigureGroup, Result
 
 # Told apart by people with any colour vision (Okabe and Ito).
 _NOW, _BEFORE = "#0072B2", "#999999"
 _AXES = {
-    Group.COLD: "tokens of the prompt",
-    Group.WARM: "tokens of the prompt",
-    Group.DECODE: "streams",
-    Group.TURN: "turn",
+    FigureGroup.COLD: "tokens of the prompt",
+    FigureGroup.WARM: "tokens of the prompt",
+    FigureGroup.DECODE: "streams",
+    FigureGroup.TURN: "turn",
 }
 
 
 def save(result: Result, before: Result | None, path: Path) -> None:
     """Write the picture as a PNG to `path`. Raises OSError if it can't be written."""
-    groups = [group for group in Group if result.of(group)]
+    groups = [group for group in FigureGroup if result.of(group)]
     with mpl.rc_context({"font.size": 9, "axes.spines.top": False, "axes.spines.right": False}):
         picture = Picture(figsize=(10, 7), layout="constrained")
         for place, group in enumerate(groups, start=1):
@@ -33,7 +33,7 @@ def save(result: Result, before: Result | None, path: Path) -> None:
         picture.savefig(path, dpi=150, format="png")
 
 
-def _panel(axes: Any, group: Group, result: Result, before: Result | None) -> None:
+def _panel(axes: Any, group: FigureGroup, result: Result, before: Result | None) -> None:
     figures = result.of(group)
     old = [before.find(figure.name) if before else None for figure in figures]
     width = 0.4 if before else 0.7

@@ -15,7 +15,7 @@ from omlx_server.errors import UsageError
 SCHEMA = 1
 
 
-class Group(Enum):
+class FigureGroup(Enum):
     """Kinds of figures, in the order in which they are shown."""
 
     COLD = "ttft_cold"
@@ -29,18 +29,18 @@ class Group(Enum):
 
     @property
     def unit(self) -> str:
-        return "tok/s" if self is Group.DECODE else "s"
+        return "tok/s" if self is FigureGroup.DECODE else "s"
 
     @property
     def more_is_better(self) -> bool:
-        return self is Group.DECODE
+        return self is FigureGroup.DECODE
 
 
 _TITLES = {
-    Group.COLD: "first token, new prompt",
-    Group.WARM: "first token, same prompt again",
-    Group.DECODE: "decoding, all streams",
-    Group.TURN: "first token, turns of a talk",
+    FigureGroup.COLD: "first token, new prompt",
+    FigureGroup.WARM: "first token, same prompt again",
+    FigureGroup.DECODE: "decoding, all streams",
+    FigureGroup.TURN: "first token, turns of a talk",
 }
 
 
@@ -51,7 +51,7 @@ class Figure:
     `cached_tokens` are medians of the server's counts; None where it does not count cached ones.
     `drafted` is the share of the answers' tokens that were drafted, None where it counts none."""
 
-    group: Group
+    group: FigureGroup
     at: int
     values: Annotated[tuple[float, ...], Meta(min_length=1)]
     prompt_tokens: int = 0
@@ -97,7 +97,7 @@ class Result:
     def find(self, name: str) -> Figure | None:
         return next((figure for figure in self.figures if figure.name == name), None)
 
-    def of(self, group: Group) -> list[Figure]:
+    def of(self, group: FigureGroup) -> list[Figure]:
         return [figure for figure in self.figures if figure.group is group]
 
     def as_json(self) -> dict[str, Any]:

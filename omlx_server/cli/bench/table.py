@@ -2,13 +2,13 @@
 
 from collections.abc import Iterator
 
-from omlx_server.cli.bench.result import Figure, Group, Result, better_by
+from omlx_server.cli.bench.result import Figure, FigureGroup, Result, better_by
 
 _AT = {
-    Group.COLD: "{} tokens",
-    Group.WARM: "{} tokens",
-    Group.DECODE: "{} streams",
-    Group.TURN: "turn {}",
+    FigureGroup.COLD: "{} tokens",
+    FigureGroup.WARM: "{} tokens",
+    FigureGroup.DECODE: "{} streams",
+    FigureGroup.TURN: "turn {}",
 }
 
 
@@ -16,7 +16,7 @@ def lines(result: Result, before: Result | None) -> Iterator[str]:
     yield f"{result.model} at {result.url} ({result.server}), {result.seconds:.0f} s"
     if before is not None:
         yield f"against {before.model} at {before.url}, {before.created}"
-    for group in Group:
+    for group in FigureGroup:
         if figures := result.of(group):
             yield ""
             yield _head(group, before)
@@ -26,10 +26,10 @@ def lines(result: Result, before: Result | None) -> Iterator[str]:
         yield from (f"note: {note}" for note in result.notes)
 
 
-def _head(group: Group, before: Result | None) -> str:
+def _head(group: FigureGroup, before: Result | None) -> str:
     title = f"{group.title} ({group.unit})"
     ratio = "   better by" if before else ""
-    counted = "drafted" if group is Group.DECODE else "cached/prompt"
+    counted = "drafted" if group is FigureGroup.DECODE else "cached/prompt"
     return f"{title:<36}  median   smallest    largest{counted:>16}{ratio}"
 
 
@@ -37,7 +37,7 @@ def _line(figure: Figure, before: Result | None) -> str:
     at = _AT[figure.group].format(figure.at).replace("1 streams", "1 stream")
     values = (figure.median, *_spread(figure))
     shown = "".join(f"{_number(value):>11}" for value in values)
-    counted = _drafted(figure) if figure.group is Group.DECODE else _counted(figure)
+    counted = _drafted(figure) if figure.group is FigureGroup.DECODE else _counted(figure)
     return f"  {at:<30}{shown}{counted:>16}{_ratio(figure, before)}"
 
 

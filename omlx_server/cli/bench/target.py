@@ -20,16 +20,16 @@ _ENDLESS = {"ignore_eos": True}
 _TOO_LONG = ("context_length_exceeded", "maximum context length")
 
 
-class TooLong(OmlxError):
+class BenchPromptTooLong(OmlxError):
     """The prompt is longer than the model's context."""
 
 
-class Refused(OmlxError):
+class BenchRefusal(OmlxError):
     """The server refuses the request (HTTP 400 or 422)."""
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
+class BenchReply:
     """One answer. `prompt_tokens` is 0, and `cached` and `drafted`, the tokens that were drafted,
     are None, where the server does not tell."""
 
@@ -40,7 +40,7 @@ class Reply:
     drafted: int | None = None
 
 
-class Target:
+class BenchTarget:
     """A client for one model of one server. Use it inside one event loop."""
 
     def __init__(self, server: ServerClient, model: str) -> None:
@@ -61,16 +61,16 @@ class Target:
         """Whether answers get as long as asked: the server takes `ignore_eos`."""
         return bool(self._extra)
 
-    async def ask_first(self, messages: Sequence[Message], out: int) -> Reply:
+    async def ask_first(self, messages: Sequence[Message], out: int) -> BenchReply:
         """As `ask`. If the server refuses the request, ask again without `ignore_eos`, and leave
         that out from then on."""
         try:
             return await self.ask(messages, out)
-        except Refused:
+        except BenchRefusal:
             self._extra = {}
             return await self.ask(messages, out)
 
-    async def ask(self, messages: Sequence[Message], out: int) -> Reply:
+    async def ask(self, messages: Sequence[Message], out: int) -> BenchReply:
         body = {
             "model": self._model,
             "messages": list(messages),
@@ -95,11 +95,11 @@ class Target:
 def _refused(response: httpx.Response) -> OmlxError:
     message = refusal(response)
     if any(word in response.text for word in _TOO_LONG):
-        return TooLong(message)
-    return Refused(message) if response.status_code in (400, 422) else OmlxError(message)
+        return BenchPromptTooLong(message)
+    return BenchRefusal(message) if response.status_code in (400, 422) else OmlxError(message)
 
 
-def reply_of(sent: float, pieces: Sequence[Piece]) -> Reply:
+def reply_of(sent: float, pieces: Sequence[Piece]) -> BenchReply:
     """The answer in the `pieces` of a stream whose request was `sent` at that time. An answer
     without text, of control tokens alone, counts as come at its end.
 
@@ -121,7 +121,7 @@ def reply_of(sent: float, pieces: Sequence[Piece]) -> Reply:
     tokens = usage.get("completion_tokens") or len(times) or 1
     stream = Stream(sent, tuple(times or [pieces[-1][0] if pieces else sent]), tokens)
     read, made = (usage.get(f"{kind}_tokens_details") or {} for kind in ("prompt", "completion"))
-    return Reply(
+    return BenchReply(
         stream,
         usage.get("prompt_tokens", 0),
         read.get("cached_tokens"),

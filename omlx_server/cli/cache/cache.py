@@ -22,7 +22,7 @@ from omlx_server.cli.shell.options import load_settings
 from omlx_server.cli.shell.output import count_blocks, show_json, visible
 from omlx_server.cli.shell.progress import open_display
 from omlx_server.errors import OmlxError, UsageError
-from omlx_server.settings import Cache
+from omlx_server.settings import CacheSettings
 from omlx_server.settings.types import parse_size
 from omlx_server.store.description import Use
 from omlx_server.store.directory import (
@@ -33,7 +33,7 @@ from omlx_server.store.directory import (
     Inventory,
     least_needed,
 )
-from omlx_server.store.files import Files, Found
+from omlx_server.store.files import Files, StoredFile
 from omlx_server.store.mediums.medium import MediumError
 
 _LAST_SECOND = datetime(9999, 12, 31, tzinfo=UTC).timestamp()
@@ -42,7 +42,7 @@ _NUMBERS = ("blocks", "size")
 _INSTEAD = "stop it, or ask it to forget: POST /v1/cache/reset"
 
 
-def stats(cache: Cache, *, as_json: bool) -> int:
+def stats(cache: CacheSettings, *, as_json: bool) -> int:
     with opened(cache) as cold:
         uses = cold.uses()
     if as_json:
@@ -58,7 +58,7 @@ def stats(cache: Cache, *, as_json: bool) -> int:
     return 0
 
 
-def verify(cache: Cache, *, delete: bool) -> int:
+def verify(cache: CacheSettings, *, delete: bool) -> int:
     with opened(cache) as cold:
         blocks = cold.blocks()
         if not blocks:
@@ -75,7 +75,7 @@ def verify(cache: Cache, *, delete: bool) -> int:
         return _verdict(len(blocks), damaged, removed=True)
 
 
-def clear(cache: Cache, *, model: str | None, yes: bool) -> int:
+def clear(cache: CacheSettings, *, model: str | None, yes: bool) -> int:
     with opened(cache) as cold:
         uses = cold.uses()
         if not uses:
@@ -91,7 +91,7 @@ def clear(cache: Cache, *, model: str | None, yes: bool) -> int:
     return 0
 
 
-def trim(cache: Cache, *, to: str | None) -> int:
+def trim(cache: CacheSettings, *, to: str | None) -> int:
     target = cache.cold_cache_max_bytes if to is None else _size(to)
     with opened(cache) as cold:
         blocks = cold.blocks()
@@ -114,13 +114,15 @@ def trim(cache: Cache, *, to: str | None) -> int:
 
 def cache_settings(
     config: Path | None, sets: Sequence[str] | None, directory: Path | None
-) -> Cache:
+) -> CacheSettings:
     flags = {"cache.cold_dir": str(directory) if directory else None}
     return load_settings(config, sets or (), flags).settings.cache
 
 
 @contextmanager
-def opened(cache: Cache, *, hint: str = _INSTEAD, what: str = "removed") -> Iterator[ColdDirectory]:
+def opened(
+    cache: CacheSettings, *, hint: str = _INSTEAD, what: str = "removed"
+) -> Iterator[ColdDirectory]:
     """Yield the directory of the cold tier.
 
     Raises:
@@ -218,7 +220,7 @@ def _date(moment: float) -> datetime:
 # --- verify --------------------------------------------------------------------------------------
 
 
-def _check(cold: ColdDirectory, blocks: list[Found]) -> list[Checked]:
+def _check(cold: ColdDirectory, blocks: list[StoredFile]) -> list[Checked]:
     """Read all blocks, with progress on stderr; returns the damaged ones."""
     damaged, done, total = [], 0, sum(found.nbytes for found in blocks)
     with open_display() as display:
@@ -260,7 +262,7 @@ def _names(uses: list[Use]) -> str:
 # --- trim ----------------------------------------------------------------------------------------
 
 
-def _trim(cold: ColdDirectory, files: Files, target: int) -> list[Found]:
+def _trim(cold: ColdDirectory, files: Files, target: int) -> list[StoredFile]:
     """Remove blocks until `target` bytes are left; returns the removed ones. The directory is read
     anew, because only with the lock nobody else changes it."""
     there = take_stock(cold)

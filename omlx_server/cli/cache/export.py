@@ -19,13 +19,13 @@ from omlx_server.cli.cache.prompt_file import tokens_of_conversation, tokens_of_
 from omlx_server.cli.shell.output import STDOUT, count_blocks, show_json, visible
 from omlx_server.cli.shell.progress import Display, open_display
 from omlx_server.core.blocks.keys import BlockKey, namespace_id, root_key
-from omlx_server.core.blocks.record import Packed
+from omlx_server.core.blocks.record import PackedArrays
 from omlx_server.errors import OmlxError, UsageError, system_errors_as
-from omlx_server.settings import Cache
+from omlx_server.settings import CacheSettings
 from omlx_server.settings.whole_file import replacing
-from omlx_server.store.archives.archive import About, Member, write_archive
-from omlx_server.store.description import Description, Use
-from omlx_server.store.directory import ColdDirectory, Prefix, stored_prefix
+from omlx_server.store.archives.archive import ArchiveMember, ArchiveOrigin, write_archive
+from omlx_server.store.description import NamespaceDescription, Use
+from omlx_server.store.directory import ColdDirectory, StoredPrefix, stored_prefix
 from omlx_server.store.mediums.medium import Name
 from omlx_server.store.mediums.operations import FILE_MODE
 
@@ -33,7 +33,7 @@ _IN_MEMORY = "what a running server has computed is in its memory: POST /v1/cach
 
 
 def run(
-    cache: Cache,
+    cache: CacheSettings,
     *,
     prompt: str | None,
     conversation: str | None,
@@ -56,7 +56,7 @@ def run(
         found = max((finder.find(tokens) for tokens in prompts), key=lambda f: f.prefix.tokens)
         if not found.members:
             raise OmlxError(_nothing(use))
-        whose = About(about.namespace, use.model, about.block_size, int(time.time()))
+        whose = ArchiveOrigin(about.namespace, use.model, about.block_size, int(time.time()))
         nbytes = _write(output, whose, found.members)
     _report(output, use, found, nbytes, as_json=as_json)
     return 0
@@ -65,7 +65,7 @@ def run(
 # --- Which model ---------------------------------------------------------------------------------
 
 
-def _chosen(cold: ColdDirectory, model: str | None) -> tuple[Use, Description]:
+def _chosen(cold: ColdDirectory, model: str | None) -> tuple[Use, NamespaceDescription]:
     """The one namespace that `model` means, and its description. Raises UsageError if it means
     several, and OmlxError if nothing is stored or its blocks or tokenizer can't be used."""
     uses = [use for use in cold.uses() if use.blocks]
@@ -109,14 +109,14 @@ class _Found:
     """What the cold tier holds of a prompt of `prompt_tokens`, as members of an archive."""
 
     prompt_tokens: int
-    prefix: Prefix
-    members: list[Member]
+    prefix: StoredPrefix
+    members: list[ArchiveMember]
 
 
 class _Finder:
     """Finds the stored blocks of a prompt. Each block that is needed is read and checked whole."""
 
-    def __init__(self, cold: ColdDirectory, about: Description, display: Display) -> None:
+    def __init__(self, cold: ColdDirectory, about: NamespaceDescription, display: Display) -> None:
         self._cold = cold
         self._about = about
         self._display = display
@@ -126,7 +126,7 @@ class _Finder:
             for found in cold.blocks()
             if found.name.namespace == self._id
         }
-        self._usable: dict[BlockKey, Member] = {}
+        self._usable: dict[BlockKey, ArchiveMember] = {}
 
     def find(self, tokens: tuple[int, ...]) -> _Found:
         total = len(tokens)
@@ -143,11 +143,11 @@ class _Finder:
         if block is None:
             return False
         record, _ = block
-        self._usable[key] = Member(record, self._sizes[key], partial(self._load, key, total))
+        self._usable[key] = ArchiveMember(record, self._sizes[key], partial(self._load, key, total))
         self._display.update("checking blocks", record.stop, total)
         return True
 
-    def _load(self, key: BlockKey, total: int) -> Packed:
+    def _load(self, key: BlockKey, total: int) -> PackedArrays:
         block = self._cold.read(Name.of(self._id, key))
         if block is None:
             raise OmlxError("a block went away meanwhile: try again")
@@ -172,7 +172,7 @@ def _check_output(output: str) -> None:
         raise UsageError(f"{path} is there, and is not a file")
 
 
-def _write(output: str, about: About, members: list[Member]) -> int:
+def _write(output: str, about: ArchiveOrigin, members: list[ArchiveMember]) -> int:
     """Write the archive and return its size in bytes. Raises OmlxError if it can't be written."""
     with system_errors_as(OmlxError, f"{output} can't be written"), _opened(output) as out:
         return write_archive(out, about, members)

@@ -19,20 +19,20 @@ from omlx_server.cli.shell.progress import open_display
 from omlx_server.core.blocks.keys import namespace_id
 from omlx_server.core.blocks.record import Record
 from omlx_server.errors import OmlxError, UsageError, system_errors_as
-from omlx_server.settings import Cache
-from omlx_server.store.archives.archive import About, Manifest, read_archive
+from omlx_server.settings import CacheSettings
+from omlx_server.store.archives.archive import ArchiveOrigin, Manifest, read_archive
 from omlx_server.store.archives.tar import BadArchive
 from omlx_server.store.block_file import encode
-from omlx_server.store.description import Description, Use
+from omlx_server.store.description import NamespaceDescription, Use
 from omlx_server.store.directory import ColdDirectory, room_for
-from omlx_server.store.files import Files, Found
+from omlx_server.store.files import Files, StoredFile
 from omlx_server.store.mediums.medium import Name
 from omlx_server.store.secret import secret
 
 _INSTEAD = "stop it, or let it do that itself: POST /v1/cache/import"
 
 
-def run(cache: Cache, *, archive: str, force: bool, as_json: bool) -> int:
+def run(cache: CacheSettings, *, archive: str, force: bool, as_json: bool) -> int:
     with opened(cache, what="added", hint=_INSTEAD) as cold, _open(archive) as source:
         found, blocks = _check(archive, source, cache)
         warnings = _warnings(found.about, cold.uses(), cache, force=force)
@@ -61,7 +61,7 @@ def _open(archive: str) -> BinaryIO:
 
 
 def _check(
-    archive: str, source: BinaryIO, cache: Cache
+    archive: str, source: BinaryIO, cache: CacheSettings
 ) -> tuple[Manifest, list[tuple[Record, int]]]:
     """Read and check the whole archive. Returns its manifest, and the record and the file size in
     bytes of each block and state, in order.
@@ -100,7 +100,9 @@ def _named(archive: str) -> Iterator[None]:
 # --- Who would use it ----------------------------------------------------------------------------
 
 
-def _warnings(about: About, uses: list[Use], cache: Cache, *, force: bool) -> list[str]:
+def _warnings(
+    about: ArchiveOrigin, uses: list[Use], cache: CacheSettings, *, force: bool
+) -> list[str]:
     """What keeps, or may keep, a server of this machine from using the blocks, one sentence each.
     Raises OmlxError, unless `force`, where the model of that name here is another one."""
     warnings = []
@@ -132,7 +134,7 @@ def _warnings(about: About, uses: list[Use], cache: Cache, *, force: bool) -> li
     return warnings
 
 
-def _difference(about: About, uses: list[Use]) -> str:
+def _difference(about: ArchiveOrigin, uses: list[Use]) -> str:
     """How the model of that name on this machine differs from the archive's, as the rest of a
     sentence; empty if none is known here. A namespace is made of a fingerprint, the KV format and
     the size of blocks (`core/blocks/cache_layout.py`)."""
@@ -158,13 +160,13 @@ def _name(record: Record) -> Name:
 
 
 def _make_room(
-    cold: ColdDirectory, files: Files, cache: Cache, blocks: list[tuple[Record, int]]
-) -> list[Found]:
+    cold: ColdDirectory, files: Files, cache: CacheSettings, blocks: list[tuple[Record, int]]
+) -> list[StoredFile]:
     """Remove the blocks that have to go for the new `blocks`; returns the removed ones. Raises
     OmlxError, before anything is removed, if there still would be no room."""
     there = {block.name: block for block in cold.blocks()}
     coming = sum(nbytes for record, nbytes in blocks if _name(record) not in there)
-    gone: list[Found] = []
+    gone: list[StoredFile] = []
     if sum(block.nbytes for block in there.values()) + coming > cache.cold_cache_max_bytes:
         names = room_for(blocks, take_stock(cold), cache.cold_cache_max_bytes)
         if names is None:
@@ -182,13 +184,15 @@ def _make_room(
     return gone
 
 
-def _keep(cold: ColdDirectory, files: Files, about: About, archive: str, source: BinaryIO) -> int:
+def _keep(
+    cold: ColdDirectory, files: Files, about: ArchiveOrigin, archive: str, source: BinaryIO
+) -> int:
     """Write the blocks and states that are not stored yet, parents first; returns their number.
     Those that are stored already count as just used."""
     added = 0
     key = secret(cold.root)
     files.write_description(
-        Description(about.namespace, about.model, "", about.block_size, time.time())
+        NamespaceDescription(about.namespace, about.model, "", about.block_size, time.time())
     )
     source.seek(0)
     with _named(archive), open_display() as display:
@@ -210,7 +214,7 @@ def _keep(cold: ColdDirectory, files: Files, about: About, archive: str, source:
 
 
 def _document(
-    archive: str, cold: ColdDirectory, found: Manifest, added: int, removed: list[Found]
+    archive: str, cold: ColdDirectory, found: Manifest, added: int, removed: list[StoredFile]
 ) -> dict[str, Any]:
     return {
         "archive": archive,
@@ -227,7 +231,7 @@ def _document(
     }
 
 
-def _words(said: Mapping[str, Any], removed: list[Found]) -> str:
+def _words(said: Mapping[str, Any], removed: list[StoredFile]) -> str:
     what = f"{said['tokens']} tokens of {visible(said['model'] or '?')}"
     count, nbytes = said["blocks"] + said["states"], said["bytes"]
     text = f"{count_blocks(count)} with {what}, {decimal(nbytes)}: {said['imported']} imported "

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from omlx_server.cli.launch.target import LEAST_CONTEXT, Target
+from omlx_server.cli.launch.target import LEAST_CONTEXT, LaunchTarget
 from omlx_server.settings.types import own_place
 
 KEY_VARIABLE = "OMLX_API_KEY"
@@ -19,7 +19,7 @@ _FILES = "~/.cache/omlx_server/launch"
 
 
 @dataclass(frozen=True, slots=True)
-class Launch:
+class LaunchCommand:
     """How a client is started: its `command`, and the variables of `environ`. Those in `unset` are
     removed, as they would lead it to another server. `files` are written before: their contents by
     their paths. `install` is the command that installs the client. It works badly where
@@ -33,7 +33,7 @@ class Launch:
     least_context: int = LEAST_CONTEXT
 
 
-def _claude(target: Target) -> Launch:
+def _claude(target: LaunchTarget) -> LaunchCommand:
     models = ("MODEL", "DEFAULT_OPUS_MODEL", "DEFAULT_SONNET_MODEL", "DEFAULT_HAIKU_MODEL")
     environ = {
         "ANTHROPIC_BASE_URL": target.url,
@@ -48,10 +48,12 @@ def _claude(target: Target) -> Launch:
         environ["CLAUDE_CODE_MAX_OUTPUT_TOKENS"] = str(target.output)
     elsewhere = ("ANTHROPIC_API_KEY", "CLAUDE_CODE_USE_BEDROCK", "CLAUDE_CODE_USE_VERTEX")
     install = "npm install -g @anthropic-ai/claude-code"
-    return Launch(install, ("claude",), environ, unset=elsewhere, least_context=_LEAST_OF_CLAUDE)
+    return LaunchCommand(
+        install, ("claude",), environ, unset=elsewhere, least_context=_LEAST_OF_CLAUDE
+    )
 
 
-def _codex(target: Target) -> Launch:
+def _codex(target: LaunchTarget) -> LaunchCommand:
     provider = {
         "name": "omlx-server",
         "base_url": f"{target.url}/v1",
@@ -67,10 +69,12 @@ def _codex(target: Target) -> Launch:
         settings["model_auto_compact_token_limit"] = target.context - target.output
     # A value is read as TOML, whose texts, numbers and booleans are those of JSON.
     flags = [word for name, value in settings.items() for word in ("-c", f"{name}={_json(value)}")]
-    return Launch("npm install -g @openai/codex", ("codex", *flags), {KEY_VARIABLE: target.key})
+    return LaunchCommand(
+        "npm install -g @openai/codex", ("codex", *flags), {KEY_VARIABLE: target.key}
+    )
 
 
-def _opencode(target: Target) -> Launch:
+def _opencode(target: LaunchTarget) -> LaunchCommand:
     model: dict[str, Any] = {"name": target.model}
     if target.takes_images:  # else it leaves them out
         model["modalities"] = {"input": ["text", "image"], "output": ["text"]}
@@ -90,10 +94,10 @@ def _opencode(target: Target) -> Launch:
         "autoupdate": False,
     }
     environ = {"OPENCODE_CONFIG_CONTENT": json.dumps(document), KEY_VARIABLE: target.key}
-    return Launch("npm install -g opencode-ai", ("opencode",), environ)
+    return LaunchCommand("npm install -g opencode-ai", ("opencode",), environ)
 
 
-def _aider(target: Target) -> Launch:
+def _aider(target: LaunchTarget) -> LaunchCommand:
     name = f"openai/{target.model}"
     environ = {
         "OPENAI_API_BASE": f"{target.url}/v1",
@@ -107,10 +111,10 @@ def _aider(target: Target) -> Launch:
         files[path] = content
         command += ["--model-metadata-file", str(path)]
     install = "python -m pip install aider-install && aider-install"
-    return Launch(install, tuple(command), environ, files=files)
+    return LaunchCommand(install, tuple(command), environ, files=files)
 
 
-def _aider_metadata(name: str, target: Target) -> tuple[Path, str]:
+def _aider_metadata(name: str, target: LaunchTarget) -> tuple[Path, str]:
     """The path and the content of a file with the limits of the model. The path tells the content,
     so that two clients for two models do not share a file."""
     limits = {
@@ -129,7 +133,7 @@ def _json(value: object) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-CLIENTS: Mapping[str, Callable[[Target], Launch]] = {
+CLIENTS: Mapping[str, Callable[[LaunchTarget], LaunchCommand]] = {
     "claude": _claude,
     "codex": _codex,
     "opencode": _opencode,

@@ -11,7 +11,7 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
-from omlx_server.cli.launch.clients import CLIENTS, KEY_VARIABLE, Launch
+from omlx_server.cli.launch.clients import CLIENTS, KEY_VARIABLE, LaunchCommand
 from omlx_server.cli.launch.target import NO_KEY, short_context, target_of
 from omlx_server.cli.server_client.address import server_of
 from omlx_server.cli.server_client.http import socket_of
@@ -55,7 +55,7 @@ def run(
     return _exec(client, launch, arguments)
 
 
-def _write(launch: Launch) -> None:
+def _write(launch: LaunchCommand) -> None:
     """Write the files that the client will read. Raises OmlxError if they can't be written."""
     for path, content in launch.files.items():
         with system_errors_as(OmlxError, f"{path} can't be written"):
@@ -64,7 +64,7 @@ def _write(launch: Launch) -> None:
                 file.write(content.encode())
 
 
-def _exec(client: str, launch: Launch, arguments: Sequence[str]) -> int:
+def _exec(client: str, launch: LaunchCommand, arguments: Sequence[str]) -> int:
     """Replace this process by the client. Raises UsageError if it is not on the PATH, and OmlxError
     if it can't be started."""
     program = shutil.which(launch.command[0])
@@ -76,7 +76,7 @@ def _exec(client: str, launch: Launch, arguments: Sequence[str]) -> int:
         os.execve(program, [*launch.command, *arguments], {**environ, **launch.environ})
 
 
-def as_shell(launch: Launch, arguments: Sequence[str], key: str) -> str:
+def as_shell(launch: LaunchCommand, arguments: Sequence[str], key: str) -> str:
     """The shell command that starts the same client; it names the key as $OMLX_API_KEY."""
     words = ["env", *(part for name in launch.unset for part in ("-u", name))]
     words += [f"{name}={value}" for name, value in launch.environ.items()]

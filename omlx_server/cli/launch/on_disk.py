@@ -4,7 +4,7 @@ from typing import Any
 
 from omlx_server.cli.models.images import images_of
 from omlx_server.cli.models.named import with_adapter
-from omlx_server.core.model_files.kind import Kind
+from omlx_server.core.model_files.kind import ModelKind
 from omlx_server.errors import UsageError
 from omlx_server.settings import Settings
 from omlx_server.settings.overrides import context_of
@@ -18,7 +18,7 @@ def listing_on_disk(name: str, settings: Settings) -> dict[str, Any] | None:
     except UsageError:
         return None
     takes = ["text", "image"] if images_of(model, settings)["images"] else ["text"]
-    gives = ["text"] if model.kind is Kind.CHAT else [model.kind.value]
+    gives = ["text"] if model.kind is ModelKind.CHAT else [model.kind.value]
     listing: dict[str, Any] = {
         "architecture": {"input_modalities": takes, "output_modalities": gives}
     }

@@ -22,7 +22,7 @@ Listing = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class LaunchTarget:
     """The server and the model that the client is to use, and whether that takes images. `key` is
     never empty, because clients insist on one. `context`: the tokens that the model's context
     holds; 0 if neither the server nor the files on the disk say."""
@@ -40,7 +40,9 @@ class Target:
         return min(self.context // 4, _MOST_OUTPUT)
 
 
-def target_of(server: ServerClient, model: str, settings: Settings, *, must_answer: bool) -> Target:
+def target_of(
+    server: ServerClient, model: str, settings: Settings, *, must_answer: bool
+) -> LaunchTarget:
     """What a client is to use: `model`, or else the server's first model that chats. Where the
     server does not answer, the default model of the settings, and what its files say.
 
@@ -56,7 +58,7 @@ def target_of(server: ServerClient, model: str, settings: Settings, *, must_answ
     context = context_of(listing)
     if must_answer:
         context = _asked(server, chosen, served) or context
-    return Target(server.url, chosen, server.key or NO_KEY, _takes_images(listing), context)
+    return LaunchTarget(server.url, chosen, server.key or NO_KEY, _takes_images(listing), context)
 
 
 def choose(url: str, served: Mapping[str, Listing], model: str) -> str:

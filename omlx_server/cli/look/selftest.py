@@ -40,7 +40,7 @@ def run(
     """
     settings, file = load_settings(config, sets).settings, _file(share)
     check_all(settings)
-    from omlx_server.doctor.selftest.check import QUICK, Plan
+    from omlx_server.doctor.selftest.check import QUICK, SelftestPlan
     from omlx_server.doctor.selftest.report import document, failed
     from omlx_server.doctor.selftest.run import checks, quiet
     from omlx_server.doctor.selftest.subject import find_subject, opened
@@ -51,7 +51,7 @@ def run(
         display.update("load", 0, 1)
         with opened(located, settings, random.randrange(1 << 31)) as subject:
             display.update("load", 1, 1)
-            found = list(checks(subject, QUICK if quick else Plan(), display.update))
+            found = list(checks(subject, QUICK if quick else SelftestPlan(), display.update))
             report = document(subject, found, quick=quick)
     if as_json or share == STDOUT:
         show_json(report)

@@ -11,7 +11,7 @@ from typing import Any
 
 from omlx_server.cli.server_client.address import server_of
 from omlx_server.cli.server_client.chunks import in_chunks
-from omlx_server.cli.server_client.http import Reply, ServerClient
+from omlx_server.cli.server_client.http import HttpReply, ServerClient
 from omlx_server.cli.shell.output import count_blocks, show_found
 from omlx_server.doctor.finding import in_words
 
@@ -51,7 +51,7 @@ def _found(server: ServerClient) -> dict[str, Any]:
     return found | _counted(server)
 
 
-def _refusal(reply: Reply) -> str | None:
+def _refusal(reply: HttpReply) -> str | None:
     """The error message of an answer: the server is degraded (api/own/degraded.py) or wants a key.
     None for an answer without one."""
     message = reply.error.get("message")

@@ -12,7 +12,7 @@ from omlx_server.models import catalogue
 from omlx_server.models.hub.names import hub_name
 from omlx_server.models.installed import installed_models
 from omlx_server.settings import Settings, edit
-from omlx_server.settings.sections import Models
+from omlx_server.settings.sections import ModelsSettings
 
 _KEY = "models.aliases"
 _LONGEST = 200
@@ -58,7 +58,7 @@ def _readable(config: Path | None) -> Path | None:
     return config if config is None or config.exists() else None
 
 
-def _check_is_there(name: str, models: Models) -> None:
+def _check_is_there(name: str, models: ModelsSettings) -> None:
     if name not in models.aliases:
         there = ", ".join(sorted(models.aliases))
         raise UsageError(

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from omlx_server.core.memory.budgets import limit_of
-from omlx_server.core.model_files.kind import Kind
+from omlx_server.core.model_files.kind import ModelKind
 from omlx_server.models.catalogue import STARTER
 from omlx_server.models.kind import kind_in
 from omlx_server.models.layout import weight_bytes
@@ -42,7 +42,7 @@ def newest_that_fits(here: Iterable[Located], room: float) -> Located | None:
         model
         for model in here
         if not model.path.name.startswith(STARTER.full_name)
-        and kind_in(model.path, model.names[0]) is Kind.CHAT
+        and kind_in(model.path, model.names[0]) is ModelKind.CHAT
         and weight_bytes(model.path) <= room
     ]
     return max(fitting, key=lambda model: model.path.stat().st_mtime, default=None)

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from omlx_server.core.model_files.kind import Kind
+from omlx_server.core.model_files.kind import ModelKind
 from omlx_server.core.model_files.vision import server_lacks
 from omlx_server.errors import BadRequest, LoadFailed
 from omlx_server.models.installed import Installed
@@ -51,7 +51,7 @@ def in_words(found: Mapping[str, Any]) -> str:
 
 
 def _why_none(model: Installed, settings: Settings) -> str:
-    if model.kind is not Kind.CHAT:
+    if model.kind is not ModelKind.CHAT:
         return "it is no chat model"
     mode = settings.speculation_of(model.names).mode
     return model.no_images or server_lacks(

@@ -13,7 +13,7 @@ from rich.text import Text
 from omlx_server.cli.models.images import images_of
 from omlx_server.cli.shell.options import load_settings
 from omlx_server.cli.shell.output import show_json, visible
-from omlx_server.core.model_files.kind import Kind
+from omlx_server.core.model_files.kind import ModelKind
 from omlx_server.models.adapters.registry import AdapterPlaces
 from omlx_server.models.installed import Installed, installed_models
 from omlx_server.settings import Settings
@@ -78,7 +78,7 @@ def _aliases_of(model: Installed, aliases: Mapping[str, str]) -> list[str]:
 def adapters_of(model: Installed, settings: Settings) -> AdapterPlaces:
     """Where the adapters of a model are, of one that does not chat nowhere. The default one of the
     settings is that of the model that `serve` serves when none is named."""
-    if model.kind is not Kind.CHAT:
+    if model.kind is not ModelKind.CHAT:
         return AdapterPlaces(model.path, ())
     models, directory = settings.models, settings.adapters.directory
     served = models.resolve_alias(models.default) in model.names

@@ -14,7 +14,7 @@ from omlx_server.models import catalogue
 from omlx_server.models.hub import hub
 from omlx_server.models.hub.names import hub_name
 from omlx_server.models.locate import Located
-from omlx_server.models.progress import Progress
+from omlx_server.models.progress import ProgressListener
 from omlx_server.models.pull import Pulled, pulled_or_made
 from omlx_server.models.remove import size_of
 from omlx_server.settings import Settings
@@ -39,8 +39,8 @@ def run(*, name: str, as_json: bool, config: Path | None, sets: Sequence[str]) -
     return 0
 
 
-def _pull(name: str, settings: Settings, display: Progress) -> Pulled:
-    def make(progress: Progress) -> Located:
+def _pull(name: str, settings: Settings, display: ProgressListener) -> Pulled:
+    def make(progress: ProgressListener) -> Located:
         from omlx_server.wiring.model_directory import find_model
 
         return find_model(name, settings, progress)

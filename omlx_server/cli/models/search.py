@@ -17,7 +17,7 @@ from omlx_server.cli.shell.output import report, show_json, visible
 from omlx_server.errors import FetchFailed
 from omlx_server.models import layout
 from omlx_server.models.catalogue import MINILM, STARTER
-from omlx_server.models.hub.search import Found, search
+from omlx_server.models.hub.search import HubModel, search
 from omlx_server.models.hub.short_names import SHORT_NAMES, matching
 from omlx_server.models.locate import Located, installed
 
@@ -106,7 +106,7 @@ def _short(text: str, here: set[str]) -> list[_Row]:
     ]
 
 
-def _of_hub(one: Found, here: set[str]) -> _Row:
+def _of_hub(one: HubModel, here: set[str]) -> _Row:
     return _Row(
         one.name,
         one.name,
@@ -118,13 +118,13 @@ def _of_hub(one: Found, here: set[str]) -> _Row:
     )
 
 
-def _with_downloads(rows: Iterable[_Row], found: Iterable[Found]) -> list[_Row]:
+def _with_downloads(rows: Iterable[_Row], found: Iterable[HubModel]) -> list[_Row]:
     """The rows of short names, with what the hub tells of these models."""
     told = {one.name: one for one in found}
     return [_told(row, told[row.model]) if row.model in told else row for row in rows]
 
 
-def _told(row: _Row, found: Found) -> _Row:
+def _told(row: _Row, found: HubModel) -> _Row:
     return replace(
         row,
         size=found.weight_bytes or row.size,

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from omlx_server.cli.server_client.address import own_server, server_of
-from omlx_server.cli.server_client.http import Reply, ServerClient, is_local
+from omlx_server.cli.server_client.http import HttpReply, ServerClient, is_local
 from omlx_server.cli.shell.output import say
 from omlx_server.errors import OmlxError, UsageError
 from omlx_server.settings import Settings
@@ -86,7 +86,7 @@ def is_of(item: Mapping[str, Any], names: Sequence[str]) -> bool:
     return any(name in its_names for name in names)
 
 
-def told(reply: Reply) -> Mapping[str, Any]:
+def told(reply: HttpReply) -> Mapping[str, Any]:
     """The JSON object of an answer.
 
     Raises:

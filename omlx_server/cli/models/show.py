@@ -20,7 +20,7 @@ from omlx_server.cli.models.server import is_of, items_of, own_admin_server, tol
 from omlx_server.cli.server_client.chunks import in_chunks
 from omlx_server.cli.shell.options import load_settings
 from omlx_server.cli.shell.output import show_found, visible
-from omlx_server.core.model_files.kind import Kind
+from omlx_server.core.model_files.kind import ModelKind
 from omlx_server.core.model_files.parser_signs import reasoning_parser_of, tool_parser_of
 from omlx_server.errors import LoadFailed, OmlxError
 from omlx_server.models.description import described
@@ -55,7 +55,7 @@ def _found(model: Installed, settings: Settings) -> dict[str, Any]:
         "sampling": about.recommended if about else {},
         "overrides": plain(own),
     }
-    if model.kind is Kind.CHAT:
+    if model.kind is ModelKind.CHAT:
         name, files = model.names[0], TokenizerFiles.of(model.path)
         files, told = with_template(files, model.path, name, own)
         found |= told | in_force_shape(found["sampling"], own, settings)
@@ -147,7 +147,7 @@ def _lines(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     yield "disk", decimal(found["disk_bytes"])
     if found["context_length"]:
         yield "context", f"{found['context_length']} tokens"
-    if found["kind"] == Kind.CHAT.value:
+    if found["kind"] == ModelKind.CHAT.value:
         yield "images", in_words(found)
         if found["adapters"]:
             yield "adapters", _adapters(found)

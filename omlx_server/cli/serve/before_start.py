@@ -12,7 +12,7 @@ from omlx_server.models import catalogue, locate, pull
 from omlx_server.models.adapters.files import check_adapter
 from omlx_server.models.adapters.registry import AdapterPlaces
 from omlx_server.models.locate import Located
-from omlx_server.models.progress import Progress
+from omlx_server.models.progress import ProgressListener
 from omlx_server.settings import Loaded, Settings, warnings
 from omlx_server.settings.types import expanded
 
@@ -35,7 +35,7 @@ def check_start(settings: Settings, model: str) -> None:
     _check_adapter(settings, models.resolve_alias(model))
 
 
-def begin(loaded: Loaded, model: str, progress: Progress) -> None:
+def begin(loaded: Loaded, model: str, progress: ProgressListener) -> None:
     """Start the log of a server, check what overrides name, and download the models that are not
     here.
 
@@ -53,7 +53,7 @@ def begin(loaded: Loaded, model: str, progress: Progress) -> None:
     _fetch(loaded.settings, model, progress)
 
 
-def _fetch(settings: Settings, model: str, progress: Progress) -> None:
+def _fetch(settings: Settings, model: str, progress: ProgressListener) -> None:
     """Download the models of a server that are not here. The starter is left to the server: its
     form depends on the device, which only MLX knows."""
     models = settings.models

@@ -2,7 +2,7 @@
 of the second prompt came from the cache."""
 
 from omlx_server.cli.shell.screen import Screen
-from omlx_server.cli.talk.client import Answer, ChatClient, Message
+from omlx_server.cli.talk.client import ChatClient, Message, TimedAnswer
 from omlx_server.cli.talk.closing import closing
 from omlx_server.errors import OmlxError
 from omlx_server.models.catalogue import STARTER
@@ -32,14 +32,14 @@ def ask_twice(client: ChatClient, model: str) -> None:
     )
 
 
-def _compared(first: Answer, second: Answer) -> str:
+def _compared(first: TimedAnswer, second: TimedAnswer) -> str:
     if not first.first_token_at:
         return ""
     ratio = second.first_token_at / first.first_token_at
     return f";\nits first token took {ratio:.2f} times as long as that of the first"
 
 
-def _ask(client: ChatClient, model: str, messages: list[Message]) -> Answer:
+def _ask(client: ChatClient, model: str, messages: list[Message]) -> TimedAnswer:
     print(f"\n> {messages[-1]['content']}", flush=True)
     limit = _TOKENS.get(model, _MOST_TOKENS)
     with Screen() as screen:

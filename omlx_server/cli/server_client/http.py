@@ -34,7 +34,7 @@ class NoAnswer(OmlxError):
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
+class HttpReply:
     status: int
     body: bytes
 
@@ -69,12 +69,12 @@ class ServerClient:
     admin_token: str = ""
     is_own: bool = False
 
-    def get(self, path: str) -> Reply:
+    def get(self, path: str) -> HttpReply:
         """Send a GET; the server may be silent for 5 seconds. Raises NoAnswer if it does not
         answer, and UsageError if the URL can't be requested."""
         return self._ask("GET", path, None, _SECONDS)
 
-    def post(self, path: str, body: object, seconds: float | None = _SECONDS) -> Reply:
+    def post(self, path: str, body: object, seconds: float | None = _SECONDS) -> HttpReply:
         """Send a POST with `body` as JSON. `seconds` may pass without a byte from the server; None
         waits without limit.
 
@@ -84,7 +84,7 @@ class ServerClient:
         """
         return self._ask("POST", path, json.dumps(body).encode(), seconds)
 
-    def _ask(self, method: str, path: str, body: bytes | None, seconds: float | None) -> Reply:
+    def _ask(self, method: str, path: str, body: bytes | None, seconds: float | None) -> HttpReply:
         connection = self._connection()
         try:
             connection.connect()
@@ -92,7 +92,7 @@ class ServerClient:
                 connection.sock.settimeout(seconds)
             connection.request(method, self._base() + path, body, self._headers(body))
             response = connection.getresponse()
-            return Reply(response.status, response.read(_MOST_BYTES))
+            return HttpReply(response.status, response.read(_MOST_BYTES))
         except (OSError, HTTPException) as error:
             raise no_answer(self.url) from error
         except ValueError:  # the path is not ASCII, or the host no name
@@ -167,7 +167,7 @@ def _host_of(url: str) -> str:
     return parts.hostname
 
 
-def _listings(reply: Reply) -> dict[str, Mapping[str, Any]]:
+def _listings(reply: HttpReply) -> dict[str, Mapping[str, Any]]:
     rows = (reply.said or {}).get("data")
     return {str(row["id"]): row for row in rows or () if isinstance(row, Mapping) and "id" in row}
 

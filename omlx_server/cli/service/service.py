@@ -16,8 +16,8 @@ from omlx_server.service import runner, tail
 from omlx_server.service.environment import environment_of
 from omlx_server.service.managers import Manager, manager_here
 from omlx_server.service.service import LOG_NAME, service_of
-from omlx_server.service.state import ServiceState, State
-from omlx_server.service.steps import Remove, Step, Write, told
+from omlx_server.service.state import RunState, ServiceState
+from omlx_server.service.steps import Remove, Step, WriteFile, told
 from omlx_server.settings.layers import search_path
 from omlx_server.settings.salvage import salvage
 from omlx_server.settings.types import expanded
@@ -41,7 +41,7 @@ def install(*, config: Path | None, dry_run: bool) -> int:
     )
     for note in (*_settings_of_this_shell(file), *environment.left):
         print(f"note: {note}", file=sys.stderr)
-    first = [] if file.exists() else [Write(file, _EMPTY_CONFIG, _CONFIG_MODE)]
+    first = [] if file.exists() else [WriteFile(file, _EMPTY_CONFIG, _CONFIG_MODE)]
     steps = manager.install(service, None if dry_run else runner.run_program)
     is_new = not manager.file.exists()
     words = [
@@ -59,7 +59,7 @@ def install(*, config: Path | None, dry_run: bool) -> int:
         raise
 
 
-def _take_back(manager: Manager, written: list[Write]) -> None:
+def _take_back(manager: Manager, written: list[WriteFile]) -> None:
     """Undo an installation that failed, so that no half of a service is started at a login. Errors
     are ignored."""
     steps: list[Step] = [Remove(step.path) for step in written]
@@ -100,7 +100,7 @@ def status(*, as_json: bool) -> int:
         show_json(_document(manager, state))
     else:
         print("\n".join(_in_words(manager, state)))
-    return 0 if state.state is State.RUNNING else 1
+    return 0 if state.state is RunState.RUNNING else 1
 
 
 def logs(*, follow: bool, lines: int, config: Path | None) -> int:
@@ -187,9 +187,9 @@ def _in_words(manager: Manager, state: ServiceState) -> Iterator[str]:
     pid = f", process {state.pid}" if state.pid else ""
     ended = "" if state.last_exit is None else f", last exit code {state.last_exit}"
     yield f"{state.state}{pid}{ended} ({manager.name})"
-    if state.says and state.state is State.RUNNING:
+    if state.says and state.state is RunState.RUNNING:
         yield state.says
-    if state.state is State.NOT_INSTALLED:
+    if state.state is RunState.NOT_INSTALLED:
         yield "to have one: omlx-server service install"
-    elif state.state is State.FAILED or state.last_exit:
+    elif state.state is RunState.FAILED or state.last_exit:
         yield f"why: omlx-server service logs; {manager.elsewhere(_log_of(manager, None))}"

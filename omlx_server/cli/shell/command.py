@@ -58,7 +58,7 @@ KeyOption = Annotated[
 ]
 
 
-class Command(TyperCommand):
+class ExitCodeCommand(TyperCommand):
     """A command whose function returns its exit code. An OmlxError or OSError is shown as one line,
     or as JSON with --json, and ends the command with the error's exit code. Stdout escapes the
     characters that it can't encode."""
@@ -80,10 +80,10 @@ class Command(TyperCommand):
 
 
 class Commands(typer.Typer):
-    """A typer app whose commands are all of the class `Command`."""
+    """A typer app whose commands are all of the class `ExitCodeCommand`."""
 
     def command(self, name: str | None = None, **settings: Any) -> Callable[[Function], Function]:
-        return super().command(name, cls=Command, **settings)
+        return super().command(name, cls=ExitCodeCommand, **settings)
 
 
 def _of_the_system(error: OSError) -> OmlxError:

@@ -20,7 +20,7 @@ from omlx_server.cli.server_client.http import ServerClient
 from omlx_server.cli.shell import output, stdin
 from omlx_server.cli.shell.screen import Screen
 from omlx_server.cli.talk import slash
-from omlx_server.cli.talk.client import Answer, ChatClient, Stopped, served_by
+from omlx_server.cli.talk.client import ChatClient, Stopped, TimedAnswer, served_by
 from omlx_server.cli.talk.closing import advice_on_length, closing
 from omlx_server.cli.talk.conversation import Conversation, MakeScreen
 from omlx_server.cli.talk.image import read_image
@@ -133,7 +133,7 @@ def _input(is_rich: bool, keeps_history: bool) -> Iterator[MessageInput]:
         return
     from omlx_server.cli.talk.terminal.history import history_file
     from omlx_server.cli.talk.terminal.keys import kept_for_the_prompt
-    from omlx_server.cli.talk.terminal.prompt import Prompt
+    from omlx_server.cli.talk.terminal.prompt import PromptLine
 
     path = None
     try:
@@ -141,7 +141,7 @@ def _input(is_rich: bool, keeps_history: bool) -> Iterator[MessageInput]:
     except OmlxError as error:
         output.say(f"[{error.message}]")
     with kept_for_the_prompt():
-        yield Prompt(slash.completions(), path)
+        yield PromptLine(slash.completions(), path)
 
 
 # --- The conversation ----------------------------------------------------------------------------
@@ -201,7 +201,7 @@ def _ask(conversation: Conversation, turn: slash.Turn) -> None:
         _remark(f"[the conversation goes on without {what}]")
 
 
-def _close(conversation: Conversation, answer: Answer) -> None:
+def _close(conversation: Conversation, answer: TimedAnswer) -> None:
     """Tell on stderr how an answer ended, its tokens and its speed."""
     advice = advice_on_length(answer, conversation.max_tokens)
     lines = closing(answer, advice)

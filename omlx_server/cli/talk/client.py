@@ -38,7 +38,7 @@ class Stopped(KeyboardInterrupt):
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class TimedAnswer:
     """A finished answer. The times are seconds from the request to the first and to the last piece
     of thoughts or text. `reasoning_tokens` is the part of `completion_tokens` that was thoughts,
     which took `thought_seconds`. The server left out `dropped_messages`, as the context is full."""
@@ -121,7 +121,7 @@ class ChatClient:
         messages: Sequence[Message],
         screen: AnswerScreen,
         **fields: float | str,
-    ) -> Answer:
+    ) -> TimedAnswer:
         """Send the messages and print every piece of the answer on `screen` as it comes. `fields`
         are further fields of the request.
 
@@ -208,9 +208,9 @@ class _Reading:
     def text(self) -> str:
         return "".join(self._pieces)
 
-    def answer(self) -> Answer:
+    def answer(self) -> TimedAnswer:
         prompt, completion = "prompt_tokens_details", "completion_tokens_details"
-        return Answer(
+        return TimedAnswer(
             text=self.text,
             first_token_at=self._first_at,
             last_token_at=self._last_at,

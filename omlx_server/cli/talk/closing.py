@@ -1,10 +1,10 @@
 """The lines below an answer: why it ended early, if it did, and its tokens and speed."""
 
 from omlx_server.cli.shell.output import counted, harmless
-from omlx_server.cli.talk.client import Answer
+from omlx_server.cli.talk.client import TimedAnswer
 
 
-def closing(answer: Answer, advice: str = "") -> list[str]:
+def closing(answer: TimedAnswer, advice: str = "") -> list[str]:
     """Why an answer ended early, if it did, and its speed. `advice` is added if the length limit
     ended it."""
     lines = [speed(answer)]
@@ -17,7 +17,7 @@ def closing(answer: Answer, advice: str = "") -> list[str]:
     return lines
 
 
-def advice_on_length(answer: Answer, max_tokens: float | None) -> str:
+def advice_on_length(answer: TimedAnswer, max_tokens: float | None) -> str:
     """Why an answer was cut, or what helps; the request allowed `max_tokens`, or None."""
     if max_tokens is not None and answer.completion_tokens >= max_tokens:
         return "--max-tokens raises it"
@@ -26,7 +26,7 @@ def advice_on_length(answer: Answer, max_tokens: float | None) -> str:
     return "the context is full, or the server's own limit is reached, which --max-tokens overrides"
 
 
-def speed(answer: Answer) -> str:
+def speed(answer: TimedAnswer) -> str:
     """The time to the first token, the speed if the answer has one, and the counts of tokens."""
     tokens = counted(answer.completion_tokens, "token")
     if answer.reasoning_tokens:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 
 from omlx_server.cli.shell.output import visible
-from omlx_server.cli.talk.client import Answer, AnswerScreen, ChatClient, Message, Stopped
+from omlx_server.cli.talk.client import AnswerScreen, ChatClient, Message, Stopped, TimedAnswer
 from omlx_server.cli.talk.image import Image, content
 from omlx_server.errors import UsageError
 
@@ -79,7 +79,7 @@ class Conversation:
         """Let the image go with the next message."""
         self.pending_images.append(image)
 
-    def say(self, prompt: str) -> Answer:
+    def say(self, prompt: str) -> TimedAnswer:
         """Ask `prompt`, with the pending images, and keep the answer.
 
         Raises:
@@ -89,7 +89,7 @@ class Conversation:
         images, self.pending_images = self.pending_images, []
         return self._ask(self._turns, {"role": "user", "content": content(prompt, images)})
 
-    def regenerate(self) -> Answer:
+    def regenerate(self) -> TimedAnswer:
         """Ask the last question again. If it has an answer, the new one takes its place as soon as
         it has a text. Raises as `say`, and UsageError if nothing was asked."""
         if self._unanswered is not None:
@@ -115,7 +115,7 @@ class Conversation:
             self.system = first["content"]
             del self._turns[0]
 
-    def _ask(self, before: list[Message], question: Message) -> Answer:
+    def _ask(self, before: list[Message], question: Message) -> TimedAnswer:
         self._unanswered = before, question
         turns = [*before, question]
         system = self.messages[: 1 if self.system else 0]

@@ -11,7 +11,7 @@ from types import MappingProxyType
 
 from omlx_server.cli.shell import output
 from omlx_server.cli.talk import transcript
-from omlx_server.cli.talk.client import Answer
+from omlx_server.cli.talk.client import TimedAnswer
 from omlx_server.cli.talk.conversation import Conversation
 from omlx_server.cli.talk.image import read_image, split
 from omlx_server.errors import UsageError
@@ -33,12 +33,12 @@ Ctrl-C               stops an answer, which is kept; twice at the prompt leaves
 """                  begins and ends a message of several lines
 Everything else is sent to the model.'''
 
-Turn = Callable[[], Answer]
+Turn = Callable[[], TimedAnswer]
 """Asks the model and returns its answer. Raises as `Conversation.say`."""
 
 
 @dataclass(frozen=True, slots=True)
-class Command:
+class SlashCommand:
     """`argument` is what stands behind the name, as help shows it; empty if nothing may. `run` does
     what the command says, and returns what is then to be asked, if anything."""
 
@@ -195,19 +195,19 @@ def _exit(conversation: Conversation, _: str) -> None:
 
 
 COMMANDS = (
-    Command(
+    SlashCommand(
         ("/image",), "FILE [TEXT]", "shows an image: with TEXT, else with the next message", _image
     ),
-    Command(("/system",), "[TEXT]", "shows or sets the system message; - removes it", _system),
-    Command(("/model",), "[NAME]", "lists the models, or goes on with another", _model),
-    Command(
+    SlashCommand(("/system",), "[TEXT]", "shows or sets the system message; - removes it", _system),
+    SlashCommand(("/model",), "[NAME]", "lists the models, or goes on with another", _model),
+    SlashCommand(
         ("/preset",), "[NAME]", "lists the model's presets, or takes one; - takes none", _preset
     ),
-    Command(("/regenerate",), "", "asks the last question again", _regenerate),
-    Command(("/new", "/clear"), "", "begins anew; the system message stays", _new),
-    Command(("/save",), "FILE", "writes the conversation to a file, as JSON", _save),
-    Command(("/load",), "FILE", "replaces the conversation by that of a file", _load),
-    Command(("/help", "/?"), "", "shows this", _help),
-    Command(_LEAVE, "", "leaves; so does Ctrl-D", _exit),
+    SlashCommand(("/regenerate",), "", "asks the last question again", _regenerate),
+    SlashCommand(("/new", "/clear"), "", "begins anew; the system message stays", _new),
+    SlashCommand(("/save",), "FILE", "writes the conversation to a file, as JSON", _save),
+    SlashCommand(("/load",), "FILE", "replaces the conversation by that of a file", _load),
+    SlashCommand(("/help", "/?"), "", "shows this", _help),
+    SlashCommand(_LEAVE, "", "leaves; so does Ctrl-D", _exit),
 )
 _BY_NAME = MappingProxyType({name: command for command in COMMANDS for name in command.names})

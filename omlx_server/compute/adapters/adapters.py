@@ -27,9 +27,9 @@ from omlx_server.compute.adapters.reading import (
 from omlx_server.compute.adapters.stacks import (
     SLICE_BYTES,
     AdaptedLinear,
+    AdapterStack,
     RankGroup,
     RowSlots,
-    Stack,
 )
 from omlx_server.core.adapters import Adapter
 from omlx_server.core.crash import Crash, guarded
@@ -40,7 +40,7 @@ RowAdapters = Sequence[Adapter | None]
 _Placed = list[tuple[LayerEntry, AdaptedLinear]]
 
 
-class Adapters:
+class AdapterStore:
     """`loaded`: the adapters whose weights are in memory, the least recently used first."""
 
     def __init__(self) -> None:
@@ -188,7 +188,7 @@ class Adapters:
         return placed
 
 
-def _parts(path: str, used: Sequence[RowSlots]) -> list[tuple[Stack, RowSlots]]:
+def _parts(path: str, used: Sequence[RowSlots]) -> list[tuple[AdapterStack, RowSlots]]:
     return [(rows.group.stacks[path], rows) for rows in used if path in rows.group.stacks]
 
 

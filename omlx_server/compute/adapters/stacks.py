@@ -33,7 +33,7 @@ _F32 = 4
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Stack:
+class AdapterStack:
     """The matrices of all adapters in one layer. Those in `having` have some there."""
 
     a: mx.array
@@ -64,10 +64,10 @@ class RankGroup:
 
     rank: int
     adapters: tuple[Adapter, ...] = ()
-    layers: Mapping[str, Stack] | None = None
+    layers: Mapping[str, AdapterStack] | None = None
 
     @property
-    def stacks(self) -> Mapping[str, Stack]:
+    def stacks(self) -> Mapping[str, AdapterStack]:
         return self.layers or {}
 
     @property
@@ -92,7 +92,7 @@ class RankGroup:
         made = yield from _made((path, self._joined(path, adapter, matrices)) for path in paths)
         return RankGroup(self.rank, (*self.adapters, adapter), made)
 
-    def _joined(self, path: str, adapter: Adapter, matrices: Matrices) -> Stack:
+    def _joined(self, path: str, adapter: Adapter, matrices: Matrices) -> AdapterStack:
         count, old, new = 1 + len(self.adapters), self.stacks.get(path), matrices.get(path)
         pairs = [
             (_with_a_slot_more(old.a if old else None, new[0] if new else None, count)),
@@ -100,14 +100,14 @@ class RankGroup:
         ]
         a, b = (mx.concatenate(pair) for pair in pairs)
         having = old.having if old else frozenset()
-        return Stack(a, b, having | {adapter.digest} if new else having)
+        return AdapterStack(a, b, having | {adapter.digest} if new else having)
 
     def without(self, adapter: Adapter) -> "Work[RankGroup]":
         """The group without one of its adapters, made in slices of SLICE_BYTES."""
         slot = 1 + self.adapters.index(adapter)
         kept = mx.array([at for at in range(1 + len(self.adapters)) if at != slot])
         made = yield from _made(
-            (path, Stack(old.a[kept], old.b[kept], old.having - {adapter.digest}))
+            (path, AdapterStack(old.a[kept], old.b[kept], old.having - {adapter.digest}))
             for path, old in self.stacks.items()
             if old.having - {adapter.digest}
         )
@@ -142,7 +142,7 @@ class RowSlots:
 class AdaptedLinear:
     """Stands for a linear layer in forwards whose rows have adapters. It is called as that is."""
 
-    def __init__(self, linear: nn.Module, parts: Sequence[tuple[Stack, RowSlots]]) -> None:
+    def __init__(self, linear: nn.Module, parts: Sequence[tuple[AdapterStack, RowSlots]]) -> None:
         self._linear = linear
         self._parts = parts
 
@@ -158,9 +158,9 @@ class AdaptedLinear:
         return y
 
 
-def _made(stacks: Iterable[tuple[str, Stack]]) -> Work[dict[str, Stack]]:
+def _made(stacks: Iterable[tuple[str, AdapterStack]]) -> Work[dict[str, AdapterStack]]:
     """Waits for stacks as they come, in slices of SLICE_BYTES, and returns them by their paths."""
-    made, started, nbytes = dict[str, Stack](), list[mx.array](), 0
+    made, started, nbytes = dict[str, AdapterStack](), list[mx.array](), 0
     for path, stack in stacks:
         made[path] = stack
         started += [stack.a, stack.b]

@@ -14,7 +14,7 @@ Weights = dict[str, mx.array]
 _OTHERS = ("vision_tower.", "multi_modal_projector.")
 
 
-class Model(gemma3.Model):  # type: ignore[misc]
+class Gemma3Model(gemma3.Model):  # type: ignore[misc]
     """It is loaded as mlx-lm's."""
 
     def sanitize(self, weights: Weights) -> Weights:
@@ -33,4 +33,4 @@ class Model(gemma3.Model):  # type: ignore[misc]
 
 def classes(config: Mapping[str, Any]) -> tuple[type[nn.Module], type[Any]] | None:
     """The classes for mlx-lm's `load_model`, if config.json is that of such a model."""
-    return (Model, gemma3.ModelArgs) if config.get("model_type") == "gemma3" else None
+    return (Gemma3Model, gemma3.ModelArgs) if config.get("model_type") == "gemma3" else None

@@ -51,7 +51,7 @@ STYLES: Mapping[str, HeadsStyle] = {
 }
 
 
-class Heads(nn.Module):
+class PredictionHeads(nn.Module):
     """The heads, as one that is used again for each further token. Its layer is of the same class
     as those of the model."""
 
@@ -84,7 +84,7 @@ class Headed(nn.Module):
     """A model with its heads. Its caches are those of the `target`, then one of the heads. Prompts
     are computed for both together."""
 
-    def __init__(self, target: nn.Module, heads: Heads, like: int) -> None:
+    def __init__(self, target: nn.Module, heads: PredictionHeads, like: int) -> None:
         """The heads have a cache as layer number `like` has."""
         super().__init__()  # type: ignore[no-untyped-call]
         self._like = like

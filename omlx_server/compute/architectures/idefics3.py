@@ -22,7 +22,7 @@ class ModelArgs(BaseModelArgs):  # type: ignore[misc]
     text_config: dict[str, Any]
 
 
-class Model(nn.Module):
+class Idefics3Model(nn.Module):
     """It has the interface of mlx-lm's models, and is loaded as they are."""
 
     def __init__(self, args: ModelArgs) -> None:
@@ -66,4 +66,4 @@ class Model(nn.Module):
 def classes(config: Mapping[str, Any]) -> tuple[type[nn.Module], type[ModelArgs]] | None:
     """The classes for mlx-lm's `load_model`, if config.json is that of such a model."""
     known = config.get("model_type") in ("idefics3", "smolvlm")
-    return (Model, ModelArgs) if known else None
+    return (Idefics3Model, ModelArgs) if known else None

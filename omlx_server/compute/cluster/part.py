@@ -20,7 +20,7 @@ from mlx.utils import tree_flatten, tree_unflatten
 
 from omlx_server.compute.cluster.ranks import Ranks
 from omlx_server.compute.cluster.splitting import split
-from omlx_server.compute.cluster.stored import Slice, StoredArray, read_slice, stored_arrays
+from omlx_server.compute.cluster.stored import AxisSlice, StoredArray, read_slice, stored_arrays
 from omlx_server.compute.weights.reading import of_model
 from omlx_server.core.work import Work
 
@@ -53,7 +53,7 @@ class _Sliced:
         numbers = mx.arange(self.first, self.first + count, dtype=mx.int32)
         return mx.broadcast_to(numbers.reshape(shape), self.stored.shape)
 
-    def found(self, taken: mx.array, shape: tuple[int, ...]) -> Slice | None:
+    def found(self, taken: mx.array, shape: tuple[int, ...]) -> AxisSlice | None:
         """The slice of what a class has `taken` of the indices; None unless that has this shape and
         is the same at each place along the other axes."""
         if taken.shape != shape or taken.dtype != mx.int32:
@@ -68,7 +68,7 @@ class _Sliced:
             return None
         runs = np.split(numbers, np.flatnonzero(np.diff(numbers) != 1) + 1)
         ranges = tuple((int(run[0]), int(run[-1]) + 1) for run in runs)
-        return Slice(self.axis, ranges) if len(ranges) <= _MOST_RANGES else None
+        return AxisSlice(self.axis, ranges) if len(ranges) <= _MOST_RANGES else None
 
 
 def opening_part(

@@ -39,7 +39,7 @@ class StoredArray:
 
 
 @dataclass(frozen=True, slots=True)
-class Slice:
+class AxisSlice:
     """The indices in `ranges` (start, stop) along one axis of an array, in this order."""
 
     axis: int
@@ -69,7 +69,7 @@ def stored_arrays(directory: Path) -> Mapping[str, StoredArray]:
 
 
 def read_slice(
-    array: StoredArray, kept: Slice, dtype: mx.Dtype, pool: ThreadPoolExecutor
+    array: StoredArray, kept: AxisSlice, dtype: mx.Dtype, pool: ThreadPoolExecutor
 ) -> mx.array:
     """Read a slice of an array of this `dtype` into memory, which takes no more than the slice and
     some batches. Raises OSError where the file can't be read."""
@@ -88,7 +88,7 @@ def read_slice(
 
 
 def _jobs(
-    file: int, array: StoredArray, kept: Slice, target: NDArray[np.uint8]
+    file: int, array: StoredArray, kept: AxisSlice, target: NDArray[np.uint8]
 ) -> Iterator["partial[None]"]:
     """What there is to read into `target` uint8 [rows, bytes of a row that are kept]."""
     rows = len(target)

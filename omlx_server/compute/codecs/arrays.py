@@ -5,15 +5,15 @@ from collections.abc import Callable, Sequence
 import mlx.core as mx
 from mlx_lm.models.cache import ArraysCache
 
-from omlx_server.compute.codecs.base import Arrays, Cache, Codec, Row
-from omlx_server.core.blocks.cache_layout import Kind
+from omlx_server.compute.codecs.base import Arrays, Cache, CacheRow, Codec
+from omlx_server.core.blocks.cache_layout import LayerKind
 from omlx_server.core.memory.kv import Keeps, LayerKv
 
 
 class ArraysCodec(Codec):
     """The codec of recurrent states. An empty slot is stored as an array without elements."""
 
-    kind = Kind.CHECKPOINT
+    kind = LayerKind.CHECKPOINT
     classes = (ArraysCache,)
     recurrent = True
 
@@ -23,7 +23,7 @@ class ArraysCodec(Codec):
     def describe(self, fresh: Cache) -> str:
         return f"arrays-{len(fresh.cache)}"
 
-    def cut(self, cache: Cache, row: Row, start: int, stop: int) -> Arrays:
+    def cut(self, cache: Cache, row: CacheRow, start: int, stop: int) -> Arrays:
         at = slice(row.index, row.index + 1)
         return tuple(mx.zeros((1, 0)) if slot is None else slot[at] for slot in cache.cache)
 

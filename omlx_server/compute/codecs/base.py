@@ -18,7 +18,7 @@ import mlx.core as mx
 
 from omlx_server.compute.kv.schemes.base import Scheme
 from omlx_server.compute.kv.spans import Spans, Strip
-from omlx_server.core.blocks.cache_layout import Kind
+from omlx_server.core.blocks.cache_layout import LayerKind
 from omlx_server.core.memory.kv import LayerKv, places_with_room
 
 # mlx-lm's cache classes share no typed base; what we need of them is written down in this folder.
@@ -33,7 +33,7 @@ class CannotFill(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class CacheRow:
     """One sequence in a cache: its row (0 in a solo cache) and how many tokens it has."""
 
     index: int
@@ -48,7 +48,7 @@ class Codec:
     """
 
     classes: tuple[type, ...] = ()
-    kind: Kind
+    kind: LayerKind
 
     stores_decoded = True
     """Whether decoded tokens may become blocks, because a decode leaves the caches as a prefill of
@@ -120,7 +120,7 @@ class Codec:
         """How many tokens a WINDOW layer looks back on; 0 for other kinds."""
         return 0
 
-    def cut(self, cache: Cache, row: Row, start: int, stop: int) -> Arrays:
+    def cut(self, cache: Cache, row: CacheRow, start: int, stop: int) -> Arrays:
         """The part for tokens [start, stop) of a row, or the whole state of a CHECKPOINT cache:
         mostly views, which hold the cache's memory. Does not modify the cache. Raises IndexError
         when a WINDOW cache no longer holds these tokens."""

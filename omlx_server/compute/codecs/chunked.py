@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from mlx_lm.models.cache import ChunkedKVCache
 
 from omlx_server.compute.codecs import base
-from omlx_server.compute.codecs.base import Arrays, Cache, Codec, Row, token_slice
-from omlx_server.core.blocks.cache_layout import Kind
+from omlx_server.compute.codecs.base import Arrays, Cache, CacheRow, Codec, token_slice
+from omlx_server.core.blocks.cache_layout import LayerKind
 
 
 class ChunkedKVCodec(Codec):
-    kind = Kind.WINDOW
+    kind = LayerKind.WINDOW
     classes = (ChunkedKVCache,)
     cuts_back = True
 
@@ -24,7 +24,7 @@ class ChunkedKVCodec(Codec):
     def window(self, fresh: Cache) -> int:
         return int(fresh.chunk_size)
 
-    def cut(self, cache: Cache, row: Row, start: int, stop: int) -> Arrays:
+    def cut(self, cache: Cache, row: CacheRow, start: int, stop: int) -> Arrays:
         """Raises IndexError when the cache no longer holds the tokens."""
         if start < cache.start_position:
             raise IndexError("these tokens have left the chunk")

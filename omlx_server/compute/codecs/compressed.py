@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 import mlx.core as mx
 from mlx_lm.models.deepseek_v41 import LayerCache
 
-from omlx_server.compute.codecs.base import Arrays, Cache, Codec, Row
-from omlx_server.core.blocks.cache_layout import Kind
+from omlx_server.compute.codecs.base import Arrays, Cache, CacheRow, Codec
+from omlx_server.core.blocks.cache_layout import LayerKind
 
 _FIELDS = ("window", "compress_kv", "index_k", "pending_kv", "pending_gate")
 
@@ -19,7 +19,7 @@ _FIELDS = ("window", "compress_kv", "index_k", "pending_kv", "pending_gate")
 class CompressedCodec(Codec):
     """The codec of LayerCache. A field that is None is stored as an array without elements."""
 
-    kind = Kind.CHECKPOINT
+    kind = LayerKind.CHECKPOINT
     classes = (LayerCache,)
 
     def undo(self, cache: Cache) -> Callable[[Sequence[int]], None]:
@@ -37,7 +37,7 @@ class CompressedCodec(Codec):
     def describe(self, fresh: Cache) -> str:
         return f"compressed-w{fresh.window_size}"
 
-    def cut(self, cache: Cache, row: Row, start: int, stop: int) -> Arrays:
+    def cut(self, cache: Cache, row: CacheRow, start: int, stop: int) -> Arrays:
         held = [getattr(cache, name) for name in _FIELDS]
         return tuple(mx.zeros((1, 0)) if array is None else array for array in held)
 

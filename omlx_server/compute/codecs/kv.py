@@ -5,15 +5,15 @@ from collections.abc import Sequence
 from mlx_lm.models.cache import BatchKVCache, KVCache
 
 from omlx_server.compute.codecs import base
-from omlx_server.compute.codecs.base import Arrays, Cache, Codec, Row
-from omlx_server.core.blocks.cache_layout import Kind
+from omlx_server.compute.codecs.base import Arrays, Cache, CacheRow, Codec
+from omlx_server.core.blocks.cache_layout import LayerKind
 from omlx_server.core.memory.kv import Keeps, LayerKv, places
 
 
 class KVCodec(Codec):
     """The codec of these caches. A part is the array of the keys, then that of the values."""
 
-    kind = Kind.DELTA
+    kind = LayerKind.DELTA
     keeps = Keeps.PADDED
     classes: tuple[type, ...] = (KVCache, BatchKVCache)
     cuts_back = True
@@ -43,7 +43,7 @@ class KVCodec(Codec):
     def describe(self, fresh: Cache) -> str:
         return "kv"
 
-    def cut(self, cache: Cache, row: Row, start: int, stop: int) -> Arrays:
+    def cut(self, cache: Cache, row: CacheRow, start: int, stop: int) -> Arrays:
         """The part for these tokens; () for the cache of a layer without attention (nemotron-nas),
         which stays empty."""
         if cache.empty():

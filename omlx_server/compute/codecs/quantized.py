@@ -10,7 +10,7 @@ from omlx_server.compute.architectures.grouped_mask import (
     GroupedMaskRowsKVCache,
 )
 from omlx_server.compute.codecs import base
-from omlx_server.compute.codecs.base import Arrays, Cache, Row
+from omlx_server.compute.codecs.base import Arrays, Cache, CacheRow
 from omlx_server.compute.codecs.kv import KVCodec
 from omlx_server.compute.kv.caches import PackedKVCache
 from omlx_server.compute.kv.latent import LatentKVCache, LatentRowsKVCache
@@ -50,7 +50,9 @@ class QuantizedKVCodec(KVCodec):
     def scheme(self, cache: PackedKVCache) -> Scheme | None:
         return None if isinstance(cache.scheme, Plain) else cache.scheme
 
-    def cut(self, cache: PackedKVCache | RowsKVCache, row: Row, start: int, stop: int) -> Arrays:
+    def cut(
+        self, cache: PackedKVCache | RowsKVCache, row: CacheRow, start: int, stop: int
+    ) -> Arrays:
         if cache.empty():
             return ()
         return tuple(array[:, :, start:stop] for array in cache.row(row.index))

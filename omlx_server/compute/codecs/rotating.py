@@ -12,13 +12,13 @@ import mlx.core as mx
 from mlx_lm.models.cache import BatchRotatingKVCache, RotatingKVCache, dynamic_roll
 
 from omlx_server.compute.codecs import base
-from omlx_server.compute.codecs.base import Arrays, Cache, Codec, Row, token_slice
-from omlx_server.core.blocks.cache_layout import Kind
+from omlx_server.compute.codecs.base import Arrays, Cache, CacheRow, Codec, token_slice
+from omlx_server.core.blocks.cache_layout import LayerKind
 from omlx_server.core.memory.kv import Keeps, LayerKv
 
 
 class RotatingKVCodec(Codec):
-    kind = Kind.WINDOW
+    kind = LayerKind.WINDOW
     classes: tuple[type, ...] = (RotatingKVCache, BatchRotatingKVCache)
     cuts_back = True
     cuts_rows_cheaply = True
@@ -67,7 +67,7 @@ class RotatingKVCodec(Codec):
     def window(self, fresh: Cache) -> int:
         return int(fresh.max_size)
 
-    def cut(self, cache: Cache, row: Row, start: int, stop: int) -> Arrays:
+    def cut(self, cache: Cache, row: CacheRow, start: int, stop: int) -> Arrays:
         """Raises IndexError when the ring no longer holds the tokens."""
         size = cache.keys.shape[2]
         oldest_age, newest_age = row.length - start, row.length - stop

@@ -8,7 +8,7 @@ from typing import Protocol
 import mlx.core as mx
 
 from omlx_server.compute.caches import Caches
-from omlx_server.compute.sampler import Row
+from omlx_server.compute.sampler import SamplingRow
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class Drafter(Protocol):
         hidden states are `hidden` [B, 1, D], if the drafter needs any. Does not wait."""
 
     def draft(
-        self, newest: mx.array, rows: Sequence[Row], counts: Sequence[int], caches: Caches
+        self, newest: mx.array, rows: Sequence[SamplingRow], counts: Sequence[int], caches: Caches
     ) -> Drafted:
         """Draft at most counts[i] tokens of row i, whose newest token is newest[i], and none from
         the first on that ends the answer. They are drawn as the row would sample them: by the same
@@ -59,13 +59,13 @@ class Drafter(Protocol):
         earlier steps must be read. Does not wait."""
 
 
-def states_of(rows: Sequence[Row]) -> list[Row]:
+def states_of(rows: Sequence[SamplingRow]) -> list[SamplingRow]:
     """The rows' sampling states for drafts: they may go on without the rows."""
     return [replace(row, sampling=replace(row.sampling, top_logprobs=None)) for row in rows]
 
 
 def until_end(
-    rows: Sequence[Row], tokens: Sequence[Sequence[int]], counts: Sequence[int]
+    rows: Sequence[SamplingRow], tokens: Sequence[Sequence[int]], counts: Sequence[int]
 ) -> list[tuple[int, ...]]:
     """Of each row the first counts[i] tokens, but none from the first on that ends the answer."""
     found = []

@@ -14,7 +14,7 @@ from omlx_server.compute.architectures.heads import Headed
 from omlx_server.compute.caches import Caches
 from omlx_server.compute.drafting.base import Drafted, states_of, until_end
 from omlx_server.compute.hardware import device
-from omlx_server.compute.sampler import Row, sample
+from omlx_server.compute.sampler import SamplingRow, sample
 
 
 class HeadsDrafter:
@@ -50,7 +50,7 @@ class HeadsDrafter:
         self._before, self._has_newest = hidden, False
 
     def draft(
-        self, newest: mx.array, rows: Sequence[Row], counts: Sequence[int], caches: Caches
+        self, newest: mx.array, rows: Sequence[SamplingRow], counts: Sequence[int], caches: Caches
     ) -> Drafted:
         begun, depth, states = time.perf_counter(), max(counts), states_of(rows)
         tokens, hidden, drafted = newest, self._before, list[mx.array]()

@@ -18,7 +18,7 @@ from omlx_server.compute.architectures.pair import Pair
 from omlx_server.compute.caches import Caches
 from omlx_server.compute.drafting.base import Drafted, states_of, until_end
 from omlx_server.compute.hardware import device
-from omlx_server.compute.sampler import Row, sample
+from omlx_server.compute.sampler import SamplingRow, sample
 from omlx_server.core.memory.shape import MOST_BEHIND
 
 
@@ -138,7 +138,7 @@ class ModelDrafter:
             self.catch_up(caches)
 
     def draft(
-        self, newest: mx.array, rows: Sequence[Row], counts: Sequence[int], caches: Caches
+        self, newest: mx.array, rows: Sequence[SamplingRow], counts: Sequence[int], caches: Caches
     ) -> Drafted:
         begun, depth = time.perf_counter(), max(counts)
         # The first forward makes logits after all that it feeds. It may feed no more than the step

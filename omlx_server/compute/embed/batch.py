@@ -8,7 +8,7 @@ import mlx.core as mx
 import numpy as np
 from numpy.typing import NDArray
 
-from omlx_server.core.encoded import Encoded
+from omlx_server.core.encoded import TokenizedText
 from omlx_server.core.memory.encoder import EncoderShape
 
 
@@ -23,7 +23,7 @@ class Batch:
     padded: bool
 
     @classmethod
-    def of(cls, inputs: Sequence[Encoded], pad_id: int) -> "Batch":
+    def of(cls, inputs: Sequence[TokenizedText], pad_id: int) -> "Batch":
         lengths = [len(one) for one in inputs]
         width = max(lengths)
         ids = [[*one.ids, *[pad_id] * (width - len(one))] for one in inputs]
@@ -41,7 +41,7 @@ class Batch:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Part:
+class BatchResult:
     """Results of the inputs at `indices`, in that order: float32 [n, D] or [n], evaluated."""
 
     indices: tuple[int, ...]
@@ -50,7 +50,7 @@ class Part:
 
 # Each item is computed in one slice, so that the mlx thread can do other work in between. It is
 # None while there is no result yet.
-Work = Iterator[Part | None]
+Work = Iterator[BatchResult | None]
 # The work on one batch inside a model. It yields between slices, and returns the last hidden states
 # [B, L, H] or the results that a head made of them.
 Forward = Generator[None, None, mx.array]

@@ -23,14 +23,14 @@ _ACTIVATIONS = {
 }
 
 
-class Module(nn.Module):
+class TypedModule(nn.Module):
     """An MLX module whose constructor has a type; that of MLX has none."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
 
 
-class Embeddings(Module):
+class BertEmbeddings(TypedModule):
     def __init__(self, config: EncoderConfig) -> None:
         super().__init__()
         self.word_embeddings = nn.Embedding(config.vocab, config.hidden)
@@ -49,7 +49,7 @@ class Embeddings(Module):
         return normed
 
 
-class SelfAttention(Module):
+class SelfAttention(TypedModule):
     def __init__(self, config: EncoderConfig) -> None:
         super().__init__()
         self.query = nn.Linear(config.hidden, config.hidden)
@@ -67,7 +67,7 @@ class SelfAttention(Module):
         return attend(q, k, v, mask).transpose(0, 2, 1, 3).reshape(batch, length, hidden)
 
 
-class Output(Module):
+class Output(TypedModule):
     """Projects to the hidden size, adds the residual, and normalises the sum."""
 
     def __init__(self, width: int, config: EncoderConfig) -> None:
@@ -80,7 +80,7 @@ class Output(Module):
         return normed
 
 
-class Attention(Module):
+class BertAttention(TypedModule):
     def __init__(self, config: EncoderConfig) -> None:
         super().__init__()
         self.self = SelfAttention(config)
@@ -90,7 +90,7 @@ class Attention(Module):
         return self.output(self.self(x, mask), x)
 
 
-class Dense(Module):
+class Dense(TypedModule):
     def __init__(self, width_in: int, width_out: int) -> None:
         super().__init__()
         self.dense = nn.Linear(width_in, width_out)
@@ -99,10 +99,10 @@ class Dense(Module):
         return self.dense(x)
 
 
-class Layer(Module):
+class BertLayer(TypedModule):
     def __init__(self, config: EncoderConfig) -> None:
         super().__init__()
-        self.attention = Attention(config)
+        self.attention = BertAttention(config)
         self.intermediate = Dense(config.hidden, config.intermediate)
         self.output = Output(config.intermediate, config)
         self._activation = _ACTIVATIONS[config.activation]
@@ -112,19 +112,19 @@ class Layer(Module):
         return self.output(self._activation(self.intermediate(attended)), attended)
 
 
-class Stack(Module):
+class BertStack(TypedModule):
     def __init__(self, config: EncoderConfig) -> None:
         super().__init__()
-        self.layer = [Layer(config) for _ in range(config.layers)]
+        self.layer = [BertLayer(config) for _ in range(config.layers)]
 
 
-class Encoder(Module):
+class Encoder(TypedModule):
     """A `Backbone`. A batch with more tokens than a slice is computed some layers at a time."""
 
     def __init__(self, config: EncoderConfig) -> None:
         super().__init__()
-        self.embeddings = Embeddings(config)
-        self.encoder = Stack(config)
+        self.embeddings = BertEmbeddings(config)
+        self.encoder = BertStack(config)
         self._config = config
 
     def shallow(self, layers: int) -> "Encoder":

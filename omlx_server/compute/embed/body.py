@@ -5,9 +5,9 @@ from collections.abc import Callable, Sequence
 
 import mlx.core as mx
 
-from omlx_server.compute.embed.batch import Backbone, Batch, Forward, Part, Work
-from omlx_server.compute.embed.pace import Pace
-from omlx_server.core.encoded import Encoded
+from omlx_server.compute.embed.batch import Backbone, Batch, BatchResult, Forward, Work
+from omlx_server.compute.embed.pace import PassSize
+from omlx_server.core.encoded import TokenizedText
 from omlx_server.core.memory.encoder import EncoderPlan, Pass
 from omlx_server.core.memory.room import Room
 
@@ -18,7 +18,7 @@ Head = Callable[[mx.array, Batch], mx.array]
 _MAX_PADDING = 0.1
 
 
-class Body:
+class BackboneEncoder:
     """Encodes inputs with a backbone. `plan` estimates the memory of a pass over a batch."""
 
     def __init__(self, backbone: Backbone, pad_id: int, plan: EncoderPlan) -> None:
@@ -26,7 +26,9 @@ class Body:
         self._backbone = backbone
         self._pad_id = pad_id
 
-    def encode(self, inputs: Sequence[Encoded], head: Head, pace: Pace, room: Room) -> Work:
+    def encode(
+        self, inputs: Sequence[TokenizedText], head: Head, pace: PassSize, room: Room
+    ) -> Work:
         """The work that computes the results of all inputs with `head`; shorter inputs come first.
         The work raises NoMemory if an input could never fit."""
         lengths = [len(one) for one in inputs]
@@ -40,7 +42,7 @@ class Body:
                     batch = Batch.of([inputs[i] for i in now], self._pad_id)
                     values = yield from results(self._backbone, batch, head, pace.slice_tokens)
                     del batch
-                yield Part(now, values)
+                yield BatchResult(now, values)
 
 
 def results(backbone: Backbone, batch: Batch, head: Head, slice_tokens: int) -> Forward:

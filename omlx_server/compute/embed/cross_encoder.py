@@ -8,10 +8,10 @@ import mlx.core as mx
 
 from omlx_server.compute.embed.batch import Batch, Work
 from omlx_server.compute.embed.bert import BertRanker, RobertaRanker
-from omlx_server.compute.embed.body import Body, Head
-from omlx_server.compute.embed.embedder import Limits
-from omlx_server.compute.embed.pace import Pace
-from omlx_server.core.encoded import Encoded
+from omlx_server.compute.embed.body import BackboneEncoder, Head
+from omlx_server.compute.embed.embedder import InputLimits
+from omlx_server.compute.embed.pace import PassSize
+from omlx_server.core.encoded import TokenizedText
 from omlx_server.core.memory.room import Boundless, Room
 
 
@@ -19,14 +19,18 @@ from omlx_server.core.memory.room import Boundless, Room
 class CrossEncoder:
     """Computes relevances: `head` computes them from the hidden states that `body` makes."""
 
-    body: Body
+    body: BackboneEncoder
     head: Head
-    limits: Limits
-    pace: Pace
+    limits: InputLimits
+    pace: PassSize
     weight_bytes: int
 
     def score(
-        self, inputs: Sequence[Encoded], *, pace: Pace | None = None, room: Room | None = None
+        self,
+        inputs: Sequence[TokenizedText],
+        *,
+        pace: PassSize | None = None,
+        room: Room | None = None,
     ) -> Work:
         """The work that computes the relevance of each input, from 0 to 1: the sigmoid of the
         model's one logit.

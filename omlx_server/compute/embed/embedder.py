@@ -10,16 +10,16 @@ from dataclasses import dataclass
 import mlx.core as mx
 
 from omlx_server.compute.embed.batch import Batch, Work
-from omlx_server.compute.embed.body import Body, Head
-from omlx_server.compute.embed.pace import Pace
+from omlx_server.compute.embed.body import BackboneEncoder, Head
+from omlx_server.compute.embed.pace import PassSize
 from omlx_server.compute.embed.pooling import Pooling
-from omlx_server.core.encoded import Encoded
+from omlx_server.core.encoded import TokenizedText
 from omlx_server.core.memory.room import Boundless, Room
 from omlx_server.errors import BadRequest
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class InputLimits:
     """The inputs that a model takes: 1 to `max_tokens` token ids below `vocab`. Shorter inputs of a
     batch are padded with `pad_id`."""
 
@@ -27,7 +27,7 @@ class Limits:
     max_tokens: int
     pad_id: int
 
-    def check(self, inputs: Sequence[Encoded], param: str) -> None:
+    def check(self, inputs: Sequence[TokenizedText], param: str) -> None:
         """Raises BadRequest, naming the request's parameter `param`, unless all inputs are within
         the limits. An id beyond the vocabulary would read memory of something else."""
         for index, one in enumerate(inputs):
@@ -49,19 +49,19 @@ class Embedder:
     """Computes embeddings: `pooling` makes one vector of `dimension` numbers from the hidden states
     that `body` makes of a text."""
 
-    body: Body
+    body: BackboneEncoder
     pooling: Pooling
-    limits: Limits
+    limits: InputLimits
     dimension: int
-    pace: Pace
+    pace: PassSize
     weight_bytes: int
 
     def embed(
         self,
-        inputs: Sequence[Encoded],
+        inputs: Sequence[TokenizedText],
         *,
         dimensions: int | None = None,
-        pace: Pace | None = None,
+        pace: PassSize | None = None,
         room: Room | None = None,
     ) -> Work:
         """The work that computes the vector of each input: `dimension` numbers, or the first

@@ -11,7 +11,7 @@ from omlx_server.errors import ModelUnavailable
 
 
 @dataclass(frozen=True, slots=True)
-class Module:
+class PipelineModule:
     """A step in sentence-transformers' modules.json: `kind` is the last part of its class name,
     `path` its folder in the model directory."""
 
@@ -27,13 +27,15 @@ def read_object(path: Path) -> dict[str, Any]:
     return value
 
 
-def modules_in(directory: Path) -> list[Module]:
+def modules_in(directory: Path) -> list[PipelineModule]:
     """The steps that modules.json lists; empty without that file. Raises ModelUnavailable if the
     list makes no sense, or if a step's folder is outside of the model directory."""
     path = directory / "modules.json"
     listed = _read(path) if path.is_file() else []
     try:
-        modules = [Module(str(m["type"]).rpartition(".")[2], str(m["path"])) for m in listed]
+        modules = [
+            PipelineModule(str(m["type"]).rpartition(".")[2], str(m["path"])) for m in listed
+        ]
     except (TypeError, KeyError) as error:
         raise ModelUnavailable(f"{path} lists no modules") from error
     root = directory.resolve()

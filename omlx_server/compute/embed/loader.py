@@ -14,12 +14,12 @@ from typing import Any
 
 from omlx_server.compute.embed.batch import Backbone
 from omlx_server.compute.embed.bert import BertRanker, Encoder, RobertaRanker
-from omlx_server.compute.embed.body import Body, Head
+from omlx_server.compute.embed.body import BackboneEncoder, Head
 from omlx_server.compute.embed.config import EncoderConfig
 from omlx_server.compute.embed.cross_encoder import CrossEncoder, relevance
-from omlx_server.compute.embed.embedder import Embedder, Limits, pooled
+from omlx_server.compute.embed.embedder import Embedder, InputLimits, pooled
 from omlx_server.compute.embed.files import max_tokens_in, modules_in, read_object
-from omlx_server.compute.embed.pace import Pace
+from omlx_server.compute.embed.pace import PassSize
 from omlx_server.compute.embed.pooling import Mode, Pooling, read_pooling
 from omlx_server.compute.embed.probe import planning
 from omlx_server.compute.embed.qwen3 import Qwen3, make_body
@@ -27,7 +27,7 @@ from omlx_server.compute.embed.weights import read_weights
 from omlx_server.compute.kv import dispatch
 from omlx_server.compute.model.loader import weight_bytes
 from omlx_server.compute.weights.filling import filling
-from omlx_server.core.model_files.kind import Kind, architecture_of, kind_of
+from omlx_server.core.model_files.kind import ModelKind, architecture_of, kind_of
 from omlx_server.core.work import Work as Slices
 from omlx_server.errors import ModelUnavailable
 
@@ -42,12 +42,12 @@ def loading_embedder(directory: Path) -> Slices[Embedder]:
     config = read_object(directory / "config.json")
     if architecture_of(config).startswith("Qwen3"):
         return (yield from _qwen3(directory, config))
-    _expect(Kind.EMBEDDING, directory, config)
+    _expect(ModelKind.EMBEDDING, directory, config)
     sizes = EncoderConfig.read(config)
     pooling = read_pooling(directory, Pooling(Mode.MEAN, normalise=True))
     encoder, limits = Encoder(sizes), _limits(directory, sizes)
     yield from filling(encoder, read_weights(directory), directory)
-    pace, nbytes = Pace.of(sizes.layers, sizes.hidden), weight_bytes(encoder)
+    pace, nbytes = PassSize.of(sizes.layers, sizes.hidden), weight_bytes(encoder)
     body = yield from _body(encoder, pooled(pooling), limits)
     return Embedder(body, pooling, limits, sizes.hidden, pace, nbytes)
 
@@ -60,13 +60,13 @@ def loading_cross_encoder(directory: Path) -> Slices[CrossEncoder]:
     """
     dispatch.install()
     config = read_object(directory / "config.json")
-    _expect(Kind.RERANK, directory, config)
+    _expect(ModelKind.RERANK, directory, config)
     sizes = EncoderConfig.read(config)
     is_bert = architecture_of(config).startswith("Bert")
     model = BertRanker(sizes) if is_bert else RobertaRanker(sizes)
     head, limits = relevance(model), _limits(directory, sizes)
     yield from filling(model, read_weights(directory), directory)
-    pace, nbytes = Pace.of(sizes.layers, sizes.hidden), weight_bytes(model)
+    pace, nbytes = PassSize.of(sizes.layers, sizes.hidden), weight_bytes(model)
     return CrossEncoder((yield from _body(model, head, limits)), head, limits, pace, nbytes)
 
 
@@ -76,23 +76,23 @@ def _qwen3(directory: Path, config: dict[str, Any]) -> Slices[Embedder]:
     body = make_body(config, weights)
     yield from filling(body, weights, directory)
     most = max_tokens_in(directory, int(config["max_position_embeddings"]))
-    limits = Limits(int(config["vocab_size"]), most, pad_id=0)
+    limits = InputLimits(int(config["vocab_size"]), most, pad_id=0)
     hidden = int(config["hidden_size"])
-    pace, nbytes = Pace.of(int(config["num_hidden_layers"]), hidden), weight_bytes(body)
+    pace, nbytes = PassSize.of(int(config["num_hidden_layers"]), hidden), weight_bytes(body)
     planned = yield from _body(Qwen3(body), pooled(pooling), limits)
     return Embedder(planned, pooling, limits, hidden, pace, nbytes)
 
 
-def _body(backbone: Backbone, head: Head, limits: Limits) -> Slices[Body]:
+def _body(backbone: Backbone, head: Head, limits: InputLimits) -> Slices[BackboneEncoder]:
     plan = yield from planning(backbone, head, limits.pad_id, limits.max_tokens)
-    return Body(backbone, limits.pad_id, plan)
+    return BackboneEncoder(backbone, limits.pad_id, plan)
 
 
-def _limits(directory: Path, sizes: EncoderConfig) -> Limits:
-    return Limits(sizes.vocab, max_tokens_in(directory, sizes.max_tokens), sizes.pad_id)
+def _limits(directory: Path, sizes: EncoderConfig) -> InputLimits:
+    return InputLimits(sizes.vocab, max_tokens_in(directory, sizes.max_tokens), sizes.pad_id)
 
 
-def _expect(kind: Kind, directory: Path, config: dict[str, Any]) -> None:
+def _expect(kind: ModelKind, directory: Path, config: dict[str, Any]) -> None:
     modules = [module.kind for module in modules_in(directory)]
     if kind_of(config, modules) is not kind:
         name = architecture_of(config) or "a model without a named architecture"

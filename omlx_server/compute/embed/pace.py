@@ -9,7 +9,7 @@ _LEAST_TOKENS = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class PassSize:
     """`group_tokens` tokens are computed together, since fewer would not keep the machine busy.
     `slice_tokens` tokens go through the whole model in one slice; larger batches take several.
     """
@@ -18,7 +18,7 @@ class Pace:
     slice_tokens: int
 
     @classmethod
-    def of(cls, layers: int, hidden: int) -> "Pace":
+    def of(cls, layers: int, hidden: int) -> "PassSize":
         """The pace of a transformer of this size on this machine. On the CPU backend larger groups
         outgrow the processor's caches: MiniLM computed 8 % fewer tokens per second in groups of 512
         than in groups of 256."""

@@ -15,7 +15,7 @@ from omlx_server.compute.embed.body import Head, results
 from omlx_server.compute.hardware import device_policy
 from omlx_server.compute.planning.fit import fit
 from omlx_server.compute.planning.probe import measured
-from omlx_server.core.encoded import Encoded
+from omlx_server.core.encoded import TokenizedText
 from omlx_server.core.memory.encoder import (
     STRUCTURAL,
     EncoderPlan,
@@ -83,7 +83,7 @@ def _took(backbone: Backbone, head: Head, pad_id: int, one: Pass) -> int:
     """The bytes that a pass took at its peak above those before it. Its last row is a token shorter
     than the others, so that there is padding."""
     lengths = [one.tokens] * (one.rows - 1) + [max(1, one.tokens - (one.rows > 1))]
-    inputs = [Encoded((pad_id,) * length) for length in lengths]
+    inputs = [TokenizedText((pad_id,) * length) for length in lengths]
 
     def run() -> mx.array:
         return finish(results(backbone, Batch.of(inputs, pad_id), head, one.slice_tokens))
@@ -93,5 +93,5 @@ def _took(backbone: Backbone, head: Head, pad_id: int, one: Pass) -> int:
 
 
 def _width(backbone: Backbone, pad_id: int) -> int:
-    hidden = finish(backbone.run(Batch.of([Encoded((pad_id,))], pad_id), 1))
+    hidden = finish(backbone.run(Batch.of([TokenizedText((pad_id,))], pad_id), 1))
     return hidden.dtype.size

@@ -12,7 +12,7 @@ import mlx.core as mx
 import mlx.nn as nn
 
 from omlx_server.compute.caches import Caches, evaluate, new_caches
-from omlx_server.compute.embed.batch import Part
+from omlx_server.compute.embed.batch import BatchResult
 from omlx_server.compute.hardware import device_policy
 
 
@@ -23,7 +23,7 @@ def score(
     yes: int,
     no: int,
     slice_tokens: int | None = None,
-) -> Generator[Part | None, None, None]:
+) -> Generator[BatchResult | None, None, None]:
     """Compute p(yes) / (p(yes) + p(no)) for the token after each prompt, as one Part for each
     prompt. `yes` and `no` are token ids; a prompt has at least one token. Works in slices of
     `slice_tokens` tokens.
@@ -41,7 +41,7 @@ def score(
         both = mx.stack([logits[yes], logits[no]]).astype(mx.float32)
         value = mx.softmax(both)[:1]
         mx.eval(value)
-        yield Part((index,), value)
+        yield BatchResult((index,), value)
 
 
 def _shared(prompts: list[list[int]]) -> list[int]:

@@ -17,7 +17,7 @@ import mlx.core as mx
 from mlx_lm.models.cache import create_attention_mask
 
 from omlx_server.compute.kv.packed import PackedKV
-from omlx_server.compute.kv.row_groups import Part, written
+from omlx_server.compute.kv.row_groups import GroupPart, written
 from omlx_server.compute.kv.rows import RowsKVCache
 from omlx_server.compute.kv.schemes.base import Arrays, Mask, Scheme
 from omlx_server.compute.kv.spans import Buffers, Span, Spans, Strip, joined
@@ -206,8 +206,8 @@ class PackedKVCache:
         its length is copied only when it is written to."""
         return cls.batch_form(caches[0].scheme, [cache._part() for cache in caches])
 
-    def _part(self) -> Part:
-        return Part(self.keys, self.values, (self.own_tokens,), (self.spans,), (self._living,))
+    def _part(self) -> GroupPart:
+        return GroupPart(self.keys, self.values, (self.own_tokens,), (self.spans,), (self._living,))
 
     @property
     def _living(self) -> Strip | None:

@@ -15,7 +15,7 @@ from omlx_server.compute.attention import by_powers
 from omlx_server.compute.hardware import device
 from omlx_server.compute.kv.latent import RotatedScores
 from omlx_server.compute.kv.packed import PackedKV
-from omlx_server.compute.kv.row_groups import Group
+from omlx_server.compute.kv.row_groups import RowGroup
 from omlx_server.compute.kv.rows import RowMasks, RowsKV, picked, shared_array
 from omlx_server.compute.kv.schemes.base import Mask, Scheme
 from omlx_server.compute.kv.span_attention import Tails, in_parts, together
@@ -79,7 +79,7 @@ def _by_groups(
     those of all rows with spans to their spans and own keys."""
     count, scheme = q.shape[2], k.scheme
     masks = _row_masks(mask, count)
-    answers, order, with_spans = list[mx.array](), list[int](), list[tuple[Group, Tails]]()
+    answers, order, with_spans = list[mx.array](), list[int](), list[tuple[RowGroup, Tails]]()
     for (group, keys), (_, values) in zip(k.groups, v.groups, strict=True):
         if group.has_spans:
             with_spans.append((group, Tails(keys, values, group.lengths, group.spans)))

@@ -20,7 +20,7 @@ from omlx_server.core.memory.kv import places, places_with_room, reach
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class GroupPart:
     """Rows that go into a group: buffers [R, H, C, F] of their own tokens, or () before the first,
     and of each row: how many tokens it has there, the spans before these, and the strip by which
     others refer to them, if there are any."""
@@ -32,12 +32,12 @@ class Part:
     strips: tuple[Strip | None, ...]
 
 
-class Group:
+class RowGroup:
     """Rows of a batch whose own tokens are in common buffers: lengths[i] tokens of row i, behind
     its spans. `rows` has the number in the batch of each row of the buffers. Nobody else should
     hold the buffers, or they are copied when tokens are written."""
 
-    def __init__(self, rows: Sequence[int], parts: Sequence[Part]) -> None:
+    def __init__(self, rows: Sequence[int], parts: Sequence[GroupPart]) -> None:
         self.rows = tuple(rows)
         self.lengths = tuple(length for part in parts for length in part.lengths)
         self.spans = tuple(spans for part in parts for spans in part.spans)
@@ -50,9 +50,9 @@ class Group:
         self.values = _together([part.values for part in parts], parts, max(self.lengths))
 
     @property
-    def part(self) -> Part:
+    def part(self) -> GroupPart:
         strips = tuple(map(self._living, range(len(self.rows))))
-        return Part(self.keys, self.values, self.lengths, self.spans, strips)
+        return GroupPart(self.keys, self.values, self.lengths, self.spans, strips)
 
     @property
     def has_spans(self) -> bool:
@@ -100,7 +100,7 @@ class Group:
         shortest, longest = min(self.lengths), max(self.lengths)
         return max(length, longest) <= reach(min(length, shortest))
 
-    def without(self, gone: Callable[[int], bool]) -> "Group | None":
+    def without(self, gone: Callable[[int], bool]) -> "RowGroup | None":
         """The group without the rows of the batch that are `gone`: itself if it has none of them,
         None if it has no other. Copies the rows that stay, with no more places than they need."""
         kept = [place for place, row in enumerate(self.rows) if not gone(row)]
@@ -120,7 +120,7 @@ class Group:
         spans = tuple(self.spans[place] for place in kept)
         strips = tuple(self._living(place) for place in kept)
         rows = [self.rows[place] for place in kept]
-        return Group(rows, [Part(keys, values, lengths, spans, strips)])
+        return RowGroup(rows, [GroupPart(keys, values, lengths, spans, strips)])
 
     def leave(self) -> None:
         """Leave to the blocks what they refer to: all rows end."""
@@ -198,7 +198,7 @@ def written(buffers: Arrays, new: Arrays, lengths: Sequence[int]) -> Arrays:
     return buffers
 
 
-def _together(members: Sequence[Arrays], parts: Sequence[Part], longest: int) -> Arrays:
+def _together(members: Sequence[Arrays], parts: Sequence[GroupPart], longest: int) -> Arrays:
     """The rows of all parts in one set of buffers, into which each row is copied once. The buffers
     of a single part are not copied: their former holder should let go of them."""
     if len(members) == 1:

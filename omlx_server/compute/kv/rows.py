@@ -12,7 +12,7 @@ from typing import Any
 
 import mlx.core as mx
 
-from omlx_server.compute.kv.row_groups import Group, Part, length_classes
+from omlx_server.compute.kv.row_groups import GroupPart, RowGroup, length_classes
 from omlx_server.compute.kv.schemes.base import Arrays, Mask, Scheme
 from omlx_server.compute.kv.spans import Strip, joined
 
@@ -43,7 +43,7 @@ class RowsKV:
     """Keys or values of a batch as our cache hands them to a model: the stored arrays of each group
     (views as long as its longest row), behind the spans of its rows."""
 
-    groups: Sequence[tuple[Group, Arrays]]
+    groups: Sequence[tuple[RowGroup, Arrays]]
     scheme: Scheme
     dtype: mx.Dtype
 
@@ -56,10 +56,10 @@ class RowsKVCache:
     """The cache of one layer for a batch whose row i has lengths[i] tokens, those of its spans
     included. It has the interface of mlx-lm's BatchKVCache."""
 
-    def __init__(self, scheme: Scheme, parts: Sequence[Part]) -> None:
+    def __init__(self, scheme: Scheme, parts: Sequence[GroupPart]) -> None:
         """Each of the `parts` must be one row. Rows of about one length are copied."""
         self.scheme = scheme
-        self._groups = [Group(rows, [parts[row] for row in rows]) for rows in _classes(parts)]
+        self._groups = [RowGroup(rows, [parts[row] for row in rows]) for rows in _classes(parts)]
         self._padding: Sequence[int] = ()
         self._dtype: mx.Dtype | None = None
 
@@ -186,10 +186,10 @@ class RowsKVCache:
             )
             number = next(fitting, None)
             if number is None:
-                self._groups.append(Group(rows, [theirs.part]))
+                self._groups.append(RowGroup(rows, [theirs.part]))
             else:
                 mine = self._groups[number]
-                self._groups[number] = Group([*mine.rows, *rows], [mine.part, theirs.part])
+                self._groups[number] = RowGroup([*mine.rows, *rows], [mine.part, theirs.part])
 
     def row(self, index: int) -> Arrays:
         """The stored arrays [1, H, tokens, features] of a row: keys, then values. Views, unless
@@ -228,7 +228,7 @@ class RowsKVCache:
             if any(span.segment.run.is_lost for span in spans)
         ]
 
-    def _place(self, index: int) -> tuple[Group, int]:
+    def _place(self, index: int) -> tuple[RowGroup, int]:
         group = next(group for group in self._groups if index in group.rows)
         return group, group.rows.index(index)
 
@@ -237,7 +237,7 @@ class RowsKVCache:
             group.rows = tuple(now[row] for row in group.rows)
 
 
-def _classes(parts: Sequence[Part]) -> list[list[int]]:
+def _classes(parts: Sequence[GroupPart]) -> list[list[int]]:
     """Which of these rows are in a group: those of about one length, with spans or without."""
     classes = []
     for with_spans in (False, True):
@@ -247,7 +247,7 @@ def _classes(parts: Sequence[Part]) -> list[list[int]]:
     return classes
 
 
-def _views(arrays: Arrays, group: Group) -> Arrays:
+def _views(arrays: Arrays, group: RowGroup) -> Arrays:
     longest = max(group.lengths)
     return tuple(array[:, :, :longest] for array in arrays)
 

@@ -61,7 +61,7 @@ class Strip:
     holder: Holder
     place: int = 0
     first: int = 0
-    run: "ReferenceType[Run] | None" = None
+    run: "ReferenceType[TokenRun] | None" = None
 
     def arrays(self, start: int, stop: int) -> tuple[Arrays, Arrays]:
         """Keys and values of tokens [start, stop): views [1, H, stop - start, F].
@@ -112,7 +112,7 @@ class _Nowhere:
 
 
 @dataclass(slots=True, eq=False, repr=False, weakref_slot=True)
-class Run:
+class TokenRun:
     """What one sequence has computed, from the first token of its strips on. `tidy_bytes` is what
     its buffers take since it was tidied; None while it is in use, or if segments have come or gone
     since. It `is_tight` when no place of them is unused."""
@@ -234,14 +234,14 @@ class Runs:
         self.least = least
         self.block_bytes = 0
         """The bytes of all segments that are those of blocks."""
-        self._known = WeakSet[Run]()
+        self._known = WeakSet[TokenRun]()
 
-    def of(self, strips: tuple[Strip, ...]) -> Run:
+    def of(self, strips: tuple[Strip, ...]) -> TokenRun:
         """The run of these strips: the one that they are in, or a new one."""
         known = strips[0].run
         run = known() if known is not None else None
         if run is None:
-            run = Run(self, strips)
+            run = TokenRun(self, strips)
             self._known.add(run)
         return run
 
@@ -280,7 +280,7 @@ class Segment:
     """Tokens [start, stop) of a run, which keeps them as long as the segment is there. `holder` is
     the block's payload that has it, if it is one."""
 
-    run: Run
+    run: TokenRun
     start: int
     stop: int
     holder: "ReferenceType[Detachable] | None" = None

@@ -11,7 +11,7 @@ from typing import ClassVar
 import mlx.core as mx
 
 from omlx_server.compute.kv.caches import PackedKVCache
-from omlx_server.compute.kv.row_groups import Group
+from omlx_server.compute.kv.row_groups import RowGroup
 from omlx_server.compute.kv.rows import RowsKVCache
 from omlx_server.compute.kv.schemes.base import Arrays, Mask
 from omlx_server.compute.kv.spans import Span
@@ -39,7 +39,7 @@ class WholeRowsKVCache(RowsKVCache):
             self._rows(lambda group: group.values, lambda span: span.arrays()[1]),
         )
 
-    def _rows(self, own: Callable[[Group], Arrays], of: Callable[[Span], Arrays]) -> mx.array:
+    def _rows(self, own: Callable[[RowGroup], Arrays], of: Callable[[Span], Arrays]) -> mx.array:
         """All rows in one array: that of the only group, or a copy."""
         lengths = self.lengths
         count, longest = len(lengths), max(lengths)
@@ -58,7 +58,7 @@ class WholeRowsKVCache(RowsKVCache):
         return not (others or group.has_spans) and group.rows == tuple(range(len(group.rows)))
 
     def _pieces(
-        self, own: Callable[[Group], Arrays], of: Callable[[Span], Arrays]
+        self, own: Callable[[RowGroup], Arrays], of: Callable[[Span], Arrays]
     ) -> Iterator[tuple[int, int, mx.array]]:
         """A row, a position, and an array [1, H, T, D] of its tokens from there on."""
         for group in self._groups:

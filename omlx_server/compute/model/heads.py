@@ -12,8 +12,8 @@ from mlx_lm.utils import infer_quant_config
 from omlx_server.compute.architectures.heads import (
     STYLES,
     Headed,
-    Heads,
     HeadsStyle,
+    PredictionHeads,
     language_model,
 )
 from omlx_server.compute.architectures.special import architecture_of
@@ -49,13 +49,13 @@ def with_heads(model: nn.Module, config: Mapping[str, Any], path: Path) -> Heade
     return Headed(model, heads, full[-1])
 
 
-def _made(model: nn.Module, style: HeadsStyle) -> Heads:
+def _made(model: nn.Module, style: HeadsStyle) -> PredictionHeads:
     body = language_model(model)
     args = body.args
     # Of several kinds of layers, one of full attention: the last of each period.
     number = getattr(args, "full_attention_interval", args.num_hidden_layers + 1) - 1
     layer = type(body.model.layers[-1])(args, number)
-    return Heads(layer, args.hidden_size, args.rms_norm_eps, style)
+    return PredictionHeads(layer, args.hidden_size, args.rms_norm_eps, style)
 
 
 def _of_heads(stored: Weights, model: nn.Module) -> Weights:
@@ -69,7 +69,7 @@ def _of_heads(stored: Weights, model: nn.Module) -> Weights:
 
 
 def _named(weights: Weights, style: HeadsStyle) -> Weights:
-    """Named as in `Heads`. The embedding and the head are the model's own."""
+    """Named as in `PredictionHeads`. The embedding and the head are the model's own."""
     own = {f"{theirs}.": f"{ours}." for ours, theirs in style.names.items()}
     found: Weights = {}
     for name, array in weights.items():
@@ -124,7 +124,7 @@ def _stacked(weights: Weights) -> Weights:
     return found
 
 
-def _quantise(heads: Heads, weights: Weights) -> None:
+def _quantise(heads: PredictionHeads, weights: Weights) -> None:
     """Make those layers quantised whose weights are, in as many bits as they have."""
 
     def packed(path: str, module: nn.Module) -> bool | dict[str, Any]:

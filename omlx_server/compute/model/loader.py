@@ -12,7 +12,7 @@ import mlx.nn as nn
 from mlx.utils import tree_flatten
 from mlx_lm.utils import _get_classes, load_model
 
-from omlx_server.compute.adapters.adapters import Adapters
+from omlx_server.compute.adapters.adapters import AdapterStore
 from omlx_server.compute.architectures import gemma3, idefics3
 from omlx_server.compute.architectures.heads import Headed
 from omlx_server.compute.architectures.pair import members
@@ -70,7 +70,7 @@ class LoadedModel:
     drafter: "LoadedModel | None" = None
     vision: Vision | None = None
     why_no_vision: str = ""
-    adapters: Adapters = field(default_factory=Adapters)
+    adapters: AdapterStore = field(default_factory=AdapterStore)
     ranks: Ranks | None = None
 
     @property

@@ -15,12 +15,12 @@ import mlx.core as mx
 from omlx_server.compute.codecs.base import CannotFill
 from omlx_server.compute.model.loader import LoadedModel
 from omlx_server.compute.planning.fit import fit
-from omlx_server.compute.planning.probe import Bench, Peak
+from omlx_server.compute.planning.probe import ForwardProbe, Peak
 from omlx_server.core.memory.estimate import (
     STRUCTURAL,
     Coefficients,
     Planner,
-    Prefills,
+    PrefillFactors,
     deep_columns,
     head_columns,
     times,
@@ -28,24 +28,24 @@ from omlx_server.core.memory.estimate import (
 )
 from omlx_server.core.memory.features import decode_terms, prefill_terms
 from omlx_server.core.memory.kv import GROWTH, cache_bytes
-from omlx_server.core.memory.shape import Decode, ModelShape, Prefill
+from omlx_server.core.memory.shape import Decode, ModelShape, PrefillShape
 from omlx_server.core.work import Work
 from omlx_server.errors import one_line
 
-P = TypeVar("P", Prefill, Decode)
+P = TypeVar("P", PrefillShape, Decode)
 
 _log = logging.getLogger(__name__)
 
-_WIDE_ALONE = (Prefill(1, 16, 0), Prefill(1, 160, 0))
+_WIDE_ALONE = (PrefillShape(1, 16, 0), PrefillShape(1, 160, 0))
 # The first probe just fills its buffers, the next two need larger ones, the last has few scores.
 _DEEP_ALONE = (
-    Prefill(1, 64, 1984),
-    Prefill(1, 16, 1024),
-    Prefill(1, 64, 1024),
-    Prefill(1, 128, 128),
+    PrefillShape(1, 64, 1984),
+    PrefillShape(1, 16, 1024),
+    PrefillShape(1, 64, 1024),
+    PrefillShape(1, 128, 128),
 )
-_WIDE_TOGETHER = Prefill(4, 24, 0)
-_DEEP_TOGETHER = (Prefill(2, 64, 256), Prefill(4, 16, 700))
+_WIDE_TOGETHER = PrefillShape(4, 24, 0)
+_DEEP_TOGETHER = (PrefillShape(2, 64, 256), PrefillShape(4, 16, 700))
 _LAYERS = (Decode(1, 64), Decode(4, 64), Decode(4, 1000))
 _HEAD = (Decode(1, 8), Decode(4, 8), Decode(4, 1000))
 _HEAD_OF_PACKED = (*_HEAD, Decode(1, 2000))
@@ -80,10 +80,10 @@ class _Calibration:
 
     def __init__(self, loaded: LoadedModel, shape: ModelShape) -> None:
         self._shape = shape
-        self._bench = Bench(loaded)
+        self._bench = ForwardProbe(loaded)
         packed = shape.tiles is not None
         self._times, self._runs = (_PACKED_TIMES, _PACKED_RUNS) if packed else (1, 1)
-        self._bench.prefill(Prefill(1, 8, 0))  # what a model makes once is no part of a step
+        self._bench.prefill(PrefillShape(1, 8, 0))  # what a model makes once is no part of a step
 
     def run(self) -> Work[Coefficients]:
         alone = yield from self._alone()
@@ -94,16 +94,16 @@ class _Calibration:
         copies = yield from self._copies(Planner(self._shape, found))
         return replace(found, copies=copies)
 
-    def _alone(self) -> Work[Prefills]:
+    def _alone(self) -> Work[PrefillFactors]:
         longer = [replace(probe, context=self._context(probe)) for probe in _DEEP_ALONE]
         columns = [deep_columns(prefill_terms(self._shape, probe)) for probe in longer]
         deep = fit(columns, (yield from self._took(longer, self._bench.prefill)))
         terms = [wide_columns(prefill_terms(self._shape, probe)) for probe in _WIDE_ALONE]
-        return Prefills(
+        return PrefillFactors(
             _wide(terms, (yield from self._took(_WIDE_ALONE, self._bench.prefill)), deep[1]), deep
         )
 
-    def _together(self, alone: Prefills) -> Work[Prefills]:
+    def _together(self, alone: PrefillFactors) -> Work[PrefillFactors]:
         """The factors of prefills of several prompts: those of `alone`, times a number of at least
         1, and one for the copies of all caches, which are all alive at some moment."""
         probes = [replace(probe, context=self._context(probe)) for probe in _DEEP_TOGETHER]
@@ -117,7 +117,7 @@ class _Calibration:
         shallow = wide_columns(prefill_terms(self._shape, _WIDE_TOGETHER))
         [wide] = yield from self._took([_WIDE_TOGETHER], self._bench.prefill)
         wider = max(1.0, wide / times(shallow, alone.wide))
-        return Prefills(
+        return PrefillFactors(
             tuple(wider * factor for factor in alone.wide),
             (*(more * factor for factor in alone.deep[:3]), 0.0, max(1.0, copied)),
         )
@@ -161,7 +161,7 @@ class _Calibration:
             probes = [replace(probe, rows=1) for probe in probes]
         return [replace(probe, context=self._context(probe)) for probe in probes]
 
-    def _context(self, probe: Prefill | Decode) -> int:
+    def _context(self, probe: PrefillShape | Decode) -> int:
         wanted = probe.context * self._times
         token = cache_bytes(self._shape.layers, probe.rows, GROWTH) // GROWTH
         limit = _CACHE_BYTES if isinstance(probe, Decode) else _MERGED_BYTES

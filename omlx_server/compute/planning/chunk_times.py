@@ -19,9 +19,9 @@ from omlx_server.compute.codecs.base import CannotFill
 from omlx_server.compute.model import notes
 from omlx_server.compute.model.loader import LoadedModel
 from omlx_server.compute.planning.plan_file import key_of
-from omlx_server.compute.planning.probe import Bench
+from omlx_server.compute.planning.probe import ForwardProbe
 from omlx_server.core.chunk_sizes import ALONE_SECONDS
-from omlx_server.core.memory.shape import Prefill
+from omlx_server.core.memory.shape import PrefillShape
 from omlx_server.core.work import Work
 from omlx_server.errors import one_line
 
@@ -50,7 +50,7 @@ def timing(
     if times is not None:
         return times
     try:
-        times = yield from _measuring(Bench(loaded), sizes)
+        times = yield from _measuring(ForwardProbe(loaded), sizes)
     except (CannotFill, RuntimeError, TypeError, ValueError) as error:
         _log.warning("the size of chunks is a default, not measured: %s", one_line(error))
         return None
@@ -62,7 +62,7 @@ def timing(
     return times
 
 
-def _measuring(bench: Bench, sizes: Sequence[int]) -> Work[Times]:
+def _measuring(bench: ForwardProbe, sizes: Sequence[int]) -> Work[Times]:
     middle, times = sizes[-1] // 2, Times()
     last, seconds = _FIRST_TOKENS, (yield from _fastest(bench, _FIRST_TOKENS, middle))
     for size in sizes:
@@ -73,11 +73,11 @@ def _measuring(bench: Bench, sizes: Sequence[int]) -> Work[Times]:
     return times
 
 
-def _fastest(bench: Bench, tokens: int, middle: int) -> Work[float]:
+def _fastest(bench: ForwardProbe, tokens: int, middle: int) -> Work[float]:
     """Seconds of the faster one of `_RUNS` forwards."""
     runs = list[float]()
     for _ in range(_RUNS):
-        runs.append(bench.prefill_seconds(Prefill(1, tokens, middle - tokens // 2)))
+        runs.append(bench.prefill_seconds(PrefillShape(1, tokens, middle - tokens // 2)))
         yield
     return min(runs)
 

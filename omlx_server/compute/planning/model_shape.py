@@ -11,7 +11,7 @@ from omlx_server.compute.model.loader import LoadedModel, ModelDims
 from omlx_server.compute.planning.filled import layers_of
 from omlx_server.core.cluster.commands import OneToken
 from omlx_server.core.memory.kv import Keeps, LayerKv
-from omlx_server.core.memory.shape import ModelShape, Tiles
+from omlx_server.core.memory.shape import ModelShape, TileSizes
 
 _NARROW = ("float16", "bfloat16")
 _ALWAYS_FEW = 1 << 30
@@ -40,7 +40,7 @@ def scheme_of(loaded: LoadedModel) -> Scheme | None:
     return next(filter(None, schemes), None)
 
 
-def tiles_of(scheme: Scheme | None) -> Tiles | None:
+def tiles_of(scheme: Scheme | None) -> TileSizes | None:
     """The tiles in which attention reads keys and values of a scheme; None for plain ones. The
     numbers are those of `kv/schemes/affine_tiles.py` and `kv/schemes/turboquant_tiles.py`. On a GPU
     tiles of affine keys for few rows are wider than this: they are all read at once, without being
@@ -48,12 +48,12 @@ def tiles_of(scheme: Scheme | None) -> Tiles | None:
     if scheme is None:
         return None
     if not isinstance(scheme, TurboQuant):
-        return Tiles(64, 0, 1 << 20, 512)
+        return TileSizes(64, 0, 1 << 20, 512)
     if device.is_cpu():
-        return Tiles(_ALWAYS_FEW, 0, 1 << 18, 128)
+        return TileSizes(_ALWAYS_FEW, 0, 1 << 18, 128)
     # A code of a byte, but two for 8 bits; 3 bits are spread to 4 before they become codes.
     number_bytes = 1 if {scheme.key_bits, scheme.value_bits} <= {2, 4} else 2
-    return Tiles(128, 0, _ALL_TOKENS, 512, number_bytes)
+    return TileSizes(128, 0, _ALL_TOKENS, 512, number_bytes)
 
 
 def structural_shape(dims: ModelDims) -> ModelShape:
@@ -63,7 +63,7 @@ def structural_shape(dims: ModelDims) -> ModelShape:
     return _shape(dims, (LayerKv(Keeps.PADDED, token, dims.layers),), None)
 
 
-def _shape(dims: ModelDims, layers: tuple[LayerKv, ...], tiles: Tiles | None) -> ModelShape:
+def _shape(dims: ModelDims, layers: tuple[LayerKv, ...], tiles: TileSizes | None) -> ModelShape:
     policy = device_policy.current()
     return ModelShape(
         hidden=dims.hidden,

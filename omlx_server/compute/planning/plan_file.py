@@ -17,7 +17,7 @@ from omlx_server.compute.model import notes
 from omlx_server.compute.model.loader import LoadedModel
 from omlx_server.compute.planning.calibrate import calibrating
 from omlx_server.compute.planning.model_shape import scheme_of, shape_of, structural_shape
-from omlx_server.core.memory.estimate import STRUCTURAL, Coefficients, Planner, Prefills
+from omlx_server.core.memory.estimate import STRUCTURAL, Coefficients, Planner, PrefillFactors
 from omlx_server.core.work import Work, finish
 
 _log = logging.getLogger(__name__)
@@ -88,8 +88,8 @@ def _parsed(stored: Any) -> Coefficients | None:
         return None
     factors = {name: tuple(map(float, stored[name])) for name in expected}
     return Coefficients(
-        alone=Prefills(factors["alone.wide"], factors["alone.deep"]),
-        together=Prefills(factors["together.wide"], factors["together.deep"]),
+        alone=PrefillFactors(factors["alone.wide"], factors["alone.deep"]),
+        together=PrefillFactors(factors["together.wide"], factors["together.deep"]),
         layers=factors["layers"],
         head=factors["head"],
         copies=(factors["copies"][0], factors["copies"][1]),

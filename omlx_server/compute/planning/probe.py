@@ -20,9 +20,9 @@ from omlx_server.compute.model.loader import LoadedModel
 from omlx_server.compute.planning.filled import filled, layers_held, one_token
 from omlx_server.compute.prefill import Prefiller
 from omlx_server.compute.prefilled import Prefilled
-from omlx_server.core.cluster.commands import Probe
+from omlx_server.core.cluster.commands import ProbeForward
 from omlx_server.core.memory.kv import Keeps, grows
-from omlx_server.core.memory.shape import Decode, Prefill
+from omlx_server.core.memory.shape import Decode, PrefillShape
 from omlx_server.core.request import RequestId, SamplingParams
 from omlx_server.core.step import Chunk, Join, SequenceId
 
@@ -57,7 +57,7 @@ def measured(run: Callable[[], object]) -> Peak:
     return Peak(before, after, peak)
 
 
-class Bench:
+class ForwardProbe:
     """Runs single forwards of one model and measures their memory or time; afterwards nothing of a
     forward is held. The caches are made as if prompts had been prefilled in chunks of `chunk`."""
 
@@ -72,24 +72,24 @@ class Bench:
         self.batchable = not cache_ops.why_alone(loaded.model)
         self._spare = all(layer.keeps is not Keeps.PADDED for layer in layers_held(self._short))
 
-    def run(self, probe: Probe) -> None:
+    def run(self, probe: ProbeForward) -> None:
         """Run the forward that rank 0 measures."""
         match probe:
-            case Probe("prefill", Prefill() as prefill):
+            case ProbeForward("prefill", PrefillShape() as prefill):
                 self.prefill(prefill)
-            case Probe("prefill_seconds", Prefill() as prefill):
+            case ProbeForward("prefill_seconds", PrefillShape() as prefill):
                 self.prefill_seconds(prefill)
-            case Probe("decode", _, Decode() as decode):
+            case ProbeForward("decode", _, Decode() as decode):
                 self.decode(decode)
-            case Probe("layers", _, Decode() as decode):
+            case ProbeForward("layers", _, Decode() as decode):
                 self.layers(decode)
 
-    def prefill(self, prefill: Prefill) -> Peak:
+    def prefill(self, prefill: PrefillShape) -> Peak:
         """Measure one forward over a chunk of each of `prefill.rows` prompts."""
         self._tell("prefill", prefill)
         return self.measured(self._forward(prefill))
 
-    def prefill_seconds(self, prefill: Prefill) -> float:
+    def prefill_seconds(self, prefill: PrefillShape) -> float:
         """Measure how many seconds such a forward takes, until the device is done with it."""
         self._tell("prefill_seconds", prefill)
         run = self._forward(prefill)
@@ -99,7 +99,7 @@ class Bench:
         mx.synchronize()
         return time.perf_counter() - begun
 
-    def _forward(self, prefill: Prefill) -> Callable[[], object]:
+    def _forward(self, prefill: PrefillShape) -> Callable[[], object]:
         """Launches a forward over a chunk of each of `prefill.rows` prompts, whose caches are made
         already."""
         prefiller = Prefiller(self.model, batchable=self.batchable)
@@ -151,10 +151,10 @@ class Bench:
         return Peak(found.before - own, found.after - own, peak - own)
 
     def _tell(
-        self, kind: str, prefill: Prefill | None = None, decode: Decode | None = None
+        self, kind: str, prefill: PrefillShape | None = None, decode: Decode | None = None
     ) -> None:
         if self._ranks is not None:
-            self._ranks.tell(Probe(kind, prefill, decode))
+            self._ranks.tell(ProbeForward(kind, prefill, decode))
 
     def batch(self, rows: int, context: int) -> LiveBatch:
         """A batch of `rows` rows that have decoded together once, and whose next decode attends to

@@ -14,7 +14,7 @@ from omlx_server.compute.vision.views import View, moved
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Entry:
+class FeatureSpan:
     """Features of an image, or a part of it, that take the places of tokens number `start` and
     following of row number `row` of a forward."""
 
@@ -32,7 +32,7 @@ class WithImages:
     of its caches. It is called as the model itself is."""
 
     def __init__(
-        self, model: nn.Module, view: View, entries: Sequence[Entry] = (), scale: float = 1.0
+        self, model: nn.Module, view: View, entries: Sequence[FeatureSpan] = (), scale: float = 1.0
     ) -> None:
         """The model multiplies what enters it by `scale`, so features are divided by that."""
         self._model = model
@@ -91,7 +91,7 @@ def behind(model: nn.Module, shifts: Sequence[int]) -> Callable[..., mx.array]:
     return WithImages(model, moved(shifts)) if any(shifts) else model
 
 
-def _put(array: mx.array, entry: Entry, values: mx.array) -> mx.array:
+def _put(array: mx.array, entry: FeatureSpan, values: mx.array) -> mx.array:
     """The array [B, T, ...] with `values` in the places of an entry. That stays as it is."""
     made = mx.array(array)
     made[entry.row, entry.start : entry.stop] = values.astype(array.dtype)

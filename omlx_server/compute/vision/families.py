@@ -45,7 +45,7 @@ class Tower(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Family:
+class TowerFamily:
     """How to make the tower of a family from config.json, and by which first parts of their names
     its weights are found in checkpoints, each with what our modules have in its place. Of two that
     fit, the first counts.
@@ -92,32 +92,32 @@ _IDEFICS = (
     ("model.connector.", "connector."),
     ("connector.", "connector."),
 )
-_QWEN3 = Family(
+_QWEN3 = TowerFamily(
     lambda config: Qwen3Tower(Qwen3VisionConfig.read(config, deepstack=True)),
     _QWEN,
     three_axes=True,
     interleaved=True,
 )
-_QWEN3_5 = Family(
+_QWEN3_5 = TowerFamily(
     lambda config: Qwen3Tower(Qwen3VisionConfig.read(config, deepstack=False)),
     _QWEN,
     three_axes=True,
     interleaved=True,
 )
-_IDEFICS3 = Family(lambda config: Idefics3Tower(Idefics3VisionConfig.read(config)), _IDEFICS)
+_IDEFICS3 = TowerFamily(lambda config: Idefics3Tower(Idefics3VisionConfig.read(config)), _IDEFICS)
 
-FAMILIES: Mapping[str, Family] = {
+FAMILIES: Mapping[str, TowerFamily] = {
     "qwen3_vl": _QWEN3,
     "qwen3_vl_moe": _QWEN3,
     "qwen3_5": _QWEN3_5,
     "qwen3_5_moe": _QWEN3_5,
-    "qwen2_5_vl": Family(
+    "qwen2_5_vl": TowerFamily(
         lambda config: Qwen2Tower(Qwen2VisionConfig.read_windowed(config)), _QWEN, three_axes=True
     ),
-    "qwen2_vl": Family(
+    "qwen2_vl": TowerFamily(
         lambda config: Qwen2Tower(Qwen2VisionConfig.read(config)), _QWEN, three_axes=True
     ),
-    "gemma3": Family(
+    "gemma3": TowerFamily(
         lambda config: Gemma3Tower(Gemma3VisionConfig.read(config)),
         _GEMMA,
         in_blocks=True,
@@ -128,7 +128,7 @@ FAMILIES: Mapping[str, Family] = {
 }
 
 
-def family_of(config: Mapping[str, Any]) -> Family | None:
+def family_of(config: Mapping[str, Any]) -> TowerFamily | None:
     """The family of the model that config.json describes; None where none is known, or where the
     model has no vision tower."""
     if "vision_config" not in config:

@@ -18,8 +18,8 @@ from typing import Any
 import mlx.core as mx
 import mlx.nn as nn
 
-from omlx_server.compute.vision.entering import Entry, WithImages
-from omlx_server.compute.vision.families import Family, Tower
+from omlx_server.compute.vision.entering import FeatureSpan, WithImages
+from omlx_server.compute.vision.families import Tower, TowerFamily
 from omlx_server.compute.vision.positions import ImagePlace, axis_positions
 from omlx_server.compute.vision.rope import AxisPositions
 from omlx_server.compute.vision.towers.features import Features
@@ -40,7 +40,7 @@ class Vision:
         self,
         model: nn.Module,
         tower: Tower,
-        family: Family,
+        family: TowerFamily,
         config: Mapping[str, Any],
         weight_bytes: int = 0,
     ) -> None:
@@ -134,12 +134,12 @@ class Vision:
         entries = [self._entry(image, chunk) for image in chunk.images]
         return WithImages(self._model, self._view(chunk), entries, self._scale)
 
-    def _entry(self, image: ImageSpan, chunk: Chunk) -> Entry:
+    def _entry(self, image: ImageSpan, chunk: Chunk) -> FeatureSpan:
         """The part of an image that is in a chunk."""
         features = self._kept[image.digest] if self.has(image.digest) else self._now(image)
         start, stop = max(image.start, chunk.start), min(image.stop, chunk.stop)
         part = features.cut(start - image.start, stop - image.start)
-        return Entry(0, start - chunk.start, part)
+        return FeatureSpan(0, start - chunk.start, part)
 
     def _now(self, image: ImageSpan) -> Features:
         """The features of an image, computed without a pause."""

@@ -9,7 +9,7 @@ import mlx.core as mx
 import mlx.nn as nn
 from mlx_lm.utils import infer_quant_config
 
-from omlx_server.compute.vision.families import Family, Tower
+from omlx_server.compute.vision.families import Tower, TowerFamily
 from omlx_server.compute.weights.files import lazy_weights
 from omlx_server.compute.weights.filling import filling
 from omlx_server.core.work import Work
@@ -20,7 +20,7 @@ Weights = dict[str, mx.array]
 _COMPUTED = (".position_ids", ".inv_freq")
 
 
-def loading_tower(family: Family, config: Mapping[str, Any], directory: Path) -> Work[Tower]:
+def loading_tower(family: TowerFamily, config: Mapping[str, Any], directory: Path) -> Work[Tower]:
     """Load the tower of the model in a directory, in slices, so that other models hardly wait.
     Layers with scales are quantised.
 
@@ -33,7 +33,7 @@ def loading_tower(family: Family, config: Mapping[str, Any], directory: Path) ->
     return tower  # type: ignore[no-any-return]
 
 
-def renamed(tensors: Mapping[str, mx.array], family: Family) -> Weights:
+def renamed(tensors: Mapping[str, mx.array], family: TowerFamily) -> Weights:
     """The weights of the tower, by the names that our modules give them."""
     found: Weights = {}
     for name, array in tensors.items():

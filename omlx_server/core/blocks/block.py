@@ -13,7 +13,7 @@ PayloadId = NewType("PayloadId", int)
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class BlockPlace:
     """Where something stands in a sequence: its tokens `own`, from token `start` on, follow the
     block with the key `parent`; that is a root key if `start` is 0."""
 

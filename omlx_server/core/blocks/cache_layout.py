@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 
-class Kind(StrEnum):
+class LayerKind(StrEnum):
     DELTA = "delta"
     WINDOW = "window"
     CHECKPOINT = "checkpoint"
@@ -24,7 +24,7 @@ class CacheLayout:
     same bytes: there is no copy of them; but a sequence that begins with up to `copies` stored
     tokens may have a copy."""
 
-    kinds: frozenset[Kind]
+    kinds: frozenset[LayerKind]
     block_size: int
     window: int = 0
     format: str = ""
@@ -45,7 +45,7 @@ class CacheLayout:
     @property
     def checkpointed(self) -> bool:
         """Whether a restore is possible at checkpoints only."""
-        return Kind.CHECKPOINT in self.kinds
+        return LayerKind.CHECKPOINT in self.kinds
 
 
 NOTHING_KEPT = CacheLayout(frozenset(), block_size=64, stores_decoded=False)

@@ -15,11 +15,11 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from omlx_server.core.blocks.block import (
     Block,
+    BlockPlace,
     Checkpoint,
     Held,
     Match,
     PayloadId,
-    Place,
     Size,
     Worth,
 )
@@ -100,7 +100,7 @@ class BlockIndex:
 
     # -- come and go ---------------------------------------------------------------------
 
-    def insert(self, place: Place, size: Size) -> PayloadId | None:
+    def insert(self, place: BlockPlace, size: Size) -> PayloadId | None:
         """Add a block, a full one or the short tail of a sequence, and return its id.
 
         Returns None when the block is known already, when a longer one covers it, when its
@@ -134,7 +134,7 @@ class BlockIndex:
         blocks = sorted(there, key=lambda block: block.start)
         return [*blocks, *(c for block in blocks for c in block.checkpoints.values())]
 
-    def add_checkpoint(self, place: Place, size: Size, worth: Worth) -> PayloadId | None:
+    def add_checkpoint(self, place: BlockPlace, size: Size, worth: Worth) -> PayloadId | None:
         """Add the checkpoint after the tokens of a place, at least one and no more than a block
         has, and return its id. None when it is known already, or when no block reaches that
         position."""

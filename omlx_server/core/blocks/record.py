@@ -15,7 +15,7 @@ from omlx_server.core.blocks.block import Block, Held
 from omlx_server.core.blocks.keys import BlockKey, block_key, checkpoint_key
 
 
-class Part(StrEnum):
+class RecordKind(StrEnum):
     """What a record holds: the tokens of a block, or recurrent state after its last token."""
 
     BLOCK = "block"
@@ -32,7 +32,7 @@ class Record:
     parent: BlockKey
     start: int
     tokens: tuple[int, ...]
-    part: Part = Part.BLOCK
+    part: RecordKind = RecordKind.BLOCK
     worth: int = 0
 
     @classmethod
@@ -44,12 +44,12 @@ class Record:
         if isinstance(held, Block):
             return cls(namespace, parent, start, block.tokens)
         tokens = block.tokens[: held.position - start]
-        return cls(namespace, parent, start, tokens, Part.CHECKPOINT, int(held.worth))
+        return cls(namespace, parent, start, tokens, RecordKind.CHECKPOINT, int(held.worth))
 
     @cached_property
     def key(self) -> BlockKey:
         """The key, which is hashed once only, since everybody who handles a record asks for it."""
-        make = block_key if self.part is Part.BLOCK else checkpoint_key
+        make = block_key if self.part is RecordKind.BLOCK else checkpoint_key
         return make(self.parent, self.tokens)
 
     @property
@@ -58,7 +58,7 @@ class Record:
 
 
 @dataclass(frozen=True, slots=True)
-class Tensor:
+class RecordTensor:
     """One array in row-major order. `dtype` by its safetensors name: F32, BF16, F16, U32, I64 …
 
     `data` is any contiguous buffer of bytes; that of a stored block is the array's own memory.
@@ -74,11 +74,11 @@ class Tensor:
 
 
 @dataclass(frozen=True, slots=True)
-class Packed:
+class PackedArrays:
     """The arrays of a block or checkpoint. `places` says for each array of each layer where it is:
     (number of the tensor, index on its first axis)."""
 
-    tensors: Sequence[Tensor]
+    tensors: Sequence[RecordTensor]
     places: tuple[tuple[tuple[int, int], ...], ...]
 
     @property

@@ -33,7 +33,7 @@ class RestorePlan:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class PrefixMatch:
     """What is in memory of a sequence (`match`), how to restore it (`plan`; None if nothing can be
     restored), and the checkpoint that the plan needs."""
 
@@ -47,7 +47,7 @@ class Found:
         return self.plan.stop if self.plan else 0
 
 
-def find(match: Match, layout: CacheLayout, limit: int) -> Found:
+def find(match: Match, layout: CacheLayout, limit: int) -> PrefixMatch:
     """What a prefill can use of a `match`: the plan with the most tokens, at least 1 and at most
     `limit`."""
     stop, checkpoint = min(match.depth, limit), None
@@ -56,10 +56,10 @@ def find(match: Match, layout: CacheLayout, limit: int) -> Found:
         stop = max((position for position in checkpoints if position <= stop), default=0)
         checkpoint = checkpoints.get(stop)
     if stop < 1:
-        return Found(match, None)
+        return PrefixMatch(match, None)
     pieces = tuple(Piece(b.id, b.start, min(b.stop, stop)) for b in match.path if b.start < stop)
     plan = RestorePlan(stop, pieces, checkpoint.id if checkpoint else None)
-    return Found(match, plan, checkpoint)
+    return PrefixMatch(match, plan, checkpoint)
 
 
 def to_go_on_from(match: Match, layout: CacheLayout, tokens: int) -> list[Checkpoint]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from omlx_server.core.blocks.block import PayloadId
 from omlx_server.core.blocks.keys import BlockKey
 from omlx_server.core.blocks.record import Record
-from omlx_server.core.memory.shape import Decode, Prefill
+from omlx_server.core.memory.shape import Decode, PrefillShape
 from omlx_server.core.request import SamplingParams
 from omlx_server.core.step import Chunk, Cut, Join, RowCut, SequenceId, Step
 
@@ -20,7 +20,7 @@ _GREEDY = SamplingParams(max_tokens=1, temperature=0)
 
 
 @dataclass(frozen=True, slots=True)
-class Launch:
+class LaunchStep:
     """The tails, drops, decode and row cuts of a step. Its drafts are what rank 0 verifies."""
 
     step: Step
@@ -28,8 +28,8 @@ class Launch:
 
 @dataclass(frozen=True, slots=True)
 class Accept:
-    """The result of the last `Launch`, whose decode verified drafts: for each row, how many tokens
-    of its draft were right, and its newest token."""
+    """The result of a decode that verified drafts, of the last `LaunchStep`: for each row, how many
+    tokens of its draft were right, and its newest token."""
 
     right: Sequence[int]
     newest: Sequence[int]
@@ -43,7 +43,7 @@ class Chunks:
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class CutIds:
     """What the cut with this number has become: a block and a checkpoint with these ids. What has
     no id is not kept."""
 
@@ -75,7 +75,7 @@ class Reset:
 
 
 @dataclass(frozen=True, slots=True)
-class Write:
+class WritePayload:
     """This payload goes to the cold tier under this record."""
 
     id: PayloadId
@@ -83,8 +83,8 @@ class Write:
 
 
 @dataclass(frozen=True, slots=True)
-class Read:
-    """The payload of this record is to be read from the cold tier: `Found` answers it. After
+class ReadPayload:
+    """The payload of this record is to be read from the cold tier: `PayloadRead` answers it. After
     `patience` seconds it is of no use. No other read has the same `number`."""
 
     number: int
@@ -135,12 +135,12 @@ class OneToken:
 
 
 @dataclass(frozen=True, slots=True)
-class Probe:
+class ProbeForward:
     """A forward of the bench, of this kind and with one of these shapes
     (compute/planning/probe.py)."""
 
     kind: str
-    prefill: Prefill | None = None
+    prefill: PrefillShape | None = None
     decode: Decode | None = None
 
 
@@ -152,30 +152,30 @@ class Width:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """What a rank answers to `Read`: that it has the payload, or the `reason` why not."""
+class PayloadRead:
+    """What a rank answers to `ReadPayload`: that it has the payload, or the `reason` why not."""
 
     number: int
     reason: str = ""
 
 
 Command = (
-    Launch
+    LaunchStep
     | Accept
     | Chunks
-    | Kept
+    | CutIds
     | Drop
     | Tidy
     | Reset
-    | Write
-    | Read
+    | WritePayload
+    | ReadPayload
     | Promote
     | Clear
     | ClearAll
     | Closing
     | Score
     | OneToken
-    | Probe
+    | ProbeForward
     | Width
 )
 

@@ -59,7 +59,7 @@ class RollCall:
 
 
 @dataclass(frozen=True, slots=True)
-class Form:
+class Formation:
     """The addresses of all ranks, which connect and load the model. With `sums`, which are (bytes,
     rounds) each, they load nothing: they sum arrays of so many bytes so many times."""
 
@@ -68,7 +68,7 @@ class Form:
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class RankRefusal:
     """Why a rank can't take part, in one line."""
 
     why: str
@@ -84,4 +84,4 @@ class Alive:
     peak: int = 0
 
 
-Message = Hello | Welcome | Ready | RollCall | Form | Refused | Alive
+Message = Hello | Welcome | Ready | RollCall | Formation | RankRefusal | Alive

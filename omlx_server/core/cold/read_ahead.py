@@ -11,9 +11,9 @@ from collections.abc import Callable
 from omlx_server.core.blocks.cache_layout import CacheLayout
 from omlx_server.core.blocks.index import BlockIndex
 from omlx_server.core.blocks.lookup import PrefixHandle
-from omlx_server.core.blocks.restore import Found
+from omlx_server.core.blocks.restore import PrefixMatch
 from omlx_server.core.cold.index import ColdIndex
-from omlx_server.core.cold.recall import Prompt, Rates, Recall, candidates, recall
+from omlx_server.core.cold.recall import Rates, Recall, RecallPrompt, candidates, recall
 from omlx_server.core.cold.waiting import ColdWaits
 from omlx_server.core.request import Miss
 
@@ -45,13 +45,13 @@ class ReadAhead:
         self.tier = None
         self.waits.end()
 
-    def enter(self, handle: PrefixHandle, found: Found) -> None:
+    def enter(self, handle: PrefixHandle, found: PrefixMatch) -> None:
         """Have read what follows the blocks in memory, if there is room for all of it. Where the
         cold tier can't be listed, ask it first what it has."""
         if self.tier is None:
             return
         if not self.tier.listed:
-            prompt, stops = Prompt.of(handle, found), handle.checkpoints_at
+            prompt, stops = RecallPrompt.of(handle, found), handle.checkpoints_at
             records = candidates(prompt, self.tier, self._layout, self._namespace, stops)
             if records:
                 self.waits.ask(handle, records)
@@ -67,10 +67,10 @@ class ReadAhead:
         failed = handle.missed not in (None, Miss.NO_ROOM)
         return listed and not failed and handle.asked < _MOST_ASKED
 
-    def look(self, handle: PrefixHandle, found: Found) -> Recall:
+    def look(self, handle: PrefixHandle, found: PrefixMatch) -> Recall:
         """What follows the blocks in memory, as far as there is room for it now."""
         handle.room = self.room
-        recalled = self.recall(Prompt.of(handle, found), handle.room)
+        recalled = self.recall(RecallPrompt.of(handle, found), handle.room)
         handle.missed = recalled.why
         return recalled
 
@@ -79,7 +79,7 @@ class ReadAhead:
         handle.asked += bool(recalled.records)
         self.waits.want(handle, recalled.records)
 
-    def recall(self, prompt: Prompt, room: int) -> Recall:
+    def recall(self, prompt: RecallPrompt, room: int) -> Recall:
         """What follows the blocks of a prompt in memory, as far as `room` bytes take it."""
         if self.tier is None:
             return Recall([])

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from omlx_server.core.blocks.cache_layout import CacheLayout
 from omlx_server.core.blocks.keys import BlockKey, shared
 from omlx_server.core.blocks.lookup import PrefixHandle
-from omlx_server.core.blocks.record import Part, Record
-from omlx_server.core.blocks.restore import Found
+from omlx_server.core.blocks.record import Record, RecordKind
+from omlx_server.core.blocks.restore import PrefixMatch
 from omlx_server.core.cold.index import ColdIndex
 from omlx_server.core.request import Miss
 
@@ -61,7 +61,7 @@ class Rates:
 
 
 @dataclass(frozen=True, slots=True)
-class Prompt:
+class RecallPrompt:
     """A prompt and what of it is in memory.
 
     `keys` are those of its full blocks. The first `full` tokens are in memory as full blocks, the
@@ -77,7 +77,7 @@ class Prompt:
     cached: int
 
     @classmethod
-    def of(cls, handle: PrefixHandle, found: Found) -> "Prompt":
+    def of(cls, handle: PrefixHandle, found: PrefixMatch) -> "RecallPrompt":
         """The prompt of a `handle`, with what was `found` of it in memory."""
         match = found.match
         full = match.blocks[-1].stop if match.blocks else 0
@@ -98,7 +98,12 @@ class Recall:
 
 
 def recall(
-    prompt: Prompt, cold: ColdIndex, layout: CacheLayout, namespace: str, rates: Rates, room: int
+    prompt: RecallPrompt,
+    cold: ColdIndex,
+    layout: CacheLayout,
+    namespace: str,
+    rates: Rates,
+    room: int,
 ) -> Recall:
     """What to read for a prompt: `room` bytes at most, and nothing if computing is faster."""
     most, records = _within(prompt, cold, layout, namespace, sys.maxsize)
@@ -113,7 +118,7 @@ def recall(
 
 
 def _within(
-    prompt: Prompt, cold: ColdIndex, layout: CacheLayout, namespace: str, room: int
+    prompt: RecallPrompt, cold: ColdIndex, layout: CacheLayout, namespace: str, room: int
 ) -> tuple[int, list[Record]]:
     """How far a prompt can be restored with `room` bytes of the cold tier, and these records."""
     records = _blocks(prompt, cold, layout.block_size, namespace, room)
@@ -127,7 +132,7 @@ def _within(
 
 
 def candidates(
-    prompt: Prompt,
+    prompt: RecallPrompt,
     cold: ColdIndex,
     layout: CacheLayout,
     namespace: str,
@@ -140,11 +145,11 @@ def candidates(
     if total - prompt.cached < _SHORTEST_READ:
         return []
     starts = range(prompt.full, total, size)
-    spans = [(start, min(start + size, total), Part.BLOCK) for start in starts]
+    spans = [(start, min(start + size, total), RecordKind.BLOCK) for start in starts]
     if layout.checkpointed:
         for stop in sorted(at for at in checkpoints_at if prompt.cached < at <= total):
             start = (stop - 1) // size * size
-            spans += [(start, stop, Part.BLOCK), (start, stop, Part.CHECKPOINT)]
+            spans += [(start, stop, RecordKind.BLOCK), (start, stop, RecordKind.CHECKPOINT)]
     records = [
         Record(namespace, prompt.parent_of(start, size), start, prompt.tokens[start:stop], part)
         for start, stop, part in dict.fromkeys(spans)
@@ -152,7 +157,9 @@ def candidates(
     return [record for record in records if record.key not in cold][:_MOST_CANDIDATES]
 
 
-def _blocks(prompt: Prompt, cold: ColdIndex, size: int, namespace: str, room: int) -> list[Record]:
+def _blocks(
+    prompt: RecallPrompt, cold: ColdIndex, size: int, namespace: str, room: int
+) -> list[Record]:
     """Full blocks after those in memory, then the block that shares most of what follows them."""
     records: list[Record] = []
     at = prompt.full
@@ -171,24 +178,24 @@ def _blocks(prompt: Prompt, cold: ColdIndex, size: int, namespace: str, room: in
     return records
 
 
-def reach(prompt: Prompt, record: Record) -> int:
+def reach(prompt: RecallPrompt, record: Record) -> int:
     """The position up to which a prompt has the tokens of a `record`, if it has those before it."""
     return record.start + shared(record.tokens, prompt.tokens[record.start : record.stop])
 
 
-def _tail(prompt: Prompt, cold: ColdIndex, at: int, parent: BlockKey) -> Record | None:
+def _tail(prompt: RecallPrompt, cold: ColdIndex, at: int, parent: BlockKey) -> Record | None:
     """The block after `parent` that shares the most tokens with the prompt, and more than those
     that are in memory."""
     best, longest = None, max(prompt.known - at, 0)
     for record in cold.children(parent):
         length = reach(prompt, record) - at
-        if record.part is Part.BLOCK and length > longest:
+        if record.part is RecordKind.BLOCK and length > longest:
             best, longest = record, length
     return best
 
 
 def _checkpoint(
-    prompt: Prompt, cold: ColdIndex, size: int, reach: int, blocks: list[Record], room: int
+    prompt: RecallPrompt, cold: ColdIndex, size: int, reach: int, blocks: list[Record], room: int
 ) -> Record | None:
     """The deepest checkpoint within reach that gains anything and fits with the blocks before
     it."""
@@ -197,7 +204,7 @@ def _checkpoint(
         checkpoints = [
             record
             for record in cold.children(parent)
-            if record.part is Part.CHECKPOINT
+            if record.part is RecordKind.CHECKPOINT
             and prompt.cached < record.stop <= reach
             and prompt.tokens[start : record.stop] == record.tokens
             and _nbytes(cold, _up_to(record, blocks)) <= room

@@ -11,12 +11,12 @@ from itertools import chain
 from omlx_server.core.blocks.block import Block, Checkpoint
 from omlx_server.core.blocks.keys import BlockKey
 from omlx_server.core.blocks.lookup import PrefixHandle
-from omlx_server.core.blocks.record import Part, Record
+from omlx_server.core.blocks.record import Record, RecordKind
 from omlx_server.core.request import Miss
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class StoreQuery:
     """Asks a store that can't be listed which of these records it has."""
 
     id: int
@@ -29,7 +29,7 @@ class ColdWaits:
     def __init__(self) -> None:
         self._reads: list[Record] = []
         self._waiting: dict[BlockKey, list[PrefixHandle]] = {}
-        self._questions: list[Question] = []
+        self._questions: list[StoreQuery] = []
         self._asking: dict[int, PrefixHandle] = {}
         self._last_question = 0
 
@@ -38,7 +38,7 @@ class ColdWaits:
         """The keys of what is being read."""
         return self._waiting.keys()
 
-    def take_questions(self) -> list[Question]:
+    def take_questions(self) -> list[StoreQuery]:
         """The questions that have come up since the last call."""
         questions, self._questions = self._questions, []
         return questions
@@ -52,7 +52,7 @@ class ColdWaits:
         self._last_question += 1
         handle.question = self._last_question
         self._asking[handle.question] = handle
-        self._questions.append(Question(handle.question, tuple(records)))
+        self._questions.append(StoreQuery(handle.question, tuple(records)))
 
     def answered(self, question: int) -> PrefixHandle | None:
         """Note that a question was answered. Returns the handle that asked it; None if that waits
@@ -123,4 +123,4 @@ def comes_early(record: Record, handle: PrefixHandle) -> bool:
     """Whether a record came for a prompt before what it follows, which is still being read: the
     prompt had joined a read that others began."""
     others = handle.reading - {record.key}
-    return bool(others) if record.part is Part.CHECKPOINT else record.parent in others
+    return bool(others) if record.part is RecordKind.CHECKPOINT else record.parent in others

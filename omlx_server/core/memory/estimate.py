@@ -33,7 +33,7 @@ from omlx_server.core.memory.kv import (
     referred_bytes,
     seen_together,
 )
-from omlx_server.core.memory.shape import Decode, ModelShape, Prefill, StepShape
+from omlx_server.core.memory.shape import Decode, ModelShape, PrefillShape, StepShape
 
 # What probes can't see: how far the host happens to be ahead of the device.
 _MARGIN = 1.05
@@ -48,7 +48,7 @@ CHUNK = 512
 
 
 @dataclass(frozen=True, slots=True)
-class Prefills:
+class PrefillFactors:
     """Factors of `wide_columns`, for the same chunks without a context, and `deep_columns`."""
 
     wide: tuple[float, ...]
@@ -60,8 +60,8 @@ class Coefficients:
     """Factors of the columns below; of `copies`, of the layer and of what else a decode takes.
     `calibrated`: from probes of the model; if not, they are an upper bound from its structure."""
 
-    alone: Prefills
-    together: Prefills
+    alone: PrefillFactors
+    together: PrefillFactors
     layers: tuple[float, ...]
     head: tuple[float, ...]
     copies: tuple[float, float]
@@ -78,7 +78,7 @@ _COPIED = 2.5
 _LOGITS = 4.0
 
 _INNER = (_ACTIVATIONS, _SCORES, _UNPACKED)
-_PREFILLS = Prefills(wide=_INNER[:2], deep=(*_INNER, _GROWN, _COPIED))
+_PREFILLS = PrefillFactors(wide=_INNER[:2], deep=(*_INNER, _GROWN, _COPIED))
 
 STRUCTURAL = Coefficients(
     alone=_PREFILLS,
@@ -143,10 +143,10 @@ class Planner:
         forward."""
         return self._at_once(*self._parts(step)) + self._behind_rings(step)
 
-    def prefill(self, prefill: Prefill) -> int:
+    def prefill(self, prefill: PrefillShape) -> int:
         """The same for one prefill."""
         known = self.coefficients.together if prefill.rows > 1 else self.coefficients.alone
-        shallow = prefill_terms(self.model, Prefill(prefill.rows, prefill.tokens, 0))
+        shallow = prefill_terms(self.model, PrefillShape(prefill.rows, prefill.tokens, 0))
         deep = prefill_terms(self.model, prefill) if prefill.context else shallow
         wide = times(wide_columns(shallow), known.wide)
         deepest = times(deep_columns(deep), known.deep) + widened_for_few(self.model, prefill)
@@ -269,7 +269,7 @@ class FlatPlanner(Planner):
         super().__init__(model, STRUCTURAL)
         self._nbytes = nbytes
 
-    def prefill(self, prefill: Prefill) -> int:
+    def prefill(self, prefill: PrefillShape) -> int:
         return self._nbytes
 
     def decode(self, decode: Decode) -> int:

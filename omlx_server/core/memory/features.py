@@ -29,7 +29,7 @@ from omlx_server.core.memory.shape import (
     WIDENED_AT_ONCE,
     Decode,
     ModelShape,
-    Prefill,
+    PrefillShape,
 )
 
 _FLOAT32 = 4
@@ -62,7 +62,7 @@ class Terms:
         return self.activations, self.scores, self.unpacked
 
 
-def prefill_terms(model: ModelShape, prefill: Prefill) -> Terms:
+def prefill_terms(model: ModelShape, prefill: PrefillShape) -> Terms:
     """Of a chunk, or of several together. Its logits are never made."""
     rows, context, tokens = prefill.rows, prefill.context, prefill.tokens
     merged = rows > 1 and context > 0
@@ -74,7 +74,7 @@ def prefill_terms(model: ModelShape, prefill: Prefill) -> Terms:
     )
 
 
-def _moved(model: ModelShape, prefill: Prefill) -> float:
+def _moved(model: ModelShape, prefill: PrefillShape) -> float:
     """How many layers of the caches are copied at a time while the chunk is computed. Rows of ours
     that come together get room for some tokens more than they have. Keys and values in few bits are
     read where they are."""
@@ -113,7 +113,7 @@ def widened(model: ModelShape, decode: Decode) -> int:
     return max(own, _widened(model.drafter, decode.context)) if model.drafter is not None else own
 
 
-def widened_for_few(model: ModelShape, prefill: Prefill) -> int:
+def widened_for_few(model: ModelShape, prefill: PrefillShape) -> int:
     """The same of a chunk that is so short that stored tokens are attended apart."""
     parts = prefill.refers and _is_in_parts(model, prefill.tokens)
     return _widened(model, prefill.context) if parts else 0

@@ -22,7 +22,7 @@ from typing import Protocol
 
 from omlx_server.core.memory.estimate import Planner
 from omlx_server.core.memory.ledger import Ledger, in_words
-from omlx_server.core.memory.shape import Decode, Prefill, StepShape
+from omlx_server.core.memory.shape import Decode, PrefillShape, StepShape
 from omlx_server.core.prefix_cache.prefix_cache import PrefixCache
 
 
@@ -287,5 +287,5 @@ class MemoryGuard:
         beside the decode of all rows. The prompt may begin with stored tokens."""
         longest = max((*caches.rows, *caches.prefills))
         decode = self.decoding(caches.rows or (longest,))
-        prefill = Prefill(1, chunk, max(0, longest - chunk), refers=True)
+        prefill = PrefillShape(1, chunk, max(0, longest - chunk), refers=True)
         return StepShape(decode, (prefill,))

@@ -20,7 +20,7 @@ MOST_BEHIND = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Tiles:
+class TileSizes:
     """How many numbers of quantised keys are unpacked at a time, in all rows and heads together:
     `numbers_of_many` from `many_rows` query rows a head on, `numbers_of_few` for fewer; but no less
     than those of `fewest` tokens. Unpacked, a number takes `number_bytes`."""
@@ -50,14 +50,14 @@ class ModelShape:
     vocab: int
     width: int
     layers: tuple[LayerKv, ...] = ()
-    tiles: Tiles | None = None
+    tiles: TileSizes | None = None
     drafter: "ModelShape | None" = None
     copied_at_once: int = 16 << 20
     beside_host: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class Prefill:
+class PrefillShape:
     """One forward over chunks of `rows` prompts, padded to `tokens` tokens, behind at most
     `context` cached tokens each. The caches of several rows are merged into one batch first. Where
     one `refers` to stored tokens, these and its own are brought together, a layer at a time."""
@@ -91,4 +91,4 @@ class StepShape:
     """One turn of the engine: the decode, then the prefills one after the other."""
 
     decode: Decode | None = None
-    prefills: tuple[Prefill, ...] = ()
+    prefills: tuple[PrefillShape, ...] = ()

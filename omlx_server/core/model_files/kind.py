@@ -20,14 +20,14 @@ _QWEN3 = ("Qwen3ForCausalLM", "Qwen3Model")
 _GENERATES = ("ForCausalLM", "ForConditionalGeneration", "LMHeadModel")
 
 
-class Kind(Enum):
+class ModelKind(Enum):
     CHAT = "chat"
     EMBEDDING = "embedding"
     RERANK = "rerank"
     UNKNOWN = "unknown"
 
 
-def kind_of(config: Mapping[str, Any], modules: Collection[str] = (), name: str = "") -> Kind:
+def kind_of(config: Mapping[str, Any], modules: Collection[str] = (), name: str = "") -> ModelKind:
     """The kind of a model. `config` is config.json; `modules` are the class names in
     sentence-transformers' modules.json; the `name` of the model counts for a Qwen3 only."""
     architecture = architecture_of(config)
@@ -36,7 +36,7 @@ def kind_of(config: Mapping[str, Any], modules: Collection[str] = (), name: str 
         return _kind_of_qwen3(architecture, modules, name.lower())
     if family in ENCODERS:
         return _kind_of_encoder(head, config, modules)
-    return Kind.CHAT if _writes(architecture, config, modules) else Kind.UNKNOWN
+    return ModelKind.CHAT if _writes(architecture, config, modules) else ModelKind.UNKNOWN
 
 
 def architecture_of(config: Mapping[str, Any]) -> str:
@@ -80,20 +80,20 @@ def _split(architecture: str) -> tuple[str, str]:
     return architecture, ""
 
 
-def _kind_of_encoder(head: str, config: Mapping[str, Any], modules: Collection[str]) -> Kind:
+def _kind_of_encoder(head: str, config: Mapping[str, Any], modules: Collection[str]) -> ModelKind:
     if "auto_map" in config:
         # The model brings code of its own: its weights have other names and other meanings.
-        return Kind.UNKNOWN
+        return ModelKind.UNKNOWN
     if head == "ForSequenceClassification":
         # With more labels it is a classifier, and none of its numbers is a relevance.
-        return Kind.RERANK if labels_of(config) == 1 else Kind.UNKNOWN
+        return ModelKind.RERANK if labels_of(config) == 1 else ModelKind.UNKNOWN
     embeds = head == "Model" or (head == "ForMaskedLM" and "Pooling" in modules)
-    return Kind.EMBEDDING if embeds else Kind.UNKNOWN
+    return ModelKind.EMBEDDING if embeds else ModelKind.UNKNOWN
 
 
-def _kind_of_qwen3(architecture: str, modules: Collection[str], name: str) -> Kind:
+def _kind_of_qwen3(architecture: str, modules: Collection[str], name: str) -> ModelKind:
     if "LogitScore" in modules or "reranker" in name:
-        return Kind.RERANK
+        return ModelKind.RERANK
     if "Pooling" in modules or "embedding" in name or architecture == "Qwen3Model":
-        return Kind.EMBEDDING
-    return Kind.CHAT
+        return ModelKind.EMBEDDING
+    return ModelKind.CHAT

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from omlx_server.core.blocks.block import Block
 from omlx_server.core.blocks.keys import BlockKey, namespace_id
-from omlx_server.core.blocks.record import Part
+from omlx_server.core.blocks.record import RecordKind
 from omlx_server.core.cold.index import ColdEntry
 from omlx_server.core.prefix_cache.prefix_cache import PrefixCache
 from omlx_server.core.prefix_cache.report import CacheReport
@@ -120,7 +120,7 @@ def _cold_entries(cache: PrefixCache) -> Work[list[ColdEntry]]:
 
 
 def _is_wanted(entry: ColdEntry, namespace: str, cache: PrefixCache) -> bool:
-    is_block = entry.record is not None and entry.record.part is Part.BLOCK
+    is_block = entry.record is not None and entry.record.part is RecordKind.BLOCK
     return is_block and entry.namespace == namespace and entry.key not in cache.index
 
 

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from omlx_server.core.blocks.block import Worth
 from omlx_server.core.blocks.keys import shared
 from omlx_server.core.blocks.lookup import PrefixHandle
-from omlx_server.core.blocks.restore import Found
+from omlx_server.core.blocks.restore import PrefixMatch
 
 
 def checkpoints_of(length: int, ends: Sequence[int], lattice_start: int) -> dict[int, Worth]:
@@ -20,7 +20,7 @@ def checkpoints_of(length: int, ends: Sequence[int], lattice_start: int) -> dict
 
 
 def checkpoint_branches(
-    handle: PrefixHandle, found: Found, active: Iterable[PrefixHandle], shortest: int
+    handle: PrefixHandle, found: PrefixMatch, active: Iterable[PrefixHandle], shortest: int
 ) -> None:
     """Plan checkpoints where the prompt of `handle` parts from stored tokens, and where `active`
     prompts part from it: each serves later prompts with the same beginning. Beginnings of fewer

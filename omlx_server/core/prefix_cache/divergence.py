@@ -6,7 +6,7 @@ from enum import StrEnum
 
 from omlx_server.core.blocks.block import Block, Match
 from omlx_server.core.blocks.keys import BlockKey, chain, shared
-from omlx_server.core.blocks.record import Part, Record
+from omlx_server.core.blocks.record import Record, RecordKind
 from omlx_server.core.cold.index import ColdIndex
 from omlx_server.core.prefix_cache.prefix_cache import PrefixCache
 
@@ -130,4 +130,4 @@ def _below(cold: ColdIndex, above: BlockKey) -> Iterator[int]:
 
 
 def _blocks(cold: ColdIndex, above: BlockKey) -> Iterator[Record]:
-    return (record for record in cold.children(above) if record.part is Part.BLOCK)
+    return (record for record in cold.children(above) if record.part is RecordKind.BLOCK)

@@ -11,7 +11,7 @@ from omlx_server.core.prefix_cache.report import CacheReport, Dropped
 
 
 @dataclass(frozen=True, slots=True)
-class Budget:
+class HotBudget:
     """Bounds of the hot tier: `nbytes` for blocks and checkpoints together, `checkpoint_bytes` for
     checkpoints, and a number of Metal `buffers`. A prompt leaves a checkpoint at token
     `lattice_start`, and at each doubling of it that the prompt reaches."""
@@ -27,7 +27,7 @@ class Eviction:
     evicted; with `demotes`, `take_demoted` hands out what the cold tier may want of it."""
 
     def __init__(
-        self, index: BlockIndex, budget: Budget, stats: CacheReport, *, demotes: bool
+        self, index: BlockIndex, budget: HotBudget, stats: CacheReport, *, demotes: bool
     ) -> None:
         self._index = index
         self.budget = budget

@@ -5,7 +5,7 @@ from collections import OrderedDict
 from omlx_server.core.blocks.index import BlockIndex
 from omlx_server.core.blocks.keys import BlockKey, block_key
 from omlx_server.core.blocks.lookup import PrefixHandle
-from omlx_server.core.blocks.restore import Found
+from omlx_server.core.blocks.restore import PrefixMatch
 from omlx_server.core.request import Miss
 
 _BEGINNINGS = 4096
@@ -32,7 +32,7 @@ class Misses:
         kept = [item for item in self._roots.items() if root is not None and item[1] != root]
         self._roots = OrderedDict(kept)
 
-    def reason(self, handle: PrefixHandle, found: Found) -> Miss:
+    def reason(self, handle: PrefixHandle, found: PrefixMatch) -> Miss:
         """Why no more of the prompt is restored; Miss.NONE when all of it is."""
         depth = found.match.depth
         next_block = depth // self._index.block_size

@@ -14,23 +14,23 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import replace
 
-from omlx_server.core.blocks.block import Block, Held, PayloadId, Place, Size, Worth
+from omlx_server.core.blocks.block import Block, BlockPlace, Held, PayloadId, Size, Worth
 from omlx_server.core.blocks.cache_layout import CacheLayout
 from omlx_server.core.blocks.index import BlockIndex
 from omlx_server.core.blocks.keys import BlockKey, block_key, chain, root_key
 from omlx_server.core.blocks.lookup import BlocksInUse, Lookup, PrefixHandle
 from omlx_server.core.blocks.pins import Pin, PinnedBlocks, Pins, checkpoints_to_pin
-from omlx_server.core.blocks.record import Part, Record
-from omlx_server.core.blocks.restore import Found, find, to_go_on_from
+from omlx_server.core.blocks.record import Record, RecordKind
+from omlx_server.core.blocks.restore import PrefixMatch, find, to_go_on_from
 from omlx_server.core.cold.index import ColdIndex
 from omlx_server.core.cold.read_ahead import ReadAhead
-from omlx_server.core.cold.recall import Prompt, reach
+from omlx_server.core.cold.recall import RecallPrompt, reach
 from omlx_server.core.cold.waiting import comes_early
 from omlx_server.core.prefix_cache.checkpoints import checkpoint_branches, checkpoints_of
 from omlx_server.core.prefix_cache.cuts import Cutter
-from omlx_server.core.prefix_cache.eviction import Budget, Eviction
+from omlx_server.core.prefix_cache.eviction import Eviction, HotBudget
 from omlx_server.core.prefix_cache.misses import Misses
-from omlx_server.core.prefix_cache.report import CacheReport, Dropped, Probe
+from omlx_server.core.prefix_cache.report import CacheReport, Dropped, PromptReport
 from omlx_server.core.prefix_cache.uses import Uses
 from omlx_server.core.request import Miss
 
@@ -42,7 +42,7 @@ class PrefixCache:
         self,
         layout: CacheLayout,
         namespace: str,
-        budget: Budget,
+        budget: HotBudget,
         cold: ColdIndex | None = None,
         pins: Pins | None = None,
         pin_share: float = 0.5,
@@ -66,13 +66,13 @@ class PrefixCache:
         self.pinned = PinnedBlocks(self.index, self.pins, *most)
 
     @property
-    def budget(self) -> Budget:
+    def budget(self) -> HotBudget:
         """The bounds of the hot tier. Setting smaller ones evicts at once what is above them,
         unless it is leased or pinned; the bounds of pins stay those of the first budget."""
         return self.eviction.budget
 
     @budget.setter
-    def budget(self, budget: Budget) -> None:
+    def budget(self, budget: HotBudget) -> None:
         self.eviction.budget = budget
         self.eviction.shrink()
 
@@ -197,7 +197,7 @@ class PrefixCache:
     # -- what was computed ---------------------------------------------------------------
 
     def store_block(
-        self, place: Place, size: Size, users: Sequence[BlocksInUse] = ()
+        self, place: BlockPlace, size: Size, users: Sequence[BlocksInUse] = ()
     ) -> PayloadId | None:
         """Keep a block, which `users` have made and use. Returns what `BlockIndex.insert` does."""
         id = self.index.insert(place, size)
@@ -205,7 +205,7 @@ class PrefixCache:
             self.uses.extend(blocks, id)
         return self._kept(id)
 
-    def store_checkpoint(self, place: Place, size: Size, worth: Worth) -> PayloadId | None:
+    def store_checkpoint(self, place: BlockPlace, size: Size, worth: Worth) -> PayloadId | None:
         """Keep the checkpoint after a place. Returns what `BlockIndex.add_checkpoint` does."""
         return self._kept(self.index.add_checkpoint(place, size, worth))
 
@@ -276,16 +276,16 @@ class PrefixCache:
         for handle in self.read_ahead.waits.take_waiting(key):
             self.read_ahead.waits.failed(handle, key, reason)
 
-    def probe(self, tokens: tuple[int, ...], salt: bytes) -> Probe:
+    def probe(self, tokens: tuple[int, ...], salt: bytes) -> PromptReport:
         """What a request with these `tokens` would get from both tiers; it changes no tier."""
         root = self.root(salt)
         keys = chain(root, tokens[:-1], self.layout.block_size)
         handle = PrefixHandle(root, tokens[:-1], keys)
         found = self._find(handle)
-        prompt = Prompt.of(handle, found)
+        prompt = RecallPrompt.of(handle, found)
         records = self.read_ahead.recall(prompt, self.read_ahead.room).records
         reached = [(record, reach(prompt, record)) for record in records]
-        return Probe.of(tokens, found, reached)
+        return PromptReport.of(tokens, found, reached)
 
     def report(self) -> CacheReport:
         """A copy of the counters, with what is held now."""
@@ -353,8 +353,8 @@ class PrefixCache:
     # -- inside --------------------------------------------------------------------------
 
     def _insert(self, record: Record, size: Size) -> PayloadId | None:
-        place = Place(record.parent, record.start, record.tokens)
-        if record.part is Part.BLOCK:
+        place = BlockPlace(record.parent, record.start, record.tokens)
+        if record.part is RecordKind.BLOCK:
             return self.index.insert(place, size)
         return self.index.add_checkpoint(place, size, Worth(record.worth))
 
@@ -371,13 +371,13 @@ class PrefixCache:
             self.pinned.hold(self.record(held).key, held)
         return id
 
-    def _find(self, handle: PrefixHandle) -> Found:
+    def _find(self, handle: PrefixHandle) -> PrefixMatch:
         match = self.index.match(handle.root, handle.tokens)
         if not handle.reuses:
-            return Found(match, None)
+            return PrefixMatch(match, None)
         return find(match, self.layout, len(handle.tokens))
 
-    def _hold(self, handle: PrefixHandle, found: Found) -> None:
+    def _hold(self, handle: PrefixHandle, found: PrefixMatch) -> None:
         """Lease what the prompt will need, instead of what it held before."""
         needed: tuple[Held | None, ...] = (found.match.deepest(), found.checkpoint)
         wanted = [held for held in needed if held is not None]

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from omlx_server.core.blocks.block import Block, Held
-from omlx_server.core.blocks.record import Part, Record
-from omlx_server.core.blocks.restore import Found
+from omlx_server.core.blocks.record import Record, RecordKind
+from omlx_server.core.blocks.restore import PrefixMatch
 
 
 @dataclass(slots=True)
@@ -63,7 +63,7 @@ class Dropped:
 
 
 @dataclass(frozen=True, slots=True)
-class Probe:
+class PromptReport:
     """What both tiers have of one prompt. Positions are in tokens.
 
     `blocks` are (start, stop) of what is in memory, `cold` of what would be read from the cold
@@ -80,8 +80,8 @@ class Probe:
 
     @classmethod
     def of(
-        cls, tokens: Sequence[int], found: Found, recalled: Sequence[tuple[Record, int]]
-    ) -> "Probe":
+        cls, tokens: Sequence[int], found: PrefixMatch, recalled: Sequence[tuple[Record, int]]
+    ) -> "PromptReport":
         """The probe of what was `found` in memory and of the records that would be `recalled` from
         the cold tier, each with the position up to which the prompt has its tokens."""
         match = found.match
@@ -90,6 +90,6 @@ class Probe:
             cached=max([found.cached, *(stop for _, stop in recalled[-1:])]),
             known=match.depth,
             blocks=tuple((block.start, min(block.stop, match.depth)) for block in match.path),
-            cold=tuple((r.start, stop) for r, stop in recalled if r.part is Part.BLOCK),
+            cold=tuple((r.start, stop) for r, stop in recalled if r.part is RecordKind.BLOCK),
             checkpoints=tuple(sorted(match.checkpoints())),
         )

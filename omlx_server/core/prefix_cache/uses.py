@@ -9,7 +9,7 @@ from omlx_server.core.blocks.block import Block, PayloadId
 from omlx_server.core.blocks.cache_layout import CacheLayout
 from omlx_server.core.blocks.index import BlockIndex
 from omlx_server.core.blocks.lookup import BlocksInUse
-from omlx_server.core.blocks.restore import Found
+from omlx_server.core.blocks.restore import PrefixMatch
 from omlx_server.core.prefix_cache.eviction import Eviction
 
 
@@ -21,7 +21,7 @@ class Uses:
         self._layout = layout
         self._eviction = eviction
 
-    def begin(self, found: Found) -> BlocksInUse:
+    def begin(self, found: PrefixMatch) -> BlocksInUse:
         """The full blocks of a restore, used from now on by the caches that it leaves."""
         return self.share(BlocksInUse([*self._full(found, found.cached)]))
 
@@ -50,7 +50,7 @@ class Uses:
         if path:
             self._eviction.shrink()
 
-    def of(self, found: Found, tokens: int) -> tuple[int, int]:
+    def of(self, found: PrefixMatch, tokens: int) -> tuple[int, int]:
         """What a restore of at most `tokens` tokens would refer to: how many tokens, and how many
         bytes that nobody else uses."""
         path = self._full(found, tokens)
@@ -58,7 +58,7 @@ class Uses:
         used = len(path) * self._layout.block_size
         return used - self._copied(used), nbytes
 
-    def _full(self, found: Found, tokens: int) -> Sequence[Block]:
+    def _full(self, found: PrefixMatch, tokens: int) -> Sequence[Block]:
         """The full blocks among the first `tokens` tokens of what was found."""
         count = min(tokens, found.cached) // self._layout.block_size
         return found.match.blocks[:count] if self._layout.refers else ()

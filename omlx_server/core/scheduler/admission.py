@@ -9,13 +9,13 @@ from dataclasses import dataclass, replace
 
 from omlx_server.core.blocks.lookup import PrefixHandle
 from omlx_server.core.memory.guard import Caches, Cuts, MemoryGuard, Relief
-from omlx_server.core.memory.shape import Prefill as Forward
+from omlx_server.core.memory.shape import PrefillShape as Forward
 from omlx_server.core.memory.shape import StepShape
 from omlx_server.core.prefix_cache.prefix_cache import PrefixCache
 from omlx_server.core.request import Request
 from omlx_server.core.scheduler.grouping import Grouping
 from omlx_server.core.scheduler.limits import SMALLEST_CHUNK
-from omlx_server.core.scheduler.sequence import Prefill, Sequence
+from omlx_server.core.scheduler.sequence import PrefillState, Sequence
 from omlx_server.core.step import Chunk
 
 HEADROOM = 256
@@ -29,7 +29,7 @@ class AtWork:
     who stay are copied. The leases of `others` can be released where memory is short."""
 
     rows: Collection[Sequence]
-    active: Collection[Prefill]
+    active: Collection[PrefillState]
     others: Collection[PrefixHandle]
     ended: Collection[Sequence] = ()
 
@@ -114,11 +114,11 @@ class Admission:
         chunk = min(SMALLEST_CHUNK, tokens)
         return self._guard is None or self._guard.ever_fits(Caches((tokens,) * rows), chunk)
 
-    def lets_in(self, prefill: Prefill, work: AtWork, now: float) -> bool:
+    def lets_in(self, prefill: PrefillState, work: AtWork, now: float) -> bool:
         """Whether a prompt that waits can begin."""
         return self.has_room(prefill, work, now) and self.takes_first(prefill, work, now)
 
-    def has_room(self, prefill: Prefill, work: AtWork, now: float) -> bool:
+    def has_room(self, prefill: PrefillState, work: AtWork, now: float) -> bool:
         """Whether all who are at work can be finished beside a prompt that waits."""
         if self._guard is None:
             return True
@@ -127,7 +127,7 @@ class Admission:
         chunk = min(SMALLEST_CHUNK, prefill.target)
         return self._guard.can_reserve(self._finished(work, (*work.active, prefill)), chunk, now)
 
-    def takes_first(self, prefill: Prefill, work: AtWork, now: float) -> bool:
+    def takes_first(self, prefill: PrefillState, work: AtWork, now: float) -> bool:
         """Whether the first piece of a prompt that waits can be computed now."""
         if self._guard is None or self._is_alone(work):
             return True
@@ -164,7 +164,7 @@ class Admission:
             idle_bytes=nbytes,
         )
 
-    def _caches(self, work: AtWork, more: int, prefills: Iterable[Prefill]) -> Caches:
+    def _caches(self, work: AtWork, more: int, prefills: Iterable[PrefillState]) -> Caches:
         """The caches of rows that get so many more tokens each, and of prompts under way."""
         prefills = list(prefills)
         users = [row.blocks for row in work.rows] + [p.handle.blocks for p in prefills]
@@ -175,7 +175,7 @@ class Admission:
             self._cache.index.in_use,
         )
 
-    def _finished(self, work: AtWork, prefills: Iterable[Prefill]) -> Caches:
+    def _finished(self, work: AtWork, prefills: Iterable[PrefillState]) -> Caches:
         """The caches when these prompts are computed and have joined."""
         caches = self._caches(work, 1, ())
         rows, in_blocks, nbytes = list(caches.rows), caches.in_blocks, caches.block_bytes
@@ -186,7 +186,7 @@ class Admission:
             nbytes += more
         return Caches(tuple(rows), in_blocks=in_blocks, block_bytes=nbytes)
 
-    def _use(self, prefill: Prefill) -> tuple[int, int]:
+    def _use(self, prefill: PrefillState) -> tuple[int, int]:
         """How many tokens of a prompt are in blocks that its caches refer to, or will when it is
         let in; and how many bytes these have that nobody uses now."""
         if prefill.handle.waiting:

@@ -8,9 +8,9 @@ from enum import StrEnum
 from omlx_server.core.prefix_cache.prefix_cache import PrefixCache
 from omlx_server.core.request import RequestId
 from omlx_server.core.scheduler.admission import Admission, AtWork
-from omlx_server.core.scheduler.limits import Limits
+from omlx_server.core.scheduler.limits import SchedulerLimits
 from omlx_server.core.scheduler.queues import SequenceQueues
-from omlx_server.core.scheduler.sequence import Prefill, Sequence
+from omlx_server.core.scheduler.sequence import PrefillState, Sequence
 
 _GLANCED = 500
 
@@ -57,7 +57,11 @@ class Standings:
     which may evict blocks."""
 
     def __init__(
-        self, queues: SequenceQueues, cache: PrefixCache, admission: Admission, limits: Limits
+        self,
+        queues: SequenceQueues,
+        cache: PrefixCache,
+        admission: Admission,
+        limits: SchedulerLimits,
     ) -> None:
         self._queues = queues
         self._cache = cache
@@ -75,7 +79,7 @@ class Standings:
         return self._each(first, lambda prefill: self._before_admission(prefill) or Awaited.TURN)
 
     def _each(
-        self, waiting: Iterable[Prefill], awaited: Callable[[Prefill], Awaited]
+        self, waiting: Iterable[PrefillState], awaited: Callable[[PrefillState], Awaited]
     ) -> Iterator[Standing]:
         queues = self._queues
         for prefill in waiting:
@@ -90,7 +94,7 @@ class Standings:
             for row in rows.values():
                 yield _of_row(row, place)
 
-    def _before_admission(self, prefill: Prefill) -> Awaited | None:
+    def _before_admission(self, prefill: PrefillState) -> Awaited | None:
         """What a prompt waits for before admission is asked; None where nothing."""
         if prefill.handle.awaits_cold:
             return Awaited.COLD
@@ -100,7 +104,7 @@ class Standings:
             return Awaited.ROWS
         return None
 
-    def _awaited(self, prefill: Prefill, now: float) -> Awaited:
+    def _awaited(self, prefill: PrefillState, now: float) -> Awaited:
         before = self._before_admission(prefill)
         if before is not None:
             return before
@@ -111,7 +115,7 @@ class Standings:
         return Awaited.TURN if fits else Awaited.MEMORY
 
 
-def _of_prefill(prefill: Prefill, place: str, awaited: Awaited) -> Standing:
+def _of_prefill(prefill: PrefillState, place: str, awaited: Awaited) -> Standing:
     request = prefill.request
     return Standing(
         request.id,

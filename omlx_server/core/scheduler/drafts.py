@@ -8,13 +8,13 @@ from operator import attrgetter
 
 from omlx_server.core.blocks.cache_layout import CacheLayout
 from omlx_server.core.request import SampledRow
-from omlx_server.core.scheduler.limits import Limits
+from omlx_server.core.scheduler.limits import SchedulerLimits
 from omlx_server.core.scheduler.sequence import Sequence as Row
 from omlx_server.core.speculation.chance import Chance
 from omlx_server.core.speculation.depth import DEPTHS, Offer
 from omlx_server.core.speculation.methods import NOTHING, Method, methods_of
 from omlx_server.core.speculation.ngram import NgramLookup
-from omlx_server.core.speculation.speculation import DrafterRecord, Speculation
+from omlx_server.core.speculation.speculation import DraftController, DrafterRecord
 from omlx_server.core.speculation.verifies import Verifies
 from omlx_server.core.step import SequenceId
 
@@ -66,14 +66,16 @@ class DraftPlan:
 class Drafts:
     """Plans the drafts of all rows of a batch together, because the longest makes them all wait."""
 
-    def __init__(self, speculation: Speculation | None, layout: CacheLayout) -> None:
+    def __init__(self, speculation: DraftController | None, layout: CacheLayout) -> None:
         """Without `speculation` nothing is drafted. `learns`: there is a drafter, whose chance is
         learnt from rows that drafted nothing, too."""
         self._speculation = speculation
         self._layout = layout
         self.learns = speculation is not None and speculation.drafter is not None
 
-    def plan(self, rows: Sequence[Row], limits: Limits, fits: Callable[[int], bool]) -> DraftPlan:
+    def plan(
+        self, rows: Sequence[Row], limits: SchedulerLimits, fits: Callable[[int], bool]
+    ) -> DraftPlan:
         """The drafts of the next step. `fits` says whether the memory is enough for rows that are
         fed so many tokens more than one. Nothing while tokens of rows are in flight."""
         most = _most(rows, limits) if self._speculation is not None else 0
@@ -86,7 +88,9 @@ class Drafts:
             depth = max((less for less in DEPTHS if less < depth), default=0)
         return DraftPlan.of(rows, drafts, depth)
 
-    def will_follow(self, rows: Sequence[Row], limits: Limits, fits: Callable[[int], bool]) -> bool:
+    def will_follow(
+        self, rows: Sequence[Row], limits: SchedulerLimits, fits: Callable[[int], bool]
+    ) -> bool:
         """Whether there will probably be drafts once the tokens in flight are known, so that it is
         worth it to read these before the next step is planned. `fits` as in `plan`."""
         most = _most(rows, limits) if self._speculation is not None else 0
@@ -129,7 +133,7 @@ class Drafts:
         other = self._speculation.bet([draft.offer for draft in mixed], most, with_drafter=True)
         return (other.depth, mixed) if other.rate > bet.rate else (bet.depth, known)
 
-    def _known(self, row: Row, most: int, limits: Limits) -> Draft:
+    def _known(self, row: Row, most: int, limits: SchedulerLimits) -> Draft:
         """At most `most` tokens that are forced or looked up, and no end of the answer."""
         methods = _methods(row, limits)
         count = self._room(row, most) if methods else 0
@@ -146,13 +150,13 @@ class Drafts:
             tokens = tokens[: next(at for at, token in enumerate(tokens) if token in stops)]
         return Draft(Offer(_chances(row, tokens)), tokens)
 
-    def _all_asked(self, rows: Sequence[Row], most: int, limits: Limits) -> list[Draft]:
+    def _all_asked(self, rows: Sequence[Row], most: int, limits: SchedulerLimits) -> list[Draft]:
         """What each row may ask the drafter for; empty without one."""
         if self._speculation is None or self._speculation.drafter is None:
             return []
         return [self._asked(row, most, limits) for row in rows]
 
-    def _asked(self, row: Row, most: int, limits: Limits) -> Draft:
+    def _asked(self, row: Row, most: int, limits: SchedulerLimits) -> Draft:
         """As many tokens as the drafter may draft. None before the row's first token is computed:
         what recurrent layers would take back then is no state at all. Nor where there are images,
         which a drafter does not see."""
@@ -174,7 +178,7 @@ class Drafts:
         return min(most, room)
 
 
-def _most(rows: Sequence[Row], limits: Limits) -> int:
+def _most(rows: Sequence[Row], limits: SchedulerLimits) -> int:
     """How many tokens each of these rows may draft at most."""
     needed = Verifies.ALONE if len(rows) == 1 else Verifies.TOGETHER
     if not rows or needed not in limits.verify or limits.speculation == "off":
@@ -182,7 +186,7 @@ def _most(rows: Sequence[Row], limits: Limits) -> int:
     return min(DEPTHS[-1], limits.most_places // len(rows) - 1)
 
 
-def _methods(row: Row, limits: Limits) -> frozenset[Method]:
+def _methods(row: Row, limits: SchedulerLimits) -> frozenset[Method]:
     """How tokens may be drafted for a row."""
     constraint = row.request.constraint
     refuses = constraint is not None and not constraint.takes_drafts

@@ -11,7 +11,7 @@ SMALLEST_CHUNK = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class SchedulerLimits:
     """Bounds of the scheduler. Tokens count prompt tokens of one step over all sequences.
 
     At most `max_batch_size` rows are computed together, and `max_queue` requests wait.

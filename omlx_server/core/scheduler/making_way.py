@@ -10,11 +10,11 @@ from omlx_server.core.memory.guard import Relief
 from omlx_server.core.prefix_cache.prefix_cache import PrefixCache
 from omlx_server.core.request import Request
 from omlx_server.core.scheduler.admission import Admission, AtWork
-from omlx_server.core.scheduler.limits import Limits
+from omlx_server.core.scheduler.limits import SchedulerLimits
 from omlx_server.core.scheduler.order import PrefillOrder
 from omlx_server.core.scheduler.predictions import STAY_SECONDS, TURN_SECONDS
 from omlx_server.core.scheduler.queues import SequenceQueues
-from omlx_server.core.scheduler.sequence import Prefill, Sequence
+from omlx_server.core.scheduler.sequence import PrefillState, Sequence
 
 # So many device seconds an owner must be ahead where it has no more rows than the other one: else
 # they would pass them to and fro.
@@ -38,7 +38,7 @@ class MakingWay:
         self._order = prefill_order
         self._look_again = Interval(REPORT_SECONDS)
 
-    def make_way(self, limits: Limits, work: Callable[[], AtWork], now: float) -> None:
+    def make_way(self, limits: SchedulerLimits, work: Callable[[], AtWork], now: float) -> None:
         """If the next prompt finds no row or no memory: preempt those who are further ahead than
         its work is long, the furthest first, if it fits then. As many go as it needs at once: else
         the next prompt would take what they leave."""
@@ -52,7 +52,7 @@ class MakingWay:
         first = self._next(now)
         if first is None or self._fits(first, [], work(), limits, now):
             return
-        leaving = list[Sequence | Prefill]()
+        leaving = list[Sequence | PrefillState]()
         for one in self._who_may_go(first, now):
             leaving.append(one)
             if self._fits(first, leaving, work(), limits, now):
@@ -61,7 +61,7 @@ class MakingWay:
                 return
         self._order.found_no_room(first, REPORT_SECONDS)
 
-    def _next(self, now: float) -> Prefill | None:
+    def _next(self, now: float) -> PrefillState | None:
         """The waiting prompt that is next of those that could be let in."""
         queues = self._queues
         ordered = self._order.in_order((*queues.waiting, *queues.active), now)
@@ -70,10 +70,10 @@ class MakingWay:
 
     def _fits(
         self,
-        first: Prefill,
-        leaving: list[Sequence | Prefill],
+        first: PrefillState,
+        leaving: list[Sequence | PrefillState],
         work: AtWork,
-        limits: Limits,
+        limits: SchedulerLimits,
         now: float,
     ) -> bool:
         """Whether a waiting prompt has rows and memory when these have left."""
@@ -85,15 +85,18 @@ class MakingWay:
             return False
         return self._admission.has_room(first, replace(work, rows=rows, active=active), now)
 
-    def _who_may_go(self, first: Prefill, now: float) -> list[Sequence | Prefill]:
+    def _who_may_go(self, first: PrefillState, now: float) -> list[Sequence | PrefillState]:
         """Rows and prompts under way that may make way, in the order in which they do."""
-        at_work: list[Sequence | Prefill] = [*self._queues.running.values(), *self._queues.active]
+        at_work: list[Sequence | PrefillState] = [
+            *self._queues.running.values(),
+            *self._queues.active,
+        ]
         going = [one for one in at_work if self._may_go(one, first, now)]
         order, own = self._order, first.request
         going.sort(key=lambda x: (-x.request.priority, -order.lead(x.request, own), -order.due(x)))
         return going
 
-    def _may_go(self, one: Sequence | Prefill, first: Prefill, now: float) -> bool:
+    def _may_go(self, one: Sequence | PrefillState, first: PrefillState, now: float) -> bool:
         """Whether a row or a prompt under way may go for a prompt that waits. A row that has not
         decoded yet may not, else prompts would be computed again and again for nothing."""
         request, order = one.request, self._order
@@ -103,7 +106,7 @@ class MakingWay:
             return False
         if request.priority > first.request.priority or (first.is_urgent and _is_later(one, first)):
             return True
-        if isinstance(one, Prefill) and (one.is_urgent or not order.can_begin_anew(one, now)):
+        if isinstance(one, PrefillState) and (one.is_urgent or not order.can_begin_anew(one, now)):
             return False
         lead, lost = order.lead(request, first.request), self._lost(one)
         if not lead:
@@ -124,7 +127,7 @@ class MakingWay:
         held = Counter(row.request.owner_path[:depth] for row in rows)
         return held[request.owner_path[:depth]] > held[other.owner_path[:depth]]
 
-    def _lost(self, one: Sequence | Prefill) -> float:
+    def _lost(self, one: Sequence | PrefillState) -> float:
         """Seconds of work that is done again if this one makes way: none if its blocks stay."""
         cache = self._cache
         computed, used = (
@@ -137,13 +140,13 @@ class MakingWay:
             return 0.0
         return self._order.predictions.pace.seconds(0, computed)
 
-    def _send_back(self, leaving: list[Sequence | Prefill]) -> None:
+    def _send_back(self, leaving: list[Sequence | PrefillState]) -> None:
         for one in leaving:
             self._admission.note(Relief.PREEMPT)
             self._queues.preempt(one.id if isinstance(one, Sequence) else one.sequences[0].id)
 
 
-def _is_later(one: Sequence | Prefill, first: Prefill) -> bool:
+def _is_later(one: Sequence | PrefillState, first: PrefillState) -> bool:
     """Whether one at work has its next token already, or was told a later time than `first`."""
     if isinstance(one, Sequence) or one.told is None or first.told is None:
         return True

@@ -22,9 +22,9 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from omlx_server.core.request import Request
-from omlx_server.core.scheduler.limits import Limits
+from omlx_server.core.scheduler.limits import SchedulerLimits
 from omlx_server.core.scheduler.predictions import TURN_SECONDS, Predictions
-from omlx_server.core.scheduler.sequence import Prefill
+from omlx_server.core.scheduler.sequence import PrefillState
 from omlx_server.core.scheduler.sequence import Sequence as Row
 from omlx_server.core.step import Chunk
 from omlx_server.core.virtual_times import Owner, VirtualTimes
@@ -94,7 +94,7 @@ class PrefillOrder:
     """Puts prompts into order, tells them their longest waits, and charges each step's time to the
     owners that it served."""
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: SchedulerLimits) -> None:
         self._limits = limits
         self.predictions = Predictions(limits)
         self._decoding = TimeShare(limits.decode_share)
@@ -108,7 +108,7 @@ class PrefillOrder:
         self.is_empty = True
         """Whether no prompt was there when it last put any into order."""
 
-    def change(self, limits: Limits) -> None:
+    def change(self, limits: SchedulerLimits) -> None:
         """Use other `limits` from now on."""
         self._limits = self.predictions.limits = limits
         self._decoding.change(limits.decode_share)
@@ -132,7 +132,7 @@ class PrefillOrder:
         self._begun, self._reading = now, 0.0
 
     def planned(
-        self, rows: Sequence[Row], prompts: Sequence[Prefill], chunks: Sequence[Chunk] = ()
+        self, rows: Sequence[Row], prompts: Sequence[PrefillState], chunks: Sequence[Chunk] = ()
     ) -> None:
         """Note what the step does: the rows that it decodes, the prompts and their chunks."""
         firsts = [prefill.sequences[0] for prefill in prompts]
@@ -176,7 +176,7 @@ class PrefillOrder:
         for owner, part in parts.items():
             self._times.charge(owner, part)
 
-    def found_no_room(self, first: Prefill, seconds: float) -> None:
+    def found_no_room(self, first: PrefillState, seconds: float) -> None:
         """Note that the next prompt found no room for `seconds`: urgent ones need not wait."""
         if not first.is_urgent:
             self._urgency.others_had(seconds)
@@ -188,7 +188,7 @@ class PrefillOrder:
 
     # -- the order ---------------------------------------------------------------------------
 
-    def in_order(self, prefills: Collection[Prefill], now: float) -> list[Prefill]:
+    def in_order(self, prefills: Collection[PrefillState], now: float) -> list[PrefillState]:
         """`prefills`, all that wait or are being computed, in the order of their turns."""
         self.is_empty = not prefills
         if not self._limits.fair:
@@ -202,7 +202,7 @@ class PrefillOrder:
         in_turn = sorted(prefills, key=lambda p: (self.due(p), p.order))
         return sorted(in_turn, key=self._ranks(in_turn).__getitem__)
 
-    def _enter(self, prefill: Prefill, prefills: Collection[Prefill], now: float) -> None:
+    def _enter(self, prefill: PrefillState, prefills: Collection[PrefillState], now: float) -> None:
         """Note when a prompt came, in its owner's time, and tell it the longest wait."""
         first = prefill.sequences[0]
         if first.came is None:
@@ -212,20 +212,20 @@ class PrefillOrder:
         if prefill.told is None and self.predictions.are_known:
             prefill.tell(now + self.longest_wait(prefill.request, prefills))
 
-    def longest_wait(self, request: Request, prefills: Collection[Prefill]) -> float:
+    def longest_wait(self, request: Request, prefills: Collection[PrefillState]) -> float:
         """The longest wait that is told for the first token of a request, whose prompt is one of
         `prefills`. 0 where that is not known yet."""
         if not self.predictions.are_known:
             return 0.0
         return _TOLD * self.backlog(request, prefills) + _TOLD_MORE
 
-    def backlog(self, request: Request, prefills: Collection[Prefill]) -> float:
+    def backlog(self, request: Request, prefills: Collection[PrefillState]) -> float:
         """Seconds until all `prefills` of the class of `request` and of better ones have their
         first tokens."""
         before = (p for p in prefills if p.request.priority <= request.priority)
         return sum(map(self.predictions.first_token, before)) / self.predictions.part
 
-    def _find_urgent(self, prefills: Collection[Prefill], now: float) -> None:
+    def _find_urgent(self, prefills: Collection[PrefillState], now: float) -> None:
         """Mark the prompts that would miss their told time if they did not go first now, in the
         order of these times: those before them with them. They stay so."""
         told = [(p.request.priority, p.told, p) for p in prefills if p.told is not None]
@@ -240,10 +240,10 @@ class PrefillOrder:
         for priority, until, prefill in told:
             prefill.is_urgent |= until <= latest.get(priority, -math.inf)
 
-    def _ranks(self, prefills: Sequence[Prefill]) -> dict[Prefill, tuple[float, ...]]:
+    def _ranks(self, prefills: Sequence[PrefillState]) -> dict[PrefillState, tuple[float, ...]]:
         """The sort keys of prompts that are in the order of rule 5: the lowest goes first."""
         places = dict[tuple[int, Owner], tuple[float, float]]()
-        ranks = dict[Prefill, tuple[float, ...]]()
+        ranks = dict[PrefillState, tuple[float, ...]]()
         for prefill in prefills:
             priority, owner = prefill.request.priority, prefill.request.owner_path
             if (priority, owner) not in places:
@@ -255,7 +255,7 @@ class PrefillOrder:
                 ranks[prefill] = priority, 0 if self._urgency.is_owed else 2, prefill.told
         return ranks
 
-    def can_begin_anew(self, prefill: Prefill, now: float) -> bool:
+    def can_begin_anew(self, prefill: PrefillState, now: float) -> bool:
         """Whether a prompt under way that makes way can still be in time."""
         work = self.predictions.first_token(prefill, anew=True)
         return prefill.told is None or self._latest_start(work, prefill.told) > now
@@ -264,7 +264,7 @@ class PrefillOrder:
         """From when so many device seconds of work are urgent for who was told `until`."""
         return until - (_URGENT * work + _URGENT_MORE) / max(self.predictions.part, URGENT_PART)
 
-    def due(self, work: Prefill | Row) -> float:
+    def due(self, work: PrefillState | Row) -> float:
         """The place of a prompt or a row among others of its owner: the lowest goes first."""
         if isinstance(work, Row):
             return (work.came or 0.0) + _STRETCH * self.predictions.answer(work)

@@ -3,8 +3,8 @@
 import math
 from collections.abc import Sequence
 
-from omlx_server.core.scheduler.limits import Limits
-from omlx_server.core.scheduler.sequence import Prefill
+from omlx_server.core.scheduler.limits import SchedulerLimits
+from omlx_server.core.scheduler.sequence import PrefillState
 from omlx_server.core.scheduler.sequence import Sequence as Row
 from omlx_server.core.step import Chunk
 
@@ -24,7 +24,7 @@ _UNKNOWN_TOKEN, _UNKNOWN_ANSWER = 1e-3, 256
 _DEEPEST = 16.0
 
 
-class Pace:
+class PrefillPace:
     """Estimates the prefill time of prompts. A token takes longer the more tokens stand before it,
     since attention looks at all of them: its time is a linear function of its depth, fitted to the
     chunks of late."""
@@ -72,9 +72,9 @@ class Pace:
 class Predictions:
     """What prompts and answers will take of the device."""
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: SchedulerLimits) -> None:
         self.limits = limits
-        self.pace = Pace()
+        self.pace = PrefillPace()
         self.part = 1.0
         """Which part of the device this model has."""
         self._decode = self._row_token = _UNKNOWN_TOKEN
@@ -94,7 +94,7 @@ class Predictions:
         """Note the length of an answer that has ended."""
         self._answer += _NEWEST_ANSWER * (tokens - self._answer)
 
-    def first_token(self, prefill: Prefill, *, anew: bool = False) -> float:
+    def first_token(self, prefill: PrefillState, *, anew: bool = False) -> float:
         """Device seconds until the first token of a prompt that has all prefill time to itself,
         beside rows that decode once for each chunk, keep their share of the time, and stay for a
         moment before they make way. `anew`: it begins where it did before."""
@@ -111,15 +111,15 @@ class Predictions:
         reading = sum(self.pace.seconds(chunk.start, chunk.stop) for chunk in chunks)
         return reading + self._decode
 
-    def prompt(self, prefill: Prefill) -> float:
+    def prompt(self, prefill: PrefillState) -> float:
         """Device seconds that a prompt and its answers will still take."""
         return self._from(prefill.target - prefill.remaining, prefill)
 
-    def whole(self, prefill: Prefill) -> float:
+    def whole(self, prefill: PrefillState) -> float:
         """Device seconds that a prompt and its answers take from where they began."""
         return self._from(max(prefill.restored, prefill.expected), prefill)
 
-    def _from(self, start: int, prefill: Prefill) -> float:
+    def _from(self, start: int, prefill: PrefillState) -> float:
         reading = self.pace.seconds(start, prefill.target)
         return reading + sum(self.answer(sequence) for sequence in prefill.sequences)
 

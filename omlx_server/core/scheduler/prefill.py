@@ -15,10 +15,10 @@ from omlx_server.core.memory.guard import Relief
 from omlx_server.core.prefix_cache.prefix_cache import PrefixCache
 from omlx_server.core.request import Admitted
 from omlx_server.core.scheduler.admission import Admission, AtWork
-from omlx_server.core.scheduler.limits import SMALLEST_CHUNK, Limits
+from omlx_server.core.scheduler.limits import SMALLEST_CHUNK, SchedulerLimits
 from omlx_server.core.scheduler.order import PrefillOrder
 from omlx_server.core.scheduler.queues import SequenceQueues
-from omlx_server.core.scheduler.sequence import Prefill, Sequence
+from omlx_server.core.scheduler.sequence import PrefillState, Sequence
 from omlx_server.core.step import Chunk, Restore
 
 
@@ -30,7 +30,7 @@ class PrefillPlan:
     chunks: list[Chunk] = field(default_factory=list)
     restores: list[Restore] = field(default_factory=list)
     admitted: list[Admitted] = field(default_factory=list)
-    prompts: list[Prefill] = field(default_factory=list)
+    prompts: list[PrefillState] = field(default_factory=list)
     alone: bool = False
 
     def cost(self, least: int) -> int:
@@ -43,29 +43,29 @@ class _Refused:
     more, so for a long queue the guard is asked once. `first` was next and did not fit."""
 
     def __init__(self) -> None:
-        self.first: Prefill | None = None
+        self.first: PrefillState | None = None
         self._needs: list[tuple[int, int]] = []
 
-    def has_no_room(self, prefill: Prefill, now: float) -> None:
+    def has_no_room(self, prefill: PrefillState, now: float) -> None:
         """Note that a prompt that was next does not fit."""
         if self.first is None:
             self.first = prefill
             prefill.passed_since = now if prefill.passed_since is None else prefill.passed_since
 
-    def add(self, prefill: Prefill) -> None:
+    def add(self, prefill: PrefillState) -> None:
         self._needs.append((len(prefill.sequences), prefill.target))
 
-    def covers(self, prefill: Prefill) -> bool:
+    def covers(self, prefill: PrefillState) -> bool:
         rows, tokens = len(prefill.sequences), prefill.target
         return any(least <= rows and fewest <= tokens for least, fewest in self._needs)
 
 
-class Prefills:
+class PrefillPlanner:
     """Plans the prefills of each step, and moves prompts between the scheduler's queues."""
 
     def __init__(
         self,
-        limits: Limits,
+        limits: SchedulerLimits,
         cache: PrefixCache,
         queues: SequenceQueues,
         admission: Admission,
@@ -113,7 +113,7 @@ class Prefills:
             self._force_one(ordered, plan)
         return plan
 
-    def _may_begin(self, prefill: Prefill, refused: _Refused, now: float) -> bool:
+    def _may_begin(self, prefill: PrefillState, refused: _Refused, now: float) -> bool:
         """Whether a prompt may be let in, if there is room for it in the memory, or was."""
         if self._must_wait(prefill) or _continues(prefill, self._ended):
             if prefill.made_way:
@@ -133,7 +133,7 @@ class Prefills:
         prefill.expected = self._cache.hold(prefill.handle)
         return True
 
-    def _is_in_the_way(self, prefill: Prefill, first: Prefill, now: float) -> bool:
+    def _is_in_the_way(self, prefill: PrefillState, first: PrefillState, now: float) -> bool:
         """Whether `first`, which waits for room, would have none beside `prefill` and those that
         have passed it already."""
         if first.made_way or first.passed_since is None:
@@ -146,7 +146,7 @@ class Prefills:
             return True
         return not self._admission.has_room(first, AtWork(rows, active, []), now)
 
-    def _must_wait(self, prefill: Prefill) -> bool:
+    def _must_wait(self, prefill: PrefillState) -> bool:
         """Whether a prompt's next block is under way elsewhere. After such a wait more of it may be
         in the cache than it expected."""
         if not prefill.handle.waiting:
@@ -157,12 +157,12 @@ class Prefills:
         prefill.waited = waits
         return waits
 
-    def _next_length(self, prefill: Prefill, plan: PrefillPlan) -> int:
+    def _next_length(self, prefill: PrefillState, plan: PrefillPlan) -> int:
         """Tokens of a prompt's next chunk, as far as they can be known before its turn."""
         at = max(prefill.computed, prefill.expected)
         return prefill.next_stop(at, self.limits.grid_at(at, alone=plan.alone)) - at
 
-    def _lets_in(self, prefill: Prefill, refused: _Refused, now: float) -> bool:
+    def _lets_in(self, prefill: PrefillState, refused: _Refused, now: float) -> bool:
         """Whether the memory has room for a prompt that has its turn."""
         others = [waiting.handle for waiting in self._queues.waiting if waiting is not prefill]
         work = self._at_work(others)
@@ -176,7 +176,7 @@ class Prefills:
         refused.has_no_room(prefill, now)
         return False
 
-    def _go_on(self, prefill: Prefill, plan: PrefillPlan, now: float) -> bool:
+    def _go_on(self, prefill: PrefillState, plan: PrefillPlan, now: float) -> bool:
         """Plan a prompt's next chunk, if memory has room for it. False after a chunk that does not
         end its prompt, which must be the step's last."""
         new = prefill.handle.waiting
@@ -187,7 +187,7 @@ class Prefills:
             return True
         return self._take_chunk(prefill, stop or self._smallest_end(prefill), plan)
 
-    def _force_one(self, ordered: list[Prefill], plan: PrefillPlan) -> None:
+    def _force_one(self, ordered: list[PrefillState], plan: PrefillPlan) -> None:
         """When no prompt can go on, because each holds some memory: preempt all but the first,
         which goes on. Preempt it too where other models hold memory: it goes on when they have
         ended."""
@@ -203,7 +203,7 @@ class Prefills:
         self._cache.let_go(first.handle)
         self._take_chunk(first, self._smallest_end(first), plan)
 
-    def _chunk_end(self, prefill: Prefill, plan: PrefillPlan, now: float) -> int | None:
+    def _chunk_end(self, prefill: PrefillState, plan: PrefillPlan, now: float) -> int | None:
         """The token at which a prompt's next chunk ends, so that it fits into the memory; None
         where not even the smallest chunk fits."""
         start = prefill.computed
@@ -219,11 +219,11 @@ class Prefills:
             size //= 2
         return None
 
-    def _smallest_end(self, prefill: Prefill) -> int:
+    def _smallest_end(self, prefill: PrefillState) -> int:
         size = min(SMALLEST_CHUNK, self.limits.grid_at(prefill.computed))
         return prefill.next_stop(prefill.computed, size)
 
-    def _admit(self, prefill: Prefill, plan: PrefillPlan, now: float) -> None:
+    def _admit(self, prefill: PrefillState, plan: PrefillPlan, now: float) -> None:
         prefill.admitted = now
         lookup = self._cache.admit(prefill.handle)
         prefill.expected, prefill.computed, prefill.restored = 0, lookup.cached, lookup.cached
@@ -234,7 +234,7 @@ class Prefills:
             plan.admitted.append(admitted)
         self._queues.activate(prefill)
 
-    def _take_chunk(self, prefill: Prefill, stop: int, plan: PrefillPlan) -> bool:
+    def _take_chunk(self, prefill: PrefillState, stop: int, plan: PrefillPlan) -> bool:
         start = prefill.computed
         last = stop == prefill.target
         cuts = self._cache.cutter.of_chunk(prefill.handle, start, stop, prefill)
@@ -250,7 +250,7 @@ class Prefills:
         return AtWork(queues.running.values(), queues.active, others, self._ended)
 
 
-def _continues(prefill: Prefill, ended: list[Sequence]) -> bool:
+def _continues(prefill: PrefillState, ended: list[Sequence]) -> bool:
     """Whether a waiting prompt begins with the prompt of a row that leaves in this step: what is
     cut of that row can be used in the next step."""
     if not prefill.handle.waiting:

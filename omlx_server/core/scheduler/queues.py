@@ -14,7 +14,7 @@ from omlx_server.core.blocks.lookup import BlocksInUse, PrefixHandle
 from omlx_server.core.clients import may_wait
 from omlx_server.core.prefix_cache.prefix_cache import PrefixCache
 from omlx_server.core.request import Request, RequestId
-from omlx_server.core.scheduler.sequence import Prefill, Sequence
+from omlx_server.core.scheduler.sequence import PrefillState, Sequence
 from omlx_server.core.step import Chunk, RowCut, SequenceId
 
 
@@ -25,8 +25,8 @@ class SequenceQueues:
 
     def __init__(self, cache: PrefixCache) -> None:
         self._cache = cache
-        self.waiting: list[Prefill] = []
-        self.active: list[Prefill] = []
+        self.waiting: list[PrefillState] = []
+        self.active: list[PrefillState] = []
         self.running: dict[SequenceId, Sequence] = {}
         self.finishing: dict[SequenceId, Sequence] = {}
         self.preempted: dict[SequenceId, Sequence] = {}
@@ -77,7 +77,7 @@ class SequenceQueues:
     def rows_taken(self) -> int:
         return len(self.running) + sum(len(prefill.sequences) for prefill in self.active)
 
-    def has_rows_for(self, prefill: Prefill, most: int) -> bool:
+    def has_rows_for(self, prefill: PrefillState, most: int) -> bool:
         """Whether a waiting prompt gets rows if one client has `most` at most. One that is alone
         always does: if it needs more than that, it was queued when there were more."""
         taken = self.rows_taken
@@ -131,29 +131,29 @@ class SequenceQueues:
         for first in range(0, request.n, width):
             self.enqueue(sequences[first : first + width])
 
-    def enqueue(self, sequences: list[Sequence]) -> Prefill:
+    def enqueue(self, sequences: list[Sequence]) -> PrefillState:
         """Queue sequences that have the same context, as one prefill."""
         request = sequences[0].request
         tokens = sequences[0].context[:-1]
         at, owner = request.checkpoints_at, request.owner
         handle = self._cache.enter(tokens, request.block_salt, at, owner)
-        prefill = Prefill(sequences, self.queued, handle, expected=handle.known)
+        prefill = PrefillState(sequences, self.queued, handle, expected=handle.known)
         self.waiting.append(prefill)
         self.queued += 1
         return prefill
 
-    def take_apart(self, prefill: Prefill) -> list[Prefill]:
+    def take_apart(self, prefill: PrefillState) -> list[PrefillState]:
         """Queue each choice of a waiting prefill by itself instead. Returns the new prefills."""
         self.waiting.remove(prefill)
         self._cache.leave(prefill.handle)
         return [self.enqueue([sequence]) for sequence in prefill.sequences]
 
-    def activate(self, prefill: Prefill) -> None:
+    def activate(self, prefill: PrefillState) -> None:
         """Make a waiting prefill active: its turn has come."""
         self.waiting.remove(prefill)
         self.active.append(prefill)
 
-    def join(self, prefill: Prefill) -> None:
+    def join(self, prefill: PrefillState) -> None:
         """Make rows of a prefill's sequences, because its last chunk is planned. They decode from
         the next step on."""
         self.active.remove(prefill)
@@ -265,7 +265,7 @@ class SequenceQueues:
 
     # -- inside --------------------------------------------------------------------------
 
-    def _preempt_prefill(self, prefill: Prefill) -> None:
+    def _preempt_prefill(self, prefill: PrefillState) -> None:
         self.active.remove(prefill)
         self.drops.append(prefill.key)
         self._cache.leave(prefill.handle)

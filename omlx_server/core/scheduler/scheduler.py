@@ -23,14 +23,14 @@ from omlx_server.core.request import (
 from omlx_server.core.scheduler.admission import HEADROOM, Admission, AtWork
 from omlx_server.core.scheduler.awaited import Standings
 from omlx_server.core.scheduler.drafts import DraftPlan, Drafts
-from omlx_server.core.scheduler.limits import Limits, Load
+from omlx_server.core.scheduler.limits import Load, SchedulerLimits
 from omlx_server.core.scheduler.making_way import MakingWay
 from omlx_server.core.scheduler.order import SIZES, PrefillOrder
-from omlx_server.core.scheduler.prefill import Prefills
+from omlx_server.core.scheduler.prefill import PrefillPlanner
 from omlx_server.core.scheduler.queues import SequenceQueues
-from omlx_server.core.scheduler.sequence import Prefill, Sequence, source_of
+from omlx_server.core.scheduler.sequence import PrefillState, Sequence, source_of
 from omlx_server.core.scheduler.steadiness import AHEAD, Steadiness
-from omlx_server.core.speculation.speculation import Speculation
+from omlx_server.core.speculation.speculation import DraftController
 from omlx_server.core.step import Chunk, Cut, RowCut, SequenceId, Step, StepResult
 
 _LONGEST_RETRY = 600
@@ -43,10 +43,10 @@ class Scheduler:
 
     def __init__(
         self,
-        limits: Limits,
+        limits: SchedulerLimits,
         cache: PrefixCache,
         guard: MemoryGuard | None = None,
-        speculation: Speculation | None = None,
+        speculation: DraftController | None = None,
     ) -> None:
         self._limits = limits
         self._most_rows = limits.max_batch_size
@@ -55,11 +55,13 @@ class Scheduler:
         self.prefill_order = PrefillOrder(limits)
         self.queues = SequenceQueues(cache)
         self._steadiness = Steadiness(self.queues)
-        self._prefills = Prefills(limits, cache, self.queues, self.admission, self.prefill_order)
+        self._prefills = PrefillPlanner(
+            limits, cache, self.queues, self.admission, self.prefill_order
+        )
         self._drafts = Drafts(speculation, cache.layout)
         self._making_way = MakingWay(cache, self.queues, self.admission, self.prefill_order)
 
-    def change(self, limits: Limits) -> None:
+    def change(self, limits: SchedulerLimits) -> None:
         """Use other `limits` from now on. Sequences keep their rows and places in the queue. Raises
         ValueError for another chunk size: how a prompt is cut must not depend on when it came."""
         if self._limits.chunks != limits.chunks:
@@ -348,7 +350,7 @@ class Scheduler:
         self.queues.remove(sequence)
         return TokenEvent(*sequence.id, finish=why, error=message, rejected=rejected)
 
-    def _prompts(self) -> list[Prefill]:
+    def _prompts(self) -> list[PrefillState]:
         return [*self.queues.waiting, *self.queues.active]
 
     def _retry_after(self, request: Request) -> int:

@@ -10,7 +10,7 @@ Owned by the scheduler. Token counts of a sequence:
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from omlx_server.core.blocks.block import Place
+from omlx_server.core.blocks.block import BlockPlace
 from omlx_server.core.blocks.keys import NO_KEY, BlockKey, block_key
 from omlx_server.core.blocks.lookup import BlocksInUse, PrefixHandle
 from omlx_server.core.images import shift, uncut, within
@@ -83,7 +83,7 @@ class Sequence:
             self.fed -= self.drafted - row.accepted
             self.drafted = 0
 
-    def place(self, cut: Cut, size: int) -> Place:
+    def place(self, cut: Cut, size: int) -> BlockPlace:
         """Where the tokens of a cut stand, of blocks of `size` tokens. Raises ValueError when not
         all are read yet."""
         start = first_token(cut, size)
@@ -91,7 +91,7 @@ class Sequence:
             at, above = len(self.keys) * size, self.keys[-1] if self.keys else self.root
             self.keys.append(block_key(above, self._fed_tokens(at, at + size)))
         above = self.keys[start // size - 1] if start else self.root
-        return Place(above, start, self._fed_tokens(start, cut.stop))
+        return BlockPlace(above, start, self._fed_tokens(start, cut.stop))
 
     def _fed_tokens(self, start: int, stop: int) -> tuple[int, ...]:
         """The tokens [start, stop) that the caches hold, a stop token among them."""
@@ -123,7 +123,7 @@ class Sequence:
 
 
 @dataclass(slots=True, eq=False)
-class Prefill:
+class PrefillState:
     """Sequences with one common context that is computed once, then handed to each of them.
 
     `target` tokens are to be computed: the `context` but its last token. `computed` tokens are in
@@ -198,11 +198,11 @@ class Prefill:
             self.request.adapter,
         )
 
-    def place(self, cut: Cut, size: int) -> Place:
+    def place(self, cut: Cut, size: int) -> BlockPlace:
         """Where the tokens of a cut stand, of blocks of `size` tokens."""
         start, handle = first_token(cut, size), self.handle
         above = handle.keys[start // size - 1] if start else handle.root
-        return Place(above, start, self.context[start : cut.stop])
+        return BlockPlace(above, start, self.context[start : cut.stop])
 
     @property
     def users(self) -> list[BlocksInUse]:
@@ -214,7 +214,7 @@ class Prefill:
         return tuple(sequence.join() for sequence in self.sequences)
 
 
-TokenSource = Sequence | Prefill
+TokenSource = Sequence | PrefillState
 
 
 def first_token(cut: Cut, size: int) -> int:
@@ -224,5 +224,5 @@ def first_token(cut: Cut, size: int) -> int:
 
 def source_of(cut: Cut) -> TokenSource:
     """The sequence or the prefill whose tokens a cut covers."""
-    assert isinstance(cut.source, Sequence | Prefill)
+    assert isinstance(cut.source, Sequence | PrefillState)
     return cut.source

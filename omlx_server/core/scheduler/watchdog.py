@@ -28,7 +28,7 @@ class Excuse(Enum):
     """Other models or jobs hold the memory that is waited for, and are at work."""
 
 
-class Verdict(Enum):
+class StallVerdict(Enum):
     """What the engine has to do about a standstill."""
 
     WAIT = "wait"
@@ -75,24 +75,24 @@ class Watchdog:
         helped."""
         self._starts = 0
 
-    def look(self, now: float, excuse: Callable[[], Excuse]) -> Verdict:
+    def look(self, now: float, excuse: Callable[[], Excuse]) -> StallVerdict:
         """Note that requests wait and nothing moves: count the seconds, and say what to do.
         `excuse` is called only when the standstill has lasted as long as it may."""
         before, self._looked = self._looked, now
         apart = min(max(0.0, now - before), _MOST_APART) if before is not None else None
         self.stood = self.stood + apart if apart is not None else 0.0
         if self.stood < PATIENCE_SECONDS * 2**self._starts:
-            return Verdict.WAIT
+            return StallVerdict.WAIT
         why = excuse()
         if why is Excuse.OTHERS:
             self.pauses()
-            return Verdict.WAIT
+            return StallVerdict.WAIT
         if why is Excuse.READS and self.stood < LONGEST_READ_SECONDS:
-            return Verdict.WAIT
+            return StallVerdict.WAIT
         return self._decide()
 
-    def _decide(self) -> Verdict:
+    def _decide(self) -> StallVerdict:
         helps = self._starts == 0 or (self._moved_since and self._starts < _MOST_STARTS)
         self._starts = self._starts + 1 if helps else 0
         self._looked, self._moved_since = None, False
-        return Verdict.START_OVER if helps else Verdict.GIVE_UP
+        return StallVerdict.START_OVER if helps else StallVerdict.GIVE_UP

@@ -15,7 +15,7 @@ _FIRST = 1.5
 _MOST = 8.0
 
 
-class Account:
+class DraftBalance:
     """The balance, in the time of plain steps."""
 
     def __init__(self) -> None:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from omlx_server.core.speculation.account import Account
+from omlx_server.core.speculation.account import DraftBalance
 from omlx_server.core.speculation.chance import Chance
 from omlx_server.core.speculation.counts import DraftCounts
 from omlx_server.core.speculation.depth import Bet, Offer, StepCosts, best_depth
@@ -41,14 +41,14 @@ class DrafterRecord:
         return self.costs.seconds(rows, verifies=False)
 
 
-class Speculation:
+class DraftController:
     """The bets of one model: `costs` say what a wider step takes, the account what may be lost.
     `drafter`: what drafts beside the text and grammars, if anything does."""
 
     def __init__(self, costs: StepCosts, drafter: DrafterRecord | None = None) -> None:
         self._costs = costs
         self.drafter = drafter
-        self._account = Account()
+        self._account = DraftBalance()
         self.counts = DraftCounts()
 
     def bet(self, offers: Sequence[Offer], most: int, *, with_drafter: bool = False) -> Bet:

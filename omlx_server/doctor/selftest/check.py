@@ -22,7 +22,7 @@ class Check:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class SelftestPlan:
     """How much is tested. Lengths are in tokens.
 
     base       the prompt whose blocks later prompts hit
@@ -49,7 +49,7 @@ class Plan:
     seconds: float = 60.0
 
 
-QUICK = Plan(
+QUICK = SelftestPlan(
     base=400,
     hits=4,
     rows=4,

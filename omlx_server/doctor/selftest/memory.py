@@ -4,12 +4,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from omlx_server.compute.codecs.base import CannotFill
-from omlx_server.compute.planning.probe import Bench
+from omlx_server.compute.planning.probe import ForwardProbe
 from omlx_server.core.memory.estimate import FlatPlanner, Planner
 from omlx_server.core.memory.kv import GROWTH
-from omlx_server.core.memory.shape import Decode, Prefill
+from omlx_server.core.memory.shape import Decode, PrefillShape
 from omlx_server.doctor.finding import Finding, fail, in_words, ok, warn
-from omlx_server.doctor.selftest.check import REPORT, Beat, Check, Plan
+from omlx_server.doctor.selftest.check import REPORT, Beat, Check, SelftestPlan
 from omlx_server.doctor.selftest.subject import Subject
 from omlx_server.wiring.model_factory import limits
 
@@ -24,7 +24,7 @@ _NOTHING = 1 << 18
 class Line:
     """One forward: its bytes above the weights and the caches, as planned and as measured."""
 
-    forward: Prefill | Decode
+    forward: PrefillShape | Decode
     planned: int
     measured: int
 
@@ -40,7 +40,7 @@ class Line:
     def is_under(self) -> bool:
         """Whether too little was planned. The server plans every decode as if its buffers grew, so
         others are not asked."""
-        is_asked = isinstance(self.forward, Prefill) or self.grows
+        is_asked = isinstance(self.forward, PrefillShape) or self.grows
         return is_asked and self.ratio < UNDER and self.measured - self.planned > _NOTHING
 
     @property
@@ -59,7 +59,7 @@ class Line:
         return f"{doing} of {of}"
 
 
-def planned(subject: Subject, plan: Plan, beat: Beat) -> Check:
+def planned(subject: Subject, plan: SelftestPlan, beat: Beat) -> Check:
     """Check the forwards of the plan."""
     watch = subject.instance.watch
     assert watch is not None, "the factory watches every model"
@@ -79,11 +79,11 @@ def planned(subject: Subject, plan: Plan, beat: Beat) -> Check:
     return Check(_judged(lines, watch.planner), figures)
 
 
-def _forwards(subject: Subject, plan: Plan) -> list[Prefill | Decode]:
+def _forwards(subject: Subject, plan: SelftestPlan) -> list[PrefillShape | Decode]:
     chunk = limits(subject.settings, subject.located.names).prefill_chunk_tokens
     rows = min(plan.rows, subject.most_rows)
     contexts = sorted({subject.tokens(context) for context in plan.contexts})
-    prefills = [Prefill(1, chunk, context) for context in contexts]
+    prefills = [PrefillShape(1, chunk, context) for context in contexts]
     full = sorted({max(GROWTH, context // GROWTH * GROWTH) for context in contexts})
     # One token beyond, the buffers of a probe would grow.
     steady = [Decode(rows, context - GROWTH // 2) for context in full]
@@ -93,14 +93,14 @@ def _forwards(subject: Subject, plan: Plan) -> list[Prefill | Decode]:
 def _measured(
     subject: Subject,
     planner: Planner,
-    forwards: Sequence[Prefill | Decode],
+    forwards: Sequence[PrefillShape | Decode],
     beat: Beat,
 ) -> list[Line]:
-    bench = Bench(subject.loaded)
+    bench = ForwardProbe(subject.loaded)
     lines = []
     for number, forward in enumerate(forwards):
         beat(number, len(forwards))
-        if isinstance(forward, Prefill):
+        if isinstance(forward, PrefillShape):
             expected, peak = planner.prefill(forward), bench.prefill(forward)
         else:
             expected, peak = planner.decode(forward), bench.decode(forward)

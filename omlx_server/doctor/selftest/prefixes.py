@@ -8,8 +8,8 @@ from omlx_server.compute.payload import why_not_reused
 from omlx_server.core.cold.index import ColdReport
 from omlx_server.core.cold.recall import Rates
 from omlx_server.doctor.finding import Finding, fail, ok, warn
-from omlx_server.doctor.selftest.check import FEWEST_HITS, REPORT, Beat, Check, Plan
-from omlx_server.doctor.selftest.session import Answer, Question
+from omlx_server.doctor.selftest.check import FEWEST_HITS, REPORT, Beat, Check, SelftestPlan
+from omlx_server.doctor.selftest.session import GreedyAnswer, TestPrompt
 from omlx_server.doctor.selftest.subject import Subject
 from omlx_server.doctor.selftest.verdict import Tally
 
@@ -38,30 +38,30 @@ class Hits:
     tokens: int = 0
     misses: set[str] = field(default_factory=set)
 
-    def add(self, answer: Answer) -> None:
+    def add(self, answer: GreedyAnswer) -> None:
         self.count += answer.cached > 0
         self.tokens += answer.cached
         self.misses |= {answer.miss.value} if not answer.cached else set()
 
 
 @dataclass(frozen=True, slots=True)
-class Prompt:
+class PrefixCase:
     """A prompt that begins as the base prompt does, and its answer by a fresh prefill."""
 
     tokens: tuple[int, ...]
-    fresh: Answer
+    fresh: GreedyAnswer
 
 
 class Prefixes:
     """Asks for prompts that leave the base prompt at random places near ends of blocks. The base
     prompt's blocks have the salt `_warm`; a prompt of a salt that is new hits nothing."""
 
-    def __init__(self, subject: Subject, plan: Plan) -> None:
+    def __init__(self, subject: Subject, plan: SelftestPlan) -> None:
         self._subject = subject
         self._session = subject.session
         self._plan = plan
         self._warm = self._session.salt()
-        self._prompts: list[Prompt] = []
+        self._prompts: list[PrefixCase] = []
 
     def memory(self, beat: Beat) -> Check:
         """Check the hits of what is in memory."""
@@ -78,7 +78,7 @@ class Prefixes:
             beat(number, self._plan.hits)
             tokens = base if number == 0 else self._branch(told)
             salt = self._session.salt()
-            prompt = Prompt(tokens, self._ask(tokens, salt))
+            prompt = PrefixCase(tokens, self._ask(tokens, salt))
             instance.reset_cache(salt)
             self._prompts.append(prompt)
             self._check(prompt, hits)
@@ -109,13 +109,13 @@ class Prefixes:
         }
         return Check(_stored(hits, report), {**self._figures(hits), **figures})
 
-    def _check(self, prompt: Prompt, hits: Hits) -> None:
+    def _check(self, prompt: PrefixCase, hits: Hits) -> None:
         answer = self._ask(prompt.tokens, self._warm)
         hits.add(answer)
         self._subject.judge.count(hits.tally, prompt.tokens, prompt.fresh, answer)
 
-    def _ask(self, tokens: tuple[int, ...], salt: bytes) -> Answer:
-        return self._session.alone(Question(tokens, self._plan.answer, salt))
+    def _ask(self, tokens: tuple[int, ...], salt: bytes) -> GreedyAnswer:
+        return self._session.alone(TestPrompt(tokens, self._plan.answer, salt))
 
     def _branch(self, told: list[int]) -> tuple[int, ...]:
         """The beginning of the base prompt and its answer, up to the end of a block or a few tokens

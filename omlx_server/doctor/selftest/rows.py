@@ -1,8 +1,8 @@
 """Batched equals alone: rows that decode together answer as each does alone."""
 
 from omlx_server.doctor.finding import Finding, fail, ok
-from omlx_server.doctor.selftest.check import REPORT, Beat, Check, Plan
-from omlx_server.doctor.selftest.session import Question
+from omlx_server.doctor.selftest.check import REPORT, Beat, Check, SelftestPlan
+from omlx_server.doctor.selftest.session import TestPrompt
 from omlx_server.doctor.selftest.subject import Subject
 from omlx_server.doctor.selftest.verdict import Tally
 
@@ -10,7 +10,7 @@ _WHAT = "batch"
 _SHORTEST = 5
 
 
-def batched(subject: Subject, plan: Plan, beat: Beat) -> Check:
+def batched(subject: Subject, plan: SelftestPlan, beat: Beat) -> Check:
     """Check rows of different lengths, of which half come while the others decode."""
     rows = min(plan.rows, subject.most_rows)
     if rows < 2:
@@ -22,9 +22,9 @@ def batched(subject: Subject, plan: Plan, beat: Beat) -> Check:
     alone = []
     for number, prompt in enumerate(prompts):
         beat(number, rows + 1)
-        alone.append(session.alone(Question(prompt, plan.answer, session.salt())))
+        alone.append(session.alone(TestPrompt(prompt, plan.answer, session.salt())))
     beat(rows, rows + 1)
-    questions = [Question(prompt, plan.answer, session.salt()) for prompt in prompts]
+    questions = [TestPrompt(prompt, plan.answer, session.salt()) for prompt in prompts]
     together = session.ask(questions[: rows // 2], late=questions[rows // 2 :])
     tally = Tally()
     for prompt, expected, found in zip(prompts, alone, together, strict=True):

@@ -12,7 +12,7 @@ from omlx_server.core.crash import Crash, guarded
 from omlx_server.doctor import software
 from omlx_server.doctor.finding import Finding, fail, in_words, ok, warn
 from omlx_server.doctor.selftest import memory, speed
-from omlx_server.doctor.selftest.check import REPORT, Beat, Check, Plan
+from omlx_server.doctor.selftest.check import REPORT, Beat, Check, SelftestPlan
 from omlx_server.doctor.selftest.prefixes import Prefixes
 from omlx_server.doctor.selftest.rows import batched
 from omlx_server.doctor.selftest.subject import Subject
@@ -26,7 +26,7 @@ _LEAST_GFLOPS = 6.0
 _SPEEDS = ("chunks", "1 stream", "8 streams")
 
 
-def checks(subject: Subject, plan: Plan, progress: Progress) -> Iterator[Check]:
+def checks(subject: Subject, plan: SelftestPlan, progress: Progress) -> Iterator[Check]:
     """All checks of a loaded model, one after the other."""
     yield software_check()
     yield blas_check(software_device())

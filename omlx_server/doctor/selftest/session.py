@@ -26,7 +26,7 @@ _ANSWERS = (FinishReason.STOP, FinishReason.LENGTH)
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class TestPrompt:
     """A prompt, and the number of tokens that its answer shall have. Prompts of different `salt`
     share no cached prefix. Tokens are drafted as the settings say, or not at all."""
 
@@ -37,7 +37,7 @@ class Question:
 
 
 @dataclass(slots=True)
-class Answer:
+class GreedyAnswer:
     """The greedy answer to a question. `times` are time.perf_counter() seconds at which its tokens
     came, `begun` when it was asked. The first `cached` tokens of the prompt came from the prefix
     cache. `problem` is why there is no whole answer, or empty."""
@@ -57,14 +57,16 @@ class Session:
         self.instance = instance
         self._loop = StepLoop(instance, self._take)
         self._numbers = count()
-        self._answers: dict[RequestId, Answer] = {}
+        self._answers: dict[RequestId, GreedyAnswer] = {}
         self._heard = 0.0
 
     def salt(self) -> bytes:
         """A salt that no question had before."""
         return f"self-test {next(self._numbers)}".encode()
 
-    def ask(self, questions: Sequence[Question], late: Sequence[Question] = ()) -> list[Answer]:
+    def ask(
+        self, questions: Sequence[TestPrompt], late: Sequence[TestPrompt] = ()
+    ) -> list[GreedyAnswer]:
         """The answers to all questions, in their order. They are computed together; those that are
         `late` come when all others have begun to answer, and their answers are the last ones.
 
@@ -82,7 +84,7 @@ class Session:
             self._turn()
         return [self._answers.pop(id) for id in ids]
 
-    def alone(self, question: Question) -> Answer:
+    def alone(self, question: TestPrompt) -> GreedyAnswer:
         """The answer to one question."""
         return self.ask([question])[0]
 
@@ -114,9 +116,9 @@ class Session:
                 hint="is something else using the machine? --quick asks for less",
             )
 
-    def _admit(self, question: Question) -> RequestId:
+    def _admit(self, question: TestPrompt) -> RequestId:
         id = RequestId(f"self-test-{next(self._numbers)}")
-        self._answers[id] = Answer(time.perf_counter())
+        self._answers[id] = GreedyAnswer(time.perf_counter())
         sampling = SamplingParams(max_tokens=question.length, temperature=0)
         self._loop.admit(
             Request(

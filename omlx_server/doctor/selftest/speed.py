@@ -1,10 +1,10 @@
 """How fast prompts are prefilled, and how fast answers are decoded beside MLX's bare loop."""
 
 from omlx_server.compute.bare import decode_rate, rate_since_all_began
-from omlx_server.core.scheduler.limits import Limits
+from omlx_server.core.scheduler.limits import SchedulerLimits
 from omlx_server.doctor.finding import ok, warn
-from omlx_server.doctor.selftest.check import REPORT, Beat, Check, Plan
-from omlx_server.doctor.selftest.session import Question
+from omlx_server.doctor.selftest.check import REPORT, Beat, Check, SelftestPlan
+from omlx_server.doctor.selftest.session import TestPrompt
 from omlx_server.doctor.selftest.subject import Subject
 from omlx_server.wiring.model_factory import limits
 
@@ -13,7 +13,7 @@ _LEAST_SHARE = 0.8
 _PROMPT = 64
 
 
-def chunks(subject: Subject, plan: Plan, beat: Beat) -> Check:
+def chunks(subject: Subject, plan: SelftestPlan, beat: Beat) -> Check:
     """How large the chunks of a prompt are, and how long one takes: so long other answers wait at a
     time."""
     found = limits(subject.settings, subject.located.names)
@@ -24,7 +24,7 @@ def chunks(subject: Subject, plan: Plan, beat: Beat) -> Check:
         beat(number, 2)
         # The last token of a prompt is computed with the first one of the answer.
         prompt = subject.prompts.tokens(count * size + 1)
-        answer = subject.session.alone(Question(prompt, 1, subject.session.salt()))
+        answer = subject.session.alone(TestPrompt(prompt, 1, subject.session.salt()))
         seconds += [at - answer.begun for at in answer.times[:1]]
     if not seconds:
         return Check(warn("chunks", "no prompt of several chunks was answered", REPORT))
@@ -41,7 +41,7 @@ def chunks(subject: Subject, plan: Plan, beat: Beat) -> Check:
     return Check(ok("chunks", says), figures)
 
 
-def _chunks_of(found: Limits, tokens: int) -> int:
+def _chunks_of(found: SchedulerLimits, tokens: int) -> int:
     position = count = 0
     while position < tokens:
         position, count = position + found.grid_at(position), count + 1
@@ -52,7 +52,7 @@ def _seconds(value: float) -> str:
     return f"{value:.1f} s" if value >= 1 else f"{1000 * value:.0f} ms"
 
 
-def decoding(subject: Subject, plan: Plan, streams: int, beat: Beat) -> Check:
+def decoding(subject: Subject, plan: SelftestPlan, streams: int, beat: Beat) -> Check:
     """Output tokens per second of so many answers together, with the server's engine and with
     mlx-lm's loop on the same weights, by turns: the best of all rounds."""
     streams = min(streams, subject.most_rows)
@@ -84,7 +84,7 @@ def decoding(subject: Subject, plan: Plan, streams: int, beat: Beat) -> Check:
 def _rate(subject: Subject, prompts: list[tuple[int, ...]], length: int) -> float:
     """Without drafts, as the bare loop has none. 0 where not every prompt was answered."""
     session = subject.session
-    questions = [Question(prompt, length, session.salt(), drafts=False) for prompt in prompts]
+    questions = [TestPrompt(prompt, length, session.salt(), drafts=False) for prompt in prompts]
     answers = session.ask(questions)
     if any(len(answer.times) < 2 for answer in answers):
         return 0.0

@@ -6,10 +6,10 @@ from enum import StrEnum
 
 from omlx_server.compute.bare import gap_after
 from omlx_server.compute.model.loader import LoadedModel
-from omlx_server.doctor.selftest.session import Answer
+from omlx_server.doctor.selftest.session import GreedyAnswer
 
 
-class Verdict(StrEnum):
+class SelftestVerdict(StrEnum):
     SAME = "same"
     TIE = "tie"
     WRONG = "wrong"
@@ -42,27 +42,29 @@ class Judge:
 
     def verdict(
         self, prompt: Sequence[int], expected: Sequence[int], found: Sequence[int]
-    ) -> Verdict:
+    ) -> SelftestVerdict:
         """A tie is where the answers begin to differ by two tokens that a forward of the model
         alone finds as likely as each other, so far as numbers of its precision can tell. What
         follows a tie is not compared."""
         if expected == found:
-            return Verdict.SAME
+            return SelftestVerdict.SAME
         pairs = zip(expected, found, strict=False)
         at = next((i for i, (a, b) in enumerate(pairs) if a != b), None)
         if at is None:
-            return Verdict.WRONG  # one of them is shorter
+            return SelftestVerdict.WRONG  # one of them is shorter
         before = [*prompt, *expected[:at]]
         gap = gap_after(self._loaded, before, expected[at], found[at])
-        return Verdict.TIE if gap.is_tie else Verdict.WRONG
+        return SelftestVerdict.TIE if gap.is_tie else SelftestVerdict.WRONG
 
-    def count(self, tally: Tally, prompt: Sequence[int], expected: Answer, found: Answer) -> None:
+    def count(
+        self, tally: Tally, prompt: Sequence[int], expected: GreedyAnswer, found: GreedyAnswer
+    ) -> None:
         """Add the verdict on an answer to the tally."""
         tally.problem = tally.problem or expected.problem or found.problem
         match self.verdict(prompt, expected.tokens, found.tokens):
-            case Verdict.SAME:
+            case SelftestVerdict.SAME:
                 tally.same += 1
-            case Verdict.TIE:
+            case SelftestVerdict.TIE:
                 tally.ties += 1
-            case Verdict.WRONG:
+            case SelftestVerdict.WRONG:
                 tally.wrong += 1

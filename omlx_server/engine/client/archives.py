@@ -17,13 +17,13 @@ from omlx_server.compute.payload_bytes import pack, unpack
 from omlx_server.core.adapters import Adapter
 from omlx_server.core.blocks.keys import BlockKey, root_key
 from omlx_server.core.blocks.lookup import PrefixHandle
-from omlx_server.core.blocks.record import Packed, Part, Record
+from omlx_server.core.blocks.record import PackedArrays, Record, RecordKind
 from omlx_server.engine.client.model_client import GeneratorClient
 from omlx_server.engine.model_instance import ModelInstance
 from omlx_server.errors import BadRequest, NotCached
 from omlx_server.store.archives.archive import (
-    About,
-    Member,
+    ArchiveMember,
+    ArchiveOrigin,
     Rerooting,
     archive_parts,
     read_archive,
@@ -117,11 +117,11 @@ class PrefixArchives:
         for first in range(0, len(blocks), _BLOCKS_AT_A_TIME):
             adopt = partial(_adopt_all, blocks=blocks[first : first + _BLOCKS_AT_A_TIME])
             added += await self._engine.ask(adopt)
-        checkpoints = sum(record.part is Part.CHECKPOINT for record, _ in blocks)
+        checkpoints = sum(record.part is RecordKind.CHECKPOINT for record, _ in blocks)
         tokens = max(record.stop for record, _ in blocks)
         return Imported(tokens, len(blocks) - checkpoints, checkpoints, added)
 
-    async def _here(self, adapter: Adapter | None) -> tuple[str, About]:
+    async def _here(self, adapter: Adapter | None) -> tuple[str, ArchiveOrigin]:
         """The engine's own name for the model's namespace, and what its archives are about, with
         this adapter."""
         own, layout, parted = await self._engine.ask(
@@ -140,23 +140,25 @@ class PrefixArchives:
         if adapter is not None:
             fingerprint, model = f"{fingerprint}+{adapter.digest.hex()}", f"{model}:{adapter.name}"
         name = f"{fingerprint}|{own.partition('|')[2]}"
-        return own, About(name, model, layout.block_size, int(time.time()))
+        return own, ArchiveOrigin(name, model, layout.block_size, int(time.time()))
 
 
-def _cached(packed: Sequence[tuple[Record, Packed]], *, needs_checkpoint: bool) -> int:
+def _cached(packed: Sequence[tuple[Record, PackedArrays]], *, needs_checkpoint: bool) -> int:
     """How many tokens of the prompt need not be computed with these blocks."""
     useful = (
-        record for record, _ in packed if record.part is Part.CHECKPOINT or not needs_checkpoint
+        record
+        for record, _ in packed
+        if record.part is RecordKind.CHECKPOINT or not needs_checkpoint
     )
     return max((record.stop for record in useful), default=0)
 
 
-def _parts(about: About, packed: Sequence[tuple[Record, Packed]]) -> Iterator[Buffer]:
-    members = [Member.of(replace(r, namespace=about.namespace), p) for r, p in packed]
+def _parts(about: ArchiveOrigin, packed: Sequence[tuple[Record, PackedArrays]]) -> Iterator[Buffer]:
+    members = [ArchiveMember.of(replace(r, namespace=about.namespace), p) for r, p in packed]
     return archive_parts(about, members)
 
 
-def _read(data: bytes) -> tuple[About, list[tuple[Record, Packed]]]:
+def _read(data: bytes) -> tuple[ArchiveOrigin, list[tuple[Record, PackedArrays]]]:
     try:
         archive = read_archive(BytesIO(data), max_bytes=len(data))
         return archive.manifest.about, list(archive)
@@ -165,26 +167,28 @@ def _read(data: bytes) -> tuple[About, list[tuple[Record, Packed]]]:
 
 
 def _rerooted(
-    found: Sequence[tuple[Record, Packed]], old: BlockKey, new: BlockKey, namespace: str
-) -> list[tuple[Record, Packed]]:
+    found: Sequence[tuple[Record, PackedArrays]], old: BlockKey, new: BlockKey, namespace: str
+) -> list[tuple[Record, PackedArrays]]:
     """The blocks and checkpoints of an archive, with keys that begin with the root `new`."""
     rerooting = Rerooting(old, new)
     return [(replace(rerooting.moved(r), namespace=namespace), packed) for r, packed in found]
 
 
-def packed_blocks(instance: ModelInstance, handle: PrefixHandle) -> list[tuple[Record, Packed]]:
+def packed_blocks(
+    instance: ModelInstance, handle: PrefixHandle
+) -> list[tuple[Record, PackedArrays]]:
     """The records and bytes of what is in memory of a prompt: copies, where blocks refer to a run
     or are used in part."""
     packed = []
     for id, record in instance.cache.path(handle):
         payload = instance.tiers.hot[id]
-        if record.part is Part.BLOCK:
+        if record.part is RecordKind.BLOCK:
             payload = payload.first(len(record.tokens))
         packed.append((record, pack(payload)))
     return packed
 
 
-def _adopt(instance: ModelInstance, record: Record, packed: Packed) -> bool:
+def _adopt(instance: ModelInstance, record: Record, packed: PackedArrays) -> bool:
     """Keep a block or a checkpoint that was not computed here. False when it is known already, or
     what it follows is not here. Raises ValueError for arrays that make no sense."""
     payload = unpack(packed)
@@ -196,7 +200,7 @@ def _adopt(instance: ModelInstance, record: Record, packed: Packed) -> bool:
     return id is not None
 
 
-def _adopt_all(instance: ModelInstance, *, blocks: Sequence[tuple[Record, Packed]]) -> int:
+def _adopt_all(instance: ModelInstance, *, blocks: Sequence[tuple[Record, PackedArrays]]) -> int:
     """Keep these blocks and checkpoints. Returns how many of them are new."""
     try:
         return sum(_adopt(instance, record, packed) for record, packed in blocks)

@@ -7,8 +7,8 @@ from functools import partial
 from typing import Generic, TypeVar
 
 from omlx_server.compute.embed.batch import Numbers, Work, gathered
-from omlx_server.compute.embed.embedder import Embedder, Limits
-from omlx_server.core.encoded import Encoded
+from omlx_server.compute.embed.embedder import Embedder, InputLimits
+from omlx_server.core.encoded import TokenizedText
 from omlx_server.engine.client.model_client import ModelClient
 from omlx_server.engine.memory.account import MemoryShare
 from omlx_server.engine.memory.reservations import JobRoom
@@ -35,19 +35,21 @@ class EncoderModel(Generic[M]):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Embeddings:
+class EmbeddingClient:
     """Makes vectors of texts with one encoder. Lives on the event
     loop's thread."""
 
     client: ModelClient[EncoderModel[Embedder]]
-    limits: Limits
+    limits: InputLimits
 
     @classmethod
-    async def of(cls, client: ModelClient[EncoderModel[Embedder]]) -> "Embeddings":
+    async def of(cls, client: ModelClient[EncoderModel[Embedder]]) -> "EmbeddingClient":
         """The embeddings of a loaded model. Raises Unavailable if it is not loaded."""
         return cls(client, await client.ask(lambda resident: resident.model.limits))
 
-    async def embed(self, inputs: Sequence[Encoded], dimensions: int | None = None) -> Numbers:
+    async def embed(
+        self, inputs: Sequence[TokenizedText], dimensions: int | None = None
+    ) -> Numbers:
         """The vectors as float32 [n, D], in the order of the inputs. Cancelling ends the work
         within a slice.
 
@@ -72,10 +74,10 @@ class Scores(Generic[R]):
     """
 
     client: ModelClient[R]
-    judge: Callable[[R, Sequence[Encoded]], Work]
+    judge: Callable[[R, Sequence[TokenizedText]], Work]
     max_tokens: int
 
-    async def score(self, inputs: Sequence[Encoded]) -> list[float]:
+    async def score(self, inputs: Sequence[TokenizedText]) -> list[float]:
         """The scores, between 0 and 1, in the order of the inputs. Equal inputs are encoded once,
         so that they have equal scores: those of different batches may differ in the last bit.
         Raises as Embeddings.embed."""
@@ -83,5 +85,5 @@ class Scores(Generic[R]):
         numbers = await self.client.work(
             lambda model: gathered(lambda: self.judge(model, different), len(different))
         )
-        scores: dict[Encoded, float] = dict(zip(different, numbers.tolist(), strict=True))
+        scores: dict[TokenizedText, float] = dict(zip(different, numbers.tolist(), strict=True))
         return [scores[one] for one in inputs]

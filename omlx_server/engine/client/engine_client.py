@@ -17,10 +17,10 @@ from omlx_server.core.memory.ledger import MemoryReport
 from omlx_server.core.request import FinishReason, RequestId, TokenEvent
 from omlx_server.core.work import Work
 from omlx_server.engine.client.mailbox import Mailbox
-from omlx_server.engine.memory.account import Account
+from omlx_server.engine.memory.account import MemoryAccount
 from omlx_server.engine.messages import (
-    Call,
     Counted,
+    EngineCall,
     Failed,
     Inbound,
     LoadModel,
@@ -52,7 +52,7 @@ class AsyncEngine:
     def __init__(
         self,
         on_failure: Callable[[str], None],
-        account: Account | None = None,
+        account: MemoryAccount | None = None,
         closing: Callable[[float], None] = lambda seconds: None,
         cold: Callable[[], ColdReport | None] = lambda: None,
     ) -> None:
@@ -129,7 +129,7 @@ class AsyncEngine:
     async def call(self, act: Callable[[], A]) -> A:
         """Run something small on the thread, between two steps, that concerns all models. Raises
         what `act` raises."""
-        return cast(A, await self.answered(lambda answer: Call(act, answer)))
+        return cast(A, await self.answered(lambda answer: EngineCall(act, answer)))
 
     async def ask(self, id: ModelId, question: Callable[[Any], A]) -> A:
         """Run something small on the thread, between two steps, that concerns one model. Raises

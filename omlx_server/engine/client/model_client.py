@@ -18,7 +18,7 @@ from omlx_server.engine import adapter_jobs, image_jobs
 from omlx_server.engine.client.adapter_loads import AdapterLoads
 from omlx_server.engine.client.engine_client import AsyncEngine
 from omlx_server.engine.client.generation import Generation
-from omlx_server.engine.messages import Call, ModelId, Removable, State, Status, Submit
+from omlx_server.engine.messages import EngineCall, EngineState, ModelId, Removable, Status, Submit
 from omlx_server.engine.model_instance import ModelInstance
 from omlx_server.engine.scoring import scored
 from omlx_server.errors import NoMemory, NotNow, Unavailable
@@ -42,7 +42,7 @@ class ModelClient(Generic[M]):
     make_way: Callable[[], Awaitable[bool]] = _nobody_leaves
     weight_bytes: int = field(default=0, init=False)
     _id: ModelId | None = field(default=None, init=False)
-    _state: State = field(default=State.STARTING, init=False)
+    _state: EngineState = field(default=EngineState.STARTING, init=False)
     _problem: str = field(default="the model is still being loaded", init=False)
 
     # -- its life ------------------------------------------------------------------------
@@ -54,15 +54,15 @@ class ModelClient(Generic[M]):
             self._id = await self.engine.load(work, self._failed, name)
         finally:
             if self._id is None:
-                self._state, self._problem = State.FAILED, str(sys.exception())
-        self._state, self._problem = State.READY, ""
+                self._state, self._problem = EngineState.FAILED, str(sys.exception())
+        self._state, self._problem = EngineState.READY, ""
         self.weight_bytes = await self.ask(lambda model: model.weight_bytes)
 
     async def unload(self, seconds: float = 0.0) -> None:
         """Unload the model and give its memory back. Its blocks are written to the cold tier
         before, for at most `seconds`."""
         id, self._id = self._id, None
-        self._state, self._problem = State.STOPPED, "the model was unloaded"
+        self._state, self._problem = EngineState.STOPPED, "the model was unloaded"
         if id is not None:
             await self.engine.unload(id, seconds)
 
@@ -70,12 +70,12 @@ class ModelClient(Generic[M]):
     def status(self) -> Status:
         """What the model is doing; of one that does not generate, only its state."""
         known = None if self._id is None else self.engine.status(self._id)
-        if known is not None and self._state is State.READY:
+        if known is not None and self._state is EngineState.READY:
             return known
         return Status(self._state, Occupied(0, 0, 0), time.monotonic(), self._problem)
 
     def _failed(self, problem: str) -> None:
-        self._state, self._problem = State.FAILED, problem
+        self._state, self._problem = EngineState.FAILED, problem
         self.on_failure(problem)
 
     # -- questions and jobs --------------------------------------------------------------
@@ -107,7 +107,7 @@ class ModelClient(Generic[M]):
                     raise
 
     def _ready(self) -> ModelId:
-        if self._id is None or self._state is not State.READY:
+        if self._id is None or self._state is not EngineState.READY:
             raise Unavailable(self._problem)
         return self._id
 
@@ -178,7 +178,7 @@ class GeneratorClient(ModelClient[ModelInstance]):
             yield
         finally:
             with suppress(Unavailable):  # the thread has ended
-                self.engine.put(Call(held.close, Future()))
+                self.engine.put(EngineCall(held.close, Future()))
 
     async def _submit(self, request: Request) -> Generation:
         id = self._ready()
@@ -224,7 +224,7 @@ class GeneratorClient(ModelClient[ModelInstance]):
             yield
         finally:
             with suppress(Unavailable):  # the thread has ended
-                self.engine.put(Call(held.close, Future()))
+                self.engine.put(EngineCall(held.close, Future()))
 
     async def compute_image(self, image: ImageSpan, pixels: Floats) -> None:
         """Compute and keep the features of an image, in slices between steps, once memory is set
@@ -243,4 +243,4 @@ class GeneratorClient(ModelClient[ModelInstance]):
             yield
         finally:
             with suppress(Unavailable):  # the thread has ended, and its account with it
-                self.engine.put(Call(aside.release, Future()))
+                self.engine.put(EngineCall(aside.release, Future()))

@@ -17,7 +17,7 @@ from omlx_server.compute.model.loader import LoadedModel
 from omlx_server.compute.payload import BlockCodec, Payload
 from omlx_server.compute.payload_bytes import pack, unpack
 from omlx_server.compute.planning.filled import one_token
-from omlx_server.compute.planning.probe import Bench
+from omlx_server.compute.planning.probe import ForwardProbe
 from omlx_server.compute.planning.step_costs import forward_of, seconds_of
 from omlx_server.compute.runner import ModelRunner
 from omlx_server.compute.score import launch_slice
@@ -62,7 +62,7 @@ class Follower:
         self._reading: dict[BlockKey, list[int]] = {}
         self._came: dict[int, Payload] = {}
         self._verifying: Launched | None = None
-        self._bench: Bench | None = None
+        self._bench: ForwardProbe | None = None
         self._scoring: dict[int, Caches] = {}
         self._polled = 0.0
 
@@ -72,7 +72,7 @@ class Follower:
         if time.monotonic() - self._polled > _POLL_SECONDS:
             self.poll()  # amid commands too: reads that take too long are found by that alone
         match command:
-            case commands.Launch(step):
+            case commands.LaunchStep(step):
                 self._launch(self.runner.execute(step))
             case commands.Accept(right, newest):
                 self._accept(right, newest)
@@ -82,7 +82,7 @@ class Follower:
                 self._score(number, tokens)
             case commands.OneToken():
                 one_token(self._loaded.model)
-            case commands.Probe():
+            case commands.ProbeForward():
                 self._probe(command)
             case commands.Width(tokens):
                 seconds_of(forward_of(self._loaded.target), tokens)
@@ -91,7 +91,7 @@ class Follower:
 
     def _do_with_payloads(self, command: Command) -> None:
         match command:
-            case commands.Kept():
+            case commands.CutIds():
                 self._keep(command)
             case commands.Drop(ids):
                 for id in ids:
@@ -100,9 +100,9 @@ class Follower:
                 self.runner.runs.tidy(wholly=wholly or self.runner.idle)
             case commands.Reset(blocks):
                 self._reset(blocks=blocks)
-            case commands.Write(id, record):
+            case commands.WritePayload(id, record):
                 self._write(id, record)
-            case commands.Read():
+            case commands.ReadPayload():
                 self._read(command)
             case commands.Promote(number, id):
                 self._promote(number, id)
@@ -156,7 +156,7 @@ class Follower:
         for payload in made:
             self._cuts[payload.cut.number] = payload
 
-    def _keep(self, kept: commands.Kept) -> None:
+    def _keep(self, kept: commands.CutIds) -> None:
         made = self._cuts.pop(kept.number, None)
         block, checkpoint = (made.block, made.checkpoint) if made else (None, None)
         for id, payload in ((kept.block, block), (kept.checkpoint, checkpoint)):
@@ -184,9 +184,9 @@ class Follower:
         if self._cold is not None and not payload.is_lost:
             self._cold.write(self._own(record), partial(pack, payload), payload.nbytes)
 
-    def _read(self, read: commands.Read) -> None:
+    def _read(self, read: commands.ReadPayload) -> None:
         if self._cold is None:
-            self._answer(commands.Found(read.number, "gone"))
+            self._answer(commands.PayloadRead(read.number, "gone"))
             return
         self._reading.setdefault(read.record.key, []).append(read.number)
         self._cold.read(self._own(read.record), read.patience)
@@ -202,10 +202,10 @@ class Follower:
                 payload = self._payload(self._cold, event)
                 for number in self._reading.pop(event.record.key, ()):
                     if isinstance(payload, str):
-                        self._answer(commands.Found(number, payload))
+                        self._answer(commands.PayloadRead(number, payload))
                     else:
                         self._came[number] = payload
-                        self._answer(commands.Found(number))
+                        self._answer(commands.PayloadRead(number))
 
     def _payload(self, cold: ColdTier, recalled: Recalled) -> Payload | str:
         """What a read gave, or the reason why there is nothing."""
@@ -242,8 +242,8 @@ class Follower:
         caches = self._scoring.setdefault(number, new_caches(model))
         launch_slice(model, caches, tokens)
 
-    def _probe(self, probe: commands.Probe) -> None:
+    def _probe(self, probe: commands.ProbeForward) -> None:
         if probe.kind == "new" or self._bench is None:
-            self._bench = Bench(self._loaded)
+            self._bench = ForwardProbe(self._loaded)
         else:
             self._bench.run(probe)

@@ -9,7 +9,7 @@ from queue import Empty, SimpleQueue
 from omlx_server.core.blocks.block import PayloadId
 from omlx_server.core.blocks.keys import BlockKey
 from omlx_server.core.blocks.record import Record
-from omlx_server.core.cluster.commands import Command, Found, Promote, Read
+from omlx_server.core.cluster.commands import Command, PayloadRead, Promote, ReadPayload
 from omlx_server.core.crash import Crash
 from omlx_server.store.cold import PASSING
 from omlx_server.store.worker import Recalled
@@ -39,14 +39,14 @@ class Followers:
         self._numbers = count()
         self._newest: dict[BlockKey, int] = {}
         self._readings: dict[int, _Reading] = {}
-        self._heard: SimpleQueue[Found] = SimpleQueue()
+        self._heard: SimpleQueue[PayloadRead] = SimpleQueue()
         self.wake: Callable[[], None] = lambda: None
         """Called when a rank has answered."""
         self.step_failed: Callable[[str], str] = lambda problem: problem
         """Notes that a step of rank 0 has failed with this problem; returns why the group is
         lost."""
 
-    def heard(self, found: Found) -> None:
+    def heard(self, found: PayloadRead) -> None:
         """Take an answer of a rank. Any thread."""
         self._heard.put(found)
         self.wake()
@@ -65,7 +65,7 @@ class Followers:
         number = next(self._numbers)
         self._newest[record.key] = number
         self._readings[number] = _Reading(1 + self._size)
-        self.tell(Read(number, record, patience))
+        self.tell(ReadPayload(number, record, patience))
 
     def came(self, recalled: Recalled) -> None:
         """Note what rank 0 has read itself."""

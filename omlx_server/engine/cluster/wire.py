@@ -10,7 +10,7 @@ import msgspec
 
 from omlx_server.core.cluster import commands, handshake
 
-_MESSAGES = (*get_args(commands.Command), commands.Found, *get_args(handshake.Message))
+_MESSAGES = (*get_args(commands.Command), commands.PayloadRead, *get_args(handshake.Message))
 _KNOWN = {each.__name__.encode(): each for each in _MESSAGES}
 _encode = msgspec.msgpack.Encoder().encode
 

@@ -9,12 +9,12 @@ from itertools import count
 from typing import Protocol
 
 from omlx_server.core.memory.ledger import Ledger
-from omlx_server.core.prefix_cache.eviction import Budget
+from omlx_server.core.prefix_cache.eviction import HotBudget
 from omlx_server.core.prefix_cache.prefix_cache import PrefixCache
 from omlx_server.core.work import Work
 from omlx_server.engine.memory.image_features import KeptFeatures
 
-BudgetOf = Callable[[int], Budget]
+BudgetOf = Callable[[int], HotBudget]
 """Gives the hot tier's budget for so many bytes of weights of all models together."""
 
 
@@ -45,7 +45,7 @@ class Waiting:
     yields: bool = False
 
 
-class Account:
+class MemoryAccount:
     """`limit` bytes for all models, of which `queue` bytes are kept for what goes to the cold tier.
     The weights of a model count as soon as its load begins.
 
@@ -189,14 +189,14 @@ class MemoryShare:
     `pending` are bytes of the other models and of all jobs, as a step is planned. `used` is when a
     step was planned last, by the account's clock."""
 
-    def __init__(self, account: Account, weights: int) -> None:
+    def __init__(self, account: MemoryAccount, weights: int) -> None:
         self.account = account
         self.weights = weights
         self.holder: MemoryHolder | None = None
         self.is_loading = True
-        self.budget = Budget(0, 0)
+        self.budget = HotBudget(0, 0)
         self.used = 0
-        self._budget_of: BudgetOf = lambda weights: Budget(0, 0)
+        self._budget_of: BudgetOf = lambda weights: HotBudget(0, 0)
         self.live = self.reserved = self.pending = 0
 
     def weigh(self, weights: int) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from omlx_server.compute.adapters.adapters import Adapters
+from omlx_server.compute.adapters.adapters import AdapterStore
 from omlx_server.core.adapters import Adapter
 from omlx_server.core.memory.ledger import in_words
 from omlx_server.core.scheduler.queues import SequenceQueues
@@ -26,7 +26,7 @@ class LoadedAdapters:
     """The adapters of a model: `weights` are those in memory, which `limits` bounds. `queues` gives
     the queues of its scheduler: an adapter is in use as long as a sequence in them has it."""
 
-    def __init__(self, weights: Adapters, queues: Callable[[], SequenceQueues]) -> None:
+    def __init__(self, weights: AdapterStore, queues: Callable[[], SequenceQueues]) -> None:
         self.weights = weights
         self.limits = AdapterLimits()
         self._queues = queues
@@ -55,7 +55,7 @@ class LoadedAdapters:
 
     def check(self, adapter: Adapter) -> None:
         """Raises AdapterUnusable if an adapter alone takes more than all together may."""
-        nbytes = Adapters().nbytes_with(adapter)
+        nbytes = AdapterStore().nbytes_with(adapter)
         if nbytes > self.limits.nbytes:
             raise AdapterUnusable(
                 f"the adapter '{adapter.name}' takes {in_words(nbytes)} of memory as float32, and "

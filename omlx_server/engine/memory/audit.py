@@ -12,7 +12,7 @@ from omlx_server.compute.hardware import device
 from omlx_server.core.interval import Interval
 from omlx_server.core.memory.guard import MemoryGuard, Relief
 from omlx_server.core.memory.ledger import DRIFT, MemoryReport
-from omlx_server.engine.memory.account import Account
+from omlx_server.engine.memory.account import MemoryAccount
 from omlx_server.engine.messages import Counted
 
 _log = logging.getLogger(__name__)
@@ -23,7 +23,7 @@ class Audit:
     """Compares the account with the bytes that MLX reports. `drift` is the last difference, as a
     share of what is held (`Ledger.drift`)."""
 
-    def __init__(self, account: Account) -> None:
+    def __init__(self, account: MemoryAccount) -> None:
         self.account = account
         self.drift = 0.0
         self._check_again = Interval(_CHECK_SECONDS)

@@ -32,7 +32,7 @@ class Phase(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class ModelRequest:
     """What the pool has to know of a model before it is loaded: `nbytes` of weights, and for how
     many seconds (`ttl`) it stays unused; 0 for any time."""
 
@@ -59,13 +59,13 @@ class Lease(Generic[M]):
             release()
 
 
-class Entry(Generic[M]):
+class PoolEntry(Generic[M]):
     """One model that was asked for at least once. The event `released` is set whenever a user has
     released it, or one that waited waits no more. `used` is its last use, by time.monotonic().
     `keep_seconds`: how long the last client that said so wants it kept unused, infinity for any
     time; None where none did since it was loaded."""
 
-    def __init__(self, wanted: Wanted, released: asyncio.Event) -> None:
+    def __init__(self, wanted: ModelRequest, released: asyncio.Event) -> None:
         self.wanted = wanted
         self.pinned: bool | None = None  # by ModelPool.pin; None: as `wanted` says
         self.phase = Phase.ABSENT

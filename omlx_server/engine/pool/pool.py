@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, Generic, Protocol, TypeVar
 
-from omlx_server.engine.pool.entry import RETRY_SECONDS, Entry, Lease, Phase, Wanted
+from omlx_server.engine.pool.entry import RETRY_SECONDS, Lease, ModelRequest, Phase, PoolEntry
 from omlx_server.engine.pool.residency import Resident, Rules, expired, longest_unused, plan
 from omlx_server.errors import Conflict, NoRoom, Unavailable
 
@@ -47,7 +47,7 @@ class ModelPool(Generic[M]):
     rules: Callable[[], Rules]
     patience: float = _PATIENCE_SECONDS
     live: Callable[[M], int] = lambda model: 0
-    _entries: dict[str, Entry[M]] = field(default_factory=dict, init=False)
+    _entries: dict[str, PoolEntry[M]] = field(default_factory=dict, init=False)
     _turn: asyncio.Lock = field(default_factory=asyncio.Lock, init=False)
     _released: asyncio.Event = field(default_factory=asyncio.Event, init=False)
     _tasks: set[asyncio.Task[None]] = field(default_factory=set, init=False)
@@ -55,7 +55,7 @@ class ModelPool(Generic[M]):
 
     # -- what is there -------------------------------------------------------------------
 
-    def entry(self, key: str) -> Entry[M] | None:
+    def entry(self, key: str) -> PoolEntry[M] | None:
         return self._entries.get(key)
 
     def loaded(self) -> list[M]:
@@ -71,7 +71,7 @@ class ModelPool(Generic[M]):
             if entry.model is not None:
                 entry.model = changed(entry.model)
 
-    def wants(self, wanted: Wanted) -> None:
+    def wants(self, wanted: ModelRequest) -> None:
         """Replace what is known of a model that was asked for before, since settings may have
         changed. Any other one is ignored."""
         if wanted.key in self._entries:
@@ -79,7 +79,7 @@ class ModelPool(Generic[M]):
 
     # -- what is asked -------------------------------------------------------------------
 
-    async def acquire(self, wanted: Wanted) -> Lease[M]:
+    async def acquire(self, wanted: ModelRequest) -> Lease[M]:
         """A lease of the model, which is loaded first if need be. It stays until the lease is
         released.
 
@@ -91,11 +91,11 @@ class ModelPool(Generic[M]):
         """
         return await self._acquire(wanted, self.patience)
 
-    async def load(self, wanted: Wanted) -> None:
+    async def load(self, wanted: ModelRequest) -> None:
         """Load the model if need be, however long that takes. Raises as `acquire`."""
         (await self._acquire(wanted, None)).release()
 
-    async def _acquire(self, wanted: Wanted, patience: float | None) -> Lease[M]:
+    async def _acquire(self, wanted: ModelRequest, patience: float | None) -> Lease[M]:
         if self._closed:
             raise _GOING_DOWN
         entry = self._entry(wanted)
@@ -127,7 +127,7 @@ class ModelPool(Generic[M]):
             entry.phase = Phase.UNLOADING
             self._spawn(self._give_up(entry))
 
-    async def _give_up(self, entry: Entry[M]) -> None:
+    async def _give_up(self, entry: PoolEntry[M]) -> None:
         async with self._turn:
             if entry.broken:
                 await self._unload(entry)
@@ -154,7 +154,7 @@ class ModelPool(Generic[M]):
             retry_after=RETRY_SECONDS,
         )
 
-    def pin(self, wanted: Wanted, pinned: bool) -> None:
+    def pin(self, wanted: ModelRequest, pinned: bool) -> None:
         """Pin a model, so that the pool never unloads it for room or by its ttl; or unpin it."""
         self._entry(wanted).pinned = pinned
 
@@ -179,7 +179,7 @@ class ModelPool(Generic[M]):
 
     # -- coming --------------------------------------------------------------------------
 
-    def _bring(self, entry: Entry[M]) -> None:
+    def _bring(self, entry: PoolEntry[M]) -> None:
         if entry.coming is None and not self._closed:
             entry.coming = self._spawn(self._come(entry))
             entry.coming.add_done_callback(lambda task: self._came(entry, task))
@@ -190,7 +190,7 @@ class ModelPool(Generic[M]):
         task.add_done_callback(self._tasks.discard)
         return task
 
-    async def _come(self, entry: Entry[M]) -> None:
+    async def _come(self, entry: PoolEntry[M]) -> None:
         async with self._turn:
             if entry.broken or entry.going:
                 await self._unload(entry)
@@ -200,7 +200,7 @@ class ModelPool(Generic[M]):
                 await self._make_room(entry)
                 await self._load(entry)
 
-    def _came(self, entry: Entry[M], task: asyncio.Task[None]) -> None:
+    def _came(self, entry: PoolEntry[M], task: asyncio.Task[None]) -> None:
         entry.coming, entry.sent_away = None, False
         error = _GOING_DOWN if task.cancelled() else task.exception()
         if error is not None:
@@ -208,7 +208,7 @@ class ModelPool(Generic[M]):
         elif entry.waiters:
             self._bring(entry)  # it was not wanted any more, and then it was again
 
-    async def _load(self, entry: Entry[M]) -> None:
+    async def _load(self, entry: PoolEntry[M]) -> None:
         entry.phase, entry.problem = Phase.LOADING, ""
         begun = time.monotonic()
         with _failing(entry):
@@ -218,7 +218,7 @@ class ModelPool(Generic[M]):
         entry.loads += 1
         entry.let_in()
 
-    async def _make_room(self, entry: Entry[M]) -> None:
+    async def _make_room(self, entry: PoolEntry[M]) -> None:
         """Unload other models until this one fits. Raises NoRoom, or Unavailable when those in use
         stay in use."""
         wanted = entry.wanted
@@ -244,7 +244,7 @@ class ModelPool(Generic[M]):
 
     async def _drained(
         self,
-        entries: Sequence[Entry[M]],
+        entries: Sequence[PoolEntry[M]],
         seconds: float,
         is_wanted: Callable[[], bool] = lambda: True,
     ) -> bool:
@@ -265,7 +265,7 @@ class ModelPool(Generic[M]):
                     _reopen(entries)
         return drained
 
-    async def _unload(self, entry: Entry[M]) -> None:
+    async def _unload(self, entry: PoolEntry[M]) -> None:
         """Unload a model to the end, even if this is cancelled. One that is gone is ignored."""
         if entry.model is None:
             return
@@ -274,7 +274,7 @@ class ModelPool(Generic[M]):
             entry.going = self._spawn(self._take_apart(entry))
         await asyncio.shield(entry.going)
 
-    async def _take_apart(self, entry: Entry[M]) -> None:
+    async def _take_apart(self, entry: PoolEntry[M]) -> None:
         assert entry.model is not None
         entry.phase, entry.broken = Phase.UNLOADING, False
         try:
@@ -302,8 +302,8 @@ class ModelPool(Generic[M]):
 
     # -- inside --------------------------------------------------------------------------
 
-    def _entry(self, wanted: Wanted) -> Entry[M]:
-        return self._entries.setdefault(wanted.key, Entry(wanted, self._released))
+    def _entry(self, wanted: ModelRequest) -> PoolEntry[M]:
+        return self._entries.setdefault(wanted.key, PoolEntry(wanted, self._released))
 
     def _others(self, key: str) -> list[Resident]:
         """The loaded models that could leave for the one with this `key`, in use or not."""
@@ -315,7 +315,7 @@ class ModelPool(Generic[M]):
 
 
 @contextmanager
-def _failing(entry: Entry[Any]) -> Iterator[None]:
+def _failing(entry: PoolEntry[Any]) -> Iterator[None]:
     """Note an error of the block as what prevents a load."""
     try:
         yield
@@ -324,6 +324,6 @@ def _failing(entry: Entry[Any]) -> Iterator[None]:
         raise
 
 
-def _reopen(entries: Sequence[Entry[Any]]) -> None:
+def _reopen(entries: Sequence[PoolEntry[Any]]) -> None:
     for entry in entries:
         entry.reopen()

@@ -37,7 +37,7 @@ class Rules:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class ResidencyPlan:
     """The keys of the models that have to leave, as soon as nobody uses them. `never` says why even
     that would not be enough; else it is empty."""
 
@@ -45,17 +45,17 @@ class Plan:
     never: str = ""
 
 
-def plan(residents: Sequence[Resident], nbytes: int, rules: Rules) -> Plan:
+def plan(residents: Sequence[Resident], nbytes: int, rules: Rules) -> ResidencyPlan:
     """Which models leave so that one with `nbytes` bytes of weights fits: first those that nobody
     uses, the longest unused before others, then those in use; pinned ones never."""
     stay = [r for r in residents if r.pinned]
     if not _fits([replace(r, live=0) for r in stay], nbytes, rules):
-        return Plan(never=_why(stay, nbytes, rules))
+        return ResidencyPlan(never=_why(stay, nbytes, rules))
     movable = sorted((r for r in residents if not r.pinned), key=lambda r: (r.users > 0, r.used))
     going = list[Resident]()
     while movable and not _fits([*stay, *movable], nbytes, rules):
         going.append(movable.pop(0))
-    return Plan(tuple(r.key for r in going))
+    return ResidencyPlan(tuple(r.key for r in going))
 
 
 def longest_unused(residents: Sequence[Resident]) -> Resident | None:

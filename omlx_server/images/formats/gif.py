@@ -2,7 +2,14 @@
 
 import struct
 
-from omlx_server.images.formats.header import Bounds, Header, Kind, broken, check_size, cut_off
+from omlx_server.images.formats.header import (
+    ImageBounds,
+    ImageFormat,
+    ImageHeader,
+    broken,
+    check_size,
+    cut_off,
+)
 
 SIGNATURES = (b"GIF87a", b"GIF89a")
 _EXTENSION, _FRAME, _TRAILER = 0x21, 0x2C, 0x3B
@@ -13,10 +20,10 @@ _MOST_PIXELS_OF_A_BYTE = 4 * 4096
 _PILLOW_BYTES = 8
 
 
-def read(data: bytes, bounds: Bounds) -> Header:
+def read(data: bytes, bounds: ImageBounds) -> ImageHeader:
     """Raises BadRequest."""
     if len(data) < 13:
-        raise cut_off(Kind.GIF)
+        raise cut_off(ImageFormat.GIF)
     width, height, flags = struct.unpack_from("<HHB", data, 6)
     at = 13 + _palette_size(flags)
     kept = [data[:at]]
@@ -26,22 +33,26 @@ def read(data: bytes, bounds: Bounds) -> Header:
         if block == bytes([_FRAME]):
             break
         if block != bytes([_EXTENSION]):
-            raise cut_off(Kind.GIF) if not block else broken(Kind.GIF, "it has no frame")
+            raise (
+                cut_off(ImageFormat.GIF)
+                if not block
+                else broken(ImageFormat.GIF, "it has no frame")
+            )
         at = _blocks_end(data, at + 2)
         if data[start + 1 : start + 2] == bytes([_TRANSPARENCY]):
             kept[1:] = [data[start:at]]  # only the last one counts
     if at + 11 > len(data):
-        raise cut_off(Kind.GIF)
+        raise cut_off(ImageFormat.GIF)
     left, top, across, down, flags = struct.unpack_from("<HHHHB", data, at + 1)
-    check_size(Kind.GIF, across, down, bounds)
+    check_size(ImageFormat.GIF, across, down, bounds)
     width, height = max(width, left + across), max(height, top + down)
-    check_size(Kind.GIF, width, height, bounds)
+    check_size(ImageFormat.GIF, width, height, bounds)
     codes = at + 10 + _palette_size(flags) + 1
     end = _blocks_end(data, codes)
     if across * down > (end - codes) * _MOST_PIXELS_OF_A_BYTE:
-        raise cut_off(Kind.GIF)
+        raise cut_off(ImageFormat.GIF)
     kept += [data[start:end], bytes([_TRAILER])]
-    return Header(Kind.GIF, width, height, b"".join(kept), _PILLOW_BYTES)
+    return ImageHeader(ImageFormat.GIF, width, height, b"".join(kept), _PILLOW_BYTES)
 
 
 def _palette_size(flags: int) -> int:
@@ -52,9 +63,9 @@ def _blocks_end(data: bytes, at: int) -> int:
     """Where a row of blocks ends, each with its length before it and an empty one at the end."""
     for _ in range(_MOST_BLOCKS):
         if at >= len(data):
-            raise cut_off(Kind.GIF)
+            raise cut_off(ImageFormat.GIF)
         length = data[at]
         at += 1 + length
         if not length:
             return at
-    raise broken(Kind.GIF, f"it has more than {_MOST_BLOCKS} blocks")
+    raise broken(ImageFormat.GIF, f"it has more than {_MOST_BLOCKS} blocks")

@@ -6,7 +6,7 @@ from enum import StrEnum
 from omlx_server.errors import BadRequest
 
 
-class Kind(StrEnum):
+class ImageFormat(StrEnum):
     PNG = "PNG"
     JPEG = "JPEG"
     WEBP = "WebP"
@@ -20,14 +20,14 @@ _SMALL_BYTES = 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Header:
+class ImageHeader:
     """`width` and `height` are as the file stores them, before `orientation` is applied, which is
     EXIF's: 1 to 8, where 1 is upright. `data` is the file without what its pixels don't need.
     `pillow_bytes` is the most that Pillow holds at once for each pixel. `deep` says that samples
     have 16 bits. Decoding makes one pixel of `scale` times `scale`; the codec holds `codec_bytes`
     for each of the file's."""
 
-    kind: Kind
+    kind: ImageFormat
     width: int
     height: int
     data: bytes = field(repr=False)
@@ -47,11 +47,11 @@ class Header:
         size = self.height, self.width
         return size if self.orientation < 5 else size[::-1]
 
-    def scaled_for(self, height: int, width: int) -> "Header":
+    def scaled_for(self, height: int, width: int) -> "ImageHeader":
         """Decode a JPEG with fewer pixels, if it will be resized to this size: at least twice as
         many in a row and in a column. Its codec makes an eighth of the work of them, at best."""
         across, down = self.upright[1] // (2 * width), self.upright[0] // (2 * height)
-        scales = [s for s in (8, 4, 2) if self.kind is Kind.JPEG and s <= min(across, down)]
+        scales = [s for s in (8, 4, 2) if self.kind is ImageFormat.JPEG and s <= min(across, down)]
         return replace(self, scale=scales[0]) if scales else self
 
     @property
@@ -65,7 +65,7 @@ class Header:
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
+class ImageBounds:
     """`most_pixels` is 50 million: a phone's 48 megapixels fit, and no model looks at more than 17
     million. Decoding so many holds up to 0.6 GB as a JPEG and 1.2 GB as a WebP. `most_scanned`
     bounds the work for a progressive JPEG, each of whose scans goes through all pixels; ordinary
@@ -76,7 +76,7 @@ class Bounds:
     most_scanned: int = 1_000_000_000
 
 
-def check_size(kind: Kind, width: int, height: int, bounds: Bounds) -> None:
+def check_size(kind: ImageFormat, width: int, height: int, bounds: ImageBounds) -> None:
     """Raises BadRequest if the size is nothing, or too much."""
     if width < 1 or height < 1:
         raise BadRequest(f"the {kind} has no pixels: it is {width} x {height}")
@@ -89,9 +89,9 @@ def check_size(kind: Kind, width: int, height: int, bounds: Bounds) -> None:
         raise BadRequest(f"the image is too large: it is {width} x {height}, and {most}")
 
 
-def cut_off(kind: Kind) -> BadRequest:
+def cut_off(kind: ImageFormat) -> BadRequest:
     return BadRequest(f"the {kind} is cut off: its end is missing")
 
 
-def broken(kind: Kind, what: str) -> BadRequest:
+def broken(kind: ImageFormat, what: str) -> BadRequest:
     return BadRequest(f"the {kind} is broken: {what}")

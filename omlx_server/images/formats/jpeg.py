@@ -4,7 +4,14 @@ import re
 from dataclasses import dataclass, field
 
 from omlx_server.errors import BadRequest
-from omlx_server.images.formats.header import Bounds, Header, Kind, broken, check_size, cut_off
+from omlx_server.images.formats.header import (
+    ImageBounds,
+    ImageFormat,
+    ImageHeader,
+    broken,
+    check_size,
+    cut_off,
+)
 from omlx_server.images.formats.orientation import orientation_of
 
 SIGNATURE = b"\xff\xd8\xff"
@@ -32,11 +39,11 @@ class _Found:
     scanned_bytes: int = 0
 
 
-def read(data: bytes, bounds: Bounds) -> Header:
+def read(data: bytes, bounds: ImageBounds) -> ImageHeader:
     """Raises BadRequest."""
     found = _walk(data, bounds)
     if not found.scans:
-        raise broken(Kind.JPEG, "it has no data")
+        raise broken(ImageFormat.JPEG, "it has no data")
     width, height, samples = _shape(found.frame)
     if found.scans > 1 and width * height * found.scans > bounds.most_scanned:
         raise BadRequest(
@@ -45,10 +52,10 @@ def read(data: bytes, bounds: Bounds) -> Header:
         )
     # Each unit takes at least a bit.
     if found.scanned_bytes * 8 < _units(found.frame):
-        raise cut_off(Kind.JPEG)
+        raise cut_off(ImageFormat.JPEG)
     scanned = samples * _COEFFICIENT_BYTES if _is_buffered(found) else 0
-    return Header(
-        Kind.JPEG,
+    return ImageHeader(
+        ImageFormat.JPEG,
         width,
         height,
         b"".join(found.kept),
@@ -58,54 +65,54 @@ def read(data: bytes, bounds: Bounds) -> Header:
     )
 
 
-def _walk(data: bytes, bounds: Bounds) -> _Found:
+def _walk(data: bytes, bounds: ImageBounds) -> _Found:
     found, at = _Found(), 2
     for _ in range(_MOST_SEGMENTS):
         match = _MARKER.search(data, at)
         if match is None:
-            raise cut_off(Kind.JPEG)
+            raise cut_off(ImageFormat.JPEG)
         start, marker = match.start(), data[match.end() - 1]
         if marker == _END:
             found.kept.append(b"\xff\xd9")
             return found
         if marker == _START:
-            raise broken(Kind.JPEG, "another one begins inside it")
+            raise broken(ImageFormat.JPEG, "another one begins inside it")
         end = start + 2 + int.from_bytes(data[start + 2 : start + 4])
         if end > len(data) or start + 4 > len(data):
-            raise cut_off(Kind.JPEG)
+            raise cut_off(ImageFormat.JPEG)
         if marker == _SCAN:
             end = _take_scan(found, data, start, end)
         else:
             _take(found, marker, data[start:end], bounds)
         at = end
-    raise broken(Kind.JPEG, f"it has more than {_MOST_SEGMENTS} segments")
+    raise broken(ImageFormat.JPEG, f"it has more than {_MOST_SEGMENTS} segments")
 
 
 def _take_scan(found: _Found, data: bytes, start: int, end: int) -> int:
     """Keep the scan that begins at `start`, and whose data begins at `end`. The end of its data."""
     found.scans += 1
     if not found.frame:
-        raise broken(Kind.JPEG, "its data begins before its size is known")
+        raise broken(ImageFormat.JPEG, "its data begins before its size is known")
     if found.scans > _MOST_SCANS:
         raise BadRequest(f"the JPEG has more than {_MOST_SCANS} scans")
     following = _MARKER.search(data, end)
     if following is None:
-        raise cut_off(Kind.JPEG)
+        raise cut_off(ImageFormat.JPEG)
     found.scanned_bytes += following.start() - end
     found.kept.append(data[start : following.start()])
     return following.start()
 
 
-def _take(found: _Found, marker: int, segment: bytes, bounds: Bounds) -> None:
+def _take(found: _Found, marker: int, segment: bytes, bounds: ImageBounds) -> None:
     """Keep a segment that the pixels need."""
     if marker in _FRAMES:
         if found.frame:
-            raise broken(Kind.JPEG, "it has two sizes")
+            raise broken(ImageFormat.JPEG, "it has two sizes")
         if marker not in _SEQUENTIAL and marker != _PROGRESSIVE:
             raise BadRequest("the JPEG is of a rare kind, lossless or arithmetic: send another")
         found.frame, found.marker = segment, marker
         width, height, _ = _shape(segment)
-        check_size(Kind.JPEG, width, height, bounds)
+        check_size(ImageFormat.JPEG, width, height, bounds)
     elif marker == _EXIF:
         if not found.exif and segment[4:10] == b"Exif\0\0":
             found.exif = segment[4:]
@@ -121,7 +128,7 @@ def _shape(frame: bytes) -> tuple[int, int, int]:
     """Width, height and samples of a pixel."""
     samples = frame[9] if len(frame) > 9 else 0
     if len(frame) != 10 + 3 * samples or samples not in (1, 3, 4):
-        raise broken(Kind.JPEG, "its header names a kind of pixels that is not known")
+        raise broken(ImageFormat.JPEG, "its header names a kind of pixels that is not known")
     if frame[4] != 8:
         raise BadRequest(f"the JPEG has {frame[4]} bits a sample: send one with 8")
     return int.from_bytes(frame[7:9]), int.from_bytes(frame[5:7]), samples

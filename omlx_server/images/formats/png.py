@@ -8,7 +8,14 @@ import struct
 import zlib
 from collections.abc import Iterator
 
-from omlx_server.images.formats.header import Bounds, Header, Kind, broken, check_size, cut_off
+from omlx_server.images.formats.header import (
+    ImageBounds,
+    ImageFormat,
+    ImageHeader,
+    broken,
+    check_size,
+    cut_off,
+)
 from omlx_server.images.formats.orientation import orientation_of
 
 SIGNATURE = b"\x89PNG\r\n\x1a\n"
@@ -39,7 +46,7 @@ _PIECE, _INFLATED = 65_536, 1024 * 1024
 _PILLOW_BYTES = 8
 
 
-def read(data: bytes, bounds: Bounds) -> Header:
+def read(data: bytes, bounds: ImageBounds) -> ImageHeader:
     """Raises BadRequest."""
     kept, image, exif = [SIGNATURE], [], b""
     shape: tuple[int, ...] = ()
@@ -55,11 +62,11 @@ def read(data: bytes, bounds: Bounds) -> Header:
             kept.append(data[start:end])
     width, height, bits, colour = shape[:4]
     if colour == _PALETTE and not any(part[4:8] == b"PLTE" for part in kept):
-        raise broken(Kind.PNG, "it has no palette")
+        raise broken(ImageFormat.PNG, "it has no palette")
     if not _has(image, _raw_size(*shape)):
-        raise cut_off(Kind.PNG)
-    return Header(
-        Kind.PNG,
+        raise cut_off(ImageFormat.PNG)
+    return ImageHeader(
+        ImageFormat.PNG,
         width,
         height,
         b"".join(kept),
@@ -74,27 +81,27 @@ def _chunks(data: bytes) -> Iterator[tuple[bytes, int, int]]:
     at = len(SIGNATURE)
     for _ in range(_MOST_CHUNKS):
         if at + 12 > len(data):
-            raise cut_off(Kind.PNG)
+            raise cut_off(ImageFormat.PNG)
         end = at + 12 + int.from_bytes(data[at : at + 4])
         if end > len(data):
-            raise cut_off(Kind.PNG)
+            raise cut_off(ImageFormat.PNG)
         name = data[at + 4 : at + 8]
         yield name, at, end
         if name == b"IEND":
             return
         at = end
-    raise broken(Kind.PNG, f"it has more than {_MOST_CHUNKS} chunks")
+    raise broken(ImageFormat.PNG, f"it has more than {_MOST_CHUNKS} chunks")
 
 
-def _shape(name: bytes, header: bytes, bounds: Bounds) -> tuple[int, ...]:
+def _shape(name: bytes, header: bytes, bounds: ImageBounds) -> tuple[int, ...]:
     """Width, height, bits of a sample, colour type, and 1 if it is interlaced."""
     if name != b"IHDR" or len(header) != 13:
-        raise broken(Kind.PNG, "it has no header")
+        raise broken(ImageFormat.PNG, "it has no header")
     width, height, bits, colour, packing, filters, interlaced = struct.unpack(">IIBBBBB", header)
-    check_size(Kind.PNG, width, height, bounds)
+    check_size(ImageFormat.PNG, width, height, bounds)
     known = colour in _COLOURS and bits in _COLOURS[colour][1]
     if not known or packing or filters or interlaced > 1:
-        raise broken(Kind.PNG, "its header names a kind of pixels that no PNG has")
+        raise broken(ImageFormat.PNG, "its header names a kind of pixels that no PNG has")
     return width, height, bits, colour, interlaced
 
 
@@ -125,4 +132,4 @@ def _has(image: list[memoryview], enough: int) -> bool:
                         return True
         return total + len(stream.flush()) >= enough
     except zlib.error:
-        raise broken(Kind.PNG, "its data can't be unpacked") from None
+        raise broken(ImageFormat.PNG, "its data can't be unpacked") from None

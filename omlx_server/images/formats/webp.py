@@ -2,7 +2,14 @@
 
 from collections.abc import Iterator
 
-from omlx_server.images.formats.header import Bounds, Header, Kind, broken, check_size, cut_off
+from omlx_server.images.formats.header import (
+    ImageBounds,
+    ImageFormat,
+    ImageHeader,
+    broken,
+    check_size,
+    cut_off,
+)
 from omlx_server.images.formats.orientation import orientation_of
 
 _EXTENDED, _ANIMATION, _ANIMATED_FRAME = b"VP8X", b"ANIM", b"ANMF"
@@ -20,18 +27,18 @@ def is_webp(data: bytes) -> bool:
     return data[:4] == b"RIFF" and data[8:12] == b"WEBP"
 
 
-def read(data: bytes, bounds: Bounds) -> Header:
+def read(data: bytes, bounds: ImageBounds) -> ImageHeader:
     """Raises BadRequest."""
     size = int.from_bytes(data[4:8], "little") + 8
     if size > len(data):
-        raise cut_off(Kind.WEBP)
+        raise cut_off(ImageFormat.WEBP)
     canvas: tuple[int, int] | None = None
     kept, exif, frame = [], b"", None
     for name, start, end in _chunks(data, 12, size):
         body = data[start + 8 : end]
         if name == _EXTENDED and canvas is None and len(body) >= 10:
             canvas = _three(body, 4) + 1, _three(body, 7) + 1
-            check_size(Kind.WEBP, *canvas, bounds)
+            check_size(ImageFormat.WEBP, *canvas, bounds)
             flags = body[0] & (_ALPHA_FLAG | _ANIMATION_FLAG)
             kept.append(data[start : start + 8] + bytes([flags]) + data[start + 9 : end])
         elif name in _IMAGES or name == _ANIMATED_FRAME:
@@ -43,13 +50,13 @@ def read(data: bytes, bounds: Bounds) -> Header:
         elif name == _EXIF:
             exif = body
     if frame is None:
-        raise broken(Kind.WEBP, "it has no image")
+        raise broken(ImageFormat.WEBP, "it has no image")
     width, height = canvas or frame
     if frame[0] > width or frame[1] > height:
-        raise broken(Kind.WEBP, "its image is larger than its header says")
+        raise broken(ImageFormat.WEBP, "its image is larger than its header says")
     whole = b"WEBP" + b"".join(kept)
     packed = b"RIFF" + len(whole).to_bytes(4, "little") + whole
-    return Header(Kind.WEBP, width, height, packed, _PILLOW_BYTES, orientation_of(exif))
+    return ImageHeader(ImageFormat.WEBP, width, height, packed, _PILLOW_BYTES, orientation_of(exif))
 
 
 def _chunks(data: bytes, at: int, stop: int) -> Iterator[tuple[bytes, int, int]]:
@@ -59,33 +66,33 @@ def _chunks(data: bytes, at: int, stop: int) -> Iterator[tuple[bytes, int, int]]
             return
         length = int.from_bytes(data[at + 4 : at + 8], "little")
         if at + 8 + length > stop:
-            raise cut_off(Kind.WEBP)
+            raise cut_off(ImageFormat.WEBP)
         end = at + 8 + length + length % 2
         yield data[at : at + 4], at, end
         at = end
-    raise broken(Kind.WEBP, f"it has more than {_MOST_CHUNKS} chunks")
+    raise broken(ImageFormat.WEBP, f"it has more than {_MOST_CHUNKS} chunks")
 
 
-def _frame_size(name: bytes, body: bytes, bounds: Bounds) -> tuple[int, int]:
+def _frame_size(name: bytes, body: bytes, bounds: ImageBounds) -> tuple[int, int]:
     """Width and height that the coded image has by its own header."""
     if name == _ANIMATED_FRAME:
         for inner, start, end in _chunks(body, _FRAME_HEADER, len(body)):
             if inner in _IMAGES:
                 return _frame_size(inner, body[start + 8 : end], bounds)
-        raise broken(Kind.WEBP, "its first frame is empty")
+        raise broken(ImageFormat.WEBP, "its first frame is empty")
     if name == _LOSSY:
         if len(body) < 10 or body[3:6] != b"\x9d\x01\x2a":
-            raise broken(Kind.WEBP, "its image has no header")
+            raise broken(ImageFormat.WEBP, "its image has no header")
         size = (
             int.from_bytes(body[6:8], "little") & 0x3FFF,
             int.from_bytes(body[8:10], "little") & 0x3FFF,
         )
     else:
         if len(body) < 5 or body[0] != 0x2F:
-            raise broken(Kind.WEBP, "its image has no header")
+            raise broken(ImageFormat.WEBP, "its image has no header")
         bits = int.from_bytes(body[1:5], "little")
         size = (bits & 0x3FFF) + 1, (bits >> 14 & 0x3FFF) + 1
-    check_size(Kind.WEBP, *size, bounds)
+    check_size(ImageFormat.WEBP, *size, bounds)
     return size
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from omlx_server.images.bitmap import Bitmap
 from omlx_server.images.prepare import config as fields
-from omlx_server.images.prepare.prepared import Detail, Floats, Plan, Preparer
+from omlx_server.images.prepare.prepared import Detail, Floats, ImagePlan, Preparer
 from omlx_server.images.resize import Resample, resize, resize_bytes
 
 _DEFAULTS = {"image_mean": (0.5, 0.5, 0.5), "image_std": (0.5, 0.5, 0.5)}
@@ -38,9 +38,9 @@ class Gemma3Preparer(Preparer):
         parameters = {"size": self._size, "patch": self._patch, "resample": self._resample}
         super().__init__({**_DEFAULTS, **config}, parameters)
 
-    def plan(self, height: int, width: int) -> Plan:
+    def plan(self, height: int, width: int) -> ImagePlan:
         rows, columns = (edge // self._patch for edge in self._size)
-        return Plan(
+        return ImagePlan(
             grid=(1, rows, columns),
             tokens=self._tokens,
             shape=(1, rows * self._patch, columns * self._patch, 3),
@@ -49,6 +49,6 @@ class Gemma3Preparer(Preparer):
             size=self._size,
         )
 
-    def _pixels(self, bitmap: Bitmap, plan: Plan) -> Floats:
+    def _pixels(self, bitmap: Bitmap, plan: ImagePlan) -> Floats:
         small = resize(bitmap.pixels, *self._size, self._resample)
         return fields.coloured(self._colours, [small], plan.shape)

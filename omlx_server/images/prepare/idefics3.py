@@ -6,7 +6,7 @@ from typing import Any
 
 from omlx_server.images.bitmap import Bitmap, Pixels
 from omlx_server.images.prepare import config as fields
-from omlx_server.images.prepare.prepared import Detail, Floats, Plan, Preparer
+from omlx_server.images.prepare.prepared import Detail, Floats, ImagePlan, Preparer
 from omlx_server.images.resize import Resample, resize, resize_bytes
 
 _LONGEST_EDGE = 4096
@@ -44,12 +44,12 @@ class Idefics3Preparer(Preparer):
         }
         super().__init__({**_DEFAULTS, **config}, parameters)
 
-    def plan(self, height: int, width: int) -> Plan:
+    def plan(self, height: int, width: int) -> ImagePlan:
         first = _with_longest_edge(height, width, self._longest)
         rows, columns = self._tiles(*first)
         count, patches = rows * columns + 1, self._side // self._patch
         second = max(rows, 1) * self._side, max(columns, 1) * self._side
-        return Plan(
+        return ImagePlan(
             grid=(1, patches, patches),
             tokens=count * self._tokens,
             shape=(count, patches * self._patch, patches * self._patch, 3),
@@ -72,7 +72,7 @@ class Idefics3Preparer(Preparer):
             columns = math.ceil(int(rows * side * ratio) / side)
         return (0, 0) if rows <= 1 and columns <= 1 else (rows, columns)
 
-    def _pixels(self, bitmap: Bitmap, plan: Plan) -> Floats:
+    def _pixels(self, bitmap: Bitmap, plan: ImagePlan) -> Floats:
         rows, columns = plan.tiles
         side = self._side
         image = resize(bitmap.pixels, *plan.size, self._resample)

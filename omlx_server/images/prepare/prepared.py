@@ -41,7 +41,7 @@ class Detail:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class ImagePlan:
     """What an image of some size takes. In the prompt its `tokens` are one run, or where it is cut
     into `tiles` (rows and columns of them) one run for each tile, then one for the whole image.
 
@@ -80,7 +80,7 @@ class Prepared:
     the image's digest and all that makes the pixels out of it."""
 
     pixels: Floats = field(repr=False)
-    plan: Plan
+    plan: ImagePlan
     digest: bytes
 
     def of_run(self, number: int) -> Floats:
@@ -88,7 +88,7 @@ class Prepared:
         return self.pixels if self.plan.runs == 1 else self.pixels[number : number + 1]
 
 
-def run_digest(digest: bytes, plan: Plan, number: int) -> bytes:
+def run_digest(digest: bytes, plan: ImagePlan, number: int) -> bytes:
     """The digest of a run's pixels, from that of the image: the same where it has one run."""
     if plan.runs == 1:
         return digest
@@ -110,12 +110,12 @@ class Preparer(ABC):
         self._about = hashlib.sha256(text.encode() + self._colours.tobytes()).digest()
 
     @abstractmethod
-    def plan(self, height: int, width: int) -> Plan:
+    def plan(self, height: int, width: int) -> ImagePlan:
         """What an image of this size takes. Raises BadRequest if the family can't take its
         shape."""
 
     @abstractmethod
-    def _pixels(self, bitmap: Bitmap, plan: Plan) -> Floats: ...
+    def _pixels(self, bitmap: Bitmap, plan: ImagePlan) -> Floats: ...
 
     def prepare(self, bitmap: Bitmap) -> Prepared:
         """Raises BadRequest if the family can't take the image's shape."""

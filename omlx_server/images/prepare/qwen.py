@@ -9,7 +9,7 @@ import numpy as np
 from omlx_server.errors import BadRequest
 from omlx_server.images.bitmap import Bitmap
 from omlx_server.images.prepare import config as fields
-from omlx_server.images.prepare.prepared import Detail, Floats, Plan, Preparer
+from omlx_server.images.prepare.prepared import Detail, Floats, ImagePlan, Preparer
 from omlx_server.images.resize import Resample, resize, resize_bytes
 
 _LONGEST_RATIO = 200
@@ -45,7 +45,7 @@ class QwenPreparer(Preparer):
         parameters = {"size": [self._least, self._most], "resample": self._resample}
         super().__init__({**_DEFAULTS, **config}, {**parameters, "layout": layout})
 
-    def plan(self, height: int, width: int) -> Plan:
+    def plan(self, height: int, width: int) -> ImagePlan:
         if max(height, width) > _LONGEST_RATIO * min(height, width):
             raise BadRequest(
                 f"the image is too narrow for this model: one side of {width} x {height} is more "
@@ -54,7 +54,7 @@ class QwenPreparer(Preparer):
         size = fitted(height, width, self._patch * self._merge, self._least, self._most)
         rows, columns = size[0] // self._patch, size[1] // self._patch
         values = 3 * self._frames * self._patch**2
-        return Plan(
+        return ImagePlan(
             grid=(1, rows, columns),
             tokens=rows * columns // self._merge**2,
             shape=(rows * columns, values),
@@ -63,7 +63,7 @@ class QwenPreparer(Preparer):
             size=size,
         )
 
-    def _pixels(self, bitmap: Bitmap, plan: Plan) -> Floats:
+    def _pixels(self, bitmap: Bitmap, plan: ImagePlan) -> Floats:
         _, rows, columns = plan.grid
         patch, merge = self._patch, self._merge
         small = resize(bitmap.pixels, *plan.size, self._resample)

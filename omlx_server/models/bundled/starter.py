@@ -14,7 +14,7 @@ from omlx_server.models.bundled import wheel
 from omlx_server.models.catalogue import CatalogueRow
 from omlx_server.models.damage import damage_in
 from omlx_server.models.gguf import llama
-from omlx_server.models.progress import Progress, Silent
+from omlx_server.models.progress import ProgressListener, Silent
 
 Finish = Callable[[Path], None]
 
@@ -25,7 +25,7 @@ def ensure(
     *,
     variant: str,
     finish: Finish | None = None,
-    progress: Progress | None = None,
+    progress: ProgressListener | None = None,
 ) -> Path:
     """The directory of the row's model, which is made first where it is not there yet.
 
@@ -50,7 +50,7 @@ def is_complete(directory: Path) -> bool:
     return is_there and not damage_in(directory)
 
 
-def _build(row: CatalogueRow, work: Path, progress: Progress) -> None:
+def _build(row: CatalogueRow, work: Path, progress: ProgressListener) -> None:
     """Downloads, verifies and converts."""
     download = work / "download"
     download.mkdir()

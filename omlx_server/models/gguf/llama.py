@@ -14,7 +14,7 @@ from safetensors.numpy import save_file
 from omlx_server.models.gguf.fields import GgufFields, not_convertible
 from omlx_server.models.gguf.file import Array, GgufFile, read_gguf
 from omlx_server.models.gguf.tokenizer import build_tokenizer, end_ids, tokenizer_config
-from omlx_server.models.progress import Progress, Silent
+from omlx_server.models.progress import ProgressListener, Silent
 
 OUTER_NAMES = {
     "token_embd.weight": "model.embed_tokens.weight",
@@ -34,7 +34,7 @@ LAYER_NAMES = {
 }
 
 
-def convert(gguf: Path, out: Path, progress: Progress | None = None) -> None:
+def convert(gguf: Path, out: Path, progress: ProgressListener | None = None) -> None:
     """Write config, weights and the tokenizer's files into the existing directory `out`. Raises
     ModelUnavailable for a file that is damaged or of an unknown kind."""
     try:
@@ -93,7 +93,9 @@ def generation_config(config: dict[str, Any], fields: GgufFields) -> dict[str, A
     }
 
 
-def read_weights(file: GgufFile, config: dict[str, Any], progress: Progress) -> dict[str, Array]:
+def read_weights(
+    file: GgufFile, config: dict[str, Any], progress: ProgressListener
+) -> dict[str, Array]:
     """Every tensor in float32, under its Hugging Face name and with its Hugging Face row order."""
     heads = {
         "self_attn.q_proj.weight": config["num_attention_heads"],

@@ -35,8 +35,8 @@ from omlx_server.models.hub.hub import explained
 from omlx_server.models.hub.names import MAIN, HubName
 from omlx_server.models.hub.part import bytes_here, has_size
 from omlx_server.models.hub.remote import Remote, RemoteFile
-from omlx_server.models.hub.transfer import Wanted, transfer
-from omlx_server.models.progress import Progress
+from omlx_server.models.hub.transfer import FileTransfer, transfer
+from omlx_server.models.progress import ProgressListener
 
 DOWNLOADS = ".downloads"
 PARTS = ".parts"
@@ -103,7 +103,7 @@ class _Place:
 
 
 def download(
-    repo_id: str, models_dir: Path | None, progress: Progress, *, revision: str = MAIN
+    repo_id: str, models_dir: Path | None, progress: ProgressListener, *, revision: str = MAIN
 ) -> Downloaded:
     """Fetch a model into the cache, or to `models_dir/org/name`. Files that are there already are
     checked. A `revision` other than main is a directory of its own, `org/name@revision`, and goes
@@ -128,7 +128,7 @@ def is_half_updated(name: str, models_dir: Path) -> bool:
     return _Directory.of(name, models_dir).ready.is_dir()
 
 
-def _download(remote: Remote, place: _Place, progress: Progress) -> Downloaded:
+def _download(remote: Remote, place: _Place, progress: ProgressListener) -> Downloaded:
     path = _fetch_small(remote, place, [f for f in remote.small if f.path.endswith(".json")])
     remote.check_contents(path)
     missing = [file for file in remote.large if not has_size(place.here(file), file.nbytes)]
@@ -152,7 +152,7 @@ def _download(remote: Remote, place: _Place, progress: Progress) -> Downloaded:
 
 
 @contextmanager
-def _alone(lock: Path, progress: Progress) -> Iterator[None]:
+def _alone(lock: Path, progress: ProgressListener) -> Iterator[None]:
     """Waits for another process that downloads the same model; then most of it is here. `progress`
     may end the wait."""
     lock.parent.mkdir(parents=True, exist_ok=True)
@@ -223,7 +223,7 @@ def _give_name(remote: Remote, place: _Directory) -> None:
         staged.parent.rmdir()
 
 
-def _finish_update(name: str, models_dir: Path | None, progress: Progress) -> None:
+def _finish_update(name: str, models_dir: Path | None, progress: ProgressListener) -> None:
     """End what a killed process has begun."""
     if models_dir is not None and is_half_updated(name, models_dir):
         place = _Directory.of(name, models_dir)
@@ -257,7 +257,7 @@ def _no_room(remote: Remote, place: _Place, need: int, free: int) -> NoPlaceForM
 class _Meter:
     """Bytes of several files as the stage "verify" of a Progress, a few times a second."""
 
-    def __init__(self, progress: Progress, total: int) -> None:
+    def __init__(self, progress: ProgressListener, total: int) -> None:
         self._progress, self._total = progress, total
         self._before = 0
         self._told = 0.0
@@ -276,7 +276,7 @@ def _fetch(
     remote: Remote,
     place: _Place,
     files: list[RemoteFile],
-    progress: Progress,
+    progress: ProgressListener,
     stage: str,
     into: Callable[[_Place, RemoteFile], Path] = _Place.new,
 ) -> int:
@@ -286,7 +286,9 @@ def _fetch(
     total = sum(file.nbytes for file in remote.large)
     here = total - sum(file.nbytes for file in files)
     wanted = [
-        Wanted(hub.HUB.url(remote, file.path), place.part(file), into(place, file), file.nbytes)
+        FileTransfer(
+            hub.HUB.url(remote, file.path), place.part(file), into(place, file), file.nbytes
+        )
         for file in files
     ]
 
@@ -299,7 +301,9 @@ def _fetch(
     return transfer(wanted, hub.HUB.pauses, report)
 
 
-def _replace(remote: Remote, place: _Place, damaged: list[RemoteFile], progress: Progress) -> int:
+def _replace(
+    remote: Remote, place: _Place, damaged: list[RemoteFile], progress: ProgressListener
+) -> int:
     """Fetch sound files in the place of damaged ones, which stay until then. Returns the bytes
     that came. Raises FetchFailed where the hub's own are damaged."""
     _check_room(remote, place, damaged)
@@ -316,7 +320,7 @@ def _replace(remote: Remote, place: _Place, damaged: list[RemoteFile], progress:
     return came
 
 
-def _damaged(remote: Remote, place: _Place, progress: Progress) -> list[RemoteFile]:
+def _damaged(remote: Remote, place: _Place, progress: ProgressListener) -> list[RemoteFile]:
     """What is not as the hub says."""
     meter = _Meter(progress, sum(file.nbytes for file in remote.large))
     found = []

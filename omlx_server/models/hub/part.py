@@ -27,7 +27,7 @@ _COUNT = struct.Struct("<Q")
 _LOCK_SECONDS = 0.2
 
 
-class Abandoned(Exception):
+class TransferStopped(Exception):
     """The transfer was stopped, or the file was divided anew and this range is no more."""
 
 
@@ -49,7 +49,7 @@ class Range:
         return self.done == self.length
 
 
-class Part:
+class PartFile:
     """A file of `nbytes` bytes that this process alone fills, in `ranges` of `range_bytes`, or as
     an earlier process has divided it. `wait` is called with seconds while another process has the
     file; it may raise."""
@@ -76,7 +76,7 @@ class Part:
         """
         with self._lock:
             if not self._is_current(at):
-                raise Abandoned
+                raise TransferStopped
             if at.done + len(data) > at.length:
                 raise OSError(errno.EBADMSG, "the server sends more than the hub has listed")
             _write_at(self._file, data, at.position)
@@ -98,7 +98,7 @@ class Part:
         """Forget the bytes of a range."""
         with self._lock:
             if not self._is_current(at):
-                raise Abandoned
+                raise TransferStopped
             at.done = 0
             self._note_count(at)
 
@@ -112,7 +112,7 @@ class Part:
         closed."""
         with self._lock:
             if self._file.closed:
-                raise Abandoned
+                raise TransferStopped
             os.fsync(self._file.fileno())
             self._notes.close()
             note_of(self.path).unlink(missing_ok=True)

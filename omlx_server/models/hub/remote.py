@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from omlx_server.core.model_files.kind import Kind, architecture_of
+from omlx_server.core.model_files.kind import ModelKind, architecture_of
 from omlx_server.core.model_files.quantization import foreign_method
 from omlx_server.errors import ModelUnavailable
 from omlx_server.models import layout
@@ -89,12 +89,12 @@ class Remote:
         )
 
 
-def unfit_for_serving(config: Mapping[str, Any], kind: Kind) -> str:
+def unfit_for_serving(config: Mapping[str, Any], kind: ModelKind) -> str:
     """Why a model with this config.json can't be served, in words that follow its name; empty when
     it can."""
     if method := foreign_method(config):
         return f"is quantised by {method}, which MLX can't read"
-    if kind is Kind.UNKNOWN:
+    if kind is ModelKind.UNKNOWN:
         what = architecture_of(config) or config.get("model_type") or "something without a name"
         return f"is {what}: no model to chat, to embed or to rank"
     return ""

@@ -23,7 +23,7 @@ _BITS |= {"F8_E4M3": 8, "F8_E5M2": 8, "F4": 4}
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class HubModel:
     """A model of the hub. `weight_bytes` is None where the hub does not tell its tensors;
     `downloads` are those of the last month; `problem` says why it can't be served, as far as the
     hub tells."""
@@ -35,7 +35,7 @@ class Found:
     problem: str
 
 
-def search(text: str, most: int) -> list[Found]:
+def search(text: str, most: int) -> list[HubModel]:
     """At most so many models, those that are downloaded most first.
 
     Raises:
@@ -64,14 +64,14 @@ def search(text: str, most: int) -> list[Found]:
         ) from error
 
 
-def _found(model: Mapping[str, Any]) -> Found:
+def _found(model: Mapping[str, Any]) -> HubModel:
     name = str(model["id"])
     config = model.get("config")
     problem = ""
     if isinstance(config, dict) and config:
         problem = unfit_for_serving(config, kind_of(config, (), name))
     tensors = model.get("safetensors") or {}
-    return Found(
+    return HubModel(
         name,
         _nbytes(tensors.get("parameters")),
         int(model.get("downloads") or 0),

@@ -24,7 +24,7 @@ from huggingface_hub.errors import HfHubHTTPError, HTTPError
 from huggingface_hub.utils import build_hf_headers, hf_raise_for_status
 
 from omlx_server.core.crash import Crash, guarded
-from omlx_server.models.hub.part import Abandoned, Part, Range, bytes_here, has_size
+from omlx_server.models.hub.part import PartFile, Range, TransferStopped, bytes_here, has_size
 
 CONNECTIONS = 16
 """The most connections of one transfer. Each holds `_CHUNK_BYTES` of memory, and a few buffers."""
@@ -44,7 +44,7 @@ Report = Callable[[int], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class FileTransfer:
     """A file of `nbytes` bytes that is to become `target`, through `part` on the same disk."""
 
     url: str
@@ -53,7 +53,7 @@ class Wanted:
     nbytes: int
 
 
-def transfer(files: Sequence[Wanted], pauses: Sequence[float], report: Report) -> int:
+def transfer(files: Sequence[FileTransfer], pauses: Sequence[float], report: Report) -> int:
     """Make all the files, and return how many bytes came. `report` is told how many bytes of them
     are here. What breaks off is tried again after each of the `pauses` (seconds), and from the
     first pause on whenever bytes have come.
@@ -81,8 +81,8 @@ class _NoProgress(Exception):
 class _Opened:
     """A part with its ranges: those that nobody fetches yet, and how many are being fetched."""
 
-    part: Part
-    wanted: Wanted
+    part: PartFile
+    wanted: FileTransfer
     waiting: deque[Range]
     fetching: int = 0
 
@@ -92,7 +92,7 @@ class _Work:
     """What the threads share. `changed` guards it; `here` and `came` count bytes; `sockets` are
     those on which threads wait for bytes."""
 
-    unopened: deque[tuple[Wanted, int]]
+    unopened: deque[tuple[FileTransfer, int]]
     here: int
     came: int = 0
     opening: int = 0
@@ -109,7 +109,7 @@ class _Work:
 
 
 class _Transfer:
-    def __init__(self, files: Sequence[Wanted], pauses: Sequence[float]) -> None:
+    def __init__(self, files: Sequence[FileTransfer], pauses: Sequence[float]) -> None:
         self._pauses = pauses
         counted = deque((file, bytes_here(file.part, file.nbytes)) for file in files)
         self._work = _Work(counted, sum(here for _, here in counted))
@@ -159,7 +159,7 @@ class _Transfer:
 
     def _fetch_all(self) -> None:
         ended = guarded(self._fetch_ranges)
-        if isinstance(ended, Crash) and not isinstance(ended.error, Abandoned):
+        if isinstance(ended, Crash) and not isinstance(ended.error, TransferStopped):
             self._stop(ended.error)
 
     def _fetch_ranges(self) -> None:
@@ -189,8 +189,8 @@ class _Transfer:
                 work.opening += 1
             self._open(wanted, counted)
 
-    def _open(self, wanted: Wanted, counted: int) -> None:
-        part = Part(wanted.part, wanted.nbytes, self._range_bytes, self._wait)
+    def _open(self, wanted: FileTransfer, counted: int) -> None:
+        part = PartFile(wanted.part, wanted.nbytes, self._range_bytes, self._wait)
         is_there = has_size(wanted.target, wanted.nbytes)  # another process was first
         here = wanted.nbytes if is_there else part.here
         waiting = deque(each for each in part.ranges if not each.is_done)
@@ -204,7 +204,7 @@ class _Transfer:
             work.opening -= 1
             if work.is_stopped:
                 part.close()
-                raise Abandoned
+                raise TransferStopped
             if not is_there and waiting:
                 work.open.append(_Opened(part, wanted, waiting))
             work.changed.notify_all()
@@ -216,7 +216,7 @@ class _Transfer:
             self._fetch(opened, part_range)
         except _WholeOnly:
             self._join_ranges(opened)
-        except Abandoned:
+        except TransferStopped:
             if self._work.is_stopped:
                 raise
         except _NoProgress as error:
@@ -308,7 +308,7 @@ class _Transfer:
         work = self._work
         with work.changed:
             if work.is_stopped:
-                raise Abandoned
+                raise TransferStopped
             work.sockets.append(line)
         try:
             yield
@@ -325,7 +325,7 @@ class _Transfer:
         """Raises Abandoned where the transfer is stopped meanwhile."""
         with self._work.changed:
             if self._work.changed.wait_for(lambda: self._work.is_stopped, seconds):
-                raise Abandoned
+                raise TransferStopped
 
 
 def _check_range(response: Any, part_range: Range, nbytes: int) -> None:

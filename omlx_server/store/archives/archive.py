@@ -23,7 +23,7 @@ from typing import Any, BinaryIO
 
 from omlx_server.core.blocks.block import Worth
 from omlx_server.core.blocks.keys import BlockKey, namespace_id, root_key
-from omlx_server.core.blocks.record import Packed, Part, Record
+from omlx_server.core.blocks.record import PackedArrays, Record, RecordKind
 from omlx_server.store.archives.tar import BadArchive, TarReader, TarWriter, nbytes_of, size_of_tar
 from omlx_server.store.block_file import MAX_TOKENS, Corrupt, decode, encode
 from omlx_server.store.mediums.medium import Buffer, Name
@@ -49,7 +49,7 @@ _WRONG = {
 
 
 @dataclass(frozen=True, slots=True)
-class About:
+class ArchiveOrigin:
     """Whose blocks an archive holds: `namespace` is their model and KV format, `model` the model's
     name for people; `block_size` is in tokens, `created` in seconds since 1970."""
 
@@ -65,22 +65,22 @@ class About:
 
 
 @dataclass(frozen=True, slots=True)
-class Member:
+class ArchiveMember:
     """A block or checkpoint to be written. `nbytes` is the size of its file in bytes
     (`store.block_file`), which does not depend on the salt; `load` gives its content when it is
     about to be written."""
 
     record: Record
     nbytes: int
-    load: Callable[[], Packed]
+    load: Callable[[], PackedArrays]
 
     @classmethod
-    def of(cls, record: Record, packed: Packed) -> "Member":
+    def of(cls, record: Record, packed: PackedArrays) -> "ArchiveMember":
         """A member whose bytes are in memory already."""
         return cls(record, nbytes_of(encode(record, packed, _KEY)), lambda: packed)
 
 
-def write_archive(out: BinaryIO, about: About, members: Sequence[Member]) -> int:
+def write_archive(out: BinaryIO, about: ArchiveOrigin, members: Sequence[ArchiveMember]) -> int:
     """Write blocks of one root, parents first and checkpoints last. Holds one block in memory at a
     time; returns how many bytes were written.
 
@@ -95,7 +95,7 @@ def write_archive(out: BinaryIO, about: About, members: Sequence[Member]) -> int
     return written
 
 
-def archive_parts(about: About, members: Sequence[Member]) -> Iterator[Buffer]:
+def archive_parts(about: ArchiveOrigin, members: Sequence[ArchiveMember]) -> Iterator[Buffer]:
     """The parts of an archive in order, for a caller that writes them. Raises ValueError at once if
     the members make no archive, and later for a block that is not of the size that was said."""
     manifest, records = _planned(about, members)
@@ -119,7 +119,7 @@ def read_archive(source: BinaryIO, *, max_bytes: int) -> "Archive":
 
 
 def _parts(
-    manifest: "Manifest", records: Sequence[Record], members: Sequence[Member]
+    manifest: "Manifest", records: Sequence[Record], members: Sequence[ArchiveMember]
 ) -> Iterator[Buffer]:
     tar = TarWriter()
     yield from tar.add(_MANIFEST, [manifest.to_bytes()])
@@ -139,8 +139,8 @@ class Archive:
         self._tar = tar
         self.manifest = manifest
 
-    def __iter__(self) -> Iterator[tuple[Record, Packed]]:
-        """Yield blocks and then checkpoints, parents first, with keys below the root of `About`.
+    def __iter__(self) -> Iterator[tuple[Record, PackedArrays]]:
+        """Yield blocks and then checkpoints, parents first, with keys below its root.
         Raises BadArchive."""
         prefix, sizes = _Prefix(self.manifest.about), self.manifest.sizes
         for number, (key, nbytes) in enumerate(sizes.items()):
@@ -151,7 +151,7 @@ class Archive:
             raise BadArchive("its manifest counts other blocks than there are")
         self._tar.end()
 
-    def _member(self, number: int, key: BlockKey, nbytes: int) -> tuple[Record, Packed]:
+    def _member(self, number: int, key: BlockKey, nbytes: int) -> tuple[Record, PackedArrays]:
         data = self._tar.next(_name(number, key), nbytes)
         try:
             return decode(data, _KEY, Name.of(namespace_id(self.manifest.about.namespace), key))
@@ -173,7 +173,7 @@ class Rerooting:
         if parent is None:
             raise ValueError("a block does not follow those before it")
         moved = replace(record, parent=parent)
-        if record.part is Part.BLOCK:
+        if record.part is RecordKind.BLOCK:
             self._new_keys[record.key] = moved.key
         return moved
 
@@ -186,7 +186,7 @@ class Manifest:
     """What an archive says of itself. `tokens`: how many the blocks cover. `sizes`: the bytes of
     each file by key, in order."""
 
-    about: About
+    about: ArchiveOrigin
     tokens: int
     blocks: int
     checkpoints: int
@@ -215,7 +215,7 @@ class Manifest:
     @classmethod
     def _parsed(cls, fields: Any) -> "Manifest":
         return cls(
-            about=About(
+            about=ArchiveOrigin(
                 _text(fields["namespace"]),
                 _text(fields["model"]),
                 _number(fields["block_size"], MAX_TOKENS),
@@ -260,7 +260,7 @@ class _Prefix:
     """Follows the blocks of an archive, and sees to it that they hang together, each behind a full
     one or the root."""
 
-    def __init__(self, about: About) -> None:
+    def __init__(self, about: ArchiveOrigin) -> None:
         self._about = about
         self._stops = {about.root: 0}  # where what follows a full block begins
         self._tokens = self._blocks = self._checkpoints = 0
@@ -277,7 +277,7 @@ class _Prefix:
         follows = self._stops.get(record.parent) == record.start
         if not follows or not 0 < len(record.tokens) <= size:
             raise BadArchive(f"the block at token {record.start} does not follow those before it")
-        if record.part is Part.CHECKPOINT:
+        if record.part is RecordKind.CHECKPOINT:
             self._add_checkpoint(record)
         else:
             self._add_block(record)
@@ -296,7 +296,9 @@ class _Prefix:
         self._checkpoints += 1
 
 
-def _planned(about: About, members: Sequence[Member]) -> tuple[Manifest, list[Record]]:
+def _planned(
+    about: ArchiveOrigin, members: Sequence[ArchiveMember]
+) -> tuple[Manifest, list[Record]]:
     if not members:
         raise ValueError("an archive of nothing")
     rerooting = Rerooting(members[0].record.parent, about.root)

@@ -11,11 +11,11 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from omlx_server.text.answers.form import Form
+from omlx_server.text.answers.form import AnswerForm
 from omlx_server.text.answers.stops import StopMatcher
 from omlx_server.text.encoding.detokenizer import Detokenizer
 from omlx_server.text.encoding.pieces import Piece
-from omlx_server.text.parts import CallStart, Part, Reasoning, Text, merged
+from omlx_server.text.parts import CallStart, Part, Text, Thought, merged
 from omlx_server.text.reasoning.splitter import make_splitter
 from omlx_server.text.tokenizer import Tokenizer
 from omlx_server.text.tool_calls.numbering import Numbering
@@ -41,13 +41,13 @@ class TokenEntry:
     bytes: list[int]
 
 
-class Answer:
+class AnswerParser:
     """Turns the tokens of one choice into parts. `thinking`: whether the newest token was in a
     thought. `made`: how many characters outside thoughts came.
     `shown`: up to which of them logprobs can be released; with a `family` of calls, all until the
     answer ends."""
 
-    def __init__(self, tokenizer: Tokenizer, form: Form) -> None:
+    def __init__(self, tokenizer: Tokenizer, form: AnswerForm) -> None:
         numbering = Numbering(form.make_call_id)
         self._form = form
         self._detokenizer = Detokenizer(tokenizer.pieces, started=form.continues, shown=form.shown)
@@ -128,7 +128,7 @@ class Answer:
         if isinstance(part, Text):
             yield from self._content(self._stops.add(part.text))
             return
-        if not isinstance(part, Reasoning):
+        if not isinstance(part, Thought):
             # No stop string reaches over the beginning of a call.
             yield from self._content(self._stops.finish())
         if isinstance(part, CallStart):

@@ -5,12 +5,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from omlx_server.text.reasoning.style import Opening, Style
-from omlx_server.text.tool_calls.formats import Family
+from omlx_server.text.tool_calls.formats import CallFormat
 from omlx_server.text.tool_calls.numbering import new_call_id
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Form:
+class AnswerForm:
     """How the text of an answer is parsed.
 
     `continues`: the answer goes on within a text, so a leading space of its first token stays.
@@ -26,7 +26,7 @@ class Form:
     continues: bool = False
     style: Style | None = None
     opening: Opening = Opening.FREE
-    family: Family | None = None
+    family: CallFormat | None = None
     tools: tuple[Mapping[str, Any], ...] = ()
     many: bool = True
     calls_only: bool = False

@@ -12,7 +12,7 @@ SECONDS_PER_TOKEN = 0.002
 
 
 @dataclass(slots=True)
-class Budget:
+class GrammarBudget:
     """`left`: seconds of a processor that can still be spent, never more than SECONDS. `tokens`:
     how many tokens came."""
 
@@ -33,5 +33,5 @@ class Budget:
     def spend(self, seconds: float) -> None:
         self.left -= seconds
 
-    def copy(self) -> "Budget":
-        return Budget(self.left, self.tokens)
+    def copy(self) -> "GrammarBudget":
+        return GrammarBudget(self.left, self.tokens)

@@ -25,8 +25,8 @@ from omlx_server.text.grammar.constraint import GrammarConstraint
 from omlx_server.text.grammar.free_text import Free
 from omlx_server.text.grammar.limits import engine_limits
 from omlx_server.text.grammar.own_process import ApartConstraint, Walker, free_spelling
-from omlx_server.text.grammar.prover import Prover, Refused
-from omlx_server.text.grammar.to_grammar import GrammarSpec, Kind, refusal
+from omlx_server.text.grammar.prover import GrammarRefusal, Prover
+from omlx_server.text.grammar.to_grammar import GrammarKind, GrammarSpec, refusal
 from omlx_server.text.grammar.vocabulary import Vocabulary
 
 WORKERS = 4
@@ -43,7 +43,7 @@ _TOO_LARGE = "grammar size"
 
 
 # A matcher never takes a token itself: answers get copies.
-Made = LLMatcher | Walker | Refused
+Made = LLMatcher | Walker | GrammarRefusal
 
 
 class Grammars:
@@ -87,7 +87,7 @@ class Grammars:
     def compile(self, spec: GrammarSpec) -> Constraint:
         """As `constraint`, for a thread that may wait."""
         found = self._shared(spec)
-        if not isinstance(found, Refused):
+        if not isinstance(found, GrammarRefusal):
             constraint = self._copy(found)
             # Copies share the engine's lexer: one that came to its limits is of no use any more.
             constraint.mask()
@@ -95,7 +95,7 @@ class Grammars:
                 return constraint
             self._forget(spec)
             found = self._shared(spec)
-        if isinstance(found, Refused):
+        if isinstance(found, GrammarRefusal):
             raise refusal(spec, found.reason)
         return self._copy(found)
 
@@ -169,7 +169,7 @@ class Grammars:
     def _fulfil(self, spec: GrammarSpec, future: "Future[Made]") -> None:
         try:
             made = guarded(self._make, spec)
-            if isinstance(made, Crash | Refused):
+            if isinstance(made, Crash | GrammarRefusal):
                 self._forget(spec)
             if isinstance(made, Crash):
                 future.set_exception(made.error)
@@ -186,14 +186,14 @@ class Grammars:
 
     def _make(self, spec: GrammarSpec) -> Made:
         if not self._vocabulary.eos_ids:
-            return Refused("the model has no end-of-sequence token")
+            return GrammarRefusal("the model has no end-of-sequence token")
         if spec.trusted:
             return self._compiled(spec.text, None)
         with self._prover() as prover:
             # Lark and GBNF look alike to a client, and the child tells them apart.
-            kind = "grammar" if spec.kind is Kind.GRAMMAR else "engine"
+            kind = "grammar" if spec.kind is GrammarKind.GRAMMAR else "engine"
             proven = prover.prove(kind, spec.text, seconds=self.seconds)
-            if isinstance(proven, Refused):
+            if isinstance(proven, GrammarRefusal):
                 return proven
             if spec.symbols:
                 made = self._compiled(proven, spec.symbols)
@@ -201,13 +201,13 @@ class Grammars:
                     return made
             return self._apart(proven, prover)
 
-    def _compiled(self, grammar: str, symbols: int | None) -> LLMatcher | Refused:
+    def _compiled(self, grammar: str, symbols: int | None) -> LLMatcher | GrammarRefusal:
         self.compiled += 1
         limits = engine_limits(symbols)
         matcher = LLMatcher(self._vocabulary.engine, grammar, log_level=0, limits=limits)
-        return Refused(matcher.get_error()) if matcher.is_error() else matcher
+        return GrammarRefusal(matcher.get_error()) if matcher.is_error() else matcher
 
-    def _apart(self, grammar: str, prover: Prover) -> Walker | Refused:
+    def _apart(self, grammar: str, prover: Prover) -> Walker | GrammarRefusal:
         """The process that has proven a grammar goes on with it. Raises Unavailable."""
         self._make_room()
         size, eos_ids = self._vocabulary.size, self._vocabulary.eos_ids

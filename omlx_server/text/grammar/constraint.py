@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from llguidance import LLMatcher
 
-from omlx_server.text.grammar.budget import Budget
+from omlx_server.text.grammar.budget import GrammarBudget
 from omlx_server.text.grammar.masks import mask_of, set_bits
 
 T = TypeVar("T")
@@ -31,7 +31,7 @@ class GrammarConstraint:
         self._eos_ids = eos_ids
         self._mask: bytes | None = None
         self._refused: str | None = None
-        self._budget = Budget()
+        self._budget = GrammarBudget()
 
     def mask(self) -> bytes:
         """A bit per token id: 32-bit little-endian words, ceil(size / 32) of them.

@@ -26,7 +26,7 @@ _SOURCES = str(Path(__file__).parents[3])
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class GrammarRefusal:
     """Why a grammar is refused: `reason` completes the sentence "the grammar can't be used: …"."""
 
     reason: str
@@ -60,27 +60,29 @@ class Prover:
     def alive(self) -> bool:
         return self._child.poll() is None
 
-    def prove(self, kind: str, text: str, *, seconds: float) -> str | Refused:
+    def prove(self, kind: str, text: str, *, seconds: float) -> str | GrammarRefusal:
         """Try a grammar for at most `seconds` of processor time. Return its text in the engine's
         form, or why it is refused; then `alive` says whether the process can be used again."""
         told = self._told({"kind": kind, "text": text}, seconds)
-        return told if isinstance(told, Refused) else str(told["grammar"])
+        return told if isinstance(told, GrammarRefusal) else str(told["grammar"])
 
-    def walk(self, grammar: str, size: int, eos: list[int], *, seconds: float) -> Refused | None:
+    def walk(
+        self, grammar: str, size: int, eos: list[int], *, seconds: float
+    ) -> GrammarRefusal | None:
         """From now on the process follows the answers of one proven grammar, and can be asked
         nothing but `step`. Return why the grammar is refused, or None."""
         self.walks = True
         told = self._told({"walk": grammar, "size": size, "eos": eos}, seconds)
-        return told if isinstance(told, Refused) else None
+        return told if isinstance(told, GrammarRefusal) else None
 
-    def _told(self, asked: Mapping[str, Any], seconds: float) -> Mapping[str, Any] | Refused:
+    def _told(self, asked: Mapping[str, Any], seconds: float) -> Mapping[str, Any] | GrammarRefusal:
         """Within so many seconds of a processor: a busy machine refuses nothing."""
         line = json.dumps({**asked, "seconds": seconds}).encode() + b"\n"
         reply = self._ask(line, _PATIENCE * seconds)
         if reply is None:
-            return Refused(self._cause_of_death(seconds))
+            return GrammarRefusal(self._cause_of_death(seconds))
         told: Mapping[str, Any] = json.loads(reply)
-        return Refused(told["error"]) if told["error"] else told
+        return GrammarRefusal(told["error"]) if told["error"] else told
 
     def step(self, asked: Mapping[str, Any], *, seconds: float) -> State | None:
         """What `asked` gives: a state after more tokens. None when the process died over it; it

@@ -28,7 +28,7 @@ MAX_CHOICES = 10_000
 WHITESPACE = r"[ ]|\n[ ]{0,40}|\n\t{0,20}"
 
 
-class Kind(StrEnum):
+class GrammarKind(StrEnum):
     JSON_OBJECT = "json_object"
     JSON_SCHEMA = "json_schema"
     REGEX = "regex"
@@ -47,7 +47,7 @@ class GrammarSpec:
     TOOLS, the field of the request that each rule `args_0`, `args_1`, … is made of.
     """
 
-    kind: Kind
+    kind: GrammarKind
     text: str
     param: str = field(compare=False)
     trusted: bool = field(default=False, compare=False)
@@ -64,7 +64,7 @@ class GrammarSpec:
 def refusal(spec: GrammarSpec, reason: str) -> BadRequest:
     """The error that says why the engine refuses a grammar. Of a grammar that the server wrote it
     names the field, where the engine tells the rule, and quotes no rule."""
-    found = _OF_RULE.fullmatch(reason) if spec.kind is Kind.TOOLS else None
+    found = _OF_RULE.fullmatch(reason) if spec.kind is GrammarKind.TOOLS else None
     if found is None:
         problem, param = reason, spec.param
     else:
@@ -78,19 +78,19 @@ def refusal(spec: GrammarSpec, reason: str) -> BadRequest:
 def json_object(param: str, whitespace: str | None = None) -> GrammarSpec:
     text = schema_text({"type": "object"}, param, whitespace)
     return GrammarSpec(
-        Kind.JSON_OBJECT, text, param, trusted=whitespace is None, symbols=MOST_SYMBOLS
+        GrammarKind.JSON_OBJECT, text, param, trusted=whitespace is None, symbols=MOST_SYMBOLS
     )
 
 
 def json_schema(schema: object, param: str, whitespace: str | None = None) -> GrammarSpec:
     usable = closed(prepared(schema, param), param)
     text = schema_text(usable, param, whitespace)
-    return GrammarSpec(Kind.JSON_SCHEMA, text, param, symbols=symbols_allowed([usable]))
+    return GrammarSpec(GrammarKind.JSON_SCHEMA, text, param, symbols=symbols_allowed([usable]))
 
 
 def regex(pattern: str, param: str) -> GrammarSpec:
     text = LLMatcher.grammar_from_regex(_storable(pattern, param))
-    return GrammarSpec(Kind.REGEX, text, param, symbols=MOST_SYMBOLS)
+    return GrammarSpec(GrammarKind.REGEX, text, param, symbols=MOST_SYMBOLS)
 
 
 def choice(options: Sequence[str], param: str) -> GrammarSpec:
@@ -101,13 +101,13 @@ def choice(options: Sequence[str], param: str) -> GrammarSpec:
     literals = " | ".join(literal(_storable(option, param)) for option in options)
     # Upper case: one lexeme for all, which stays cheap however many there are.
     text = f"start: CHOICE\nCHOICE: {literals}"
-    return GrammarSpec(Kind.CHOICE, text, param, symbols=MOST_SYMBOLS)
+    return GrammarSpec(GrammarKind.CHOICE, text, param, symbols=MOST_SYMBOLS)
 
 
 def grammar(text: str, param: str) -> GrammarSpec:
     """A client's grammar: Lark in the engine's dialect, or llama.cpp's GBNF. It runs in a process
     of its own: both can be ambiguous without end, and Lark can intersect and negate patterns."""
-    return GrammarSpec(Kind.GRAMMAR, _storable(text, param), param)
+    return GrammarSpec(GrammarKind.GRAMMAR, _storable(text, param), param)
 
 
 def schema_text(schema: Any, param: str, whitespace: str | None = None) -> str:
@@ -136,7 +136,7 @@ def inline_schema(
 def as_rule(spec: GrammarSpec) -> str:
     """The right side of a Lark rule for a spec that describes JSON. Raises BadRequest for other
     kinds."""
-    if spec.kind not in (Kind.JSON_OBJECT, Kind.JSON_SCHEMA):
+    if spec.kind not in (GrammarKind.JSON_OBJECT, GrammarKind.JSON_SCHEMA):
         raise BadRequest(
             f"{spec.param} can't be used together with tools that the model is free to call",
             param=spec.param,

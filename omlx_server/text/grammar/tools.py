@@ -19,7 +19,13 @@ from omlx_server.text.grammar.bounds import symbols_allowed
 from omlx_server.text.grammar.json_schema.closing import closed
 from omlx_server.text.grammar.json_schema.prepare import prepared
 from omlx_server.text.grammar.quoted_lark import QuotedLark
-from omlx_server.text.grammar.to_grammar import GrammarSpec, Kind, as_rule, inline_schema, literal
+from omlx_server.text.grammar.to_grammar import (
+    GrammarKind,
+    GrammarSpec,
+    as_rule,
+    inline_schema,
+    literal,
+)
 
 MAX_CALLS = 16
 # As models write calls: on one line, with a blank here and there.
@@ -102,7 +108,7 @@ def _spec(
     text = "%llguidance {}\n" + "\n".join(rules) + "\n"
     symbols = symbols_of(functions, [] if answer is None else [json.loads(answer.text)])
     places = tuple(function.param for function in functions)
-    return GrammarSpec(Kind.TOOLS, text, "tools", symbols=symbols, places=places)
+    return GrammarSpec(GrammarKind.TOOLS, text, "tools", symbols=symbols, places=places)
 
 
 def symbols_of(functions: Sequence[Function], schemas: Sequence[Any] = ()) -> int:

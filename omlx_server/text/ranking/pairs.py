@@ -16,7 +16,7 @@ from tokenizers import Encoding
 from tokenizers import Tokenizer as Backend
 
 from omlx_server.core.crash import Crash, guarded
-from omlx_server.core.encoded import Encoded
+from omlx_server.core.encoded import TokenizedText
 from omlx_server.errors import ModelUnavailable, TooManyTokens
 from omlx_server.text.encoding import word_cache
 from omlx_server.text.encoding.fewest_tokens import TokenFloor
@@ -34,20 +34,20 @@ class _Frame:
     """Where special tokens stand around texts: `gaps[i]` is before text i, the last one is the
     end. Each gap is (ids, types); `types` are those of the texts."""
 
-    gaps: tuple[Encoded, ...]
+    gaps: tuple[TokenizedText, ...]
     types: tuple[int, ...]
 
     @property
     def size(self) -> int:
         return sum(map(len, self.gaps))
 
-    def put_around(self, *texts: list[int]) -> Encoded:
+    def put_around(self, *texts: list[int]) -> TokenizedText:
         ids = list(self.gaps[0].ids)
         types = list(self.gaps[0].types)
         for text, kind, gap in zip(texts, self.types, self.gaps[1:], strict=True):
             ids += [*text, *gap.ids]
             types += [*[kind] * len(text), *gap.types]
-        return Encoded(tuple(ids), tuple(types))
+        return TokenizedText(tuple(ids), tuple(types))
 
 
 class InputEncoder:
@@ -88,12 +88,12 @@ class InputEncoder:
         """Make what long texts need. For the thread that loads the model."""
         self._ordinary.prepare()
 
-    def encode(self, text: str, limit: int) -> Encoded:
+    def encode(self, text: str, limit: int) -> TokenizedText:
         """The input of one text, cut to `limit` tokens: the end of a longer text is left out."""
         room = max(0, limit - self._single.size)
         return self._single.put_around(self._ordinary.beginning(whole(text), room))
 
-    def encode_whole(self, text: str, most: int) -> Encoded:
+    def encode_whole(self, text: str, most: int) -> TokenizedText:
         """The input of one text. Raises TooManyTokens where it has more than `most` tokens."""
         encoded = self._single.put_around(self._ids(text, most))
         if len(encoded) > most:
@@ -111,14 +111,14 @@ class InputEncoder:
             return False
         return 2 * (Counter(own) & Counter(again)).total() >= max(len(own), len(again))
 
-    def encode_pairs(self, query: str, documents: Sequence[str], limit: int) -> list[Encoded]:
+    def encode_pairs(self, query: str, documents: Sequence[str], limit: int) -> list[TokenizedText]:
         """The inputs of `query` with each document, cut to `limit` tokens: first the longer text is
         cut, down to the length of the other, then both."""
         first = self._ids(query, _MOST_TOKENS)
         seconds = (self._ids(document, _MOST_TOKENS) for document in documents)
         return [self._paired(first, second, limit) for second in seconds]
 
-    def _paired(self, first: list[int], second: list[int], limit: int) -> Encoded:
+    def _paired(self, first: list[int], second: list[int], limit: int) -> TokenizedText:
         kept = _share(len(first), len(second), max(0, limit - self._pair.size))
         return self._pair.put_around(first[: kept[0]], second[: kept[1]])
 
@@ -147,7 +147,7 @@ def _frame(probe: Encoding) -> _Frame:
             types[gap].append(kind)
         else:
             gap, kinds[place] = place + 1, kind
-    gaps = tuple(Encoded(tuple(i), tuple(t)) for i, t in zip(ids, types, strict=True))
+    gaps = tuple(TokenizedText(tuple(i), tuple(t)) for i, t in zip(ids, types, strict=True))
     return _Frame(gaps, tuple(kinds))
 
 

@@ -7,7 +7,7 @@ understand them too.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from omlx_server.core.encoded import Encoded
+from omlx_server.core.encoded import TokenizedText
 from omlx_server.errors import BadRequest, ModelUnavailable
 from omlx_server.text.tokenizer import Tokenizer
 
@@ -54,7 +54,7 @@ class YesNoPrompt:
         body = self.tokenizer.beginning(question + document, room)
         return [*self.before, *body, *self.after]
 
-    def encode_pairs(self, query: str, documents: Sequence[str], limit: int) -> list[Encoded]:
+    def encode_pairs(self, query: str, documents: Sequence[str], limit: int) -> list[TokenizedText]:
         """The prompts of `query` with each document, as `encode` makes them.
 
         Raises:
@@ -68,4 +68,4 @@ class YesNoPrompt:
                 param="query",
             )
         prompts = (self.encode(query, document, limit) for document in documents)
-        return [Encoded(tuple(prompt)) for prompt in prompts]
+        return [TokenizedText(tuple(prompt)) for prompt in prompts]

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Sequence
 
 from omlx_server.core.request import Constraint
-from omlx_server.text.grammar.to_grammar import GrammarSpec, Kind, literal
+from omlx_server.text.grammar.to_grammar import GrammarKind, GrammarSpec, literal
 from omlx_server.text.grammar.tools import Function, SpecialId, arguments, marker, symbols_of
 from omlx_server.text.grammar.wrappers import Around
 from omlx_server.text.reasoning.style import Opening
@@ -58,7 +58,7 @@ def frame(
     text += f"call: {' | '.join(calls)}\n" if functions else ""
     symbols, places = symbols_of(functions), tuple(function.param for function in functions)
     return GrammarSpec(
-        Kind.TOOLS, text, "tools", trusted=not functions, symbols=symbols, places=places
+        GrammarKind.TOOLS, text, "tools", trusted=not functions, symbols=symbols, places=places
     )
 
 

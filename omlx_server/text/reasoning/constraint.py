@@ -74,7 +74,7 @@ class _State:
     gaps: int = 0  # tokens of white space behind the thought
 
 
-class Thinking(Around):
+class ThinkingConstraint(Around):
     """`budget`: the most tokens of a thought; None for any number. `free`: `inner` leaves the text
     free."""
 

@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Collection
 
 from omlx_server.text.markers import at
-from omlx_server.text.parts import Reasoning, Text
+from omlx_server.text.parts import Text, Thought
 from omlx_server.text.reasoning.style import Opening
 from omlx_server.text.tool_calls.json_calls import NamedCall
 from omlx_server.text.tool_calls.numbering import Numbering
@@ -58,7 +58,7 @@ class HarmonySplitter(StreamParser):
         if self._read == self._header:
             self._without_message(held)
         elif self._read == self._analysis:
-            self._parts.append(Reasoning(held))
+            self._parts.append(Thought(held))
         elif self._read == self._calling:  # what ended the answer was the end of the call
             self._arguments(self._calling("{}"))
         elif self._call is not None:
@@ -151,7 +151,7 @@ class HarmonySplitter(StreamParser):
             self._parts += call.end(cut)
 
     def _analysis(self, text: str) -> str:
-        return self._body(text, lambda shown: self._parts.append(Reasoning(shown)))
+        return self._body(text, lambda shown: self._parts.append(Thought(shown)))
 
     def _final(self, text: str) -> str:
         return self._body(text, lambda shown: self._parts.append(Text(shown)))

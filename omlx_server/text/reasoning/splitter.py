@@ -7,7 +7,7 @@ within a thought.
 
 from collections.abc import Collection, Sequence
 
-from omlx_server.text.parts import Reasoning, Text
+from omlx_server.text.parts import Text, Thought
 from omlx_server.text.reasoning.harmony import HarmonySplitter
 from omlx_server.text.reasoning.style import Opening, Style
 from omlx_server.text.tool_calls.numbering import Numbering
@@ -35,7 +35,7 @@ class MarkerSplitter(StreamParser):
     def _end(self, held: str, cut: bool) -> None:
         if self._read == self._doubt:
             doubtful = "".join(self._doubtful) + held
-            self._parts.append(Reasoning(doubtful) if cut else Text(doubtful.lstrip()))
+            self._parts.append(Thought(doubtful) if cut else Text(doubtful.lstrip()))
         elif self.thinking:  # a thought without an end stays one
             self._think(held.rstrip())
         else:
@@ -97,7 +97,7 @@ class MarkerSplitter(StreamParser):
         text = text.lstrip() if self._fresh else text
         if text:
             self._fresh = False
-            self._parts.append(Reasoning(text))
+            self._parts.append(Thought(text))
 
 
 def make_splitter(

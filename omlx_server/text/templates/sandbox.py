@@ -26,7 +26,7 @@ class LimitExceeded(TemplateRuntimeError):
     """The rendering took too long or grew too large."""
 
 
-class TooLong(LimitExceeded):
+class RenderingTooLong(LimitExceeded):
     """The rendering grew too large."""
 
 
@@ -59,7 +59,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
         for piece in template.generate(variables):
             length += len(piece)
             if length > self._max_chars:
-                raise TooLong(f"the prompt is longer than {self._max_chars} characters")
+                raise RenderingTooLong(f"the prompt is longer than {self._max_chars} characters")
             pieces.append(piece)
             self._check_time()
         return "".join(pieces)

@@ -26,7 +26,7 @@ from omlx_server.text.templates.messages import (
     with_reasoning,
     with_text_arguments,
 )
-from omlx_server.text.templates.sandbox import Sandbox, TooLong
+from omlx_server.text.templates.sandbox import RenderingTooLong, Sandbox
 from omlx_server.text.templates.shield import ControlTexts, Shield, plain
 from omlx_server.text.templates.tool_forms import completed
 from omlx_server.text.tokenizer import Tokenizer
@@ -141,7 +141,7 @@ class ChatTemplate:
             rendering = self._run_any(
                 template, variables, raw, tools, continue_final_message, shield
             )
-        except TooLong as error:
+        except RenderingTooLong as error:
             raise PromptTooLong(str(error), param="messages") from error
         except _REFUSALS as error:
             raise BadRequest(

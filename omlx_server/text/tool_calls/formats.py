@@ -18,7 +18,7 @@ _NAME = r"[^\s<>{}()\[\]\"'=,;]{1,256}"
 
 
 @dataclass(frozen=True, slots=True)
-class Family:
+class CallFormat:
     """How one family of models writes calls. `start`: the marker before calls; `others`: markers
     that such a model begins a block with, too, and that are read with it. `json`: the form of calls
     in JSON. `markup`: the form of other calls, None without one; a family with markup can have
@@ -33,7 +33,7 @@ class Family:
     inner: tuple[str, ...] = ()
     others: tuple[str, ...] = ()
     addressed: str = ""
-    beside: "Family | None" = None
+    beside: "CallFormat | None" = None
 
     @property
     def starts(self) -> tuple[str, ...]:
@@ -58,10 +58,10 @@ def _json(
     others: tuple[str, ...] = (),
     inner: tuple[str, ...] = (),
     by_name: bool = False,
-) -> Family:
+) -> CallFormat:
     pattern = regex.compile(header, regex.DOTALL) if header else None
     shape = JsonShape(end, (start, *others), closers, pattern, by_name)
-    return Family(name, start, shape, inner=inner, others=others)
+    return CallFormat(name, start, shape, inner=inner, others=others)
 
 
 def _tagged(
@@ -77,10 +77,10 @@ def _tagged(
     others: tuple[str, ...] = (),
     inner: tuple[str, ...] = (),
     mark: str = "",
-) -> Family:
+) -> CallFormat:
     call_pattern, key_pattern = regex.compile(call), regex.compile(key)
     shape = TaggedShape(end, call_pattern, key_pattern, value_end, call_end, newlines, mark)
-    return Family(name, start, JsonShape(end, (start,)), shape, inner, others)
+    return CallFormat(name, start, JsonShape(end, (start,)), shape, inner, others)
 
 
 def _named(tag: str, key: str = "name", more: str = "") -> str:
@@ -88,7 +88,7 @@ def _named(tag: str, key: str = "name", more: str = "") -> str:
     return rf'<{tag} name=["\']?(?P<{key}>[^"\'<>\n]{{1,256}})["\']?{more}\s*>'
 
 
-def _glm(name: str, prefix: str = "", start: str = "tool_call") -> Family:
+def _glm(name: str, prefix: str = "", start: str = "tool_call") -> CallFormat:
     end, key = f"</{prefix}{start}>", f"{prefix}arg_key"
     return _tagged(
         name,
@@ -101,7 +101,7 @@ def _glm(name: str, prefix: str = "", start: str = "tool_call") -> Family:
     )
 
 
-def _function_tags(name: str, start: str, end: str, *, newlines: bool) -> Family:
+def _function_tags(name: str, start: str, end: str, *, newlines: bool) -> CallFormat:
     return _tagged(
         name,
         start,
@@ -115,7 +115,7 @@ def _function_tags(name: str, start: str, end: str, *, newlines: bool) -> Family
     )
 
 
-def _invokes(name: str, start: str, end: str, prefix: str = "", more: str = "") -> Family:
+def _invokes(name: str, start: str, end: str, prefix: str = "", more: str = "") -> CallFormat:
     return _tagged(
         name,
         start,
@@ -127,16 +127,16 @@ def _invokes(name: str, start: str, end: str, prefix: str = "", more: str = "") 
     )
 
 
-def _quoted(name: str, start: str, end: str, quote: str) -> Family:
+def _quoted(name: str, start: str, end: str, quote: str) -> CallFormat:
     shape = LiteralShape(end, "call:", quoted_calls(quote), quote)
-    return Family(name, start, JsonShape(end, (start,)), shape)
+    return CallFormat(name, start, JsonShape(end, (start,)), shape)
 
 
-def _python(name: str, start: str, end: str) -> Family:
-    return Family(name, start, JsonShape(end, (start,)), LiteralShape(end, "[", python_calls))
+def _python(name: str, start: str, end: str) -> CallFormat:
+    return CallFormat(name, start, JsonShape(end, (start,)), LiteralShape(end, "[", python_calls))
 
 
-def _dsml(name: str, block: str) -> Family:
+def _dsml(name: str, block: str) -> CallFormat:
     mark = "｜DSML｜"
     kind = r'(?:\s+string="(?P<kind>true|false)")?'
     return _invokes(name, f"<{mark}{block}>", f"</{mark}{block}>", mark, kind)
@@ -257,10 +257,10 @@ _FAMILIES = (
     ),
     _json("tool_calls_list", "<tool_calls>", "</tool_calls>"),
 )
-FAMILIES: Mapping[str, Family] = {family.name: family for family in _FAMILIES}
+FAMILIES: Mapping[str, CallFormat] = {family.name: family for family in _FAMILIES}
 
 
-def json_syntax(family: Family) -> CallSyntax:
+def json_syntax(family: CallFormat) -> CallSyntax:
     """How a call in JSON is written behind the family's own marker, where its parser reads that,
     too."""
     if family.name == JSON_TOOLS.name:

@@ -12,7 +12,7 @@ from typing import Any
 import regex
 
 from omlx_server.text.parts import CallStart, Part, Text
-from omlx_server.text.tool_calls.formats import Family
+from omlx_server.text.tool_calls.formats import CallFormat
 from omlx_server.text.tool_calls.json_body import JsonBody, JsonShape
 from omlx_server.text.tool_calls.literal_body import LiteralBody, LiteralShape
 from omlx_server.text.tool_calls.literal_calls import python_calls
@@ -38,7 +38,7 @@ class ToolParser(StreamParser):
 
     def __init__(
         self,
-        family: Family,
+        family: CallFormat,
         tools: Sequence[Mapping[str, Any]] = (),
         numbering: Numbering | None = None,
     ) -> None:

@@ -15,8 +15,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, repeat
 
-from omlx_server.core.cluster.commands import Closing, Command, Found
-from omlx_server.core.cluster.handshake import Form, Hello, Ready, Refused, RollCall, Welcome
+from omlx_server.core.cluster.commands import Closing, Command, PayloadRead
+from omlx_server.core.cluster.handshake import (
+    Formation,
+    Hello,
+    RankRefusal,
+    Ready,
+    RollCall,
+    Welcome,
+)
 from omlx_server.core.cluster.hosts import Host
 from omlx_server.core.cluster.state import RankState, RankStatus
 from omlx_server.engine.cluster.link import (
@@ -77,7 +84,7 @@ class Gathering:
             for rank, host in enumerate(options.hosts)
             if rank
         }
-        self.found: Callable[[Found], None] = lambda found: None
+        self.found: Callable[[PayloadRead], None] = lambda found: None
         self._listener: socket.socket | None = None
 
     @property
@@ -136,7 +143,7 @@ class Gathering:
     ) -> list[Sequence[str]] | None:
         """Tell all where all are to be reached; rank 0 at its `own` addresses. Returns that, or
         None where a rank is gone. From now on the loss of a rank is the loss of the group. With
-        `sums` the others load no model (`Form`)."""
+        `sums` the others load no model (`Formation`)."""
         with self._lock:
             if not self.is_complete:
                 return None
@@ -146,7 +153,7 @@ class Gathering:
                 member.state = replace(member.state, status=RankStatus.HERE, problem="")
         for link in self._links:
             link.patience = FORMING_SECONDS
-        self.tell(Form(tuple(addresses), tuple(sums)))
+        self.tell(Formation(tuple(addresses), tuple(sums)))
         for link in self._links:
             link.wait_until_sent()
         return list(addresses)
@@ -161,7 +168,7 @@ class Gathering:
         links = [member.link for member in self._members.values()]  # other threads take them away
         return [link for link in links if link is not None]
 
-    def tell(self, message: Command | Form | RollCall) -> None:
+    def tell(self, message: Command | Formation | RollCall) -> None:
         """Send a message to all other ranks. Does not wait."""
         for link in self._links:
             link.tell(message)
@@ -258,7 +265,7 @@ class Gathering:
                     member.process_of_link = member.process
                     member.state = replace(member.state, status=RankStatus.CHECKING, problem="")
         if why or member is None:
-            link.say(Refused(why))
+            link.say(RankRefusal(why))
             raise LinkFailed(why)
         try:
             link.say(self._welcome_for(member))
@@ -273,17 +280,17 @@ class Gathering:
 
     def _take(self, member: _Member, link: Link, message: object) -> None:
         match message:
-            case Found():
+            case PayloadRead():
                 self.found(message)
             case Ready(addresses):
                 with self._lock:
                     if member.link is link:
                         member.state = replace(member.state, status=RankStatus.READY)
                         member.addresses = addresses
-            case Refused(why) if self._formed:
+            case RankRefusal(why) if self._formed:
                 self._failed.wait(CAUSE_SECONDS)
                 self._lose(member, link, why, refuses=True)
-            case Refused(why):
+            case RankRefusal(why):
                 with self._lock:
                     member.link, member.addresses = None, ()
                 self._note(member, RankStatus.REFUSED, why)

@@ -28,7 +28,7 @@ _FRESH_SECONDS = 3.0
 A = TypeVar("A")
 
 
-class Cluster:
+class LeadingCluster:
     """The cluster that computes the model which the server was started with."""
 
     def __init__(self, options: GatheringOptions, backend: str) -> None:

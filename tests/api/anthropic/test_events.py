@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from omlx_server.api.anthropic.answers import AssistantTurn
 from omlx_server.api.anthropic.events import PING, SIGNATURE, Ending, MessageEvents, assembled
 from omlx_server.api.anthropic.ids import tool_use_id
-from omlx_server.api.chat.choices import Usage
+from omlx_server.api.chat.choices import TokenCounts
 from omlx_server.api.chat.finish import Finish
 from omlx_server.api.http import sse
 from omlx_server.api.http.anthropic_errors import envelope
 from omlx_server.errors import InternalError
-from omlx_server.text.parts import Arguments, CallStart, Part, Reasoning, Text, assemble
+from omlx_server.text.parts import Arguments, CallStart, Part, Text, Thought, assemble
 from tests.api.anthropic import strict
 
 Json = dict[str, Any]
@@ -25,7 +25,7 @@ PARAGRAPH = '\x00é\n\n"data: [DONE]" </think> 𝄞'
 
 texts = st.text(max_size=8) | st.just(PARAGRAPH)
 objects = st.dictionaries(texts, st.integers(-5, 5) | texts | st.none(), max_size=3)
-runs = st.lists(st.builds(Text, texts) | st.builds(Reasoning, texts), max_size=4)
+runs = st.lists(st.builds(Text, texts) | st.builds(Thought, texts), max_size=4)
 
 
 @st.composite
@@ -50,8 +50,8 @@ def endings(draw: st.DrawFn) -> Ending:
     return Ending(finish, stopped, draw(st.booleans()))
 
 
-def told(parts: Sequence[Part], ending: Ending, usage: Usage | None = None) -> list[Any]:
-    usage = usage or Usage(prompt=11, completion=0, cached=4, reasoning=0)
+def told(parts: Sequence[Part], ending: Ending, usage: TokenCounts | None = None) -> list[Any]:
+    usage = usage or TokenCounts(prompt=11, completion=0, cached=4, reasoning=0)
     events = MessageEvents("msg_1", "some/model", usage)
     result = events.start()
     for part in parts:
@@ -126,7 +126,7 @@ def test_nothing_of_the_answer_is_lost(parts: list[Part], ending: Ending) -> Non
 
 def test_the_events_of_an_answer_that_thinks_says_and_calls() -> None:
     parts: list[Part] = [
-        Reasoning("hm"),
+        Thought("hm"),
         Text("I "),
         Text("see."),
         CallStart(0, "call_1", "add"),

@@ -12,12 +12,12 @@ from starlette.types import Message
 
 from omlx_server.api.chat.choices import ChoiceDelta, Choices
 from omlx_server.api.http.sse import EventStream, event
-from omlx_server.api.metrics.metrics import Metrics
+from omlx_server.api.metrics.metrics import AppMetrics
 from omlx_server.core.request import FinishReason, Request, RequestId, SamplingParams, TokenEvent
 from omlx_server.engine.client.engine_client import AsyncEngine
 from omlx_server.engine.client.generation import Generation
 from omlx_server.errors import InternalError
-from omlx_server.text.answers.form import Form
+from omlx_server.text.answers.form import AnswerForm
 from omlx_server.text.tokenizer import Tokenizer
 from tests.api.fixed import fixed_models
 from tests.text import makers
@@ -37,7 +37,7 @@ def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
 def choices_of(tokenizer: Tokenizer, *, n: int = 1, stops: tuple[str, ...] = ()) -> Choices:
     request = Request(ID, (1, 2, 3), SamplingParams(max_tokens=1000), n=n)
     generation = Generation(AsyncEngine(lambda problem: None), 1, request)
-    return Choices(generation, tokenizer, Form(stops), Metrics(fixed_models()).of("model"))
+    return Choices(generation, tokenizer, AnswerForm(stops), AppMetrics(fixed_models()).of("model"))
 
 
 def tokens_of(tokenizer: Tokenizer, text: str, index: int = 0) -> list[TokenEvent]:

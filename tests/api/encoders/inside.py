@@ -12,7 +12,12 @@ from omlx_server.api.app import create_app
 from omlx_server.engine.client.model_client import GeneratorClient
 from omlx_server.models.locate import Located
 from omlx_server.settings import Settings
-from omlx_server.settings.sections import Cache, Memory, Models, Server
+from omlx_server.settings.sections import (
+    CacheSettings,
+    MemorySettings,
+    ModelsSettings,
+    ServerSettings,
+)
 from omlx_server.wiring.context import make_context
 from omlx_server.wiring.encoders import FoundEncoders
 from omlx_server.wiring.known import KnownModels
@@ -51,10 +56,10 @@ async def inside(
     """`timeout` is server.request_timeout_seconds; so long requests wait for a model. `limit` is
     that of the memory, if any."""
     settings = Settings(
-        memory=Memory(limit=limit or "auto", activation_reserve=1 << 20),
-        cache=Cache(hot_cache_only=True),
-        models=Models(dirs=(NOWHERE,), use_hf_cache=False),
-        server=Server(request_timeout_seconds=timeout),
+        memory=MemorySettings(limit=limit or "auto", activation_reserve=1 << 20),
+        cache=CacheSettings(hot_cache_only=True),
+        models=ModelsSettings(dirs=(NOWHERE,), use_hf_cache=False),
+        server=ServerSettings(request_timeout_seconds=timeout),
     )
     failures: list[str] = []
     known = KnownModels(settings, chat, found)

@@ -16,7 +16,7 @@ from omlx_server.errors import ModelUnavailable
 from omlx_server.models.locate import Located
 from omlx_server.models.progress import Silent
 from omlx_server.settings import Settings
-from omlx_server.settings.sections import Models
+from omlx_server.settings.sections import ModelsSettings
 from omlx_server.text.ranking.pairs import InputEncoder
 from omlx_server.text.ranking.yes_no import YesNoPrompt
 from omlx_server.text.tokenizer import Tokenizer
@@ -177,7 +177,7 @@ def test_a_language_model_answers_yes_or_no(
 
 
 def found(embedding: str = "", reranker: str = "") -> FoundEncoders:
-    models = Models(embedding=embedding, reranker=reranker, use_hf_cache=False)
+    models = ModelsSettings(embedding=embedding, reranker=reranker, use_hf_cache=False)
     return find_encoders(Settings(models=models), Silent())
 
 

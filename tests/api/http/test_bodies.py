@@ -8,7 +8,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from omlx_server.api.http.bodies import SMALL, Bodies, Body, TooManyBodies, bound_for
+from omlx_server.api.http.bodies import SMALL, Bodies, RequestBody, TooManyBodies, bound_for
 from tests.api.http.place import HEAD, LARGEST, SHORT, Place, play, status, until
 
 MB = 2**20
@@ -24,10 +24,10 @@ class Crowd:
         self._stack = stack
         self._reading: list[asyncio.Task[None]] = []
 
-    def begin(self, client: str) -> Body:
+    def begin(self, client: str) -> RequestBody:
         return self._stack.enter_context(self.all.of(client.encode()))
 
-    async def large(self, client: str, size: int = 30 * MB) -> Body:
+    async def large(self, client: str, size: int = 30 * MB) -> RequestBody:
         """A body that has room for `size` bytes and never comes to its end."""
         body, began = self.begin(client), asyncio.Event()
         task = asyncio.create_task(self._read(body, size, began))
@@ -39,7 +39,7 @@ class Crowd:
             task.result()
         return body
 
-    async def _read(self, body: Body, size: int, began: asyncio.Event) -> None:
+    async def _read(self, body: RequestBody, size: int, began: asyncio.Event) -> None:
         async with body.coming():
             await body.add(SMALL + 1, size)
             began.set()

@@ -15,7 +15,7 @@ from prometheus_client.core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
 from omlx_server import __version__
-from omlx_server.api.metrics.metrics import Metrics
+from omlx_server.api.metrics.metrics import AppMetrics
 from omlx_server.core.memory.guard import Relief
 from omlx_server.core.prefix_cache.report import CacheReport
 from omlx_server.core.scheduler.watchdog import Stalls
@@ -176,7 +176,7 @@ class Twice(Vital):
 
 
 def test_the_sum_over_models_is_that_of_the_server() -> None:
-    found = samples(Metrics(fixed_models(vitals=Twice())).collected().text().decode())
+    found = samples(AppMetrics(fixed_models(vitals=Twice())).collected().text().decode())
     assert found["vllm:prefix_cache_queries_total"] == 12
     assert found["vllm:num_preemptions_total"] == 2
     assert found['omlx_stalls_total{outcome="restarted"}'] == 3
@@ -187,13 +187,13 @@ def test_the_sum_over_models_is_that_of_the_server() -> None:
 
 
 def test_a_name_that_is_no_text_is_told_all_the_same() -> None:
-    text = Metrics(fixed_models(vitals=Twice())).collected().text().decode()
+    text = AppMetrics(fixed_models(vitals=Twice())).collected().text().decode()
     assert values(text, "vllm:prefix_cache_queries_total") == {"org/a": 5, 'org/b?"{}\n': 7}
 
 
 @pytest.mark.parametrize("shared", ["vllm:", "omlx_"])
 def test_all_of_the_shared_names_have_the_label(shared: str) -> None:
-    metrics = Metrics(fixed_models(vitals=Twice()), shared)
+    metrics = AppMetrics(fixed_models(vitals=Twice()), shared)
     metrics.of("org/a").follow(3).finished("stop")
     text = metrics.collected().text().decode()
     of_models = re.compile(r"(vllm:|omlx_(?!cache|memory|build|connections|bodies))")
@@ -204,7 +204,7 @@ def test_all_of_the_shared_names_have_the_label(shared: str) -> None:
 
 def test_a_file_of_a_model_that_was_never_loaded_is_not_told(tmp_path: Path) -> None:
     """Names of requests are no labels: who asks could make as many as they like."""
-    metrics = Metrics(fixed_models())
+    metrics = AppMetrics(fixed_models())
     assert "model_name" not in metrics.collected().text().decode()
 
 

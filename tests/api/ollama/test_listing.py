@@ -13,7 +13,7 @@ from omlx_server.api.models.encoders import CHAT
 from omlx_server.api.models.listing import ModelListing
 from omlx_server.api.models.served import ServedModels
 from omlx_server.core.adapters import CONFIG
-from omlx_server.engine.pool.entry import Wanted
+from omlx_server.engine.pool.entry import ModelRequest
 from omlx_server.models.adapters.registry import AdapterPlaces
 from omlx_server.settings import Settings
 from omlx_server.wiring.context import make_context
@@ -36,7 +36,7 @@ def test_the_adapters_of_a_model_are_looked_up_once_for_all_its_names(
         (tmp_path / "adapters" / name).mkdir(parents=True)
         (tmp_path / "adapters" / name / CONFIG).write_text("{}")
     tiny = ModelListing(
-        CHAT, NAMES, Wanted("0", 0), 0, 512, adapters=AdapterPlaces(tmp_path, NAMES)
+        CHAT, NAMES, ModelRequest("0", 0), 0, 512, adapters=AdapterPlaces(tmp_path, NAMES)
     )
     models = fixed_models()
     catalogue = Fixed((tiny,), aliases={"small": "tiny"})

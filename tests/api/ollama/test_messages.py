@@ -10,7 +10,7 @@ import orjson
 import pytest
 from safetensors.numpy import save_file
 
-from omlx_server.api.chat.choices import ChoiceDelta, Usage
+from omlx_server.api.chat.choices import ChoiceDelta, TokenCounts
 from omlx_server.api.http.exchange import Exchange, Phases
 from omlx_server.api.ollama import about as files
 from omlx_server.api.ollama.keep_alive import seconds_of
@@ -95,7 +95,7 @@ def shapes() -> AnswerShapes:
 
 
 def test_a_call_is_sent_once_it_is_whole_and_not_when_it_was_cut() -> None:
-    made, usage = shapes(), Usage(1)
+    made, usage = shapes(), TokenCounts(1)
     first = ChoiceDelta(0, (Text("Well. "), CallStart(0, "c1", "f"), Arguments(0, '{"x":')))
     assert [line["message"] for line in made.lines(first, usage)] == [
         {"role": "assistant", "content": "Well. "}
@@ -128,7 +128,7 @@ def test_parameters_are_counted_also_where_weights_are_packed(tmp_path: Path) ->
     assert (found.family, found.quantization, found.parameters) == ("llama", "4-bit", 259)
     (tmp_path / "chat_template.jinja").write_text("x")
     assert files.about(tmp_path).digest != found.digest
-    assert files.about(tmp_path / "none") == files.about(None) == files.About()
+    assert files.about(tmp_path / "none") == files.about(None) == files.ModelCard()
 
 
 @pytest.mark.parametrize(

@@ -5,20 +5,20 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from omlx_server.api.chat.choices import ChoiceDelta, LoggedToken, Usage
+from omlx_server.api.chat.choices import ChoiceDelta, LoggedToken, TokenCounts
 from omlx_server.api.chat.finish import Finish
 from omlx_server.api.responses import shapes
 from omlx_server.api.responses.answers import Response
-from omlx_server.api.responses.events import Progress
+from omlx_server.api.responses.events import ResponseEvents
 from omlx_server.api.responses.items.ids import ItemIds
 from omlx_server.api.responses.schema import ResponsesRequest
 from omlx_server.api.responses.tool_names import ToolNames
 from omlx_server.core.request import RequestDefaults
 from omlx_server.text.answers.answer import TokenEntry
-from omlx_server.text.parts import Arguments, CallStart, Part, Reasoning, Text
+from omlx_server.text.parts import Arguments, CallStart, Part, Text, Thought
 
 ID = "resp_" + "5" * 32
-USAGE = Usage(prompt=7, completion=5, cached=3, reasoning=2)
+USAGE = TokenCounts(prompt=7, completion=5, cached=3, reasoning=2)
 NOW = 1_800_000_000
 Event = dict[str, Any]
 
@@ -35,10 +35,10 @@ def _opening(request: ResponsesRequest, *, kept: bool) -> Response:
     return shapes.opening(request, ID, NOW, RequestDefaults(), kept=kept)
 
 
-def progress(**fields: Any) -> Progress:
+def progress(**fields: Any) -> ResponseEvents:
     request = asked(**fields)
     opening, names = _opening(request, kept=True), ToolNames(request.tools or ())
-    return Progress(opening, ItemIds(ID), names, seals_reasoning=request.seals_reasoning)
+    return ResponseEvents(opening, ItemIds(ID), names, seals_reasoning=request.seals_reasoning)
 
 
 def token(text: str) -> LoggedToken:
@@ -51,7 +51,7 @@ def deltas(parts: Iterable[Part], finish: Finish) -> list[ChoiceDelta]:
     return [*(ChoiceDelta(0, (part,)) for part in parts), ChoiceDelta(0, finish=finish)]
 
 
-def run(progress: Progress, given: Iterable[ChoiceDelta]) -> list[Event]:
+def run(progress: ResponseEvents, given: Iterable[ChoiceDelta]) -> list[Event]:
     """All events of a response that goes well."""
     events: list[Any] = progress.begin()
     for delta in given:
@@ -59,7 +59,7 @@ def run(progress: Progress, given: Iterable[ChoiceDelta]) -> list[Event]:
     return events + progress.end(USAGE, NOW)
 
 
-def output(progress: Progress) -> list[Any]:
+def output(progress: ResponseEvents) -> list[Any]:
     """The items of the response as it is by then."""
     return [*progress.response["output"]]
 
@@ -70,7 +70,7 @@ words = st.text(alphabet=" \nab é", min_size=0, max_size=5)
 @st.composite
 def answers(draw: st.DrawFn) -> list[Part]:
     """Reasoning, text, calls with text between them; in fragments."""
-    parts: list[Part] = [Reasoning(text) for text in draw(st.lists(words, max_size=3))]
+    parts: list[Part] = [Thought(text) for text in draw(st.lists(words, max_size=3))]
     parts += [Text(text) for text in draw(st.lists(words, max_size=3))]
     for index in range(draw(st.integers(0, 3))):
         parts.append(CallStart(index, f"call_{index}", f"f{index}"))

@@ -13,7 +13,7 @@ from omlx_server.api.chat.finish import Finish
 from omlx_server.api.http import sse
 from omlx_server.api.responses.items.sealed import unseal
 from omlx_server.errors import BadRequest, InternalError
-from omlx_server.text.parts import Arguments, CallStart, Part, Reasoning, Text, assemble
+from omlx_server.text.parts import Arguments, CallStart, Part, Text, Thought, assemble
 from tests.api.responses import judge
 from tests.api.responses.made import ID, Event, answers, deltas, output, progress, run, token
 
@@ -129,7 +129,7 @@ def test_the_response_says_what_the_model_said(parts: list[Part], finish: Finish
 
 def test_a_whole_stream_in_order() -> None:
     parts: list[Part] = [
-        Reasoning("Hm"),
+        Thought("Hm"),
         Text("Hi"),
         CallStart(0, "call_1", "f"),
         Arguments(0, "{}"),
@@ -176,7 +176,7 @@ def test_an_answer_of_nothing_is_an_empty_message(finish: Finish) -> None:
 
 def test_thoughts_that_were_cut_are_followed_by_no_message() -> None:
     made = progress()
-    run(made, deltas([Reasoning("Hm")], "length"))
+    run(made, deltas([Thought("Hm")], "length"))
     assert [item["type"] for item in output(made)] == ["reasoning"]
     assert made.response["incomplete_details"] == {"reason": "max_output_tokens"}
     usage = made.response["usage"]
@@ -213,10 +213,10 @@ def test_tokens_of_one_delta_are_told_once() -> None:
 
 def test_reasoning_is_sealed_when_it_was_asked_for() -> None:
     made = progress(include=["reasoning.encrypted_content"])
-    events = run(made, deltas([Reasoning("Hm é"), Text("Hi")], "stop"))
+    events = run(made, deltas([Thought("Hm é"), Text("Hi")], "stop"))
     assert unseal(output(made)[0]["encrypted_content"]) == "Hm é"
     assert "encrypted_content" not in events[2]["item"]
-    run(made := progress(), deltas([Reasoning("Hm")], "stop"))
+    run(made := progress(), deltas([Thought("Hm")], "stop"))
     assert "encrypted_content" not in output(made)[0]
 
 

@@ -11,7 +11,7 @@ import pytest
 from omlx_server.api.app import create_app
 from omlx_server.api.http.static_files import POLICY, WebFiles
 from omlx_server.settings import Settings
-from omlx_server.settings.sections import Admin, Auth, Web
+from omlx_server.settings.sections import AdminSettings, AuthSettings, WebSettings
 from omlx_server.wiring.context import make_context
 from tests.api.fixed import fixed_models
 
@@ -26,7 +26,7 @@ FILES = {
     "data.0a1b2c3d4e.js": "export {};\n",
     ".secret": "nobody's business",
 }
-KEYED = Settings(auth=Auth.of({"api_keys": ("key-of-a-client",)}))
+KEYED = Settings(auth=AuthSettings.of({"api_keys": ("key-of-a-client",)}))
 
 
 @pytest.fixture
@@ -157,15 +157,15 @@ def test_what_the_page_asks_first_holds_no_data(folder: Path) -> None:
     told = get(folder, "/web/about.json").json()
     assert told.pop("version")
     assert told == {"needs_key": True, "admin": True, "needs_token": True, "models": False}
-    closed = Settings(admin=Admin(enabled=False))
+    closed = Settings(admin=AdminSettings(enabled=False))
     told = get(folder, "/web/about.json", closed).json()
     assert (told["needs_key"], told["admin"], told["needs_token"]) == (False, False, False)
-    by_key = Settings(auth=Auth.of({"admin": "key"}))
+    by_key = Settings(auth=AuthSettings.of({"admin": "key"}))
     assert get(folder, "/web/about.json", by_key).json()["needs_token"] is False
 
 
 def test_switched_off_there_is_no_page(folder: Path) -> None:
-    off = Settings(web=Web(enabled=False))
+    off = Settings(web=WebSettings(enabled=False))
     assert get(folder, "/", off, accept=BROWSER).json()["api"] == "/v1"
     for path in ("/web/main.js", "/web/about.json"):
         assert get(folder, path, off).status_code == 404

@@ -13,9 +13,9 @@ from typer.testing import CliRunner, Result
 
 from omlx_server.cli.app import app
 from omlx_server.core.blocks.keys import namespace_id, root_key
-from omlx_server.core.blocks.record import Packed, Record, Tensor
+from omlx_server.core.blocks.record import PackedArrays, Record, RecordTensor
 from omlx_server.store.block_file import encode
-from omlx_server.store.description import Description
+from omlx_server.store.description import NamespaceDescription
 from omlx_server.store.files import Files
 from omlx_server.store.mediums.medium import Name
 from omlx_server.store.secret import secret
@@ -23,7 +23,7 @@ from tests.cli.locking import locked
 
 ROOT = Path(__file__).parents[3]
 HEAVY = {"mlx", "mlx_lm", "transformers", "fastapi", "uvicorn", "numpy", "httpx"}
-PACKED = Packed([Tensor("F32", (4, 64), bytes(range(256)) * 4)], (((0, 0),),))
+PACKED = PackedArrays([RecordTensor("F32", (4, 64), bytes(range(256)) * 4)], (((0, 0),),))
 runner = CliRunner()
 
 
@@ -36,7 +36,7 @@ class Store:
         self._now = 1_700_000_000.0
 
     def add_model(self, path: Path, namespace: str) -> None:
-        about = Description(namespace, path.name, str(path), 4, 1_700_000_000.0)
+        about = NamespaceDescription(namespace, path.name, str(path), 4, 1_700_000_000.0)
         self.files.write_description(about)
 
     def add_chain(self, namespace: str, length: int, *, first_token: int = 0) -> list[Name]:
@@ -140,7 +140,7 @@ def test_a_description_cannot_write_to_the_terminal(store: Store, tmp_path: Path
 @pytest.mark.parametrize("path", ["x" * 5000, "\0", ""])
 @pytest.mark.parametrize("when", [-(10**10), 10**17])
 def test_a_strange_path_or_date_is_no_reason_to_fail(store: Store, path: str, when: int) -> None:
-    about = Description("odd", "odd", path, 4, 1.0)
+    about = NamespaceDescription("odd", "odd", path, 4, 1.0)
     store.files.write_description(about)
     (name,) = store.add_chain("odd", 1)
     try:

@@ -15,7 +15,7 @@ from typer.testing import CliRunner, Result
 
 from omlx_server.cli.app import app
 from omlx_server.cli.launch.clients import CLIENTS
-from omlx_server.cli.launch.target import Target, choose
+from omlx_server.cli.launch.target import LaunchTarget, choose
 from omlx_server.errors import UsageError
 from tests.api.conftest import CHATML
 from tests.api.encoders.models import save_ranker
@@ -227,8 +227,8 @@ def test_our_own_key_goes_to_our_own_server_only(home: Path, clients: str) -> No
 
 @pytest.mark.parametrize("client", CLIENTS)
 def test_where_no_context_is_known_the_agent_keeps_its_own(client: str) -> None:
-    known = CLIENTS[client](Target(NOBODY, "m", context=CONTEXT))
-    unknown = CLIENTS[client](Target(NOBODY, "m"))
+    known = CLIENTS[client](LaunchTarget(NOBODY, "m", context=CONTEXT))
+    unknown = CLIENTS[client](LaunchTarget(NOBODY, "m"))
     assert str(CONTEXT) in f"{known.command}{known.environ}{known.files}"
     said = f"{unknown.command}{unknown.environ}".lower()
     assert not [word for word in ("context", "limit", "compact", "metadata") if word in said]
@@ -237,7 +237,7 @@ def test_where_no_context_is_known_the_agent_keeps_its_own(client: str) -> None:
 
 def test_an_answer_is_a_quarter_of_the_context_or_what_agents_ask_for_at_most() -> None:
     outputs = {
-        context: Target(NOBODY, "m", context=context).output for context in (32_768, 1 << 20)
+        context: LaunchTarget(NOBODY, "m", context=context).output for context in (32_768, 1 << 20)
     }
     assert outputs == {32_768: 8192, 1 << 20: 32_000}
 

@@ -14,7 +14,7 @@ from omlx_server.cli.app import app
 from omlx_server.cli.server_client.address import local_url, own_server
 from omlx_server.cli.server_client.http import NoAnswer, asked
 from omlx_server.cli.shell.screen import Screen
-from omlx_server.cli.talk.client import Answer, ChatClient, Stopped
+from omlx_server.cli.talk.client import ChatClient, Stopped, TimedAnswer
 from omlx_server.cli.talk.closing import closing
 from omlx_server.cli.talk.conversation import Conversation
 from omlx_server.cli.talk.slash import completions
@@ -323,13 +323,13 @@ def test_readiness_is_false_without_a_server(server_url: str) -> None:
 
 
 def test_speed_is_of_the_decode_alone() -> None:
-    answer = Answer("", 2.0, 4.0, prompt_tokens=1, completion_tokens=11, cached_tokens=0)
+    answer = TimedAnswer("", 2.0, 4.0, prompt_tokens=1, completion_tokens=11, cached_tokens=0)
     assert answer.tokens_per_second == 5.0
-    assert Answer("", 2.0, 2.0, 1, 1, 0).tokens_per_second == 0.0
-    assert Answer("", 2.0, 4.0, 1, 0, 0).tokens_per_second == 0.0
+    assert TimedAnswer("", 2.0, 2.0, 1, 1, 0).tokens_per_second == 0.0
+    assert TimedAnswer("", 2.0, 4.0, 1, 0, 0).tokens_per_second == 0.0
 
 
 def test_an_answer_at_one_moment_has_no_speed_to_tell() -> None:
-    assert closing(Answer("", 2.0, 2.0, 7, 1, 0)) == [
+    assert closing(TimedAnswer("", 2.0, 2.0, 7, 1, 0)) == [
         "[first token after 2.00 s, 1 token, 0 of 7 prompt tokens cached]"
     ]

@@ -8,7 +8,7 @@ import mlx.core as mx
 import mlx.nn as nn
 import pytest
 
-from omlx_server.compute.adapters.adapters import Adapters
+from omlx_server.compute.adapters.adapters import AdapterStore
 from omlx_server.compute.adapters.stacks import AdaptedLinear, RankGroup
 from omlx_server.compute.model.loader import LoadedModel
 from omlx_server.core.adapters import WEIGHTS, Adapter
@@ -261,4 +261,4 @@ def test_a_layer_that_the_model_does_not_only_call_is_refused(tmp_path: Path) ->
     with pytest.raises(AdapterUnusable, match="the model does not work with it: AttributeError"):
         finish(loaded.adapters.loading(loaded.model, adapter))
     assert loaded.adapters.nbytes == 0
-    assert Adapters().nbytes == 0
+    assert AdapterStore().nbytes == 0

@@ -16,13 +16,13 @@ from mlx_lm.models.cache import make_prompt_cache
 from omlx_server.compute import caches as cache_ops
 from omlx_server.compute.model.loader import LoadedModel
 from omlx_server.core.request import TokenEvent
-from omlx_server.core.scheduler.limits import Limits
+from omlx_server.core.scheduler.limits import SchedulerLimits
 from tests.arrays import plain
 from tests.compute.drive import Drive, sampling
 from tests.tiny_models import VOCAB, load_tiny
 
 CHUNK, BLOCK, TOKENS = 32, 16, 16
-LIMITS = Limits(max_batch_size=8, prefill_chunk_tokens=CHUNK, max_batched_tokens=128)
+LIMITS = SchedulerLimits(max_batch_size=8, prefill_chunk_tokens=CHUNK, max_batched_tokens=128)
 ALONE = ("afm7", "deepseek_v41", "gpt_bigcode", "minimax_m3_vl")
 TOGETHER = ("gemma2", "plamo3", "recurrent_gemma", "gemma3_text", "mamba2", "falcon_h1")
 Prompt = tuple[int, ...]

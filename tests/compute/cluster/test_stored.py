@@ -8,7 +8,7 @@ import mlx.core as mx
 import pytest
 
 from omlx_server.compute.cluster import stored
-from omlx_server.compute.cluster.stored import Slice, read_slice, stored_arrays
+from omlx_server.compute.cluster.stored import AxisSlice, read_slice, stored_arrays
 
 SHAPE = (6, 10, 8)
 DTYPES = (mx.bfloat16, mx.float32, mx.uint32, mx.uint8, mx.bool_)
@@ -39,7 +39,7 @@ def test_a_slice_is_that_of_the_array(
     for dtype in DTYPES:
         for axis in range(3):
             for ranges in RANGES:
-                read = read_slice(found[str(dtype)], Slice(axis, ranges), dtype, pool)
+                read = read_slice(found[str(dtype)], AxisSlice(axis, ranges), dtype, pool)
                 indices = mx.array([i for start, stop in ranges for i in range(start, stop)])
                 wanted = mx.take(arrays[str(dtype)], indices, axis)
                 assert read.dtype == dtype
@@ -59,4 +59,4 @@ def test_a_file_that_is_cut_off_is_an_error(tmp_path: Path, pool: ThreadPoolExec
     (array,) = stored_arrays(tmp_path).values()
     for axis in range(2):
         with pytest.raises(OSError, match="cut off"):
-            read_slice(array, Slice(axis, ((1, 4),)), mx.float32, pool)
+            read_slice(array, AxisSlice(axis, ((1, 4),)), mx.float32, pool)

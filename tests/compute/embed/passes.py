@@ -21,7 +21,7 @@ from omlx_server.compute.embed.pooling import Mode, Pooling
 from omlx_server.compute.embed.probe import planning
 from omlx_server.compute.embed.qwen3 import Qwen3, make_body
 from omlx_server.compute.planning.probe import measured
-from omlx_server.core.encoded import Encoded
+from omlx_server.core.encoded import TokenizedText
 from omlx_server.core.memory.encoder import Pass
 from omlx_server.core.work import finish
 
@@ -76,7 +76,7 @@ def made(kind: str, dtype: mx.Dtype = mx.float32) -> tuple[Backbone, Head]:
 
 def took(backbone: Backbone, head: Head, one: Pass) -> int:
     """By MLX's own peak."""
-    inputs = [Encoded((7,) * (one.tokens - (row % 7 == 3))) for row in range(one.rows)]
+    inputs = [TokenizedText((7,) * (one.tokens - (row % 7 == 3))) for row in range(one.rows)]
     gc.collect()
     run = results(backbone, Batch.of(inputs, 0), head, one.slice_tokens)
     peak = measured(lambda: finish(run))

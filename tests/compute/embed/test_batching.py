@@ -11,16 +11,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from omlx_server.compute.attention.all_to_all import attend
-from omlx_server.compute.embed.batch import Part, Work, collect
-from omlx_server.compute.embed.pace import Pace
+from omlx_server.compute.embed.batch import BatchResult, Work, collect
+from omlx_server.compute.embed.pace import PassSize
 from omlx_server.compute.hardware import device_policy
-from omlx_server.core.encoded import Encoded
+from omlx_server.core.encoded import TokenizedText
 from omlx_server.errors import BadRequest
 from tests.compute.embed import tiny
 from tests.compute.embed.loading import load_cross_encoder, load_embedder
 
 CASES = ["BertModel", "XLMRobertaModel", "Qwen3Model", "BertForSequenceClassification"]
-Run = Callable[[list[Encoded], int], Work]
+Run = Callable[[list[TokenizedText], int], Work]
 
 IDS = st.lists(st.integers(2, 39), min_size=1, max_size=30)
 INPUTS = st.lists(st.tuples(IDS, st.integers(0, 30)), min_size=1, max_size=7)
@@ -31,13 +31,13 @@ def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
     directory = tiny.save(tmp_path_factory.mktemp("tiny"), request.param)
     if "Classification" in request.param:
         model = load_cross_encoder(directory)
-        return lambda inputs, tokens: model.score(inputs, pace=Pace(tokens, tokens))
+        return lambda inputs, tokens: model.score(inputs, pace=PassSize(tokens, tokens))
     embedder = load_embedder(directory)
-    return lambda inputs, tokens: embedder.embed(inputs, pace=Pace(tokens, tokens))
+    return lambda inputs, tokens: embedder.embed(inputs, pace=PassSize(tokens, tokens))
 
 
-def encoded(ids: list[int], first: int) -> Encoded:
-    return Encoded(tuple(ids), tuple(int(place >= first) for place in range(len(ids))))
+def encoded(ids: list[int], first: int) -> TokenizedText:
+    return TokenizedText(tuple(ids), tuple(int(place >= first) for place in range(len(ids))))
 
 
 @settings(derandomize=True, max_examples=25, deadline=None)
@@ -56,16 +56,21 @@ def test_a_long_input_takes_many_turns_and_short_ones_few(run: Run) -> None:
     long = [encoded([*range(2, 32)], 10)]
     assert len(list(run(long, 30))) == 1
     turns = list(run(long, 15))
-    assert [isinstance(turn, Part) for turn in turns] == [False, True]
+    assert [isinstance(turn, BatchResult) for turn in turns] == [False, True]
     short = [encoded([5, 6, 7], 1)] * 20
     assert len(list(run(short, 60))) == 1
     assert len(list(run(short, 15))) == 4
 
 
 def test_nothing_is_computed_before_the_first_turn_but_mistakes_are_said(run: Run) -> None:
-    for bad in (Encoded(()), Encoded((2, 40)), Encoded((-1, 3)), Encoded((2,) * 65)):
+    for bad in (
+        TokenizedText(()),
+        TokenizedText((2, 40)),
+        TokenizedText((-1, 3)),
+        TokenizedText((2,) * 65),
+    ):
         with pytest.raises(BadRequest, match="input 1"):
-            run([Encoded((2, 3)), bad], 100)
+            run([TokenizedText((2, 3)), bad], 100)
     assert list(run([], 100)) == []
 
 
@@ -93,7 +98,11 @@ def test_a_model_with_one_type_does_not_mind_which_text_a_token_is_of(tmp_path: 
 
 
 def test_a_large_model_does_less_in_one_turn() -> None:
-    minilm, xlm_roberta_large, qwen3_8b = Pace.of(6, 384), Pace.of(24, 1024), Pace.of(36, 4096)
+    minilm, xlm_roberta_large, qwen3_8b = (
+        PassSize.of(6, 384),
+        PassSize.of(24, 1024),
+        PassSize.of(36, 4096),
+    )
     assert minilm.slice_tokens == minilm.group_tokens
     assert 64 <= qwen3_8b.slice_tokens <= xlm_roberta_large.slice_tokens < minilm.slice_tokens
 

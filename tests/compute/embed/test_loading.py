@@ -11,11 +11,11 @@ from mlx.utils import tree_flatten
 from omlx_server.compute.embed.batch import collect
 from omlx_server.compute.embed.embedder import Embedder
 from omlx_server.compute.embed.qwen3 import make_body
-from omlx_server.core.model_files.kind import Kind
+from omlx_server.core.model_files.kind import ModelKind
 from omlx_server.errors import ModelUnavailable
 from omlx_server.models.description import encoder_length
 from omlx_server.models.installed import installed_models
-from omlx_server.settings.sections import Models
+from omlx_server.settings.sections import ModelsSettings
 from tests.compute.embed import tiny
 from tests.compute.embed.loading import load_cross_encoder, load_embedder
 from tests.data.embed.seeded import Weights
@@ -51,9 +51,11 @@ def test_sentence_transformers_length_is_taken_when_it_is_shorter(tmp_path: Path
 def test_lists_tell_the_length_that_is_the_limit(case: str, tmp_path: Path) -> None:
     """RoBERTa's positions begin behind its padding, so it reads fewer tokens than it has."""
     limit = load_embedder(tiny.save(tmp_path / "org" / "model", case)).limits.max_tokens
-    (model,) = installed_models(Models(dirs=(tmp_path,), use_hf_cache=False))
+    (model,) = installed_models(ModelsSettings(dirs=(tmp_path,), use_hf_cache=False))
     told = encoder_length(model.path)
-    assert told == limit and (model.context_length == limit or model.kind is not Kind.EMBEDDING)
+    assert told == limit and (
+        model.context_length == limit or model.kind is not ModelKind.EMBEDDING
+    )
 
 
 def test_a_length_that_no_file_tells_is_not_guessed(tmp_path: Path) -> None:

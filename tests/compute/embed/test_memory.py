@@ -14,14 +14,14 @@ import numpy as np
 import pytest
 
 from omlx_server.compute.embed import probe
-from omlx_server.compute.embed.batch import Backbone, Part, collect
-from omlx_server.compute.embed.body import Body
+from omlx_server.compute.embed.batch import Backbone, BatchResult, collect
+from omlx_server.compute.embed.body import BackboneEncoder
 from omlx_server.compute.embed.loader import loading_cross_encoder, loading_embedder
-from omlx_server.compute.embed.pace import Pace
+from omlx_server.compute.embed.pace import PassSize
 from omlx_server.compute.embed.probe import planning
 from omlx_server.compute.planning.probe import measured
 from omlx_server.compute.weights import reading as weights_loader
-from omlx_server.core.encoded import Encoded
+from omlx_server.core.encoded import TokenizedText
 from omlx_server.core.memory.encoder import EncoderPlan, Pass
 from omlx_server.core.memory.room import Claim
 from omlx_server.core.work import finish
@@ -112,9 +112,9 @@ class Purse:
 @pytest.mark.parametrize("kind", ["bert", "ranker", "qwen3"])
 def test_as_many_are_read_together_as_there_is_room_for(kind: str) -> None:
     backbone, head = made(kind)
-    body = Body(backbone, 0, finish(planning(backbone, head, 0, 2048)))
-    pace = Pace(2048, 64)
-    inputs = [Encoded(tuple(range(2, 40 + n))) for n in range(24)]
+    body = BackboneEncoder(backbone, 0, finish(planning(backbone, head, 0, 2048)))
+    pace = PassSize(2048, 64)
+    inputs = [TokenizedText(tuple(range(2, 40 + n))) for n in range(24)]
     roomy, narrow = Purse(1 << 40), Purse(body.plan.needs(Pass(3, 61, 64)))
     whole = collect(body.encode(inputs, head, pace, roomy), 24)
     pieces = list[mx.array]()
@@ -128,13 +128,13 @@ def test_as_many_are_read_together_as_there_is_room_for(kind: str) -> None:
 
 def test_what_could_never_fit_is_refused_before_anything_is_computed() -> None:
     backbone, head = made("bert")
-    body = Body(backbone, 0, finish(planning(backbone, head, 0, 2048)))
+    body = BackboneEncoder(backbone, 0, finish(planning(backbone, head, 0, 2048)))
     purse = Purse(body.plan.needs(Pass(1, 200, 64)))
-    fits, long = Encoded((5,) * 200), Encoded((5,) * 201)
-    assert len(collect(body.encode([fits], head, Pace(256, 64), purse), 1)) == 1
+    fits, long = TokenizedText((5,) * 200), TokenizedText((5,) * 201)
+    assert len(collect(body.encode([fits], head, PassSize(256, 64), purse), 1)) == 1
     asked = purse.asked
     with pytest.raises(NoMemory):
-        next(iter(body.encode([fits, long], head, Pace(256, 64), purse)))
+        next(iter(body.encode([fits, long], head, PassSize(256, 64), purse)))
     assert (purse.asked, purse.aside) == (asked, 0)
 
 
@@ -142,7 +142,9 @@ def test_work_waits_for_room_and_gives_it_back_when_it_is_given_up() -> None:
     backbone, head = made("bert")
     plan = EncoderPlan(backbone.shape(4), (8.0, 6.0))
     purse = Purse(1 << 40, busy=3)
-    work = Body(backbone, 0, plan).encode([Encoded((5,) * 128)], head, Pace(64, 64), purse)
+    work = BackboneEncoder(backbone, 0, plan).encode(
+        [TokenizedText((5,) * 128)], head, PassSize(64, 64), purse
+    )
     turns = iter(work)
     assert [next(turns) for _ in range(3)] == [None] * 3
     assert purse.asked == 0
@@ -155,12 +157,12 @@ def test_nothing_is_held_between_groups() -> None:
     """Nor counted: of what was read only the results are left."""
     backbone, head = made("bert")
     plan = EncoderPlan(backbone.shape(4), (8.0, 6.0))
-    purse, inputs = Purse(1 << 40), [Encoded((5,) * 100)] * 6
-    work = Body(backbone, 0, plan).encode(inputs, head, Pace(200, 200), purse)
+    purse, inputs = Purse(1 << 40), [TokenizedText((5,) * 100)] * 6
+    work = BackboneEncoder(backbone, 0, plan).encode(inputs, head, PassSize(200, 200), purse)
     mx.synchronize()
     before = mx.get_active_memory()
     for part in work:
-        assert isinstance(part, Part) and purse.aside == 0
+        assert isinstance(part, BatchResult) and purse.aside == 0
         mx.synchronize()
         assert mx.get_active_memory() - before < 16 * 1024
 

@@ -11,7 +11,7 @@ import pytest
 from omlx_server.compute.embed.batch import collect
 from omlx_server.compute.embed.embedder import Embedder
 from omlx_server.compute.embed.pooling import Mode, Pooling
-from omlx_server.core.model_files.kind import Kind
+from omlx_server.core.model_files.kind import ModelKind
 from omlx_server.models.bundled.embedded import ensure
 from omlx_server.models.catalogue import MINILM
 from omlx_server.models.kind import kind_in
@@ -38,7 +38,7 @@ def recorded() -> dict[str, Any]:
 
 
 def test_what_it_is(directory: Path, embedder: Embedder) -> None:
-    assert kind_in(directory) is Kind.EMBEDDING
+    assert kind_in(directory) is ModelKind.EMBEDDING
     assert (embedder.dimension, embedder.limits.max_tokens) == (384, 256)
     assert embedder.pooling == Pooling(Mode.MEAN, normalise=True)
 

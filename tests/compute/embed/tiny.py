@@ -7,7 +7,7 @@ from typing import Any
 
 from safetensors.numpy import save_file
 
-from omlx_server.core.encoded import Encoded
+from omlx_server.core.encoded import TokenizedText
 from tests.data.embed.seeded import Weights, make_weights
 
 DATA = Path(__file__).parents[2] / "data" / "embed"
@@ -47,7 +47,7 @@ def save_pooling(directory: Path, pooling: dict[str, Any], *steps: str) -> None:
     (directory / "1_Pooling" / "config.json").write_text(json.dumps(pooling))
 
 
-def inputs_of(case: str) -> list[Encoded]:
+def inputs_of(case: str) -> list[TokenizedText]:
     row = cases()[case]
     types = row["types"] or [[] for _ in row["inputs"]]
-    return [Encoded(tuple(i), tuple(t)) for i, t in zip(row["inputs"], types, strict=True)]
+    return [TokenizedText(tuple(i), tuple(t)) for i, t in zip(row["inputs"], types, strict=True)]

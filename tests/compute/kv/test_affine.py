@@ -13,7 +13,7 @@ from omlx_server.compute.attention.by_powers import attention
 from omlx_server.compute.hardware import device
 from omlx_server.compute.kv.schemes import affine_tiles, fields, tiles
 from omlx_server.compute.kv.schemes.affine import BITS, GROUP_SIZES, Affine
-from omlx_server.compute.kv.schemes.affine_tiles import Fields, Packed, Unpacked
+from omlx_server.compute.kv.schemes.affine_tiles import GroupRows, PackedTiles, UnpackedAffine
 from omlx_server.compute.kv.schemes.base import Arrays, Mask
 from tests.arrays import plain
 
@@ -84,10 +84,10 @@ def test_attention_is_that_on_the_unpacked_numbers(
 
 @pytest.mark.parametrize("group_size", GROUP_SIZES)
 @pytest.mark.parametrize("bits", BITS)
-@pytest.mark.parametrize("reader", [Unpacked, Fields, Packed])
+@pytest.mark.parametrize("reader", [UnpackedAffine, GroupRows, PackedTiles])
 @pytest.mark.parametrize("on_cpu", [True, False], ids=["CPU", "GPU"])
 def test_every_way_to_read_gives_the_same(
-    reader: type[Unpacked],
+    reader: type[UnpackedAffine],
     bits: int,
     group_size: int,
     on_cpu: bool,
@@ -109,7 +109,7 @@ def test_every_way_to_read_gives_the_same(
 def test_the_fastest_reader_is_taken() -> None:
     scheme = Affine(4, 64)
     keys = scheme.quantize_keys(noise(2, 1, 2, 50, 64))
-    for length, kind in ((1, Fields), (200, Unpacked)):
+    for length, kind in ((1, GroupRows), (200, UnpackedAffine)):
         read = affine_tiles.tiles_for(noise(1, 1, 6, length, 64), keys, keys, 4, 64)
         assert type(read) is kind and read.size < 10_000
 
@@ -178,8 +178,8 @@ def peak_of(attend: Callable[[], mx.array]) -> int:
     return mx.get_peak_memory() - before
 
 
-@pytest.mark.parametrize("reader", [Unpacked, Fields])
-def test_tiles_take_no_more_memory_however_many_they_are(reader: type[Unpacked]) -> None:
+@pytest.mark.parametrize("reader", [UnpackedAffine, GroupRows])
+def test_tiles_take_no_more_memory_however_many_they_are(reader: type[UnpackedAffine]) -> None:
     """None is unpacked long before its turn."""
     scheme = Affine(4, 64)
     queries = noise(1, 1, 4, 1, 64)

@@ -15,7 +15,7 @@ import pytest
 from mlx_lm.models.cache import KVCache
 
 from omlx_server.compute import caches as cache_ops
-from omlx_server.compute.codecs.base import Arrays, Codec, Row, spare_tail
+from omlx_server.compute.codecs.base import Arrays, CacheRow, Codec, spare_tail
 from omlx_server.compute.codecs.registry import codec_of
 from omlx_server.compute.kv import dispatch
 from omlx_server.compute.kv.caches import PackedKVCache
@@ -246,7 +246,7 @@ def test_a_new_batch_has_room_for_the_next_tokens() -> None:
 def cut_all(codec: Codec, cache: PackedKVCache, size: int) -> list[Arrays]:
     stop = cache.offset
     return [
-        codec.cut(cache, Row(0, stop), start, min(start + size, stop))
+        codec.cut(cache, CacheRow(0, stop), start, min(start + size, stop))
         for start in range(0, stop, size)
     ]
 
@@ -300,8 +300,8 @@ def test_rows_of_a_batch_are_cut_as_if_they_were_alone(scheme: Scheme) -> None:
     for index, (seed, length) in enumerate(kept):
         alone = fed(PackedKVCache(scheme), seed, 0, length + 1)
         for start, stop in ((0, length + 1), (length // 2, length), (length, length + 1)):
-            cut = codec.cut(batch, Row(index, length + 1), start, stop)
-            assert same_bits(cut, codec.cut(alone, Row(0, length + 1), start, stop))
+            cut = codec.cut(batch, CacheRow(index, length + 1), start, stop)
+            assert same_bits(cut, codec.cut(alone, CacheRow(0, length + 1), start, stop))
         assert same_bits(batch.row(index), held(alone))
 
 

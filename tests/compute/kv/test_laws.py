@@ -18,8 +18,8 @@ from omlx_server.compute.kv.schemes.turboquant import TurboQuant
 from omlx_server.compute.model.loader import LoadedModel
 from omlx_server.compute.payload import BlockCodec
 from omlx_server.compute.payload_bytes import pack, unpack
-from omlx_server.core.blocks.cache_layout import Kind
-from omlx_server.core.scheduler.limits import Limits
+from omlx_server.core.blocks.cache_layout import LayerKind
+from omlx_server.core.scheduler.limits import SchedulerLimits
 from tests.arrays import plain
 from tests.compute.drive import Drive, sampling
 from tests.compute.kv.pairs import every_pair, model_of
@@ -36,7 +36,7 @@ from tests.compute.warm_runs import (
 pytestmark = pytest.mark.usefixtures("either_order")
 
 BLOCK = 16
-LIMITS = Limits(max_batch_size=8, prefill_chunk_tokens=32, max_batched_tokens=128)
+LIMITS = SchedulerLimits(max_batch_size=8, prefill_chunk_tokens=32, max_batched_tokens=128)
 
 
 def packed_leaves(caches: Caches) -> list[PackedKVCache]:
@@ -56,7 +56,7 @@ def test_warm_equals_cold_bit_for_bit(architecture: str, scheme: Scheme) -> None
         for _ in range(8):
             cold.blocks[index] = unpack(pack(cold.blocks[index]))
         assert same_bits(cold.blocks[index].buffers, block.detached().buffers)
-    wraps = Kind.WINDOW in codec.layout.kinds
+    wraps = LayerKind.WINDOW in codec.layout.kinds
     stops = [GRID, 2 * GRID, PREFILLED, *(() if wraps else (PREFILLED + 1, PREFILLED + 20))]
     for stop in stops:
         caches = restored(codec, cold, stop)

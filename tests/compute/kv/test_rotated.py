@@ -5,7 +5,7 @@ import pytest
 
 from omlx_server.compute.kv.schemes.affine import Affine
 from omlx_server.compute.kv.schemes.rotated import Rotated
-from omlx_server.compute.kv.schemes.rotation import Rotation
+from omlx_server.compute.kv.schemes.rotation import VectorRotation
 from tests.arrays import plain
 
 DIMS = (32, 64, 80, 96, 128, 160)  # of powers of two, 12 * 2^k, and others
@@ -44,7 +44,7 @@ def test_eight_bits_are_close_to_plain_attention(dim: int, length: int) -> None:
     assert worst(answer, attention(q, k, v, dim**-0.5)) < 0.03
 
 
-def squared_error(rotated: Rotated, x: mx.array, rotation: Rotation | None) -> float:
+def squared_error(rotated: Rotated, x: mx.array, rotation: VectorRotation | None) -> float:
     """Mean over the numbers of x, relative to their mean square."""
     stored = rotation.forward(x) if rotation else x
     words, scales, biases = rotated.affine.quantize_keys(stored)
@@ -58,7 +58,7 @@ def squared_error(rotated: Rotated, x: mx.array, rotation: Rotation | None) -> f
 @pytest.mark.parametrize("dim", [dim for dim in DIMS if dim % 32 == 0])
 def test_outliers_cost_about_half_of_what_they_cost_affine(dim: int) -> None:
     scheme, x = fitting(4, dim), with_outliers(noise(2, 1, 2, 300, dim))
-    rotation = Rotation.of(dim, 0, 1)
+    rotation = VectorRotation.of(dim, 0, 1)
     assert squared_error(scheme, x, rotation) < 0.6 * squared_error(scheme, x, None)
     keys = scheme.quantize_keys(x)
     assert plain(mx.array_equal(keys[0], scheme.affine.quantize_keys(rotation.forward(x))[0]))

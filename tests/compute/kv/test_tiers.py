@@ -11,7 +11,7 @@ from omlx_server.compute import caches as cache_ops
 from omlx_server.compute.codecs.registry import leaves
 from omlx_server.compute.kv.caches import PackedKVCache
 from omlx_server.compute.kv.schemes.base import Scheme
-from omlx_server.core.prefix_cache.eviction import Budget
+from omlx_server.core.prefix_cache.eviction import HotBudget
 from tests.compute.cold_cache import Join, check_joins, instance, joins, kept
 from tests.compute.drive import ROOMY, Drive
 from tests.compute.kv.models import HEAD_DIM
@@ -58,7 +58,7 @@ def test_what_comes_back_from_any_tier_is_what_was_there(
         hot = kept(drive)
         check_rebuilt(ask(drive, "hot", first), scheme, heads)
         hot |= kept(drive)
-        drive.instance.cache.budget = Budget(0, 0, buffers=0)
+        drive.instance.cache.budget = HotBudget(0, 0, buffers=0)
         drive.answer("all-out", tokens("stranger", 3), 1)
         assert not len(drive.hot)
         drive.instance.cache.budget = ROOMY

@@ -9,7 +9,7 @@ import pytest
 from omlx_server.compute.hardware import device
 from omlx_server.compute.kv.schemes import packing, turboquant_tiles
 from omlx_server.compute.kv.schemes.base import Arrays
-from omlx_server.compute.kv.schemes.rotation import SEED, Rotation
+from omlx_server.compute.kv.schemes.rotation import SEED, VectorRotation
 from omlx_server.compute.kv.schemes.turboquant import BITS, CHOICES, TurboQuant
 from tests.arrays import plain
 from tests.compute.kv.coded import coded_levels
@@ -99,7 +99,7 @@ def by_codes(arrays: Arrays, bits: int, dim: int) -> mx.array:
     levels = mx.array(coded_levels(bits).astype(np.float32))
     index = packing.unpack(arrays[0], bits)[..., :dim]
     scaled = levels[index] * arrays[1].astype(mx.float32)
-    return Rotation.of(dim, SEED, 3).inverse(scaled)
+    return VectorRotation.of(dim, SEED, 3).inverse(scaled)
 
 
 def check_against_plain(scheme: TurboQuant, case: Case, kind: str) -> None:

@@ -11,8 +11,8 @@ import pytest
 from omlx_server.compute.model.loader import LoadedModel
 from omlx_server.compute.planning.chunk_times import Times, timing
 from omlx_server.compute.planning.plan_file import planner_for
-from omlx_server.compute.planning.probe import Bench
-from omlx_server.core.memory.shape import Prefill
+from omlx_server.compute.planning.probe import ForwardProbe
+from omlx_server.core.memory.shape import PrefillShape
 from omlx_server.core.work import finish
 from tests.compute.planning.loaded import AFFINE, load
 
@@ -26,16 +26,16 @@ def llama() -> LoadedModel:
 
 
 @pytest.fixture
-def timed(monkeypatch: pytest.MonkeyPatch) -> list[Prefill]:
+def timed(monkeypatch: pytest.MonkeyPatch) -> list[PrefillShape]:
     """Every forward whose time is measured."""
-    seen: list[Prefill] = []
-    real = Bench.prefill_seconds
+    seen: list[PrefillShape] = []
+    real = ForwardProbe.prefill_seconds
 
-    def prefill_seconds(self: Bench, prefill: Prefill) -> float:
+    def prefill_seconds(self: ForwardProbe, prefill: PrefillShape) -> float:
         seen.append(prefill)
         return real(self, prefill)
 
-    monkeypatch.setattr(Bench, "prefill_seconds", prefill_seconds)
+    monkeypatch.setattr(ForwardProbe, "prefill_seconds", prefill_seconds)
     return seen
 
 
@@ -43,11 +43,11 @@ def pretend(monkeypatch: pytest.MonkeyPatch, token: float) -> list[int]:
     """A machine that takes `token` seconds a token. Returns the sizes that are measured on it."""
     seen: list[int] = []
 
-    def prefill_seconds(self: Bench, prefill: Prefill) -> float:
+    def prefill_seconds(self: ForwardProbe, prefill: PrefillShape) -> float:
         seen.append(prefill.tokens)
         return token * prefill.tokens
 
-    monkeypatch.setattr(Bench, "prefill_seconds", prefill_seconds)
+    monkeypatch.setattr(ForwardProbe, "prefill_seconds", prefill_seconds)
     return seen
 
 
@@ -67,7 +67,7 @@ def test_so_it_is_for_keys_and_values_in_few_bits() -> None:
     assert list(times_of(load("qwen3", AFFINE))) == SIZES
 
 
-def test_all_chunks_have_one_middle(llama: LoadedModel, timed: list[Prefill]) -> None:
+def test_all_chunks_have_one_middle(llama: LoadedModel, timed: list[PrefillShape]) -> None:
     """So attention sees as many tokens for each token of a small chunk as of a large one."""
     times_of(llama, sizes=[128, 256])
     assert {probe.context + probe.tokens // 2 for probe in timed} == {128}
@@ -94,10 +94,10 @@ def test_a_very_slow_one_is_asked_for_a_few_tokens(
 def test_a_model_that_cannot_be_probed_gets_a_default(
     llama: LoadedModel, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def refuse(self: Bench, prefill: Prefill) -> float:
+    def refuse(self: ForwardProbe, prefill: PrefillShape) -> float:
         raise RuntimeError("[malloc] Unable to allocate 12 bytes.")
 
-    monkeypatch.setattr(Bench, "prefill_seconds", refuse)
+    monkeypatch.setattr(ForwardProbe, "prefill_seconds", refuse)
     with caplog.at_level(logging.WARNING):
         assert finish(timing(llama, SIZES)) is None
     assert "Unable to allocate" in caplog.text
@@ -107,7 +107,7 @@ def test_a_model_that_cannot_be_probed_gets_a_default(
 
 
 def test_times_are_kept_beside_the_plan(
-    llama: LoadedModel, tmp_path: Path, timed: list[Prefill]
+    llama: LoadedModel, tmp_path: Path, timed: list[PrefillShape]
 ) -> None:
     file = tmp_path / "deep" / "plans.json"
     planned = planner_for(llama, file).coefficients
@@ -128,7 +128,7 @@ def test_those_of_a_slow_machine_are_kept_too(
 
 
 def test_other_sizes_and_other_models_are_measured_anew(
-    llama: LoadedModel, tmp_path: Path, timed: list[Prefill]
+    llama: LoadedModel, tmp_path: Path, timed: list[PrefillShape]
 ) -> None:
     file = tmp_path / "plans.json"
     times_of(llama, file)
@@ -172,7 +172,7 @@ def _of(text: str) -> list[tuple[str, dict[str, float]]]:
 
 @pytest.mark.parametrize("damage", [_truncate, _poison, _negate, _turn_round, _add, _list])
 def test_a_damaged_file_costs_a_measurement(
-    llama: LoadedModel, tmp_path: Path, timed: list[Prefill], damage: Callable[[str], str]
+    llama: LoadedModel, tmp_path: Path, timed: list[PrefillShape], damage: Callable[[str], str]
 ) -> None:
     file = tmp_path / "plans.json"
     times_of(llama, file)

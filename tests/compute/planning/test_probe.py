@@ -21,20 +21,20 @@ from omlx_server.compute.planning import calibrate as calibration
 from omlx_server.compute.planning.filled import filled, layers_of, one_token
 from omlx_server.compute.planning.model_shape import shape_of, structural_shape, tiles_of
 from omlx_server.compute.planning.plan_file import key_of, planner_for
-from omlx_server.compute.planning.probe import Bench, Peak
+from omlx_server.compute.planning.probe import ForwardProbe, Peak
 from omlx_server.core.memory.estimate import STRUCTURAL, Planner
 from omlx_server.core.memory.features import decode_terms
 from omlx_server.core.memory.kv import cache_bytes
-from omlx_server.core.memory.shape import Decode, Prefill, StepShape
+from omlx_server.core.memory.shape import Decode, PrefillShape, StepShape
 from omlx_server.core.work import finish
 from tests.compute.planning.loaded import AFFINE, TURBOQUANT, load
 from tests.tiny_models import load_tiny
 
 ARCHITECTURES = ("llama", "qwen3", "gemma3_text", "qwen3_next", "gpt_oss", "deepseek_v3", "lfm2")
 HELD_OUT = (
-    Prefill(1, 256, 1536),
-    Prefill(1, 384, 1024),
-    Prefill(6, 64, 1024),
+    PrefillShape(1, 256, 1536),
+    PrefillShape(1, 384, 1024),
+    PrefillShape(6, 64, 1024),
     Decode(8, 2048),
     Decode(6, 2048, grows=True),
 )
@@ -118,7 +118,7 @@ def test_tiles_are_those_that_attention_reads(
 
 def test_a_peak_is_what_is_alive_above_the_caches(llama: LoadedModel) -> None:
     """Scores of 256 queries and 1,792 keys in 4 heads are alive at least once, and not thrice."""
-    peak = Bench(llama).prefill(Prefill(1, 256, 1536))
+    peak = ForwardProbe(llama).prefill(PrefillShape(1, 256, 1536))
     scores = 4 * 256 * 1792 * 4
     assert scores < peak.transient < 3 * scores
     grown = 256 * 2 * 2 * 2 * 16 * 4
@@ -127,15 +127,17 @@ def test_a_peak_is_what_is_alive_above_the_caches(llama: LoadedModel) -> None:
 
 
 def test_what_a_bench_holds_itself_is_nobodys(llama: LoadedModel) -> None:
-    Bench(llama).prefill(Prefill(1, 8, 0))
+    ForwardProbe(llama).prefill(PrefillShape(1, 8, 0))
     mx.synchronize()
     before = mx.get_active_memory()
-    assert Bench(llama).prefill(Prefill(1, 8, 0)).before == pytest.approx(before, abs=1 << 15)
+    assert ForwardProbe(llama).prefill(PrefillShape(1, 8, 0)).before == pytest.approx(
+        before, abs=1 << 15
+    )
 
 
 def test_a_decode_that_grows_copies_a_layer(llama: LoadedModel) -> None:
     """At most: what MLX is done with in time, it uses again, and on a busy machine that differs."""
-    peaks = [Bench(llama).decode(Decode(4, 1024, grows=True)) for _ in range(10)]
+    peaks = [ForwardProbe(llama).decode(Decode(4, 1024, grows=True)) for _ in range(10)]
     layer = 4 * (1024 + 256) * 2 * 2 * 16 * 4
     peak = max(peaks, key=lambda peak: peak.transient)
     assert layer <= peak.transient < 2 * layer
@@ -154,12 +156,12 @@ def test_the_worse_of_two_decodes_counts_unless_the_second_grows(
 ) -> None:
     left = list(takes)
 
-    def measured(self: Bench, run: Callable[[], object]) -> Peak:
+    def measured(self: ForwardProbe, run: Callable[[], object]) -> Peak:
         run()
         return Peak(0, 0, left.pop(0))
 
-    monkeypatch.setattr(Bench, "measured", measured)
-    assert Bench(llama).decode(Decode(2, context)).transient == worst
+    monkeypatch.setattr(ForwardProbe, "measured", measured)
+    assert ForwardProbe(llama).decode(Decode(2, context)).transient == worst
     assert not left
 
 
@@ -167,7 +169,7 @@ def test_the_worse_of_two_decodes_counts_unless_the_second_grows(
 def test_probes_leave_the_memory_as_it_was(architecture: str) -> None:
     loaded = load(architecture)
     shape = shape_of(loaded)
-    Bench(loaded).prefill(Prefill(1, 8, 0))
+    ForwardProbe(loaded).prefill(PrefillShape(1, 8, 0))
     mx.synchronize()
     before = mx.get_active_memory()
     assert finish(calibration.calibrating(loaded, shape)).calibrated
@@ -175,7 +177,7 @@ def test_probes_leave_the_memory_as_it_was(architecture: str) -> None:
     assert mx.get_cache_memory() == 0
 
 
-def ratio(bench: Bench, planner: Planner, step: Decode | Prefill) -> float:
+def ratio(bench: ForwardProbe, planner: Planner, step: Decode | PrefillShape) -> float:
     """What was estimated, over the most that ten runs took: on a busy machine a run can take less,
     since the host then frees an array before it makes the next."""
     if isinstance(step, Decode):
@@ -194,7 +196,7 @@ def test_larger_shapes_than_probed_take_what_was_estimated(
     in a decode that grows above all: a bound of whole copies is planned for it, and MLX often uses
     one buffer for several of them. scripts/bench memory has the real bounds."""
     loaded = load(architecture, scheme)
-    planner, bench = planner_for(loaded), Bench(loaded)
+    planner, bench = planner_for(loaded), ForwardProbe(loaded)
     for step in HELD_OUT:
         grows = isinstance(step, Decode) and step.grows
         assert 0.6 < ratio(bench, planner, step) < (8.0 if grows else 2.0), step
@@ -204,7 +206,7 @@ def test_codes_of_all_tokens_take_what_was_estimated(monkeypatch: pytest.MonkeyP
     """What TurboQuant reads at once on a GPU grows with the context, and so does the estimate."""
     monkeypatch.setattr(device, "is_cpu", lambda: False)
     loaded = load("qwen3", TURBOQUANT)
-    planner, bench = planner_for(loaded), Bench(loaded)
+    planner, bench = planner_for(loaded), ForwardProbe(loaded)
     for step in (Decode(8, 2048), Decode(1, 8000), Decode(4, 4000)):
         assert 0.9 < ratio(bench, planner, step) < 1.6, step
 
@@ -212,8 +214,8 @@ def test_codes_of_all_tokens_take_what_was_estimated(monkeypatch: pytest.MonkeyP
 def test_scores_that_only_the_last_layer_has_are_known_of_decodes() -> None:
     """A prefill never makes those; of a chunk without a context the rings show what they are."""
     loaded = load_tiny("gemma3_text", sliding_window=512, vocab_size=20_000)
-    planner, bench = planner_for(loaded), Bench(loaded)
-    decode, wide = Decode(8, 4000), Prefill(1, 512, 0)
+    planner, bench = planner_for(loaded), ForwardProbe(loaded)
+    decode, wide = Decode(8, 4000), PrefillShape(1, 512, 0)
     most = max(bench.decode(decode).transient for _ in range(4))  # by luck the scores are gone
     assert 0.9 < planner.decode(decode) / most < 1.6
     assert 0.9 < planner.prefill(wide) / bench.prefill(wide).transient < 1.6
@@ -223,14 +225,14 @@ def test_a_model_that_runs_one_sequence_at_a_time_is_probed_with_one(
     llama: LoadedModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     decodes: list[Decode] = []
-    real = Bench.decode
+    real = ForwardProbe.decode
 
-    def decode(self: Bench, decode: Decode) -> Peak:
+    def decode(self: ForwardProbe, decode: Decode) -> Peak:
         decodes.append(decode)
         return real(self, decode)
 
     monkeypatch.setattr(cache_ops, "can_batch", lambda caches: False)
-    monkeypatch.setattr(Bench, "decode", decode)
+    monkeypatch.setattr(ForwardProbe, "decode", decode)
     found = finish(calibration.calibrating(llama, shape_of(llama)))
     assert found.calibrated
     assert found.together == found.alone
@@ -243,13 +245,13 @@ def test_a_copy_is_at_least_as_large_as_what_is_copied(
     monkeypatch: pytest.MonkeyPatch, scheme: Scheme | None
 ) -> None:
     """However little of it short probes show, by luck."""
-    real = Bench.prefill
+    real = ForwardProbe.prefill
 
-    def prefill(self: Bench, prefill: Prefill) -> Peak:
+    def prefill(self: ForwardProbe, prefill: PrefillShape) -> Peak:
         return Peak(0, 0, 1) if prefill.rows > 1 else real(self, prefill)
 
-    monkeypatch.setattr(Bench, "prefill", prefill)
-    monkeypatch.setattr(Bench, "decode", lambda self, decode: Peak(0, 0, 1))
+    monkeypatch.setattr(ForwardProbe, "prefill", prefill)
+    monkeypatch.setattr(ForwardProbe, "decode", lambda self, decode: Peak(0, 0, 1))
     found = planner_for(load("qwen3", scheme)).coefficients
     assert found.copies == (1.0, 0.0 if scheme else 1.0)
     assert found.together.deep == (*found.alone.deep[:3], 0.0, 1.0)
@@ -275,15 +277,15 @@ def test_what_a_decode_takes_besides_a_layer_is_known(
     loaded = load("qwen3", scheme)
     known = planner_for(loaded)
     shape = known.model
-    real = Bench.decode
+    real = ForwardProbe.decode
 
-    def decode(self: Bench, decode: Decode) -> Peak:
+    def decode(self: ForwardProbe, decode: Decode) -> Peak:
         if not decode.grows:
             return real(self, decode)
         terms = decode_terms(shape, decode)
         return Peak(0, 0, int(layers * terms.grown + rest * known.steady(terms)))
 
-    monkeypatch.setattr(Bench, "decode", decode)
+    monkeypatch.setattr(ForwardProbe, "decode", decode)
     found = finish(calibration.calibrating(loaded, shape))
     assert found.copies == pytest.approx(copies, rel=0.3)
 
@@ -291,7 +293,7 @@ def test_what_a_decode_takes_besides_a_layer_is_known(
 @pytest.mark.parametrize("architecture", ["llama", "qwen3_next", "deepseek_v3"])
 def test_the_structural_bound_is_one(architecture: str) -> None:
     loaded = load(architecture)
-    planner, bench = Planner(shape_of(loaded), STRUCTURAL), Bench(loaded)
+    planner, bench = Planner(shape_of(loaded), STRUCTURAL), ForwardProbe(loaded)
     assert min(ratio(bench, planner, step) for step in HELD_OUT) > 1.0
 
 
@@ -314,10 +316,10 @@ def test_a_model_with_unknown_caches_is_bounded_and_the_log_says_so(
 def test_a_probe_that_fails_is_a_bound(
     llama: LoadedModel, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def refuse(self: Bench, decode: Decode) -> None:
+    def refuse(self: ForwardProbe, decode: Decode) -> None:
         raise RuntimeError("[malloc] Unable to allocate 12 bytes.")
 
-    monkeypatch.setattr(Bench, "layers", refuse)
+    monkeypatch.setattr(ForwardProbe, "layers", refuse)
     with caplog.at_level(logging.WARNING):
         assert finish(calibration.calibrating(llama, shape_of(llama))) == STRUCTURAL
     assert "Unable to allocate" in caplog.text
@@ -327,20 +329,22 @@ def test_a_probe_that_fails_is_a_bound(
 
 
 @pytest.fixture
-def counted(monkeypatch: pytest.MonkeyPatch) -> list[Prefill]:
+def counted(monkeypatch: pytest.MonkeyPatch) -> list[PrefillShape]:
     """Every prefill that is probed."""
-    seen: list[Prefill] = []
-    real = Bench.prefill
+    seen: list[PrefillShape] = []
+    real = ForwardProbe.prefill
 
-    def prefill(self: Bench, prefill: Prefill) -> Peak:
+    def prefill(self: ForwardProbe, prefill: PrefillShape) -> Peak:
         seen.append(prefill)
         return real(self, prefill)
 
-    monkeypatch.setattr(Bench, "prefill", prefill)
+    monkeypatch.setattr(ForwardProbe, "prefill", prefill)
     return seen
 
 
-def test_coefficients_are_kept(llama: LoadedModel, tmp_path: Path, counted: list[Prefill]) -> None:
+def test_coefficients_are_kept(
+    llama: LoadedModel, tmp_path: Path, counted: list[PrefillShape]
+) -> None:
     file = tmp_path / "deep" / "plans.json"
     first = planner_for(llama, file)
     assert counted
@@ -377,7 +381,7 @@ def _list(text: str) -> str:
 
 @pytest.mark.parametrize("damage", [_truncate, _shorten, _poison, _negate, _list])
 def test_a_damaged_file_costs_a_probing(
-    llama: LoadedModel, tmp_path: Path, counted: list[Prefill], damage: Callable[[str], str]
+    llama: LoadedModel, tmp_path: Path, counted: list[PrefillShape], damage: Callable[[str], str]
 ) -> None:
     file = tmp_path / "plans.json"
     planner_for(llama, file)

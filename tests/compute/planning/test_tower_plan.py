@@ -20,7 +20,7 @@ from omlx_server.compute.vision.towers.grids import Grid
 from omlx_server.compute.vision.vision import pass_over
 from omlx_server.core.images import uncut, within
 from omlx_server.core.memory.encoder import STRUCTURAL
-from omlx_server.core.memory.shape import Prefill
+from omlx_server.core.memory.shape import PrefillShape
 from omlx_server.core.request import RequestId
 from omlx_server.core.step import Chunk, SequenceId
 from omlx_server.core.work import finish
@@ -127,5 +127,5 @@ def test_a_chunk_with_images_takes_as_much_as_one_of_text(name: str) -> None:
     of_images, of_text = map(max, zip(*pairs, strict=True))
     assert 0.9 <= of_images / of_text <= 1.15
     # A plan that is probed on a busy machine may be too low, so some are tried.
-    plans = (planner_for(loaded).prefill(Prefill(1, stop, 0)) for _ in range(5))
+    plans = (planner_for(loaded).prefill(PrefillShape(1, stop, 0)) for _ in range(5))
     assert any(0.95 <= planned / of_images <= 1.5 for planned in plans)

@@ -30,7 +30,7 @@ from omlx_server.compute.planning.step_costs import forward_of_heads, measuring
 from omlx_server.compute.score import score_prompt
 from omlx_server.compute.vision.entering import WithImages
 from omlx_server.compute.vision.views import moved
-from omlx_server.core.prefix_cache.eviction import Budget
+from omlx_server.core.prefix_cache.eviction import HotBudget
 from omlx_server.core.request import FinishReason
 from omlx_server.core.work import finish
 from tests.adapters import save_adapter
@@ -228,7 +228,7 @@ def come_back(make: Callable[[], LoadedModel]) -> None:
         cold_cache.instance(Path(directory), loaded, write_through=True) as drive,
     ):
         drive.answer("first", _REPEATING, 9)
-        drive.instance.cache.budget = Budget(0, 0, buffers=0)
+        drive.instance.cache.budget = HotBudget(0, 0, buffers=0)
         drive.answer("all out", tokens("stranger", 3), 1)
         drive.instance.cache.budget = ROOMY
         drive.answer("again", _REPEATING, 9)

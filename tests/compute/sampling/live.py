@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from omlx_server.compute.sampler import Row
+from omlx_server.compute.sampler import SamplingRow
 from omlx_server.core.request import RequestId, SamplingParams
 from omlx_server.core.step import Join, SequenceId
 
@@ -35,7 +35,9 @@ class Fixed:
 
 def row(
     name: str, vocab: int, context: Sequence[int] = (1, 2, 3), prompt: int = 3, **params: Any
-) -> Row:
+) -> SamplingRow:
     """A row of a batch whose context begins with `prompt` tokens of a prompt."""
     sampling = SamplingParams(max_tokens=500, **params)
-    return Row.of(Join(SequenceId(RequestId(name), 0), tuple(context), prompt, sampling), vocab)
+    return SamplingRow.of(
+        Join(SequenceId(RequestId(name), 0), tuple(context), prompt, sampling), vocab
+    )

@@ -7,7 +7,7 @@ from typing import Any
 import mlx.core as mx
 import pytest
 
-from omlx_server.compute.sampler import Row, sample
+from omlx_server.compute.sampler import SamplingRow, sample
 from tests.compute.kernels import kernels
 from tests.compute.sampling.live import row
 
@@ -27,16 +27,16 @@ SHAPED: dict[str, Any] = {
 }
 
 
-def rows_of(count: int, **params: Any) -> list[Row]:
+def rows_of(count: int, **params: Any) -> list[SamplingRow]:
     return [row(f"{number}", VOCAB, **params) for number in range(count)]
 
 
-def tables_of(rows: list[Row]) -> list[mx.array]:
+def tables_of(rows: list[SamplingRow]) -> list[mx.array]:
     """The histories of rows, which the next step computes."""
     return [*{own.history.table.entries for own in rows if own.history is not None}]
 
 
-def a_step(rows: list[Row]) -> list[str]:
+def a_step(rows: list[SamplingRow]) -> list[str]:
     """The kernels of a step of these rows, with what it leaves to the next one."""
     logits = mx.random.normal((len(rows), VOCAB)).astype(mx.bfloat16)
     mx.eval(logits, *tables_of(rows))
@@ -46,7 +46,7 @@ def a_step(rows: list[Row]) -> list[str]:
     return names
 
 
-def a_later_step(rows: list[Row]) -> list[str]:
+def a_later_step(rows: list[SamplingRow]) -> list[str]:
     """The kernels of a step of rows that were sampled together before."""
     a_step(rows)
     return a_step(rows)

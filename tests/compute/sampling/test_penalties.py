@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pytest
 
 from omlx_server.compute import sampler
-from omlx_server.compute.sampler import Row, sample
+from omlx_server.compute.sampler import SamplingRow, sample
 from omlx_server.core.request import SamplingParams
 from tests.arrays import plain
 from tests.compute.sampling.live import row
@@ -24,7 +24,7 @@ VOCAB = 24
 class Live:
     """A row with the tokens that it has."""
 
-    row: Row
+    row: SamplingRow
     prompt: list[int]
     answer: list[int] = field(default_factory=list)
 
@@ -117,7 +117,7 @@ def test_what_a_drafter_tries_is_no_part_of_the_answer() -> None:
         step(rng, live, drafting=False)
 
 
-def penalised(count: int, vocab: int) -> list[Row]:
+def penalised(count: int, vocab: int) -> list[SamplingRow]:
     return [
         row(f"{number}", vocab, temperature=0.0, repetition_penalty=1.1) for number in range(count)
     ]

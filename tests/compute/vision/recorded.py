@@ -10,7 +10,7 @@ import mlx.core as mx
 import numpy as np
 from numpy.typing import NDArray
 
-from omlx_server.compute.vision.families import FAMILIES, Family
+from omlx_server.compute.vision.families import FAMILIES, TowerFamily
 from omlx_server.compute.vision.towers.features import Features
 from omlx_server.compute.vision.weights import loading_tower
 from omlx_server.core.work import finish
@@ -92,7 +92,7 @@ def load_tower(name: str, folder: Path) -> Any:
     return finish(loading_tower(family(name), CONFIGS[name], folder))
 
 
-def family(name: str) -> Family:
+def family(name: str) -> TowerFamily:
     return FAMILIES[CONFIGS[name]["model_type"]]
 
 

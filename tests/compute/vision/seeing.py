@@ -13,7 +13,7 @@ import mlx.nn as nn
 from omlx_server.compute import caches as cache_ops
 from omlx_server.compute.caches import Caches
 from omlx_server.compute.model.loader import load
-from omlx_server.compute.vision.entering import Entry, WithImages
+from omlx_server.compute.vision.entering import FeatureSpan, WithImages
 from omlx_server.compute.vision.positions import ImagePlace, axis_positions, delta
 from omlx_server.compute.vision.rope import AxisPositions, use_axes
 from omlx_server.compute.vision.towers.features import Features
@@ -89,13 +89,13 @@ class Loaded:
         return moved([0])
 
 
-def part_of(prompt: Prompt, row: int, start: int, stop: int) -> list[Entry]:
+def part_of(prompt: Prompt, row: int, start: int, stop: int) -> list[FeatureSpan]:
     """What of the images is among tokens `start` to before `stop`, for row `row` of a forward."""
-    found = list[Entry]()
+    found = list[FeatureSpan]()
     for first, whole in zip(prompt.starts, prompt.features, strict=True):
         low, high = max(start, first), min(stop, first + whole.tokens)
         if low < high:
-            found.append(Entry(row, low - start, whole.cut(low - first, high - first)))
+            found.append(FeatureSpan(row, low - start, whole.cut(low - first, high - first)))
     return found
 
 

@@ -9,7 +9,7 @@ import pytest
 from omlx_server.compute import caches as cache_ops
 from omlx_server.compute.kv.caches import PackedKVCache
 from omlx_server.compute.model.loader import load
-from omlx_server.compute.vision.entering import Entry, WithImages
+from omlx_server.compute.vision.entering import FeatureSpan, WithImages
 from omlx_server.compute.vision.positions import axis_positions
 from omlx_server.compute.vision.rope import AxisPositions
 from omlx_server.compute.vision.towers.features import Features
@@ -131,7 +131,9 @@ def test_deepstack_of_zeros_leaves_the_model_as_it_is() -> None:
     for head in (1, 2):
         caches = [cache_ops.new_caches(model) for _ in range(2)]
         expected = model(tokens, cache=caches[0])
-        found = WithImages(model, moved([0]), [Entry(0, 2, nothing)] * head)(tokens, caches[1])
+        found = WithImages(model, moved([0]), [FeatureSpan(0, 2, nothing)] * head)(
+            tokens, caches[1]
+        )
         assert mx.array_equal(found, expected).item()
 
 

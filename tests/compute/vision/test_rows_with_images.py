@@ -8,7 +8,7 @@ import pytest
 from omlx_server.compute.model.loader import LoadedModel
 from omlx_server.compute.model.pairing import paired
 from omlx_server.core.request import SamplingParams
-from omlx_server.core.scheduler.limits import Limits
+from omlx_server.core.scheduler.limits import SchedulerLimits
 from omlx_server.core.speculation.methods import Method
 from tests.compute.drive import Drive, sampling
 from tests.compute.vision.prompts import (
@@ -23,7 +23,7 @@ from tests.compute.vision.prompts import (
 )
 from tests.compute.vision.tiny import VOCAB
 
-LIMITS = Limits(max_batch_size=4, prefill_chunk_tokens=16, max_batched_tokens=64)
+LIMITS = SchedulerLimits(max_batch_size=4, prefill_chunk_tokens=16, max_batched_tokens=64)
 LENGTHS = (2, 9, 14, 25)
 
 
@@ -59,7 +59,9 @@ def test_so_they_do_beside_a_draft_model_which_sees_nothing(name: str) -> None:
     assert counts.drafted[Method.DRAFT] > 20
 
 
-def check_crowd(loaded: LoadedModel, name: str, size: int | None, limits: Limits = LIMITS) -> Drive:
+def check_crowd(
+    loaded: LoadedModel, name: str, size: int | None, limits: SchedulerLimits = LIMITS
+) -> Drive:
     drive, rng, wanted = Drive(loaded, limits, size), random.Random(name), dict[str, Told]()
     lengths = dict[str, int]()
     for number, told in enumerate(3 * prompts(name)):

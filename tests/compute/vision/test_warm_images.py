@@ -7,7 +7,7 @@ import pytest
 
 from omlx_server.compute.kv.schemes.turboquant import TurboQuant
 from omlx_server.compute.model.loader import LoadedModel
-from omlx_server.core.scheduler.limits import Limits
+from omlx_server.core.scheduler.limits import SchedulerLimits
 from tests.compute import cold_cache
 from tests.compute.drive import Drive, sampling
 from tests.compute.vision.prompts import (
@@ -22,7 +22,7 @@ from tests.compute.vision.prompts import (
     words,
 )
 
-LIMITS = Limits(max_batch_size=8, prefill_chunk_tokens=16, max_batched_tokens=128)
+LIMITS = SchedulerLimits(max_batch_size=8, prefill_chunk_tokens=16, max_batched_tokens=128)
 COUNT = 5
 
 

@@ -4,7 +4,7 @@ import pytest
 
 from omlx_server.core.blocks.block import Size
 from omlx_server.core.blocks.lookup import PrefixHandle
-from omlx_server.core.prefix_cache.eviction import Budget
+from omlx_server.core.prefix_cache.eviction import HotBudget
 from omlx_server.core.prefix_cache.prefix_cache import PrefixCache
 from tests.core.cache_walk import Tokens
 from tests.core.places import place
@@ -43,6 +43,6 @@ def serve(cache: PrefixCache, prompt: Tokens, salt: bytes = b"") -> int:
 
 def press_out(cache: PrefixCache) -> None:
     """All that can go has to."""
-    budget, cache.budget = cache.budget, Budget(0, 0, buffers=0)
+    budget, cache.budget = cache.budget, HotBudget(0, 0, buffers=0)
     serve(cache, (99, 98))
     cache.budget = budget

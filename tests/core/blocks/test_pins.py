@@ -9,7 +9,7 @@ from omlx_server.core.blocks.block import PayloadId
 from omlx_server.core.blocks.cache_layout import CacheLayout
 from omlx_server.core.blocks.keys import BlockKey, chain
 from omlx_server.core.blocks.pins import Pin
-from omlx_server.core.prefix_cache.eviction import Budget
+from omlx_server.core.prefix_cache.eviction import HotBudget
 from omlx_server.core.prefix_cache.prefix_cache import PrefixCache
 from tests.core import cache_walk
 from tests.core.blocks.serving import STATE_BYTES, every_layout, press_out, serve, start
@@ -52,7 +52,7 @@ def test_a_pinned_prompt_is_there_until_the_pin_has_gone(layout: CacheLayout) ->
     serve(cache, tuple(range(50, 90)))
     press_out(cache)
     assert serve(cache, PROMPT) == (29 if layout.checkpointed else 28)
-    cache.budget = Budget(0, 0)
+    cache.budget = HotBudget(0, 0)
     assert (unpin(cache, made), cache.pins.remove(made.id)) == (made, None)
     assert (leases(cache), cache.pinned.nbytes, len(cache.index)) == (0, 0, 0)
 
@@ -96,7 +96,7 @@ def test_blocks_of_two_pins_stay_as_long_as_one_of_them(layout: CacheLayout) -> 
 
 @every_layout
 def test_a_pin_larger_than_half_the_memory_leaves_half_of_it_to_others(layout: CacheLayout) -> None:
-    cache = PrefixCache(layout, "model", Budget(1000, 1000, lattice_start=16))
+    cache = PrefixCache(layout, "model", HotBudget(1000, 1000, lattice_start=16))
     long = tuple(range(100, 190))
     made = pin(cache, long)
     serve(cache, long)
@@ -159,7 +159,7 @@ def test_a_block_in_use_at_a_reset_stays_pinned(layout: CacheLayout) -> None:
 
 @with_state
 def test_pinned_states_leave_room_for_those_of_others(layout: CacheLayout) -> None:
-    cache = PrefixCache(layout, "model", Budget(1 << 20, 4 * STATE_BYTES))
+    cache = PrefixCache(layout, "model", HotBudget(1 << 20, 4 * STATE_BYTES))
     for number in range(8):
         prompt = tuple(range(100 * number, 100 * number + 30))
         serve(cache, prompt)
@@ -227,7 +227,7 @@ class HotWalk(cache_walk.Walk):
         super().__init__(seed)
         self.ample = seed // 3 % 2 == 0
         self.limit = 50_000 if self.ample else self.rng.choice([50, 150, 400])
-        budget = Budget(2 * self.limit, 4 * self.limit, buffers=1000, lattice_start=4)
+        budget = HotBudget(2 * self.limit, 4 * self.limit, buffers=1000, lattice_start=4)
         self.cache = PrefixCache(self.cache.layout, "model", budget)
         self.key_of: dict[PayloadId, BlockKey] = {}
         self.held: set[PayloadId] = set()

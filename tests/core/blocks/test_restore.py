@@ -5,17 +5,17 @@ import random
 import pytest
 
 from omlx_server.core.blocks.block import PayloadId, Size, Worth
-from omlx_server.core.blocks.cache_layout import CacheLayout, Kind
+from omlx_server.core.blocks.cache_layout import CacheLayout, LayerKind
 from omlx_server.core.blocks.index import BlockIndex
 from omlx_server.core.blocks.keys import root_key
 from omlx_server.core.blocks.restore import Piece, RestorePlan, find
 from tests.core.places import place
 
-DELTA = CacheLayout(frozenset({Kind.DELTA}), 4)
-WINDOW = CacheLayout(frozenset({Kind.DELTA, Kind.WINDOW}), 4, window=6)
-ONLY_WINDOW = CacheLayout(frozenset({Kind.WINDOW}), 4, window=3)
-HYBRID = CacheLayout(frozenset({Kind.DELTA, Kind.CHECKPOINT}), 4)
-EVERYTHING = CacheLayout(frozenset(Kind), 4, window=9)
+DELTA = CacheLayout(frozenset({LayerKind.DELTA}), 4)
+WINDOW = CacheLayout(frozenset({LayerKind.DELTA, LayerKind.WINDOW}), 4, window=6)
+ONLY_WINDOW = CacheLayout(frozenset({LayerKind.WINDOW}), 4, window=3)
+HYBRID = CacheLayout(frozenset({LayerKind.DELTA, LayerKind.CHECKPOINT}), 4)
+EVERYTHING = CacheLayout(frozenset(LayerKind), 4, window=9)
 LAYOUTS = (DELTA, WINDOW, ONLY_WINDOW, HYBRID, EVERYTHING)
 
 ROOT = root_key("model", b"")

@@ -4,13 +4,13 @@ import random
 from dataclasses import dataclass
 
 from omlx_server.core.blocks.keys import BlockKey, namespace_id, root_key
-from omlx_server.core.blocks.record import Part, Record
+from omlx_server.core.blocks.record import Record, RecordKind
 from omlx_server.core.cold.index import ColdEntry, ColdIndex
 
 ROOT = root_key("model", b"")
 
 
-def record(parent: Record | None, *tokens: int, part: Part = Part.BLOCK) -> Record:
+def record(parent: Record | None, *tokens: int, part: RecordKind = RecordKind.BLOCK) -> Record:
     return Record(
         "model", parent.key if parent else ROOT, parent.stop if parent else 0, tokens, part
     )
@@ -178,11 +178,11 @@ class Walk:
         records: list[Record] = []
         for number in range(60):
             above = self.rng.choice([None, *records[-20:]])
-            if above is not None and above.part is Part.CHECKPOINT:
+            if above is not None and above.part is RecordKind.CHECKPOINT:
                 above = None
             namespace = above.namespace if above else self.rng.choice(["model", "gone"])
             parent = above.key if above else root_key(namespace, b"")
-            part = Part.CHECKPOINT if self.rng.random() < 0.2 else Part.BLOCK
+            part = RecordKind.CHECKPOINT if self.rng.random() < 0.2 else RecordKind.BLOCK
             start = above.stop if above else 0
             records.append(Record(namespace, parent, start, (number,), part))
         return records

@@ -3,7 +3,7 @@
 import pytest
 
 from omlx_server.core.blocks.keys import namespace_id, root_key
-from omlx_server.core.blocks.record import Part, Record
+from omlx_server.core.blocks.record import Record, RecordKind
 from omlx_server.core.cold.index import ColdEntry, ColdIndex
 from tests.core.cold.chains import Walk, record
 
@@ -101,7 +101,7 @@ def test_an_entry_does_not_push_out_its_own_parent() -> None:
 
 
 def test_a_state_keeps_what_is_before_its_block() -> None:
-    index = full(A, record(A, 2, part=Part.CHECKPOINT))
+    index = full(A, record(A, 2, part=RecordKind.CHECKPOINT))
     assert index.shrink_to(SIZE)[0].key != A.key
 
 

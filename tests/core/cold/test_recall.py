@@ -4,9 +4,9 @@ import pytest
 
 from omlx_server.core.blocks.cache_layout import CacheLayout
 from omlx_server.core.blocks.keys import BlockKey, chain, namespace_id, root_key
-from omlx_server.core.blocks.record import Part, Record
+from omlx_server.core.blocks.record import Record, RecordKind
 from omlx_server.core.cold.index import ColdEntry, ColdIndex
-from omlx_server.core.cold.recall import Prompt, Rates, candidates, recall
+from omlx_server.core.cold.recall import Rates, RecallPrompt, candidates, recall
 from omlx_server.core.request import Miss
 from omlx_server.core.scheduler.watchdog import LONGEST_READ_SECONDS
 from tests.core.simulator import HYBRID, KV, RECURRENT, WINDOWED
@@ -25,7 +25,9 @@ with_state = pytest.mark.parametrize("layout", [HYBRID, RECURRENT], ids=["hybrid
 Span = tuple[int, int]
 
 
-def record_at(start: int, stop: int, part: Part = Part.BLOCK, salt: bytes = b"") -> Record:
+def record_at(
+    start: int, stop: int, part: RecordKind = RecordKind.BLOCK, salt: bytes = b""
+) -> Record:
     """Tokens [start, stop) of what is stored."""
     root = root_key(NAMESPACE, salt)
     parent = [root, *chain(root, STORED, SIZE)][start // SIZE]
@@ -37,7 +39,7 @@ def blocks(stop: int = len(STORED)) -> list[Record]:
 
 
 def state(position: int) -> Record:
-    return record_at((position - 1) // SIZE * SIZE, position, Part.CHECKPOINT)
+    return record_at((position - 1) // SIZE * SIZE, position, RecordKind.CHECKPOINT)
 
 
 def cold_with(*records: Record) -> ColdIndex:
@@ -49,26 +51,28 @@ def cold_with(*records: Record) -> ColdIndex:
 
 def prompt(
     tokens: tuple[int, ...], known: int = 0, cached: int | None = None, root: BlockKey = ROOT
-) -> Prompt:
+) -> RecallPrompt:
     """`known` tokens of it are in memory, `cached` of them of use."""
     keys = chain(root, tokens, SIZE)
     full = known // SIZE * SIZE
-    return Prompt(root, tokens, keys, full, known, known if cached is None else cached)
+    return RecallPrompt(root, tokens, keys, full, known, known if cached is None else cached)
 
 
 def read(
-    asked: Prompt,
+    asked: RecallPrompt,
     cold: ColdIndex,
     layout: CacheLayout = KV,
     room: int = ROOM,
     rates: Rates | None = None,
-) -> list[tuple[Part, int, int]]:
+) -> list[tuple[RecordKind, int, int]]:
     found = recall(asked, cold, layout, NAMESPACE, rates or Rates(), room).records
     assert all(record.key in cold for record in found)
     return [(record.part, record.start, record.stop) for record in found]
 
 
-def spans(asked: Prompt, cold: ColdIndex, layout: CacheLayout = KV, room: int = ROOM) -> list[Span]:
+def spans(
+    asked: RecallPrompt, cold: ColdIndex, layout: CacheLayout = KV, room: int = ROOM
+) -> list[Span]:
     """The blocks that are read."""
     return [
         (start, stop) for part, start, stop in read(asked, cold, layout, room) if part == "block"
@@ -141,7 +145,7 @@ def test_a_block_is_not_read_for_what_is_in_memory_already() -> None:
     cold = cold_with(record_at(20, 23))
     asked = prompt(STORED, known=23, cached=0)
     assert not read(asked, cold)
-    assert read(prompt(STORED, known=22, cached=0), cold) == [(Part.BLOCK, 20, 23)]
+    assert read(prompt(STORED, known=22, cached=0), cold) == [(RecordKind.BLOCK, 20, 23)]
 
 
 def test_a_full_block_is_read_where_memory_has_its_beginning_only() -> None:
@@ -150,7 +154,7 @@ def test_a_full_block_is_read_where_memory_has_its_beginning_only() -> None:
 
 
 def test_a_state_is_not_taken_for_a_block() -> None:
-    stored = [*blocks(20), record_at(20, 24, Part.CHECKPOINT), record_at(20, 22)]
+    stored = [*blocks(20), record_at(20, 24, RecordKind.CHECKPOINT), record_at(20, 22)]
     assert spans(prompt(STORED), cold_with(*stored)) == [*ALL[:5], (20, 22)]
 
 
@@ -173,7 +177,7 @@ def test_an_empty_tier_or_prompt_gives_nothing(layout: CacheLayout) -> None:
 @with_state
 def test_the_deepest_state_is_read_with_the_blocks_before_it(layout: CacheLayout) -> None:
     cold = cold_with(*blocks(), state(18), state(22), state(16))
-    expected = [*((Part.BLOCK, *span) for span in ALL[:6]), (Part.CHECKPOINT, 20, 22)]
+    expected = [*((RecordKind.BLOCK, *span) for span in ALL[:6]), (RecordKind.CHECKPOINT, 20, 22)]
     assert read(prompt(STORED), cold, layout) == expected
 
 
@@ -182,7 +186,7 @@ def test_the_deepest_state_is_read_with_the_blocks_before_it(layout: CacheLayout
 def test_a_state_at_any_position_is_found(layout: CacheLayout, position: int) -> None:
     cold = cold_with(*blocks(), state(position))
     found = read(prompt(STORED), cold, layout)
-    assert found[-1][0] == Part.CHECKPOINT and found[-1][2] == position
+    assert found[-1][0] == RecordKind.CHECKPOINT and found[-1][2] == position
     assert [span for _, *span in found[:-1]] == [list(s) for s in ALL if s[0] < position]
 
 
@@ -195,7 +199,7 @@ def test_without_a_state_nothing_is_read(layout: CacheLayout) -> None:
 def test_a_state_that_the_blocks_do_not_reach_is_of_no_use(layout: CacheLayout) -> None:
     stored = [record for record in blocks() if record.start != 20]
     cold = cold_with(*stored, state(24), state(22), state(20), state(28))
-    assert read(prompt(STORED), cold, layout)[-1] == (Part.CHECKPOINT, 16, 20)
+    assert read(prompt(STORED), cold, layout)[-1] == (RecordKind.CHECKPOINT, 16, 20)
     assert not read(prompt(STORED), cold_with(*stored, state(24)), layout)
     assert not read(prompt(STORED), cold_with(*blocks(18), state(19)), layout)
 
@@ -206,20 +210,20 @@ def test_a_state_past_where_the_prompt_parts_is_not_read(layout: CacheLayout) ->
     cold = cold_with(*blocks(), state(24), state(23))
     assert not read(asked, cold, layout)
     assert cold.add(state(22), NBYTES) == []
-    assert read(asked, cold, layout)[-1] == (Part.CHECKPOINT, 20, 22)
+    assert read(asked, cold, layout)[-1] == (RecordKind.CHECKPOINT, 20, 22)
 
 
 @with_state
 def test_a_state_after_other_tokens_is_not_read(layout: CacheLayout) -> None:
     """It is a child of the same block and no longer than the block in memory."""
-    other = Record(NAMESPACE, record_at(20, 24).parent, 20, (7, 8), Part.CHECKPOINT)
+    other = Record(NAMESPACE, record_at(20, 24).parent, 20, (7, 8), RecordKind.CHECKPOINT)
     assert not read(prompt(STORED), cold_with(*blocks(), other), layout)
 
 
 @with_state
 def test_with_all_blocks_in_memory_only_the_state_is_read(layout: CacheLayout) -> None:
     asked = prompt(STORED, known=30, cached=8)
-    assert read(asked, cold_with(state(28)), layout) == [(Part.CHECKPOINT, 24, 28)]
+    assert read(asked, cold_with(state(28)), layout) == [(RecordKind.CHECKPOINT, 24, 28)]
     assert not read(asked, cold_with(state(8), state(7)), layout)  # as deep as the one in memory
 
 
@@ -227,22 +231,28 @@ def test_with_all_blocks_in_memory_only_the_state_is_read(layout: CacheLayout) -
 def test_of_the_blocks_only_those_before_the_state_are_read(layout: CacheLayout) -> None:
     found = read(prompt(STORED, known=8, cached=0), cold_with(*blocks(), state(17)), layout)
     spans = [(8, 12), (12, 16), (16, 20)]
-    assert found == [*((Part.BLOCK, *span) for span in spans), (Part.CHECKPOINT, 16, 17)]
+    assert found == [
+        *((RecordKind.BLOCK, *span) for span in spans),
+        (RecordKind.CHECKPOINT, 16, 17),
+    ]
 
 
 # -- what a store that can't be listed is asked for -------------------------------------------
 
 
 def asked(
-    prompt: Prompt, *checkpoints_at: int, layout: CacheLayout = KV, index: ColdIndex | None = None
-) -> list[tuple[Part, int, int]]:
+    prompt: RecallPrompt,
+    *checkpoints_at: int,
+    layout: CacheLayout = KV,
+    index: ColdIndex | None = None,
+) -> list[tuple[RecordKind, int, int]]:
     found = candidates(prompt, index or ColdIndex(ROOM), layout, NAMESPACE, checkpoints_at)
     known = {record.key for record in [*blocks(), *(state(n) for n in range(1, 31))]}
     assert all(record.key in known or record.stop % SIZE for record in found)
     return [(record.part, record.start, record.stop) for record in found]
 
 
-ALL_BLOCKS = [(Part.BLOCK, *span) for span in ALL]
+ALL_BLOCKS = [(RecordKind.BLOCK, *span) for span in ALL]
 
 
 @all_kv
@@ -256,19 +266,23 @@ def test_full_blocks_and_the_tail_are_asked_for(layout: CacheLayout) -> None:
 @with_state
 def test_states_are_asked_for_where_prompts_leave_them(layout: CacheLayout) -> None:
     """With the short block that ends there, if one may; not where memory has as much already."""
-    at = (Part.BLOCK, 16, 18), (Part.CHECKPOINT, 16, 18), (Part.CHECKPOINT, 20, 24)
+    at = (
+        (RecordKind.BLOCK, 16, 18),
+        (RecordKind.CHECKPOINT, 16, 18),
+        (RecordKind.CHECKPOINT, 20, 24),
+    )
     assert asked(prompt(STORED), 24, 18, 31, layout=layout) == [*ALL_BLOCKS, *at]
     found = asked(prompt(STORED, known=30, cached=8), 8, 18, 24, layout=layout)
-    assert [each for each in found if each[0] == Part.CHECKPOINT] == list(at[1:])
+    assert [each for each in found if each[0] == RecordKind.CHECKPOINT] == list(at[1:])
 
 
 @pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
 def test_what_is_known_or_too_little_is_not_asked_for(layout: CacheLayout) -> None:
     cold = cold_with(*blocks()[:5], state(24))
     found = asked(prompt(STORED), 24, 28, layout=layout, index=cold)
-    assert [part for part in found if part[0] == Part.BLOCK] == ALL_BLOCKS[5:]
-    assert layout.checkpointed == ((Part.CHECKPOINT, 24, 28) in found)
-    assert (Part.CHECKPOINT, 20, 24) not in found
+    assert [part for part in found if part[0] == RecordKind.BLOCK] == ALL_BLOCKS[5:]
+    assert layout.checkpointed == ((RecordKind.CHECKPOINT, 24, 28) in found)
+    assert (RecordKind.CHECKPOINT, 20, 24) not in found
     assert not asked(prompt(STORED[:15]), 15, layout=layout)
     assert not asked(prompt(STORED, known=15), 30, layout=layout)
     assert asked(prompt(STORED[:16]), layout=layout) and asked(prompt(STORED, known=14))

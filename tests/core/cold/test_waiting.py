@@ -7,8 +7,8 @@ from omlx_server.core.blocks.cache_layout import CacheLayout
 from omlx_server.core.blocks.lookup import PrefixHandle
 from omlx_server.core.blocks.record import Record
 from omlx_server.core.cold.index import ColdEntry, ColdIndex
-from omlx_server.core.cold.waiting import ColdWaits, Question
-from omlx_server.core.prefix_cache.eviction import Budget
+from omlx_server.core.cold.waiting import ColdWaits, StoreQuery
+from omlx_server.core.prefix_cache.eviction import HotBudget
 from omlx_server.core.prefix_cache.prefix_cache import PrefixCache
 from omlx_server.core.request import Miss
 from tests.core.blocks.serving import TOKEN_BYTES, every_layout, press_out, serve
@@ -23,7 +23,9 @@ PROMPT = tuple(range(50))  # 12 blocks, a tail of one token, and the last one, n
 class Server:
     """One of several that share a store; what another one computed is there."""
 
-    def __init__(self, layout: CacheLayout, budget: Budget = ROOMY, listed: bool = False) -> None:
+    def __init__(
+        self, layout: CacheLayout, budget: HotBudget = ROOMY, listed: bool = False
+    ) -> None:
         other = PrefixCache(layout, "model", ROOMY)
         serve(other, PROMPT)
         held = other.index.by_depth()
@@ -35,7 +37,7 @@ class Server:
     def enter(self) -> PrefixHandle:
         return self.cache.enter(PROMPT[:-1], b"", ())
 
-    def answer(self) -> list[Question]:
+    def answer(self) -> list[StoreQuery]:
         """Say of all that is asked what is there."""
         questions = self.cold_waits.take_questions()
         for question in questions:
@@ -209,7 +211,7 @@ class SharedWalk(ColdWalk):
 
     def __init__(self, layout: int) -> None:
         super().__init__(layout)
-        self.questions: dict[int, Question] = {}
+        self.questions: dict[int, StoreQuery] = {}
         self.cold = ColdIndex(self._cold_budget(), listed=False)
         self.cache = self._fresh_cache()
         self.answered = self.stopped = 0

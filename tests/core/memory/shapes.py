@@ -5,7 +5,7 @@ from dataclasses import replace
 from hypothesis import strategies as st
 
 from omlx_server.core.memory.kv import Keeps, LayerKv
-from omlx_server.core.memory.shape import Decode, ModelShape, Prefill, Tiles
+from omlx_server.core.memory.shape import Decode, ModelShape, PrefillShape, TileSizes
 
 LAYERS = (
     LayerKv(Keeps.GROWING, 4096, 3),
@@ -22,7 +22,7 @@ MODEL = ModelShape(
     width=4,
     layers=LAYERS,
 )
-TILES = Tiles(64, 0, 1 << 20, 512)
+TILES = TileSizes(64, 0, 1 << 20, 512)
 
 models = st.builds(
     lambda hidden, heads, vocab, width, tiles: replace(
@@ -34,7 +34,7 @@ models = st.builds(
     st.sampled_from([2, 4]),
     st.sampled_from([None, TILES]),
 )
-prefills = st.builds(Prefill, st.integers(1, 8), st.integers(1, 1024), st.integers(0, 8192))
+prefills = st.builds(PrefillShape, st.integers(1, 8), st.integers(1, 1024), st.integers(0, 8192))
 decodes = st.builds(
     Decode,
     st.integers(1, 16),

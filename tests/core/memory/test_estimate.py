@@ -13,7 +13,7 @@ from omlx_server.core.memory.estimate import (
     Coefficients,
     Correction,
     Planner,
-    Prefills,
+    PrefillFactors,
     times,
 )
 from omlx_server.core.memory.features import (
@@ -28,14 +28,14 @@ from omlx_server.core.memory.shape import (
     MOST_BEHIND,
     Decode,
     ModelShape,
-    Prefill,
+    PrefillShape,
     StepShape,
 )
 from tests.core.memory.shapes import LAYERS, MODEL, TILES, decodes, models, prefills
 
 FITTED = Coefficients(
-    alone=Prefills((2.5, 2.4), (2.5, 2.2, 2.0, 1.0, 0.0)),
-    together=Prefills((2.5, 2.4), (2.5, 2.2, 2.0, 1.0, 1.0)),
+    alone=PrefillFactors((2.5, 2.4), (2.5, 2.2, 2.0, 1.0, 0.0)),
+    together=PrefillFactors((2.5, 2.4), (2.5, 2.2, 2.0, 1.0, 1.0)),
     layers=(3.0, 2.0, 2.0),
     head=(1.0, 1.0, 0.5, 0.5),
     copies=(1.2, 0.8),
@@ -50,7 +50,9 @@ def planner(model: ModelShape = MODEL) -> Planner:
 
 @EVERY
 @given(model=models, prefill=prefills, more=st.integers(1, 600))
-def test_a_larger_prefill_never_takes_less(model: ModelShape, prefill: Prefill, more: int) -> None:
+def test_a_larger_prefill_never_takes_less(
+    model: ModelShape, prefill: PrefillShape, more: int
+) -> None:
     plan = planner(replace(model, tiles=None))
     base = plan.prefill(prefill)
     assert base > 0
@@ -77,7 +79,7 @@ def test_a_larger_decode_never_takes_less(model: ModelShape, decode: Decode, mor
 @EVERY
 @given(model=models, prefill=prefills, decode=decodes)
 def test_a_larger_model_never_takes_less(
-    model: ModelShape, prefill: Prefill, decode: Decode
+    model: ModelShape, prefill: PrefillShape, decode: Decode
 ) -> None:
     step = StepShape(decode, (prefill,))
     base = planner(model).transient(step)
@@ -92,7 +94,7 @@ def test_a_larger_model_never_takes_less(
 
 @EVERY
 @given(model=models, prefill=prefills)
-def test_quantised_keys_are_scored_tile_by_tile(model: ModelShape, prefill: Prefill) -> None:
+def test_quantised_keys_are_scored_tile_by_tile(model: ModelShape, prefill: PrefillShape) -> None:
     """So behind a long context nothing grows but buffers, and what is copied for a batch."""
     if model.tiles is None:
         return
@@ -105,15 +107,19 @@ def test_quantised_keys_are_scored_tile_by_tile(model: ModelShape, prefill: Pref
 
 def test_a_tile_is_unpacked_for_many_queries_and_stays_longer_for_few() -> None:
     tiled = replace(MODEL, tiles=TILES)
-    few, many = (prefill_terms(tiled, Prefill(1, n, 65536)) for n in (31, 32))
+    few, many = (prefill_terms(tiled, PrefillShape(1, n, 65536)) for n in (31, 32))
     numbers = 4 * int((1 << 20) // (4 * 64) * 1.6) * 4 * 64
     assert few.unpacked == numbers
     assert many.unpacked == int(0.6 * 4 * int(512 * 1.6) * 4 * 64)
-    assert prefill_terms(MODEL, Prefill(1, 32, 65536)).unpacked == 0
+    assert prefill_terms(MODEL, PrefillShape(1, 32, 65536)).unpacked == 0
 
 
 def test_a_step_takes_what_its_worst_forward_takes() -> None:
-    small, large, decode = Prefill(1, 16, 0), Prefill(1, 512, 2048), Decode(16, 8000, grows=True)
+    small, large, decode = (
+        PrefillShape(1, 16, 0),
+        PrefillShape(1, 512, 2048),
+        Decode(16, 8000, grows=True),
+    )
     plan = planner(replace(MODEL, layers=LAYERS[:1]))
     step = StepShape(decode, (small, large))
     assert plan.transient(step) == max(plan.prefill(large), plan.decode(decode))
@@ -127,7 +133,7 @@ def test_a_step_takes_what_its_worst_forward_takes() -> None:
 
 def test_a_large_vocabulary_shows_in_decodes_alone() -> None:
     wide = replace(MODEL, vocab=1 << 18)
-    decode, prefill = Decode(4, 9), Prefill(1, 64, 0)
+    decode, prefill = Decode(4, 9), PrefillShape(1, 64, 0)
     assert planner(wide).decode(decode) > 4 * (1 << 18) * 4
     assert planner(wide).prefill(prefill) == planner().prefill(prefill)
 
@@ -165,7 +171,7 @@ def test_prompts_that_are_read_together_are_there_twice() -> None:
     full = replace(MODEL, layers=LAYERS[:1])
     plan, only_copies = planner(full), 1.05 * 4 * 3 * 4096 * 4096
     for tokens, layer in ((64, 0), (300, 4 * (4096 + 512) * 4096)):  # there is room for 256
-        prefill = Prefill(4, tokens, 4096)
+        prefill = PrefillShape(4, tokens, 4096)
         inner = times(prefill_terms(full, prefill).inner, FITTED.together.deep[:3])
         assert plan.prefill(prefill) == pytest.approx(
             only_copies + 1.05 * (inner + layer), rel=0.01
@@ -173,14 +179,14 @@ def test_prompts_that_are_read_together_are_there_twice() -> None:
 
 
 def test_a_prompt_behind_stored_tokens_has_a_layer_of_both_together() -> None:
-    plain, refers = Prefill(1, 64, 4160), Prefill(1, 64, 4160, refers=True)
+    plain, refers = PrefillShape(1, 64, 4160), PrefillShape(1, 64, 4160, refers=True)
     assert prefill_terms(MODEL, plain).grown == 0
     assert prefill_terms(MODEL, refers).grown == int(1.1 * 4352 * 4096)
     assert prefill_terms(replace(MODEL, tiles=TILES), refers).grown == 0
 
 
 def test_so_few_tokens_that_they_attend_in_parts_need_none() -> None:
-    few = Prefill(1, FEW_QUERIES, 4160, refers=True)
+    few = PrefillShape(1, FEW_QUERIES, 4160, refers=True)
     assert prefill_terms(MODEL, few).grown == 0
     arrays = replace(MODEL, layers=(replace(LAYERS[0], reads_padding=True),))
     assert prefill_terms(arrays, few).grown == int(1.1 * 4352 * 4096)
@@ -203,7 +209,7 @@ def test_several_tokens_of_latents_are_planned_as_a_prefill_of_them() -> None:
     expanded = 2 * 4 * 4101 * 8 * 64 * 4  # keys and values of all heads
     assert decode_terms(latent, Decode(4, 4096)).unpacked == 0
     assert decode_terms(latent, Decode(4, 4096, tokens=5)).unpacked == expanded
-    assert prefill_terms(latent, Prefill(4, 5, 4096)).unpacked == expanded
+    assert prefill_terms(latent, PrefillShape(4, 5, 4096)).unpacked == expanded
     plain, several = (planner(latent).decode(Decode(4, 4096, tokens=count)) for count in (1, 5))
     assert several > plain + 2 * expanded
 
@@ -218,7 +224,7 @@ def test_padded_rows_that_are_read_together_always_need_a_layer_more() -> None:
     padded = replace(MODEL, layers=(replace(LAYERS[0], keeps=Keeps.PADDED),))
     as_one = replace(MODEL, layers=(replace(LAYERS[0], reads_padding=True),))
     for model in (padded, as_one):
-        assert prefill_terms(model, Prefill(4, 64, 4096)).grown == 4 * (4096 + 256) * 4096
+        assert prefill_terms(model, PrefillShape(4, 64, 4096)).grown == 4 * (4096 + 256) * 4096
 
 
 # -- what lives ----------------------------------------------------------------------------------
@@ -258,7 +264,7 @@ def test_more_of_anything_lives_in_no_less(rows: int, longest: int, more: int) -
 def test_rings_hold_the_chunks_of_newcomers_until_they_decode() -> None:
     """Those of rows that were read together widen all."""
     plan, decode = planner(), Decode(8, 4000)
-    alone, group = (Prefill(1, 512, 0), Prefill(1, 300, 64)), Prefill(3, 200, 512)
+    alone, group = (PrefillShape(1, 512, 0), PrefillShape(1, 300, 64)), PrefillShape(3, 200, 512)
     for chunks, rings in (
         (alone, behind_rings(LAYERS, 512) + behind_rings(LAYERS, 300)),
         ((group,), 8 * behind_rings(LAYERS, 200)),
@@ -271,7 +277,7 @@ def test_rings_hold_the_chunks_of_newcomers_until_they_decode() -> None:
 
 
 def test_rings_are_no_part_of_what_a_correction_raises() -> None:
-    plan, step = planner(), StepShape(Decode(1, 9), (Prefill(1, 512, 0),))
+    plan, step = planner(), StepShape(Decode(1, 9), (PrefillShape(1, 512, 0),))
     own = plan.prefill(step.prefills[0])
     plan.observe(step, 2 * own, 0.0)
     raised = 2 * own + behind_rings(LAYERS, 512)
@@ -280,7 +286,7 @@ def test_rings_are_no_part_of_what_a_correction_raises() -> None:
 
 def test_the_bound_is_above_a_fit() -> None:
     for step in (
-        StepShape(prefills=(Prefill(4, 128, 900),)),
+        StepShape(prefills=(PrefillShape(4, 128, 900),)),
         StepShape(Decode(8, 4000, grows=True)),
     ):
         assert Planner(MODEL, STRUCTURAL).transient(step) > 2 * planner().transient(step)
@@ -289,7 +295,7 @@ def test_the_bound_is_above_a_fit() -> None:
 
 def test_a_step_that_took_more_raises_the_next_estimates_of_its_kind() -> None:
     plan = planner()
-    step = StepShape(prefills=(Prefill(1, 256, 1024),))
+    step = StepShape(prefills=(PrefillShape(1, 256, 1024),))
     decode = StepShape(Decode(4, 900))
     before = plan.corrected(step, 0.0), plan.corrected(decode, 0.0)
     assert before == (plan.transient(step), plan.transient(decode))
@@ -345,7 +351,7 @@ def test_a_draft_model_that_catches_up_is_planned_beside_a_decode() -> None:
     plain = planner(pair).decode(Decode(4, 4096))
     assert plain == planner().decode(Decode(4, 4096))
     behind = planner(pair).decode(Decode(4, 4096, catches_up=True))
-    inner = prefill_terms(small, Prefill(4, MOST_BEHIND, 4096)).inner
+    inner = prefill_terms(small, PrefillShape(4, MOST_BEHIND, 4096)).inner
     assert behind == pytest.approx(1.05 * times(inner, FITTED.alone.deep[:3]), rel=0.01)
     assert behind > plain
     decode = planner(pair).decoding([4000] * 4)

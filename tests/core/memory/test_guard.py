@@ -9,17 +9,17 @@ from dataclasses import dataclass
 import pytest
 
 from omlx_server.core.blocks.block import Size, Worth
-from omlx_server.core.blocks.cache_layout import CacheLayout, Kind
+from omlx_server.core.blocks.cache_layout import CacheLayout, LayerKind
 from omlx_server.core.memory.estimate import STRUCTURAL, Planner
 from omlx_server.core.memory.guard import Caches, Cuts, MemoryGuard, Relief
 from omlx_server.core.memory.kv import Keeps, LayerKv
 from omlx_server.core.memory.ledger import Ledger
-from omlx_server.core.memory.shape import Decode, ModelShape, Prefill, StepShape
+from omlx_server.core.memory.shape import Decode, ModelShape, PrefillShape, StepShape
 from omlx_server.core.prefix_cache.prefix_cache import PrefixCache
 from tests.core.places import place
 from tests.core.simulator import ROOMY, nobody_beside
 
-BOTH = CacheLayout(frozenset({Kind.DELTA, Kind.CHECKPOINT}), block_size=4)
+BOTH = CacheLayout(frozenset({LayerKind.DELTA, LayerKind.CHECKPOINT}), block_size=4)
 BLOCK, STATE = 40, 100
 DECODE = StepShape(Decode(1, 100))  # 100 bytes
 ONE = Caches((100,))  # 3,560 bytes
@@ -29,7 +29,7 @@ NOTHING = Cuts()
 class Plain(Planner):
     """Steps take what is easily said."""
 
-    def prefill(self, prefill: Prefill) -> int:
+    def prefill(self, prefill: PrefillShape) -> int:
         return 10 * prefill.rows * prefill.tokens
 
     def decode(self, decode: Decode) -> int:
@@ -262,7 +262,7 @@ def test_what_steps_really_took_counts_for_promises_but_not_for_who_is_alone() -
     model = planner()
     guard = MemoryGuard(4000, model, nobody_beside())
     guard.begin(Ledger(4000))
-    model.observe(StepShape(prefills=(Prefill(1, 100, 0),)), 3000, 0)  # thrice the estimate
+    model.observe(StepShape(prefills=(PrefillShape(1, 100, 0),)), 3000, 0)  # thrice the estimate
     assert not guard.can_reserve(ONE, 20, 0)
     assert guard.ever_fits(ONE, 20)
     assert guard.can_reserve(ONE, 20, 600)  # it passes
@@ -272,7 +272,7 @@ def test_so_it_does_for_steps() -> None:
     model = planner()
     guard = MemoryGuard(4000, model, nobody_beside())
     guard.begin(Ledger(4000))
-    step, after = StepShape(prefills=(Prefill(1, 30, 0),)), Caches(prefills=(100,))
+    step, after = StepShape(prefills=(PrefillShape(1, 30, 0),)), Caches(prefills=(100,))
     assert guard.allows(step, after, NOTHING, empty(), 0)
     model.observe(step, 600, 0)
     assert not guard.allows(step, after, NOTHING, empty(), 0)
@@ -296,11 +296,11 @@ def test_the_last_chunk_of_a_prompt_is_what_a_promise_is_about() -> None:
     assert shapes == [
         StepShape(
             Decode(2, 300, grows=True, refers=True, catches_up=True),
-            (Prefill(1, 64, 436, refers=True),),
+            (PrefillShape(1, 64, 436, refers=True),),
         ),
         StepShape(
             Decode(1, 50, grows=True, refers=True, catches_up=True),
-            (Prefill(1, 64, 0, refers=True),),
+            (PrefillShape(1, 64, 0, refers=True),),
         ),
     ]
 

@@ -9,7 +9,7 @@ from omlx_server.core.blocks.block import Size, Worth
 from omlx_server.core.blocks.cache_layout import CacheLayout
 from omlx_server.core.blocks.record import Record
 from omlx_server.core.cold.index import ColdIndex
-from omlx_server.core.prefix_cache.eviction import Budget
+from omlx_server.core.prefix_cache.eviction import HotBudget
 from omlx_server.core.prefix_cache.prefix_cache import PrefixCache
 from omlx_server.core.request import (
     Admitted,
@@ -19,11 +19,11 @@ from omlx_server.core.request import (
     RequestId,
     SamplingParams,
 )
-from omlx_server.core.scheduler.limits import Limits
+from omlx_server.core.scheduler.limits import SchedulerLimits
 from tests.core.places import place
 from tests.core.simulator import HYBRID, KV, RECURRENT, ROOMY, WINDOWED, Run, right_answer
 
-LIMITS = Limits(max_batch_size=4, prefill_chunk_tokens=8, max_batched_tokens=32)
+LIMITS = SchedulerLimits(max_batch_size=4, prefill_chunk_tokens=8, max_batched_tokens=32)
 LAYOUTS = {"kv": KV, "windowed": WINDOWED, "hybrid": HYBRID, "recurrent": RECURRENT}
 every_layout = pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
 
@@ -187,7 +187,7 @@ def test_a_miss_says_why() -> None:
     assert serve(run, "salted", tokens, salt=b"s")[1].miss is Miss.NAMESPACE
     computed, admitted = serve(run, "other", (*tokens[:9], (tokens[9] + 1) % 7, 0))
     assert (admitted.miss, admitted.known, computed) == (Miss.DIVERGED, 9, 1)
-    run.cache.budget = Budget(0, 0)
+    run.cache.budget = HotBudget(0, 0)
     serve(run, "flush", prompt("xyz"))
     run.cache.budget = ROOMY
     assert serve(run, "evicted", tokens)[1].miss is Miss.EVICTED
@@ -250,7 +250,7 @@ def test_a_model_without_recurrent_state_has_no_marks() -> None:
 
 
 def test_superseded_states_go_before_any_block() -> None:
-    cache = PrefixCache(HYBRID, "model", Budget(1000, 1000))
+    cache = PrefixCache(HYBRID, "model", HotBudget(1000, 1000))
     root = cache.root(b"")
     for stop in (4, 8):
         cache.store_block(place(root, range(stop)), Size(10, 1))
@@ -262,7 +262,7 @@ def test_superseded_states_go_before_any_block() -> None:
 
 def test_without_room_everything_works_and_nothing_is_kept() -> None:
     for layout in LAYOUTS.values():
-        run = Run(LIMITS, layout, Budget(0, 0))
+        run = Run(LIMITS, layout, HotBudget(0, 0))
         tokens = prompt("a prompt of some length")
         for name in ("a", "b"):
             assert serve(run, name, tokens)[0] == len(tokens) - 1

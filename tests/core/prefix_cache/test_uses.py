@@ -7,7 +7,7 @@ import pytest
 
 from omlx_server.core.blocks.block import PayloadId, Size
 from omlx_server.core.blocks.lookup import PrefixHandle
-from omlx_server.core.prefix_cache.eviction import Budget
+from omlx_server.core.prefix_cache.eviction import HotBudget
 from omlx_server.core.prefix_cache.prefix_cache import PrefixCache
 from tests.core.places import place
 from tests.core.simulator import KV, ROOMY
@@ -64,9 +64,9 @@ def test_what_is_in_use_takes_nothing_of_the_budget(cache: PrefixCache) -> None:
     store(cache, FIRST)
     begin(cache, FIRST)
     store(cache, OTHER[:4])
-    cache.budget = Budget(BYTES, 0)
+    cache.budget = HotBudget(BYTES, 0)
     assert len(cache.index) == 4
-    cache.budget = Budget(0, 0)
+    cache.budget = HotBudget(0, 0)
     assert len(cache.index) == used(cache) == 3
 
 
@@ -84,7 +84,7 @@ def test_room_is_made_of_what_nobody_uses(cache: PrefixCache) -> None:
 def test_who_leaves_puts_its_blocks_under_the_budget(cache: PrefixCache) -> None:
     store(cache, FIRST)
     handle = begin(cache, FIRST)
-    cache.budget = Budget(BYTES, 0)
+    cache.budget = HotBudget(BYTES, 0)
     cache.leave(handle)
     assert cache.index.nbytes == BYTES
     assert len(cache.eviction.take_evicted()) == 2

@@ -6,20 +6,20 @@ from dataclasses import replace
 import pytest
 
 from omlx_server.core.blocks.block import Size
-from omlx_server.core.blocks.cache_layout import NOTHING_KEPT, CacheLayout, Kind
+from omlx_server.core.blocks.cache_layout import NOTHING_KEPT, CacheLayout, LayerKind
 from omlx_server.core.memory.guard import Caches, Cuts, MemoryGuard, Relief
 from omlx_server.core.memory.ledger import Ledger
 from omlx_server.core.memory.shape import Decode, StepShape
-from omlx_server.core.memory.shape import Prefill as Forward
+from omlx_server.core.memory.shape import PrefillShape as Forward
 from omlx_server.core.prefix_cache.prefix_cache import PrefixCache
 from omlx_server.core.scheduler.admission import Admission, AtWork, forwards
 from omlx_server.core.scheduler.grouping import Grouping
-from omlx_server.core.scheduler.sequence import Prefill, Sequence
+from omlx_server.core.scheduler.sequence import PrefillState, Sequence
 from omlx_server.core.step import Chunk, SequenceId
 from tests.core.places import place
 from tests.core.simulator import PLANNER, ROOMY, make_request, nobody_beside
 
-LAYOUT = CacheLayout(frozenset({Kind.DELTA}), block_size=4)
+LAYOUT = CacheLayout(frozenset({LayerKind.DELTA}), block_size=4)
 NOBODY = AtWork((), (), ())
 
 
@@ -56,10 +56,10 @@ def admission(guard: MemoryGuard | None, of: PrefixCache | None = None) -> Admis
     return Admission(guard, of or cache(), Grouping())
 
 
-def prefill(name: str, length: int, n: int = 1, computed: int = 0) -> Prefill:
+def prefill(name: str, length: int, n: int = 1, computed: int = 0) -> PrefillState:
     request = make_request(name, length, 9, n=n)
     sequences = [Sequence(SequenceId(request.id, choice), request) for choice in range(n)]
-    made = Prefill(sequences, 0, cache().enter(request.tokens[:-1], b"", ()))
+    made = PrefillState(sequences, 0, cache().enter(request.tokens[:-1], b"", ()))
     made.computed = computed
     return made
 
@@ -69,13 +69,13 @@ def row(name: str, fed: int) -> Sequence:
     return Sequence(SequenceId(request.id, 0), request, fed=fed)
 
 
-def chunk(of: Prefill, start: int, stop: int) -> Chunk:
+def chunk(of: PrefillState, start: int, stop: int) -> Chunk:
     joins = of.joins() if stop == of.target else ()
     return Chunk(of.key, start, of.context[start:stop], joins)
 
 
 def at_work(
-    rows: Items[Sequence] = (), active: Items[Prefill] = (), others: Items[Prefill] = ()
+    rows: Items[Sequence] = (), active: Items[PrefillState] = (), others: Items[PrefillState] = ()
 ) -> AtWork:
     return AtWork(rows, active, [p.handle for p in others])
 
@@ -258,7 +258,7 @@ def test_they_stay_where_it_fits_as_it_is() -> None:
 # -- blocks in use -----------------------------------------------------------------------
 
 
-def users(of: PrefixCache, name: str = "a", n: int = 1) -> Prefill:
+def users(of: PrefixCache, name: str = "a", n: int = 1) -> PrefillState:
     """A prompt of 23 tokens, whose blocks are in memory."""
     tokens = make_request("a", 23, 9).tokens
     for stop in range(4, 21, 4):
@@ -266,10 +266,10 @@ def users(of: PrefixCache, name: str = "a", n: int = 1) -> Prefill:
     request = make_request(name, 23, 9, n=n)
     sequences = [Sequence(SequenceId(request.id, choice), request) for choice in range(n)]
     handle = of.enter(tokens[:-1], b"", ())
-    return Prefill(sequences, 0, handle, expected=handle.known)
+    return PrefillState(sequences, 0, handle, expected=handle.known)
 
 
-def begun(of: PrefixCache, prefill: Prefill) -> Prefill:
+def begun(of: PrefixCache, prefill: PrefillState) -> PrefillState:
     prefill.computed = of.admit(prefill.handle).cached
     return prefill
 

@@ -9,12 +9,14 @@ from omlx_server.core.blocks.record import Record
 from omlx_server.core.prefix_cache.prefix_cache import PrefixCache
 from omlx_server.core.request import RequestId
 from omlx_server.core.scheduler.awaited import Awaited, Standing, Standings
-from omlx_server.core.scheduler.limits import Limits
+from omlx_server.core.scheduler.limits import SchedulerLimits
 from omlx_server.core.scheduler.scheduler import Scheduler
-from omlx_server.core.scheduler.sequence import Prefill
+from omlx_server.core.scheduler.sequence import PrefillState
 from tests.core.simulator import HYBRID, KV, ROOMY, Foreseen, Run, make_request, right_answer
 
-LIMITS = Limits(max_batch_size=4, max_queue=9, prefill_chunk_tokens=8, max_batched_tokens=32)
+LIMITS = SchedulerLimits(
+    max_batch_size=4, max_queue=9, prefill_chunk_tokens=8, max_batched_tokens=32
+)
 
 
 def standings(run: Run) -> dict[str, Standing]:
@@ -25,7 +27,7 @@ def awaited(run: Run) -> dict[str, tuple[str, Awaited]]:
     return {name: (one.place, one.awaited) for name, one in standings(run).items()}
 
 
-def waiting(run: Run, name: str) -> Prefill:
+def waiting(run: Run, name: str) -> PrefillState:
     queues = run.scheduler.queues
     return next(prefill for prefill in queues.waiting if prefill.request.id == name)
 

@@ -7,13 +7,13 @@ import pytest
 from omlx_server.core.blocks.cache_layout import NOTHING_KEPT
 from omlx_server.core.memory.guard import MemoryGuard, Relief
 from omlx_server.core.prefix_cache.prefix_cache import PrefixCache
-from omlx_server.core.scheduler.limits import Limits
+from omlx_server.core.scheduler.limits import SchedulerLimits
 from omlx_server.core.scheduler.scheduler import Scheduler
 from omlx_server.core.step import Chunk
 from tests.core.short import PLENTY, Short
 from tests.core.simulator import PLANNER, ROOMY, make_request, nobody_beside
 
-LIMITS = Limits(
+LIMITS = SchedulerLimits(
     max_batch_size=4, prefill_chunk_tokens=8, alone_chunk_tokens=32, max_batched_tokens=64
 )
 

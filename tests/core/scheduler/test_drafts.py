@@ -8,17 +8,17 @@ import pytest
 from omlx_server.core.blocks.cache_layout import NOTHING_KEPT
 from omlx_server.core.request import Request, RequestId, SampledRow, SampledToken, SamplingParams
 from omlx_server.core.scheduler.drafts import DraftPlan, Drafts
-from omlx_server.core.scheduler.limits import Limits
+from omlx_server.core.scheduler.limits import SchedulerLimits
 from omlx_server.core.scheduler.sequence import Sequence
 from omlx_server.core.speculation.chance import Chance
 from omlx_server.core.speculation.depth import StepCosts
 from omlx_server.core.speculation.methods import Method
-from omlx_server.core.speculation.speculation import DrafterRecord, Speculation
+from omlx_server.core.speculation.speculation import DraftController, DrafterRecord
 from omlx_server.core.step import SequenceId
 from tests.core.eager import Eager
 from tests.core.simulator import Foreseen
 
-LIMITS = Limits()
+LIMITS = SchedulerLimits()
 REPEATING = (1, 2, 3, 4, 5) * 4
 
 
@@ -95,7 +95,7 @@ def learnt(row: Sequence, result: SampledRow) -> tuple[float, float]:
     drafter = DrafterRecord(Method.DRAFT, costs, Chance())
     row.drafter_chance = Chance()
     row.feed(8, by_drafter=True)
-    Drafts(Speculation(costs, drafter), NOTHING_KEPT).verified(row, result)
+    Drafts(DraftController(costs, drafter), NOTHING_KEPT).verified(row, result)
     return drafter.chance.value, row.drafter_chance.value
 
 

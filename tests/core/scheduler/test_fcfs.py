@@ -5,13 +5,13 @@ from dataclasses import replace
 
 import pytest
 
-from omlx_server.core.scheduler.limits import Limits
+from omlx_server.core.scheduler.limits import SchedulerLimits
 from omlx_server.core.scheduler.order import PrefillOrder
 from tests.core.rows import LIMITS, busy, owners, settle
 from tests.core.scheduler.prompts import A, B, in_order, prefill, served
 from tests.core.simulator import KV, Run, make_request, right_answer
 
-FCFS = Limits(fair=False)
+FCFS = SchedulerLimits(fair=False)
 ROWS = replace(LIMITS, fair=False)
 
 
@@ -22,7 +22,11 @@ def test_who_came_first_is_read_first_however_long_and_whoever_it_is() -> None:
     short = prefill("short", 3, 2, owner=A, arrived=2.0)
     other = prefill("other", 3, 3, owner=B, arrived=3.0)
     assert in_order(turns, 9, other, short, long) == ["long", "short", "other"]
-    assert in_order(PrefillOrder(Limits()), 9, other, short, long) == ["short", "other", "long"]
+    assert in_order(PrefillOrder(SchedulerLimits()), 9, other, short, long) == [
+        "short",
+        "other",
+        "long",
+    ]
 
 
 def test_a_class_still_comes_before_that() -> None:
@@ -44,7 +48,7 @@ def test_who_had_to_go_back_has_its_old_place() -> None:
 
 
 def test_the_policy_can_change_while_prompts_wait() -> None:
-    turns = PrefillOrder(Limits(prefill_chunk_tokens=8))
+    turns = PrefillOrder(SchedulerLimits(prefill_chunk_tokens=8))
     long, short = prefill("long", 90, 1), prefill("short", 3, 2, arrived=1.0)
     assert in_order(turns, 9, long, short) == ["short", "long"]
     turns.change(FCFS)
@@ -63,7 +67,7 @@ def test_keys_do_not_share_the_rows(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("limits", [ROWS, LIMITS])
-def test_answers_are_the_same_and_begin_in_order_of_arrival(limits: Limits) -> None:
+def test_answers_are_the_same_and_begin_in_order_of_arrival(limits: SchedulerLimits) -> None:
     run = Run(limits, KV)
     requests = [
         make_request(f"r{i}", 40 - 3 * i, 6, owner=(A, B)[i % 2], arrived=i / 10) for i in range(10)

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from omlx_server.core.request import Request, SamplingParams
-from omlx_server.core.scheduler.limits import Limits
+from omlx_server.core.scheduler.limits import SchedulerLimits
 from omlx_server.core.scheduler.order import PrefillOrder
-from omlx_server.core.scheduler.sequence import Prefill, Sequence
+from omlx_server.core.scheduler.sequence import PrefillState, Sequence
 from omlx_server.core.step import Chunk, SequenceId
 from tests.core.clocked import Clocked, Pace
 from tests.core.scheduler.prompts import A, B, in_order, prefill, served
@@ -34,7 +34,7 @@ def pace_of(order: PrefillOrder, token: float) -> None:
 
 
 def test_a_class_comes_before_who_was_served_less() -> None:
-    turns = PrefillOrder(Limits())
+    turns = PrefillOrder(SchedulerLimits())
     first = prefill("first", 900, owner=A)
     second = prefill("second", 3, owner=B, priority=1)
     in_order(turns, 0, second, first)
@@ -43,7 +43,7 @@ def test_a_class_comes_before_who_was_served_less() -> None:
 
 
 def test_who_was_served_less_comes_before_less_work() -> None:
-    turns = PrefillOrder(Limits())
+    turns = PrefillOrder(SchedulerLimits())
     short, long = prefill("a", 3, owner=A), prefill("b", 900, owner=B, arrived=50.0)
     in_order(turns, 0, short, long)
     served(turns, A, 1)
@@ -51,7 +51,7 @@ def test_who_was_served_less_comes_before_less_work() -> None:
 
 
 def test_a_conversation_that_was_served_less_is_next_in_what_its_client_gets() -> None:
-    turns = PrefillOrder(Limits())
+    turns = PrefillOrder(SchedulerLimits())
     prompts = [
         prefill("swarm", 3, owner=A, conversation=b"1"),
         prefill("chat", 900, owner=A, conversation=b"2"),
@@ -65,11 +65,11 @@ def test_a_conversation_that_was_served_less_is_next_in_what_its_client_gets() -
 
 def test_of_one_owner_the_least_work_comes_first() -> None:
     long, short = prefill("long", 300, 0), prefill("short", 9, 1)
-    assert in_order(PrefillOrder(Limits()), 9, long, short) == ["short", "long"]
+    assert in_order(PrefillOrder(SchedulerLimits()), 9, long, short) == ["short", "long"]
 
 
 def test_a_longer_prompt_is_passed_for_a_time_by_its_length_only() -> None:
-    turns = PrefillOrder(Limits())
+    turns = PrefillOrder(SchedulerLimits())
     pace_of(turns, 0.001)
     long = prefill("long", 2001, 0)
     passed, now = 0, 0.0
@@ -89,16 +89,24 @@ def test_a_longer_prompt_is_passed_for_a_time_by_its_length_only() -> None:
 
 def test_what_is_done_or_expected_from_the_cache_is_no_work() -> None:
     begun, warm, cold = prefill("begun", 100, 0), prefill("warm", 100, 1), prefill("cold", 40, 2)
-    assert in_order(PrefillOrder(Limits()), 0, cold, begun, warm) == ["cold", "begun", "warm"]
+    assert in_order(PrefillOrder(SchedulerLimits()), 0, cold, begun, warm) == [
+        "cold",
+        "begun",
+        "warm",
+    ]
     begun.computed = begun.restored = warm.expected = 91
-    assert in_order(PrefillOrder(Limits()), 0, cold, begun, warm) == ["begun", "warm", "cold"]
+    assert in_order(PrefillOrder(SchedulerLimits()), 0, cold, begun, warm) == [
+        "begun",
+        "warm",
+        "cold",
+    ]
 
 
 # -- what is told ------------------------------------------------------------------------
 
 
 def test_the_wait_that_is_told_follows_from_the_pace_and_what_is_before() -> None:
-    turns = PrefillOrder(Limits())
+    turns = PrefillOrder(SchedulerLimits())
     newcomer = make_request("new", 9, 1, owner=A)
     before = [prefill("x", 9, owner=A), prefill("z", 41, owner=B)]
     assert turns.longest_wait(newcomer, before) == 0, "nothing is known"
@@ -114,7 +122,7 @@ def test_the_wait_that_is_told_follows_from_the_pace_and_what_is_before() -> Non
 
 
 def test_rows_are_not_charged_for_the_time_of_other_models() -> None:
-    turns = PrefillOrder(Limits())
+    turns = PrefillOrder(SchedulerLimits())
     in_order(turns, 0, prefill("a", 5, owner=A), prefill("b", 5, owner=B))
     turns.begin(0)
     turns.planned([row("a", owner=A)], [])
@@ -123,9 +131,9 @@ def test_rows_are_not_charged_for_the_time_of_other_models() -> None:
     assert lead(turns, A, B) == pytest.approx(4.0 - 3.0)
 
 
-def two_owners(first: str, second: str) -> tuple[PrefillOrder, Prefill, Prefill]:
+def two_owners(first: str, second: str) -> tuple[PrefillOrder, PrefillState, PrefillState]:
     """Prompts of two owners, of which that of the `first` is ahead."""
-    turns = PrefillOrder(Limits())
+    turns = PrefillOrder(SchedulerLimits())
     pace_of(turns, 0.1)
     ahead, behind = prefill(first, 101, 0, owner=A), prefill(second, 101, 1, owner=B)
     in_order(turns, 0, ahead, behind)
@@ -151,7 +159,7 @@ def test_where_all_are_urgent_the_earliest_told_comes_first() -> None:
 
 
 def test_nothing_is_urgent_once_all_prompts_are_rows() -> None:
-    run = Clocked(Limits(max_batch_size=1), Pace(0.01, 0.01), KV)
+    run = Clocked(SchedulerLimits(max_batch_size=1), Pace(0.01, 0.01), KV)
     run.tell_pace(2400)
     run.send(make_request("a", 9, 30))
     run.turn()
@@ -163,7 +171,7 @@ def test_nothing_is_urgent_once_all_prompts_are_rows() -> None:
 
 
 def test_what_was_told_stays() -> None:
-    turns = PrefillOrder(Limits())
+    turns = PrefillOrder(SchedulerLimits())
     pace_of(turns, 0.1)
     first = prefill("first", 101, 0, owner=A)
     in_order(turns, 0, first)
@@ -180,7 +188,7 @@ def lead(turns: PrefillOrder, one: bytes, other: bytes) -> float:
 
 
 def test_the_time_of_a_step_goes_to_its_prompts_and_what_is_left_to_its_rows() -> None:
-    turns = PrefillOrder(Limits())
+    turns = PrefillOrder(SchedulerLimits())
     in_order(turns, 0, prefill("a", 5, owner=A), prefill("b", 5, owner=B))
     turns.begin(10)
     turns.planned([row("x", owner=A), row("y", owner=A)], [prefill("z", 5, owner=B)])
@@ -190,7 +198,7 @@ def test_the_time_of_a_step_goes_to_its_prompts_and_what_is_left_to_its_rows() -
 
 
 def test_the_time_of_one_step_is_not_counted_with_the_next() -> None:
-    turns = PrefillOrder(Limits())
+    turns = PrefillOrder(SchedulerLimits())
     in_order(turns, 0, prefill("a", 5, owner=A), prefill("b", 5, owner=B))
     turns.begin(10)
     turns.planned([row("x", owner=A)], [prefill("z", 5, owner=B)])
@@ -204,7 +212,7 @@ def test_the_time_of_one_step_is_not_counted_with_the_next() -> None:
 
 
 def test_rows_pay_half_by_the_tokens_that_they_keep() -> None:
-    turns = PrefillOrder(Limits())
+    turns = PrefillOrder(SchedulerLimits())
     in_order(turns, 0, prefill("a", 5, owner=A), prefill("b", 5, owner=B))
     turns.begin(0)
     turns.planned([row("x", 300, owner=A), row("y", 100, owner=B)], [])
@@ -213,7 +221,7 @@ def test_rows_pay_half_by_the_tokens_that_they_keep() -> None:
 
 
 def test_rows_are_owed_nothing_for_prompts_that_were_read_without_them() -> None:
-    turns = PrefillOrder(Limits(decode_share=0.5))
+    turns = PrefillOrder(SchedulerLimits(decode_share=0.5))
     turns.begin(0)
     turns.planned([], [prefill("x", 5, owner=A)])
     turns.read((), 5)
@@ -221,7 +229,7 @@ def test_rows_are_owed_nothing_for_prompts_that_were_read_without_them() -> None
 
 
 def test_rows_go_first_until_they_have_had_their_share() -> None:
-    turns = PrefillOrder(Limits(decode_share=0.5))
+    turns = PrefillOrder(SchedulerLimits(decode_share=0.5))
     turns.begin(0)
     turns.planned([row("r", owner=A)], [prefill("x", 5, owner=B)])
     turns.read((), 2)
@@ -234,7 +242,7 @@ def test_rows_go_first_until_they_have_had_their_share() -> None:
 
 
 def test_what_rows_were_owed_is_forgotten_when_they_are_gone() -> None:
-    turns = PrefillOrder(Limits(decode_share=0.5))
+    turns = PrefillOrder(SchedulerLimits(decode_share=0.5))
     turns.begin(0)
     turns.planned([row("r", owner=A)], [prefill("x", 5, owner=B)])
     turns.read((), 9)
@@ -245,7 +253,7 @@ def test_what_rows_were_owed_is_forgotten_when_they_are_gone() -> None:
 
 # -- what the scheduler makes of it ------------------------------------------------------
 
-LIMITS = Limits(max_batch_size=6, prefill_chunk_tokens=8, max_batched_tokens=8)
+LIMITS = SchedulerLimits(max_batch_size=6, prefill_chunk_tokens=8, max_batched_tokens=8)
 
 
 def test_a_lower_class_waits_while_the_higher_has_work_and_then_goes_on() -> None:
@@ -267,7 +275,7 @@ def endless(name: str, length: int, max_tokens: int, **changes: Any) -> Request:
 def test_a_long_prompt_is_read_in_a_flood_of_short_ones() -> None:
     """A prompt of ten chunks, and a short one that comes with each turn: it is passed for about
     eight times its own work."""
-    run = Clocked(Limits(8, 200, 8, 8), Pace(token=0.01, decode=0.001))
+    run = Clocked(SchedulerLimits(8, 200, 8, 8), Pace(token=0.01, decode=0.001))
     run.send(make_request("long", 81, 1))
     for number in range(120):
         run.send(make_request(f"s{number}", 9, 1, arrived=run.now))
@@ -291,14 +299,14 @@ def longest_wait(run: Clocked, until: str, **changes: Any) -> int:
 
 @pytest.mark.parametrize("token", [0.0001, 0.005, 0.05])
 def test_newcomers_wait_for_a_chunk_or_two_of_a_long_prompt_at_any_speed(token: float) -> None:
-    run = Clocked(Limits(8, 50, 64, 64), Pace(token=token, decode=0.01))
+    run = Clocked(SchedulerLimits(8, 50, 64, 64), Pace(token=token, decode=0.01))
     run.send(endless("long", 6401, 1))
     assert longest_wait(run, "long") <= 5
 
 
 def test_so_they_do_when_it_had_to_wait_for_another_one_before() -> None:
     """Two want the same document read, the second has more after it."""
-    run = Clocked(Limits(8, 50, 64, 64), Pace(token=0.005, decode=0.01), KV)
+    run = Clocked(SchedulerLimits(8, 50, 64, 64), Pace(token=0.005, decode=0.01), KV)
     run.send(endless("long", 6401, 1))
     run.send(endless("2long", 3201, 1))
     while ("2long", 0) not in run.outputs:
@@ -309,7 +317,7 @@ def test_so_they_do_when_it_had_to_wait_for_another_one_before() -> None:
 
 def test_so_they_do_when_it_takes_longer_than_was_told() -> None:
     """Of short prompts only little is learnt about a deep one."""
-    run = Clocked(Limits(8, 50, 64, 64), Pace(token=0.001, decode=0.001, depth=0.0001))
+    run = Clocked(SchedulerLimits(8, 50, 64, 64), Pace(token=0.001, decode=0.001, depth=0.0001))
     for number in range(50):
         run.send(endless(f"first{number}", 61, 1))
         run.finish_turns()
@@ -323,7 +331,7 @@ def test_so_they_do_when_it_takes_longer_than_was_told() -> None:
 @pytest.mark.parametrize("share", [0.0, 0.3, 0.6])
 def test_rows_keep_their_share_of_the_time_while_a_prompt_is_read(share: float) -> None:
     """A chunk takes ten times as long as a decode; without a share they alternate."""
-    limits = Limits(8, 20, 8, 8, decode_share=share)
+    limits = SchedulerLimits(8, 20, 8, 8, decode_share=share)
     run = Clocked(limits, Pace(token=0.0125, decode=0.01))
     for name in "abcd":
         run.send(endless(name, 2, 4000))

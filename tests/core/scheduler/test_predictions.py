@@ -5,8 +5,8 @@ import random
 import pytest
 
 from omlx_server.core.request import RequestId
-from omlx_server.core.scheduler.limits import Limits
-from omlx_server.core.scheduler.predictions import Pace, Predictions
+from omlx_server.core.scheduler.limits import SchedulerLimits
+from omlx_server.core.scheduler.predictions import Predictions, PrefillPace
 from omlx_server.core.scheduler.sequence import Sequence
 from omlx_server.core.step import Chunk, SequenceId
 from tests.core.scheduler.prompts import prefill
@@ -17,12 +17,12 @@ def chunk(start: int, tokens: int) -> Chunk:
     return Chunk(SequenceId(RequestId("r"), 0), start, (7,) * tokens)
 
 
-def read(pace: Pace, start: int, tokens: int, seconds: float) -> None:
+def read(pace: PrefillPace, start: int, tokens: int, seconds: float) -> None:
     pace.took(seconds, [chunk(start, tokens)])
 
 
 def test_a_wait_is_told_only_when_enough_was_measured() -> None:
-    predictions = Predictions(Limits())
+    predictions = Predictions(SchedulerLimits())
     read(predictions.pace, 0, 2047, 1.0)
     assert not predictions.are_known
     read(predictions.pace, 0, 1, 1.0)
@@ -30,7 +30,7 @@ def test_a_wait_is_told_only_when_enough_was_measured() -> None:
 
 
 def test_a_pace_is_that_of_late() -> None:
-    pace = Pace()
+    pace = PrefillPace()
     for seconds in (1.0, 2.0):
         for _ in range(1000):
             read(pace, 0, 100, seconds)
@@ -43,7 +43,7 @@ def test_prompts_of_any_depth_are_told_by_those_of_others() -> None:
     def took(start: int, stop: int) -> float:
         return (stop - start) * (0.003 + 2e-6 * (start + stop) / 2)
 
-    pace, rng = Pace(), random.Random(1)
+    pace, rng = PrefillPace(), random.Random(1)
     for _ in range(8):
         start, end = 0, rng.randrange(100, 3000)
         while start < end:
@@ -55,7 +55,7 @@ def test_prompts_of_any_depth_are_told_by_those_of_others() -> None:
 
 
 def test_a_token_never_takes_less_at_a_greater_depth_nor_less_than_nothing() -> None:
-    quicker, steeper = Pace(), Pace()
+    quicker, steeper = PrefillPace(), PrefillPace()
     read(quicker, 0, 100, 2.0)
     read(quicker, 900, 100, 1.0)
     assert quicker.seconds(900, 1000) == quicker.seconds(0, 100) == pytest.approx(1.5)
@@ -66,7 +66,7 @@ def test_a_token_never_takes_less_at_a_greater_depth_nor_less_than_nothing() -> 
 
 
 def test_short_prompts_do_not_make_a_long_one_look_endless() -> None:
-    pace = Pace()
+    pace = PrefillPace()
     for start in range(9):
         read(pace, start, 1, 0.1 + start / 10)
     assert pace.seconds(0, 10_000) <= 10_000 * 16 * 0.5
@@ -74,7 +74,7 @@ def test_short_prompts_do_not_make_a_long_one_look_endless() -> None:
 
 def known() -> Predictions:
     """A token of a prompt takes 0.1 s, a decode of four rows 0.2 s, an answer has 10 tokens."""
-    predictions = Predictions(Limits(max_batch_size=4, prefill_chunk_tokens=8))
+    predictions = Predictions(SchedulerLimits(max_batch_size=4, prefill_chunk_tokens=8))
     read(predictions.pace, 0, 4096, 409.6)
     for _ in range(1000):
         predictions.decoded(0.2, 4)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from omlx_server.core.scheduler.prefill import Prefills
+from omlx_server.core.scheduler.prefill import PrefillPlanner
 from tests.core.short import Short
 
 # Beside two short rows both have room for a shorter prompt, but not for the long one. The long one
@@ -27,7 +27,7 @@ def order_of_prompts(memory: int) -> list[str]:
 
 def test_nobody_passes_who_would_leave_it_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
     assert order_of_prompts(_LESS) == ["long", "shorter"]
-    monkeypatch.setattr(Prefills, "_is_in_the_way", lambda *_: False)
+    monkeypatch.setattr(PrefillPlanner, "_is_in_the_way", lambda *_: False)
     assert order_of_prompts(_LESS) == ["shorter", "long"]
 
 

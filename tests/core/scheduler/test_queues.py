@@ -8,7 +8,7 @@ import pytest
 from omlx_server.core.blocks.block import Size
 from omlx_server.core.prefix_cache.prefix_cache import PrefixCache
 from omlx_server.core.scheduler.queues import SequenceQueues
-from omlx_server.core.scheduler.sequence import Prefill, Sequence
+from omlx_server.core.scheduler.sequence import PrefillState, Sequence
 from omlx_server.core.step import Chunk
 from tests.core.places import place
 from tests.core.simulator import KV, ROOMY, make_request
@@ -20,7 +20,7 @@ def make_roster(length: int = 10, n: int = 1, width: int = 4) -> SequenceQueues:
     return queues
 
 
-def begin(queues: SequenceQueues) -> Prefill:
+def begin(queues: SequenceQueues) -> PrefillState:
     """The first that waits has its turn."""
     prefill = queues.waiting[0]
     queues._cache.admit(prefill.handle)
@@ -28,7 +28,7 @@ def begin(queues: SequenceQueues) -> Prefill:
     return prefill
 
 
-def run(queues: SequenceQueues) -> Prefill:
+def run(queues: SequenceQueues) -> PrefillState:
     """The first that waits becomes rows."""
     prefill = begin(queues)
     prefill.computed = prefill.target
@@ -194,7 +194,7 @@ def test_contradictions_are_found() -> None:
     with pytest.raises(AssertionError, match="still live"):
         queues.check_invariants()
     queues.drops = []
-    queues.waiting.append(Prefill(list(queues.running.values()), 9, queues._joined[0]))
+    queues.waiting.append(PrefillState(list(queues.running.values()), 9, queues._joined[0]))
     with pytest.raises(AssertionError, match="two places"):
         queues.check_invariants()
     queues.waiting[0].sequences = []
@@ -234,7 +234,7 @@ def in_use(queues: SequenceQueues) -> int:
     return index.in_use
 
 
-def last_chunk(prefill: Prefill) -> Chunk:
+def last_chunk(prefill: PrefillState) -> Chunk:
     return Chunk(prefill.key, 8, prefill.context[8:9], prefill.joins())
 
 
@@ -263,7 +263,8 @@ def test_rows_use_the_blocks_of_their_prompt_until_the_last_of_them_leaves() -> 
 )
 @pytest.mark.parametrize("go", [begin, run], ids=["prefill", "row"])
 def test_who_is_not_at_work_any_more_uses_nothing(
-    go: Callable[[SequenceQueues], Prefill], leave: Callable[[SequenceQueues, Prefill], None]
+    go: Callable[[SequenceQueues], PrefillState],
+    leave: Callable[[SequenceQueues, PrefillState], None],
 ) -> None:
     queues = make_users()
     prefill = go(queues)

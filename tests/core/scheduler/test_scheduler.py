@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from omlx_server.core.blocks.cache_layout import NOTHING_KEPT, CacheLayout, Kind
+from omlx_server.core.blocks.cache_layout import NOTHING_KEPT, CacheLayout, LayerKind
 from omlx_server.core.prefix_cache.prefix_cache import PrefixCache
 from omlx_server.core.request import (
     FinishReason,
@@ -16,13 +16,15 @@ from omlx_server.core.request import (
     SampledToken,
     SamplingParams,
 )
-from omlx_server.core.scheduler.limits import Limits
+from omlx_server.core.scheduler.limits import SchedulerLimits
 from omlx_server.core.scheduler.scheduler import Scheduler
 from omlx_server.core.speculation.verifies import Verifies
 from omlx_server.core.step import SequenceId, StepResult
 from tests.core.simulator import ROOMY, STOP, Foreseen, Run, make_request, right_answer
 
-LIMITS = Limits(max_batch_size=4, max_queue=6, prefill_chunk_tokens=8, max_batched_tokens=32)
+LIMITS = SchedulerLimits(
+    max_batch_size=4, max_queue=6, prefill_chunk_tokens=8, max_batched_tokens=32
+)
 
 
 def test_a_prompt_is_computed_but_for_its_last_token_which_decode_takes() -> None:
@@ -58,7 +60,7 @@ def test_a_newcomer_goes_before_what_is_left_of_a_long_prompt() -> None:
 
 
 def test_a_long_prompt_is_not_starved_by_a_stream_of_short_ones() -> None:
-    run = Run(Limits(max_batch_size=8, prefill_chunk_tokens=8))
+    run = Run(SchedulerLimits(max_batch_size=8, prefill_chunk_tokens=8))
     run.scheduler.add(make_request("long", 64, 1))
     for number in range(200):
         run.scheduler.add(make_request(f"s{number}", 9, 1, arrived=run.now))
@@ -196,11 +198,11 @@ def test_a_cancelled_choice_leaves_its_siblings() -> None:
 @pytest.mark.parametrize("bad", [{"max_batch_size": 0}, {"prefill_chunk_tokens": 0}])
 def test_limits_must_be_positive(bad: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="positive"):
-        Limits(**bad)
+        SchedulerLimits(**bad)
 
 
 def test_chunks_are_halved_with_depth() -> None:
-    limits = Limits(prefill_chunk_tokens=256, halve_chunks_at=1024)
+    limits = SchedulerLimits(prefill_chunk_tokens=256, halve_chunks_at=1024)
     assert [limits.grid_at(p) for p in (0, 1023, 1024, 2047, 2048, 1 << 20)] == [
         256,
         256,
@@ -209,11 +211,13 @@ def test_chunks_are_halved_with_depth() -> None:
         64,
         64,
     ]
-    assert Limits(prefill_chunk_tokens=512).grid_at(1 << 20) == 512
+    assert SchedulerLimits(prefill_chunk_tokens=512).grid_at(1 << 20) == 512
 
 
 def test_chunks_that_are_computed_alone_are_halved_where_others_are() -> None:
-    limits = Limits(prefill_chunk_tokens=256, alone_chunk_tokens=1024, halve_chunks_at=1024)
+    limits = SchedulerLimits(
+        prefill_chunk_tokens=256, alone_chunk_tokens=1024, halve_chunks_at=1024
+    )
     at = (0, 1023, 1024, 2047, 2048, 4096, 1 << 20)
     assert [limits.grid_at(p, alone=True) for p in at] == [1024, 1024, 512, 512, 256, 128, 64]
     assert [limits.grid_at(p) for p in at] == [256, 256, 128, 128, 64, 64, 64]
@@ -222,13 +226,13 @@ def test_chunks_that_are_computed_alone_are_halved_where_others_are() -> None:
 @pytest.mark.parametrize("alone", [0, 256, 500, 768])
 def test_a_chunk_alone_is_made_of_whole_chunks_of_the_grid(alone: int) -> None:
     with pytest.raises(ValueError, match="made of chunks of the grid"):
-        Limits(prefill_chunk_tokens=512, alone_chunk_tokens=alone)
+        SchedulerLimits(prefill_chunk_tokens=512, alone_chunk_tokens=alone)
 
 
 # -- constraints -------------------------------------------------------------------------
 
-ROOMY_ROWS = Limits(max_batch_size=4, prefill_chunk_tokens=32, max_batched_tokens=64)
-LONG_BLOCKS = CacheLayout(frozenset({Kind.DELTA}), block_size=64)
+ROOMY_ROWS = SchedulerLimits(max_batch_size=4, prefill_chunk_tokens=32, max_batched_tokens=64)
+LONG_BLOCKS = CacheLayout(frozenset({LayerKind.DELTA}), block_size=64)
 
 
 def sampled(token: int, **more: Any) -> SampledRow:
@@ -245,7 +249,7 @@ def check_answer(run: Run, request: Request) -> None:
     assert run.finishes[request.id, 0] is finish
 
 
-def steps_of(*requests: Request, limits: Limits = ROOMY_ROWS) -> tuple[int, int]:
+def steps_of(*requests: Request, limits: SchedulerLimits = ROOMY_ROWS) -> tuple[int, int]:
     """How many steps they take together, and how many drafted tokens were right. All answers are
     right."""
     run = Run(limits, LONG_BLOCKS, drafts=True)
@@ -318,7 +322,7 @@ def test_a_row_that_verifies_goes_on_after_the_device_was_lost() -> None:
 
 def test_rows_wait_for_a_few_newcomers_at_a_time_only() -> None:
     """Prompts of one token cost no budget, but each joins the batch: rows stand still meanwhile."""
-    run = Run(Limits(max_batch_size=16, prefill_chunk_tokens=64, max_batched_tokens=64))
+    run = Run(SchedulerLimits(max_batch_size=16, prefill_chunk_tokens=64, max_batched_tokens=64))
     for number in range(8):
         run.scheduler.add(make_request(f"alone{number}", 1, 90))
     run.step()

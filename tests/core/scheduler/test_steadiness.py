@@ -1,12 +1,12 @@
 """When a look at the memory can be left out."""
 
-from omlx_server.core.prefix_cache.eviction import Budget
+from omlx_server.core.prefix_cache.eviction import HotBudget
 from omlx_server.core.prefix_cache.prefix_cache import PrefixCache
 from omlx_server.core.scheduler.queues import SequenceQueues
 from omlx_server.core.scheduler.steadiness import Steadiness
 from tests.core.simulator import KV, make_request
 
-ROOMY = Budget(nbytes=1 << 30, checkpoint_bytes=1 << 30)
+ROOMY = HotBudget(nbytes=1 << 30, checkpoint_bytes=1 << 30)
 
 
 def queues_with(*names: str) -> SequenceQueues:

@@ -4,11 +4,11 @@ import random
 
 import pytest
 
-from omlx_server.core.speculation.account import Account
+from omlx_server.core.speculation.account import DraftBalance
 from omlx_server.core.speculation.chance import Chance
 from omlx_server.core.speculation.depth import Offer, StepCosts, best_depth
 from omlx_server.core.speculation.methods import Method
-from omlx_server.core.speculation.speculation import DrafterRecord, Speculation
+from omlx_server.core.speculation.speculation import DraftController, DrafterRecord
 
 # Of a GPU that waits for its weights, and of a device on which each token costs the same.
 WAITING = [(1, 1.0), (8, 1.1), (16, 1.3), (64, 3.0)]
@@ -110,7 +110,7 @@ def test_chances_are_those_of_late() -> None:
 
 
 def test_the_account_lets_lose_a_small_part_of_the_time() -> None:
-    account = Account()
+    account = DraftBalance()
     assert account.most_seconds(2.0) > 2.0
     lost = plain = 0
     for _ in range(5000):
@@ -124,7 +124,7 @@ def test_the_account_lets_lose_a_small_part_of_the_time() -> None:
 
 
 def test_a_step_that_was_held_up_is_no_reason_to_do_without_for_long() -> None:
-    account = Account()
+    account = DraftBalance()
     account.verified(1000.0, 1.0, rows=1, tokens=3)
     for _ in range(300):
         account.stepped()
@@ -132,7 +132,7 @@ def test_a_step_that_was_held_up_is_no_reason_to_do_without_for_long() -> None:
 
 
 def test_after_a_step_that_failed_nothing_is_bet_for_a_while() -> None:
-    account = Account()
+    account = DraftBalance()
     account.failed()
     for _ in range(700):
         account.stepped()
@@ -143,7 +143,7 @@ def test_after_a_step_that_failed_nothing_is_bet_for_a_while() -> None:
 
 
 def test_gains_pay_for_more_bets() -> None:
-    account = Account()
+    account = DraftBalance()
     while account.most_seconds(1.0) > 2.0:
         account.verified(2.0, 1.0, rows=1, tokens=1)
     account.verified(2.0, 1.0, rows=2, tokens=12)
@@ -158,7 +158,7 @@ def test_it_is_never_much_slower_and_mostly_faster(
 ) -> None:
     """Drafts that are all wrong, or all right, of rows that make 400 tokens each."""
     rng, costs = random.Random(3), StepCosts(probed)
-    speculation, chance = Speculation(StepCosts(probed)), Chance()
+    speculation, chance = DraftController(StepCosts(probed)), Chance()
     spent, made, before = 0.0, 0, costs.seconds(rows, verifies=False)
     while made < 400 * rows:
         wanted = speculation.bet([sure(16, chance.value)] * rows, 16).depth
@@ -184,7 +184,7 @@ def test_nor_with_a_drafter(right: float, drafting: float) -> None:
     """One row of 2,000 tokens, of which the drafter knows each with the same chance."""
     rng, costs = random.Random(3), StepCosts(WAITING)
     drafter = DrafterRecord(Method.DRAFT, StepCosts([(1, drafting)]))
-    speculation, chance = Speculation(StepCosts(WAITING), drafter), Chance()
+    speculation, chance = DraftController(StepCosts(WAITING), drafter), Chance()
     spent, made = 0.0, 0
     while made < 2000:
         wanted = speculation.bet([sure(16, chance.value)], 16, with_drafter=True).depth
@@ -217,13 +217,13 @@ def test_what_was_wrong_is_tried_again_later() -> None:
 # -- a drafter that was slow or wrong ----------------------------------------------------
 
 
-def drafting() -> Speculation:
+def drafting() -> DraftController:
     """Steps of 20 ms, and a drafter that takes 2 ms for a token."""
     costs = StepCosts([(1, 0.020), (17, 0.022)])
-    return Speculation(costs, DrafterRecord(Method.DRAFT, StepCosts([(1, 0.002)])))
+    return DraftController(costs, DrafterRecord(Method.DRAFT, StepCosts([(1, 0.002)])))
 
 
-def wanted(speculation: Speculation) -> int:
+def wanted(speculation: DraftController) -> int:
     """How many tokens the drafter would draft for a new row."""
     assert speculation.drafter is not None
     offer = sure(16, speculation.drafter.new_chance().value)

@@ -5,13 +5,13 @@ from typing import Any
 
 from omlx_server.doctor.finding import Finding
 from omlx_server.doctor.selftest import run
-from omlx_server.doctor.selftest.check import Check, Plan
+from omlx_server.doctor.selftest.check import Check, SelftestPlan
 from omlx_server.doctor.selftest.subject import find_subject, opened
 from omlx_server.settings import Settings
 from tests.text import makers
 from tests.tiny_models import save_tiny
 
-SHORT = Plan(
+SHORT = SelftestPlan(
     base=300,
     hits=6,
     rows=4,
@@ -48,7 +48,7 @@ def settings_for(home: Path, **sections: dict[str, Any]) -> Settings:
     )
 
 
-def checked(model: Path, settings: Settings, plan: Plan = SHORT) -> dict[str, Check]:
+def checked(model: Path, settings: Settings, plan: SelftestPlan = SHORT) -> dict[str, Check]:
     """The checks of the whole self-test, by what they look at."""
     with opened(find_subject(str(model), settings), settings, SEED) as subject:
         found = run.checks(subject, plan, lambda name, done, total: None)

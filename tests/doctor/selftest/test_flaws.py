@@ -13,7 +13,7 @@ from omlx_server.compute.caches import Caches
 from omlx_server.compute.payload import BlockCodec, Payload
 from omlx_server.compute.payload_bytes import pack
 from omlx_server.compute.prefilled import Prefilled
-from omlx_server.core.blocks.record import Packed
+from omlx_server.core.blocks.record import PackedArrays
 from omlx_server.core.memory.estimate import Planner
 from omlx_server.doctor.finding import Level
 from omlx_server.doctor.selftest import rows, run, speed
@@ -69,7 +69,7 @@ def test_a_codec_that_loses_only_what_goes_to_files(
 ) -> None:
     """The digests of the files are right, so only the answers can tell."""
 
-    def zeroed(payload: Payload) -> Packed:
+    def zeroed(payload: Payload) -> PackedArrays:
         packed = pack(payload)
         tensors = [replace(each, data=bytes(each.nbytes)) for each in packed.tensors]
         return replace(packed, tensors=tensors)

@@ -42,8 +42,8 @@ def write_block(follower: Follower) -> None:
     cut = Cut(0, len(TOKENS), block=True, worth=None, source=None)
     chunk = Chunk(SequenceId(RequestId("r"), 0), 0, (*TOKENS, 9), cuts=(cut,))
     follower.do(commands.Chunks(Step(chunks=(chunk,))))
-    follower.do(commands.Kept(cut.number, ID, None))
-    follower.do(commands.Write(ID, RECORD))
+    follower.do(commands.CutIds(cut.number, ID, None))
+    follower.do(commands.WritePayload(ID, RECORD))
     follower.drain(30)
     follower.poll()
 
@@ -64,9 +64,9 @@ def test_a_block_goes_to_its_own_cold_tier_and_comes_back(
         write_block(follower)
         assert not cold.pending
         follower.do(commands.Drop((ID,)))
-        follower.do(commands.Read(7, RECORD, 30.0))
+        follower.do(commands.ReadPayload(7, RECORD, 30.0))
         until(lambda: bool(answers), follower.poll)
-        assert answers == [commands.Found(7)]
+        assert answers == [commands.PayloadRead(7)]
         follower.do(commands.Promote(7, PayloadId(2)))
         follower.do(commands.Drop((PayloadId(2),)))  # it has this one now
 
@@ -77,10 +77,10 @@ def test_a_busy_rank_says_that_a_read_takes_too_long(tmp_path: Path, answers: li
         follower = follower_of(cold, answers.append)
         write_block(follower)
         gate.open.clear()
-        follower.do(commands.Read(7, RECORD, 0.1))
+        follower.do(commands.ReadPayload(7, RECORD, 0.1))
         assert not answers
         until(lambda: bool(answers), lambda: follower.do(commands.Tidy(wholly=False)))
-        assert answers == [commands.Found(7, "timeout")]
+        assert answers == [commands.PayloadRead(7, "timeout")]
 
 
 @pytest.mark.parametrize("command", [commands.Clear(None), commands.ClearAll()])
@@ -91,17 +91,17 @@ def test_a_block_that_is_cleared_is_gone(
         follower = follower_of(cold, answers.append)
         write_block(follower)
         follower.do(command)
-        follower.do(commands.Read(7, RECORD, 30.0))
+        follower.do(commands.ReadPayload(7, RECORD, 30.0))
         until(lambda: bool(answers), follower.poll)
-        assert answers == [commands.Found(7, "gone")]
+        assert answers == [commands.PayloadRead(7, "gone")]
         follower.drain(30)
         assert not list(tmp_path.rglob("*.safetensors"))
 
 
 def test_without_a_cold_tier_nothing_is_found(answers: list[object]) -> None:
     follower = follower_of(None, answers.append)
-    follower.do(commands.Read(7, RECORD, 1.0))
-    assert answers == [commands.Found(7, "gone")]
+    follower.do(commands.ReadPayload(7, RECORD, 1.0))
+    assert answers == [commands.PayloadRead(7, "gone")]
 
 
 def test_a_prompt_that_fails_since_a_rank_is_gone_leaves_no_traceback(
@@ -121,7 +121,7 @@ def test_a_prompt_that_fails_since_a_rank_is_gone_leaves_no_traceback(
 @pytest.mark.parametrize(
     ("command", "why"),
     [
-        (commands.Kept(99, ID, None), "keeps a block that was not cut here"),
+        (commands.CutIds(99, ID, None), "keeps a block that was not cut here"),
         (commands.Promote(9, ID), "uses a block that was not read here"),
         (commands.Accept((1,), (2,)), "accepts drafts that are not verified here"),
         (commands.Closing(1.0), "tells what no rank does: Closing"),

@@ -4,14 +4,14 @@ import pytest
 
 from omlx_server.core.blocks.block import PayloadId
 from omlx_server.core.blocks.keys import BlockKey
-from omlx_server.core.blocks.record import Packed, Record
-from omlx_server.core.cluster.commands import Command, Found, Promote, Read
+from omlx_server.core.blocks.record import PackedArrays, Record
+from omlx_server.core.cluster.commands import Command, PayloadRead, Promote, ReadPayload
 from omlx_server.core.crash import Crash
 from omlx_server.engine.cluster.followers import NOT_ON_EVERY_RANK, Followers
 from omlx_server.store.worker import Recalled
 
 RECORD = Record("space", BlockKey(b"parent"), 0, (1, 2))
-PACKED = Packed((), ())
+PACKED = PackedArrays((), ())
 
 
 @pytest.fixture
@@ -27,16 +27,16 @@ def followers(commands: list[Command]) -> Followers:
 def asked(followers: Followers, commands: list[Command]) -> int:
     followers.read(RECORD, 1.0)
     read = commands[-1]
-    assert isinstance(read, Read)
+    assert isinstance(read, ReadPayload)
     return read.number
 
 
 def test_it_waits_for_all_ranks(followers: Followers, commands: list[Command]) -> None:
     number = asked(followers, commands)
-    followers.heard(Found(number))
+    followers.heard(PayloadRead(number))
     followers.came(Recalled(RECORD, PACKED))
     assert not followers.complete()
-    followers.heard(Found(number))
+    followers.heard(PayloadRead(number))
     assert followers.complete() == [(number, Recalled(RECORD, PACKED))]
     assert not followers.complete()
 
@@ -57,7 +57,7 @@ def test_what_one_rank_lacks_is_a_miss_on_all(
     number = asked(followers, commands)
     followers.came(Recalled(RECORD, PACKED))
     for each in reasons:
-        followers.heard(Found(number, each))
+        followers.heard(PayloadRead(number, each))
     assert followers.complete() == [(number, Recalled(RECORD, reason=reason))]
 
 
@@ -65,7 +65,7 @@ def test_the_reason_of_rank_0_is_kept(followers: Followers, commands: list[Comma
     number = asked(followers, commands)
     followers.came(Recalled(RECORD, reason="timeout"))
     for _ in range(2):
-        followers.heard(Found(number))
+        followers.heard(PayloadRead(number))
     assert followers.complete() == [(number, Recalled(RECORD, reason="timeout"))]
 
 
@@ -76,10 +76,10 @@ def test_a_late_answer_is_not_taken_for_that_of_the_next_read(
     followers.came(Recalled(RECORD, reason="timeout"))
     second = asked(followers, commands)
     followers.came(Recalled(RECORD, PACKED))
-    followers.heard(Found(first, "gone"))
-    followers.heard(Found(second))
+    followers.heard(PayloadRead(first, "gone"))
+    followers.heard(PayloadRead(second))
     assert not followers.complete()
-    followers.heard(Found(second))
+    followers.heard(PayloadRead(second))
     assert followers.complete() == [(second, Recalled(RECORD, PACKED))]
     followers.promote(second, PayloadId(7))
     assert commands[-1] == Promote(second, PayloadId(7))

@@ -6,17 +6,17 @@ import pytest
 
 from omlx_server.core.blocks.block import PayloadId
 from omlx_server.core.blocks.keys import BlockKey
-from omlx_server.core.blocks.record import Part, Record
+from omlx_server.core.blocks.record import Record, RecordKind
 from omlx_server.core.blocks.restore import Piece, RestorePlan
 from omlx_server.core.cluster import commands, handshake
-from omlx_server.core.memory.shape import Decode, Prefill
+from omlx_server.core.memory.shape import Decode, PrefillShape
 from omlx_server.core.request import RequestId
 from omlx_server.core.step import Chunk, Cut, Restore, RowCut, SequenceId, Step
 from omlx_server.engine.cluster import wire
 
 ID = SequenceId(RequestId("a"), 1)
 CUT = Cut(0, 4, block=True, worth=None, source=None)
-RECORD = Record("space", BlockKey(b"\0\xff"), 8, (1, 2, 3), Part.CHECKPOINT, 2)
+RECORD = Record("space", BlockKey(b"\0\xff"), 8, (1, 2, 3), RecordKind.CHECKPOINT, 2)
 STEP = Step(
     drops=(ID,),
     tails=(RowCut(ID, 4, CUT),),
@@ -26,23 +26,23 @@ STEP = Step(
     chunks=(Chunk(ID, 0, (7, 8)),),
 )
 MESSAGES = (
-    commands.Launch(STEP),
+    commands.LaunchStep(STEP),
     commands.Chunks(STEP),
-    commands.Kept(1, PayloadId(2), None),
+    commands.CutIds(1, PayloadId(2), None),
     commands.Reset(blocks=True),
     commands.Tidy(wholly=False),
-    commands.Write(PayloadId(1), RECORD),
-    commands.Read(5, RECORD, 1.5),
+    commands.WritePayload(PayloadId(1), RECORD),
+    commands.ReadPayload(5, RECORD, 1.5),
     commands.Promote(5, None),
     commands.Clear(None),
     commands.ClearAll(),
     commands.Closing(2.5),
-    commands.Probe("prefill", prefill=Prefill(1, 2, 3)),
-    commands.Probe("decode", decode=Decode(1, 2)),
+    commands.ProbeForward("prefill", prefill=PrefillShape(1, 2, 3)),
+    commands.ProbeForward("decode", decode=Decode(1, 2)),
     commands.OneToken(),
     commands.Width(4),
-    commands.Found(5),
-    handshake.Refused("no"),
+    commands.PayloadRead(5),
+    handshake.RankRefusal("no"),
     handshake.Alive(1, 2, 3),
 )
 
@@ -53,7 +53,7 @@ def test_a_message_comes_as_it_was_sent(message: object) -> None:
 
 
 def test_a_cut_keeps_its_number() -> None:
-    read = wire.read(wire.written(commands.Launch(STEP)))
+    read = wire.read(wire.written(commands.LaunchStep(STEP)))
     assert read.step.tails[0].cut.number == CUT.number
 
 
@@ -74,7 +74,7 @@ def test_a_welcome_has_the_devices_of_all_ranks() -> None:
         b"Kept\0" + wire.written(handshake.Alive())[6:],
         b"Step\0\x80",
         pickle.dumps(handshake.Alive()),
-        wire.written(commands.Launch(STEP))[:-3],
+        wire.written(commands.LaunchStep(STEP))[:-3],
     ],
 )
 def test_what_is_no_message_is_refused(data: bytes) -> None:

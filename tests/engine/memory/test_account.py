@@ -4,7 +4,7 @@ from omlx_server.compute.planning.model_shape import shape_of
 from omlx_server.core.memory.estimate import FlatPlanner
 from omlx_server.core.memory.guard import MemoryGuard, Relief
 from omlx_server.core.memory.ledger import Ledger
-from omlx_server.engine.memory.account import Account
+from omlx_server.engine.memory.account import MemoryAccount
 from omlx_server.engine.memory.audit import Audit
 from tests.tiny_models import load_tiny
 
@@ -12,7 +12,7 @@ from tests.tiny_models import load_tiny
 def test_a_report_tells_sums_over_all_models() -> None:
     """Limit, weights and pool are those of all already; steps take turns."""
     planner = FlatPlanner(shape_of(load_tiny("llama")), 100)
-    account = Account(150)
+    account = MemoryAccount(150)
     shares = account.share(10), account.share(20)
     guards = [MemoryGuard(150, planner, share) for share in shares]
     guards[0].begin(Ledger(150, weights=30, live=7, blocks=1, step=5, pool=9))
@@ -42,7 +42,7 @@ def test_a_report_tells_sums_over_all_models() -> None:
 
 def test_what_models_have_left_to_be_written_takes_room_from_all() -> None:
     left = [70]
-    account = Account(1000, queue=50, left=lambda: left[0])
+    account = MemoryAccount(1000, queue=50, left=lambda: left[0])
     share = account.share(100)
     share.begin()
     assert (account.held().pending, share.pending) == (70, 70)

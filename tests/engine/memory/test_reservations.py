@@ -16,17 +16,17 @@ from mlx.utils import tree_flatten
 from omlx_server.compute import score
 from omlx_server.compute.embed.embedder import Embedder
 from omlx_server.compute.embed.loader import loading_embedder
-from omlx_server.compute.embed.pace import Pace
+from omlx_server.compute.embed.pace import PassSize
 from omlx_server.compute.embed.qwen3 import make_body
 from omlx_server.compute.hardware import device
-from omlx_server.core.encoded import Encoded
+from omlx_server.core.encoded import TokenizedText
 from omlx_server.core.memory.encoder import Pass
 from omlx_server.core.memory.ledger import Ledger
 from omlx_server.core.memory.room import Claim
 from omlx_server.core.work import Work
-from omlx_server.engine.client.encoders import Embeddings, EncoderModel
+from omlx_server.engine.client.encoders import EmbeddingClient, EncoderModel
 from omlx_server.engine.client.model_client import GeneratorClient, ModelClient
-from omlx_server.engine.memory.account import Account
+from omlx_server.engine.memory.account import MemoryAccount
 from omlx_server.engine.memory.reservations import JobRoom
 from omlx_server.engine.model_instance import ModelInstance
 from omlx_server.errors import NoMemory
@@ -55,18 +55,18 @@ def small_slices(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(score, "_BYTES", 4 * 199 * 16)
 
 
-def account_of(limit: int, weights: int = 0, queue: int = 0) -> Account:
-    account = Account(limit, queue)
+def account_of(limit: int, weights: int = 0, queue: int = 0) -> MemoryAccount:
+    account = MemoryAccount(limit, queue)
     account.share(weights).weigh(weights)
     return account
 
 
-def room_of(account: Account) -> JobRoom:
+def room_of(account: MemoryAccount) -> JobRoom:
     """For the jobs of its first model."""
     return JobRoom(account.shares[0])
 
 
-def account_of_all(instance: ModelInstance) -> Account:
+def account_of_all(instance: ModelInstance) -> MemoryAccount:
     assert instance.watch is not None
     return instance.watch.share.account
 
@@ -382,21 +382,21 @@ def reader(tmp_path_factory: pytest.TempPathFactory) -> Located:
 @asynccontextmanager
 async def reading(
     house: Several, located: Located, **more: Any
-) -> AsyncIterator[tuple[ModelClient[EncoderModel[Embedder]], Embeddings]]:
+) -> AsyncIterator[tuple[ModelClient[EncoderModel[Embedder]], EmbeddingClient]]:
     client = ModelClient[EncoderModel[Embedder]](house.engine, **more)
     await client.load(on_account(house.account, loading_embedder(located.path), 1000))
     await client.ask(widen)
-    yield client, await Embeddings.of(client)
+    yield client, await EmbeddingClient.of(client)
     await client.unload()
 
 
 def widen(reader: EncoderModel[Embedder]) -> None:
     """So that there is something to hold back."""
-    reader.model.pace = Pace(4096, 64)
+    reader.model.pace = PassSize(4096, 64)
 
 
 def test_texts_are_read_in_pieces_where_memory_is_short(directory: Path, reader: Located) -> None:
-    texts = [Encoded(tuple((n + j) % 38 + 2 for j in range(100))) for n in range(40)]
+    texts = [TokenizedText(tuple((n + j) % 38 + 2 for j in range(100))) for n in range(40)]
 
     async def scene() -> None:
         memory = {"limit": 400 * MB}
@@ -415,7 +415,7 @@ def test_texts_are_read_in_pieces_where_memory_is_short(directory: Path, reader:
             assert peak - outside <= 1.05 * needs // 4
             assert np.abs(got - expected).max() < 1e-5
             with pytest.raises(NoMemory, match="held now: weights"):
-                await embeddings.embed([Encoded((5,) * 4000)])
+                await embeddings.embed([TokenizedText((5,) * 4000)])
             assert house.account.aside == 0
 
     play(scene())
@@ -423,7 +423,7 @@ def test_texts_are_read_in_pieces_where_memory_is_short(directory: Path, reader:
 
 def test_a_job_that_fits_no_more_asks_others_to_leave(directory: Path, reader: Located) -> None:
     """One after the other, for what then fits; nobody for what would not."""
-    text = Encoded(tuple(j % 38 + 2 for j in range(100)))
+    text = TokenizedText(tuple(j % 38 + 2 for j in range(100)))
 
     async def scene() -> None:
         async with several(directory, memory={"limit": 400 * MB}) as house:
@@ -439,7 +439,7 @@ def test_a_job_that_fits_no_more_asks_others_to_leave(directory: Path, reader: L
                 need = await client.ask(lambda r: r.model.body.plan.needs(Pass(1, 100, 64)))
                 house.account.limit = client.weight_bytes + int(need / 0.95) + 10_000
                 with pytest.raises(NoMemory):
-                    await embeddings.embed([Encoded((5,) * 4000)])
+                    await embeddings.embed([TokenizedText((5,) * 4000)])
                 assert len(others) == 2
                 assert np.abs(await embeddings.embed([text]) - expected).max() < 1e-5
                 assert not others
@@ -481,7 +481,7 @@ def test_a_stream_and_a_reader_stay_within_the_limit_together(
     directory: Path, reader: Located
 ) -> None:
     """Of all that MLX holds, at each step and each slice."""
-    texts = [Encoded(tuple((n + j) % 38 + 2 for j in range(60))) for n in range(60)]
+    texts = [TokenizedText(tuple((n + j) % 38 + 2 for j in range(60))) for n in range(60)]
 
     async def scene() -> None:
         async with several(directory, memory={"limit": 9 * MB}) as house:

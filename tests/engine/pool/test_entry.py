@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from omlx_server.engine.pool import entry as entries
-from omlx_server.engine.pool.entry import Entry, Phase, Wanted
+from omlx_server.engine.pool.entry import ModelRequest, Phase, PoolEntry
 from omlx_server.errors import QueueFull, Unavailable
 from tests.engine.place import Place, error_of, play, until
 
@@ -88,7 +88,7 @@ def test_whoever_leaves_while_waiting_takes_nothing_along(moment: str) -> None:
 def test_who_needs_the_room_is_told_of_everybody_who_goes() -> None:
     async def scene() -> None:
         released = asyncio.Event()
-        entry = Entry[str](Wanted("a", 1), released)
+        entry = PoolEntry[str](ModelRequest("a", 1), released)
         waiting = asyncio.create_task(error_of(entry.wait(entry.queue(), None)))
         await asyncio.sleep(0)
         waiting.cancel()
@@ -107,7 +107,7 @@ def test_who_needs_the_room_is_told_of_everybody_who_goes() -> None:
 @pytest.mark.parametrize("broken", [False, True])
 def test_one_that_was_to_go_is_had_again_unless_it_is_broken(broken: bool) -> None:
     async def scene() -> None:
-        entry = Entry[str](Wanted("a", 1), asyncio.Event())
+        entry = PoolEntry[str](ModelRequest("a", 1), asyncio.Event())
         entry.model, entry.broken, entry.phase = "a", broken, Phase.UNLOADING
         waiter = entry.queue()
         entry.reopen()

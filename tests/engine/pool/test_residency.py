@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from omlx_server.engine.pool.residency import Plan, Resident, Rules, expired, plan
+from omlx_server.engine.pool.residency import ResidencyPlan, Resident, Rules, expired, plan
 
 NOBODY: tuple[Resident, ...] = ()
 
@@ -17,41 +17,41 @@ def resident(key: str, nbytes: int = 10, used: float = 0, **changes: object) -> 
 
 @pytest.mark.parametrize("rules", [Rules(), Rules(limit=1000), Rules(max_loaded=1)])
 def test_the_first_model_finds_room(rules: Rules) -> None:
-    assert plan(NOBODY, 850, rules) == Plan()
+    assert plan(NOBODY, 850, rules) == ResidencyPlan()
 
 
 def test_nobody_goes_where_there_is_room() -> None:
     there = [resident("a", 400, ttl=1, used=-100), resident("b", 400, users=3)]
-    assert plan(there, 50, Rules(limit=1000, max_loaded=3)) == Plan()
+    assert plan(there, 50, Rules(limit=1000, max_loaded=3)) == ResidencyPlan()
 
 
 def test_without_a_limit_any_number_is_there() -> None:
     there = [resident(str(n), 1 << 40) for n in range(50)]
-    assert plan(there, 1 << 50, Rules()) == Plan()
+    assert plan(there, 1 << 50, Rules()) == ResidencyPlan()
 
 
 def test_of_the_limit_a_part_is_kept_for_conversations() -> None:
-    assert plan(NOBODY, 850, Rules(limit=1000)) == Plan()
+    assert plan(NOBODY, 850, Rules(limit=1000)) == ResidencyPlan()
     never = plan(NOBODY, 851, Rules(limit=1000)).never
     assert never == ("its weights are 851 B, and of memory.limit (1 KB) weights may take 850 B")
 
 
 def test_the_longest_unused_goes_first_and_no_more_than_needed() -> None:
     there = [resident("new", used=9), resident("old", used=1), resident("middle", used=5)]
-    assert plan(there, 10, Rules(max_loaded=3)) == Plan(("old",))
-    assert plan(there, 10, Rules(max_loaded=2)) == Plan(("old", "middle"))
-    assert plan(there, 10, Rules(limit=40)) == Plan(("old",))
+    assert plan(there, 10, Rules(max_loaded=3)) == ResidencyPlan(("old",))
+    assert plan(there, 10, Rules(max_loaded=2)) == ResidencyPlan(("old", "middle"))
+    assert plan(there, 10, Rules(limit=40)) == ResidencyPlan(("old",))
 
 
 def test_those_in_use_go_last_and_are_waited_for() -> None:
     there = [resident("busy", used=1, users=2), resident("idle", used=9)]
-    assert plan(there, 10, Rules(max_loaded=2)) == Plan(("idle",))
-    assert plan(there, 10, Rules(max_loaded=1)) == Plan(("idle", "busy"))
+    assert plan(there, 10, Rules(max_loaded=2)) == ResidencyPlan(("idle",))
+    assert plan(there, 10, Rules(max_loaded=1)) == ResidencyPlan(("idle", "busy"))
 
 
 def test_pinned_ones_stay() -> None:
     there = [resident("pinned", used=1, pinned=True), resident("busy", used=5, users=1)]
-    assert plan(there, 10, Rules(max_loaded=2)) == Plan(("busy",))
+    assert plan(there, 10, Rules(max_loaded=2)) == ResidencyPlan(("busy",))
     never = plan([*there, resident("idle")], 10, Rules(max_loaded=1)).never
     assert never == "models.max_loaded is 1, and so many models are pinned"
     never = plan(there, 80, Rules(limit=100)).never
@@ -128,9 +128,9 @@ def test_answers_under_way_count_and_are_never_cut_off() -> None:
     """Weights would fit beside each other; what the first one's requests need does not."""
     rules = Rules(limit=1000)
     busy = Resident("busy", 300, 1.0, users=1, live=500)
-    assert plan([busy], 300, rules) == Plan(("busy",))
-    assert plan([replace(busy, live=300)], 300, rules) == Plan()
+    assert plan([busy], 300, rules) == ResidencyPlan(("busy",))
+    assert plan([replace(busy, live=300)], 300, rules) == ResidencyPlan()
     pinned = replace(busy, pinned=True)
-    assert plan([pinned], 300, rules) == Plan(), "it can't leave, and its answers will end"
+    assert plan([pinned], 300, rules) == ResidencyPlan(), "it can't leave, and its answers will end"
     idle = Resident("idle", 200, 9.0)
-    assert plan([replace(busy, live=300), idle], 200, rules) == Plan(("idle",))
+    assert plan([replace(busy, live=300), idle], 200, rules) == ResidencyPlan(("idle",))

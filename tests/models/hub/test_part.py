@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from omlx_server.models.hub.part import Abandoned, Part, bytes_here, note_of
+from omlx_server.models.hub.part import PartFile, TransferStopped, bytes_here, note_of
 
 BYTES = random.Random(3).randbytes(1_000_000)
 RANGE = 300_000
@@ -33,11 +33,11 @@ def never(seconds: float) -> None:
     raise AssertionError("nobody else has the file")
 
 
-def opened(path: Path, nbytes: int = len(BYTES), range_bytes: int = RANGE) -> Part:
-    return Part(path, nbytes, range_bytes, never)
+def opened(path: Path, nbytes: int = len(BYTES), range_bytes: int = RANGE) -> PartFile:
+    return PartFile(path, nbytes, range_bytes, never)
 
 
-def noted(part: Part) -> list[int]:
+def noted(part: PartFile) -> list[int]:
     return [at.done for at in part.ranges]
 
 
@@ -122,7 +122,7 @@ def test_ranges_stay_as_they_were_divided(tmp_path: Path) -> None:
     again = opened(tmp_path / "a.incomplete", range_bytes=1000)
     assert noted(again) == [9, 0, 0, 0]
     again.close()
-    with pytest.raises(Abandoned):
+    with pytest.raises(TransferStopped):
         again.write(again.ranges[0], b"x")
 
 
@@ -135,7 +135,7 @@ def test_ranges_that_are_joined_take_no_more_bytes(tmp_path: Path) -> None:
     whole, lost = joined
     assert (whole.length, lost, part.here) == (len(BYTES), 9, 0)
     assert part.join_ranges() is None
-    with pytest.raises(Abandoned):
+    with pytest.raises(TransferStopped):
         part.write(old, BYTES[9:10])
     with pytest.raises(OSError, match="sends more"):
         part.write(whole, BYTES + b"x")

@@ -12,7 +12,7 @@ import pytest
 from huggingface_hub.errors import HfHubHTTPError
 
 from omlx_server.models.hub.part import bytes_here
-from omlx_server.models.hub.transfer import CONNECTIONS, Wanted, transfer
+from omlx_server.models.hub.transfer import CONNECTIONS, FileTransfer, transfer
 from omlx_server.process.logs import start_logging
 from tests.models import fake_hub
 from tests.models.fake_hub import COMMIT, Faults, Seen
@@ -38,7 +38,7 @@ class Hub:
     def __init__(self, address: str, files: dict[str, bytes], root: Path, asked: list[str]) -> None:
         self.files, self.root, self.asked = files, root, asked
         self.wanted = [
-            Wanted(
+            FileTransfer(
                 f"{address}/{REPO}/resolve/{COMMIT}/{name}",
                 root / f"{name}.incomplete",
                 root / name,

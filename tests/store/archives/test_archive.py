@@ -19,11 +19,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from omlx_server.core.blocks.keys import BlockKey, block_key, root_key
-from omlx_server.core.blocks.record import Packed, Part, Record, Tensor
+from omlx_server.core.blocks.record import PackedArrays, Record, RecordKind, RecordTensor
 from omlx_server.store.archives import archive as archive_format
 from omlx_server.store.archives.archive import (
-    About,
-    Member,
+    ArchiveMember,
+    ArchiveOrigin,
     Rerooting,
     read_archive,
     write_archive,
@@ -32,16 +32,16 @@ from omlx_server.store.archives.tar import BadArchive, nbytes_of
 from omlx_server.store.block_file import encode
 
 SPACE = "fingerprint|v1:kv,kv|4"
-ABOUT = About(SPACE, "org/tiny", 4, 1_700_000_000)
+ABOUT = ArchiveOrigin(SPACE, "org/tiny", 4, 1_700_000_000)
 SALT = b"the salt of a tenant"
 KEY = archive_format._KEY
 LIMIT = 1 << 40
-Blocks = list[tuple[Record, Packed]]
+Blocks = list[tuple[Record, PackedArrays]]
 
 
-def packed(seed: int = 0, nbytes: int = 24) -> Packed:
+def packed(seed: int = 0, nbytes: int = 24) -> PackedArrays:
     data = random.Random(seed).randbytes(nbytes)
-    return Packed([Tensor("F32", (1, nbytes // 4), data)], (((0, 0),),))
+    return PackedArrays([RecordTensor("F32", (1, nbytes // 4), data)], (((0, 0),),))
 
 
 def prefix(
@@ -57,7 +57,9 @@ def prefix(
     for stop in states:
         start = (stop - 1) // size * size
         parent, own = parents[start // size], tuple(range(start, stop))
-        blocks.append((Record(SPACE, parent, start, own, Part.CHECKPOINT, 2), packed(1000 + stop)))
+        blocks.append(
+            (Record(SPACE, parent, start, own, RecordKind.CHECKPOINT, 2), packed(1000 + stop))
+        )
     return blocks
 
 
@@ -66,14 +68,14 @@ def reroot(records: Sequence[Record], old: BlockKey, new: BlockKey) -> list[Reco
     return [rerooting.moved(record) for record in records]
 
 
-def archive_of(blocks: Blocks, about: About = ABOUT) -> bytes:
+def archive_of(blocks: Blocks, about: ArchiveOrigin = ABOUT) -> bytes:
     out = io.BytesIO()
-    written = write_archive(out, about, [Member.of(record, held) for record, held in blocks])
+    written = write_archive(out, about, [ArchiveMember.of(record, held) for record, held in blocks])
     assert written == len(out.getvalue())
     return out.getvalue()
 
 
-def read(data: bytes, max_bytes: int = LIMIT) -> tuple[About, Blocks]:
+def read(data: bytes, max_bytes: int = LIMIT) -> tuple[ArchiveOrigin, Blocks]:
     archive = read_archive(io.BytesIO(data), max_bytes=max_bytes)
     blocks = list(archive)
     assert archive.manifest.archive_bytes == len(data)
@@ -136,8 +138,8 @@ def forged(blocks: Blocks, **changes: object) -> bytes:
         "block_size": 4,
         "created": 1,
         "tokens": max(record.stop for record, _ in blocks),
-        "blocks": sum(record.part is Part.BLOCK for record, _ in blocks),
-        "states": sum(record.part is Part.CHECKPOINT for record, _ in blocks),
+        "blocks": sum(record.part is RecordKind.BLOCK for record, _ in blocks),
+        "states": sum(record.part is RecordKind.CHECKPOINT for record, _ in blocks),
         "members": {r.key.hex(): len(f) for (r, _), f in zip(blocks, files, strict=True)},
     }
     names = [
@@ -205,13 +207,13 @@ def test_blocks_are_loaded_one_by_one_in_their_turn() -> None:
     blocks = prefix(8)
     loaded: list[int] = []
 
-    def load(number: int) -> Packed:
+    def load(number: int) -> PackedArrays:
         assert loaded == list(range(number))
         loaded.append(number)
         return blocks[number][1]
 
     lazy = [
-        replace(Member.of(record, held), load=partial(load, number))
+        replace(ArchiveMember.of(record, held), load=partial(load, number))
         for number, (record, held) in enumerate(blocks)
     ]
     out = io.BytesIO()
@@ -222,7 +224,9 @@ def test_blocks_are_loaded_one_by_one_in_their_turn() -> None:
 
 def test_the_size_of_a_member_does_not_depend_on_the_salt() -> None:
     pairs = zip(prefix(6, salt=b"1"), prefix(6, salt=b"22"), strict=True)
-    assert all(Member.of(*one).nbytes == Member.of(*other).nbytes for one, other in pairs)
+    assert all(
+        ArchiveMember.of(*one).nbytes == ArchiveMember.of(*other).nbytes for one, other in pairs
+    )
 
 
 def test_several_ends_of_one_beginning_can_travel_together() -> None:
@@ -265,7 +269,9 @@ def test_what_is_no_prefix_is_not_written(blocks: Blocks) -> None:
 def test_a_wrong_size_is_noticed_when_it_is_written() -> None:
     record, held = prefix(4)[0]
     for wrong in (-1, 1):
-        member = replace(Member.of(record, held), nbytes=Member.of(record, held).nbytes + wrong)
+        member = replace(
+            ArchiveMember.of(record, held), nbytes=ArchiveMember.of(record, held).nbytes + wrong
+        )
         with pytest.raises(ValueError):
             write_archive(io.BytesIO(), ABOUT, [member])
 
@@ -282,11 +288,11 @@ def trees(draw: st.DrawFn) -> list[Record]:
     for _ in range(draw(st.integers(0, 12))):
         parent, start = draw(st.sampled_from(heads))
         tokens = tuple(draw(st.lists(st.integers(0, 1), min_size=1, max_size=2)))
-        part = draw(st.sampled_from(Part))
+        part = draw(st.sampled_from(RecordKind))
         record = Record(SPACE, parent, start, tokens, part, draw(st.integers(0, 3)))
         if record.key not in records:
             records[record.key] = record
-            if part is Part.BLOCK:
+            if part is RecordKind.BLOCK:
                 heads.append((record.key, record.stop))
     return list(records.values())
 
@@ -317,7 +323,7 @@ def test_keys_on_the_new_root_are_those_that_its_own_tokens_give(records: list[R
     paths: dict[BlockKey, list[tuple[int, ...]]] = {root_key(SPACE, SALT): []}
     for before, after in zip(records, reroot(records, root_key(SPACE, SALT), new), strict=True):
         path = paths[before.parent]
-        if before.part is Part.BLOCK:
+        if before.part is RecordKind.BLOCK:
             paths[before.key] = [*path, before.tokens]
         assert after.parent == list(itertools.accumulate(path, block_key, initial=new))[-1]
 
@@ -328,7 +334,7 @@ def test_one_that_comes_before_its_parent_is_refused() -> None:
         with pytest.raises(ValueError):
             reroot(wrong, root_key(SPACE, SALT), root_key(SPACE, b""))
     rerooting = Rerooting(root_key(SPACE, SALT), root_key(SPACE, b""))
-    state = replace(records[0], part=Part.CHECKPOINT)
+    state = replace(records[0], part=RecordKind.CHECKPOINT)
     rerooting.moved(state)
     with pytest.raises(ValueError):
         rerooting.moved(Record(SPACE, state.key, 4, (1,)))
@@ -528,7 +534,7 @@ def _forgeries() -> Iterator[tuple[str, Blocks]]:
     yield "worth of no state", [*good[:3], (replace(last_state, worth=4), held)]
     yield (
         "state beyond the blocks",
-        [good[0], (Record(SPACE, first.key, 4, (1,), Part.CHECKPOINT), held)],
+        [good[0], (Record(SPACE, first.key, 4, (1,), RecordKind.CHECKPOINT), held)],
     )
 
 

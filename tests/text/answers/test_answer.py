@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from omlx_server.text.answers.answer import Answer, piece_entry, text_of, token_entry
-from omlx_server.text.answers.form import Form
+from omlx_server.text.answers.answer import AnswerParser, piece_entry, text_of, token_entry
+from omlx_server.text.answers.form import AnswerForm
 from omlx_server.text.tokenizer import Tokenizer
 from tests.text import makers
 from tests.text.conftest import Load
@@ -14,7 +14,7 @@ bounded = settings(max_examples=100, deadline=None, derandomize=True)
 families = pytest.mark.parametrize("family", makers.GENERATIVE)
 
 
-def run(answer: Answer, ids: list[int]) -> str:
+def run(answer: AnswerParser, ids: list[int]) -> str:
     shown = [text_of(answer.add(token_id).parts) for token_id in ids]
     return "".join(shown) + text_of(answer.finish())
 
@@ -28,7 +28,7 @@ def wave(tokenizer: Tokenizer) -> list[int]:
 @given(ids=st.lists(st.integers(0, 430), max_size=20))
 def test_without_a_stop_it_is_the_decoding(load: Load, family: str, ids: list[int]) -> None:
     tokenizer = load(family)
-    answer = Answer(tokenizer, Form(("never in the text",)))
+    answer = AnswerParser(tokenizer, AnswerForm(("never in the text",)))
     assert run(answer, ids) == tokenizer.decode(ids)
     assert answer.stopped is None
 
@@ -40,7 +40,7 @@ def test_a_stop_cuts_the_decoding(
     load: Load, family: str, ids: list[int], stops: list[str]
 ) -> None:
     tokenizer = load(family)
-    answer = Answer(tokenizer, Form(tuple(stops)))
+    answer = AnswerParser(tokenizer, AnswerForm(tuple(stops)))
     shown = run(answer, ids)
     assert tokenizer.decode(ids).startswith(shown)
     assert not any(stop in shown for stop in stops)
@@ -51,14 +51,14 @@ def test_a_stop_cuts_the_decoding(
 def test_the_stop_is_told_once_found_and_can_be_kept(load: Load, family: str) -> None:
     tokenizer = load(family)
     ids = tokenizer.encode("Hello world, hello there!")
-    answer = Answer(tokenizer, Form(("rld, h",), include_stop=True))
+    answer = AnswerParser(tokenizer, AnswerForm(("rld, h",), include_stop=True))
     assert run(answer, ids) == "Hello world, h"
     assert answer.stopped == "rld, h"
 
 
 def test_the_held_rest_can_complete_a_stop(load: Load) -> None:
     tokenizer = load("byte_level")
-    answer = Answer(tokenizer, Form(("i \ufffd",)))
+    answer = AnswerParser(tokenizer, AnswerForm(("i \ufffd",)))
     deltas = [answer.add(token_id) for token_id in wave(tokenizer)[:-2]]
     stopped_before = answer.stopped
     assert answer.finish() == ()
@@ -72,7 +72,7 @@ def test_the_held_rest_can_complete_a_stop(load: Load) -> None:
 @given(text=st.text(max_size=20))
 def test_the_bytes_of_entries_join_to_the_content(load: Load, family: str, text: str) -> None:
     tokenizer = load(family)
-    answer = Answer(tokenizer, Form())
+    answer = AnswerParser(tokenizer, AnswerForm())
     ids = tokenizer.encode(text, special=False)
     deltas = [answer.add(token_id) for token_id in ids]
     content = "".join(text_of(delta.parts) for delta in deltas) + text_of(answer.finish())
@@ -93,4 +93,4 @@ def test_an_alternative_can_be_a_special_token(load: Load) -> None:
     end = tokenizer.token_id("<|im_end|>")
     assert end is not None
     assert token_entry(tokenizer, end, 0.0).text == "<|im_end|>"
-    assert piece_entry(Answer(tokenizer, Form()).add(end).piece, 0.0).bytes == []
+    assert piece_entry(AnswerParser(tokenizer, AnswerForm()).add(end).piece, 0.0).bytes == []

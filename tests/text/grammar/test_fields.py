@@ -8,7 +8,7 @@ import pytest
 from omlx_server.errors import BadRequest
 from omlx_server.text.grammar import to_grammar
 from omlx_server.text.grammar.fields import from_request
-from omlx_server.text.grammar.to_grammar import GrammarSpec, Kind
+from omlx_server.text.grammar.to_grammar import GrammarKind, GrammarSpec
 
 SCHEMA = {"type": "object", "properties": {"b": {"type": "integer"}, "a": {}}, "required": ["b"]}
 GBNF = 'root ::= "a"'
@@ -80,7 +80,7 @@ def test_regex_choice_and_grammar_come_by_both_names(name: str) -> None:
     value: Any = {"regex": "a+", "choice": ["a", "b"], "grammar": GBNF}[name]
     found = made(structured_outputs={name: value})
     assert found == made(**{f"guided_{name}": value})
-    assert found.kind is Kind(name)
+    assert found.kind is GrammarKind(name)
     assert found.param == f"structured_outputs.{name}"
 
 

@@ -6,12 +6,12 @@ from typing import Any
 import pytest
 
 from omlx_server.core.request import Constraint
-from omlx_server.text.answers.answer import Answer
-from omlx_server.text.answers.form import Form
+from omlx_server.text.answers.answer import AnswerParser
+from omlx_server.text.answers.form import AnswerForm
 from omlx_server.text.grammar.compile import Grammars
 from omlx_server.text.grammar.tools import CallSyntax, Function, free_calls
 from omlx_server.text.parts import Part, assemble
-from omlx_server.text.tool_calls.formats import FAMILIES, JSON_TOOLS, Family, json_syntax
+from omlx_server.text.tool_calls.formats import FAMILIES, JSON_TOOLS, CallFormat, json_syntax
 from tests.text.grammar.walks import Words, allowed
 
 PARAMETERS: dict[str, Any] = {
@@ -62,9 +62,9 @@ def test_nothing_is_masked_or_forced_but_a_call(
     assert call == ("get_weather", json.loads(ARGUMENTS))
 
 
-def read(words: Words, family: Family, text: str) -> list[tuple[str, Any]]:
+def read(words: Words, family: CallFormat, text: str) -> list[tuple[str, Any]]:
     tool = {"type": "function", "function": {"name": "get_weather", "parameters": PARAMETERS}}
-    answer = Answer(words.tokenizer, Form(family=family, tools=(tool,)))
+    answer = AnswerParser(words.tokenizer, AnswerForm(family=family, tools=(tool,)))
     parts: list[Part] = []
     for token in words.spell(text):
         parts += answer.add(token).parts

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from omlx_server.core.request import Constraint
-from omlx_server.text.answers.answer import Answer
-from omlx_server.text.answers.form import Form
+from omlx_server.text.answers.answer import AnswerParser
+from omlx_server.text.answers.form import AnswerForm
 from omlx_server.text.dialect import shown_ids
 from omlx_server.text.grammar.compile import Grammars
 from omlx_server.text.grammar.masks import holds, mask_of
@@ -40,8 +40,8 @@ def grammars(tokenizer: Tokenizer) -> Any:
 
 def read(tokenizer: Tokenizer, tokens: list[int], *, tools: bool = True) -> Assembled:
     shown = shown_ids(tokenizer, HARMONY.markers)
-    form = Form(style=HARMONY, tools=TOOLS if tools else (), shown=shown)
-    answer = Answer(tokenizer, form)
+    form = AnswerForm(style=HARMONY, tools=TOOLS if tools else (), shown=shown)
+    answer = AnswerParser(tokenizer, form)
     parts: list[Part] = []
     for token in tokens:
         if token not in tokenizer.eos_ids:

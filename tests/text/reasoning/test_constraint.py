@@ -6,7 +6,7 @@ import pytest
 
 from omlx_server.core.request import Constraint
 from omlx_server.text.answers.bad_words import BadWords, spellings
-from omlx_server.text.reasoning.constraint import ReasoningMarkers, Thinking
+from omlx_server.text.reasoning.constraint import ReasoningMarkers, ThinkingConstraint
 from omlx_server.text.reasoning.style import Opening, Style
 from omlx_server.text.tokenizer import Tokenizer
 from tests.text import makers
@@ -79,7 +79,7 @@ def take(constraint: Constraint, tokens: Iterable[int]) -> None:
 def test_within_a_thought_all_but_the_end_is_allowed(tokenizer: Tokenizer) -> None:
     size = tokenizer.vocab_size
     inner = Fixed(tokenizer.encode("yes"), size)
-    constraint = Thinking(marks_of(tokenizer), Opening.WITHIN, inner, None)
+    constraint = ThinkingConstraint(marks_of(tokenizer), Opening.WITHIN, inner, None)
     assert allowed(constraint, size) == set(range(size)) - tokenizer.eos_ids
     assert constraint.forced() == ()
     take(constraint, tokenizer.encode("Hm, </thin"))
@@ -101,7 +101,7 @@ def test_behind_a_thought_an_answer_may_begin_at_once(tokenizer: Tokenizer) -> N
     size = tokenizer.vocab_size
     for text in ("yes", "\nyes"):  # white space of its own is the answer's
         inner = Fixed(tokenizer.encode(text), size)
-        constraint = Thinking(marks_of(tokenizer), Opening.WITHIN, inner, None)
+        constraint = ThinkingConstraint(marks_of(tokenizer), Opening.WITHIN, inner, None)
         take(constraint, tokenizer.encode("Hm</think>"))
         take(constraint.copy(), inner.wanted[:1])
         take(constraint, inner.wanted)
@@ -114,7 +114,7 @@ def test_a_free_answer_is_masked_nowhere_but_at_the_end_of_its_thought(
     """What looks like a call in a thought is none, so the answer can't end there."""
     size = tokenizer.vocab_size
     inner = Fixed(tokenizer.encode("~yes"), size)
-    constraint = Thinking(marks_of(tokenizer), Opening.WITHIN, inner, None, free=True)
+    constraint = ThinkingConstraint(marks_of(tokenizer), Opening.WITHIN, inner, None, free=True)
     for token in tokenizer.encode("Hm, ~hm</think>"):
         assert allowed(constraint, size) == set(range(size)) - tokenizer.eos_ids
         assert not constraint.forced()
@@ -130,7 +130,7 @@ def test_a_thought_may_begin_or_not(load: Load) -> None:
     size = tokenizer.vocab_size
     for begins in (True, False):
         inner = Fixed(tokenizer.encode("yes"), size)
-        constraint = Thinking(marks_of(tokenizer, style), Opening.FREE, inner, None)
+        constraint = ThinkingConstraint(marks_of(tokenizer, style), Opening.FREE, inner, None)
         assert allowed(constraint, size) == {inner.wanted[0], start}
         assert constraint.forced() == ()
         take(constraint, [start] if begins else inner.wanted[:1])
@@ -140,20 +140,20 @@ def test_a_thought_may_begin_or_not(load: Load) -> None:
 
 def test_a_prompt_past_the_thought_allows_none(tokenizer: Tokenizer) -> None:
     inner = Fixed(tokenizer.encode("yes"), tokenizer.vocab_size)
-    constraint = Thinking(marks_of(tokenizer), Opening.PAST, inner, None)
+    constraint = ThinkingConstraint(marks_of(tokenizer), Opening.PAST, inner, None)
     assert constraint.mask() == inner.mask() and constraint.forced() == inner.wanted
 
 
 def test_a_model_that_does_not_think_begins_none(tokenizer: Tokenizer) -> None:
     inner = Fixed(tokenizer.encode("yes"), tokenizer.vocab_size)
-    constraint = Thinking(marks_of(tokenizer, starts=False), Opening.FREE, inner, None)
+    constraint = ThinkingConstraint(marks_of(tokenizer, starts=False), Opening.FREE, inner, None)
     assert constraint.mask() == inner.mask()
 
 
 @pytest.mark.parametrize("budget", [0, 1, 7])
 def test_a_budget_ends_a_thought(tokenizer: Tokenizer, budget: int) -> None:
     markers, size = marks_of(tokenizer), tokenizer.vocab_size
-    constraint = Thinking(markers, Opening.WITHIN, None, budget)
+    constraint = ThinkingConstraint(markers, Opening.WITHIN, None, budget)
     for _ in range(budget):
         assert constraint.forced() == () and len(allowed(constraint, size)) == size
         constraint.take(5)
@@ -167,14 +167,14 @@ def test_a_budget_ends_a_thought(tokenizer: Tokenizer, budget: int) -> None:
 
 
 def test_a_thought_that_ends_in_time_meets_no_budget(tokenizer: Tokenizer) -> None:
-    constraint = Thinking(marks_of(tokenizer), Opening.WITHIN, None, 1000)
+    constraint = ThinkingConstraint(marks_of(tokenizer), Opening.WITHIN, None, 1000)
     take(constraint, [*tokenizer.encode("Hm.</think>"), *tokenizer.encode("yes") * 1000])
     assert constraint.forced() == ()
 
 
 def test_a_copy_goes_on_by_itself(tokenizer: Tokenizer) -> None:
     inner = Fixed(tokenizer.encode("yes"), tokenizer.vocab_size)
-    constraint = Thinking(marks_of(tokenizer), Opening.WITHIN, inner, 5)
+    constraint = ThinkingConstraint(marks_of(tokenizer), Opening.WITHIN, inner, 5)
     constraint.take(5)
     other = constraint.copy()
     take(other, [5] * 4)

@@ -10,7 +10,7 @@ from dataclasses import replace
 import psutil
 import pytest
 
-from omlx_server.core.cluster.handshake import Form, Hello, Ready, Refused, Welcome
+from omlx_server.core.cluster.handshake import Formation, Hello, RankRefusal, Ready, Welcome
 from omlx_server.core.cluster.state import RankStatus
 from omlx_server.engine.cluster.link import LinkFailed, connect
 from omlx_server.wiring.cluster.new_connections import MOST
@@ -47,7 +47,7 @@ def test_who_does_not_fit_is_refused_and_told_why(
 ) -> None:
     link, answer = port.says_hello(said)
     link.close()
-    assert isinstance(answer, Refused) and why in answer.why
+    assert isinstance(answer, RankRefusal) and why in answer.why
     wait_for(lambda: "a rank at 127.0.0.1 is refused" in caplog.text)
     assert why in caplog.text
     state = port.gathering.states[0]
@@ -75,12 +75,12 @@ def test_a_rank_is_admitted_once_before_the_group_is_formed_and_after(
     for formed in (False, True):
         second, answer = port.says_hello(hello())
         second.close()
-        assert answer == Refused("rank 1 is here already")
+        assert answer == RankRefusal("rank 1 is here already")
         if not formed:
             first.tell(Ready(ADDRESSES))
             wait_for(lambda: port.gathering.is_complete)
             assert port.gathering.form(ADDRESSES) == [ADDRESSES, ADDRESSES]
-            wait_for(lambda: Form([[*ADDRESSES]] * 2, []) in heard)
+            wait_for(lambda: Formation([[*ADDRESSES]] * 2, []) in heard)
     assert port.status() is RankStatus.HERE and not port.lost
     first.close()
     wait_for(lambda: port.lost == ["rank 1 (localhost) is lost: the connection was closed"])

@@ -1,13 +1,13 @@
 """Before the ranks connect, which can't be interrupted, each has said that it is still there."""
 
-from omlx_server.core.cluster.handshake import Form, Ready, RollCall
-from omlx_server.wiring.cluster.leading import Cluster
+from omlx_server.core.cluster.handshake import Formation, Ready, RollCall
+from omlx_server.wiring.cluster.leading import LeadingCluster
 from tests.api.harness import wait_for
 from tests.wiring.cluster.port import ADDRESSES, Port, hello
 
 
 def test_ranks_that_are_ready_are_asked_once_more(port: Port) -> None:
-    cluster = Cluster(port.gathering.options, "ring")
+    cluster = LeadingCluster(port.gathering.options, "ring")
     cluster.gathering = port.gathering
     link, _ = port.says_hello(hello())
     heard = list[object]()
@@ -19,8 +19,8 @@ def test_ranks_that_are_ready_are_asked_once_more(port: Port) -> None:
         next(meeting)
     assert heard == [RollCall()]
     link.tell(Ready(ADDRESSES))
-    wait_for(lambda: next(meeting, Form) is Form)
+    wait_for(lambda: next(meeting, Formation) is Formation)
     wait_for(lambda: len(heard) == 2)
     form = heard[1]
-    assert isinstance(form, Form) and [*ADDRESSES] in form.addresses
+    assert isinstance(form, Formation) and [*ADDRESSES] in form.addresses
     link.close()

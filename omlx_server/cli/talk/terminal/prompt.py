@@ -15,7 +15,7 @@ from omlx_server.cli.shell.output import say
 from omlx_server.cli.talk.terminal.several_lines import continued, is_open, message
 
 
-class Prompt:
+class PromptLine:
     """`commands` are those that can be completed; of each, whether it takes a file."""
 
     def __init__(self, commands: Mapping[str, bool], history: Path | None) -> None:

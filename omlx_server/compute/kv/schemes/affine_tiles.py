@@ -26,17 +26,17 @@ _NUMBERS_PER_TILE = 1 << 20
 
 def tiles_for(
     queries: mx.array, keys: Arrays, values: Arrays, bits: int, group_size: int
-) -> tiles.Tiles:
+) -> tiles.StoredTiles:
     """The tiles that are fastest for queries [B, Hq, L, D]. `keys` and `values` are (words, scales,
     biases), as `mx.quantize` returns them."""
     batch, heads, total, groups = keys[1].shape
     rows = queries.shape[1] // heads * queries.shape[2] * groups
     if rows >= _MANY_ROWS:
-        return Unpacked(keys, values, bits, group_size, _TILE_OF_MANY_ROWS)
+        return UnpackedAffine(keys, values, bits, group_size, _TILE_OF_MANY_ROWS)
     if device.is_cpu():
         size = _NUMBERS_PER_TILE // (batch * heads * queries.shape[3])
-        return Fields(keys, values, bits, group_size, max(size, _TILE_OF_MANY_ROWS))
-    return Packed(keys, values, bits, group_size, total)
+        return GroupRows(keys, values, bits, group_size, max(size, _TILE_OF_MANY_ROWS))
+    return PackedTiles(keys, values, bits, group_size, total)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -58,7 +58,7 @@ class _Affine:
         return self.keys[0].shape[2]
 
 
-class Unpacked(_Affine):
+class UnpackedAffine(_Affine):
     __slots__ = ()
 
     def score(self, rows: mx.array, start: int, stop: int) -> mx.array:
@@ -74,7 +74,7 @@ class Unpacked(_Affine):
         return mx.dequantize(words, scales, biases, group_size=self.group_size, bits=self.bits)
 
 
-class Fields(_Affine):
+class GroupRows(_Affine):
     """Where a vector has G groups of coordinates, each row becomes G rows, each of which is zero
     outside of its group. One group, the common case, has a path of its own, with half of the
     launches."""
@@ -107,7 +107,7 @@ class Fields(_Affine):
         return mixed.reshape(batch, heads, count, -1)
 
 
-class Packed(_Affine):
+class PackedTiles(_Affine):
     __slots__ = ()
 
     def score(self, rows: mx.array, start: int, stop: int) -> mx.array:

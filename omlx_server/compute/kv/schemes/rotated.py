@@ -14,7 +14,7 @@ import mlx.core as mx
 from omlx_server.compute.kv.schemes.affine import Affine
 from omlx_server.compute.kv.schemes.base import Arrays, Mask
 from omlx_server.compute.kv.schemes.partial import Partial
-from omlx_server.compute.kv.schemes.rotation import SEED, Rotation
+from omlx_server.compute.kv.schemes.rotation import SEED, VectorRotation
 
 _ROUNDS = 1
 
@@ -87,5 +87,5 @@ class Rotated:
         mixed = self.affine.finished(part, dtype)
         return self._rotation(mixed).inverse(mixed)
 
-    def _rotation(self, x: mx.array) -> Rotation:
-        return Rotation.of(x.shape[-1], self.seed, _ROUNDS)
+    def _rotation(self, x: mx.array) -> VectorRotation:
+        return VectorRotation.of(x.shape[-1], self.seed, _ROUNDS)

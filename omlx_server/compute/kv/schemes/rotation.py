@@ -26,7 +26,7 @@ blocks that are stored are not found any more."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Rotation:
+class VectorRotation:
     """A rotation of vectors of `dim` numbers. It is the same on every machine for the same (dim,
     seed, rounds). It holds no lazy array, so it may be used from any thread."""
 
@@ -41,7 +41,7 @@ class Rotation:
 
     @staticmethod
     @cache
-    def of(dim: int, seed: int, rounds: int) -> "Rotation":
+    def of(dim: int, seed: int, rounds: int) -> "VectorRotation":
         """The rotation, made once and kept. Raises ValueError unless dim and rounds are at least
         1."""
         if dim < 1 or rounds < 1:
@@ -50,7 +50,9 @@ class Rotation:
         odd = dim // _power_of_two(dim)
         # MLX's transform is right for 12 * 2^k too, and its matrix spreads numbers most evenly.
         whole = odd == 1 or (odd == 3 and dim % 4 == 0)
-        rotation = Rotation(dim, signs, None if whole else mx.array(_hartley(odd)), mx.eye(dim))
+        rotation = VectorRotation(
+            dim, signs, None if whole else mx.array(_hartley(odd)), mx.eye(dim)
+        )
         matrix = rotation.forward(rotation.matrix)
         mx.eval(matrix)
         return replace(rotation, matrix=matrix)

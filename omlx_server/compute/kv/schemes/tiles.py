@@ -18,7 +18,7 @@ from omlx_server.compute.kv.schemes.partial import Partial, PowerBase
 _LOWEST = mx.finfo(mx.float32).min
 
 
-class Tiles(Protocol):
+class StoredTiles(Protocol):
     """Stored keys and values of `heads` heads and `total` tokens, to be read `size` tokens at a
     time."""
 
@@ -40,7 +40,7 @@ class Tiles(Protocol):
 
 def attend(
     queries: mx.array,
-    tiles: Tiles,
+    tiles: StoredTiles,
     *,
     scale: float,
     mask: Mask,
@@ -53,7 +53,7 @@ def attend(
 
 def answer(
     queries: mx.array,
-    tiles: Tiles,
+    tiles: StoredTiles,
     *,
     scale: float,
     mask: Mask,
@@ -75,7 +75,7 @@ def answer(
 
 def partial(
     queries: mx.array,
-    tiles: Tiles,
+    tiles: StoredTiles,
     *,
     scale: float,
     mask: Mask,
@@ -109,7 +109,7 @@ def cut(packed: Arrays, start: int, stop: int, after: mx.array) -> Arrays:
     return tuple(mx.depends(pieces, [after]) if start else pieces)
 
 
-def _rows(queries: mx.array, tiles: Tiles, factor: float) -> mx.array:
+def _rows(queries: mx.array, tiles: StoredTiles, factor: float) -> mx.array:
     """The queries times `factor`, as rows [B, H, R, D]."""
     scaled = queries if factor == 1.0 else queries * factor
     return scaled.reshape(len(queries), tiles.heads, -1, queries.shape[3])
@@ -118,7 +118,7 @@ def _rows(queries: mx.array, tiles: Tiles, factor: float) -> mx.array:
 def _scores(
     rows: mx.array,
     queries: mx.array,
-    tiles: Tiles,
+    tiles: StoredTiles,
     mask: Mask,
     start: int,
     stop: int,

@@ -25,7 +25,7 @@ from omlx_server.compute.hardware import device
 from omlx_server.compute.kv.schemes import codebook, packing, tiles, turboquant_tiles
 from omlx_server.compute.kv.schemes.base import Arrays, Mask
 from omlx_server.compute.kv.schemes.partial import Partial
-from omlx_server.compute.kv.schemes.rotation import SEED, Rotation
+from omlx_server.compute.kv.schemes.rotation import SEED, VectorRotation
 
 VERSION = 2
 """The version of the stored bytes, to be raised when the same vector gives other bytes."""
@@ -157,7 +157,7 @@ class TurboQuant:
 
     def _read(
         self, queries: mx.array, keys: Arrays, values: Arrays, scale: float
-    ) -> tuple[mx.array, tiles.Tiles]:
+    ) -> tuple[mx.array, tiles.StoredTiles]:
         """The queries, scaled and rotated, and what they read. The values have as many words as the
         head dim D of the queries needs, and D coordinates; otherwise they must fill their words."""
         dim = queries.shape[-1]
@@ -182,8 +182,8 @@ class TurboQuant:
         levels = codebook.decode(packing.unpack(packed, bits), bits)[..., :dim]
         return self._rotation(dim).inverse(levels * scale.astype(mx.float32))
 
-    def _rotation(self, dim: int) -> Rotation:
-        return Rotation.of(dim, self.seed, _ROUNDS)
+    def _rotation(self, dim: int) -> VectorRotation:
+        return VectorRotation.of(dim, self.seed, _ROUNDS)
 
 
 @partial(mx.compile, shapeless=True)

@@ -58,7 +58,7 @@ class Coded(_Stored):
         return mixed[..., : self.value_dim]
 
 
-class Unpacked(_Stored):
+class UnpackedTurboquant(_Stored):
     __slots__ = ()
 
     def score(self, rows: mx.array, start: int, stop: int) -> mx.array:
@@ -76,14 +76,14 @@ class Unpacked(_Stored):
 
 def tiles_for(
     queries: mx.array, keys: Arrays, values: Arrays, bits: tuple[int, int], value_dim: int
-) -> tiles.Tiles:
+) -> tiles.StoredTiles:
     """The tiles that are fastest for queries [B, Hq, L, D] on this device. `bits` are those of keys
     and of values."""
     batch, query_heads, length, dim = queries.shape
     heads, total = keys[0].shape[1:3]
     if device.is_cpu():
         size = max(_NUMBERS_ON_CPU // (batch * heads * dim), _FEWEST_TOKENS_ON_CPU)
-        return Unpacked(keys, values, *bits, value_dim, size)
+        return UnpackedTurboquant(keys, values, *bits, value_dim, size)
     few = query_heads // heads * length < _MANY_ROWS
     return Coded(keys, values, *bits, value_dim, total if few else _TOKENS)
 

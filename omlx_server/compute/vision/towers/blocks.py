@@ -62,7 +62,7 @@ class Parts:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Rotation:
+class PatchRotation:
     """Rotates queries and keys by the places of their patches. `cosines` and `sines` are f32 [N, 1,
     D / 2]."""
 
@@ -70,7 +70,7 @@ class Rotation:
     sines: mx.array
 
     @classmethod
-    def of(cls, angles: Floats) -> "Rotation":
+    def of(cls, angles: Floats) -> "PatchRotation":
         at = mx.array(angles)[:, None]
         return cls(mx.cos(at), mx.sin(at))
 
@@ -84,14 +84,14 @@ class Rotation:
         return mx.concatenate(turned, axis=-1).astype(x.dtype)
 
 
-class Attention(nn.Module):
+class TowerAttention(nn.Module):
     def __init__(self, hidden: int, heads: int) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.qkv = nn.Linear(hidden, 3 * hidden)
         self.proj = nn.Linear(hidden, hidden)
         self._heads = heads
 
-    def __call__(self, x: mx.array, rotate: Rotation, parts: Parts) -> mx.array:
+    def __call__(self, x: mx.array, rotate: PatchRotation, parts: Parts) -> mx.array:
         """Attention [N, hidden] over the hidden states [N, hidden] of patches."""
         count, hidden = x.shape
         shape = count, 3, self._heads, hidden // self._heads
@@ -100,7 +100,7 @@ class Attention(nn.Module):
         return found
 
 
-class Mlp(nn.Module):
+class TowerMlp(nn.Module):
     def __init__(self, hidden: int, intermediate: int, activation: str) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.fc1 = nn.Linear(hidden, intermediate)
@@ -112,15 +112,15 @@ class Mlp(nn.Module):
         return found
 
 
-class Block(nn.Module):
+class TowerBlock(nn.Module):
     def __init__(self, hidden: int, heads: int, norm: Callable[..., Any], mlp: nn.Module) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.norm1 = norm(hidden, eps=EPS)
         self.norm2 = norm(hidden, eps=EPS)
-        self.attn = Attention(hidden, heads)
+        self.attn = TowerAttention(hidden, heads)
         self.mlp = mlp
 
-    def __call__(self, x: mx.array, rotate: Rotation, parts: Parts) -> mx.array:
+    def __call__(self, x: mx.array, rotate: PatchRotation, parts: Parts) -> mx.array:
         x = x + self.attn(self.norm1(x), rotate, parts)
         found: mx.array = x + self.mlp(self.norm2(x))
         return found
@@ -160,7 +160,7 @@ class QwenTower(nn.Module):
     """What the towers of Qwen-VL have in common."""
 
     config: QwenConfig
-    blocks: list[Block]
+    blocks: list[TowerBlock]
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]

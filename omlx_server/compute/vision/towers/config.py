@@ -18,7 +18,7 @@ ACTIVATIONS: Mapping[str, Activation] = {
 }
 
 
-class Fields:
+class VisionFields:
     """The fields of `vision_config`. Each method raises ModelUnavailable, which names the field,
     where the value is missing and has no default, or makes no sense."""
 

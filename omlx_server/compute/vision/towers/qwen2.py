@@ -10,14 +10,14 @@ import numpy as np
 
 from omlx_server.compute.vision.towers.blocks import (
     EPS,
-    Block,
-    Mlp,
     Parts,
     PatchEmbed,
+    PatchRotation,
     QwenTower,
-    Rotation,
+    TowerBlock,
+    TowerMlp,
 )
-from omlx_server.compute.vision.towers.config import ACTIVATIONS, Fields, check
+from omlx_server.compute.vision.towers.config import ACTIVATIONS, VisionFields, check
 from omlx_server.compute.vision.towers.features import Features
 from omlx_server.compute.vision.towers.grids import (
     Grid,
@@ -57,7 +57,7 @@ class Qwen2VisionConfig:
     def read_windowed(cls, config: Mapping[str, Any]) -> "Qwen2VisionConfig":
         """The config of Qwen2.5-VL. Raises ModelUnavailable if a size is missing, or if the sizes
         do not fit together."""
-        fields = Fields(config)
+        fields = VisionFields(config)
         patch, merge = fields.size("patch_size"), fields.size("spatial_merge_size", default=2)
         return cls(
             depth=fields.size("depth"),
@@ -78,7 +78,7 @@ class Qwen2VisionConfig:
     def read(cls, config: Mapping[str, Any]) -> "Qwen2VisionConfig":
         """The config of Qwen2-VL. Raises ModelUnavailable if a size is missing, or if the sizes do
         not fit together."""
-        fields = Fields(config)
+        fields = VisionFields(config)
         hidden = fields.size("embed_dim")
         return cls(
             depth=fields.size("depth"),
@@ -115,7 +115,7 @@ class GatedMlp(nn.Module):
         return found
 
 
-class Merger(nn.Module):
+class Qwen2Merger(nn.Module):
     def __init__(self, config: Qwen2VisionConfig, norm: Callable[..., Any]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._width = config.hidden * config.merge**2
@@ -144,13 +144,13 @@ class Qwen2Tower(QwenTower):
     def __init__(self, config: Qwen2VisionConfig) -> None:
         super().__init__()
         self.config = config
-        norm, mlp = (nn.RMSNorm, GatedMlp) if config.window else (nn.LayerNorm, Mlp)
+        norm, mlp = (nn.RMSNorm, GatedMlp) if config.window else (nn.LayerNorm, TowerMlp)
         self.patch_embed = PatchEmbed(config.kernel, config.hidden, bias=False)
         sizes = config.hidden, config.intermediate, config.activation
         self.blocks = [
-            Block(config.hidden, config.heads, norm, mlp(*sizes)) for _ in range(config.depth)
+            TowerBlock(config.hidden, config.heads, norm, mlp(*sizes)) for _ in range(config.depth)
         ]
-        self.merger = Merger(config, norm)
+        self.merger = Qwen2Merger(config, norm)
 
     def computing(self, pixels: mx.array, grid: Grid) -> Work[Features]:
         """Compute, in slices, the features of the patches [N, channels * frames * patch * patch] of
@@ -162,20 +162,20 @@ class Qwen2Tower(QwenTower):
         slices = Slices(grid[0], grid[1] * grid[2], config.hidden)
         if not config.window:
             parts = [whole] * config.depth
-            merged = yield from self._merged(pixels, Rotation.of(angles), parts, slices)
+            merged = yield from self._merged(pixels, PatchRotation.of(angles), parts, slices)
             return Features(merged).computed()
         order, unit = window_order(grid, config.merge, config.window), config.merge**2
         patches = (order.tokens[:, None] * unit + np.arange(unit)).reshape(-1)
         windows = Parts.of((order.sizes * unit).tolist())
         parts = [whole if n in config.attend_to_all else windows for n in range(config.depth)]
         by_windows = pixels[mx.array(patches.astype(np.int32))]
-        rotate = Rotation.of(angles[patches])
+        rotate = PatchRotation.of(angles[patches])
         merged = yield from self._merged(by_windows, rotate, parts, slices)
         back = mx.array(np.argsort(order.tokens).astype(np.int32))
         return Features(merged[back]).computed()
 
     def _merged(
-        self, pixels: mx.array, rotate: Rotation, parts: list[Parts], slices: Slices
+        self, pixels: mx.array, rotate: PatchRotation, parts: list[Parts], slices: Slices
     ) -> Work[mx.array]:
         """The embeddings of tokens, in the order of the patches."""
         x = self.patch_embed(pixels)

@@ -9,13 +9,13 @@ import mlx.nn as nn
 
 from omlx_server.compute.vision.towers.blocks import (
     EPS,
-    Block,
     Parts,
     PatchEmbed,
+    PatchRotation,
     QwenTower,
-    Rotation,
+    TowerBlock,
 )
-from omlx_server.compute.vision.towers.config import ACTIVATIONS, Fields, check
+from omlx_server.compute.vision.towers.config import ACTIVATIONS, VisionFields, check
 from omlx_server.compute.vision.towers.features import Features
 from omlx_server.compute.vision.towers.grids import (
     Floats,
@@ -57,7 +57,7 @@ class Qwen3VisionConfig:
     def read(cls, config: Mapping[str, Any], *, deepstack: bool) -> "Qwen3VisionConfig":
         """The config of a family with `deepstack` or without. Raises ModelUnavailable if a size is
         missing, or if the sizes do not fit together."""
-        fields = Fields(config)
+        fields = VisionFields(config)
         positions = fields.size("num_position_embeddings")
         read = cls(
             depth=fields.size("depth"),
@@ -80,7 +80,7 @@ class Qwen3VisionConfig:
         return read
 
 
-class Mlp(nn.Module):
+class Qwen3Mlp(nn.Module):
     def __init__(self, config: Qwen3VisionConfig) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.linear_fc1 = nn.Linear(config.hidden, config.intermediate)
@@ -92,7 +92,7 @@ class Mlp(nn.Module):
         return found
 
 
-class Merger(nn.Module):
+class Qwen3Merger(nn.Module):
     """Makes the embedding of a token from the hidden states of its patches, which are normed one by
     one or `together`."""
 
@@ -125,11 +125,11 @@ class Qwen3Tower(QwenTower):
         self.patch_embed = PatchEmbed(config.kernel, config.hidden, bias=True)
         self.pos_embed = nn.Embedding(config.side**2, config.hidden)
         self.blocks = [
-            Block(config.hidden, config.heads, nn.LayerNorm, Mlp(config))
+            TowerBlock(config.hidden, config.heads, nn.LayerNorm, Qwen3Mlp(config))
             for _ in range(config.depth)
         ]
-        self.merger = Merger(config, together=False)
-        self.deepstack_merger_list = [Merger(config, together=True) for _ in config.deepstack]
+        self.merger = Qwen3Merger(config, together=False)
+        self.deepstack_merger_list = [Qwen3Merger(config, together=True) for _ in config.deepstack]
 
     def computing(self, pixels: mx.array, grid: Grid) -> Work[Features]:
         """Compute, in slices, the features of the patches [N, channels * frames * patch * patch] of
@@ -137,7 +137,7 @@ class Qwen3Tower(QwenTower):
         config = self.config
         check_grid(grid, config.merge, pixels.shape[0])
         places = patch_places(grid, config.merge)
-        rotate = Rotation.of(rotary_angles(places, config.hidden // config.heads))
+        rotate = PatchRotation.of(rotary_angles(places, config.hidden // config.heads))
         parts, deep = Parts(grid[0]), list[mx.array]()
         slices = Slices(grid[0], grid[1] * grid[2], config.hidden)
         embedded = self.patch_embed(pixels)

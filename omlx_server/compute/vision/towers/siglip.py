@@ -9,8 +9,8 @@ import mlx.core as mx
 import mlx.nn as nn
 
 from omlx_server.compute.attention.all_to_all import attend
-from omlx_server.compute.vision.towers.blocks import Mlp
-from omlx_server.compute.vision.towers.config import Fields, check
+from omlx_server.compute.vision.towers.blocks import TowerMlp
+from omlx_server.compute.vision.towers.config import VisionFields, check
 from omlx_server.compute.vision.towers.grids import Grid
 from omlx_server.compute.vision.towers.slices import Slices, encoder_shape
 from omlx_server.core.memory.encoder import EncoderShape
@@ -40,7 +40,7 @@ class SiglipConfig:
     def read(cls, config: Mapping[str, Any], defaults: Mapping[str, int]) -> "SiglipConfig":
         """`defaults` has the sizes that a checkpoint of the family may leave out. Raises
         ModelUnavailable if a size is missing, or if the sizes do not fit together."""
-        fields = Fields(config)
+        fields = VisionFields(config)
         sizes = {name: fields.size(name, default=default) for name, default in defaults.items()}
         read = cls(
             layers=sizes["num_hidden_layers"],
@@ -58,7 +58,7 @@ class SiglipConfig:
         return read
 
 
-class Embeddings(nn.Module):
+class SiglipEmbeddings(nn.Module):
     def __init__(self, config: SiglipConfig) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._patch = config.patch
@@ -79,7 +79,7 @@ class Embeddings(nn.Module):
         return found
 
 
-class Attention(nn.Module):
+class SiglipAttention(nn.Module):
     def __init__(self, hidden: int, heads: int) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._heads = heads
@@ -101,13 +101,13 @@ class Attention(nn.Module):
         return out
 
 
-class Layer(nn.Module):
+class SiglipLayer(nn.Module):
     def __init__(self, config: SiglipConfig) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.layer_norm1 = nn.LayerNorm(config.hidden, eps=config.eps)
-        self.self_attn = Attention(config.hidden, config.heads)
+        self.self_attn = SiglipAttention(config.hidden, config.heads)
         self.layer_norm2 = nn.LayerNorm(config.hidden, eps=config.eps)
-        self.mlp = Mlp(config.hidden, config.intermediate, config.activation)
+        self.mlp = TowerMlp(config.hidden, config.intermediate, config.activation)
 
     def __call__(self, x: mx.array, seen: mx.array | None) -> mx.array:
         x = x + self.self_attn(self.layer_norm1(x), seen)
@@ -118,7 +118,7 @@ class Layer(nn.Module):
 class Layers(nn.Module):
     def __init__(self, config: SiglipConfig) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.layers = [Layer(config) for _ in range(config.layers)]
+        self.layers = [SiglipLayer(config) for _ in range(config.layers)]
 
 
 class Siglip(nn.Module):
@@ -128,7 +128,7 @@ class Siglip(nn.Module):
     def __init__(self, config: SiglipConfig) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.config = config
-        self.embeddings = Embeddings(config)
+        self.embeddings = SiglipEmbeddings(config)
         self.encoder = Layers(config)
         self.post_layernorm = nn.LayerNorm(config.hidden, eps=config.eps)
 

@@ -222,7 +222,7 @@ def test_whatever_is_put_together(
             opened = to_grammar.schema_text(whole, "schema")
             tiny.compile(
                 to_grammar.GrammarSpec(
-                    to_grammar.Kind.JSON_SCHEMA, opened, "schema", symbols=10_000
+                    to_grammar.GrammarKind.JSON_SCHEMA, opened, "schema", symbols=10_000
                 )
             )
         return
