@@ -93,7 +93,8 @@ class Tokenizer:
             )
         return cls(
             source.backend_tokenizer,
-            eos_ids=_eos_ids(model_dir, source.eos_token_id),
+            eos_ids=_eos_ids(model_dir, source.eos_token_id)
+            | _channel_ends(source.backend_tokenizer),
             chat_templates=_templates(
                 _template_of(source, model_dir) if template is None else template
             ),
@@ -240,6 +241,15 @@ def _eos_ids(model_dir: Path, own: int | None) -> frozenset[int]:
         value = source.get("eos_token_id")
         ids.update(value if isinstance(value, list) else (value,))
     return frozenset(token_id for token_id in ids if isinstance(token_id, int))
+
+
+def _channel_ends(backend: Backend) -> frozenset[int]:
+    """The ids that end an answer in channels (gpt-oss). The files of some conversions name only one
+    of them, and then a model would go on after a call."""
+    ids = {text: backend.token_to_id(text) for text in ("<|channel|>", "<|call|>", "<|return|>")}
+    if None in ids.values():
+        return frozenset()
+    return frozenset((ids["<|call|>"], ids["<|return|>"]))
 
 
 def _json(path: Path, *, optional: bool = False) -> dict[str, Any]:

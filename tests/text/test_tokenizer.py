@@ -22,6 +22,7 @@ from omlx_server.text.tokenizer import Tokenizer
 from tests.architectures.configs import CONFIGS
 from tests.text import makers
 from tests.text.conftest import Folder, Load
+from tests.text.harmony import ENDS, with_channels
 
 bounded = settings(max_examples=100, deadline=None, derandomize=True)
 families = pytest.mark.parametrize("family", makers.GENERATIVE)
@@ -145,6 +146,13 @@ def test_every_file_may_name_an_end(tmp_path: Path) -> None:
     (tmp_path / "generation_config.json").write_text('{"eos_token_id": [9, 10]}')
     tokenizer = Tokenizer.load(tmp_path)
     assert tokenizer.eos_ids == {7, 8, 9, 10, tokenizer.token_id("<|im_end|>")}
+
+
+def test_an_answer_in_channels_ends_with_a_call_whatever_the_files_say(tmp_path: Path) -> None:
+    makers.save(tmp_path, "byte_level", eos_token_id=7)
+    backend = with_channels(makers.byte_level())
+    backend.save(str(tmp_path / "tokenizer.json"))
+    assert {backend.token_to_id(text) for text in ENDS} < Tokenizer.load(tmp_path).eos_ids
 
 
 def test_without_any_end(tmp_path: Path) -> None:
