@@ -1,1 +1,1 @@
-"""Our full-attention KV caches: alone and in batches, by reference to what is stored already."""
+"""Full-attention KV caches of single sequences and batches, which refer to stored tokens."""

@@ -1,11 +1,7 @@
-"""The cache of one full-attention layer, which stores keys and values by a scheme.
+"""The cache of one full-attention layer for one sequence; rows.py has the form for batches.
 
-    PackedKVCache  one sequence; has the interface of mlx-lm's KVCache
-    RowsKVCache    rows of several sequences (compute/kv/rows.py)
-
-Tokens are quantised as they are written, so a scheme of few bits never keeps any in full precision.
-The buffers `keys` and `values` have unused places behind the tokens; they are () before the first
-token.
+Tokens are quantised as they are written, never held in full precision. The buffers `keys` and
+`values` have unused places behind the tokens, and are () before the first token.
 """
 
 import copy
@@ -24,8 +20,10 @@ from omlx_server.compute.kv.spans import Buffers, Span, Spans, Strip, joined
 
 
 class PackedKVCache:
-    """One sequence of `offset` tokens: those of `spans`, which it only reads, then its own at
-    [..., :own_tokens, :] of the buffers."""
+    """A sequence of `offset` tokens: the read-only `spans`, then `own_tokens` in buffers.
+
+    It has the interface of mlx-lm's KVCache.
+    """
 
     batch_form: ClassVar[type[RowsKVCache]] = RowsKVCache
 
@@ -38,14 +36,14 @@ class PackedKVCache:
         self._dtype: mx.Dtype | None = None
 
     def put(self, keys: Arrays, values: Arrays, tokens: int, spans: Spans = ()) -> None:
-        """Give an empty cache buffers that hold so many tokens of its own, and spans before them.
-        Nobody else should hold the buffers, or they are copied when tokens are written."""
+        """Fill an empty cache with buffers of `tokens` tokens behind `spans`. Another holder of the
+        buffers would cause a copy at the next write."""
         self._buffers.keys, self._buffers.values = keys, values
         self.own_tokens, self.spans = tokens, spans
 
     def adopt(self, strip: Strip, tokens: int) -> None:
-        """Make the first tokens of an idle strip, which begins with token 0, those of this cache,
-        which is empty: it writes behind them."""
+        """Take over the first `tokens` tokens of an idle strip that begins with token 0, to write
+        behind them. The cache must be empty."""
         assert isinstance(strip.holder, Buffers) and strip.holder.is_idle and not strip.first
         self._buffers, self._strip, self.own_tokens = strip.holder, ref(strip), tokens
         self._buffers.owner = ref(self)
@@ -56,7 +54,7 @@ class PackedKVCache:
 
     @keys.setter
     def keys(self, keys: Sequence[mx.array]) -> None:
-        """Models that are split by layers make the keys depend on what they send on."""
+        """Pipelined models make the keys depend on what they send on."""
         self._buffers.keys = tuple(keys)
 
     @property
@@ -65,7 +63,7 @@ class PackedKVCache:
 
     @property
     def first(self) -> int:
-        """The position of the first token of its own."""
+        """The position of the first own token."""
         return self.spans[-1].stop if self.spans else 0
 
     @property
@@ -74,7 +72,7 @@ class PackedKVCache:
 
     @property
     def nbytes(self) -> int:
-        """The bytes of its own buffers."""
+        """The bytes of the own buffers."""
         return self._buffers.nbytes
 
     @property
@@ -91,8 +89,8 @@ class PackedKVCache:
         return True
 
     def trim(self, n: int) -> int:
-        """Forget the last n tokens, or all if there are fewer. Returns how many it forgot. Copies
-        nothing, unless a block refers to some of them."""
+        """Forget the last n tokens, or all if there are fewer, and return their number. Copies only
+        if a block refers to some of them."""
         n = min(self.offset, n)
         left = self.offset - n
         strip = self._living
@@ -110,7 +108,7 @@ class PackedKVCache:
         return mask
 
     def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[Any, Any]:
-        """Store keys and values [1, H, T, D] of new tokens. Returns `keys_and_values`."""
+        """Store keys and values [1, H, T, D] of new tokens. Return `keys_and_values`."""
         self._store(keys, values)
         return self.keys_and_values()
 
@@ -123,12 +121,12 @@ class PackedKVCache:
         self._dtype = keys.dtype
 
     def keys_and_values(self) -> tuple[Any, Any]:
-        """`stored`; other caches of ours give arrays. gemma3n's later layers attend to those of an
-        earlier one."""
+        """Return what the model gets; gemma3n's later layers read an earlier layer's. Subclasses
+        return arrays."""
         return self.stored()
 
     def stored(self) -> tuple[PackedKV, PackedKV]:
-        """Keys and values of all tokens so far."""
+        """Return stand-ins for keys and values of all tokens."""
         assert self._dtype is not None, "nothing was written"
         keys, values = self._views()
         return (
@@ -137,13 +135,13 @@ class PackedKVCache:
         )
 
     def row(self, index: int) -> Arrays:
-        """The stored arrays [1, H, offset, features]: keys, then values. Views, unless spans have
-        to be joined. `index` is 0."""
+        """Return the stored arrays [1, H, offset, F], keys, then values. Copies only to join spans.
+        `index` is 0."""
         keys, values = joined([*(span.arrays() for span in self.spans), self._views()])
         return *keys, *values
 
     def strip(self, index: int) -> Strip:
-        """The strip of its own tokens, by which blocks refer to them. `index` is 0."""
+        """Return the strip of the own tokens, for blocks to refer to. `index` is 0."""
         strip = self._living
         if strip is None:
             strip = Strip(self._buffers, first=self.first)
@@ -151,24 +149,24 @@ class PackedKVCache:
         return strip
 
     def rejoin(self) -> None:
-        """Have the blocks of this cache refer to it again, after it was merged in vain."""
+        """Make the strip refer to this cache again, after a merge that failed."""
         strip = self._strip() if self._strip is not None else None
         if strip is not None:
             strip.move(self._buffers)
 
     def lose(self) -> None:
-        """Note that blocks may not use what is here any more: a step has failed."""
+        """Mark the tokens as lost, after a failed step."""
         strip = self._strip() if self._strip is not None else None
         if strip is not None:
             strip.lose()
 
     def lost_rows(self) -> list[int]:
-        """[0] if what it refers to is lost."""
+        """Return [0] if a span of the cache is lost."""
         return [0] if any(span.segment.run.is_lost for span in self.spans) else []
 
     def behind(self, span: Span) -> "PackedKVCache":
-        """A cache of the same tokens that reads those of the span, which are its own here, and has
-        a copy of the others."""
+        """Return a cache of the same tokens that reads `span` in place of its own copy of them, and
+        copies the tokens behind it."""
         made = type(self)(self.scheme)
         keys, values = (
             tuple(array[..., span.stop - self.first :, :] for array in arrays)
@@ -191,8 +189,7 @@ class PackedKVCache:
         return keys, values
 
     def __deepcopy__(self, memo: dict[int, object]) -> "PackedKVCache":
-        """A cache with the same tokens, which can be written to without changing this one. (An
-        mx.Dtype can't be deep-copied, so copy.deepcopy needs this.)"""
+        """Return an independent cache of the same tokens. copy.deepcopy cannot copy an mx.Dtype."""
         made = type(self)(self.scheme)
         keys, values = copy.deepcopy((self.keys, self.values), memo)
         made.put(keys, values, self.own_tokens, self.spans)
@@ -201,9 +198,9 @@ class PackedKVCache:
 
     @classmethod
     def merge(cls, caches: "Sequence[PackedKVCache]") -> RowsKVCache:
-        """A batch with one row for each cache, to which the blocks of the caches refer from now on;
-        the caches stay usable. Rows of about one length are copied together; a row that is alone in
-        its length is copied only when it is written to."""
+        """Return a batch with a row for each cache; the caches stay usable. Blocks refer to the
+        batch from now on. Rows of about one length are copied together; other rows are copied at
+        their next write."""
         return cls.batch_form(caches[0].scheme, [cache._part() for cache in caches])
 
     def _part(self) -> GroupPart:
@@ -211,7 +208,6 @@ class PackedKVCache:
 
     @property
     def _living(self) -> Strip | None:
-        """The strip of its own tokens, if others refer to them here."""
         strip = self._strip() if self._strip is not None else None
         return strip if strip is not None and strip.holder is self._buffers else None
 

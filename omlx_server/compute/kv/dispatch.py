@@ -1,9 +1,8 @@
-"""The one place where we hook into MLX: the attention function that mlx-lm's models call.
+"""The only hook into MLX: the attention function that mlx-lm's models call.
 
-`mx.fast.scaled_dot_product_attention` is looked up at each call, by mlx-lm's own function for all
-models and by models that call it themselves. From `install` on that name is a `Dispatch`: keys and
-values of our caches go to their scheme, all others to MLX's function, or on the CPU backend to one
-that is faster there (compute/attention/by_powers.py).
+All models look up `mx.fast.scaled_dot_product_attention` at each call. `install` puts a `Dispatch`
+there: keys and values of our caches go to their scheme, all others to MLX's function, or on the CPU
+backend to a faster one (compute/attention/by_powers.py).
 """
 
 from collections.abc import Callable
@@ -23,8 +22,7 @@ from omlx_server.core.memory.shape import FEW_QUERIES
 
 
 def install() -> None:
-    """Put a `Dispatch` in the place of MLX's function, for all models. A second call changes
-    nothing."""
+    """Replace MLX's attention function by a `Dispatch`. Idempotent."""
     current = mx.fast.scaled_dot_product_attention
     if not isinstance(current, Dispatch):
         faster = by_powers.attention if device.is_cpu() else current
@@ -32,8 +30,8 @@ def install() -> None:
 
 
 class Dispatch:
-    """Attention with the signature of MLX's function, that also takes keys and values of ours;
-    `original` gets all others."""
+    """Attention with the signature of MLX's function that also accepts keys and values of our
+    caches; `original` gets all others."""
 
     def __init__(self, original: Callable[..., mx.array]) -> None:
         self.original = original
@@ -62,8 +60,8 @@ class Dispatch:
 def _attended(
     q: mx.array, k: PackedKV, v: PackedKV, scale: float, mask: Mask, sinks: mx.array | None
 ) -> mx.array:
-    """Attention of queries [1, Hq, L, D] to one sequence. A mask that the model made is over all of
-    its tokens, so spans are joined for it."""
+    """Attend queries [1, Hq, L, D] to one sequence. A mask made by the model is over all tokens, so
+    spans are joined for it."""
     if not k.spans:
         return k.scheme.attend(q, k.arrays, v.arrays, scale=scale, mask=mask, sinks=sinks)
     tails = Tails(k.arrays, v.arrays, (k.arrays[0].shape[2],), (k.spans,))
@@ -75,8 +73,7 @@ def _attended(
 def _by_groups(
     q: mx.array, k: RowsKV, v: RowsKV, scale: float, mask: Any, sinks: mx.array | None
 ) -> mx.array:
-    """Attention of queries [B, Hq, L, D]: those of each group of rows to the group's own keys, then
-    those of all rows with spans to their spans and own keys."""
+    """Attend queries [B, Hq, L, D]: group by group without spans, then all rows with spans."""
     count, scheme = q.shape[2], k.scheme
     masks = _row_masks(mask, count)
     answers, order, with_spans = list[mx.array](), list[int](), list[tuple[RowGroup, Tails]]()
@@ -106,14 +103,14 @@ def _by_groups(
 
 
 def _is_in_parts(queries: mx.array, scheme: Scheme) -> bool:
-    """Whether spans and tail are attended apart: where few queries ask, or no fused kernel of MLX
-    could read both together."""
+    """Return whether spans and tail are attended separately: for few queries, or without a fused
+    kernel."""
     return queries.shape[2] <= FEW_QUERIES or not scheme.is_fused
 
 
 def _row_masks(mask: Any, count: int) -> RowMasks:
-    """The masks of a forward of `count` tokens for rows of their own lengths. Raises ValueError for
-    other masks: an array that the model made, or None with several tokens."""
+    """Return the masks of a forward of `count` tokens. Raises ValueError for a mask of the model's
+    own."""
     if isinstance(mask, RowMasks):
         return mask
     if isinstance(mask, str) or (mask is None and count == 1):

@@ -1,16 +1,15 @@
-"""Our caches for latent attention (DeepSeek-AI, DeepSeek-V2, 2024), of which a cache has for each
-token a latent, from which keys and values of all heads are made, and one rotated key for all heads.
+"""Caches for latent attention (DeepSeek-AI, DeepSeek-V2, 2024).
 
-mlx-lm's models decode on the latents themselves: they are the keys of queries that were brought to
-their width, and the values as well. The products with the rotated keys are given to MLX's function
-as a mask that is added:
+A cache holds for each token a latent, from which keys and values of all heads are made, and one
+rotated key for all heads. mlx-lm's models decode on the latents: these are the keys of projected
+queries, and the values too. The products with the rotated keys are passed as an additive mask:
 
     added = (rotated queries * scale) @ rotated keys.swapaxes(-1, -2)
     scaled_dot_product_attention(queries, latents, latents, scale=scale, mask=added)
 
-So in a decode a model gets stand-ins where rows differ in length or refer to spans. `RotatedKeys`
-turns the product into `RotatedScores`, and when these come to our hook as a mask, it has all of
-latent attention before it. In other cases the model gets arrays (compute/kv/whole.py).
+In a decode whose rows differ in length or refer to spans, the model gets stand-ins. `RotatedKeys`
+turns the product into `RotatedScores`, which reaches our hook as the mask. Otherwise the model gets
+arrays (compute/kv/whole.py).
 """
 
 from dataclasses import dataclass
@@ -28,15 +27,15 @@ Stored = PackedKV | RowsKV
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RotatedScores:
-    """The products of rotated queries [B, Hq, 1, Dr], times the scale, and rotated keys."""
+    """The product of rotated queries [B, Hq, 1, Dr] * scale and rotated keys, not computed yet."""
 
     queries: mx.array
     keys: Stored
 
 
 class RotatedKeys(mx.array):
-    """The rotated keys of all tokens. It is an array, of nothing, because only so Python asks it
-    for its product before an array's own method refuses it."""
+    """The rotated keys of all tokens. An empty array, because Python asks only a subclass of
+    mx.array for its product before the other array's own method."""
 
     def __init__(self, keys: Stored) -> None:
         super().__init__(0)
@@ -53,7 +52,7 @@ class LatentRowsKVCache(WholeRowsKVCache):
     """The batch form of `LatentKVCache`."""
 
     def make_mask(self, N: int, return_array: bool = False, window_size: int | None = None) -> Mask:
-        """None in a decode, as stand-ins know what each row sees; else as of `WholeRowsKVCache`."""
+        """Return None in a decode, because stand-ins know what each row sees."""
         if N == 1 and window_size is None:
             return None
         return super().make_mask(N, return_array, window_size)
@@ -62,7 +61,7 @@ class LatentRowsKVCache(WholeRowsKVCache):
         self, keys: mx.array, values: mx.array
     ) -> tuple[mx.array | RowsKV, mx.array]:
         """Store latents [B, 1, T, Dc] and rotated keys [B, 1, T, Dr] of T new tokens of each row.
-        Returns those of all tokens so far, or stand-ins."""
+        Return all tokens as arrays or stand-ins."""
         self._store(keys, values)
         if keys.shape[2] > 1 or (self._is_one_array and len(set(self.lengths)) == 1):
             return self.keys_and_values()
@@ -71,14 +70,13 @@ class LatentRowsKVCache(WholeRowsKVCache):
 
 
 class LatentKVCache(WholeKVCache):
-    """One sequence, of a model with latent attention."""
+    """The cache of one sequence of a model with latent attention."""
 
     batch_form: ClassVar[type[RowsKVCache]] = LatentRowsKVCache
 
     def update_and_fetch(
         self, keys: mx.array, values: mx.array
     ) -> tuple[mx.array | PackedKV, mx.array]:
-        """As of `LatentRowsKVCache`, of one sequence."""
         self._store(keys, values)
         if keys.shape[2] > 1 or not self.spans:
             return self.keys_and_values()

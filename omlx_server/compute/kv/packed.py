@@ -1,4 +1,4 @@
-"""What our caches hand to a model in the place of arrays."""
+"""Stand-ins for arrays that our caches hand to a model."""
 
 from dataclasses import dataclass
 
@@ -10,10 +10,12 @@ from omlx_server.compute.kv.spans import Spans
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PackedKV:
-    """Keys or values as our cache hands them to a model: the stored `arrays` of the sequence's own
-    tokens, behind those of `spans`. The model passes them on to its attention, where our hook finds
-    them (compute/kv/dispatch.py); they are no array, so a model that computes with them fails at
-    once. `dtype` is that of the keys that the model gave to the cache."""
+    """Keys or values of one sequence: its own stored `arrays`, behind `spans`.
+
+    The model passes them on to its attention, where our hook reads them (compute/kv/dispatch.py). A
+    model that computes with them fails at once. `dtype` is the dtype of the keys before they were
+    stored.
+    """
 
     arrays: Arrays
     scheme: Scheme
@@ -21,6 +23,5 @@ class PackedKV:
     spans: Spans = ()
 
     def astype(self, dtype: mx.Dtype) -> "PackedKV":
-        """Returns itself, because attention computes in the dtype of its queries (stablelm converts
-        queries and keys to float32)."""
+        """Return self: attention computes in the dtype of its queries. stablelm calls this."""
         return self

@@ -1,8 +1,6 @@
-"""Groups of rows of about one length, which share buffers, so that one attention serves them all.
+"""Groups of rows of about one length, which share buffers so that one attention serves them all.
 
-The own tokens of each row begin at place 0 of its buffers, and it has places to grow into:
-
-    spans of row i | buffers [R, H, C, F]   row i   tokens 0 .. lengths[i] - 1 | unused
+spans of row i | buffers [R, H, C, F]   row i   tokens 0 .. lengths[i] - 1 | unused
 """
 
 from collections.abc import Callable, Sequence
@@ -21,9 +19,8 @@ from omlx_server.core.memory.kv import places, places_with_room, reach
 
 @dataclass(frozen=True, slots=True)
 class GroupPart:
-    """Rows that go into a group: buffers [R, H, C, F] of their own tokens, or () before the first,
-    and of each row: how many tokens it has there, the spans before these, and the strip by which
-    others refer to them, if there are any."""
+    """Rows that enter a group: buffers [R, H, C, F], () before the first token, and for each row
+    its own tokens, spans and strip."""
 
     keys: Arrays
     values: Arrays
@@ -33,9 +30,11 @@ class GroupPart:
 
 
 class RowGroup:
-    """Rows of a batch whose own tokens are in common buffers: lengths[i] tokens of row i, behind
-    its spans. `rows` has the number in the batch of each row of the buffers. Nobody else should
-    hold the buffers, or they are copied when tokens are written."""
+    """Rows of a batch with common buffers: lengths[i] own tokens of row i, behind its spans.
+
+    `rows` are the rows' numbers in the batch. Another holder of the buffers would cause a copy at
+    the next write.
+    """
 
     def __init__(self, rows: Sequence[int], parts: Sequence[GroupPart]) -> None:
         self.rows = tuple(rows)
@@ -59,12 +58,12 @@ class RowGroup:
         return any(self.spans)
 
     def first(self, place: int) -> int:
-        """The position of the first token that a row has in the buffers."""
+        """Return the position of a row's first own token."""
         spans = self.spans[place]
         return spans[-1].stop if spans else 0
 
     def strip(self, place: int) -> Strip:
-        """The strip of a row's own tokens, by which blocks refer to them."""
+        """Return the strip of a row's own tokens, for blocks to refer to."""
         strip = self._living(place)
         if strip is None:
             strip = Strip(self, place, self.first(place))
@@ -76,15 +75,15 @@ class RowGroup:
         return sum(array.nbytes for array in (*self.keys, *self.values))
 
     def write(self, keys: Arrays, values: Arrays) -> None:
-        """Put T new tokens [R, H, T, F] behind each row's own tokens."""
+        """Append T new tokens [R, H, T, F] to the rows."""
         count = keys[0].shape[2]
         self.keys = written(self.keys, keys, self.lengths)
         self.values = written(self.values, values, self.lengths)
         self.lengths = tuple([length + count for length in self.lengths])
 
     def cut_back(self, counts: Sequence[int]) -> None:
-        """Forget the last counts[i] tokens of row i, or all if it has fewer. Copies nothing, unless
-        a block refers to some of them."""
+        """Forget the last counts[i] tokens of row i, or all if it has fewer. Copies only if a block
+        refers to some of them."""
         lengths, spans = list[int](), list[Spans]()
         for place, count in enumerate(counts):
             left = max(0, self.first(place) + self.lengths[place] - count)
@@ -96,13 +95,13 @@ class RowGroup:
         self.lengths, self.spans = tuple(lengths), tuple(spans)
 
     def fits(self, length: int) -> bool:
-        """Whether a row of `length` tokens may be in this group."""
+        """Return whether a row of `length` tokens may be in this group."""
         shortest, longest = min(self.lengths), max(self.lengths)
         return max(length, longest) <= reach(min(length, shortest))
 
     def without(self, gone: Callable[[int], bool]) -> "RowGroup | None":
-        """The group without the rows of the batch that are `gone`: itself if it has none of them,
-        None if it has no other. Copies the rows that stay, with no more places than they need."""
+        """Return the group without the rows that are `gone`: itself if it has none of them, None if
+        no row stays. The rows that stay are copied, with few unused places."""
         kept = [place for place, row in enumerate(self.rows) if not gone(row)]
         if len(kept) == len(self.rows):
             return self
@@ -123,25 +122,25 @@ class RowGroup:
         return RowGroup(rows, [GroupPart(keys, values, lengths, spans, strips)])
 
     def leave(self) -> None:
-        """Leave to the blocks what they refer to: all rows end."""
+        """End all rows: blocks keep the tokens that they refer to."""
         self.without(lambda row: True)
 
     def lose(self) -> None:
-        """Note that blocks may not use what is here any more: a step has failed."""
+        """Mark the tokens as lost, after a failed step."""
         for strip in map(self._living, range(len(self.rows))):
             if strip is not None:
                 strip.lose()
 
     def _living(self, place: int) -> Strip | None:
-        """The strip of a row, if others refer to it, and it was not lost."""
+        """Return the strip of a row, if it is referred to and still here."""
         known = self._strips[place]
         strip = known() if known is not None else None
         here = strip is not None and strip.holder is self and strip.place == place
         return strip if here else None
 
     def _leave(self, place: int, strip: Strip) -> None:
-        """Give the tokens of a row that goes to what refers to them. Launches the copy of these;
-        the only row of its group leaves its buffers as they are."""
+        """Move the referred tokens of a leaving row to buffers of their own. Launches the copy; the
+        only row of a group takes the buffers as they are."""
         self._strips[place] = None
         start, stop = strip.extent
         if len(self.rows) == 1:
@@ -154,7 +153,7 @@ class RowGroup:
 
 
 def length_classes(lengths: Sequence[int]) -> list[list[int]]:
-    """Sorts rows with these lengths, in tokens, into lists of rows that can be in one group."""
+    """Return lists of the rows that can share a group, given their lengths."""
     classes: list[list[int]] = []
     for row in sorted(range(len(lengths)), key=lambda row: lengths[row]):
         if classes and lengths[row] <= reach(lengths[classes[-1][0]]):
@@ -165,7 +164,7 @@ def length_classes(lengths: Sequence[int]) -> list[list[int]]:
 
 
 def _grown(buffers: Arrays, new: Arrays, held: int) -> Arrays:
-    """Copies of the buffers with zeroed places for the tokens of `new` behind the first `held`."""
+    """Return copies of the buffers with zeroed places for `new` tokens behind the first `held`."""
     more = places(new[0].shape[2])
     spare = tuple(mx.zeros((*a.shape[:2], more, a.shape[3]), a.dtype) for a in new)
     if not buffers:
@@ -176,17 +175,17 @@ def _grown(buffers: Arrays, new: Arrays, held: int) -> Arrays:
 
 @lru_cache(maxsize=16)
 def _indices(lengths: tuple[int, ...], heads: int, count: int) -> tuple[mx.array, ...]:
-    """Where `count` new tokens of each row go in the buffers: rows [R, 1, 1], heads [1, H, 1] and
-    places [R, 1, count]. All layers ask for the same ones in a step. They are u32, which MLX
-    indexes by without a cast, and hold no lazy array, so any thread may use them."""
+    """Return where `count` new tokens of each row go: rows [R, 1, 1], heads [1, H, 1] and places
+    [R, 1, count]. Cached for all layers of a step, evaluated, and u32, by which MLX indexes without
+    a cast."""
     rows = np.arange(len(lengths), dtype=np.uint32)[:, None, None]
     at = np.array(lengths, dtype=np.uint32)[:, None, None] + np.arange(count, dtype=np.uint32)
     return mx.array(rows), mx.array(np.arange(heads, dtype=np.uint32)[:, None]), mx.array(at)
 
 
 def written(buffers: Arrays, new: Arrays, lengths: Sequence[int]) -> Arrays:
-    """The buffers with `new` tokens [R, H, T, F] behind those of each row. They are modified, or
-    replaced by larger ones where these do not fit."""
+    """Return the buffers with `new` tokens [R, H, T, F] appended to each row: modified in place, or
+    replaced by larger ones."""
     count, longest = new[0].shape[2], max(lengths)
     if not buffers or longest + count > buffers[0].shape[2]:
         buffers = _grown(buffers, new, longest)
@@ -199,8 +198,8 @@ def written(buffers: Arrays, new: Arrays, lengths: Sequence[int]) -> Arrays:
 
 
 def _together(members: Sequence[Arrays], parts: Sequence[GroupPart], longest: int) -> Arrays:
-    """The rows of all parts in one set of buffers, into which each row is copied once. The buffers
-    of a single part are not copied: their former holder should let go of them."""
+    """Copy the rows of all parts into one set of buffers. The buffers of a single part are not
+    copied."""
     if len(members) == 1:
         return tuple(mx.contiguous(array) for array in members[0])
     like = next((arrays for arrays in members if arrays), ())

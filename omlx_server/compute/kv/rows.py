@@ -1,7 +1,7 @@
-"""The batch form of our full-attention caches: a row for each sequence, each of its own length.
+"""The batch form of our full-attention caches: one row for each sequence, each of its own length.
 
-Rows of about one length are in one group (compute/kv/row_groups.py). So a row takes memory for its
-own tokens, not for those of the longest row, and a row that joins or leaves copies no other group.
+Rows of about one length share a group (compute/kv/row_groups.py). A row takes memory for its own
+tokens only, and a row that joins or leaves copies only its group.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,15 +19,14 @@ from omlx_server.compute.kv.spans import Strip, joined
 
 @dataclass(frozen=True, slots=True)
 class RowMasks:
-    """The masks of one forward, in which each new token sees its row's tokens up to itself.
-    `RowsKVCache.make_mask` gives them to a model, which passes them on to its attention. They are
-    the same in all layers, and made once."""
+    """The causal masks of one forward, made once for all layers. `make_mask` gives them to the
+    model, which passes them on to its attention."""
 
     made: dict[tuple[int, tuple[int, ...]], mx.array] = field(default_factory=dict)
 
     def of(self, count: int, lengths: tuple[int, ...]) -> mx.array | str | None:
-        """The mask of rows that have `lengths` tokens, the last `count` of which are new: None or
-        "causal" for rows of one length, else bool [R, 1, count, longest]."""
+        """Return the mask for rows of `lengths` tokens, the last `count` new: None or "causal" for
+        rows of one length, else bool [R, 1, count, longest]."""
         longest = max(lengths)
         if min(lengths) == longest:
             return "causal" if count > 1 else None
@@ -40,24 +39,24 @@ class RowMasks:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RowsKV:
-    """Keys or values of a batch as our cache hands them to a model: the stored arrays of each group
-    (views as long as its longest row), behind the spans of its rows."""
+    """Keys or values of a batch: the stored arrays of each group, as long as its longest row."""
 
     groups: Sequence[tuple[RowGroup, Arrays]]
     scheme: Scheme
     dtype: mx.Dtype
 
     def astype(self, dtype: mx.Dtype) -> "RowsKV":
-        """Returns itself, as `PackedKV.astype` does."""
         return self
 
 
 class RowsKVCache:
-    """The cache of one layer for a batch whose row i has lengths[i] tokens, those of its spans
-    included. It has the interface of mlx-lm's BatchKVCache."""
+    """The cache of one layer for a batch; row i has lengths[i] tokens, spans included.
+
+    It has the interface of mlx-lm's BatchKVCache.
+    """
 
     def __init__(self, scheme: Scheme, parts: Sequence[GroupPart]) -> None:
-        """Each of the `parts` must be one row. Rows of about one length are copied."""
+        """Each part is one row. Rows of about one length are copied together."""
         self.scheme = scheme
         self._groups = [RowGroup(rows, [parts[row] for row in rows]) for rows in _classes(parts)]
         self._padding: Sequence[int] = ()
@@ -74,8 +73,7 @@ class RowsKVCache:
 
     @property
     def offset(self) -> mx.array:
-        """i32 [B]: the position of each row's next token. One array for all layers of a step, not
-        to be modified."""
+        """i32 [B]: the position of each row's next token. Shared by all layers; not to be modified."""
         return shared_array(tuple(self.lengths))
 
     @property
@@ -85,12 +83,12 @@ class RowsKVCache:
 
     @property
     def keys(self) -> Arrays:
-        """The stored arrays of all groups, one after another."""
+        """The stored arrays of all groups in order."""
         return tuple(array for group in self._groups for array in group.keys)
 
     @keys.setter
     def keys(self, keys: Sequence[mx.array]) -> None:
-        """Models that are split by layers make the keys depend on what they send on."""
+        """Pipelined models make the keys depend on what they send on."""
         left = iter(keys)
         for group in self._groups:
             group.keys = tuple(islice(left, len(group.keys)))
@@ -109,7 +107,7 @@ class RowsKVCache:
         return True
 
     def trim(self, n: int) -> int:
-        """Forget the last n tokens of every row, or all of a row that has fewer. Returns n."""
+        """Forget the last n tokens of every row, or all of a shorter row. Return n."""
         for group in self._groups:
             group.cut_back([n] * len(group.rows))
         return n
@@ -117,15 +115,14 @@ class RowsKVCache:
     def make_mask(
         self, N: int, return_array: bool = False, window_size: int | None = None
     ) -> RowMasks | Mask:
-        """The masks of the next forward. Raises ValueError for a model that needs an array, because
-        no one array fits all groups."""
+        """Return the masks of the next forward. Raises ValueError for a model that needs an array,
+        because no single array fits all groups."""
         if return_array or window_size is not None:
             raise ValueError("its attention needs one mask for rows of all lengths")
         return RowMasks()
 
     def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[Any, Any]:
-        """Store keys and values [B, H, T, D] of T new tokens of each row. Returns
-        `keys_and_values`."""
+        """Store keys and values [B, H, T, D] of T new tokens of each row. Return `keys_and_values`."""
         self._store(keys, values)
         return self.keys_and_values()
 
@@ -136,11 +133,11 @@ class RowsKVCache:
         self._dtype = keys.dtype
 
     def keys_and_values(self) -> tuple[Any, Any]:
-        """`stored`; other caches of ours give arrays."""
+        """Return what the model gets. Subclasses return arrays."""
         return self.stored()
 
     def stored(self) -> tuple[RowsKV, RowsKV]:
-        """Keys and values of all tokens so far."""
+        """Return stand-ins for keys and values of all tokens."""
         assert self._dtype is not None, "nothing was written"
         views = [(g, _views(g.keys, g), _views(g.values, g)) for g in self._groups]
         return (
@@ -173,9 +170,8 @@ class RowsKVCache:
         self._renumber(now)
 
     def extend(self, other: "RowsKVCache") -> None:
-        """Append the rows of another batch of the same scheme. Where a group of `other` fits into
-        one here, both are copied into a new one; else it is taken over as it is, so that `other`
-        should not be used any more."""
+        """Append the rows of another batch of the same scheme, which must not be used afterwards.
+        Groups that fit together are copied into one."""
         count = sum(len(group.rows) for group in self._groups)
         for theirs in other._groups:
             rows = [row + count for row in theirs.rows]
@@ -192,8 +188,8 @@ class RowsKVCache:
                 self._groups[number] = RowGroup([*mine.rows, *rows], [mine.part, theirs.part])
 
     def row(self, index: int) -> Arrays:
-        """The stored arrays [1, H, tokens, features] of a row: keys, then values. Views, unless
-        spans have to be joined."""
+        """Return the stored arrays [1, H, tokens, F] of a row, keys, then values. Copies only to
+        join spans."""
         group, place = self._place(index)
         stop = group.lengths[place]
         own_keys, own_values = (
@@ -205,22 +201,22 @@ class RowsKVCache:
         return *keys, *values
 
     def strip(self, index: int) -> Strip:
-        """The strip of a row's own tokens, by which blocks refer to them."""
+        """Return the strip of a row's own tokens, for blocks to refer to."""
         group, place = self._place(index)
         return group.strip(place)
 
     def leave(self) -> None:
-        """Leave to the blocks what they refer to: all rows end."""
+        """End all rows: blocks keep the tokens that they refer to."""
         for group in self._groups:
             group.leave()
 
     def lose(self) -> None:
-        """Note that blocks may not use what is here any more: a step has failed."""
+        """Mark the tokens as lost, after a failed step."""
         for group in self._groups:
             group.lose()
 
     def lost_rows(self) -> list[int]:
-        """The rows that refer to what is lost."""
+        """Return the rows with a lost span."""
         return [
             row
             for group in self._groups
@@ -238,7 +234,7 @@ class RowsKVCache:
 
 
 def _classes(parts: Sequence[GroupPart]) -> list[list[int]]:
-    """Which of these rows are in a group: those of about one length, with spans or without."""
+    """Return the rows of each group: rows of about one length, with or without spans."""
     classes = []
     for with_spans in (False, True):
         rows = [row for row, part in enumerate(parts) if bool(part.spans[0]) is with_spans]
@@ -254,13 +250,12 @@ def _views(arrays: Arrays, group: RowGroup) -> Arrays:
 
 @lru_cache(maxsize=16)
 def shared_array(numbers: tuple[int, ...]) -> mx.array:
-    """The numbers as i32 [N]: one array for all layers that ask in a step, not to be modified. It
-    is not lazy, so any thread may use it."""
+    """Return the numbers as i32 [N], one evaluated array for all layers, not to be modified."""
     return mx.array(numbers, dtype=mx.int32)
 
 
 def picked(arrays: Arrays, rows: tuple[int, ...]) -> Arrays:
-    """Copies of these rows of arrays [B, ...]; the arrays themselves if that is all, in order."""
+    """Return copies of these rows of arrays [B, ...]; the arrays themselves for all rows in order."""
     if rows == tuple(range(len(arrays[0]))):
         return arrays
     places = shared_array(rows)

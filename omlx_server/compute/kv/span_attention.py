@@ -1,8 +1,8 @@
-"""Attention of rows that refer to spans before their own tokens.
+"""Attention of rows with spans before their own tokens.
 
 Rows on one span fold their queries into one product over it, which is merged with what each row
-sees in its own tokens. For many queries, as a prefill has them, plain keys and values of a row are
-brought together instead, one layer at a time, and read by MLX's fused kernel.
+sees in its tail. For many queries on plain keys and values, a row's pieces are joined instead, one
+layer at a time, and read by MLX's fused kernel.
 """
 
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ from omlx_server.compute.kv.spans import Spans, joined
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Tails:
-    """The rows' own tokens: buffers [R, H, C, F] of rows that have so many tokens, behind spans."""
+    """The tails of rows: buffers [R, H, C, F] with lengths[i] tokens of row i, behind spans[i]."""
 
     keys: Arrays
     values: Arrays
@@ -32,8 +32,8 @@ def in_parts(
     scale: float,
     sinks: mx.array | None,
 ) -> mx.array:
-    """Queries [R, Hq, L, D] of the rows of all tails, in their order: [R, Hq, L, Dv]. A mask is
-    that of the rows' own tokens: every query sees all of a span."""
+    """Attend spans and tails separately: queries [R, Hq, L, D] of the rows of all tails, in order,
+    to [R, Hq, L, Dv]. A mask is over the tail; every query sees all of a span."""
     first, own = 0, list[Partial]()
     for tail, mask in tails:
         stop, longest = first + len(tail.lengths), max(tail.lengths)
@@ -52,7 +52,7 @@ def in_parts(
 def _of_spans(
     queries: mx.array, tails: Sequence[tuple[Tails, Mask]], scheme: Scheme, scale: float
 ) -> list[tuple[list[int], Partial]]:
-    """What the rows that refer to a span see in it, of each span."""
+    """Return for each span the rows that refer to it and what they see in it."""
     by_key, rows_of = {}, dict[tuple[int, int, int], list[int]]()
     for row, spans in enumerate(spans for tail, _ in tails for spans in tail.spans):
         for span in spans:
@@ -68,7 +68,7 @@ def _of_spans(
 
 
 def _folded(queries: mx.array) -> mx.array:
-    """Queries [R, Hq, L, D] of all rows as those of one: [1, Hq, R L, D]."""
+    """Reshape queries [R, Hq, L, D] to [1, Hq, R L, D]."""
     rows, heads, length, dim = queries.shape
     return queries.swapaxes(0, 1).reshape(1, heads, rows * length, dim)
 
@@ -81,8 +81,8 @@ def together(
     mask: Mask,
     sinks: mx.array | None,
 ) -> mx.array:
-    """Queries [R, Hq, L, D] of the last L tokens of each row, row by row: [R, Hq, L, Dv]. The mask
-    is over all tokens of a row."""
+    """Join spans and tail of each row and attend: queries [R, Hq, L, D] of the last L tokens to [R,
+    Hq, L, Dv]. The mask is over all tokens of a row."""
     answers = []
     for row, (length, spans) in enumerate(zip(tails.lengths, tails.spans, strict=True)):
         own_keys, own_values = (

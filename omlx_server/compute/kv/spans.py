@@ -1,15 +1,22 @@
-"""Keys and values by reference: where the tokens of a sequence are, and what refers to them.
+"""Keys and values by reference: where a sequence's tokens are stored, and what refers to them.
 
-    Buffers  the arrays of one layer that one sequence has written, with unused places behind
-    Strip    the tokens of one layer of a sequence: a place in buffers, which changes when the
-             sequence joins or leaves a group of rows
-    Run      the strips of all layers of full attention: what one sequence has computed
-    Segment  tokens [start, stop) of a run, to which a block of the prefix cache or a row refers
-    Span     a segment in one layer
+    token      0                8                   20        32
+    layer 0    |  span          |  strip (a tail)   | unused  |    row of buffers
+    layer 1    |  span          |  strip (a tail)   | unused  |    row of buffers
+               '-- segment of --'------- run -------'
+                  another run
 
-Positions are those of tokens in their sequence. References go one way, from rows and blocks over
-segments and runs to the arrays; what is named weakly here only finds its way back. So a run is gone
-with the last segment of it, and with its own sequence. Owned by the mlx thread.
+    Buffers    arrays of one layer, with unused places behind the tokens
+    Strip      one layer's tokens of one sequence: a row of buffers, another one when the sequence
+               joins or leaves a group of rows
+    TokenRun   the strips of all full-attention layers: the tokens that one sequence computed
+    Segment    tokens [start, stop) of a run; a block of the prefix cache or a row holds it
+    Span       a segment in one layer; a row only reads it
+    Tail       a row's own tokens, behind its spans
+
+Positions count from the first token of the sequence. Strong references lead from rows and blocks
+over segments and runs to arrays; the references back are weak. A run is therefore freed with its
+last segment and its sequence. Mlx thread.
 """
 
 from collections.abc import Iterator, Sequence
@@ -25,11 +32,11 @@ from omlx_server.core.memory.kv import GROWTH
 
 
 class LostTokens(Exception):
-    """The tokens of a run are gone: a step that wrote to its buffers has failed."""
+    """The tokens of a run are lost: a step that wrote to its buffers failed."""
 
 
 class Holder(Protocol):
-    """Buffers of rows: arrays [R, H, C, F] of keys and of values, () while there is nothing."""
+    """Buffers of rows: keys and values [R, H, C, F], () before the first token."""
 
     keys: Arrays
     values: Arrays
@@ -49,14 +56,13 @@ class Buffers:
 
     @property
     def is_idle(self) -> bool:
-        """Whether no cache writes to them any more."""
+        """Return whether no cache writes to the buffers any more."""
         return self.owner is None or self.owner() is None
 
 
 @dataclass(slots=True, eq=False, repr=False, weakref_slot=True)
 class Strip:
-    """The tokens of one layer of a sequence, from token `first` on: row `place` of the buffers of
-    `holder`. `run` finds the run that has it."""
+    """The tokens of one layer of a sequence, from token `first` on: row `place` of `holder`."""
 
     holder: Holder
     place: int = 0
@@ -64,10 +70,10 @@ class Strip:
     run: "ReferenceType[TokenRun] | None" = None
 
     def arrays(self, start: int, stop: int) -> tuple[Arrays, Arrays]:
-        """Keys and values of tokens [start, stop): views [1, H, stop - start, F].
+        """Return views [1, H, stop - start, F] of keys and values of tokens [start, stop).
 
         Raises:
-            LostTokens: they are gone.
+            LostTokens: a step that wrote to the buffers failed.
         """
         at, tokens = slice(self.place, self.place + 1), slice(start - self.first, stop - self.first)
         if isinstance(self.holder, _Nowhere):
@@ -80,7 +86,6 @@ class Strip:
 
     @property
     def token_bytes(self) -> int:
-        """The bytes of a token in this layer."""
         held = (*self.holder.keys, *self.holder.values)
         return sum(array.nbytes // (array.shape[0] * array.shape[2]) for array in held)
 
@@ -96,16 +101,16 @@ class Strip:
         return run.extent if run is not None else (self.first, self.first)
 
     def move(self, holder: Holder, place: int = 0) -> None:
-        """Note that the tokens are in other buffers now."""
+        """Record the new buffers of the tokens."""
         self.holder, self.place = holder, place
 
     def lose(self) -> None:
-        """Note that what is in the buffers may not be used any more."""
+        """Forbid reading the tokens."""
         self.holder = _Nowhere()
 
 
 class _Nowhere:
-    """The holder of what is lost."""
+    """The holder of lost tokens."""
 
     keys: Arrays = ()
     values: Arrays = ()
@@ -113,9 +118,11 @@ class _Nowhere:
 
 @dataclass(slots=True, eq=False, repr=False, weakref_slot=True)
 class TokenRun:
-    """What one sequence has computed, from the first token of its strips on. `tidy_bytes` is what
-    its buffers take since it was tidied; None while it is in use, or if segments have come or gone
-    since. It `is_tight` when no place of them is unused."""
+    """The tokens that one sequence computed, in all full-attention layers.
+
+    `tidy_bytes` is the size of the buffers of a tidied run; None while the run is in use or after a
+    change of its segments. With `is_tight` the buffers have no unused places.
+    """
 
     runs: "Runs"
     strips: tuple[Strip, ...]
@@ -129,28 +136,26 @@ class TokenRun:
 
     @property
     def token_bytes(self) -> int:
-        """The bytes of a token in all layers."""
         return sum(strip.token_bytes for strip in self.strips)
 
     @property
     def is_idle(self) -> bool:
-        """Whether no sequence writes to it any more."""
+        """Return whether no sequence writes to the run any more."""
         holder = self.strips[0].holder
         return isinstance(holder, Buffers) and holder.is_idle
 
     @property
     def is_free(self) -> bool:
-        """Whether it is idle, and only blocks refer to it."""
+        """Return whether the run is idle and only blocks refer to it."""
         return self.is_idle and all(segment.holder is not None for segment in self.segments)
 
     @property
     def is_lost(self) -> bool:
-        """Whether what is in the buffers may not be used any more."""
         return any(isinstance(strip.holder, _Nowhere) for strip in self.strips)
 
     @property
     def nbytes(self) -> int:
-        """Of an idle run: the bytes of its buffers."""
+        """The bytes of the buffers of an idle run."""
         return self._held if self.tidy_bytes is None else self.tidy_bytes
 
     @property
@@ -158,13 +163,12 @@ class TokenRun:
         return sum(s.holder.nbytes for s in self.strips if isinstance(s.holder, Buffers))
 
     def lose(self) -> None:
-        """Note that what is in the buffers may not be used any more."""
         for strip in self.strips:
             strip.lose()
 
     def clear_behind(self, stop: int) -> None:
-        """Give blocks a copy of their tokens that go on behind token `stop`: a sequence is about to
-        write there, so that the run is in use again. It must be free."""
+        """Copy the tokens of blocks that go beyond `stop`, before a sequence writes there. The run
+        must be free."""
         self.tidy_bytes = None
         for segment in list(self.segments):
             block = segment.holder() if segment.holder is not None else None
@@ -173,20 +177,19 @@ class TokenRun:
 
     @property
     def extent(self) -> tuple[int, int]:
-        """The first token that a segment refers to, and the one after the last; (0, 0) when none
-        does."""
+        """The first token that a segment refers to, and the one after the last; (0, 0) without
+        segments."""
         segments = list(self.segments)
         start = min([segment.start for segment in segments], default=0)
         return start, max([segment.stop for segment in segments], default=0)
 
     @property
     def array_count(self) -> int:
-        """How many arrays it has."""
         return sum(len(strip.holder.keys) + len(strip.holder.values) for strip in self.strips)
 
     def detach(self) -> bool:
-        """Give each block a copy of its tokens, so that the run goes. False where a row needs
-        it."""
+        """Give each block a copy of its tokens, so that the run is freed. Return False if a row
+        needs it."""
         holders = [s.holder() if s.holder is not None else None for s in self.segments]
         blocks = [holder for holder in holders if holder is not None]
         if len(blocks) < len(holders):
@@ -196,9 +199,8 @@ class TokenRun:
         return True
 
     def shrink(self, *, wholly: bool = False) -> Iterator[Arrays]:
-        """Give back the places of an idle run that no segment refers to, if they are more than a
-        fifth of it or `wholly`. Yields the arrays of each layer as they are made, not computed
-        yet."""
+        """Drop the places that no segment refers to, if they are more than a fifth of an idle run
+        or `wholly`. Yields the new arrays of each layer, not computed yet."""
         start, stop = self.extent
         for strip in self.strips:
             assert isinstance(strip.holder, Buffers)
@@ -215,21 +217,20 @@ class TokenRun:
 
 
 class Detachable(Protocol):
-    """What has a segment and can do with a copy of its tokens instead: a payload."""
+    """A block's payload, which can replace its segment by a copy of the tokens."""
 
     def detach(self) -> None: ...
 
 
 class Runs:
-    """The runs of one model, as long as a segment refers to them.
+    """The runs of one model.
 
     Short idle runs are given up: each block gets a copy of its tokens, in one array for all layers.
-    The arrays of each layer of many short conversations would be more than Metal allows.
+    Many short conversations would otherwise hold more arrays than Metal allows.
     """
 
     def __init__(self, short: int = 0, least: int = GROWTH) -> None:
-        """Idle runs of fewer than `short` tokens are given up. Up to `least` tokens are copied
-        where they are all that could be referred to."""
+        """Idle runs below `short` tokens are given up. At most `least` tokens are always copied."""
         self.short = short
         self.least = least
         self.block_bytes = 0
@@ -237,7 +238,7 @@ class Runs:
         self._known = WeakSet[TokenRun]()
 
     def of(self, strips: tuple[Strip, ...]) -> TokenRun:
-        """The run of these strips: the one that they are in, or a new one."""
+        """Return the run of these strips, a new one if they have none."""
         known = strips[0].run
         run = known() if known is not None else None
         if run is None:
@@ -251,12 +252,11 @@ class Runs:
         return sum(run.nbytes for run in self._known if run.is_idle)
 
     def tidy(self, *, wholly: bool = False) -> None:
-        """Give back what idle runs hold and no segment refers to: if it is more than a fifth of a
-        run, or `wholly`; and give up short runs, and those with gaps."""
+        """Free what idle runs hold and no segment refers to, if that is more than a fifth of a run
+        or `wholly`. Give up short runs and runs with gaps."""
         compute_copies(self._tidied(wholly=wholly))
 
     def _tidied(self, *, wholly: bool) -> Iterator[mx.array]:
-        """The copies of what stays, not computed yet."""
         for run in list(self._known):
             is_tidy = run.tidy_bytes is not None and (run.is_tight or not wholly)
             if is_tidy or not run.is_idle:
@@ -269,7 +269,7 @@ class Runs:
                 yield from arrays
 
     def lose(self) -> None:
-        """Note that what sequences at work hold may not be used any more: a step has failed."""
+        """Mark the tokens of all running sequences as lost, after a failed step."""
         for run in list(self._known):
             if not run.is_idle:
                 run.lose()
@@ -277,8 +277,8 @@ class Runs:
 
 @dataclass(slots=True, eq=False, repr=False, weakref_slot=True)
 class Segment:
-    """Tokens [start, stop) of a run, which keeps them as long as the segment is there. `holder` is
-    the block's payload that has it, if it is one."""
+    """Tokens [start, stop) of a run, which live as long as the segment. `holder` is the payload of
+    the block that has the segment, if any."""
 
     run: TokenRun
     start: int
@@ -292,7 +292,7 @@ class Segment:
         self.run.tidy_bytes = None
 
     def hold(self, payload: "Detachable") -> None:
-        """Note that a block's payload has the segment from now on, and nothing else."""
+        """Make a block's payload the only holder of the segment."""
         self.holder = ref(payload)
         self.run.runs.block_bytes += self.nbytes
 
@@ -302,7 +302,7 @@ class Segment:
             self.run.runs.block_bytes -= self.nbytes
 
     def spans(self) -> list["Span"]:
-        """The segment in each layer of full attention, in their order."""
+        """Return the segment in each full-attention layer, in order."""
         return [Span(self, strip) for strip in self.run.strips]
 
 
@@ -323,15 +323,15 @@ class Span:
 
     @property
     def key(self) -> tuple[int, int, int]:
-        """Equal for spans of the same tokens: rows attend to these together."""
+        """A value that spans of the same tokens share, so that their rows attend to them together."""
         return id(self.strip), self.start, self.stop
 
     def arrays(self) -> tuple[Arrays, Arrays]:
-        """Keys and values: views [1, H, stop - start, F]."""
+        """Return views [1, H, stop - start, F] of keys and values."""
         return self.strip.arrays(self.start, self.stop)
 
     def before(self, stop: int) -> "Span | None":
-        """The part of it that is before token `stop`."""
+        """Return the part of the span before token `stop`, None if there is none."""
         if stop >= self.stop:
             return self
         if stop <= self.start:
@@ -343,7 +343,7 @@ Spans = tuple[Span, ...]
 
 
 def joined(pieces: Sequence[tuple[Arrays, Arrays]]) -> tuple[Arrays, Arrays]:
-    """Keys and values of pieces of a sequence, in order: one copy of all, or the only piece."""
+    """Join keys and values of pieces of a sequence along the tokens. A single piece is not copied."""
     if len(pieces) == 1:
         return pieces[0]
     keys, values = (
@@ -357,13 +357,15 @@ MOST_SPANS = 4
 
 
 def referred(lengths: Sequence[int], free: Sequence[bool], least: int) -> int:
-    """To how many segments of so many tokens, in order, a row refers. It copies what is behind
-    them: attention takes a launch for each, so a short one behind a long one is not worth it,
-    unless its run is not `free`, where a copy would be there beside it. Up to `least` tokens are
-    copied in any case.
+    """Return the number of leading segments, of `lengths` tokens, that a row refers to; it copies
+    the others.
 
-    With each turn of a conversation a segment comes. As what is copied is shorter than what is in
-    front of it, each token is copied a few times at most, and segments stay few."""
+    Attention takes one launch for each segment, so a segment less than half as long as the one
+    before it is copied, and so is everything behind `MOST_SPANS`. A segment whose run is not `free`
+    is always referred to, because its original stays in memory. At most `least` tokens are copied
+    in any case. Each token is copied only a few times, since what is copied is always shorter than
+    what precedes it.
+    """
     count = len(lengths)
     while count > 1 and free[count - 1]:
         is_short = 2 * sum(lengths[count - 1 :]) < lengths[count - 2]

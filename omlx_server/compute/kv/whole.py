@@ -1,8 +1,7 @@
-"""Our caches for models that compute with keys and values by themselves, past MLX's own function
-(plamo, gemma2): these get plain arrays of all tokens.
+"""Caches for models that compute attention themselves (plamo, gemma2) and need plain arrays.
 
-What is held is the same, by reference. Where rows have different lengths or refer to spans, a copy
-of all rows is made for one layer at a time, in which each row begins at place 0.
+The stored tokens are the same as in other caches. Where rows differ in length or refer to spans,
+one layer at a time is copied into one array, in which each row begins at place 0.
 """
 
 from collections.abc import Callable, Iterator
@@ -21,8 +20,8 @@ class WholeRowsKVCache(RowsKVCache):
     """The batch form of `WholeKVCache`."""
 
     def make_mask(self, N: int, return_array: bool = False, window_size: int | None = None) -> Mask:
-        """The mask of N new tokens of each row: None or "causal" where that says it all, else bool
-        [B, 1, N, longest]. A query sees the last `window_size` tokens, itself included."""
+        """Return the mask of N new tokens of each row: None, "causal" or bool [B, 1, N, longest]. A
+        query sees the last `window_size` tokens, itself included."""
         lengths = self.lengths
         longest = max(lengths)
         if min(lengths) == longest and window_size is None and not (return_array and N > 1):
@@ -33,14 +32,13 @@ class WholeRowsKVCache(RowsKVCache):
         return seen & (keys > queries - window_size) if window_size is not None else seen
 
     def keys_and_values(self) -> tuple[mx.array, mx.array]:
-        """Keys and values [B, H, longest, D] of all tokens so far."""
+        """Return keys and values [B, H, longest, D] of all tokens."""
         return (
             self._rows(lambda group: group.keys, lambda span: span.arrays()[0]),
             self._rows(lambda group: group.values, lambda span: span.arrays()[1]),
         )
 
     def _rows(self, own: Callable[[RowGroup], Arrays], of: Callable[[Span], Arrays]) -> mx.array:
-        """All rows in one array: that of the only group, or a copy."""
         lengths = self.lengths
         count, longest = len(lengths), max(lengths)
         [array] = own(self._groups[0])
@@ -53,14 +51,13 @@ class WholeRowsKVCache(RowsKVCache):
 
     @property
     def _is_one_array(self) -> bool:
-        """Whether all rows are in one array, in order and whole."""
         [group, *others] = self._groups
         return not (others or group.has_spans) and group.rows == tuple(range(len(group.rows)))
 
     def _pieces(
         self, own: Callable[[RowGroup], Arrays], of: Callable[[Span], Arrays]
     ) -> Iterator[tuple[int, int, mx.array]]:
-        """A row, a position, and an array [1, H, T, D] of its tokens from there on."""
+        """Yield a row, a position, and an array [1, H, T, D] of its tokens from there on."""
         for group in self._groups:
             [array] = own(group)
             for place, row in enumerate(group.rows):
@@ -71,11 +68,11 @@ class WholeRowsKVCache(RowsKVCache):
 
 
 class WholeKVCache(PackedKVCache):
-    """One sequence, whose model gets arrays [1, H, T, D] of all tokens so far."""
+    """The cache of one sequence whose model gets arrays [1, H, T, D] of all tokens."""
 
     batch_form: ClassVar[type[RowsKVCache]] = WholeRowsKVCache
 
     def keys_and_values(self) -> tuple[mx.array, mx.array]:
-        """Views, unless spans have to be joined."""
+        """Return views, or copies where the cache has spans."""
         keys, values = self.row(0)
         return keys, values
