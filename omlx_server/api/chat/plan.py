@@ -1,5 +1,5 @@
-"""What the tokens of a chat's answer must obey (tools, schemas, thinking budget), and how the
-answer's text is read. Values that are made once for a request."""
+"""What the answer to a chat must obey (length, tools, schemas, thinking budget), and how it is
+read."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from omlx_server.api.chat.request import ChatRequest
 from omlx_server.api.chat.tools import Toolbox, toolbox_of
 from omlx_server.api.models.served_model import ServedModel
-from omlx_server.core.request import Constraint
+from omlx_server.core.request import Constraint, SamplingParams
 from omlx_server.text.answers.bad_words import BadWords, spellings
 from omlx_server.text.answers.form import AnswerForm
 from omlx_server.text.dialect import shown_ids
@@ -21,9 +21,9 @@ from omlx_server.text.tool_calls.formats import JSON_TOOLS, CallFormat, json_syn
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ChatPlan:
-    """What a chat asks of its answer. `grammar`: what the text after any thought must obey; with
-    `free`, only the calls must obey it. `family`: the markup in which the answer writes its calls;
-    None where it can't call, and where it does so in a channel of its own (gpt-oss)."""
+    """Constraints of an answer. `grammar` holds for the text after any thought, with `free` for
+    calls only. `family` is the markup of calls; None without calls or with a channel for them
+    (gpt-oss)."""
 
     toolbox: Toolbox
     grammar: GrammarSpec | None
@@ -32,8 +32,8 @@ class ChatPlan:
 
 
 def plan_of(chat: ChatRequest, model: ServedModel) -> ChatPlan:
-    """The plan for a chat. Raises BadRequest where fields contradict each other or a schema can't
-    be enforced."""
+    """Return the plan for a chat. Raises BadRequest where fields contradict each other or a schema
+    can't be enforced."""
     toolbox, wanted = toolbox_of(chat), chat.format
     if not toolbox.callable or model.dialect.in_channels:
         return ChatPlan(toolbox, wanted, None)
@@ -53,8 +53,24 @@ def plan_of(chat: ChatRequest, model: ServedModel) -> ChatPlan:
     return ChatPlan(toolbox, None, model.dialect.family)
 
 
+def wanted_tokens(chat: ChatRequest, model: ServedModel) -> int:
+    """Return the most tokens of the answer, 0 for no limit."""
+    return max(0, chat.max_completion_tokens or chat.max_tokens or model.defaults.max_tokens)
+
+
+def sampling_of(chat: ChatRequest, model: ServedModel, prompt_tokens: int) -> SamplingParams:
+    """Return the sampling parameters; `max_tokens` is cut to what the prompt leaves of the context.
+    Raises BadRequest for bad token ids."""
+    room = model.context_length - prompt_tokens
+    return chat.params(
+        model,
+        max_tokens=min(wanted_tokens(chat, model) or room, room),
+        top_logprobs=(chat.top_logprobs or 0) if chat.logprobs else None,
+    )
+
+
 def form_of(chat: ChatRequest, plan: ChatPlan, model: ServedModel, opening: Opening) -> AnswerForm:
-    """How the text of the answer is read: its stop strings, the markup of thoughts and calls."""
+    """Return how the answer's text is read."""
     dialect, family = model.dialect, plan.family
     markers = (
         *(dialect.style.markers if dialect.style else ()),
@@ -77,9 +93,8 @@ def form_of(chat: ChatRequest, plan: ChatPlan, model: ServedModel, opening: Open
 async def constraint_of(
     chat: ChatRequest, plan: ChatPlan, model: ServedModel, opening: Opening
 ) -> Constraint | None:
-    """The constraint on the tokens of the answer: grammar, thinking budget and bad words; None
-    where there is none of them. Waits until a grammar is compiled. Raises BadRequest for a grammar
-    that can't be used, and what else its compilation raises (Unavailable)."""
+    """Return the constraint on the answer's tokens, None without one. Waits for its compilation.
+    Raises BadRequest for a bad grammar, Unavailable where it can't be compiled now."""
     inner: Constraint | None = None
     if plan.grammar is not None:
         inner = await model.grammars.constraint(plan.grammar)
@@ -100,7 +115,6 @@ async def _in_channels(
     model: ServedModel,
     opening: Opening,
 ) -> Constraint | None:
-    """The constraint on an answer in channels, whose final text must obey `answer`."""
     enforced = toolbox.required or toolbox.strict or answer is not None
     if not enforced and budget is None:
         return None
@@ -113,13 +127,13 @@ async def _in_channels(
         required=toolbox.required,
         enforced=enforced,
         budget=budget,
+        has_format=answer is not None,
     )
     framed = await model.grammars.constraint(spec)
     return framed if answer is None else Framed(framed, answer, model.tokenizer.token_bytes)
 
 
 def _thinking_budget(chat: ChatRequest, model: ServedModel) -> int | None:
-    """The most tokens that a thought may have; None for no limit."""
     if chat.thinking_budget is not None:
         return chat.thinking_budget
     kwargs = {**model.template_kwargs, **(chat.chat_template_kwargs or {})}
@@ -130,7 +144,7 @@ def _thinking_budget(chat: ChatRequest, model: ServedModel) -> int | None:
 def with_bad_words(
     constraint: Constraint | None, words: Sequence[str], model: ServedModel
 ) -> Constraint | None:
-    """A constraint that forbids each of `words` and keeps to `constraint`, if there is one."""
+    """Return a constraint that forbids `words` and keeps to `constraint`."""
     if not words:
         return constraint
     return BadWords(spellings(model.tokenizer, words), model.vocab, constraint)

@@ -38,14 +38,17 @@ def frame(
     required: bool,
     enforced: bool,
     budget: int | None,
+    has_format: bool = False,
 ) -> GrammarSpec:
     """The grammar of an answer that may call `functions`, or must where a call is `required`. The
     arguments of a call obey its schema if `enforced`; the final text is free. `budget`: the most
-    tokens of the only thought; None for any number of thoughts of any length. Raises BadRequest
-    for a schema that can't be enforced."""
+    tokens of the only thought; None for any number of thoughts of any length. With `has_format` no
+    text stands before the final one. Raises BadRequest for a schema that can't be enforced."""
     marks = {name: marker(f"<|{name}|>", special_id) for name in _MARKERS}
     limit = f"[max_tokens={budget}]" if budget else ""
-    text = _RULES.format(answer=_answer(functions, opening, required, budget), limit=limit, **marks)
+    last = _last(functions, budget, required=required, has_format=has_format)
+    answer = _answer(functions, opening, required, budget, last)
+    text = _RULES.format(answer=answer, limit=limit, **marks)
     for i, function in enumerate(functions):
         to = f"to=functions.{function.name}"
         headers = (
@@ -66,22 +69,26 @@ _MARKERS = ("channel", "message", "constrain", "end", "start")
 
 
 def _answer(
-    functions: Sequence[Function], opening: Opening, required: bool, budget: int | None
+    functions: Sequence[Function], opening: Opening, required: bool, budget: int | None, last: str
 ) -> str:
-    """The right side of the rule of an answer that goes on from `opening`."""
-    last = " | ".join([*(["call"] if functions else []), *([] if required else ["final"])])
+    """Return the right side of the rule of an answer that goes on from `opening`."""
     if opening is Opening.PAST:
         return "TEXT next call" if required else "TEXT (next call)?" if functions else "TEXT"
-    says = bool(functions) and not required
-    if budget is None:
-        later = "(thought | said)*" if says else "thought*"
-    else:
-        later = "said?" if says else ""
     if opening is Opening.WITHIN:
         first = "next" if budget == 0 else "thinking next"
     else:
         first = "thought?" if budget else ""
-    return f"{first} {later} ({last})"
+    return f"{first} {'thought*' if budget is None else ''} ({last})"
+
+
+def _last(
+    functions: Sequence[Function], budget: int | None, *, required: bool, has_format: bool
+) -> str:
+    """Return what may follow the first thoughts, behind texts for the user where they may stand."""
+    if required or not functions:
+        return "call" if required else "final"
+    said = "said (thought | said)*" if budget is None else "said"
+    return f"({said})? call | final" if has_format else f"({said})? (call | final)"
 
 
 class Framed(Around):

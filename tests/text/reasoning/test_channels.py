@@ -133,6 +133,7 @@ def made(
     enforced: bool = True,
     budget: int | None = None,
     functions: tuple[Function, ...] = FUNCTIONS,
+    has_format: bool = False,
 ) -> Constraint:
     spec = frame(
         functions,
@@ -140,6 +141,7 @@ def made(
         opening,
         required=required,
         enforced=enforced,
+        has_format=has_format,
         budget=budget,
     )
     return grammars.compile(spec)
@@ -183,6 +185,17 @@ def test_free_to_call(
     grammars: Grammars, tokenizer: Tokenizer, before: str, last: str, fit: bool
 ) -> None:
     assert fits(made(grammars), tokenizer, before + last) is fit
+
+
+@pytest.mark.parametrize(
+    ("text", "fit"),
+    [(FINAL, True), (PREAMBLE + CALL, True), (PREAMBLE + FINAL, False), (THOUGHT + FINAL, True)],
+)
+def test_nothing_is_said_before_a_final_text_with_a_format(
+    grammars: Grammars, tokenizer: Tokenizer, text: str, fit: bool
+) -> None:
+    """A client would read both as one text, which is then no JSON."""
+    assert fits(made(grammars, has_format=True), tokenizer, text) is fit
 
 
 def test_a_call_that_must_come(grammars: Grammars, tokenizer: Tokenizer) -> None:
