@@ -1,5 +1,4 @@
-"""The job that loads an adapter of a model, and makes room for it among those that are loaded. Runs
-on the mlx thread."""
+"""Jobs that load and unload a model's adapters. They run on the mlx thread."""
 
 from omlx_server.core.adapters import Adapter
 from omlx_server.core.memory.room import Boundless, Room, within
@@ -10,13 +9,12 @@ from omlx_server.errors import AdapterUnusable
 
 
 def load_adapter(instance: ModelInstance, adapter: Adapter) -> Work[bool]:
-    """A job that loads an adapter, unless it is there. No other such job of the model is to run
-    meanwhile. False if there is no place for it now: all adapters that may be loaded are in use, or
-    requests that were accepted would not fit beside it.
+    """Load an adapter, unless it is loaded. Return False if there is no place now. No two such jobs
+    of a model may run at once.
 
     Raises:
         AdapterUnusable: its files can't be read, don't fit the model, or are too large.
-        NoMemory: there is too little memory for it, as `within`.
+        NoMemory: as `within`.
     """
     loaded, model = instance.adapters, instance.runner.loaded.target
     if instance.followers is not None:
@@ -35,8 +33,8 @@ def load_adapter(instance: ModelInstance, adapter: Adapter) -> Work[bool]:
 
 
 def let_idle_go(instance: ModelInstance) -> Work[bool]:
-    """A job that lets all adapters go that nothing uses. Returns whether there were any. Raises
-    NoMemory as `within`."""
+    """Unload all adapters that nothing uses. Return whether there were any. Raises NoMemory as
+    `within`."""
     loaded, some = instance.adapters, False
     while (idle := loaded.first_to_go()) is not None:
         yield from _without(instance, idle)
@@ -49,8 +47,7 @@ def _room(instance: ModelInstance) -> Room:
 
 
 def _leaves_room(instance: ModelInstance, adapter: Adapter) -> bool:
-    """Whether the requests of all models that were accepted fit beside an adapter, one at a
-    time."""
+    """Return whether the accepted requests of all models, one at a time, fit beside an adapter."""
     if instance.watch is None:
         return True
     loaded, account = instance.adapters, instance.watch.share.account
@@ -69,7 +66,7 @@ def _without(instance: ModelInstance, adapter: Adapter) -> Work[None]:
 
 
 def _letting_go(instance: ModelInstance, adapter: Adapter) -> Work[None]:
-    """Lets an adapter go, unless a request has come for it while there was no room to begin."""
+    """Unload an adapter, unless a request has come for it meanwhile."""
     loaded = instance.adapters
     if loaded.is_idle(adapter):
         yield from loaded.weights.unloading(adapter)

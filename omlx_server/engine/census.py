@@ -1,7 +1,7 @@
-"""The counters of all models, of unloaded ones too, so that totals never go down.
+"""Counters of all models, unloaded ones too, so that totals never go down.
 
-The mlx thread notes which models come and leave. Any thread may read: it finds a model that is just
-leaving exactly once.
+The mlx thread notes which models come and leave. Any thread may read: it counts a model that is
+just leaving exactly once.
 """
 
 from collections.abc import Collection, Mapping
@@ -17,13 +17,13 @@ class CountedModel(Protocol):
     status: Status
 
     def tally(self) -> Counted:
-        """Its counters up to now, where those in `status` may be a turn behind. mlx thread only."""
+        """Return its counters up to now; those in `status` may be a turn old. mlx thread."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class _Books:
-    """The counters of models that have left, by name, and the models that are here, by number."""
+    """Counters of models that have left, by name, and loaded models, by number."""
 
     left: Mapping[str, Counted] = field(default_factory=dict)
     here: Mapping[ModelId, tuple[str, CountedModel]] = field(default_factory=dict)
@@ -37,12 +37,12 @@ class Census:
 
     @property
     def left(self) -> Collection[Counted]:
-        """The counters of models that have left, one for each name."""
+        """Counters of models that have left, one for each name."""
         return self._books.left.values()
 
     @property
     def counted(self) -> dict[str, Counted]:
-        """The counters of all models that were ever loaded, by name."""
+        """Counters of all models that were ever loaded, by name."""
         books = self._books
         found = dict(books.left)
         for name, member in books.here.values():
@@ -50,12 +50,11 @@ class Census:
         return found
 
     def comes(self, id: ModelId, name: str, member: CountedModel) -> None:
-        """Note that a model was loaded."""
         books = self._books
         self._books = replace(books, here={**books.here, id: (name, member)})
 
     def leaves(self, id: ModelId) -> None:
-        """Note that a model was unloaded; its counters stay. An unknown number is ignored."""
+        """Note that a model was unloaded and keep its counters. An unknown number is ignored."""
         books = self._books
         if id not in books.here:
             return

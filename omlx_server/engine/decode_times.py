@@ -1,4 +1,4 @@
-"""How long the decodes of one model take, and what their drafts were worth."""
+"""Times of one model's decodes, for its draft controller."""
 
 import time
 
@@ -8,8 +8,8 @@ from omlx_server.core.step import StepResult
 
 
 class DecodeTimes:
-    """Tells `speculation`, if there is one, of each decode. `plain` is how many seconds the newest
-    decode without drafts took."""
+    """Measures decodes and tells `speculation`. `plain` is the seconds of the newest decode without
+    drafts."""
 
     def __init__(self, speculation: DraftController | None) -> None:
         self._speculation = speculation
@@ -17,8 +17,8 @@ class DecodeTimes:
         self.plain = 0.0
 
     def note(self, launched: Launched, result: StepResult) -> None:
-        """Note that the tokens of a step were read just now. A decode behind chunks has no time of
-        its own, because nobody knows when it began."""
+        """Note that the tokens of a step were read just now. A decode behind chunks has no time:
+        its begin is unknown."""
         if not result.rows:
             return
         begun, self._read_at = max(launched.begun, self._read_at), time.perf_counter()
@@ -40,7 +40,6 @@ class DecodeTimes:
         result: StepResult,
         seconds: float | None,
     ) -> None:
-        """Note a decode of so many seconds with drafts, those of the drafter included."""
         rows, drafted, drafting = len(result.rows), launched.drafted, 0.0
         if drafted is not None and seconds is not None:
             speculation.drafted(rows, drafted.forwards, drafted.seconds)

@@ -1,9 +1,9 @@
-"""Whose turn the device is, where several models, or a model and jobs, have work. mlx thread.
+"""The order in which models and jobs use the device. Lives on the mlx thread.
 
-Each client has an equal part of the device, divided among what it uses: models, and all jobs
-together. A model has the parts of its clients, and who got least of what it has is next. A model
-with a prompt that would else miss the time that was told goes before those without one, for
-`URGENT_PART` of the time. That time is not charged: its streams would stall afterwards.
+Each client has an equal part of the device, divided among the models it uses and all jobs together.
+A model has the sum of its clients' parts; the user that got least of its part is next. A model with
+an urgent prompt goes first for `URGENT_PART` of the time; that time is not charged, or its streams
+would stall afterwards.
 """
 
 import math
@@ -21,7 +21,7 @@ _LEAST_SECONDS = 0.001
 
 
 class DeviceTurns:
-    """Turns of several users of the device, which have numbers."""
+    """Turns of several users of the device, by number."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -30,13 +30,13 @@ class DeviceTurns:
         self._urgency = TimeShare(URGENT_PART)
         self._urgent: dict[int, float] = {}
         self.parts: dict[int, float] = {}
-        """Of all users, when they were last put into order."""
+        """Part of each user, when they were last ordered."""
 
     def in_order(
         self, clients: Mapping[int, Set[bytes]], urgent_from: Mapping[int, float] | None = None
     ) -> list[int]:
-        """The users that have clients, in the order of their turns. `urgent_from`: the times from
-        which they have something urgent."""
+        """Return the users that have clients, in the order of their turns. `urgent_from`: times
+        from which they have urgent work."""
         clients = {user: those for user, those in clients.items() if those}
         self.parts = parts_of(clients)
         self._ended = {user: end for user, end in self._ended.items() if user in clients}
@@ -48,7 +48,7 @@ class DeviceTurns:
 
     @contextmanager
     def turn(self, user: int) -> Iterator[float]:
-        """While it lasts, a user has the device. Gives the seconds since its turn before, if it has
+        """Give a user the device for the block. Yields the seconds since its turn before, if it has
         had work since."""
         begun = self._clock()
         yield begun - self._ended.get(user, begun)
@@ -62,12 +62,12 @@ class DeviceTurns:
 
 
 def part_of(user: int, client: bytes, clients: Mapping[int, Set[bytes]]) -> float:
-    """The part of the device that a user will have with one more client."""
+    """Return the part of the device that a user will have with one more client."""
     return parts_of({**clients, user: clients[user] | {client}})[user]
 
 
 def parts_of(clients: Mapping[int, Set[bytes]]) -> dict[int, float]:
-    """Each user's part of the device, from the clients of each one."""
+    """Return each user's part of the device, from the clients of each."""
     uses = Counter(chain.from_iterable(clients.values()))
     return {
         user: sum(1 / uses[client] for client in those) / max(1, len(uses))

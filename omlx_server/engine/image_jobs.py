@@ -1,5 +1,4 @@
-"""Images that models are about to see: which of them the tower has to compute, the jobs that do it,
-and memory for images while they are prepared. Runs on the mlx thread."""
+"""Jobs that compute images for models with vision. They run on the mlx thread."""
 
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -20,9 +19,8 @@ _PATIENCE_SECONDS = 20.0
 def images_to_compute(
     instance: ModelInstance, tokens: tuple[int, ...], salt: bytes, images: Sequence[ImageSpan]
 ) -> tuple[ImageSpan, ...]:
-    """The `images` of a prompt whose features have to be computed for it: they are not
-    kept, and the prefix cache has not all of their tokens. Each digest once. Raises BadRequest if
-    the model has no vision."""
+    """Return the images of a prompt, each digest once, whose features are neither kept nor covered
+    by the prefix cache. Raises BadRequest if the model has no vision."""
     vision = _vision_of(instance)
     cached = instance.cache.probe(tokens, salt).cached if instance.cache.layout.keeps else 0
     missing = dict[bytes, ImageSpan]()
@@ -33,9 +31,9 @@ def images_to_compute(
 
 
 def compute_image(instance: ModelInstance, image: ImageSpan, pixels: Floats) -> Work[None]:
-    """A job that computes the features of an image and keeps them, once memory is set aside for
-    that. Where another job is computing them, it waits for that one. Raises BadRequest if the model
-    has no vision, ValueError if the pixels are not those of the image, and NoMemory as `within`."""
+    """Compute and keep the features of an image, once memory is set aside, unless another job does.
+    Raises BadRequest if the model has no vision, ValueError for pixels of another image, NoMemory
+    as `within`."""
     vision = _vision_of(instance)
     while vision.is_computing(image.digest):
         yield
@@ -49,8 +47,7 @@ def compute_image(instance: ModelInstance, image: ImageSpan, pixels: Floats) -> 
 
 
 class Aside:
-    """Bytes that are set aside for work on other threads, from the end of `claiming` until
-    `release`. Both run on the mlx thread; after `release` nothing is set aside any more."""
+    """Bytes set aside for work on other threads, from the end of `claiming` until `release`."""
 
     def __init__(self, nbytes: int) -> None:
         self._nbytes = nbytes
@@ -58,7 +55,7 @@ class Aside:
         self._claims = ExitStack()
 
     def claiming(self, instance: ModelInstance) -> Work[None]:
-        """A job that ends when the bytes are set aside. Raises NoMemory if they never can be."""
+        """Wait until the bytes are set aside. Raises NoMemory if they never can be."""
         room = _room_of(instance)
         room.check(self._nbytes)
         claim = yield from room.claim([self._nbytes])

@@ -1,7 +1,5 @@
-"""Jobs: work on the mlx thread that is no sequence, such as embeddings or scores of a prompt. It is
-done in slices between steps, so that streams go on beside it. The client that is furthest behind is
-next; its jobs take turns.
-"""
+"""Jobs that run on the mlx thread in slices between steps, such as embeddings. The client that is
+furthest behind is next; its jobs take turns."""
 
 import time
 from collections import defaultdict, deque
@@ -14,7 +12,7 @@ from omlx_server.core.work import Work
 
 
 class Jobs:
-    """The jobs that are not done yet. Owned by the mlx thread."""
+    """Unfinished jobs. Owned by the mlx thread."""
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
         self._clock = clock
@@ -29,12 +27,12 @@ class Jobs:
         return set(self._jobs)
 
     def add(self, work: Work[object], answer: Future[object], client: bytes = b"") -> None:
-        """Add a job of `client`, whose result the future `answer` gets. An exception ends this job
-        only, and is raised there. Cancelling the future ends the job at its next turn."""
+        """Add a job of `client`; `answer` gets its result or exception. Cancelling the future ends
+        the job at its next turn."""
         self._jobs[client].append((work, answer))
 
     def turn(self) -> bool:
-        """Do a slice of the next job, if there is one. True if it has ended."""
+        """Run a slice of the next job, if any. Return whether it has ended."""
         if not self._jobs:
             return False
         self._times.settle({(client,) for client in self._jobs})
@@ -53,14 +51,13 @@ class Jobs:
         return True
 
     def end(self, error: Exception) -> None:
-        """End all jobs that are left: their futures raise `error`."""
+        """End all jobs; their futures raise `error`."""
         while self._jobs:
             work, answer = self._take(next(iter(self._jobs)))
             work.close()
             settle(answer, Crash(error))
 
     def _take(self, client: bytes) -> tuple[Work[object], Future[object]]:
-        """Take out the job of a client that has waited longest."""
         taken = self._jobs[client].popleft()
         if not self._jobs[client]:
             del self._jobs[client]
@@ -68,8 +65,7 @@ class Jobs:
 
 
 def settle(answer: Future[object], outcome: object) -> None:
-    """Give an outcome to a future, unless it was cancelled: the exception of a Crash, else the
-    result."""
+    """Set a future to the exception of a Crash, else to the result, unless it was cancelled."""
     if not answer.set_running_or_notify_cancel():
         return
     if isinstance(outcome, Crash):

@@ -1,4 +1,4 @@
-"""What crosses between the asyncio thread and the mlx thread: small immutable values."""
+"""Immutable messages between the asyncio thread and the mlx thread."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -25,7 +25,7 @@ from omlx_server.core.speculation.counts import DraftCounts
 from omlx_server.core.work import Work
 
 ModelId = int
-"""The number of a loaded model. It is never used again, not even for the same model."""
+"""Number of a loaded model; never reused, not even when the same model is loaded again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class Submit:
 
 @dataclass(frozen=True, slots=True)
 class Cancel:
-    """Stop computing a request, or with `index` one of its choices. No event follows."""
+    """Stop a request, or with `index` one of its choices. No event follows."""
 
     model: ModelId
     request_id: RequestId
@@ -45,20 +45,20 @@ class Cancel:
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """End the thread after the step under way. Unfinished requests get an error. What is in memory
-    is written to the cold tier for at most `drain_seconds`."""
+    """End the thread after the current step; unfinished requests get an error. The cold tier is
+    written for at most `drain_seconds`."""
 
     drain_seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Wake:
-    """Wake the thread, because the cold tier has read or answered something."""
+    """Wake the thread: the cold tier has a result for it."""
 
 
 @dataclass(frozen=True, slots=True)
 class EngineCall:
-    """Run something small on the mlx thread, between two steps; the future gets its result."""
+    """Run a short function on the mlx thread between two steps."""
 
     act: Callable[[], object]
     answer: Future[object]
@@ -66,7 +66,7 @@ class EngineCall:
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Begin a job of `client`; the future gets its result. `make` runs on the mlx thread."""
+    """Begin a job of `client`. `make` runs on the mlx thread."""
 
     model: ModelId
     make: Callable[[Any], Work[object]]
@@ -80,14 +80,14 @@ class Removable(Protocol):
     @property
     def weight_bytes(self) -> int: ...
     def leave(self) -> None:
-        """Let go of everything that the model holds, its share of the account too."""
+        """Release everything that the model holds, including its share of the account."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class LoadModel:
-    """Load a model, in slices of `work`. The future ends when the model can be used. Its counters
-    are kept under `name`."""
+    """Load a model in slices of `work`; its counters are kept under `name`. The future ends when
+    the model is ready."""
 
     model: ModelId
     work: Work[Removable]
@@ -97,8 +97,7 @@ class LoadModel:
 
 @dataclass(frozen=True, slots=True)
 class UnloadModel:
-    """Unload a model and give its memory back. Its blocks are written to the cold tier before, for
-    at most `seconds`."""
+    """Unload a model, after writing its blocks to the cold tier for at most `seconds`."""
 
     model: ModelId
     seconds: float
@@ -110,8 +109,7 @@ Inbound = Submit | Cancel | EngineCall | Start | LoadModel | UnloadModel | Stop 
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
-    """The request is in the queue. Its first token comes in at most `longest_wait` seconds, by
-    the work before it and its share of the time; 0 where that is not known."""
+    """The request is queued; its first token comes within `longest_wait` seconds (0: unknown)."""
 
     request_id: RequestId
     longest_wait: float = 0.0
@@ -119,7 +117,7 @@ class Accepted:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """A model has crashed three times within a minute: it computes nothing any more."""
+    """A model has crashed three times within a minute and computes nothing any more."""
 
     model: ModelId
     problem: str
@@ -131,8 +129,8 @@ Outbound = Accepted | Rejected | Admitted | Restored | TokenEvent | Failed
 def ended(
     request: Request, why: str, reason: FinishReason = FinishReason.ERROR
 ) -> list[TokenEvent]:
-    """The events that end each choice of a request that was not queued. `why`: the error, if it is
-    one."""
+    """Return events that end each choice of a request that was not queued; `why` is the error, if
+    any."""
     return [TokenEvent(request.id, index, finish=reason, error=why) for index in range(request.n)]
 
 
@@ -145,23 +143,20 @@ class EngineState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ImageCounts:
-    """How many images a vision tower has computed, and how many seconds that took the mlx
-    thread."""
+    """The number of images that a vision tower has computed, and the seconds of the mlx thread for
+    them."""
 
     computed: int = 0
     seconds: float = 0.0
 
     def after(self, earlier: "ImageCounts") -> "ImageCounts":
-        """These counters with `earlier` ones added."""
         return ImageCounts(self.computed + earlier.computed, self.seconds + earlier.seconds)
 
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """One model's counters since the server's start, however often it was loaded. The sizes in
-    `cache` are those of now; `reliefs` says how often each relief of memory was needed, `stalls`
-    how often requests waited while nothing was under way, `drafts` what was drafted, `images` what
-    was seen."""
+    """One model's counters since the server started, over all its loads. Sizes in `cache` are
+    current."""
 
     cache: CacheReport = field(default_factory=CacheReport)
     reliefs: Counter[Relief] = field(default_factory=Counter)
@@ -170,7 +165,7 @@ class Counted:
     images: ImageCounts = field(default_factory=ImageCounts)
 
     def after(self, earlier: "Counted") -> "Counted":
-        """These counters with `earlier` ones added."""
+        """Return the sum of these counters and `earlier` ones."""
         return Counted(
             self.cache.after(earlier.cache),
             self.reliefs + earlier.reliefs,
@@ -182,10 +177,9 @@ class Counted:
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """A snapshot of a model that any thread may read. `beat` is the time.monotonic() of its last
-    turn; `live` is the bytes that its requests need. `oldest`: as `Scheduler.oldest`. `chunks`: the
-    sizes in which it prefills prompts, once they are known. `adapters` are the names of those in
-    memory."""
+    """A snapshot of a model for any thread. `beat` is the time.monotonic() of its last turn, `live`
+    the bytes that its requests need, `oldest` as in `Scheduler.oldest`, `adapters` the names of
+    those loaded."""
 
     state: EngineState
     load: Load
@@ -199,7 +193,7 @@ class Status:
 
 
 class OpenRequest:
-    """A request whose end has not been sent, and its open choices."""
+    """A request with choices that have not ended."""
 
     def __init__(self, request: Request, choices: set[int]) -> None:
         self.request = request

@@ -1,7 +1,6 @@
-"""One model at work: its scheduler, its runner, its prefix cache and the tiers that it fills.
+"""One loaded model: its scheduler, runner, prefix cache and tiers. Lives on the mlx thread.
 
-Lives on the mlx thread. This is where decisions (core), arrays (compute) and storage (store) meet:
-the tiers (engine/tiers.py) keep what the runner has cut, under ids that the cache gives.
+Decisions (core), arrays (compute) and storage (store) meet here.
 """
 
 import logging
@@ -43,11 +42,9 @@ _log = logging.getLogger(__name__)
 
 
 class ModelInstance:
-    """One loaded model that generates. `make_cache` makes an empty prefix cache, again whenever the
-    instance starts over. Blocks that are evicted from memory go to the `cold` tier, if there is
-    one; with `write_through` all blocks go there as soon as they are made. `watch` watches the
-    memory; None where that is not watched. Without `speculation` nothing is drafted. `names` are
-    those of the model."""
+    """A loaded model that generates. `make_cache` makes an empty prefix cache at each start.
+    Evicted blocks go to the `cold` tier, if any; with `write_through` all blocks do. Without
+    `watch` the memory is not watched, without `speculation` nothing is drafted."""
 
     def __init__(
         self,
@@ -80,8 +77,8 @@ class ModelInstance:
             watch.share.holder = self
 
     def start_over(self) -> None:
-        """Begin with an empty prefix cache and a new scheduler, and forget all requests and all
-        that was computed and kept in memory."""
+        """Forget all requests and everything computed; begin with an empty cache and a new
+        scheduler."""
         self.restored = list[Restored]()
         self._uncounted = 0  # bytes that were cut by steps which are not read yet
         # Of each step whose chunks may not be done: what these have cut.
@@ -99,7 +96,6 @@ class ModelInstance:
 
     @property
     def chunks(self) -> ChunkSizes:
-        """The chunk sizes in which prompts are prefilled."""
         return self._limits.chunks
 
     @property
@@ -109,52 +105,51 @@ class ModelInstance:
 
     @property
     def waits_for_memory(self) -> bool:
-        """Whether a request was not let in, when last looked, because memory is short."""
+        """Whether a queued request was not admitted because memory is short."""
         queued = bool(self.scheduler.queues.waiting)
         return queued and self.watch is not None and self.watch.guard.pauses
 
     @property
     def reserved(self) -> int:
-        """The bytes that the caches of all sequences at work will take when these are finished."""
+        """Bytes that the caches of all running sequences will take when they finish."""
         return self.watch.guard.reserved if self.watch is not None else 0
 
     @property
     def step(self) -> int:
-        """The bytes that the step under way was planned to take for itself."""
+        """Bytes that the current step was planned to take for itself."""
         return self.watch.guard.ledger.step if self.watch is not None else 0
 
     def update_ledger(self) -> None:
-        """Note what memory is held now, for a request that is about to be queued."""
+        """Note the memory in use, for a request that is about to be queued."""
         if self.watch is not None:
             self.watch.update_ledger(self.account(), self.features.nbytes)
 
     def fits_without_others(self, request: Request) -> bool:
-        """Whether a request could be served if no other model were loaded."""
+        """Return whether a request could be served if no other model were loaded."""
         weights = self.watch.share.weights if self.watch is not None else 0
         return self.scheduler.admission.fits_without_others(request, weights)
 
     def change(self, limits: SchedulerLimits, *, write_through: bool) -> None:
-        """Use other `limits` and `write_through` from now on. Sequences keep their rows and places
-        in the queue."""
+        """Use new `limits` and `write_through`; sequences keep rows and places in the queue."""
         self._limits = self._possible(limits)
         self.tiers.write_through = write_through
         self.scheduler.change(self._limits)
 
     def is_steady(self) -> bool:
-        """Whether the next step needs no `relieve` before it."""
+        """Return whether the next step needs no `relieve` before it."""
         return self.watch is None or self.scheduler.is_steady()
 
     def relieve(self, now: float) -> list[TokenEvent]:
-        """Before a step is planned: note what memory is held, and make room where it is too little.
-        Returns the events of sequences that end for it."""
+        """Note the memory in use before a step is planned, and free some where it is short. Return
+        the events of sequences that end for it."""
         if self.watch is None:
             return []
         self.watch.begin(self.account(), self.features.nbytes)
         return self.scheduler.relieve(now)
 
     def account(self) -> Ledger:
-        """What this model holds now, in bytes, its weights aside. While nothing is at work, what
-        runs hold beyond their blocks is there for these."""
+        """Return the bytes that this model holds, without its weights. While it is idle, the part
+        of runs beyond their blocks counts as blocks."""
         index = self.cache.index
         beyond = max(0, self.runner.live_bytes - self.runner.runs.block_bytes)
         rows, gaps = (0, beyond) if self.runner.idle else (beyond, 0)
@@ -166,8 +161,8 @@ class ModelInstance:
         )
 
     def starved(self) -> list[TokenEvent]:
-        """Go on after a step for which there was no memory: the newest request ends, all others go
-        back to the queue, and half of the hot tier is evicted. Returns the events."""
+        """Recover from a step without memory: the newest request ends, the others go back to the
+        queue, half of the hot tier is evicted. Return the events."""
         self._lose()
         events = self.scheduler.fail_newest()
         self.features.forget()
@@ -177,21 +172,20 @@ class ModelInstance:
         return events
 
     def drafts_failed(self) -> None:
-        """Go on after a step that verified drafts has failed: as `restart`, without drafts for a
-        while."""
+        """Recover from a failed step with drafts: `restart`, and draft nothing for a while."""
         if self.speculation is not None:
             self.speculation.failed()
         self.restart()
 
     def restart(self) -> list[Sequence]:
-        """Go on after the device has lost what was computed: all sequences go back to the queue.
-        Returns those that were live."""
+        """Send all sequences back to the queue after computed data was lost. Return those that were
+        running."""
         self._lose()
         return self.scheduler.queues.restart()
 
     def _lose(self) -> None:
-        """Forget what a step that failed has computed, and the blocks that refer to it: before
-        anything is evicted, which might send them to the cold tier."""
+        """Drop what a failed step has computed and the blocks that refer to it, before an eviction
+        could send these to the cold tier."""
         self._uncounted = 0
         failed = frozenset(id for ids in (self._tails, *self._computing) for id in ids)
         self._tails = []
@@ -201,23 +195,21 @@ class ModelInstance:
         self.drop_evicted()
 
     def give_up(self) -> None:
-        """Free the caches and the reserved memory of a model that computes nothing any more: other
-        models may need them."""
+        """Free the caches and reserved memory of a model that has failed for good."""
         if self.watch is not None:
             self.watch.guard.reserve(Caches())
         self.features.forget()
         self.runner.reset()
 
     def begin_again(self) -> set[SequenceId]:
-        """As `start_over`, but all sequences go to the queue of the new scheduler, output kept.
-        Returns their ids."""
+        """Start over with the same sequences, output kept. Return their ids."""
         groups = self.scheduler.queues.groups()
         self.start_over()
         self.scheduler.queues.take_in(groups)
         return {sequence.id for group in groups for sequence in group}
 
     def launch(self, step: Step) -> Launched:
-        """Start a step on the device, without waiting for its tokens."""
+        """Start a step on the device without waiting for its tokens."""
         made_room = self.watch is not None and self.watch.guard.made_room
         self.drop_evicted(wholly=made_room)
         if made_room:
@@ -237,8 +229,8 @@ class ModelInstance:
         return launched
 
     def finish_launch(self, launched: Launched) -> None:
-        """When the tokens of the step before are taken: sample where that had to wait for them, and
-        keep what was cut of rows that left, before the next turn of their conversations comes."""
+        """Sample what had to wait for the tokens of the step before, and keep what was cut of rows
+        that left."""
         before = _nbytes(launched.payloads)
         launched.finish_launch()
         launched.behind_chunks = bool(self._computing)
@@ -247,8 +239,7 @@ class ModelInstance:
         self._tails += self._keep(tails, computed=False)
 
     def take_tokens(self, launched: Launched) -> list[TokenEvent]:
-        """Wait for a step's tokens, keep what its rows have cut or can now be cut of them, and
-        return the events."""
+        """Wait for a step's tokens, keep what its rows have cut, and return the events."""
         result = launched.tokens()
         self.decode_times.note(launched, result)
         tails, self._tails = self._tails, []
@@ -261,7 +252,7 @@ class ModelInstance:
         return events
 
     def launch_chunks(self, launched: Launched) -> tuple[ChunksLaunched, list[TokenEvent]]:
-        """Launch a step's chunks, and keep what they cut. Returns them, and the events of prompts
+        """Launch a step's chunks and keep what they cut. Return them, and the events of prompts
         that failed."""
         if self.watch is not None and not self._computing:
             self.watch.begin_step()
@@ -281,8 +272,7 @@ class ModelInstance:
         return chunks, events
 
     def chunks_done(self, chunks: ChunksLaunched, seconds: float) -> None:
-        """Note that the device is done with a step's chunks, which took it so long. To be called in
-        the order of their launches."""
+        """Note that a step's chunks are done after `seconds`. Call in the order of launches."""
         self.tiers.computed(self._computing.popleft())
         self._trim_features()
         if self.watch is not None:
@@ -298,15 +288,13 @@ class ModelInstance:
             self.features.trim(self.watch.guard.limit)
 
     def recall(self) -> None:
-        """Ask the cold tier for what prompts want, and take in what has come: other blocks may have
-        to make room for it."""
+        """Ask the cold tier for the blocks that prompts want, and take in those that have come."""
         self.tiers.recall()
         self.drop_evicted()
 
     def drop_evicted(self, *, wholly: bool = False) -> None:
-        """Drop the payloads of what the cache has evicted; the cold tier gets what it may want.
-        Gives back what only they needed of the runs that they referred to: when it is much of a
-        run, or `wholly`, or at rest."""
+        """Drop evicted payloads; the cold tier gets those it may want. Runs are tidied when much of
+        one is unused, when idle, or `wholly`."""
         self.tiers.drop_evicted()
         if self.tiers.has_dropped:
             self.tiers.has_dropped = False
@@ -315,7 +303,7 @@ class ModelInstance:
             self.runner.runs.tidy(wholly=wholly or self.runner.idle)
 
     def leave(self) -> None:
-        """Let go of all that the model holds, so that its memory can go back to the machine."""
+        """Release all memory that the model holds."""
         self.cache.reset()
         self.drop_evicted()
         self._forget_blocks()
@@ -325,9 +313,8 @@ class ModelInstance:
             self.watch.share.leave()
 
     def pin(self, tokens: tuple[int, ...], salt: bytes, model: str) -> Pin | None:
-        """Pin a prefix in both tiers; `model` is the name that the request used. None when it has
-        no full block, or this model keeps no blocks. The caller tells `PinBoard.made` of the
-        pin."""
+        """Pin a prefix in both tiers; `model` is the name that the request used. Return None when
+        it has no full block or the model keeps no blocks."""
         pin = self.cache.pin(tokens, salt, time.time(), model) if self.cache.layout.keeps else None
         if pin is not None and self.tiers.cold is not None:
             for held in self.cache.pinned.of(pin):
@@ -335,13 +322,13 @@ class ModelInstance:
         return pin
 
     def unpinned(self, pin: Pin) -> None:
-        """Let go of what a removed `pin` held, unless another pin holds it."""
+        """Release what a removed `pin` held, unless another pin holds it."""
         self.cache.unpinned(pin)
         self.drop_evicted()
 
     def reset_cache(self, salt: bytes | None = None) -> Dropped:
-        """Drop every block that is not in use now, or those of one `salt`, from both tiers, and
-        free their memory; the system gets it at the next rest. Returns what was in memory."""
+        """Drop every unused block, or those of one `salt`, from both tiers. Return what was in
+        memory."""
         keys = [] if salt is None else self.cache.chain_keys(salt)
         dropped = self.cache.reset(salt)
         self.features.forget()
@@ -357,7 +344,7 @@ class ModelInstance:
         return dropped
 
     def check_invariants(self) -> None:
-        """Raise AssertionError when the books contradict themselves or what is there."""
+        """Raise AssertionError when the accounts contradict each other."""
         self.scheduler.check_invariants()
         self.tiers.check_invariants()
 
@@ -367,15 +354,15 @@ class ModelInstance:
             self.followers.tell(Reset(blocks=True))
 
     def _possible(self, limits: SchedulerLimits) -> SchedulerLimits:
-        """These limits, as far as the model allows them."""
+        """Return these limits as far as the model supports them."""
         runner = self.runner
         limits = limits if runner.batchable else replace(limits, max_batch_size=1)
         verify = limits.verify & runner.loaded.verifies
         return replace(limits, verify=verify, grouping=runner.grouping)
 
     def _keep(self, payloads: Items[CutPayload], *, computed: bool = True) -> list[PayloadId]:
-        """Keep in memory what was cut, as far as the cache wants it. Returns its ids. What is not
-        `computed` is written to the cold tier later, if it is to be."""
+        """Keep cut payloads that the cache wants, and return their ids. Those not yet `computed`
+        are written to the cold tier later."""
         kept = list[PayloadId]()
         if not payloads:
             return kept

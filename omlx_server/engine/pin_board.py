@@ -1,4 +1,4 @@
-"""The pins of all models, loaded or not. Lives on the mlx thread."""
+"""Pins of all models, loaded or not. Lives on the mlx thread."""
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
@@ -12,7 +12,7 @@ from omlx_server.store.cold import ColdTier
 @dataclass(slots=True, eq=False)
 class PinBoard:
     """Lists, saves and ends the pins of all tenants. `instances` gives the loaded models; a pin of
-    a model that is not loaded holds what the `cold` tier has, if there is one."""
+    any other model holds what the `cold` tier has."""
 
     pins: Pins
     instances: Callable[[], Iterable[ModelInstance]]
@@ -20,13 +20,11 @@ class PinBoard:
     _left_behind: frozenset[str] = field(default=frozenset(), init=False)
 
     def of(self, salt: bytes) -> list[PinReport]:
-        """Reports on the pins of the tenant with this `salt`, the oldest first."""
+        """Return reports on the pins of the tenant with this `salt`, the oldest first."""
         return [self._report(pin) for pin in self.pins.all() if pin.is_of(salt)]
 
     def made(self, pin: Pin, salt: bytes) -> PinReport:
-        """Save a pin that an instance has made, as one of the tenant with this `salt`, and report
-        on it. That instance may have no cold tier, because another one with the same weights writes
-        for both."""
+        """Save a pin that an instance has made for the tenant with this `salt`; report on it."""
         if not pin.is_of(salt):  # its blocks are those of an adapter
             pin = replace(pin, tenant=root_key(pin.namespace, salt))
             self.pins.add(pin)
@@ -36,13 +34,13 @@ class PinBoard:
         return self._report(pin)
 
     def leave_cold(self) -> None:
-        """Note that the cold tier is not used any more. Its file of pins stays as it is, since
-        another server may write it by now."""
+        """Note that the cold tier is not used any more. Its file of pins stays: another server may
+        own it now."""
         self._left_behind = frozenset(pin.id for pin in self.pins.all())
 
     def end(self, id: str, salt: bytes) -> Unpinned:
-        """End a pin of the tenant with this `salt`. Unpinned.STORED where the file of a cold tier
-        that is not used any more still has it: a server that uses its directory keeps the pin."""
+        """End a pin of the tenant with this `salt`. Unpinned.STORED: the file of a cold tier that
+        is no longer used still has it."""
         pin = self.pins.get(id)
         if pin is None or not pin.is_of(salt):
             return Unpinned.UNKNOWN

@@ -1,23 +1,20 @@
-"""The steps of one model that are on the device, in the order in which its kind of device is fast
+"""Steps of one model on the device, in the order that suits the kind of device
 (compute/hardware/device_policy.py). Lives on the mlx thread.
 
-A device that runs beside the host is never left without work, and the host waits once in a step:
+A device that runs beside the host always has work, and the host waits once in a step:
 
     host    plan N   decode N   take tokens N-1   masks N   chunks N   take tokens N
     device  chunks N-1 ........ decode N ............................  chunks N ....
 
-The forward of decode N runs while the tokens of N-1 are taken and masks are made of them. Without
-chunks and drafts in a step, its own tokens are taken in the next turn; with drafts they are taken
-before chunks are launched. When tokens have come, the chunks that were launched before their decode
-are done.
+A step without chunks and drafts has its own tokens taken in the next turn; one with drafts before
+its chunks are launched. When tokens have come, the chunks launched before their decode are done.
 
-Where a launch takes as long as the work (the CPU backend), or while several models are at work, a
-step with chunks is done with when its turn ends:
+Where a launch takes as long as the work (the CPU backend), or several models are at work, a step
+with chunks ends in its turn:
 
     host    plan N   decode N   take tokens N-1   take tokens N   chunks N, and wait for them
 
-There tokens are taken in their own turn, too, when they are the first of an answer or follow
-constraints.
+There, tokens that are the first of an answer or follow constraints are taken in their own turn too.
 """
 
 import time
@@ -31,8 +28,7 @@ from omlx_server.engine.model_instance import ModelInstance
 
 
 class Pipeline:
-    """The steps of `instance` under way. `send` gets the events of each, with the times of restores
-    in `instance.restored`."""
+    """Runs the steps of `instance`; `send` gets the events of each."""
 
     def __init__(
         self, instance: ModelInstance, send: Callable[[Sequence[TokenEvent]], None]
@@ -42,7 +38,7 @@ class Pipeline:
         self.clear()
 
     def clear(self) -> None:
-        """Forget all steps: they have failed."""
+        """Forget all steps after a failure."""
         self._ahead: Launched | None = None  # its tokens are not taken
         self._chunks: ChunksLaunched | None = None  # they may not be done
         self._since = 0.0  # time.perf_counter() from which on the device is busy for them
@@ -53,13 +49,12 @@ class Pipeline:
 
     @property
     def is_ahead(self) -> bool:
-        """Whether a step is under way whose tokens are not taken."""
+        """Whether the tokens of a step are not taken yet."""
         return self._ahead is not None
 
     def run(self, step: Step | None, *, alone: bool, jobs: bool = False) -> None:
-        """Launch a step, and take the tokens of the one before. Without a step all that is under
-        way is finished. `alone`: no other model is at work; `jobs`: the thread has other work,
-        which is not to be mixed up with chunks."""
+        """Launch a step and take the tokens of the one before; with None finish all steps. `alone`:
+        no other model works; `jobs`: the thread has other work."""
         launched = self._instance.launch(step) if step is not None else None
         self.take_ahead()
         if launched is None:
@@ -74,7 +69,7 @@ class Pipeline:
             self._ahead = launched
 
     def take_ahead(self) -> None:
-        """Take the tokens that are under way, if any are."""
+        """Take the tokens that are ready or under way, if any."""
         ahead, self._ahead = self._ahead, None
         if ahead is not None:
             self._take(ahead)
@@ -116,8 +111,8 @@ class Pipeline:
             self._chunks_done()
 
     def _chunks_done(self, decoding: float = 0.0) -> None:
-        """Note that the chunks under way are done, and that the device was `decoding` for so many
-        seconds since."""
+        """Note that the chunks are done; the device spent `decoding` seconds of that time on a
+        decode."""
         assert self._chunks is not None
         chunks, self._chunks = self._chunks, None
         seconds = time.perf_counter() - self._since - decoding

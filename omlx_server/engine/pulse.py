@@ -1,8 +1,8 @@
-"""Whether the mlx thread is at work, or stuck. Lives on the event loop's thread.
+"""Health of the mlx thread: working or stuck. Lives on the event loop's thread.
 
-The thread has no heartbeat during a long step, such as a large chunk of a prompt on a slow machine,
-and none when it hangs. But a thread that computes or compiles uses CPU time; one that waits for
-ever uses none. A GPU computes without the CPU, so there a step may be silent for longer.
+The thread sends no heartbeat during a long step or when it hangs. A thread that computes or
+compiles uses CPU time, one that waits for ever uses none. A GPU computes without the CPU, so a step
+may be silent for longer there.
 """
 
 import time
@@ -19,9 +19,9 @@ _AT_WORK = 0.1
 
 
 class Pulse:
-    """Tells a long step of the mlx thread from a thread that hangs. `burnt` gives the seconds of
-    CPU time of all threads but the event loop's; it is compared over at least `apart` seconds. A
-    thread may be silent for `patience` seconds; None stands for 30 on a CPU and 120 on a GPU."""
+    """Tells a long step from a hang. `burnt` returns the CPU seconds of all threads but the event
+    loop's, compared over at least `apart` seconds. The thread may be silent for `patience` seconds;
+    None: 30 on a CPU, 120 on a GPU."""
 
     patience: float | None = None
     apart = 5.0
@@ -32,8 +32,8 @@ class Pulse:
         self._at, self._before = -float("inf"), 0.0
 
     def alive(self, beat: float, now: float) -> bool:
-        """Whether the thread is at work at `now`. `beat` is its last heartbeat; both are
-        time.monotonic() seconds."""
+        """Return whether the thread is working. `beat` is its last heartbeat; both are
+        time.monotonic()."""
         silent = now - beat
         if silent < self._patience_now:
             self._look(now, works=True)

@@ -1,5 +1,5 @@
-"""Jobs that prefill prompts with a model that generates, in caches of their own, beside its
-conversations. They are made and run on the mlx thread."""
+"""Jobs that prefill prompts in caches of their own, beside conversations. They run on the mlx
+thread."""
 
 from collections.abc import Generator, Sequence
 from itertools import count
@@ -29,8 +29,8 @@ _numbers = count()
 def scored(
     instance: ModelInstance, tokens: Sequence[int], top: int, adapter: Adapter | None = None
 ) -> Work[list[Logprobs]]:
-    """A job for the log-probabilities of a prompt's own tokens but the first, each with those of
-    the `top` likeliest tokens. The adapter must be loaded, and stay so."""
+    """Return the log-probabilities of a prompt's tokens but the first, each with its `top`
+    likeliest tokens. The adapter must stay loaded."""
     loaded = instance.runner.loaded
     vocab = loaded.dims.vocab
     forward = loaded.adapters.adapted(loaded.target, [adapter])
@@ -60,8 +60,7 @@ def _by_all_ranks(
 def judged(
     instance: ModelInstance, prompts: Sequence[Sequence[int]], *, yes: int, no: int
 ) -> Generator[BatchResult | None, None, None]:
-    """A job that tells how likely the model answers each prompt with token `yes` rather than
-    `no`."""
+    """Return how likely the model answers each prompt with token `yes` rather than `no`."""
     loaded, chunk = instance.runner.loaded, device_policy.current().chunk
     work = yes_no.score(loaded.target, prompts, yes=yes, no=no, slice_tokens=chunk)
     longest = max(map(len, prompts), default=0)
@@ -77,8 +76,8 @@ def _on_account(
     chunk: int,
     logits: int,
 ) -> Generator[Y | None, None, A]:
-    """`work`, which waits until memory is set aside for `caches` caches of `tokens` tokens, for a
-    prefill in chunks of `chunk` tokens, and for `logits` bytes."""
+    """Run `work` once memory is set aside for its caches of `tokens` tokens, a prefill in chunks of
+    `chunk` tokens, and `logits` bytes."""
     if instance.watch is None:
         return work
     planner, chunk = instance.watch.planner, max(1, min(chunk, tokens))

@@ -1,15 +1,15 @@
-"""Turns one model's instance: requests in, a step at a time, events out. Lives on the mlx thread.
+"""The loop over one model's instance: requests in, steps, events out. Lives on the mlx thread.
 
 One turn, in order:
 
-    1. look at the memory, end what is past its deadline, and report, if that is due
+    1. when due: check memory, end requests past their deadline, report
     2. schedule the next step and launch it
-    3. take the tokens of the step before it, which ran meanwhile, and send them out
+    3. take the tokens of the step before, and send them
 
-So the device is one step ahead of the host; engine/pipeline.py says what that means for each kind
-of device. Where the tokens of a step will probably be followed by drafts, they are read before the
-next step is planned. While other models are at work every step is finished in its own turn, since
-the device works for one at a time."""
+The device is one step ahead of the host (engine/pipeline.py). Tokens that will probably be followed
+by drafts are read before the next step is planned. While other models work, every step is finished
+in its own turn.
+"""
 
 import logging
 import os
@@ -52,9 +52,9 @@ _CHECKS = os.environ.get("OMLX_CHECKS") == "1"
 
 
 class StepLoop:
-    """Turns one `instance`, and calls `publish` with the events of each turn. It survives a crash
-    of a turn, but not the third within a minute: then `status` says FAILED, all requests end with
-    an error, and the model computes nothing any more."""
+    """Turns one `instance`, and calls `publish` with the events of each turn. At the third crash of
+    a turn within a minute `status` says FAILED, all requests end with an error, and the model
+    computes nothing any more."""
 
     def __init__(
         self,
@@ -90,7 +90,7 @@ class StepLoop:
 
     @property
     def moves(self) -> bool:
-        """Whether the last turn launched decodes or chunks, or a step is on the device."""
+        """Whether the last turn launched work, or a step is on the device."""
         return not self._pipeline.is_empty or (self._computes and self.instance.has_work)
 
     @property
@@ -99,7 +99,7 @@ class StepLoop:
 
     @property
     def clients(self) -> set[bytes]:
-        """Those who have requests here; nobody's, if it has failed."""
+        """The clients that have requests here; empty after a failure."""
         return set() if self.failed else self.instance.scheduler.queues.clients
 
     @property
@@ -107,7 +107,7 @@ class StepLoop:
         return self.instance.scheduler.prefill_order
 
     def look(self) -> None:
-        """Ask for a turn, because something may have changed for the instance's requests."""
+        """Ask for a turn: something may have changed for the waiting requests."""
         self._busy = True
 
     @property
@@ -115,7 +115,7 @@ class StepLoop:
         return self.status.state is EngineState.FAILED
 
     def admit(self, request: Request) -> None:
-        """Queue a request, and publish whether the scheduler has accepted or rejected it."""
+        """Queue a request, and publish whether it was accepted or rejected."""
         if self.failed:  # its client had not heard of that
             self._publish(ended(request, self.status.problem))
             return
@@ -123,20 +123,19 @@ class StepLoop:
         self._guard(lambda: self._admit(request))
 
     def cancel(self, request_id: RequestId, index: int | None) -> None:
-        """Stop computing a request, or one of its choices. No event follows."""
+        """Stop a request, or one of its choices. No event follows."""
         self._busy = True
         self._guard(lambda: self.instance.scheduler.cancel(request_id, index))
         self._close(request_id, index)
 
     def turn(self, *, alone: bool, jobs: bool = False) -> None:
-        """Plan and launch a step, and take the tokens of the one before. `alone`: no other model is
-        at work; `jobs`: the thread has other work."""
+        """Launch a step and take the tokens of the one before. `alone`: no other model works;
+        `jobs`: the thread has other work."""
         self._guard(lambda: self._turn(alone, jobs))
 
     def watch(self, *, others: bool, loading: bool) -> None:
-        """After the turns of all models: start over, or end all requests, if they have waited too
-        long for nothing. `others`: another model or a job is at work; `loading`: a model comes or
-        goes."""
+        """Restart, or end all requests, when they have waited too long for nothing. `others`:
+        another model or job works; `loading`: a model comes or goes."""
         if self.moves:
             self._watchdog.moves()
         elif not (self._unfinished or self.instance.has_work):
@@ -147,7 +146,7 @@ class StepLoop:
             self._guard(lambda: self._stand(others))
 
     def finish_ahead(self) -> None:
-        """Finish what is on the device, if anything is, without launching another step."""
+        """Finish what is on the device without launching another step."""
         if not self._pipeline.is_empty:
             self._guard(lambda: self._step(None, alone=True))
 
@@ -159,7 +158,7 @@ class StepLoop:
             self._send(open_request.end(FinishReason.ERROR, why))
 
     def beat(self) -> None:
-        """Renew `status`, which tells other threads that the loop lives and what it is doing."""
+        """Renew `status`, which other threads read."""
         instance, now = self.instance, self._clock()
         self._look_again.begin(now)
         instance.cache.index.order.note_time(now)
@@ -175,7 +174,7 @@ class StepLoop:
         )
 
     def tally(self) -> Counted:
-        """The model's counters up to now, since it was loaded."""
+        """Return the model's counters since it was loaded."""
         cache = self.instance.cache.report()
         cache = cache.after(self._before) if self._before.queried_tokens else cache
         watch = self.instance.watch
@@ -224,8 +223,8 @@ class StepLoop:
         self._send(empty)
 
     def _step(self, step: Step | None, *, alone: bool, jobs: bool = False) -> None:
-        """Launch a step and read the one before. Nothing else may refer to a step's payloads after
-        it: they would be held for longer than the account says."""
+        """Launch a step and take the one before. Nothing may refer to a step's payloads afterwards,
+        or they outlive the account of memory."""
         self._admitted = step.admitted if step is not None else ()
         verifies = step is not None and step.verifies
         self._isolated(partial(self._pipeline.run, step, alone=alone, jobs=jobs), drafted=verifies)
@@ -243,7 +242,7 @@ class StepLoop:
             self._report(())
 
     def _report(self, events: Sequence[TokenEvent]) -> None:
-        """Send the events of a step, after what is known of its prompts."""
+        """Send what is known of a step's prompts, then its events."""
         admitted, self._admitted = self._admitted, ()
         restored, self.instance.restored = self.instance.restored, []
         for known in (admitted, restored):
@@ -296,7 +295,6 @@ class StepLoop:
     def _tell_of(
         self, standings: Sequence[Standing], verdict: StallVerdict, stood: float, now: float
     ) -> None:
-        """Log one line for all requests, then one for each."""
         watch = self.instance.watch
         _log.error(
             "nothing has moved for %.0f s though %d requests wait (%s): %s",
@@ -311,8 +309,8 @@ class StepLoop:
             _log.error("%s is nowhere", id)
 
     def _start_over(self) -> None:
-        """Start the instance over with all its sequences, output kept. Choices that are in no place
-        of the scheduler end with an error."""
+        """Restart with all sequences, output kept. Choices that the scheduler has lost end with an
+        error."""
         self._stalls += Stalls(restarted=1)
         self._before = CacheReport().after(self.tally().cache)
         here = self.instance.begin_again()
@@ -323,7 +321,6 @@ class StepLoop:
             self._send([e for e in events if SequenceId(e.request_id, e.index) not in here])
 
     def _give_up(self, why: str) -> None:
-        """End all requests with the error `why`, and start the instance over."""
         self._stalls += Stalls(ended=1)
         self._before = CacheReport().after(self.tally().cache)
         self.end(why)
@@ -346,11 +343,10 @@ class StepLoop:
         self.end(problem)
 
     def _isolate(self, crash: Crash, *, drafted: bool) -> None:
-        """After a step of the whole batch has raised: end the sequences that raise alone.
+        """Recover from a failed step: end the sequences that fail alone.
 
-        All computed work is lost with the caches; the others are prefilled again, output kept. If
-        the device had no memory the newest request ends instead. After a step that verified what
-        was `drafted` none ends: all go on without drafts.
+        The others are prefilled again, output kept. Without memory the newest request ends instead.
+        After a step with drafts none ends: all go on without drafts.
         """
         if drafted:
             trace = None if device.is_out_of_memory(crash.error) else crash.error
@@ -377,10 +373,10 @@ class StepLoop:
             raise crash.error
 
     def _survive(self, crash: Crash) -> bool:
-        """Start over with a fresh scheduler. False, without that, after too many crashes.
+        """Start over with a fresh scheduler; return False after too many crashes.
 
-        Requests that have not run are queued again; those that ran end with an error, since one of
-        them may be the cause.
+        Requests that have not run are queued again. Those that ran end with an error, since one may
+        be the cause.
         """
         _log.critical("the engine loop crashed", exc_info=crash.error)
         now = self._clock()

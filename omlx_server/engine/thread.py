@@ -2,12 +2,10 @@
 
 One turn, in order:
 
-    1. take in what came (requests, cancels, models to load or to unload)
-    2. a step of a model (engine/step_loop.py), or a slice of a job, such as an embedding: whose
-       turn it is (engine/device_turns.py)
-    3. a slice of a model that is being loaded or unloaded
-
-Each loaded model has a number. A model that is loaded again has another number.
+    1. take in messages (requests, cancels, models to load or to unload)
+    2. run a step of a model (engine/step_loop.py) or a slice of a job, in the order of
+       engine/device_turns.py
+    3. run a slice of a model's load or unload
 """
 
 import logging
@@ -71,10 +69,9 @@ _GONE = "the model is not loaded"
 
 
 class Engine(threading.Thread):
-    """Owns all models: instances, and encoders. They are loaded on this thread, because arrays
-    belong to the thread that makes them. It calls `publish` with the events of each turn,
-    `expected` for the number of requests that are being prepared and come in a moment, `cold` for a
-    report on the cold tier, and at the end `closing` with the seconds that are left."""
+    """Owns all models, which are loaded on this thread because arrays belong to it. `publish` gets
+    the events of each turn, `expected` returns the number of requests being prepared, `cold`
+    reports on the cold tier, `closing` runs at the end with the seconds left."""
 
     def __init__(
         self,
@@ -108,20 +105,18 @@ class Engine(threading.Thread):
 
     @property
     def last_beat(self) -> float:
-        """The time.monotonic() at which the thread or one of its step loops last gave a sign of
-        life. Any thread."""
+        """The time.monotonic() of the last sign of life of the thread or a loop. Any thread."""
         return max([self.beat, *(d.status.beat for d in tuple(self._step_loops.values()))])
 
     def status(self, id: ModelId) -> Status | None:
-        """The status of a model that generates; None for any other one. Any thread."""
+        """Return the status of a model that generates, else None. Any thread."""
         step_loop = self._step_loops.get(id)
         return step_loop.status if step_loop is not None else None
 
     # -- the thread ----------------------------------------------------------------------
 
     def run(self) -> None:
-        """Turn until stopped. Step loops handle the errors of their instances. If a turn of the
-        thread itself fails it goes on, but the third such turn within a minute ends it."""
+        """Turn until stopped. The third turn that fails within a minute ends the thread."""
         crashes = Crashes()
         while not self._stopping:
             crash = guarded(self._turn)
@@ -140,8 +135,8 @@ class Engine(threading.Thread):
         self._say()
 
     def _turn_instances(self) -> None:
-        """Give models and jobs the device, the next one if several have work. In a function of its
-        own, so nothing refers to an instance when a move unloads it."""
+        """Run models and jobs, the next one first if several have work. A function of its own, so
+        that nothing refers to an instance when a move unloads it."""
         step_loops = {id: d for id, d in self._step_loops.items() if not d.failed}
         at_work = [id for id, d in step_loops.items() if d.has_work]
         others = bool(self._jobs or self._moves)
@@ -168,12 +163,11 @@ class Engine(threading.Thread):
         self._watch([*step_loops.values()])
 
     def _clients(self) -> dict[int, set[bytes]]:
-        """The clients of each model, and of the jobs."""
         clients = {id: d.clients for id, d in self._step_loops.items()}
         return clients | {_JOBS: self._jobs.clients if self._jobs_work else set()}
 
     def _turn_one(self, user: int, turn: Callable[[StepLoop], None]) -> bool:
-        """Give the device to one of several. Returns whether it has computed something."""
+        """Give the device to one user. Return whether it has computed something."""
         with self._turns.turn(user) as away:
             if user == _JOBS:
                 self._turn_jobs(self._jobs)
@@ -184,14 +178,12 @@ class Engine(threading.Thread):
             return step_loop.moves
 
     def _turn_jobs(self, jobs: Jobs) -> None:
-        """Do a slice of one of them."""
         if jobs.turn():
             for step_loop in self._step_loops.values():
                 step_loop.look()  # there may be room now for who waits for it
 
     def _watch(self, step_loops: Sequence[StepLoop]) -> None:
-        """After the turns: look for requests that wait for nothing. An idle thread looks each
-        second."""
+        """Look for requests that wait for nothing. An idle thread looks each second."""
         # What is set aside for other threads, such as those that decode images, comes back.
         aside = self._audit is not None and self._audit.account.aside > 0
         moving = [step_loop for step_loop in step_loops if step_loop.moves]
@@ -200,8 +192,7 @@ class Engine(threading.Thread):
             step_loop.watch(others=others, loading=bool(self._moves))
 
     def _look_after(self) -> None:
-        """Between the models' turns and the jobs: publish which models have failed, keep the hot
-        tiers within their budget, and check the account at rest."""
+        """Publish failed models, keep hot tiers within their budget, check the account at rest."""
         for id, step_loop in self._step_loops.items():
             if step_loop.failed and id in self._models:
                 del self._models[id]
@@ -215,8 +206,7 @@ class Engine(threading.Thread):
             self._audit.check(now)
 
     def _say(self) -> None:
-        """Renew what other threads may read: how it is at rest, and now and then while there is
-        work."""
+        """Renew what other threads read: at rest, and now and then during work."""
         self.beat = now = self._clock()
         if not (self._report.has_passed(now) or self._is_at_rest):
             return
@@ -264,8 +254,8 @@ class Engine(threading.Thread):
             self._rest_at = math.inf
 
     def _gather(self) -> None:
-        """Before prompts are prefilled from rest, wait until no more requests are on their way:
-        short prompts that are prefilled together cost less."""
+        """Wait for requests on their way before prefill from rest: short prompts are cheaper
+        together."""
         now = self._clock()
         end, quiet = now + _GATHER_SECONDS, now + _QUIET_SECONDS
         while now < min(end, quiet):
@@ -327,7 +317,7 @@ class Engine(threading.Thread):
             self._jobs.add(work, answer, client)
 
     def model(self, id: ModelId) -> Any:
-        """The loaded model with this number. Raises Unavailable if there is none. mlx thread."""
+        """Return the loaded model with this number. Raises Unavailable. mlx thread."""
         if id not in self._models:
             raise Unavailable(_GONE)
         return self._models[id]
@@ -346,8 +336,6 @@ class Engine(threading.Thread):
             self.census.comes(id, name, step_loop)
 
     def _unload(self, id: ModelId, seconds: float) -> Work[None]:
-        """Give back all that a model holds. Its blocks are written to the cold tier before, for at
-        most `seconds`."""
         step_loop = self._step_loops.get(id)
         try:
             if step_loop is not None:
@@ -360,7 +348,7 @@ class Engine(threading.Thread):
             self._give_back()
 
     def _drop(self, id: ModelId) -> None:
-        """Drop all references to a model and have it leave; an exception of it is logged only."""
+        """Drop all references to a model and have it leave; its exception is only logged."""
         step_loop = self._step_loops.pop(id, None)
         model = step_loop.instance if step_loop is not None else self._models.get(id)
         self._models.pop(id, None)
@@ -377,7 +365,7 @@ class Engine(threading.Thread):
     # -- the end -------------------------------------------------------------------------
 
     def _end(self) -> None:
-        """The last act of the thread: end all requests and jobs, and write to the cold tier."""
+        """End all requests and jobs, and write to the cold tier."""
         why = "the server is shutting down"
         for step_loop in self._step_loops.values():
             step_loop.end(why)

@@ -1,7 +1,7 @@
-"""The payloads of one model's blocks, in memory and on the way to the cold tier and back.
+"""Payloads of one model's blocks, in memory and on the way to and from the cold tier.
 
-Lives on the mlx thread. It decides nothing: the prefix cache says what is kept, what is evicted and
-what prompts want. The payloads in memory are those of the cache's index, under its ids.
+Lives on the mlx thread. The prefix cache decides what is kept, evicted and wanted; payloads have
+the ids of its index.
 """
 
 import logging
@@ -29,10 +29,9 @@ _HEADER_BYTES = 4096  # more than the header of any block file
 
 
 class Tiers:
-    """The payloads in memory, `hot`, and the `cold` tier, if there is one. What is evicted from
-    memory goes to the cold tier; with `write_through` all goes there as soon as it is made. Where a
-    model is computed by several ranks, the `followers` do the same with their parts. `follow` must
-    be called before anything else."""
+    """Payloads in memory, `hot`, and the `cold` tier, if any. Evicted blocks go to the cold tier;
+    with `write_through` all blocks do. The `followers` do the same with their parts. Call `follow`
+    first."""
 
     def __init__(
         self,
@@ -47,20 +46,19 @@ class Tiers:
         self.write_through = write_through
         self.hot = hot
         self.has_dropped = False
-        """Whether payloads went since the runs to which they referred were tidied."""
+        """Whether payloads went since their runs were tidied."""
         self._left_cold = False
         self._writing: dict[BlockKey, PayloadId] = {}
         self._cache: PrefixCache
 
     def follow(self, cache: PrefixCache) -> None:
-        """Use the ids of this `cache` from now on. No payload of another cache may be in memory."""
+        """Use the ids of this `cache`. No payload of another cache may be in memory."""
         self._cache = cache
         if self._left_cold:
             cache.leave_cold()
 
     def leave_cold(self) -> None:
-        """Stop using the cold tier: nothing goes there, no prompt waits for it. The owner of the
-        tier closes it."""
+        """Stop using the cold tier; its owner closes it."""
         self.cold, self._left_cold = None, True
         self._writing = {}
         self._cache.leave_cold()
@@ -68,14 +66,12 @@ class Tiers:
     # -- in memory -----------------------------------------------------------------------
 
     def put(self, id: PayloadId, payload: Payload) -> None:
-        """Keep a payload in memory that did not come from the cold tier. `computed` is to be called
-        for it, too."""
+        """Keep a payload that did not come from the cold tier; `computed` must follow for it."""
         self.hot[id] = payload
 
     def computed(self, ids: Iterable[PayloadId]) -> None:
-        """Note that the device has computed payloads that were put into `hot`. They are queued for
-        the cold tier too if they are pinned, or with `write_through`. Ids that are not in memory
-        any more are ignored."""
+        """Note that the device has computed payloads. Pinned ones, or with `write_through` all, are
+        queued for the cold tier. Evicted ids are ignored."""
         for id in ids:
             held = self._cache.index.held(id) if self.cold is not None else None
             if held is not None:
@@ -84,8 +80,7 @@ class Tiers:
                     self.write(id, record)
 
     def drop_evicted(self, failed: Collection[PayloadId] = ()) -> None:
-        """Drop the payloads of what the cache has evicted. The cold tier gets what it may want, but
-        nothing that has `failed` to be computed."""
+        """Drop evicted payloads. The cold tier gets those it may want, except `failed` ones."""
         if not self._cache.eviction.has_evicted:
             return
         for id, record in self._cache.take_demoted():
@@ -99,14 +94,14 @@ class Tiers:
         self.has_dropped |= bool(gone)
 
     def drop_lost(self, failed: Collection[PayloadId] = ()) -> None:
-        """Drop the blocks that have `failed` to be computed, or whose tokens were in buffers to
-        which a failed step has written, and all that follows them."""
+        """Drop blocks that `failed`, or whose buffers a failed step has written, and all that
+        follow them."""
         lost = [id for id, payload in self.hot.items() if payload.is_lost or id in failed]
         self._cache.eviction.drop_lost(lost)
         self.drop_evicted(failed)
 
     def check_invariants(self) -> None:
-        """Raise AssertionError when the index contradicts itself or the payloads in memory."""
+        """Raise AssertionError when the index contradicts itself or the payloads."""
         self._cache.index.check_invariants()
         kept = len(self._cache.index) + self._cache.index.checkpoint_count
         assert len(self.hot) == kept, "payloads and index differ"
@@ -114,7 +109,7 @@ class Tiers:
     # -- to the cold tier ----------------------------------------------------------------
 
     def write(self, id: PayloadId, record: Record) -> None:
-        """Queue a payload in memory for the cold tier. There must be one."""
+        """Queue a payload in memory for the cold tier, which must exist."""
         assert self.cold is not None
         payload = self.hot[id]
         self._writing[record.key] = id
@@ -124,13 +119,12 @@ class Tiers:
 
     @property
     def writing(self) -> Set[BlockKey]:
-        """The keys of what was queued for the cold tier, without what was written by the last call
-        of `pending_bytes`."""
+        """Keys queued for the cold tier, as of the last `pending_bytes`."""
         return self._writing.keys()
 
     def pending_bytes(self) -> int:
-        """The bytes that only the queue of the cold tier still holds: payloads that are not in
-        memory any more, and copies of those that refer to a run."""
+        """Return the bytes that only the queue of the cold tier still holds: evicted payloads, and
+        copies of those that refer to a run."""
         if self.cold is None:
             return 0
         pending = self.cold.pending
@@ -142,8 +136,8 @@ class Tiers:
         )
 
     def closing(self, seconds: float) -> Work[None]:
-        """At the model's end: write the most recently used blocks that the cold tier has room for,
-        for at most `seconds`. In slices, because other models may be at work."""
+        """Write the most recently used blocks that fit the cold tier, for at most `seconds`, in
+        slices."""
         cold = self.cold
         if cold is None:
             return
@@ -202,7 +196,7 @@ class Tiers:
         self.drop_evicted()
 
     def _request(self, cold: ColdTier) -> bool:
-        """Hand questions and reads of prompts to the cold tier. False when there were none."""
+        """Hand questions and reads of prompts to the cold tier. Return whether there were any."""
         waits, patience = self._cache.read_ahead.waits, self._cache.read_ahead.rates.patience
         questions, reads = waits.take_questions(), waits.take_reads()
         for question in questions:
@@ -216,8 +210,7 @@ class Tiers:
         return bool(questions or reads)
 
     def _take_in(self, cold: ColdTier, recalled: Recalled) -> PayloadId | None:
-        """Take in the result of a read: a block or a checkpoint, or a reason why there is none.
-        Returns the id under which it is in memory now, if it is kept."""
+        """Take in the result of a read. Return the id under which it is kept, if it is."""
         key = recalled.record.key
         if recalled.packed is None:
             if recalled.reason == NOT_ON_EVERY_RANK:

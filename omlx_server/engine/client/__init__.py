@@ -1,1 +1,1 @@
-"""The engine for code on the event loop's thread: clients of the mlx thread and of its models."""
+"""Clients of the mlx thread and its models, for the event loop's thread."""

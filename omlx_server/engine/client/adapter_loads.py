@@ -1,5 +1,4 @@
-"""Loads the adapters of one model, once however many requests ask. Lives on the event loop's
-thread."""
+"""Loads one model's adapters, once for all requests. Lives on the event loop's thread."""
 
 import asyncio
 import time
@@ -17,8 +16,8 @@ _LOOK_SECONDS = 0.05
 
 
 class AdapterLoads:
-    """The loads of adapters that are under way, one after the other. `load` loads an adapter;
-    False if there is no place for it now."""
+    """Current loads, one after the other. `load` loads an adapter; False if there is no place
+    now."""
 
     def __init__(self, load: Callable[[Adapter], Awaitable[bool]]) -> None:
         self._load = load
@@ -26,10 +25,10 @@ class AdapterLoads:
         self._turn = asyncio.Lock()
 
     async def wait_for(self, adapter: Adapter) -> None:
-        """Wait until an adapter is loaded. Its load goes on when those who wait for it leave.
+        """Wait until an adapter is loaded. The load goes on when a waiter leaves.
 
         Raises:
-            Unavailable: there is no place for it for 30 seconds, or the model was unloaded.
+            Unavailable: no place for 30 seconds, or the model was unloaded.
             Whatever `load` raises.
         """
         task = self._tasks.get(adapter)
@@ -43,17 +42,15 @@ class AdapterLoads:
 
     @property
     def is_busy(self) -> bool:
-        """Whether a load, or other work that concerns the adapters in memory, is under way."""
+        """Whether a load or an `alone` is under way."""
         return self._turn.locked()
 
     async def alone(self, work: Awaitable[A]) -> A:
-        """Do work that concerns the adapters in memory, and return its result, while no load is
-        under way."""
+        """Do work while no adapter is loaded, and return its result."""
         async with self._turn:
             return await work
 
     def end(self) -> None:
-        """End all loads."""
         for task in self._tasks.values():
             task.cancel()
 

@@ -1,8 +1,7 @@
-"""Exports prefixes of a running engine as archives, and imports archives into it. Lives on the
-event loop's thread.
+"""Exports prefixes of a running engine as archives and imports them. Lives on the event loop's
+thread.
 
-An archive is for another machine, so it names its model by a hash of all of the weights' bytes,
-also where the engine itself hashes samples of them.
+An archive is for another machine: it names its model by a hash of all bytes of the weights.
 """
 
 import asyncio
@@ -38,8 +37,8 @@ _OVERHEAD_BYTES = 64 << 20
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """An archive of a prompt: its first `cached` tokens can be restored from it; `parts`, one after
-    the other, are the bytes of the file."""
+    """An archive from which the first `cached` tokens of a prompt can be restored; `parts` are the
+    bytes of the file in order."""
 
     cached: int
     parts: Iterator[Buffer]
@@ -47,8 +46,8 @@ class Exported:
 
 @dataclass(frozen=True, slots=True)
 class Imported:
-    """What an imported archive held: the length of its prompt in `tokens`, and how many blocks and
-    checkpoints, of which `added` were not in memory before."""
+    """The contents of an imported archive: the prompt's length in `tokens`, its blocks and
+    checkpoints, and the number `added` that were not in memory."""
 
     tokens: int
     blocks: int
@@ -57,8 +56,8 @@ class Imported:
 
 
 class PrefixArchives:
-    """Exports and imports the prefixes of one model. `model` is its name; `fingerprint` hashes
-    every byte of its weights, which may take long."""
+    """Exports and imports the prefixes of one model. `fingerprint` hashes every byte of its
+    weights, which may take long."""
 
     def __init__(self, engine: GeneratorClient, model: str, fingerprint: Callable[[], str]) -> None:
         self._engine = engine
@@ -67,18 +66,18 @@ class PrefixArchives:
 
     @property
     def max_bytes(self) -> int:
-        """The size in bytes of the largest archive that the hot tier can hold, for the caller of
-        `take_in` to check."""
+        """Size in bytes of the largest archive that the hot tier can hold; the caller of `take_in`
+        checks it."""
         return self._engine.status.counted.cache.budget + _OVERHEAD_BYTES
 
     async def export(
         self, tokens: tuple[int, ...], salt: bytes, adapter: Adapter | None = None
     ) -> Exported:
-        """An archive of what is known of a prompt, in memory and in the cold tier. `salt` is that
-        of its blocks, computed with this adapter, which is the only one that can take them in.
+        """Return an archive of a prompt's blocks in memory and in the cold tier, computed with this
+        salt and adapter.
 
         Raises:
-            NotCached: nothing is known of it.
+            NotCached: there are none.
             BadRequest: this server keeps no prefixes of the model.
             Unavailable: the model is not loaded.
         """
@@ -97,12 +96,11 @@ class PrefixArchives:
         return Exported(cached, await asyncio.to_thread(_parts, about, packed))
 
     async def take_in(self, data: bytes, salt: bytes, adapter: Adapter | None = None) -> Imported:
-        """Keep the blocks of an archive in memory, under this salt, for the model with this
-        adapter. All of it is verified before.
+        """Verify an archive and keep its blocks in memory, under this salt and adapter.
 
         Raises:
-            BadRequest: the archive is damaged or made by another model or adapter, or this server
-                keeps no prefixes of the model.
+            BadRequest: the archive is damaged or of another model or adapter, or this server keeps
+                no prefixes of the model.
             Unavailable: the model is not loaded.
         """
         own, here = await self._here(adapter)
@@ -122,8 +120,7 @@ class PrefixArchives:
         return Imported(tokens, len(blocks) - checkpoints, checkpoints, added)
 
     async def _here(self, adapter: Adapter | None) -> tuple[str, ArchiveOrigin]:
-        """The engine's own name for the model's namespace, and what its archives are about, with
-        this adapter."""
+        """Return the engine's namespace for the model, and the origin of its archives."""
         own, layout, parted = await self._engine.ask(
             lambda instance: (
                 instance.cache.namespace,
@@ -144,7 +141,7 @@ class PrefixArchives:
 
 
 def _cached(packed: Sequence[tuple[Record, PackedArrays]], *, needs_checkpoint: bool) -> int:
-    """How many tokens of the prompt need not be computed with these blocks."""
+    """Return the number of the prompt's tokens that these blocks save."""
     useful = (
         record
         for record, _ in packed
@@ -169,7 +166,7 @@ def _read(data: bytes) -> tuple[ArchiveOrigin, list[tuple[Record, PackedArrays]]
 def _rerooted(
     found: Sequence[tuple[Record, PackedArrays]], old: BlockKey, new: BlockKey, namespace: str
 ) -> list[tuple[Record, PackedArrays]]:
-    """The blocks and checkpoints of an archive, with keys that begin with the root `new`."""
+    """Return the blocks of an archive with keys that begin with the root `new`."""
     rerooting = Rerooting(old, new)
     return [(replace(rerooting.moved(r), namespace=namespace), packed) for r, packed in found]
 
@@ -177,8 +174,7 @@ def _rerooted(
 def packed_blocks(
     instance: ModelInstance, handle: PrefixHandle
 ) -> list[tuple[Record, PackedArrays]]:
-    """The records and bytes of what is in memory of a prompt: copies, where blocks refer to a run
-    or are used in part."""
+    """Return the records and bytes of a prompt's blocks in memory."""
     packed = []
     for id, record in instance.cache.path(handle):
         payload = instance.tiers.hot[id]
@@ -189,8 +185,8 @@ def packed_blocks(
 
 
 def _adopt(instance: ModelInstance, record: Record, packed: PackedArrays) -> bool:
-    """Keep a block or a checkpoint that was not computed here. False when it is known already, or
-    what it follows is not here. Raises ValueError for arrays that make no sense."""
+    """Keep a block or checkpoint; return whether it is new and its parent known. Raises ValueError
+    for arrays that make no sense."""
     payload = unpack(packed)
     id = instance.cache.insert(record, size_of(payload))
     if id is not None:
@@ -201,7 +197,7 @@ def _adopt(instance: ModelInstance, record: Record, packed: PackedArrays) -> boo
 
 
 def _adopt_all(instance: ModelInstance, *, blocks: Sequence[tuple[Record, PackedArrays]]) -> int:
-    """Keep these blocks and checkpoints. Returns how many of them are new."""
+    """Keep these blocks and checkpoints. Return the number of new ones."""
     try:
         return sum(_adopt(instance, record, packed) for record, packed in blocks)
     except ValueError as error:

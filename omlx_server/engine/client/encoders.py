@@ -1,5 +1,5 @@
-"""Encoders (compute/embed) beside the models that generate. They are loaded and used on the mlx
-thread and asked from asyncio; their work is done in slices between the steps of the others."""
+"""Encoders (compute/embed) on the mlx thread, and their asyncio clients. They work in slices
+between the steps of other models."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -19,8 +19,8 @@ R = TypeVar("R", bound=Removable)
 
 
 class EncoderModel(Generic[M]):
-    """An encoder, with its share in the account of the memory, and the room that its jobs
-    have there. Owned by the mlx thread."""
+    """An encoder with its share of the memory account and room for its jobs. Owned by the mlx
+    thread."""
 
     def __init__(self, model: M, share: MemoryShare) -> None:
         self.model = model
@@ -29,29 +29,27 @@ class EncoderModel(Generic[M]):
         self._share = share
 
     def leave(self) -> None:
-        """Let go of the model and of its share in the account."""
         del self.model
         self._share.leave()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class EmbeddingClient:
-    """Makes vectors of texts with one encoder. Lives on the event
-    loop's thread."""
+    """Makes vectors of texts with one encoder. Lives on the event loop's thread."""
 
     client: ModelClient[EncoderModel[Embedder]]
     limits: InputLimits
 
     @classmethod
     async def of(cls, client: ModelClient[EncoderModel[Embedder]]) -> "EmbeddingClient":
-        """The embeddings of a loaded model. Raises Unavailable if it is not loaded."""
+        """Return the client of a loaded encoder. Raises Unavailable."""
         return cls(client, await client.ask(lambda resident: resident.model.limits))
 
     async def embed(
         self, inputs: Sequence[TokenizedText], dimensions: int | None = None
     ) -> Numbers:
-        """The vectors as float32 [n, D], in the order of the inputs. Cancelling ends the work
-        within a slice.
+        """Return the vectors as float32 [n, D], in the order of the inputs. Cancelling ends the
+        work.
 
         Raises:
             BadRequest: an input or `dimensions` does not suit the model.
@@ -67,10 +65,9 @@ class EmbeddingClient:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Scores(Generic[R]):
-    """Scores how well documents fit a query, with one model. Lives on the event loop's thread.
+    """Scores how well documents fit a query. Lives on the event loop's thread.
 
-    `judge` does the work, on the mlx thread; `max_tokens` bounds the tokens of a query and a
-    document together.
+    `judge` runs on the mlx thread; `max_tokens` bounds a query and a document together.
     """
 
     client: ModelClient[R]
@@ -78,9 +75,9 @@ class Scores(Generic[R]):
     max_tokens: int
 
     async def score(self, inputs: Sequence[TokenizedText]) -> list[float]:
-        """The scores, between 0 and 1, in the order of the inputs. Equal inputs are encoded once,
-        so that they have equal scores: those of different batches may differ in the last bit.
-        Raises as Embeddings.embed."""
+        """Return scores from 0 to 1 in the order of the inputs. Equal inputs are encoded once: in
+        different batches their scores might differ in the last bit. Raises as
+        EmbeddingClient.embed."""
         different = list(dict.fromkeys(inputs))
         numbers = await self.client.work(
             lambda model: gathered(lambda: self.judge(model, different), len(different))

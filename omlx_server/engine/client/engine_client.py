@@ -1,4 +1,4 @@
-"""The client of the mlx thread. Lives on the event loop's thread, never touches an array."""
+"""A client of the mlx thread. Lives on the event loop's thread and never touches an array."""
 
 import asyncio
 from collections import Counter
@@ -42,11 +42,10 @@ _MAX_JOBS = 128
 
 
 class AsyncEngine:
-    """Sends messages to the mlx thread and routes its events to the requests that they are for.
+    """Sends messages to the mlx thread and routes its events to their requests.
 
-    `on_failure` is called when that thread ends without having been told to. The thread calls
-    `closing` at the end, with the seconds that are left, and `cold` for a report on the cold tier.
-    `pulse` tells a long step from a thread that hangs.
+    `on_failure` is called when that thread ends unasked. The thread calls `closing` at the end with
+    the seconds left, and `cold` for a report on the cold tier.
     """
 
     def __init__(
@@ -68,14 +67,13 @@ class AsyncEngine:
         self._loop: asyncio.AbstractEventLoop
 
     async def start(self) -> None:
-        """Start the thread."""
         self._loop = asyncio.get_running_loop()
         self._engine.start()
         self._watch = asyncio.create_task(self._watch_thread())
 
     async def stop(self, drain_seconds: float = 0.0) -> None:
-        """End the thread and wait for it. What is in memory is written to the cold tier before, for
-        at most `drain_seconds`."""
+        """End the thread and wait for it. The cold tier is written for at most `drain_seconds`
+        before."""
         self._stopped = True
         self._engine.inbox.put(Stop(drain_seconds))
         await asyncio.to_thread(self._engine.join)
@@ -86,62 +84,58 @@ class AsyncEngine:
     async def load(
         self, work: Work[Any], on_failure: Callable[[str], None], name: str = ""
     ) -> ModelId:
-        """Load a model on the thread, in slices of `work` between the steps of others. `on_failure`
-        is called if the model later crashes three times within a minute. Its counters are kept
-        under `name`. Raises what the work raises."""
+        """Load a model in slices of `work`; its counters are kept under `name`. `on_failure` is
+        called if it later crashes three times within a minute. Raises what the work raises."""
         id = next(self._ids)
         await self.answered(lambda answer: LoadModel(id, work, answer, name))
         self._failed[id] = on_failure
         return id
 
     async def unload(self, id: ModelId, seconds: float = 0.0) -> None:
-        """Unload a model and give its memory back. Its blocks are written to the cold tier before,
-        for at most `seconds`."""
+        """Unload a model, after writing its blocks to the cold tier for at most `seconds`."""
         self._failed.pop(id, None)
         await self.answered(lambda answer: UnloadModel(id, seconds, answer))
 
     def status(self, id: ModelId) -> Status | None:
-        """The status of a model that generates; None for any other one, loaded or not."""
+        """Return the status of a loaded model that generates, else None."""
         return self._engine.status(id)
 
     @property
     def memory(self) -> MemoryReport | None:
-        """The account of all models, and the bytes that the process takes now; None where memory is
-        not watched."""
+        """The account of all models and the process's resident bytes; None where memory is not
+        watched."""
         report = self._engine.memory
         return report and replace(report, resident=heap.resident_bytes())
 
     @property
     def counted(self) -> dict[str, Counted]:
-        """The counters of models by name, unloaded ones too."""
+        """Counters of models by name, unloaded ones too."""
         return self._engine.census.counted
 
     @property
     def cold(self) -> ColdReport | None:
-        """A report on the cold tier of all models; None where there is none, or none yet."""
+        """A report on the cold tier; None without one."""
         return self._engine.cold
 
     def alive(self, now: float) -> bool:
-        """Whether the thread runs and is not stuck: it takes turns, or is at work on a long step.
-        `now` is time.monotonic()."""
+        """Return whether the thread runs and is not stuck. `now` is time.monotonic()."""
         return self._engine.is_alive() and self.pulse.alive(self._engine.last_beat, now)
 
     async def call(self, act: Callable[[], A]) -> A:
-        """Run something small on the thread, between two steps, that concerns all models. Raises
-        what `act` raises."""
+        """Run a short function on the thread, between two steps. Raises what `act` raises."""
         return cast(A, await self.answered(lambda answer: EngineCall(act, answer)))
 
     async def ask(self, id: ModelId, question: Callable[[Any], A]) -> A:
-        """Run something small on the thread, between two steps, that concerns one model. Raises
-        Unavailable when that is not loaded, and what `question` raises."""
+        """Run a short function of one model on the thread. Raises Unavailable when the model is not
+        loaded, and what `question` raises."""
         return await self.call(lambda: question(self._engine.model(id)))
 
     # -- what models' clients ask --------------------------------------------------------
 
     @contextmanager
     def preparing(self) -> Iterator[None]:
-        """A context for making and submitting a request: an idle engine waits some milliseconds for
-        it, to prefill it together with others."""
+        """Announce a request for the block: an idle engine waits some milliseconds to prefill it
+        with others."""
         self._preparing += 1
         try:
             yield
@@ -149,13 +143,13 @@ class AsyncEngine:
             self._preparing -= 1
 
     def put(self, message: Inbound) -> None:
-        """Send a message to the thread. Raises Unavailable when the thread ends or has ended."""
+        """Send a message to the thread. Raises Unavailable when it ends or has ended."""
         if self._stopped or not self._engine.is_alive():
             raise Unavailable("the server is shutting down")
         self._engine.inbox.put(message)
 
     def wake(self) -> None:
-        """Wake the thread, because the cold tier has something for it. Any thread."""
+        """Wake the thread for the cold tier. Any thread."""
         self._engine.inbox.put(Wake())
 
     async def answered(self, message: Callable[[Future[Any]], Inbound]) -> Any:
@@ -165,9 +159,8 @@ class AsyncEngine:
         return await asyncio.wrap_future(answer)
 
     async def job(self, id: ModelId, make: Callable[[Any], Work[object]]) -> Any:
-        """Do a job of the client at hand, and return its result or raise its exception. Raises
-        QueueFull when 128 are under way; a client with less than its share of these may have half
-        as many more."""
+        """Run a job of the current client; return its result or raise its exception. Raises
+        QueueFull at 128 jobs; a client below its share may have half as many more."""
         client, jobs = CLIENT.get(), self._jobs
         if not may_wait(jobs, client, _MAX_JOBS):
             raise QueueFull(f"{jobs.total()} jobs are waiting already", retry_after=1)
@@ -180,7 +173,7 @@ class AsyncEngine:
                 del jobs[client]
 
     def follow(self, request_id: RequestId, mailbox: Mailbox, choices: int) -> None:
-        """Put the events of this request, which has so many choices, into `mailbox` from now on."""
+        """Put the events of a request with so many choices into `mailbox` from now on."""
         self._streams[request_id] = mailbox, choices
 
     def forget(self, request_id: RequestId) -> None:
@@ -188,8 +181,7 @@ class AsyncEngine:
         self._streams.pop(request_id, None)
 
     def lose(self, problem: str) -> None:
-        """End all requests and all models with this problem, though the thread may never answer
-        again: it waits for a rank that is gone."""
+        """End all requests and models with this problem; the thread may hang on a lost rank."""
         for request_id, (mailbox, choices) in self._streams.items():
             for index in range(choices):
                 mailbox.put(TokenEvent(request_id, index, finish=FinishReason.ERROR, error=problem))
@@ -200,7 +192,7 @@ class AsyncEngine:
     # -- inside --------------------------------------------------------------------------
 
     def _publish(self, events: Sequence[Outbound]) -> None:
-        """Called on the mlx thread: one hop to the loop per turn, not per token."""
+        """Hop from the mlx thread to the loop, once per turn."""
         self._loop.call_soon_threadsafe(self._route, events)
 
     def _route(self, events: Sequence[Outbound]) -> None:
@@ -219,4 +211,4 @@ class AsyncEngine:
 
 
 def _nobody(problem: str) -> None:
-    """Called for a model that was unloaded meanwhile: nobody needs to know of its failure."""
+    """Ignore the failure of a model that was unloaded meanwhile."""

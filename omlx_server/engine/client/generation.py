@@ -1,7 +1,6 @@
-"""The token events of one request. Lives on the event loop's thread.
+"""Token events of one request. Lives on the event loop's thread.
 
-A Generation must be closed (`async with`): closing an unfinished one cancels it, which takes
-effect within a step.
+A Generation must be closed (`async with`): closing an unfinished one cancels it within a step.
 """
 
 import time
@@ -32,7 +31,7 @@ from omlx_server.errors import (
 
 
 class Generation:
-    """The token events of one request, until each of its choices has ended."""
+    """The token events of one request, until each choice has ended."""
 
     def __init__(self, engine: AsyncEngine, model: ModelId, request: Request) -> None:
         self.request = request
@@ -44,12 +43,12 @@ class Generation:
         self.admitted_at = 0.0
         self.restored: Restored | None = None
         self.longest_wait = 0.0
-        """Seconds until the first token, at most: see `Accepted`."""
+        """Seconds until the first token at most, as in `Accepted`."""
         self._closed = False
 
     async def accepted(self) -> None:
-        """Wait until the scheduler has accepted the request. Raises QueueFull or NoMemory when it
-        is refused, and the error of what ended it before that."""
+        """Wait until the scheduler has accepted the request. Raises QueueFull or NoMemory when
+        refused, and the error of an end before that."""
         match await self.mailbox.first():
             case Accepted(_, longest_wait):
                 self.longest_wait = longest_wait
@@ -65,7 +64,7 @@ class Generation:
                 raise _error_of(event)
 
     def stop_choice(self, index: int) -> None:
-        """End one choice, whose text met a stop string. Its tokens that still come are ignored."""
+        """End one choice whose text met a stop string; ignore its later tokens."""
         if index in self._open:
             self._open.discard(index)
             self._cancel(index)
@@ -79,7 +78,7 @@ class Generation:
             self._engine.forget(self.request.id)
 
     async def __aiter__(self) -> AsyncIterator[list[TokenEvent]]:
-        """The events of all open choices, in lists of those that came together."""
+        """Yield the events of open choices, in lists of those that came together."""
         while self._open:
             together: list[TokenEvent] = []
             for event in await self.mailbox.all():
@@ -104,12 +103,11 @@ class Generation:
         self.close()
 
     def _cancel(self, index: int | None = None) -> None:
-        """Stop computing the request, or one of its choices. No event follows."""
         with suppress(Unavailable):  # then it has ended already
             self._engine.put(Cancel(self._model, self.request.id, index))
 
     def _check(self, event: TokenEvent) -> None:
-        """Note an end. Raises the error that the event tells of."""
+        """Note an end, or raise its error."""
         if event.finish in _FAILURES:
             raise _error_of(event)
         self._open.discard(event.index)
@@ -131,7 +129,6 @@ _FAILURES = (
 
 
 def _error_of(event: TokenEvent) -> OmlxError:
-    """The error that ended a choice, by one of `_FAILURES`."""
     match event.finish:
         case FinishReason.GRAMMAR:
             return GrammarTooComplex(event.error)
@@ -143,10 +140,9 @@ def _error_of(event: TokenEvent) -> OmlxError:
 
 
 def _that_counts(known: Admitted | None, new: Admitted) -> Admitted:
-    """Which of two Admitted counts: the first one, unless what was stored could not be read."""
     return new if known is None or new.miss is Miss.UNREADABLE else known
 
 
 def now() -> float:
-    """The time by the clock of requests' `arrived` and `deadline`, in seconds."""
+    """Return the time in seconds of the clock of `arrived` and `deadline`."""
     return time.monotonic()

@@ -1,8 +1,6 @@
-"""What the engine has sent for one request and its client has not read yet. Lives on the event
-loop's thread.
+"""Unread events of one request. Lives on the event loop's thread.
 
-All that one turn of the engine gave is read at once: a stream is woken once a turn, not once a
-token.
+All events of one engine turn are read at once, so a stream wakes once a turn.
 """
 
 import asyncio
@@ -19,7 +17,6 @@ class Mailbox:
         self._reader: asyncio.Future[None] | None = None
 
     def put(self, event: Outbound) -> None:
-        """Add an event, and wake the reader if it waits."""
         self._events.append(event)
         if self._reader is not None and not self._reader.done():
             self._reader.set_result(None)
@@ -31,7 +28,7 @@ class Mailbox:
         return first
 
     async def all(self) -> list[Outbound]:
-        """Wait until there is an event, and return all that are there."""
+        """Wait for an event, and return all unread ones."""
         while not self._events:
             self._reader = asyncio.get_running_loop().create_future()
             await self._reader

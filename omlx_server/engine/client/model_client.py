@@ -1,4 +1,4 @@
-"""The client of one model on the mlx thread. Lives on the event loop's thread."""
+"""A client of one model on the mlx thread. Lives on the event loop's thread."""
 
 import sys
 import time
@@ -33,9 +33,9 @@ async def _nobody_leaves() -> bool:
 
 @dataclass(slots=True, eq=False)
 class ModelClient(Generic[M]):
-    """Loads one model, asks it and unloads it. `on_failure` is called if the model crashes three
-    times within a minute. `make_way` lets adapters go that nothing uses, or else unloads another
-    model that nobody uses; False if there is nothing that could leave."""
+    """Loads, asks and unloads one model. `on_failure` is called if it crashes three times within a
+    minute. `make_way` frees idle adapters or unloads another idle model; False if nothing could
+    leave."""
 
     engine: AsyncEngine
     on_failure: Callable[[str], None] = lambda problem: None
@@ -48,8 +48,8 @@ class ModelClient(Generic[M]):
     # -- its life ------------------------------------------------------------------------
 
     async def load(self, work: Work[M], name: str = "") -> None:
-        """Load the model, in slices of `work` between the steps of others. Its counters are kept
-        under `name`. Raises what the work raises."""
+        """Load the model in slices of `work`; counters are kept under `name`. Raises what the work
+        raises."""
         try:
             self._id = await self.engine.load(work, self._failed, name)
         finally:
@@ -59,8 +59,7 @@ class ModelClient(Generic[M]):
         self.weight_bytes = await self.ask(lambda model: model.weight_bytes)
 
     async def unload(self, seconds: float = 0.0) -> None:
-        """Unload the model and give its memory back. Its blocks are written to the cold tier
-        before, for at most `seconds`."""
+        """Unload the model, after writing its blocks to the cold tier for at most `seconds`."""
         id, self._id = self._id, None
         self._state, self._problem = EngineState.STOPPED, "the model was unloaded"
         if id is not None:
@@ -68,7 +67,7 @@ class ModelClient(Generic[M]):
 
     @property
     def status(self) -> Status:
-        """What the model is doing; of one that does not generate, only its state."""
+        """The model's status; only its state if it does not generate."""
         known = None if self._id is None else self.engine.status(self._id)
         if known is not None and self._state is EngineState.READY:
             return known
@@ -81,7 +80,7 @@ class ModelClient(Generic[M]):
     # -- questions and jobs --------------------------------------------------------------
 
     async def ask(self, question: Callable[[M], A]) -> A:
-        """Run something small on the mlx thread, between two steps.
+        """Run a short function on the mlx thread, between two steps.
 
         Raises:
             Unavailable: the model is not loaded.
@@ -90,13 +89,12 @@ class ModelClient(Generic[M]):
         return await self.engine.ask(self._ready(), question)
 
     async def work(self, make: Callable[[M], Work[A]]) -> A:
-        """Do a job on the mlx thread, in slices between steps. Cancelling ends it within a slice.
+        """Run a job on the mlx thread, in slices between steps. Cancelling ends it within a slice.
 
         Raises:
             QueueFull: too many jobs are waiting.
-            NoMemory: it would not fit even if nothing else were at work and all other models that
-                may leave had left.
-            Unavailable: the model is not loaded, or another one may leave for it later.
+            NoMemory: it would not fit even if every other model that may leave had left.
+            Unavailable: the model is not loaded, or there may be room later.
         """
         while True:
             id = self._ready()
@@ -114,7 +112,7 @@ class ModelClient(Generic[M]):
 
 @dataclass(slots=True, eq=False)
 class GeneratorClient(ModelClient[ModelInstance]):
-    """The client of a model that generates."""
+    """A client of a model that generates."""
 
     _adapters: AdapterLoads = field(init=False)
 
@@ -128,17 +126,16 @@ class GeneratorClient(ModelClient[ModelInstance]):
         await ModelClient.unload(self, seconds)
 
     def preparing(self) -> AbstractContextManager[None]:
-        """As `AsyncEngine.preparing`."""
+        """Announce a request for the block, as `AsyncEngine.preparing`."""
         return self.engine.preparing()
 
     async def submit(self, request: Request) -> Generation:
-        """Queue a request, and wait until it is accepted, so that a refusal precedes any answer.
+        """Queue a request, and wait until it is accepted.
 
         Raises:
             QueueFull: too many requests are waiting.
-            NoMemory: it would not fit even if nothing else were at work and all other models that
-                may leave had left.
-            Unavailable: the model is not loaded, or another one may leave for it later.
+            NoMemory: it would not fit even if every other model that may leave had left.
+            Unavailable: the model is not loaded, or there may be room later.
             AdapterUnusable: the request's adapter can't be used with the model.
         """
         async with self.adapting(request.adapter):
@@ -153,8 +150,8 @@ class GeneratorClient(ModelClient[ModelInstance]):
                         raise
 
     async def let_idle_adapters_go(self) -> bool:
-        """Let all adapters go that nothing uses, for the sake of another model. Returns whether
-        there were any. It waits for no load of an adapter: that may wait for this one's end."""
+        """Unload idle adapters for the sake of another model; return whether there were any. Waits
+        for no load of an adapter, which may wait for this call's end."""
         if self._adapters.is_busy:
             return False
         with suppress(NotNow):
@@ -164,9 +161,8 @@ class GeneratorClient(ModelClient[ModelInstance]):
 
     @asynccontextmanager
     async def adapting(self, adapter: Adapter | None) -> AsyncIterator[None]:
-        """A context in which an adapter is loaded, and stays so; nothing with None. Raises as
-        `work` and `AdapterLoads.wait_for`, and AdapterUnusable where it can't be used with the
-        model."""
+        """Keep an adapter loaded for the block; None for none. Raises as `work` and
+        `AdapterLoads.wait_for`, and AdapterUnusable."""
         if adapter is None:
             yield
             return
@@ -194,9 +190,8 @@ class GeneratorClient(ModelClient[ModelInstance]):
     async def score(
         self, tokens: Sequence[int], top: int, adapter: Adapter | None = None
     ) -> list[Logprobs]:
-        """The log-probabilities of a prompt's own tokens but the first, each with those of the
-        `top` likeliest tokens, by the model with this adapter. Raises as `work`, and
-        AdapterUnusable."""
+        """Return the log-probabilities of a prompt's tokens but the first, each with its `top`
+        likeliest tokens. Raises as `work`, and AdapterUnusable."""
         async with self.adapting(adapter):
             return await self.work(lambda instance: scored(instance, tokens, top, adapter))
 
@@ -205,17 +200,16 @@ class GeneratorClient(ModelClient[ModelInstance]):
     async def images_to_compute(
         self, tokens: tuple[int, ...], salt: bytes, images: Sequence[ImageSpan]
     ) -> tuple[ImageSpan, ...]:
-        """The `images` of a prompt whose features have to be computed for it: they are not
-        kept, and not wholly within what both tiers of the prefix cache have of the prompt. Each
-        digest once. Raises as `ask`, and BadRequest if the model has no vision."""
+        """Return the images of a prompt, each digest once, whose features are neither kept nor
+        covered by the prefix cache. Raises as `ask`, and BadRequest if the model has no vision."""
         return await self.ask(
             lambda instance: image_jobs.images_to_compute(instance, tokens, salt, images)
         )
 
     @asynccontextmanager
     async def expecting(self, images: Sequence[ImageSpan]) -> AsyncIterator[None]:
-        """A context in which the features of `images` stay, unless their memory is needed: until
-        the request that they are for is queued. Raises as `ask`."""
+        """Keep the features of `images` for the block, unless their memory is needed. Raises as
+        `ask`."""
         held, digests = ExitStack(), [image.digest for image in images]
         try:
             await self.ask(
@@ -227,16 +221,14 @@ class GeneratorClient(ModelClient[ModelInstance]):
                 self.engine.put(EngineCall(held.close, Future()))
 
     async def compute_image(self, image: ImageSpan, pixels: Floats) -> None:
-        """Compute and keep the features of an image, in slices between steps, once memory is set
-        aside for that. `pixels` are what `image.pixels` makes. Nothing is computed if the features
-        are there meanwhile. Not to be called within `setting_aside`: who waits for memory should
-        hold none. Raises as `work`."""
+        """Compute and keep the features of an image, unless they are there. Do not call within
+        `setting_aside`: a waiter for memory should hold none. Raises as `work`."""
         await self.work(lambda instance: image_jobs.compute_image(instance, image, pixels))
 
     @asynccontextmanager
     async def setting_aside(self, nbytes: int) -> AsyncIterator[None]:
-        """A context in which `nbytes` bytes are set aside, for images that are decoded and prepared
-        on another thread. Waits until they fit. Raises as `work`."""
+        """Set `nbytes` bytes aside for the block, to decode images on another thread. Raises as
+        `work`."""
         aside = image_jobs.Aside(nbytes)
         try:
             await self.work(aside.claiming)

@@ -1,1 +1,1 @@
-"""What rank 0 and the other ranks of a cluster say to each other, and what the others do."""
+"""Messages and links between the ranks of a cluster, and the work of ranks other than 0."""

@@ -1,8 +1,7 @@
-"""A rank other than 0 at work: it does with its part of the model what rank 0 tells it. Lives on
-the mlx thread of its process.
+"""A rank other than 0: it does with its part of the model what rank 0 tells it. Lives on the mlx
+thread.
 
-It decides nothing. The payloads in its memory have the ids that rank 0 gave to its own parts of the
-same blocks.
+It decides nothing. Its payloads have the ids that rank 0 gave to its own parts of the same blocks.
 """
 
 import logging
@@ -41,7 +40,7 @@ class OutOfStep(Exception):
 
 
 class Follower:
-    """One rank's part of a loaded model. `answer` sends a message to rank 0. `namespace` is that of
+    """One rank's part of a loaded model. `answer` sends a message to rank 0; `namespace` is that of
     this rank's blocks in the `cold` tier."""
 
     def __init__(
@@ -67,8 +66,7 @@ class Follower:
         self._polled = 0.0
 
     def do(self, command: Command) -> None:
-        """Do what rank 0 tells. Raises OutOfStep, or whatever the work raises, when this rank can't
-        go on."""
+        """Do a command of rank 0. Raises OutOfStep, or whatever the work raises."""
         if time.monotonic() - self._polled > _POLL_SECONDS:
             self.poll()  # amid commands too: reads that take too long are found by that alone
         match command:
@@ -115,14 +113,13 @@ class Follower:
                 raise OutOfStep(f"rank 0 tells what no rank does: {type(command).__name__}")
 
     def close(self, seconds: float) -> None:
-        """Write what is queued for the cold tier, for so many seconds at most."""
+        """Write the queue of the cold tier, for at most `seconds`."""
         if self._cold is not None:
             self._cold.close(seconds)
             self._cold = None
 
     def drain(self, seconds: float) -> None:
-        """Wait until what is queued for the cold tier is written, for so many seconds at most. Any
-        thread."""
+        """Wait until the queue of the cold tier is written, for at most `seconds`. Any thread."""
         cold = self._cold
         if cold is not None:
             cold.drain(seconds)
@@ -176,7 +173,7 @@ class Follower:
     # -- the cold tier -------------------------------------------------------------------
 
     def _own(self, record: Record) -> Record:
-        """The record of this rank's part."""
+        """Return the record of this rank's part."""
         return replace(record, namespace=self._namespace)
 
     def _write(self, id: PayloadId, record: Record) -> None:
@@ -208,7 +205,7 @@ class Follower:
                         self._answer(commands.PayloadRead(number))
 
     def _payload(self, cold: ColdTier, recalled: Recalled) -> Payload | str:
-        """What a read gave, or the reason why there is nothing."""
+        """Return the payload of a read, or the reason for a miss."""
         if recalled.packed is None:
             return recalled.reason
         payload = guarded(partial(unpack, recalled.packed))

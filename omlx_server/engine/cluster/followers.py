@@ -1,5 +1,4 @@
-"""The other ranks, as rank 0 sees them: it tells them what it does, and hears what they found in
-their cold tiers. Lives on the mlx thread, but for `heard`."""
+"""The other ranks as rank 0 sees them. Lives on the mlx thread, but for `heard`."""
 
 import logging
 from collections.abc import Callable, Sequence
@@ -17,12 +16,12 @@ from omlx_server.store.worker import Recalled
 _log = logging.getLogger(__name__)
 
 NOT_ON_EVERY_RANK = "not on every rank"
-"""Why there is nothing of a read, where another rank has lost its part of the block."""
+"""Reason for a miss where another rank has lost its part of the block."""
 
 
 class _Reading:
-    """A read that all ranks do: how many have not answered, what rank 0 has, and the reasons of
-    those that have nothing."""
+    """A read by all ranks: the count of missing answers, rank 0's result, and reasons for
+    misses."""
 
     def __init__(self, left: int) -> None:
         self.left = left
@@ -31,7 +30,7 @@ class _Reading:
 
 
 class Followers:
-    """`tell` sends to all other ranks, of which there are `size`."""
+    """`tell` sends a command to all other ranks, of which there are `size`."""
 
     def __init__(self, tell: Callable[[Command], None], size: int) -> None:
         self.tell = tell
@@ -43,8 +42,7 @@ class Followers:
         self.wake: Callable[[], None] = lambda: None
         """Called when a rank has answered."""
         self.step_failed: Callable[[str], str] = lambda problem: problem
-        """Notes that a step of rank 0 has failed with this problem; returns why the group is
-        lost."""
+        """Takes the problem of a failed step of rank 0, and returns why the group is lost."""
 
     def heard(self, found: PayloadRead) -> None:
         """Take an answer of a rank. Any thread."""
@@ -52,8 +50,7 @@ class Followers:
         self.wake()
 
     def failed(self, crash: Crash) -> str:
-        """Say that a step of rank 0 has failed: the group is lost. Returns why, in words: where a
-        rank is gone, that, and a traceback would say no more."""
+        """Note that a step of rank 0 has failed, so the group is lost; return why in words."""
         own = f"the ranks of the cluster are out of step ({crash.summary})"
         problem = self.step_failed(own)
         if problem == own:
@@ -61,7 +58,7 @@ class Followers:
         return problem
 
     def read(self, record: Record, patience: float) -> None:
-        """Have the other ranks read their parts of what rank 0 is about to read."""
+        """Have the other ranks read their parts of a record."""
         number = next(self._numbers)
         self._newest[record.key] = number
         self._readings[number] = _Reading(1 + self._size)
@@ -76,8 +73,8 @@ class Followers:
             reading.left -= 1
 
     def complete(self) -> Sequence[tuple[int, Recalled]]:
-        """The reads that all ranks have ended since the last call, with their numbers. What one of
-        them does not have is a miss."""
+        """Return the reads that all ranks have ended since the last call, with their numbers. A
+        part that one rank lacks makes it a miss."""
         while True:
             try:
                 found = self._heard.get_nowait()
@@ -95,13 +92,13 @@ class Followers:
         return ended
 
     def promote(self, number: int, id: PayloadId | None) -> None:
-        """Say what became of a read that is complete."""
+        """Tell the ranks the id under which a complete read is kept, if it is."""
         self.tell(Promote(number, id))
 
 
 def _of_all(own: Recalled, reasons: set[str]) -> Recalled:
-    """What all ranks have of a read. Where a rank was only too slow the block is a miss, and stays
-    stored on all of them."""
+    """Merge the results of all ranks. If a rank was only too slow, the miss leaves the block
+    stored."""
     if own.packed is None or not reasons:
         return own
     lasting = reasons.difference(PASSING)

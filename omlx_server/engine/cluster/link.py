@@ -1,8 +1,8 @@
-"""The connection between rank 0 and another rank: messages both ways, and word when it is lost.
+"""The connection between rank 0 and another rank: messages both ways, and loss detection.
 
-Both ends prove that they know the secret of the cluster before anything else is said (HMAC
-challenges of multiprocessing.connection). What is sent is not encrypted, as the activations of the
-model are not either: the network must be trusted.
+Both ends first prove that they know the cluster's secret (HMAC challenges of
+multiprocessing.connection). Messages are not encrypted, and neither are activations: the network
+must be trusted.
 """
 
 import logging
@@ -24,24 +24,22 @@ from omlx_server.errors import one_line
 _log = logging.getLogger(__name__)
 _ALIVE_SECONDS = 1.0
 LOST_SECONDS = 5.0
-"""After so many seconds without a sign of life a rank counts as lost."""
+"""Seconds without a sign of life after which a rank counts as lost."""
 FORMING_SECONDS = 30.0
-"""The same while MLX connects the ranks: it holds the GIL, so that no sign of life can be sent."""
+"""The same while MLX connects the ranks: it holds the GIL, so no sign of life can be sent."""
 _POLL_SECONDS = 0.001
 _AUTHENTICATION_SECONDS = 5.0
 _LONGEST = 256 << 20  # bytes of a message
 
 
 class LinkFailed(Exception):
-    """No link: the other end can't be reached, does not know the secret, or has ended the
-    connection."""
+    """The other end can't be reached, does not know the secret, or has closed."""
 
 
 class Link:
-    """A `connection` over the socket `peer`, whose other end knows the secret. Messages go out in
-    the order of `tell`, which never waits. `lost` is called once, on another thread, with the
-    reason in one line, when the other end has closed it, or gave no sign of life for 5 seconds.
-    The descriptors are closed once no thread of the link uses them any more."""
+    """An authenticated `connection` over the socket `peer`. `lost` is called once, on another
+    thread, with a reason in one line, when the other end has closed or is silent for `patience`
+    seconds. Descriptors close once no thread of the link uses them."""
 
     def __init__(
         self, peer: socket.socket, connection: Connection, lost: Callable[[str], None]
@@ -61,8 +59,8 @@ class Link:
         """Seconds without a sign of life after which the other end counts as lost."""
 
     def start(self, take: Callable[[Any], None], alive: Callable[[], Alive] = Alive) -> None:
-        """Begin to listen and to send. `take` gets each message, on a thread of the link; `alive`
-        makes the sign of life that is sent after each second without another message."""
+        """Begin to listen and to send. `take` gets each message on a thread of the link; `alive`
+        makes the sign of life sent after each second of silence."""
         self._alive, self._last = alive, time.monotonic()
         work = {"listens": lambda: self._listen(take), "sends": self._send, "watches": self._watch}
         self._threads = [
@@ -73,27 +71,26 @@ class Link:
             thread.start()
 
     def tell(self, message: object) -> None:
-        """Send a message. Any thread; it is not sent where the link is lost."""
+        """Send a message, in order, without waiting; it is dropped on a lost link. Any thread."""
         with self._lock:
             self._told += 1
         self._out.put(message)
 
     def wait_until_sent(self) -> None:
-        """Wait until all messages are sent, or the link is lost. For who is about to hold the GIL
-        for long: no thread could send them then."""
+        """Wait until all messages are sent or the link is lost, before the GIL is held for long."""
         while self._sent < self._told and not self._ended.is_set():
             time.sleep(_POLL_SECONDS)
 
     def say(self, message: object) -> None:
-        """Send a message at once, before `start`. Raises LinkFailed when the other end is gone."""
+        """Send a message at once, before `start`. Raises LinkFailed."""
         try:
             self._connection.send_bytes(wire.written(message))
         except OSError as error:
             raise LinkFailed(f"the connection has ended: {one_line(error)}") from error
 
     def hear(self, seconds: float = _AUTHENTICATION_SECONDS) -> Any:
-        """The next message, before `start`. Raises LinkFailed when no whole one comes in so many
-        seconds, or what comes is none."""
+        """Return the next message, before `start`. Raises LinkFailed when no valid one comes in
+        time."""
         with _hanging_up_after(seconds, self._peer) as late:
             try:
                 return wire.read(self._connection.recv_bytes(_LONGEST))
@@ -103,11 +100,11 @@ class Link:
                 raise LinkFailed(f"the connection has ended: {one_line(error)}") from error
 
     def wait_until_ended(self, seconds: float) -> None:
-        """Wait until the other end has closed the connection, for so many seconds at most."""
+        """Wait until the other end has closed, for at most `seconds`."""
         self._ended.wait(seconds)
 
     def close(self) -> None:
-        """End the connection. `lost` is not called."""
+        """End the connection without calling `lost`."""
         self._ended.set()
         self._hang_up()
         if not self._threads:
@@ -165,7 +162,7 @@ class Link:
         self._lost(why)
 
     def _hang_up(self) -> None:
-        """Have the threads that send and listen end."""
+        """End the threads that send and listen."""
         self._out.put(None)
         hang_up(self._peer)
 
@@ -175,8 +172,7 @@ class Link:
 
 
 def connect(address: tuple[str, int], secret: bytes, lost: Callable[[str], None]) -> Link:
-    """Connect to rank 0 at this address. Raises LinkFailed where nobody listens there, or
-    the secret is another."""
+    """Connect to rank 0. Raises LinkFailed where nobody listens, or the secret differs."""
     try:
         peer = socket.create_connection(address, timeout=_AUTHENTICATION_SECONDS)
     except OSError as error:
@@ -192,9 +188,9 @@ def authenticated(
     first: bool,
     seconds: float = _AUTHENTICATION_SECONDS,
 ) -> Link:
-    """The link over a new socket, once both ends have proved that they know the secret; who
-    accepted the connection asks `first`. Raises LinkFailed where that is not so in so many seconds;
-    the socket is closed then."""
+    """Return the link over a new socket once both ends have proved the secret; the end that
+    accepted challenges `first`. Raises LinkFailed, with the socket closed, if that fails or takes
+    too long."""
     peer.settimeout(None)
     try:
         connection = Connection(os.dup(peer.fileno()))
@@ -218,15 +214,15 @@ def authenticated(
 
 
 def hang_up(peer: socket.socket) -> None:
-    """End a connection both ways. Who reads from it or writes to it on another thread gets an
-    error at once; closing its descriptor would not wake them. Any thread."""
+    """Shut a connection down both ways, which wakes threads that use it; closing would not. Any
+    thread."""
     with suppress(OSError):  # it has ended already
         peer.shutdown(socket.SHUT_RDWR)
 
 
 @contextmanager
 def _hanging_up_after(seconds: float, peer: socket.socket) -> Iterator[threading.Event]:
-    """Hang up if the block takes more than so many seconds. The event is set when that was so."""
+    """Hang up if the block takes more than `seconds`; the yielded event tells whether it did."""
     late = threading.Event()
 
     def end() -> None:

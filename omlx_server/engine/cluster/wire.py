@@ -1,7 +1,5 @@
-"""Messages between ranks as bytes: the name of a message, then its fields in MessagePack.
-
-Reading them runs no code, and gives nothing but values of the core.
-"""
+"""Messages between ranks as bytes: the name of a message, then its fields in MessagePack. Reading
+them runs no code."""
 
 from functools import cache
 from typing import Any, get_args
@@ -20,12 +18,12 @@ class BadMessage(Exception):
 
 
 def written(message: object) -> bytes:
-    """The bytes of a message."""
+    """Return a message as bytes."""
     return type(message).__name__.encode() + b"\0" + _encode(message)
 
 
 def read(data: bytes) -> Any:
-    """The message in these bytes. Raises BadMessage where they hold none."""
+    """Return the message in these bytes. Raises BadMessage."""
     name, _, fields = data.partition(b"\0")
     if name not in _KNOWN:
         raise BadMessage(f"no message is called {name[:40]!r}")

@@ -1,1 +1,1 @@
-"""The account of memory: how many bytes each model and job holds or has reserved."""
+"""The account of memory: the bytes that each model and job holds or has reserved."""

@@ -1,6 +1,6 @@
-"""The one account of the memory: what all models hold together, in bytes. Lives on the mlx thread.
+"""One account of the memory that all models hold, in bytes. Lives on the mlx thread.
 
-Each model has a share, by which its memory guard sees what the other models hold and could evict.
+Through its share a model's memory guard sees what other models hold and could evict.
 """
 
 from collections.abc import Callable, Iterator
@@ -15,11 +15,11 @@ from omlx_server.core.work import Work
 from omlx_server.engine.memory.image_features import KeptFeatures
 
 BudgetOf = Callable[[int], HotBudget]
-"""Gives the hot tier's budget for so many bytes of weights of all models together."""
+"""Returns the hot tier's budget for the bytes of weights of all models."""
 
 
 class MemoryHolder(Protocol):
-    """What holds a model's memory besides its weights: its ModelInstance."""
+    """The holder of a model's memory besides its weights: its ModelInstance."""
 
     cache: PrefixCache
     features: KeptFeatures
@@ -38,20 +38,19 @@ class MemoryHolder(Protocol):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Waiting:
-    """A job that waits until `nbytes` bytes can be set aside for it. One that `yields` does not
-    hold back requests and other jobs that come meanwhile."""
+    """A job that waits for `nbytes` bytes. One that `yields` lets later requests and jobs pass."""
 
     nbytes: int
     yields: bool = False
 
 
 class MemoryAccount:
-    """`limit` bytes for all models, of which `queue` bytes are kept for what goes to the cold tier.
-    The weights of a model count as soon as its load begins.
+    """`limit` bytes for all models, of which `queue` are kept for writes to the cold tier. Weights
+    count as soon as a load begins.
 
-    left     bytes on their way to the cold tier from models that have left
-    aside    bytes set aside for jobs under way (engine/memory/reservations.py)
-    waiting  the jobs that wait for bytes to be set aside, in order
+    left     returns the bytes that unloaded models still have to write to the cold tier
+    aside    bytes set aside for running jobs (engine/memory/reservations.py)
+    waiting  jobs that wait for bytes, in order
     """
 
     def __init__(self, limit: int, queue: int = 0, left: Callable[[], int] = lambda: 0) -> None:
@@ -64,14 +63,14 @@ class MemoryAccount:
         self.clock = count(1)
 
     def share(self, weights: int) -> "MemoryShare":
-        """Add a share for one more model, with `weights` bytes of weights."""
+        """Add a share for a model with `weights` bytes of weights."""
         share = MemoryShare(self, weights)
         self.shares.append(share)
         self.rebudget()
         return share
 
     def leave(self, share: "MemoryShare") -> None:
-        """Remove a share, whose model has given its memory back."""
+        """Remove the share of an unloaded model."""
         self.shares.remove(share)
         self.rebudget()
 
@@ -81,30 +80,30 @@ class MemoryAccount:
 
     @property
     def awaited(self) -> int:
-        """The bytes that jobs wait for which hold newcomers back."""
+        """Bytes that jobs wait for which hold newcomers back."""
         return sum(one.nbytes for one in self.waiting if not one.yields)
 
     def held(self) -> Ledger:
-        """One ledger of what all models and jobs hold, without the pool."""
+        """Return one ledger of all models and jobs, without the pool."""
         return sum((s.held() for s in self.shares), self.beside())
 
     def beside(self) -> Ledger:
-        """A ledger of the limit, all weights, what jobs take (as live), and what models that left
-        still have to write."""
+        """Return a ledger of the limit, all weights, bytes set aside (as live), and pending writes
+        of unloaded models."""
         return Ledger(self.limit, self.weights, live=self.aside, pending=self.left())
 
     def most(self) -> int:
-        """The bytes that a job could take if nothing else were at work."""
+        """Return the bytes that a job could take if nothing else were running."""
         return self.limit - self.weights - self.queue - self._least
 
     def most_without_others(self, share: "MemoryShare") -> int:
-        """The bytes that a job of this share's model could take if nothing else were at work and no
-        other model were loaded."""
+        """Return the bytes that a job of this share's model could take if no other model were
+        loaded."""
         least = max(share.pinned, self._floor_beside(share.weights))
         return self.limit - share.weights - self.queue - least
 
     def free(self) -> int:
-        """The bytes that a job may take now, beside all that is held or reserved."""
+        """Return the bytes that a job may take now."""
         holders = [s.holder for s in self.shares if s.holder]
         accounts = [holder.account() for holder in holders]
         held = sum(accounts, Ledger(pending=self.left()))
@@ -122,7 +121,7 @@ class MemoryAccount:
 
     @property
     def floor(self) -> int:
-        """The bytes that all hot tiers together keep, whatever else needs room."""
+        """Bytes that all hot tiers together always keep."""
         return self._floor_beside(self.weights)
 
     def _floor_beside(self, weights: int) -> int:
@@ -130,31 +129,30 @@ class MemoryAccount:
 
     @property
     def _least(self) -> int:
-        """The bytes that the hot tiers hold at least: their part of the floor, or what is
-        pinned."""
+        """Bytes that the hot tiers hold at least: their part of the floor, or pinned ones."""
         pinned = [share.pinned for share in self.shares if share.holder]
         return sum(max(held, self.floor // len(pinned)) for held in pinned) or self.floor
 
     @property
     def is_busy(self) -> bool:
-        """Whether a model has requests at work, whose caches grow."""
+        """Whether a model has running requests, whose caches grow."""
         return any(share.holder and share.holder.has_work for share in self.shares)
 
     @property
     def is_awaited(self) -> bool:
-        """Whether a request of a model waits until it has memory."""
+        """Whether a request of a model waits for memory."""
         return any(share.holder and share.holder.waits_for_memory for share in self.shares)
 
     @property
     def spare(self) -> int:
-        """The bytes that the hot tiers hold above the least that they keep, and those of features
-        of images that no prompt needs."""
+        """Bytes that hot tiers hold above their least, and those of image features that no prompt
+        needs."""
         features = sum(share.holder.features.spare for share in self.shares if share.holder)
         return features + max(0, sum(share.own_hot for share in self.shares) - self._least)
 
     def shrink(self, nbytes: int) -> None:
-        """Let go of `nbytes` bytes: of features of images, then of the hot tiers, as far as their
-        floor, from those of models at rest first, the longest unused before others."""
+        """Free `nbytes` bytes: image features first, then hot tiers down to their floor, idle and
+        longest unused models first."""
         tiers = self._tiers()
         for share in tiers:
             nbytes -= share.holder.features.let_go(nbytes) if share.holder else 0
@@ -162,18 +160,17 @@ class MemoryAccount:
             nbytes -= share.shrink(nbytes, self.floor // len(tiers))
 
     def _tiers(self) -> "list[MemoryShare]":
-        """The shares of models with a hot tier, in the order in which these are evicted from."""
+        """Return the shares with a hot tier, in the order of eviction."""
         return sorted((s for s in self.shares if s.holder), key=lambda s: (s.is_busy, s.used))
 
     def rebudget(self) -> None:
-        """Give each hot tier its budget anew, since the weights or the settings have changed."""
+        """Give each hot tier its budget anew after weights or settings have changed."""
         weights = self.weights
         for share in self.shares:
             share.rebudget(weights)
 
     def trim(self) -> None:
-        """Evict until all hot tiers together are within the budget, in bytes and in buffers: from
-        models at rest first, the longest unused before others."""
+        """Evict until all hot tiers together are within the budget of bytes and buffers."""
         tiers = self._tiers()
         excess = sum(s.own_hot for s in tiers) - min((s.budget.nbytes for s in tiers), default=0)
         for share in tiers if excess > 0 else ():
@@ -185,9 +182,9 @@ class MemoryAccount:
 
 
 class MemoryShare:
-    """One model's part of the account, and the Neighbours of its guard: `live`, `reserved` and
-    `pending` are bytes of the other models and of all jobs, as a step is planned. `used` is when a
-    step was planned last, by the account's clock."""
+    """One model's part of the account, and the Neighbours of its guard. `live`, `reserved` and
+    `pending` are bytes of other models and all jobs, as of the last `begin`; `used` is its time by
+    the account's clock."""
 
     def __init__(self, account: MemoryAccount, weights: int) -> None:
         self.account = account
@@ -200,13 +197,13 @@ class MemoryShare:
         self.live = self.reserved = self.pending = 0
 
     def weigh(self, weights: int) -> None:
-        """Note that the model is loaded, and that its weights take `weights` bytes."""
+        """Note that the loaded model's weights take `weights` bytes."""
         self.weights, self.is_loading = weights, False
         self.account.rebudget()
 
     def settle(self, weights: int, budget_of: BudgetOf) -> None:
-        """Note the size of the weights in bytes, and by which function the budget of the hot tier
-        follows from the weights of all models: after the load, and when settings change."""
+        """Note the bytes of the weights and the function of the hot tier's budget: after the load,
+        and when settings change."""
         self._budget_of = budget_of
         self.weigh(weights)
 
@@ -221,7 +218,7 @@ class MemoryShare:
         self.account.leave(self)
 
     def begin(self) -> None:
-        """Note what the other models and jobs hold: a step of this model is about to be planned."""
+        """Note what other models and jobs hold, before a step is planned."""
         self.used = next(self.account.clock)
         others = sum((share.held() for share in self._holders()), Ledger())
         reserved = sum(s.holder.reserved for s in self._holders() if s.holder)
@@ -237,8 +234,7 @@ class MemoryShare:
         return self.holder is not None and self.holder.has_work
 
     def shrink(self, nbytes: int, floor: int) -> int:
-        """Evict `nbytes` bytes of this hot tier, down to `floor` bytes. Returns the bytes that
-        went."""
+        """Evict `nbytes` bytes of this hot tier, down to `floor`. Return the bytes evicted."""
         if self.holder is None or nbytes <= 0:
             return 0
         gone = self.holder.cache.eviction.make_room(nbytes, floor)
@@ -246,7 +242,7 @@ class MemoryShare:
         return gone.nbytes
 
     def shrink_buffers(self, count: int) -> int:
-        """Evict what has `count` buffers from this hot tier. Returns how many buffers went."""
+        """Evict `count` buffers from this hot tier. Return the number evicted."""
         if self.holder is None or count <= 0:
             return 0
         cache, before = self.holder.cache, self.own_buffers
@@ -263,7 +259,7 @@ class MemoryShare:
 
     @property
     def hot(self) -> int:
-        """The bytes in the hot tiers of the other models, now."""
+        """Bytes in the hot tiers of the other models."""
         return sum(share.own_hot for share in self._holders())
 
     @property
@@ -272,7 +268,7 @@ class MemoryShare:
 
     @property
     def pinned(self) -> int:
-        """The bytes of this hot tier that are pinned, and never evicted."""
+        """Bytes of this hot tier that are never evicted."""
         return self.holder.cache.pinned.nbytes if self.holder else 0
 
     @property

@@ -1,5 +1,4 @@
-"""The adapters of a model that are in memory: how many may be, which are in use, which goes first.
-Lives on the mlx thread."""
+"""Adapters of one model in memory: limits, use, order of unloading. Lives on the mlx thread."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -16,15 +15,15 @@ from omlx_server.errors import AdapterUnusable
 
 @dataclass(frozen=True, slots=True)
 class AdapterLimits:
-    """How many adapters of one model may be loaded, and how many bytes they may take together."""
+    """The number of adapters of one model that may be loaded, and their bytes together."""
 
     count: int = 8
     nbytes: int = 2 * 10**9
 
 
 class LoadedAdapters:
-    """The adapters of a model: `weights` are those in memory, which `limits` bounds. `queues` gives
-    the queues of its scheduler: an adapter is in use as long as a sequence in them has it."""
+    """A model's adapters: `weights` are those in memory, bounded by `limits`. An adapter is in use
+    while a sequence in the scheduler's `queues` has it."""
 
     def __init__(self, weights: AdapterStore, queues: Callable[[], SequenceQueues]) -> None:
         self.weights = weights
@@ -35,18 +34,17 @@ class LoadedAdapters:
 
     @property
     def nbytes(self) -> int:
-        """The bytes of all weights, as the account knows them."""
+        """Bytes of all weights, as the account knows them."""
         return self._counted
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names of the adapters in memory, in the order of the alphabet."""
+        """Sorted names of the adapters in memory."""
         return tuple(sorted({adapter.name for adapter in self.weights.loaded}))
 
     @contextmanager
     def expecting(self, adapter: Adapter) -> Iterator[None]:
-        """A context in which an adapter stays once it is loaded, because a request that is not
-        queued yet will need it."""
+        """Keep an adapter for the block, for a request that is not queued yet."""
         self._expected[adapter] += 1
         try:
             yield
@@ -54,7 +52,7 @@ class LoadedAdapters:
             self._expected -= Counter([adapter])
 
     def check(self, adapter: Adapter) -> None:
-        """Raises AdapterUnusable if an adapter alone takes more than all together may."""
+        """Raise AdapterUnusable if an adapter alone exceeds the limit of bytes."""
         nbytes = AdapterStore().nbytes_with(adapter)
         if nbytes > self.limits.nbytes:
             raise AdapterUnusable(
@@ -64,22 +62,21 @@ class LoadedAdapters:
             )
 
     def is_full(self, adapter: Adapter) -> bool:
-        """Whether another adapter has to go before this one is loaded."""
+        """Return whether another adapter has to go before this one is loaded."""
         is_crowded = len(self.weights.loaded) >= self.limits.count
         return is_crowded or self.weights.nbytes_with(adapter) > self.limits.nbytes
 
     def first_to_go(self) -> Adapter | None:
-        """Of the adapters that nothing uses, the one least recently used; None if there is none."""
+        """Return the least recently used adapter that nothing uses, or None."""
         return next(filter(self.is_idle, self.weights.loaded), None)
 
     def is_idle(self, adapter: Adapter) -> bool:
-        """Whether nothing uses an adapter."""
         sequences = self._queues().sequences()
         used = any(sequence.request.adapter == adapter for sequence in sequences)
         return not used and adapter not in self._expected
 
     def update_account(self, watch: MemoryWatch | None) -> None:
-        """Tell the account and the planner what the adapters in memory take."""
+        """Tell the account and the planner the bytes of the adapters in memory."""
         nbytes, counted = self.weights.nbytes, self._counted
         self._counted = nbytes
         if watch is not None:

@@ -1,7 +1,5 @@
-"""Whether the account of memory is true: when it begins to differ from MLX, the log says so.
-
-Lives on the mlx thread.
-"""
+"""Checks the account of memory against MLX and logs when they begin to differ. Lives on the mlx
+thread."""
 
 import logging
 from collections import Counter
@@ -20,8 +18,7 @@ _CHECK_SECONDS = 1.0
 
 
 class Audit:
-    """Compares the account with the bytes that MLX reports. `drift` is the last difference, as a
-    share of what is held (`Ledger.drift`)."""
+    """Compares the account with MLX's count. `drift` is the last difference (`Ledger.drift`)."""
 
     def __init__(self, account: MemoryAccount) -> None:
         self.account = account
@@ -30,8 +27,7 @@ class Audit:
         self._drifts = False
 
     def check(self, now: float) -> None:
-        """Wait for the device and compare, at most once a second. To be called while nothing is at
-        work or being loaded."""
+        """Wait for the device and compare, at most once a second. Call while nothing runs."""
         if not self._check_again.has_passed(now):
             return
         self._check_again.begin(now)
@@ -44,8 +40,8 @@ class Audit:
         self._drifts = drifts
 
     def report(self, guards: Iterable[MemoryGuard], left: Iterable[Counted] = ()) -> MemoryReport:
-        """The account of all models as of their last steps, by their `guards`; `left` are the
-        counters of models that have left."""
+        """Return the account of all models as of their last steps; `left` are the counters of
+        unloaded models."""
         used, step = sum((one.reliefs for one in left), Counter[Relief]()), 0
         held = replace(self.account.beside(), pool=device.pool_memory())
         for guard in guards:

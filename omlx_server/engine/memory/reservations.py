@@ -1,9 +1,9 @@
-"""Memory for jobs, on the one account of all models: embeddings, scores of a prompt, judgements.
+"""Memory for jobs (embeddings, scores, images) on the account of all models. Lives on the mlx
+thread.
 
-Lives on the mlx thread. All that a job takes, from its beginning to its end, is set aside before it
-begins: so a job never waits while it holds memory, and admission counts it for requests that come
-meanwhile. A job that does not fit waits for the work under way; what comes after it, requests and
-jobs, waits behind it. Images are an exception: who sends some keeps no text waiting.
+All that a job takes is set aside before it begins, so a job never waits while it holds memory. A
+job that does not fit waits, and later requests and jobs wait behind it; jobs of images let them go
+first.
 """
 
 import math
@@ -19,8 +19,8 @@ from omlx_server.errors import NoMemory, Unavailable
 
 
 class JobRoom:
-    """A core `Room` for the jobs of one model. With `patience`, in seconds, a claim lets requests
-    and other jobs go first, and raises Unavailable when it has waited so long."""
+    """A core `Room` for the jobs of one model. With `patience` (seconds) a claim lets others go
+    first, and raises Unavailable after so long."""
 
     def __init__(self, share: MemoryShare, patience: float = math.inf) -> None:
         self._share = share
@@ -29,7 +29,7 @@ class JobRoom:
         self._yields = patience < math.inf
 
     def check(self, nbytes: int) -> None:
-        """Raises NoMemory if `nbytes` bytes would not fit even if nothing else were at work."""
+        """Raise NoMemory if `nbytes` would not fit even if nothing else were running."""
         account = self._account
         if nbytes > account.most():
             raise NoMemory(
@@ -66,9 +66,9 @@ class JobRoom:
             )
 
     def _fitting(self, needs: Sequence[int]) -> int:
-        """The number of the largest need that fits now, from 1, or 0; hot tiers and the pool make
-        room. While requests are at work, whose caches grow, all but the first need must fit into
-        half of what is free."""
+        """Return the number (from 1) of the largest need that fits now, or 0; hot tiers and the
+        pool make room. While requests run, whose caches grow, all but the first need must fit into
+        half of the free bytes."""
         account, most = self._account, needs[-1]
         if needs[0] > account.free() + account.spare:
             return 0  # what would go for it would go in vain

@@ -1,8 +1,4 @@
-"""Keeps the account of memory true: it notes what is held before each step, and measures what steps
-took.
-
-Lives on the mlx thread. The guard decides by the account; the planner learns from the measurements.
-"""
+"""Notes the memory in use before each step, and measures steps. Lives on the mlx thread."""
 
 from dataclasses import replace
 
@@ -15,7 +11,8 @@ from omlx_server.engine.memory.account import MemoryShare
 
 
 class MemoryWatch:
-    """Watches the memory of one model's instance, which has a `share` in the account of all."""
+    """Watches one instance's memory: the guard decides by the account, the planner learns from
+    measurements."""
 
     def __init__(self, guard: MemoryGuard, planner: Planner, share: MemoryShare) -> None:
         self.guard = guard
@@ -24,9 +21,8 @@ class MemoryWatch:
         self.begin(Ledger())
 
     def begin(self, held: Ledger, features: int = 0) -> None:
-        """Tell the guard what is held, because a step is about to be planned. `held` is what the
-        instance knows of: all but weights, pool and limit. `features` bytes of its live ones are
-        features of images."""
+        """Tell the guard what the instance holds, before a step is planned: all but weights, pool
+        and limit. `features` of its live bytes are image features."""
         account = self.share.account
         self.share.begin()
         self.guard.limit = account.limit
@@ -42,11 +38,10 @@ class MemoryWatch:
         self.guard.features = features
 
     def begin_step(self) -> None:
-        """Begin to measure what `step_done` names, which is about to run."""
+        """Begin to measure the step that `step_done` names."""
         device.begin_peak()
 
     def step_done(self, step: StepShape, now: float) -> None:
-        """Tell the planner how many bytes `step` took, now that it is done. `now` is in
-        seconds."""
+        """Tell the planner the bytes that `step` took. `now` is in seconds."""
         transient = device.peak_memory() - device.active_memory()
         self.planner.observe(step, max(0, transient), now)

@@ -1,1 +1,1 @@
-"""Several models in one engine: loaded when they are asked for, unloaded for others."""
+"""The pool of models in one engine: loaded when asked for, unloaded for others."""

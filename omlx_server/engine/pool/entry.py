@@ -1,8 +1,6 @@
-"""One model of the pool: whether it is loaded, how many use it and who waits for it. Lives on the
-event loop's thread.
+"""One model of the pool: its phase, users and waiters. Lives on the event loop's thread.
 
-A model that has users stays. When it is loaded, all who wait for it get their leases at once. The
-pool (engine/pool/pool.py) decides whether it is loaded or unloaded.
+A model with users stays. When it is loaded, all waiters get their leases at once.
 """
 
 import asyncio
@@ -33,8 +31,8 @@ class Phase(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ModelRequest:
-    """What the pool has to know of a model before it is loaded: `nbytes` of weights, and for how
-    many seconds (`ttl`) it stays unused; 0 for any time."""
+    """A model as the pool knows it before a load: bytes of weights, and the seconds (`ttl`) that it
+    stays unused; 0 for ever."""
 
     key: str
     nbytes: int
@@ -60,10 +58,9 @@ class Lease(Generic[M]):
 
 
 class PoolEntry(Generic[M]):
-    """One model that was asked for at least once. The event `released` is set whenever a user has
-    released it, or one that waited waits no more. `used` is its last use, by time.monotonic().
-    `keep_seconds`: how long the last client that said so wants it kept unused, infinity for any
-    time; None where none did since it was loaded."""
+    """One model that was asked for at least once. `released` is set when a user or a waiter has
+    gone. `used` is the time.monotonic() of its last use. `keep_seconds` is how long a client wants
+    it kept unused; None where none said so since the load."""
 
     def __init__(self, wanted: ModelRequest, released: asyncio.Event) -> None:
         self.wanted = wanted
@@ -92,15 +89,13 @@ class PoolEntry(Generic[M]):
 
     @property
     def ttl(self) -> float:
-        """For how many seconds it stays unused; 0 for any time. A client can shorten what `wanted`
-        says, and not lengthen it."""
+        """Seconds that it stays unused; 0 for ever. A client can only shorten `wanted.ttl`."""
         if self.keep_seconds is None:
             return self.wanted.ttl
         seconds = min(max(self.keep_seconds, _SHORTEST_TTL), self.wanted.ttl or math.inf)
         return 0.0 if math.isinf(seconds) else seconds
 
     def resident(self, live: int) -> Resident:
-        """What decides whether this model leaves; `live` is the bytes that its requests need."""
         wanted = self.wanted
         return Resident(
             wanted.key, wanted.nbytes, self.used, self.users, live, self.is_pinned, self.ttl
@@ -109,7 +104,7 @@ class PoolEntry(Generic[M]):
     # -- who uses it ---------------------------------------------------------------------
 
     def lease(self) -> Lease[M]:
-        """A lease for one more user of the model, which must be loaded."""
+        """Return a lease for one more user of the loaded model."""
         assert self.model is not None
         self.users += 1
         self.used = time.monotonic()
@@ -123,7 +118,7 @@ class PoolEntry(Generic[M]):
     # -- who waits for it ----------------------------------------------------------------
 
     def queue(self) -> asyncio.Future[Lease[M]]:
-        """A new waiter, for `wait`. Raises QueueFull when 128 wait already."""
+        """Add a waiter, for `wait`. Raises QueueFull when 128 wait already."""
         if len(self.waiters) >= _MAX_WAITERS:
             raise QueueFull(
                 f"{len(self.waiters)} requests wait for this model", retry_after=RETRY_SECONDS
@@ -133,8 +128,8 @@ class PoolEntry(Generic[M]):
         return waiter
 
     async def wait(self, waiter: asyncio.Future[Lease[M]], patience: float | None) -> Lease[M]:
-        """Wait for a lease, at most `patience` seconds if not None. Raises Unavailable when the
-        model does not come in time, and the error given to `turn_away`."""
+        """Wait for a lease, at most `patience` seconds if not None. Raises Unavailable after that,
+        and the error given to `turn_away`."""
         lease: Lease[M] | None = None
         try:
             async with asyncio.timeout(patience):
@@ -153,21 +148,21 @@ class PoolEntry(Generic[M]):
                 self._released.set()  # a drain for nobody else may end
 
     def let_in(self) -> None:
-        """Give a lease to each one that waits, because the model is loaded."""
+        """Give each waiter a lease of the loaded model."""
         for waiter in self.waiters:
             if not waiter.done():
                 waiter.set_result(self.lease())
         self.waiters.clear()
 
     def turn_away(self, error: BaseException) -> None:
-        """Raise `error` in each one that waits."""
+        """Raise `error` in each waiter."""
         for waiter in self.waiters:
             if not waiter.done():
                 waiter.set_exception(error)
         self.waiters.clear()
 
     def reopen(self) -> None:
-        """Note that the model does not leave after all: if it is still loaded, it can be used."""
+        """Note that the model does not leave after all; if it is still loaded, it can be used."""
         if self.model is not None and not (self.broken or self.going):
             self.phase = Phase.LOADED
             self.let_in()

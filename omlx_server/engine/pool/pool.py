@@ -1,9 +1,8 @@
-"""Loads models when they are asked for, and unloads them when others need the room. Lives on the
-event loop's thread; only the loader knows what a model is.
+"""Loads models when they are asked for, and unloads others for room. Lives on the event loop's
+thread.
 
-One model is loaded at a time, in the order in which they were asked for first. A model that is in
-use stays: a model that needs its room waits until nobody uses it, and requests that come for it
-meanwhile wait until that one is loaded.
+One model is loaded at a time, in the order of first requests. A model in use stays: one that needs
+its room waits, and later requests for the first wait until the second is loaded.
 """
 
 import asyncio
@@ -29,8 +28,8 @@ _GOING_DOWN = Unavailable("the server is shutting down")
 
 
 class Loader(Protocol[M]):
-    """Loads the model of a key, and unloads it. `check` raises what would prevent the load, as far
-    as that is known without it."""
+    """Loads and unloads the model of a key. `check` raises what would prevent the load, as far as
+    known without it."""
 
     async def check(self, key: str) -> None: ...
     async def load(self, key: str) -> M: ...
@@ -40,7 +39,7 @@ class Loader(Protocol[M]):
 @dataclass(slots=True, eq=False)
 class ModelPool(Generic[M]):
     """Loads models that are asked for, and unloads others for room. `rules` gives the limits at
-    each load; a request waits `patience` seconds for its model; `live` gives the bytes that a
+    each load; a request waits `patience` seconds for its model; `live` returns the bytes that a
     model's requests need."""
 
     loader: Loader[M]
@@ -59,29 +58,25 @@ class ModelPool(Generic[M]):
         return self._entries.get(key)
 
     def loaded(self) -> list[M]:
-        """All models that are loaded, in the order in which they were first asked for, but those
-        that leave and are not used."""
+        """Return loaded models in the order of first requests, without unused ones that leave."""
         entries = self._entries.values()
         return [e.model for e in entries if e.model and (e.users or e.phase is Phase.LOADED)]
 
     def change(self, changed: Callable[[M], M]) -> None:
-        """Replace each loaded model by `changed(model)`. Leases that were given before keep the old
-        one."""
+        """Replace each loaded model by `changed(model)`. Earlier leases keep the old one."""
         for entry in self._entries.values():
             if entry.model is not None:
                 entry.model = changed(entry.model)
 
     def wants(self, wanted: ModelRequest) -> None:
-        """Replace what is known of a model that was asked for before, since settings may have
-        changed. Any other one is ignored."""
+        """Replace what is known of a model after settings changed. An unknown one is ignored."""
         if wanted.key in self._entries:
             self._entries[wanted.key].wanted = wanted
 
     # -- what is asked -------------------------------------------------------------------
 
     async def acquire(self, wanted: ModelRequest) -> Lease[M]:
-        """A lease of the model, which is loaded first if need be. It stays until the lease is
-        released.
+        """Return a lease of the model, loading it first if needed.
 
         Raises:
             Unavailable: it was not loaded in time, and may be later; or the pool is closed.
@@ -92,7 +87,7 @@ class ModelPool(Generic[M]):
         return await self._acquire(wanted, self.patience)
 
     async def load(self, wanted: ModelRequest) -> None:
-        """Load the model if need be, however long that takes. Raises as `acquire`."""
+        """Load the model if needed, however long that takes. Raises as `acquire`."""
         (await self._acquire(wanted, None)).release()
 
     async def _acquire(self, wanted: ModelRequest, patience: float | None) -> Lease[M]:
@@ -106,12 +101,8 @@ class ModelPool(Generic[M]):
         return await entry.wait(waiter, patience)
 
     async def unload(self, key: str) -> None:
-        """Unload a model, pinned or not, as soon as nobody uses it. One that is not loaded is
-        ignored.
-
-        Raises:
-            Conflict: it was still in use after the pool's patience.
-        """
+        """Unload a model, pinned or not, once nobody uses it. One that is not loaded is ignored.
+        Raises Conflict if it is still in use after the pool's patience."""
         async with self._turn:
             entry = self._entries.get(key)
             if entry is not None and entry.phase is Phase.LOADED:
@@ -120,7 +111,7 @@ class ModelPool(Generic[M]):
                 await self._unload(entry)
 
     def failed(self, key: str) -> None:
-        """Unload a model that has failed. It is loaded anew for the next request."""
+        """Unload a failed model. The next request loads it anew."""
         entry = self._entries.get(key)
         if entry is not None and entry.model is not None:
             entry.broken = True
@@ -133,12 +124,12 @@ class ModelPool(Generic[M]):
                 await self._unload(entry)
 
     async def make_way(self, key: str) -> bool:
-        """Unload the longest unused model for the sake of the one with this `key`. True if one has
-        left, here or meanwhile; False if there is no other one that could ever leave.
+        """Unload the longest unused model for the one with this `key`. Return whether one has left;
+        False if no other could ever leave.
 
         Raises:
-            Unavailable: all others are in use, or models come and go; try later. This does not wait
-                for them, as they may wait for the lease of the model that asks.
+            Unavailable: all others are in use, or models come and go. This does not wait for them:
+                they may wait for the lease of the asking model.
         """
         before = self._others(key)
         if not self._turn.locked():
@@ -155,23 +146,22 @@ class ModelPool(Generic[M]):
         )
 
     def pin(self, wanted: ModelRequest, pinned: bool) -> None:
-        """Pin a model, so that the pool never unloads it for room or by its ttl; or unpin it."""
+        """Pin a model, so that it never leaves for room or by its ttl; or unpin it."""
         self._entry(wanted).pinned = pinned
 
     def keep(self, key: str, seconds: float | None) -> None:
-        """Keep a model for so many seconds after its last use, but no longer than its own ttl; with
-        None as long as that. It lasts until the next call, or until the model is unloaded. A pinned
-        model stays all the same, and one that is not loaded is ignored."""
+        """Keep a model for so many seconds after its last use, within its ttl; None: for its ttl.
+        Lasts until the next call or the unload. A pinned model always stays."""
         entry = self._entries.get(key)
         if entry is not None and entry.model is not None:
             entry.keep_seconds = seconds
 
     def start(self) -> None:
-        """Begin to unload models whose ttl has passed, in a task on the running event loop."""
+        """Start a task that unloads models whose ttl has passed."""
         self._spawn(self._expire())
 
     async def close(self) -> None:
-        """Load and unload nothing any more. Loaded models stay loaded."""
+        """Stop loading and unloading. Loaded models stay loaded."""
         self._closed = True
         for task in self._tasks:
             task.cancel()
@@ -220,7 +210,7 @@ class ModelPool(Generic[M]):
 
     async def _make_room(self, entry: PoolEntry[M]) -> None:
         """Unload other models until this one fits. Raises NoRoom, or Unavailable when those in use
-        stay in use."""
+        stay so."""
         wanted = entry.wanted
         found = plan(self._residents(), wanted.nbytes, self.rules())
         if found.never:
@@ -248,8 +238,8 @@ class ModelPool(Generic[M]):
         seconds: float,
         is_wanted: Callable[[], bool] = lambda: True,
     ) -> bool:
-        """Give no leases of these models, and wait until nobody uses them. False, and they can be
-        used again, after `seconds` or when nobody wants their room any more."""
+        """Give no leases of these models, and wait until nobody uses them. Return False, and reopen
+        them, after `seconds` or when nobody wants their room any more."""
         for entry in entries:
             entry.phase = Phase.UNLOADING
         drained = False
@@ -266,7 +256,7 @@ class ModelPool(Generic[M]):
         return drained
 
     async def _unload(self, entry: PoolEntry[M]) -> None:
-        """Unload a model to the end, even if this is cancelled. One that is gone is ignored."""
+        """Unload a model to the end, even if this is cancelled."""
         if entry.model is None:
             return
         entry.phase = Phase.UNLOADING
@@ -306,7 +296,7 @@ class ModelPool(Generic[M]):
         return self._entries.setdefault(wanted.key, PoolEntry(wanted, self._released))
 
     def _others(self, key: str) -> list[Resident]:
-        """The loaded models that could leave for the one with this `key`, in use or not."""
+        """Return the loaded models that could leave for this `key`, in use or not."""
         return [r for r in self._residents() if not (r.pinned or r.key == key)]
 
     def _residents(self) -> list[Resident]:

@@ -1,5 +1,4 @@
-"""Which models leave the memory: so that another one can come, or because nobody has used them for
-as long as their ttl. Pure; owned by the event loop."""
+"""Decides which models leave memory: for room, or at the end of their ttl. Pure."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -14,9 +13,8 @@ _HELD_SHARE = 0.95
 
 @dataclass(frozen=True, slots=True)
 class Resident:
-    """A loaded model: the bytes of its weights (`nbytes`) and those that its requests need
-    (`live`), when it was last used (`used`, by time.monotonic()), and by how many leases it is used
-    now. It leaves when unused for `ttl` seconds; 0 for never."""
+    """A loaded model: bytes of its weights and of its requests (`live`), its last use by
+    time.monotonic(), and its leases. It leaves when unused for `ttl` seconds; 0 for never."""
 
     key: str
     nbytes: int
@@ -29,8 +27,7 @@ class Resident:
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """The server may hold `limit` bytes (0: not watched) and `max_loaded` models (0: any
-    number)."""
+    """Limits of the server: bytes (0: not watched) and number of models (0: any)."""
 
     limit: int = 0
     max_loaded: int = 0
@@ -38,16 +35,16 @@ class Rules:
 
 @dataclass(frozen=True, slots=True)
 class ResidencyPlan:
-    """The keys of the models that have to leave, as soon as nobody uses them. `never` says why even
-    that would not be enough; else it is empty."""
+    """Keys of the models that have to leave once unused. `never` says why even that would not
+    suffice."""
 
     going: tuple[str, ...] = ()
     never: str = ""
 
 
 def plan(residents: Sequence[Resident], nbytes: int, rules: Rules) -> ResidencyPlan:
-    """Which models leave so that one with `nbytes` bytes of weights fits: first those that nobody
-    uses, the longest unused before others, then those in use; pinned ones never."""
+    """Return which models leave so that one with `nbytes` of weights fits: unused ones first, the
+    longest unused before others, then those in use; pinned ones never."""
     stay = [r for r in residents if r.pinned]
     if not _fits([replace(r, live=0) for r in stay], nbytes, rules):
         return ResidencyPlan(never=_why(stay, nbytes, rules))
@@ -59,13 +56,13 @@ def plan(residents: Sequence[Resident], nbytes: int, rules: Rules) -> ResidencyP
 
 
 def longest_unused(residents: Sequence[Resident]) -> Resident | None:
-    """Of the models that nobody uses, the one that was used longest ago; None if all are used."""
+    """Return the unused model that was used longest ago, or None."""
     idle = (resident for resident in residents if not resident.users)
     return min(idle, key=lambda resident: resident.used, default=None)
 
 
 def expired(residents: Sequence[Resident], now: float) -> list[str]:
-    """The keys of the models that nobody uses or has used for their `ttl`, pinned ones aside."""
+    """Return the keys of models, pinned ones aside, that were unused for their `ttl`."""
     return [
         r.key for r in residents if r.ttl and not (r.users or r.pinned) and now - r.used >= r.ttl
     ]
