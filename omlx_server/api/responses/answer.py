@@ -39,9 +39,9 @@ class ResponseAnswer:
         self._ids = ItemIds(self._id)
         self._items: list[InputItem] = []
         opening = shapes.opening(asked, self._id, int(time.time()), model.defaults, kept=self._kept)
-        names = ToolNames(asked.tools or ())
+        self._names = ToolNames(asked.tools or ())
         self.progress = ResponseEvents(
-            opening, self._ids, names, seals_reasoning=asked.seals_reasoning
+            opening, self._ids, self._names, seals_reasoning=asked.seals_reasoning
         )
 
     async def start(self) -> Choices:
@@ -51,7 +51,7 @@ class ResponseAnswer:
         run = context_of(self._request).threads.run
         with renamed_params():
             beside = image_chars(self._items)
-            chat = await run(chat_request, self._asked, self._items, beside=beside)
+            chat = await run(chat_request, self._asked, self._items, self._names, beside=beside)
             return await ChatTurn(chat, self._model, self._request, self._id).start()
 
     async def whole(self, choices: Choices) -> Response:

@@ -44,7 +44,8 @@ def prompt_request(
 ) -> ChatRequest:
     """A chat request with the fields that make the prompt, to count its tokens. `items`: the whole
     conversation. Raises BadRequest where no such chat is possible."""
-    return _validated({"model": model, **_prompt_fields(asked, items)})
+    names = ToolNames(asked.tools or ())
+    return _validated({"model": model, **_prompt_fields(asked, items, names)})
 
 
 def compaction_request(
@@ -54,7 +55,7 @@ def compaction_request(
     conversation's does, tools included, so that its prefix is found in the prefix cache. Where it
     is too long for the context, the oldest turns are left out. Raises BadRequest as
     `prompt_request`."""
-    fields = _prompt_fields(asked, items)
+    fields = _prompt_fields(asked, items, ToolNames(asked.tools or ()))
     messages = [*fields["messages"]]
     last = messages[-1]
     if last["role"] == "user":
@@ -81,12 +82,14 @@ def compaction_request(
     return _validated({**fields, **own})
 
 
-def chat_request(asked: schema.ResponsesRequest, items: Sequence[InputItem]) -> ChatRequest:
-    """The chat request for the whole conversation `items` and the fields of `asked`. Raises
-    BadRequest where no such chat is possible."""
+def chat_request(
+    asked: schema.ResponsesRequest, items: Sequence[InputItem], names: ToolNames
+) -> ChatRequest:
+    """Return the chat request for the whole conversation `items`. Raises BadRequest where no such
+    chat is possible."""
     fields: dict[str, Any] = {
         **asked.model_dump(include=set(_SAMPLING)),
-        **_prompt_fields(asked, items),
+        **_prompt_fields(asked, items, names),
         "max_completion_tokens": asked.max_output_tokens,
         "context_overflow": asked.truncation and _OVERFLOW[asked.truncation],
     }
@@ -129,8 +132,9 @@ def _characters(message: Mapping[str, Any]) -> int:
     return sum(len(part.get("text", "")) for part in content)
 
 
-def _prompt_fields(asked: schema.PromptFields, items: Sequence[InputItem]) -> dict[str, Any]:
-    names = ToolNames(asked.tools or ())
+def _prompt_fields(
+    asked: schema.PromptFields, items: Sequence[InputItem], names: ToolNames
+) -> dict[str, Any]:
     messages = chat_messages(asked.instructions, items, names)
     if not messages:
         raise BadRequest("input holds nothing that this model can read", param="input")

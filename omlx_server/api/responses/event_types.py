@@ -74,19 +74,19 @@ class ReasoningTextDone(InPart, _Numbered):
     text: str
 
 
-class ArgumentsDelta(InItem, _Numbered):
-    type: Literal["response.function_call_arguments.delta"]
+CallDeltaType = Literal[
+    "response.function_call_arguments.delta", "response.custom_tool_call_input.delta"
+]
+
+
+class CallDelta(InItem, _Numbered):
+    type: CallDeltaType
     delta: str
 
 
 class ArgumentsDone(InItem, _Numbered):
     type: Literal["response.function_call_arguments.done"]
     arguments: str
-
-
-class CustomInputDelta(InItem, _Numbered):
-    type: Literal["response.custom_tool_call_input.delta"]
-    delta: str
 
 
 class InputDone(InItem, _Numbered):
@@ -119,9 +119,8 @@ AnyResponseEvent = Annotated[
     | OutputTextDone
     | ReasoningTextDelta
     | ReasoningTextDone
-    | ArgumentsDelta
+    | CallDelta
     | ArgumentsDone
-    | CustomInputDelta
     | InputDone
     | ResponseErrorEvent,
     Field(discriminator="type"),

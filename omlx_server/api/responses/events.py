@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from itertools import count
 
 from omlx_server.api.chat.choices import ChoiceDelta, LoggedToken, TokenCounts
+from omlx_server.api.chat.custom_tools import InputReader
 from omlx_server.api.chat.finish import Finish
 from omlx_server.api.responses import shapes
 from omlx_server.api.responses.answers import ItemStatus, OutputItem, Response
@@ -21,13 +22,7 @@ from omlx_server.api.responses.event_types import (
     ResponseEventType,
 )
 from omlx_server.api.responses.items.ids import ItemIds
-from omlx_server.api.responses.open_items import (
-    OpenCall,
-    OpenCustomCall,
-    OpenItem,
-    OpenMessage,
-    OpenReasoning,
-)
+from omlx_server.api.responses.open_items import OpenCall, OpenItem, OpenMessage, OpenReasoning
 from omlx_server.api.responses.tool_names import ToolNames
 from omlx_server.errors import OmlxError
 from omlx_server.text.parts import Arguments, CallStart, Part, Text, Thought
@@ -121,19 +116,17 @@ class ResponseEvents:
                 self._answered = True
                 return self._switch(self._called(part))
             case Arguments():
-                assert isinstance(self._open, OpenCall | OpenCustomCall), "a call has begun"
+                assert isinstance(self._open, OpenCall), "a call has begun"
                 return self._open.more(part.fragment)
 
     def _called(self, part: CallStart) -> OpenItem:
         """A call under the name that the client has for its tool."""
         named = self._names.tool(part.name)
-        if named is None:
-            return OpenCall(*self._next("fc"), call_id=part.id, name=part.name)
-        name, space = named.tool.name, named.namespace
-        if named.is_custom:
-            place = self._next("ctc")
-            return OpenCustomCall(*place, call_id=part.id, name=name, namespace=space)
-        return OpenCall(*self._next("fc"), call_id=part.id, name=name, namespace=space)
+        tool = (named.tool.name, named.namespace) if named else (part.name, None)
+        is_custom = named is not None and named.is_custom
+        reader = InputReader() if is_custom else None
+        prefix = "ctc" if is_custom else "fc"
+        return OpenCall(*self._next(prefix), call_id=part.id, tool=tool, reader=reader)
 
     def _text(self, text: str, tokens: tuple[LoggedToken, ...]) -> list[AnyResponseEvent]:
         if isinstance(self._open, OpenMessage):

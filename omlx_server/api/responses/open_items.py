@@ -12,12 +12,8 @@ from omlx_server.api.chat.custom_tools import InputReader
 from omlx_server.api.openai import shapes
 from omlx_server.api.openai.answers import TokenLogprob
 from omlx_server.api.responses import answers, event_types
-from omlx_server.api.responses.items.items import (
-    call_shape,
-    custom_call_shape,
-    reasoning_shape,
-)
-from omlx_server.api.responses.items.sealed import seal
+from omlx_server.api.responses.items.items import call_shape, reasoning_shape
+from omlx_server.api.responses.items.seals import seal_reasoning
 
 
 @dataclass(slots=True, eq=False)
@@ -144,7 +140,7 @@ class OpenReasoning(_Open):
         return [done, self._part_done(self._part()), self._done(self.shape(status))]
 
     def shape(self, status: answers.ItemStatus) -> answers.ReasoningOfResponse:
-        sealed = seal(self._text) if self.sealed and status != "in_progress" else None
+        sealed = seal_reasoning(self._text) if self.sealed and status != "in_progress" else None
         return reasoning_shape(self.id, [], [self._text], sealed, status)
 
     def _part(self) -> answers.ReasoningText:
@@ -153,59 +149,32 @@ class OpenReasoning(_Open):
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class OpenCall(_Open):
-    """A function call whose arguments grow."""
+    """A call of a function, or with a `reader` of a custom tool. `tool` is its name and its
+    namespace."""
 
     call_id: str
-    name: str
-    namespace: str | None = None
+    tool: tuple[str, str | None]
+    reader: InputReader | None = None
 
     def opening(self) -> list[event_types.AnyResponseEvent]:
         return [self._added(self.shape("in_progress"))]
 
     def more(self, fragment: str) -> list[event_types.AnyResponseEvent]:
-        self._pieces.append(fragment)
-        event: event_types.ArgumentsDelta = {
-            "type": "response.function_call_arguments.delta",
-            "item_id": self.id,
-            "output_index": self.index,
-            "delta": fragment,
-            "sequence_number": next(self.numbers),
-        }
-        return [event]
+        if self.reader is None:
+            return [self._delta("response.function_call_arguments.delta", fragment)]
+        return self._input(self.reader.feed(fragment))
 
     def closing(self, status: answers.ItemStatus) -> list[event_types.AnyResponseEvent]:
-        done: event_types.ArgumentsDone = {
-            "type": "response.function_call_arguments.done",
-            "item_id": self.id,
-            "output_index": self.index,
-            "arguments": self._text,
-            "sequence_number": next(self.numbers),
-        }
-        return [done, self._done(self.shape(status))]
-
-    def shape(self, status: answers.ItemStatus) -> answers.FunctionCallOfResponse:
-        return call_shape(
-            self.id, self.call_id, self.name, self.namespace, self._text, status=status
-        )
-
-
-@dataclass(slots=True, eq=False, kw_only=True)
-class OpenCustomCall(_Open):
-    """A call of a custom tool whose input grows."""
-
-    call_id: str
-    name: str
-    namespace: str | None = None
-    _reader: InputReader = field(default_factory=InputReader)
-
-    def opening(self) -> list[event_types.AnyResponseEvent]:
-        return [self._added(self.shape("in_progress"))]
-
-    def more(self, fragment: str) -> list[event_types.AnyResponseEvent]:
-        return self._input(self._reader.feed(fragment))
-
-    def closing(self, status: answers.ItemStatus) -> list[event_types.AnyResponseEvent]:
-        rest = self._input(self._reader.finish())
+        if self.reader is None:
+            arguments: event_types.ArgumentsDone = {
+                "type": "response.function_call_arguments.done",
+                "item_id": self.id,
+                "output_index": self.index,
+                "arguments": self._text,
+                "sequence_number": next(self.numbers),
+            }
+            return [arguments, self._done(self.shape(status))]
+        last = self._input(self.reader.finish())
         done: event_types.InputDone = {
             "type": "response.custom_tool_call_input.done",
             "item_id": self.id,
@@ -213,25 +182,26 @@ class OpenCustomCall(_Open):
             "input": self._text,
             "sequence_number": next(self.numbers),
         }
-        return [*rest, done, self._done(self.shape(status))]
+        return [*last, done, self._done(self.shape(status))]
 
-    def shape(self, status: answers.ItemStatus) -> answers.CustomCallOfResponse:
-        return custom_call_shape(
-            self.id, self.call_id, self.name, self.namespace, self._text, status=status
-        )
+    def shape(
+        self, status: answers.ItemStatus
+    ) -> answers.FunctionCallOfResponse | answers.CustomCallOfResponse:
+        is_custom = self.reader is not None
+        return call_shape(self.id, self.call_id, self.tool, self._text, status, is_custom=is_custom)
 
     def _input(self, text: str) -> list[event_types.AnyResponseEvent]:
-        if not text:
-            return []
+        return [self._delta("response.custom_tool_call_input.delta", text)] if text else []
+
+    def _delta(self, kind: event_types.CallDeltaType, text: str) -> event_types.CallDelta:
         self._pieces.append(text)
-        event: event_types.CustomInputDelta = {
-            "type": "response.custom_tool_call_input.delta",
+        return {
+            "type": kind,
             "item_id": self.id,
             "output_index": self.index,
             "delta": text,
             "sequence_number": next(self.numbers),
         }
-        return [event]
 
 
-OpenItem = OpenMessage | OpenReasoning | OpenCall | OpenCustomCall
+OpenItem = OpenMessage | OpenReasoning | OpenCall

@@ -10,6 +10,7 @@ from omlx_server.api.responses.answers import InputItem
 from omlx_server.api.responses.chat_form import chat_request, renamed_params
 from omlx_server.api.responses.items.ids import ItemIds
 from omlx_server.api.responses.items.items import stored_form
+from omlx_server.api.responses.tool_names import ToolNames
 from omlx_server.errors import BadRequest
 from tests.api.responses import judge
 from tests.api.responses.made import ID, asked, opening
@@ -30,7 +31,8 @@ OTHERS = [{"type": "web_search"}, {"type": "not_invented_yet", "name": 7}]
 def chat(**fields: Any) -> ChatRequest:
     request = asked(**fields)
     known: dict[str, InputItem] = {}
-    return chat_request(request, stored_form(request.input, ItemIds(ID), known.__getitem__))
+    items = stored_form(request.input, ItemIds(ID), known.__getitem__)
+    return chat_request(request, items, ToolNames(request.tools or ()))
 
 
 def dumped(**fields: Any) -> dict[str, Any]:

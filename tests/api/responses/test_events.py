@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from omlx_server.api.chat.choices import ChoiceDelta
 from omlx_server.api.chat.finish import Finish
 from omlx_server.api.http import sse
-from omlx_server.api.responses.items.sealed import unseal
+from omlx_server.api.responses.items.seals import unseal_reasoning
 from omlx_server.errors import BadRequest, InternalError
 from omlx_server.text.parts import Arguments, CallStart, Part, Text, Thought, assemble
 from tests.api.responses import judge
@@ -214,7 +214,7 @@ def test_tokens_of_one_delta_are_told_once() -> None:
 def test_reasoning_is_sealed_when_it_was_asked_for() -> None:
     made = progress(include=["reasoning.encrypted_content"])
     events = run(made, deltas([Thought("Hm é"), Text("Hi")], "stop"))
-    assert unseal(output(made)[0]["encrypted_content"]) == "Hm é"
+    assert unseal_reasoning(output(made)[0]["encrypted_content"]) == "Hm é"
     assert "encrypted_content" not in events[2]["item"]
     run(made := progress(), deltas([Thought("Hm")], "stop"))
     assert "encrypted_content" not in output(made)[0]

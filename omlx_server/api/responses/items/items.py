@@ -6,6 +6,7 @@ responses make one list.
 """
 
 from collections.abc import Callable, Iterable, Sequence
+from typing import cast
 
 from omlx_server.api.responses import answers, schema
 from omlx_server.api.responses.items.ids import ItemIds
@@ -39,11 +40,11 @@ def _item(item: schema.Item, path: str, ids: ItemIds, find: Find) -> answers.Inp
         case schema.MessageItem():
             return _message(item, path, ids)
         case schema.CallItem():
-            id = item.id or ids.next("fc")
-            return call_shape(id, item.call_id, item.name, item.namespace, item.arguments)
+            id, function = item.id or ids.next("fc"), (item.name, item.namespace)
+            return call_shape(id, item.call_id, function, item.arguments)
         case schema.CustomCallItem():
-            id = item.id or ids.next("ctc")
-            return custom_call_shape(id, item.call_id, item.name, item.namespace, item.input)
+            id, tool = item.id or ids.next("ctc"), (item.name, item.namespace)
+            return call_shape(id, item.call_id, tool, item.input, is_custom=True)
         case schema.CallOutputItem():
             return _output(item, path, ids)
         case schema.ReasoningItem():
@@ -101,43 +102,22 @@ def _reasoning(item: schema.ReasoningItem, path: str, ids: ItemIds) -> answers.R
 def call_shape(
     id: str,
     call_id: str,
-    name: str,
-    namespace: str | None,
-    arguments: str,
-    status: answers.ItemStatus = "completed",
-) -> answers.FunctionCallOfResponse:
-    shape: answers.FunctionCallOfResponse = {
-        "id": id,
-        "type": "function_call",
-        "call_id": call_id,
-        "name": name,
-        "arguments": arguments,
-        "status": status,
-    }
-    if namespace is not None:
-        shape["namespace"] = namespace
-    return shape
-
-
-def custom_call_shape(
-    id: str,
-    call_id: str,
-    name: str,
-    namespace: str | None,
+    tool: tuple[str, str | None],
     text: str,
     status: answers.ItemStatus = "completed",
-) -> answers.CustomCallOfResponse:
-    shape: answers.CustomCallOfResponse = {
-        "id": id,
-        "type": "custom_tool_call",
-        "call_id": call_id,
-        "name": name,
-        "input": text,
-        "status": status,
-    }
-    if namespace is not None:
-        shape["namespace"] = namespace
-    return shape
+    *,
+    is_custom: bool = False,
+) -> answers.FunctionCallOfResponse | answers.CustomCallOfResponse:
+    """A call of a function, or of a custom tool. `tool` is its name and its namespace; `text` its
+    arguments or its input."""
+    fields = {"id": id, "call_id": call_id, "name": tool[0], "status": status}
+    if tool[1] is not None:
+        fields["namespace"] = tool[1]
+    if is_custom:
+        custom = {**fields, "type": "custom_tool_call", "input": text}
+        return cast(answers.CustomCallOfResponse, custom)
+    function = {**fields, "type": "function_call", "arguments": text}
+    return cast(answers.FunctionCallOfResponse, function)
 
 
 def reasoning_shape(

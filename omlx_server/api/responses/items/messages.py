@@ -10,8 +10,7 @@ from typing import Any
 
 from omlx_server.api.chat.custom_tools import arguments_of
 from omlx_server.api.responses import answers
-from omlx_server.api.responses.items.sealed import unseal
-from omlx_server.api.responses.items.seals import text_of
+from omlx_server.api.responses.items.seals import text_of, unseal_reasoning
 from omlx_server.api.responses.tool_names import ToolNames
 
 Message = dict[str, Any]
@@ -182,4 +181,4 @@ def _text(
 def _reasoning_text(item: answers.ReasoningOfResponse) -> str:
     """The text of a reasoning item: its content, else its sealed text, else its summary."""
     sealed = item.get("encrypted_content", "")
-    return _text(item["content"]) or unseal(sealed) or _text(item["summary"])
+    return _text(item["content"]) or unseal_reasoning(sealed) or _text(item["summary"])

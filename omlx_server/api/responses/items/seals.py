@@ -1,8 +1,7 @@
-"""Seals a summary as the `encrypted_content` of a compaction item, which clients pass on unread.
+"""Codes texts as the `encrypted_content` of items, which clients store and send back unread.
 
-The text is encoded and authenticated, not encrypted: it was made of a conversation that the client
-itself has sent. The server refuses a text that was sealed for another API key, also after a
-restart. Without API keys all clients share one key, and only damage is found.
+Reasoning is encoded only, as its item holds the same text in the open. Summaries of compactions are
+authenticated with the client's API key as well; without API keys only damage is found.
 """
 
 import base64
@@ -10,12 +9,27 @@ import hmac
 
 from omlx_server.errors import BadRequest
 
+_REASONING = "omlx1."
 _PREFIX = "omlxc1."
 _MAC = 32  # bytes of a SHA-256
 
 
+def seal_reasoning(text: str) -> str:
+    return _REASONING + base64.urlsafe_b64encode(text.encode(errors="replace")).decode()
+
+
+def unseal_reasoning(sealed: str) -> str:
+    """Return the text in `sealed`; "" where it is damaged or from another server."""
+    if not sealed.startswith(_REASONING):
+        return ""
+    try:
+        return base64.b64decode(sealed[len(_REASONING) :], altchars=b"-_", validate=True).decode()
+    except ValueError:
+        return ""
+
+
 class Seals:
-    """Seals texts with the API key of one client, and checks them."""
+    """Seals and checks summaries with the API key of one client."""
 
     def __init__(self, key: bytes) -> None:
         self._key = key
@@ -25,7 +39,7 @@ class Seals:
         return _PREFIX + base64.urlsafe_b64encode(self._mac(data) + data).decode()
 
     def check(self, sealed: str, param: str) -> None:
-        """Raises BadRequest where a text is damaged, or was not sealed here with this key."""
+        """Raise BadRequest if `sealed` is damaged or was sealed with another key."""
         whole = _decoded(sealed)
         if whole is None or not hmac.compare_digest(self._mac(whole[_MAC:]), whole[:_MAC]):
             raise BadRequest(
@@ -39,13 +53,13 @@ class Seals:
 
 
 def text_of(sealed: str) -> str:
-    """The text in `sealed`, which `Seals.check` must have checked; "" if it is not decodable."""
+    """Return the text of a summary that `Seals.check` has accepted; "" if it is not decodable."""
     whole = _decoded(sealed)
     return "" if whole is None else whole[_MAC:].decode(errors="replace")
 
 
 def _decoded(sealed: str) -> bytes | None:
-    """The MAC and the text in `sealed`; None where it has another form than `seal` gives."""
+    """Return the MAC and the text; None where the form is not that of `Seals.seal`."""
     try:
         whole = base64.b64decode(sealed.removeprefix(_PREFIX), altchars=b"-_", validate=True)
     except ValueError:

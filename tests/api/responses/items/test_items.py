@@ -11,7 +11,7 @@ from omlx_server.api.responses.answers import InputItem
 from omlx_server.api.responses.items.ids import ItemIds, response_of
 from omlx_server.api.responses.items.items import page, stored_form
 from omlx_server.api.responses.items.messages import Message, chat_messages, image_chars, with_gaps
-from omlx_server.api.responses.items.sealed import seal, unseal
+from omlx_server.api.responses.items.seals import seal_reasoning, unseal_reasoning
 from omlx_server.api.responses.tool_names import ToolNames
 from omlx_server.errors import BadRequest
 from omlx_server.text.parts import Part, assemble
@@ -99,7 +99,7 @@ def test_thoughts_that_led_to_nothing_are_left_out() -> None:
     ("item", "text"),
     [
         ({"content": [{"type": "reasoning_text", "text": "whole"}]}, "whole"),
-        ({"content": None, "encrypted_content": seal("sealed é")}, "sealed é"),
+        ({"content": None, "encrypted_content": seal_reasoning("sealed é")}, "sealed é"),
         ({"encrypted_content": "gAAAAA-of-somebody-else"}, "short"),
         ({"encrypted_content": "omlx1.%%%"}, "short"),
         ({"encrypted_content": "omlx1._w=="}, "short"),  # no UTF-8
@@ -140,7 +140,7 @@ def test_an_answer_that_is_sent_back_is_what_the_model_said(parts: list[Part]) -
 @given(st.text())
 @bounded
 def test_sealed_text_comes_back(text: str) -> None:
-    assert unseal(seal(text)) == text.encode(errors="replace").decode()
+    assert unseal_reasoning(seal_reasoning(text)) == text.encode(errors="replace").decode()
 
 
 # -- the stored form -------------------------------------------------------------------------
