@@ -1,4 +1,4 @@
-"""The program `omlx-server`, and `python -m omlx_server`. Knows only the command line."""
+"""The program `omlx-server`, and `python -m omlx_server`."""
 
 from omlx_server.cli.app import main
 

@@ -1,8 +1,4 @@
-"""The list of all commands of `omlx-server`. The options and the help of each are in the
-`commands.py` of its folder.
-
-It imports typer and nothing heavy: a command imports its own code when it runs.
-"""
+"""Declares all commands of `omlx-server`. It imports typer and nothing heavy."""
 
 from typing import Annotated
 

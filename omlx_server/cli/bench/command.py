@@ -1,4 +1,4 @@
-"""`omlx-server bench`: measures a running server and prints the figures. Starts no server."""
+"""`omlx-server bench`: measures a running server and prints the figures."""
 
 import asyncio
 import time
@@ -30,8 +30,8 @@ def run(
     model: str,
     plan: BenchPlan = PLAN,
 ) -> int:
-    """Measure the server, print the result, and return the exit code 0. The files of `plot` and
-    `against` are checked first, so that a mistake there costs no minute of measuring.
+    """Measure the server, print the result and return 0. The files of `plot` and `against` are
+    checked before anything is measured.
 
     Raises:
         UsageError: a file can't be used, matplotlib is missing, or the server names no model.

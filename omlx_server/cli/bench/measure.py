@@ -1,7 +1,4 @@
-"""The rounds of a measurement: warm up, first tokens, decoding, turns of a talk. asyncio.
-
-The warm-up gives no figures. The speeds that it shows decide how much of the plan fits in.
-"""
+"""The rounds of a measurement: warm up, first tokens, decoding, turns of a talk. asyncio."""
 
 import asyncio
 import time
@@ -23,7 +20,7 @@ _FOLLOW_UP_WORDS = 20
 
 
 class ServerBench:
-    """Carries out a plan against one server. `notes` say afterwards what was left out, and why."""
+    """Carries out a plan against one server. `notes` say what was left out, and why."""
 
     def __init__(self, target: BenchTarget, plan: BenchPlan, tell: Tell) -> None:
         self.notes: list[str] = []
@@ -114,16 +111,16 @@ class ServerBench:
         return found
 
     def _out_tokens(self, count: int, share: float) -> int:
-        """The tokens of an answer with which all rounds fit into `share` seconds, if streams gain
-        nothing by running together."""
+        """Return the length of an answer with which all rounds fit into `share` seconds, assuming
+        that streams gain nothing by running together."""
         plan = self._plan
         reading = count * plan.stream_tokens * self._read
         fitting = (share / plan.repeats - reading) / (count * self._decode) if self._decode else 0
         return max(plan.least_out_tokens, min(plan.out_tokens, int(fitting)))
 
     async def _rates(self, count: int, out: int, share: float) -> tuple[list[float], float | None]:
-        """The tokens per second of each round in which all streams decoded at the same time, and
-        the share of the tokens of all that were drafted."""
+        """Return the tokens per second of each round in which all streams decoded at the same time,
+        and the share of drafted tokens."""
         rates, answers = list[float](), list[BenchReply]()
         cost, part = 0.0, TimeSlice(time.monotonic(), time.monotonic() + share)
         for number in range(self._plan.repeats):
@@ -144,7 +141,6 @@ class ServerBench:
     # -- Turns of a talk --------------------------------------------------------------------------
 
     async def _turns(self, part: TimeSlice) -> list[Figure]:
-        """Hold talks of several turns: as many as there is time for, at least one."""
         plan, talks = self._plan, list[list[BenchReply]]()
         begun = time.monotonic()
         for number in range(plan.repeats):

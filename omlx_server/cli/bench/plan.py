@@ -1,13 +1,13 @@
-"""What is measured, how long that may take, and how much of it fits into that time. Pure."""
+"""The plan of a measurement, and how much of it fits into the time. Pure."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
 class BenchPlan:
-    """What to measure. Lengths are in tokens. The rounds after the warm-up may take `seconds`;
-    `first_share` and `decode_share` are the parts for first tokens and decoding. What does not fit
-    is measured less often or left out: the longest prompts and the most streams first."""
+    """The plan of a measurement. Lengths are in tokens. The rounds after the warm-up may take
+    `seconds`; `first_share` and `decode_share` are the parts for first tokens and decoding. The
+    longest prompts and the most streams are left out first."""
 
     seconds: float = 60.0
     repeats: int = 3
@@ -25,7 +25,7 @@ class BenchPlan:
 
 @dataclass(frozen=True, slots=True)
 class TimeSlice:
-    """The time from `start` to `end`, in seconds on the clock that `now` is read from."""
+    """The time from `start` to `end`, in seconds on one clock."""
 
     start: float
     end: float
@@ -34,7 +34,7 @@ class TimeSlice:
         return max(0.0, self.end - now)
 
     def repeats(self, now: float, cost: float, most: int) -> int:
-        """How often something that takes `cost` seconds fits into what is left, up to `most`."""
+        """Return how often something that takes `cost` seconds fits in, up to `most`."""
         return most if cost <= 0 else min(most, int(self.left(now) / cost))
 
 

@@ -1,7 +1,5 @@
-"""Draws a result: one panel for each group, with bars and their spread; an earlier run beside it.
-
-This is the only file of the command line that imports matplotlib, which is an extra.
-"""
+"""Draws a result: one panel per group, with medians, spread, and an earlier run. The only user of
+matplotlib, an extra."""
 
 from collections.abc import Sequence
 from pathlib import Path

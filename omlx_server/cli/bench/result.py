@@ -1,5 +1,4 @@
-"""The result of a run: each figure with all its values, its median and its spread; and how it
-compares with an earlier run."""
+"""The result of a run: each figure with its values, and how it compares with an earlier run."""
 
 from dataclasses import asdict, dataclass
 from enum import Enum
@@ -47,9 +46,9 @@ _TITLES = {
 @dataclass(frozen=True, slots=True)
 class Figure:
     """One measured figure. `values` are seconds, or tokens per second for DECODE. `at` is the
-    wanted number of prompt tokens, of streams, or the number of the turn. `prompt_tokens` and
-    `cached_tokens` are medians of the server's counts; None where it does not count cached ones.
-    `drafted` is the share of the answers' tokens that were drafted, None where it counts none."""
+    wanted number of prompt tokens, the number of streams, or of the turn. `prompt_tokens` and
+    `cached_tokens` are medians, and `drafted` a share of all answers' tokens; None where the server
+    does not tell."""
 
     group: FigureGroup
     at: int
@@ -107,7 +106,7 @@ class Result:
 
 
 def read(path: Path) -> Result:
-    """A result that --json has written. Raises UsageError if the file can't be read, or is none."""
+    """Read a result that --json has written. Raises UsageError if the file is none."""
     try:
         said = msgspec.json.decode(path.read_bytes())
         if said["schema"] != SCHEMA:
@@ -122,8 +121,8 @@ def read(path: Path) -> Result:
 
 @dataclass(frozen=True, slots=True)
 class Gain:
-    """`ratio` is above 1 if the new median is better: more tokens per second, or fewer seconds. 0:
-    it can't be computed. `is_clear`: the values of the two runs do not overlap."""
+    """How a figure changed. `ratio` is above 1 if the new median is better, and 0 if unknown.
+    `is_clear`: the values of the two runs do not overlap."""
 
     ratio: float
     is_clear: bool
@@ -137,7 +136,7 @@ def better_by(now: Figure, before: Figure) -> Gain:
 
 
 def ratios(result: Result, before: Result) -> dict[str, Any]:
-    """As JSON can hold it: which run `before` was, and the gain of each figure that both have."""
+    """Return the gain of each figure that both runs have, for JSON."""
     pairs = ((figure, before.find(figure.name)) for figure in result.figures)
     gains = {new.name: better_by(new, old) for new, old in pairs if old is not None}
     return {

@@ -1,8 +1,7 @@
 """When the tokens of answers came, and how fast. Pure; times are seconds on one clock.
 
-The bytes of an event stream are parsed when the answer is over: while tokens come, a client only
-notes times. An event may carry the text of several tokens, or none while a character is not yet
-complete. So each event with text counts as `tokens / len(times)` tokens.
+The bytes are parsed when the answer is over: while tokens come, a client only notes times. An event
+may carry several tokens, so each counts as `tokens / len(times)`.
 """
 
 import json
@@ -16,8 +15,8 @@ Piece = tuple[float, bytes]
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """One answer: when the request was sent, when each event with text came, and how many tokens
-    the answer had. Raises ValueError for an answer without a token."""
+    """One answer: when it was asked, when each event with text came, and its number of tokens.
+    Raises ValueError for an answer without a token."""
 
     sent: float
     times: tuple[float, ...]
@@ -40,14 +39,14 @@ class Stream:
         return self.first - self.sent
 
     def tokens_between(self, start: float, end: float) -> float:
-        """The number of tokens that came after `start`, up to and including `end`."""
+        """Return the number of tokens that came after `start`, up to and including `end`."""
         events = sum(start < time <= end for time in self.times)
         return events * self.tokens / len(self.times)
 
 
 def decode_rate(streams: Sequence[Stream]) -> float | None:
-    """Tokens per second of all streams together while every stream decodes. None if the streams
-    never decoded at the same time.
+    """Return the tokens per second of all streams together while every stream decodes; None if they
+    never do at the same time.
 
     start   the last stream has its first token
     end     the first stream has its last token

@@ -1,4 +1,4 @@
-"""A result as text: one line for each figure, and beside it how it compares with an earlier run."""
+"""A result as text: one line per figure, with its change since an earlier run."""
 
 from collections.abc import Iterator
 
@@ -42,7 +42,6 @@ def _line(figure: Figure, before: Result | None) -> str:
 
 
 def _spread(figure: Figure) -> tuple[float | None, float | None]:
-    """The smallest and the largest value; None for both if there is only one value."""
     values = figure.values
     return (min(values), max(values)) if len(values) > 1 else (None, None)
 

@@ -30,8 +30,8 @@ class BenchRefusal(OmlxError):
 
 @dataclass(frozen=True, slots=True)
 class BenchReply:
-    """One answer. `prompt_tokens` is 0, and `cached` and `drafted`, the tokens that were drafted,
-    are None, where the server does not tell."""
+    """One answer. `prompt_tokens` is 0, and `cached` and `drafted` are None, where the server does
+    not tell."""
 
     stream: Stream
     prompt_tokens: int
@@ -58,12 +58,11 @@ class BenchTarget:
 
     @property
     def endless(self) -> bool:
-        """Whether answers get as long as asked: the server takes `ignore_eos`."""
+        """Whether the server takes `ignore_eos`, so that answers get as long as asked."""
         return bool(self._extra)
 
     async def ask_first(self, messages: Sequence[Message], out: int) -> BenchReply:
-        """As `ask`. If the server refuses the request, ask again without `ignore_eos`, and leave
-        that out from then on."""
+        """Ask; if the server refuses `ignore_eos`, leave it out from now on."""
         try:
             return await self.ask(messages, out)
         except BenchRefusal:
@@ -100,11 +99,8 @@ def _refused(response: httpx.Response) -> OmlxError:
 
 
 def reply_of(sent: float, pieces: Sequence[Piece]) -> BenchReply:
-    """The answer in the `pieces` of a stream whose request was `sent` at that time. An answer
-    without text, of control tokens alone, counts as come at its end.
-
-    Raises:
-        OmlxError: the stream reports an error.
+    """Return the answer in the `pieces` of a stream whose request was `sent` at that time. An
+    answer without text counts as come at its end. Raises OmlxError if the stream reports an error.
     """
     times: list[float] = []
     texts: list[str] = []

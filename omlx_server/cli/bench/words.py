@@ -21,7 +21,7 @@ _WORDS = VOCABULARY.split()
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """A prompt of `words` words has about `fixed + per_word * words` tokens."""
+    """The tokens of a prompt by its words: about `fixed + per_word * words`."""
 
     fixed: float = 60.0
     per_word: float = 1.3
@@ -31,8 +31,8 @@ class Scale:
 
 
 def scale_of(few: int, tokens_of_few: int, many: int, tokens_of_many: int) -> Scale:
-    """The scale by two prompts of `few` and `many` words whose tokens the server has counted; the
-    default scale if it does not count."""
+    """Return the scale by two prompts whose tokens the server has counted; the default one if it
+    does not count."""
     per_word = (tokens_of_many - tokens_of_few) / (many - few)
     if per_word <= 0:
         return Scale()
@@ -44,7 +44,7 @@ def user(text: str) -> Message:
 
 
 def fresh(words: int) -> list[Message]:
-    """A prompt of so many random words, never asked before."""
+    """Return a prompt of so many random words that was never asked before."""
     return [user(f"{secrets.token_hex(8)} {TASK} {drawn(words)}")]
 
 

@@ -1,5 +1,4 @@
-"""`omlx-server cache stats`, `verify`, `clear` and `trim`: work on the directory of the cold tier
-without a model.
+"""`omlx-server cache stats`, `verify`, `clear` and `trim`: work on the cold tier's directory.
 
 Commands that only read work beside a running server. Those that remove blocks take the directory's
 lock, which a running server holds.
@@ -126,8 +125,7 @@ def opened(
     """Yield the directory of the cold tier.
 
     Raises:
-        UsageError: a running server holds the lock; the message says that nothing can be `what`,
-            and has this `hint`.
+        UsageError: a running server holds the lock, so nothing can be `what`.
         OmlxError: the directory can't be used.
     """
     cold = ColdDirectory(cache.cold_dir)
@@ -142,8 +140,7 @@ def opened(
 
 
 def of_model(uses: list[Use], model: str) -> list[Use]:
-    """The namespaces of `model`. Raises UsageError, which lists the stored models, if there are
-    none."""
+    """Return the namespaces of `model`. Raises UsageError if there are none."""
     chosen = [use for use in uses if use.is_of(model)]
     if not chosen:
         raise UsageError(f"nothing is stored for {model}", hint=f"there is {_names(uses)}")
@@ -166,7 +163,6 @@ def _size(text: str) -> int:
 
 
 def _table(uses: list[Use]) -> Table:
-    """The table of all namespaces, three lines for each so that it fits into 80 columns."""
     table = Table(box=SIMPLE_HEAD, padding=(0, 1, 1, 0))
     table.add_column("model, namespace, path")
     for column in ("blocks", "size", "last use", "model is"):
@@ -203,7 +199,6 @@ def _shape(use: Use) -> dict[str, object]:
 
 
 def _totals(uses: list[Use]) -> tuple[int, int]:
-    """The number of all blocks, and their bytes."""
     return sum(use.blocks for use in uses), sum(use.nbytes for use in uses)
 
 
@@ -212,8 +207,8 @@ def _when(moment: float | None) -> str:
 
 
 def _date(moment: float) -> datetime:
-    """The date of a time in seconds since 1970. A file may have a time that is no date in Python:
-    it is moved into the range from 1970 to 9999."""
+    """Return the date of a time in seconds since 1970, moved into the range up to 9999: files may
+    have any time."""
     return datetime.fromtimestamp(min(max(moment, 0), _LAST_SECOND), UTC)
 
 
@@ -221,7 +216,7 @@ def _date(moment: float) -> datetime:
 
 
 def _check(cold: ColdDirectory, blocks: list[StoredFile]) -> list[Checked]:
-    """Read all blocks, with progress on stderr; returns the damaged ones."""
+    """Read all blocks, with progress on stderr, and return the damaged ones."""
     damaged, done, total = [], 0, sum(found.nbytes for found in blocks)
     with open_display() as display:
         for checked in cold.check(blocks):
@@ -263,8 +258,7 @@ def _names(uses: list[Use]) -> str:
 
 
 def _trim(cold: ColdDirectory, files: Files, target: int) -> list[StoredFile]:
-    """Remove blocks until `target` bytes are left; returns the removed ones. The directory is read
-    anew, because only with the lock nobody else changes it."""
+    """Remove blocks until `target` bytes are left, and return them. Call it with the lock."""
     there = take_stock(cold)
     by_name = {found.name: found for found in there.blocks}
     removed = [by_name[name] for name in least_needed(there, target)]

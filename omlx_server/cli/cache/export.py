@@ -1,7 +1,5 @@
-"""`omlx-server cache export`: writes what the cold tier holds of a prompt to one archive file.
-
-It only reads the cold tier, so it works beside a running server.
-"""
+"""`omlx-server cache export`: writes the stored blocks of a prompt to an archive. It only reads the
+cold tier, so it works beside a running server."""
 
 import sys
 import time
@@ -66,8 +64,12 @@ def run(
 
 
 def _chosen(cold: ColdDirectory, model: str | None) -> tuple[Use, NamespaceDescription]:
-    """The one namespace that `model` means, and its description. Raises UsageError if it means
-    several, and OmlxError if nothing is stored or its blocks or tokenizer can't be used."""
+    """Return the one namespace that `model` means, and its description.
+
+    Raises:
+        UsageError: it means several.
+        OmlxError: nothing is stored, or its blocks or its tokenizer can't be used.
+    """
     uses = [use for use in cold.uses() if use.blocks]
     if not uses:
         raise OmlxError(f"nothing is stored in {cold.root}", hint=_IN_MEMORY)
@@ -106,15 +108,13 @@ def _nothing(use: Use) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """What the cold tier holds of a prompt of `prompt_tokens`, as members of an archive."""
-
     prompt_tokens: int
     prefix: StoredPrefix
     members: list[ArchiveMember]
 
 
 class _Finder:
-    """Finds the stored blocks of a prompt. Each block that is needed is read and checked whole."""
+    """Finds the stored blocks of a prompt; each is read and checked whole."""
 
     def __init__(self, cold: ColdDirectory, about: NamespaceDescription, display: Display) -> None:
         self._cold = cold
@@ -160,7 +160,6 @@ class _Finder:
 
 
 def _check_output(output: str) -> None:
-    """Raises UsageError if the archive can't be written there; called before anything slow."""
     if output == STDOUT:
         if sys.stdout.isatty():
             raise UsageError("an archive is nothing for a terminal", hint="-o FILE, or a pipe")
@@ -173,15 +172,13 @@ def _check_output(output: str) -> None:
 
 
 def _write(output: str, about: ArchiveOrigin, members: list[ArchiveMember]) -> int:
-    """Write the archive and return its size in bytes. Raises OmlxError if it can't be written."""
     with system_errors_as(OmlxError, f"{output} can't be written"), _opened(output) as out:
         return write_archive(out, about, members)
 
 
 @contextmanager
 def _opened(output: str) -> Iterator[BinaryIO]:
-    """Yield stdout or a new file. The file gets its name once it is written whole, and only its
-    owner can read it."""
+    """Yield stdout, or a new file that gets its name once it is written whole."""
     if output == STDOUT:
         yield sys.stdout.buffer
         sys.stdout.buffer.flush()
@@ -191,7 +188,6 @@ def _opened(output: str) -> Iterator[BinaryIO]:
 
 
 def _report(output: str, use: Use, found: _Found, nbytes: int, *, as_json: bool) -> None:
-    """Print what was exported: on stdout, or on stderr where stdout is the archive."""
     stream = sys.stderr if output == STDOUT else sys.stdout
     prefix = found.prefix
     if as_json:

@@ -1,8 +1,5 @@
-"""`omlx-server cache import`: writes the blocks of an archive into the cold tier of this machine.
-
-The whole archive is checked before any block is written. A running server must not use the
-directory.
-"""
+"""`omlx-server cache import`: writes the blocks of an archive into the cold tier. The whole archive
+is checked before any block is written."""
 
 import sys
 import time
@@ -63,8 +60,8 @@ def _open(archive: str) -> BinaryIO:
 def _check(
     archive: str, source: BinaryIO, cache: CacheSettings
 ) -> tuple[Manifest, list[tuple[Record, int]]]:
-    """Read and check the whole archive. Returns its manifest, and the record and the file size in
-    bytes of each block and state, in order.
+    """Read and check the whole archive. Return its manifest, and the record and the file size in
+    bytes of each block and state.
 
     Raises:
         UsageError: the archive is larger than cache.cold_cache_max_bytes.
@@ -89,7 +86,6 @@ def _check(
 
 @contextmanager
 def _named(archive: str) -> Iterator[None]:
-    """Turn errors of reading the archive into an OmlxError with its name."""
     try:
         with system_errors_as(OmlxError, f"{archive} can't be read"):
             yield
@@ -103,8 +99,8 @@ def _named(archive: str) -> Iterator[None]:
 def _warnings(
     about: ArchiveOrigin, uses: list[Use], cache: CacheSettings, *, force: bool
 ) -> list[str]:
-    """What keeps, or may keep, a server of this machine from using the blocks, one sentence each.
-    Raises OmlxError, unless `force`, where the model of that name here is another one."""
+    """Return why a server of this machine may not use the blocks, one sentence each. Raises
+    OmlxError, unless `force`, if the model of that name here is another one."""
     warnings = []
     known = [use for use in uses if use.id == namespace_id(about.namespace) and use.description]
     model = visible(about.model or "?")
@@ -135,9 +131,8 @@ def _warnings(
 
 
 def _difference(about: ArchiveOrigin, uses: list[Use]) -> str:
-    """How the model of that name on this machine differs from the archive's, as the rest of a
-    sentence; empty if none is known here. A namespace is made of a fingerprint, the KV format and
-    the size of blocks (`core/blocks/cache_layout.py`)."""
+    """Return how the model of that name here differs from the archive's; empty if none is known
+    here. A namespace is FINGERPRINT|KV_FORMAT|BLOCK_TOKENS (core/blocks/cache_layout.py)."""
     theirs = about.namespace
     ours = [u.description.namespace for u in uses if u.description and u.is_of(about.model)]
     if not ours:
@@ -162,7 +157,7 @@ def _name(record: Record) -> Name:
 def _make_room(
     cold: ColdDirectory, files: Files, cache: CacheSettings, blocks: list[tuple[Record, int]]
 ) -> list[StoredFile]:
-    """Remove the blocks that have to go for the new `blocks`; returns the removed ones. Raises
+    """Remove blocks to make room for the new `blocks`, and return the removed ones. Raises
     OmlxError, before anything is removed, if there still would be no room."""
     there = {block.name: block for block in cold.blocks()}
     coming = sum(nbytes for record, nbytes in blocks if _name(record) not in there)
@@ -187,7 +182,7 @@ def _make_room(
 def _keep(
     cold: ColdDirectory, files: Files, about: ArchiveOrigin, archive: str, source: BinaryIO
 ) -> int:
-    """Write the blocks and states that are not stored yet, parents first; returns their number.
+    """Write the blocks and states that are not stored yet, parents first, and return their number.
     Those that are stored already count as just used."""
     added = 0
     key = secret(cold.root)

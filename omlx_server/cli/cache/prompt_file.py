@@ -1,7 +1,4 @@
-"""Turns a prompt in a file into the token ids that a server makes of it.
-
-The tokenizer is imported only when it is needed, because that takes a second.
-"""
+"""Turns a prompt in a file into the token ids that a server makes of it."""
 
 import json
 import os
@@ -20,9 +17,9 @@ _EXAMPLE = 'expected a list of messages, as in [{"role": "user", "content": "Hi"
 
 
 def tokens_of_text(model: Path, name: str) -> list[tuple[int, ...]]:
-    """The token ids of the whole text in the file `name`, its last newline included. If the
-    tokenizer has a bos token but did not put it first, a second list has it. Raises UsageError if
-    the file is no readable UTF-8 text."""
+    """Return the token ids of the whole text in the file `name`. If the tokenizer has a bos token
+    but did not put it first, a second list has it. Raises UsageError if the file is no UTF-8 text.
+    """
     _spare_advice()
     from omlx_server.text.tokenizer import Tokenizer
 
@@ -35,8 +32,8 @@ def tokens_of_text(model: Path, name: str) -> list[tuple[int, ...]]:
 
 
 def tokens_of_conversation(model: Path, name: str) -> list[tuple[int, ...]]:
-    """The token ids of a conversation, as the chat template renders it. The file `name` holds a
-    JSON list of messages or the body of a chat completion. Unless the last message is the
+    """Return the token ids of a conversation as the chat template renders it. The file `name` holds
+    a JSON list of messages or the body of a chat completion. Unless the last message is the
     assistant's, they end where the answer begins. Raises UsageError if the file can't be used."""
     body = _parse(name)
     messages = _messages(body["messages"], name)
@@ -62,7 +59,7 @@ def tokens_of_conversation(model: Path, name: str) -> list[tuple[int, ...]]:
 
 
 def _spare_advice() -> None:
-    """Keep transformers from advising to install PyTorch; to be called before it is imported."""
+    """Keep transformers from advising to install PyTorch; call this before importing it."""
     os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
 
 

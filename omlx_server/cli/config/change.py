@@ -48,7 +48,6 @@ def unset(*, key: str, config: Path | None) -> int:
 
 
 def _in_force(key: str, loaded: Loaded) -> str:
-    """A key with its value in force, and where that is from."""
     try:
         value = value_in_force(key, loaded)
     except OmlxError:
@@ -57,8 +56,8 @@ def _in_force(key: str, loaded: Loaded) -> str:
 
 
 def _alone(key: str, text: str, file: Path) -> Settings:
-    """Settings with nothing but the override `key` as the config file `file` would have it.
-    Raises ConfigError for a wrong key or value."""
+    """Return settings with nothing but the override `key`. Raises ConfigError for a wrong key or
+    value."""
     found = find_override(key)
     value = found.checked(text, f"file {file}")
     for name in reversed(found.path[3:]):
@@ -68,8 +67,8 @@ def _alone(key: str, text: str, file: Path) -> Settings:
 
 
 def _from_stdin(key: str) -> str:
-    """The value from stdin, without its last line end. On a terminal a secret is typed unseen.
-    Raises UsageError if it is no UTF-8 or too long, or if nothing was typed for a secret."""
+    """Return the value from stdin, without its last line end; on a terminal a secret is typed
+    unseen. Raises UsageError if there is none, or it is too long or no UTF-8."""
     if key in SECRETS and stdin.is_terminal():
         with suppress(EOFError):
             return getpass.getpass(f"{key}: ")

@@ -46,7 +46,7 @@ def run(*, config: Path | None) -> int:
 
 
 def _edited(draft: Path, command: Sequence[str]) -> str:
-    """Open the draft in the editor until its text is valid; returns that text.
+    """Open the draft in the editor until its text is valid, and return that text.
 
     Raises:
         ConfigError: the user gives up; the draft stays.
@@ -78,8 +78,8 @@ def _open(file: Path, command: Sequence[str]) -> None:
 
 
 def editor(environ: Mapping[str, str], *, at_terminal: bool) -> list[str]:
-    """The command of the editor, as words: $VISUAL or $EDITOR, else nano or vi, but these only
-    `at_terminal`: without one they would wait for ever. Raises UsageError if there is none."""
+    """Return the words of the editor's command: $VISUAL or $EDITOR, else, `at_terminal` only, nano
+    or vi. Raises UsageError if there is none."""
     try:
         named = shlex.split(environ.get("VISUAL") or environ.get("EDITOR") or "")
     except ValueError as error:

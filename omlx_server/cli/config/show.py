@@ -1,8 +1,5 @@
-"""`omlx-server config show`, `get`, `validate`, `schema` and `path`: print the settings in force,
-as TOML that would set them or as JSON, and what belongs to them.
-
-Secrets are never printed: they show as stars, in TOML and in JSON.
-"""
+"""`omlx-server config show`, `get`, `validate`, `schema` and `path`: print the settings as TOML or
+JSON. Secrets show as stars."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -40,7 +37,6 @@ def get(*, key: str, as_json: bool, config: Path | None, sets: Sequence[str]) ->
 
 
 def _bare(dotted: str, value: object) -> str:
-    """The text of a value without quotes, for scripts; a size gets its unit."""
     if is_size(dotted) and isinstance(value, int):
         return format_size(value)
     return value if isinstance(value, str) else written(dotted, value)
@@ -53,8 +49,8 @@ def _get_section(name: str, loaded: settings.Loaded, *, as_json: bool) -> int:
 
 
 def validate(*, config: Path | None) -> int:
-    """Check the settings, print warnings, and return the exit code 0. Raises ConfigError for what
-    `serve` would refuse, as far as the settings alone tell."""
+    """Check the settings, print warnings, and return 0. Raises ConfigError for what `serve` would
+    refuse, as far as the settings alone tell."""
     loaded = load_settings(config)
     check_all(loaded.settings)
     cache = loaded.settings.cache
@@ -81,8 +77,8 @@ def path(*, config: Path | None) -> int:
 
 
 def value_in_force(dotted: str, loaded: settings.Loaded) -> object:
-    """The value of a key in force, as JSON can hold it. Raises ConfigError for an unknown key, and
-    OmlxError for an override that is not set."""
+    """Return the value of a key for JSON. Raises ConfigError for an unknown key, and OmlxError for
+    an override that is not set."""
     if is_override(dotted):
         models = loaded.settings.models.overrides
         return find_override(dotted, models).value_in(loaded.settings)
@@ -111,7 +107,6 @@ def _toml(loaded: settings.Loaded, *, origin: bool) -> Iterator[str]:
 
 
 def _section(loaded: settings.Loaded, name: str, *, origin: bool) -> Iterator[str]:
-    """The lines of a section, without its head."""
     for key, value in getattr(loaded.settings, name):
         dotted = f"{name}.{key}"
         line = f"{key} = {written(dotted, plain(value))}"
@@ -119,16 +114,15 @@ def _section(loaded: settings.Loaded, name: str, *, origin: bool) -> Iterator[st
 
 
 def written(dotted: str, value: object) -> str:
-    """The TOML text of a value that JSON can hold; a size gets its unit."""
+    """Return the TOML text of a value that JSON can hold; a size gets its unit."""
     if is_size(dotted) and isinstance(value, int):
         value = format_size(value)
     return _on_a_line(value)
 
 
 def _on_a_line(value: object) -> str:
-    """The TOML text of a value. TOML writes texts, lists, numbers and booleans as JSON does; it
-    differs in tables, infinity, NaN and a DEL in a text. tomlkit, which knows this, is slow to
-    import."""
+    """Return the TOML text of a value. TOML writes texts, lists, numbers and booleans as JSON does;
+    it differs in tables, infinity, NaN and a DEL. tomlkit is slow to import."""
     if isinstance(value, dict):
         items = ", ".join(f"{_on_a_line(key)} = {_on_a_line(item)}" for key, item in value.items())
         return f"{{ {items} }}" if items else "{}"

@@ -1,5 +1,5 @@
 """The coding agents that `launch` can start, and how each is told the address, the model and the
-size of its context. docs/clients.md names the versions that were tried."""
+context size. docs/clients.md names the versions that were tried."""
 
 import hashlib
 import json
@@ -20,10 +20,9 @@ _FILES = "~/.cache/omlx_server/launch"
 
 @dataclass(frozen=True, slots=True)
 class LaunchCommand:
-    """How a client is started: its `command`, and the variables of `environ`. Those in `unset` are
-    removed, as they would lead it to another server. `files` are written before: their contents by
-    their paths. `install` is the command that installs the client. It works badly where
-    the model's context holds fewer than `least_context` tokens."""
+    """How a client is started. Variables in `unset` are removed, as they would lead it to another
+    server. `files` are written before: contents by path. `install` is the command that installs the
+    client. It works badly with a context below `least_context` tokens."""
 
     install: str
     command: tuple[str, ...]
@@ -115,8 +114,8 @@ def _aider(target: LaunchTarget) -> LaunchCommand:
 
 
 def _aider_metadata(name: str, target: LaunchTarget) -> tuple[Path, str]:
-    """The path and the content of a file with the limits of the model. The path tells the content,
-    so that two clients for two models do not share a file."""
+    """Return the path and the content of a file with the model's limits. The path names the
+    content, so clients of different models share no file."""
     limits = {
         "max_tokens": target.output,
         "max_input_tokens": target.context,

@@ -1,8 +1,7 @@
 """`omlx-server launch`: becomes a coding agent that uses this server.
 
-The agent's own settings are not changed: all is passed as environment variables and flags of the
-one process, and what an agent takes only from a file stands in a file of ours. An API key is passed
-on, but never printed.
+The agent's own settings stay: it gets environment variables and flags, and a file of ours where it
+takes something only from a file. An API key is passed on, but never printed.
 """
 
 import os
@@ -56,7 +55,6 @@ def run(
 
 
 def _write(launch: LaunchCommand) -> None:
-    """Write the files that the client will read. Raises OmlxError if they can't be written."""
     for path, content in launch.files.items():
         with system_errors_as(OmlxError, f"{path} can't be written"):
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -65,8 +63,6 @@ def _write(launch: LaunchCommand) -> None:
 
 
 def _exec(client: str, launch: LaunchCommand, arguments: Sequence[str]) -> int:
-    """Replace this process by the client. Raises UsageError if it is not on the PATH, and OmlxError
-    if it can't be started."""
     program = shutil.which(launch.command[0])
     if program is None:
         raise UsageError(f"{client} is not on the PATH", hint=f"install it: {launch.install}")
@@ -77,7 +73,7 @@ def _exec(client: str, launch: LaunchCommand, arguments: Sequence[str]) -> int:
 
 
 def as_shell(launch: LaunchCommand, arguments: Sequence[str], key: str) -> str:
-    """The shell command that starts the same client; it names the key as $OMLX_API_KEY."""
+    """Return the shell command that starts the same client; it names the key as $OMLX_API_KEY."""
     words = ["env", *(part for name in launch.unset for part in ("-u", name))]
     words += [f"{name}={value}" for name, value in launch.environ.items()]
     return " ".join(_quoted(word, key) for word in [*words, *launch.command, *arguments])

@@ -1,4 +1,4 @@
-"""Says of a model on this machine what GET /v1/models would, where no server answers."""
+"""Describes a model on this machine as GET /v1/models would, where no server answers."""
 
 from typing import Any
 
@@ -11,8 +11,7 @@ from omlx_server.settings.overrides import context_of
 
 
 def listing_on_disk(name: str, settings: Settings) -> dict[str, Any] | None:
-    """The listing of the model, or of the adapter of a model, that `name` means here; None if there
-    is none. The context, in tokens, is left out where the files don't say it."""
+    """Return the listing of the model, or adapter, that `name` means here; None if there is none."""
     try:
         model, _ = with_adapter(settings.models.resolve_alias(name), settings)
     except UsageError:

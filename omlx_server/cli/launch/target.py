@@ -1,5 +1,4 @@
-"""Finds the model that an agent is to use, and what the agent must know of it: whether the model
-chats, takes images, and how many tokens its context holds."""
+"""Finds the model that an agent is to use: whether it chats, takes images, and its context."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -23,9 +22,8 @@ Listing = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class LaunchTarget:
-    """The server and the model that the client is to use, and whether that takes images. `key` is
-    never empty, because clients insist on one. `context`: the tokens that the model's context
-    holds; 0 if neither the server nor the files on the disk say."""
+    """The server and the model that the client is to use. `key` is never empty, because clients
+    insist on one. `context` is in tokens, 0 if unknown."""
 
     url: str
     model: str
@@ -35,16 +33,15 @@ class LaunchTarget:
 
     @property
     def output(self) -> int:
-        """The most tokens of one answer: a quarter of the context, and no more than agents ask for
-        of any model. The rest is for the conversation, which they sum up when it is full."""
+        """The most tokens of one answer: a quarter of the context at most."""
         return min(self.context // 4, _MOST_OUTPUT)
 
 
 def target_of(
     server: ServerClient, model: str, settings: Settings, *, must_answer: bool
 ) -> LaunchTarget:
-    """What a client is to use: `model`, or else the server's first model that chats. Where the
-    server does not answer, the default model of the settings, and what its files say.
+    """Return `model`, or else the server's first model that chats. Where no server answers, the
+    default model and what its files say.
 
     Raises:
         NoAnswer: the server does not answer, and `must_answer` is true.
@@ -62,10 +59,9 @@ def target_of(
 
 
 def choose(url: str, served: Mapping[str, Listing], model: str) -> str:
-    """The name of the model to use: `model`, or else the first that chats; empty if there is
-    neither. `url` is the server's address. Raises UsageError if the server does not serve the
-    model, or if the model can't chat. `NAME:latest`, as Ollama has it, means NAME unless the server
-    lists it."""
+    """Return `model`, or else the first that chats; empty if there is neither. Ollama's
+    `NAME:latest` means NAME unless the server lists it. Raises UsageError if the server does not
+    serve the model, or if it can't chat."""
     if not served:
         return model
     if model not in served:
@@ -85,7 +81,7 @@ def chats(listing: Listing) -> bool:
 
 
 def context_of(listing: Listing) -> int:
-    """The tokens of the model's context; 0 if the listing does not say."""
+    """Return the tokens of the model's context; 0 if the listing does not say."""
     length = listing.get("max_model_len")
     return length if isinstance(length, int) and length > 0 else 0
 
@@ -93,9 +89,8 @@ def context_of(listing: Listing) -> int:
 def short_context(
     model: str, context: int, needs: str = "agents need", least: int = LEAST_CONTEXT
 ) -> str:
-    """A warning for the user if the model's context holds fewer than `least` tokens; empty if it
-    holds more, or if `context` is 0, which means that it is unknown. `needs` is the part of the
-    sentence that says who needs the tokens."""
+    """Return a warning if the model's context holds fewer than `least` tokens; empty if it holds
+    more, or is unknown (0). `needs` says who needs the tokens."""
     if not 0 < context < least:
         return ""
     return (
@@ -107,8 +102,6 @@ def short_context(
 def _served(
     server: ServerClient, usual: str, settings: Settings, *, must_answer: bool
 ) -> Mapping[str, Listing]:
-    """The listings of the server's models, by name. Where it does not answer, that of the `usual`
-    model, if it is on the disk. Raises NoAnswer there if the server `must_answer`."""
     try:
         return server.model_listings()
     except NoAnswer:
@@ -121,9 +114,8 @@ def _served(
 
 
 def _asked(server: ServerClient, model: str, served: Mapping[str, Listing]) -> int:
-    """The tokens of the model's context, as the loaded model has them; 0 if the server does not
-    say in a few seconds, as when the model must be loaded first. Raises UsageError if the model has
-    no chat template."""
+    """Return the context of the loaded model in tokens; 0 if the server does not say in a few
+    seconds. Raises UsageError if the model has no chat template."""
     try:
         reply = server.post("/tokenize", {"model": model, "messages": _HELLO})
     except NoAnswer:
@@ -146,7 +138,6 @@ def _takes_images(listing: Listing) -> bool:
 
 
 def _architecture(listing: Listing, name: str) -> Sequence[str]:
-    """A list of the listing's `architecture`; empty where there is none of this name."""
     architecture = listing.get("architecture")
     found = architecture.get(name) if isinstance(architecture, Mapping) else None
     return found if isinstance(found, list) else []

@@ -1,8 +1,5 @@
-"""`omlx-server doctor`: runs the checks of omlx_server/doctor/ and prints their findings.
-
-It changes nothing. If the config is wrong, it goes on with the default settings. Where a cluster
-is configured, its machines are checked last.
-"""
+"""`omlx-server doctor`: runs the checks of omlx_server/doctor/ and prints their findings. If the
+config is wrong, it goes on with the default settings."""
 
 import shutil
 import subprocess
@@ -48,9 +45,8 @@ def run(
     sets: Sequence[str],
     flags: Mapping[str, str | None] | None = None,
 ) -> int:
-    """Print the findings, as they come or as JSON; returns the exit code. `flags` maps keys of
-    settings to values, or to None. With `cluster.hosts` the machines of the cluster are checked,
-    too."""
+    """Print the findings, as they come or as JSON, and return the exit code. `flags` map keys of
+    settings to values or None."""
     findings = []
     for finding in _findings(config, sets, flags):
         findings.append(finding)
@@ -66,7 +62,6 @@ def run(
 def _findings(
     config: Path | None, sets: Sequence[str], flags: Mapping[str, str | None] | None
 ) -> Generator[Finding, None, None]:
-    """Run all checks, in the order in which a server needs what they check."""
     loaded = yield from _config(config, sets, flags)
     settings = loaded.settings
     version = sys.version_info
@@ -98,7 +93,7 @@ def _findings(
 def _config(
     config: Path | None, sets: Sequence[str], flags: Mapping[str, str | None] | None
 ) -> Generator[Finding, None, Loaded]:
-    """Check the config. Returns the settings in force, or the defaults if the config is wrong."""
+    """Check the config. Return the settings in force, or the defaults if the config is wrong."""
     try:
         loaded = load_settings(config, sets, flags)
         check_all(loaded.settings)
@@ -118,7 +113,7 @@ def _config(
 
 
 def _known(settings: Settings) -> set[str]:
-    """The names of models that are on this machine, or that starting a server downloads."""
+    """Return the names of models on this machine, and of those that starting a server downloads."""
     models, draft_model = settings.models, settings.speculation.draft_model
     known = set(catalogue.NAMES).union(*(model.names for model in locate.installed(models)))
     for name in (models.default, models.embedding, models.reranker, draft_model):
@@ -140,7 +135,7 @@ def _device() -> Generator[Finding, None, Device | None]:
 
 
 def _model(name: str, settings: Settings, *, is_cpu: bool) -> Generator[Finding, None, Path | None]:
-    """Check the default model. Returns its directory if the model is whole and readable."""
+    """Check the default model. Return its directory if the model is whole and readable."""
     problem = fix = ""
     path: Path | None = None
     try:
@@ -156,8 +151,8 @@ def _model(name: str, settings: Settings, *, is_cpu: bool) -> Generator[Finding,
 
 
 def _path_of(name: str, settings: Settings, *, is_cpu: bool) -> Path | None:
-    """The directory of a model; None if `serve` would download it. Raises ModelUnavailable if the
-    model is not whole, or if there is none of this name."""
+    """Return the directory of a model; None if `serve` would download it. Raises ModelUnavailable
+    if it is not whole, or unknown."""
     models, path = settings.models, expanded(name)
     row = catalogue.find(name)
     if row is not None:
@@ -202,12 +197,12 @@ def _address(settings: Settings) -> Finding:
 
 
 def fix_of_port(host: str, port: int) -> str:
-    """What to do where another program has the port: the next free one, as `serve` proposes."""
+    """Return the advice for a port that another program has: the next free one."""
     return f"another port: omlx-server config set server.port {next_free(host, port) or 0}"
 
 
 def _served(settings: Settings) -> str | None:
-    """The version of the omlx-server that answers at the configured address; None for any other."""
+    """Return the version of the omlx-server that answers at the configured address, or None."""
     try:
         said = own_server(settings).get("/").said or {}
     except NoAnswer:
@@ -216,7 +211,6 @@ def _served(settings: Settings) -> str | None:
 
 
 def _hosts(settings: Settings) -> tuple[list[Host], Finding | None]:
-    """The hosts of the cluster, none where there is none; and what is wrong with their file."""
     try:
         return hosts_of(settings), None
     except ConfigError as error:
@@ -227,8 +221,6 @@ def _hosts(settings: Settings) -> tuple[list[Host], Finding | None]:
 def _cluster(
     name: str, path: Path | None, loaded: Loaded, hosts: Sequence[Host]
 ) -> Iterator[Finding]:
-    """Check the machines of the cluster, which are to compute the model of this `name` in `path`.
-    Without the model there is nothing that they could compare theirs with."""
     from omlx_server.doctor.cluster import check, findings
 
     settings = loaded.settings

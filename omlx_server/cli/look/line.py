@@ -1,4 +1,4 @@
-"""A finding of the doctor as lines for people: what was found, and below it how to repair it."""
+"""A finding of the doctor as lines for people."""
 
 import os
 import sys
@@ -10,8 +10,8 @@ _COLORS = {Level.OK: "32", Level.WARN: "33", Level.FAIL: "31"}
 
 
 def line_of(finding: Finding, width: int = 8) -> str:
-    """The lines of a finding. `width`: the most letters of what was looked at. Coloured where
-    stdout is a terminal."""
+    """Return the lines of a finding, coloured on a terminal. `width`: the most letters of what was
+    checked."""
     sign = _SIGNS[finding.level]
     if sys.stdout.isatty() and not os.environ.get("NO_COLOR"):
         sign = f"\x1b[{_COLORS[finding.level]}m{sign}\x1b[0m"

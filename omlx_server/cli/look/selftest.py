@@ -1,5 +1,4 @@
-"""`omlx-server doctor --model NAME`: loads the model in this process and runs the self-test of
-omlx_server/doctor/selftest/."""
+"""`omlx-server doctor --model NAME`: loads the model in this process and runs the self-test."""
 
 import json
 import os
@@ -32,12 +31,9 @@ def run(
     config: Path | None,
     sets: Sequence[str],
 ) -> int:
-    """Run the self-test and return the exit code: 1 if a check fails. The report goes to the file
-    `share`, or to stdout where that is "-" or with `as_json`.
-
-    Raises:
-        OmlxError: the settings, the model or the file can't be used.
-    """
+    """Run the self-test and return the exit code. The report goes to the file `share`, or to stdout
+    where that is "-" or with `as_json`. Raises OmlxError if the settings, the model or the file
+    can't be used."""
     settings, file = load_settings(config, sets).settings, _file(share)
     check_all(settings)
     from omlx_server.doctor.selftest.check import QUICK, SelftestPlan
@@ -70,8 +66,8 @@ def _end(number: int, frame: FrameType | None) -> None:
 
 
 def _file(share: str) -> Path | None:
-    """The file to write to. Raises UsageError, before the minutes of the test, where it can't be
-    written."""
+    """Return the file to write to. Raises UsageError, before the minutes of the test, if it can't
+    be written."""
     if not share or share == STDOUT:
         return None
     file = Path(share).expanduser()

@@ -1,8 +1,5 @@
-"""`omlx-server status`: prints what a running server reports about itself.
-
-It is quick because it imports no HTTP library. What the server does not report, because it is
-another program or refuses the key, is left out.
-"""
+"""`omlx-server status`: prints what a running server reports about itself. Imports no HTTP library,
+to be quick."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -52,15 +49,12 @@ def _found(server: ServerClient) -> dict[str, Any]:
 
 
 def _refusal(reply: HttpReply) -> str | None:
-    """The error message of an answer: the server is degraded (api/own/degraded.py) or wants a key.
-    None for an answer without one."""
+    """Return the error message of an answer, or None: the server is degraded or wants a key."""
     message = reply.error.get("message")
     return message if isinstance(message, str) else None
 
 
 def _counted(server: ServerClient) -> dict[str, Any]:
-    """The use of the cache's tiers, the hit ratio and the drafts, from /metrics; empty if that is
-    refused."""
     reply = server.get("/metrics")
     if reply.status != 200:
         return {}
@@ -91,12 +85,13 @@ def _cache(samples: Samples) -> dict[str, Any]:
 
 
 def _shared(samples: Samples, name: str) -> float:
-    """The value of a metric that has vLLM's name, or without metrics.compat our own; else 0."""
+    """Return a metric that has vLLM's name, or without metrics.compat our own; else 0."""
     return samples.get((f"vllm:{name}", ""), samples.get((f"omlx_{name}", ""), 0))
 
 
 def samples_of(text: str) -> Samples:
-    """The samples of a Prometheus text, summed by name and label `tier` ("" if there is none)."""
+    """Return the samples of a Prometheus text, summed by name and label `tier` ("" if there is
+    none)."""
     found: dict[tuple[str, str], float] = {}
     for line in text.splitlines():
         match = _SAMPLE.match(line)
@@ -172,8 +167,7 @@ def _memory(memory: Mapping[str, Any]) -> str:
 
 
 def percent(share: float) -> str:
-    """`share` (0 to 1) as a percentage with one decimal; 0.0% and 100.0% stand only for exactly 0
-    and 1."""
+    """Return `share` (0 to 1) as a percentage; only exactly 0 and 1 become 0.0% and 100.0%."""
     if 0 < share < 1:
         share = min(max(share, 0.001), 0.999)
     return f"{share:.1%}"
