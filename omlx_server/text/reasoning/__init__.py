@@ -1,1 +1,1 @@
-"""Reasoning: what a model writes for itself before it answers."""
+"""Reasoning: what a model writes before it answers."""

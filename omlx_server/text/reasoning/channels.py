@@ -1,9 +1,9 @@
-"""What an answer in channels must obey, as gpt-oss writes it.
+"""The grammar of an answer in channels, as gpt-oss writes it.
 
     <|channel|>analysis<|message|>…<|end|><|start|>assistant<|channel|>final<|message|>…
 
-Thoughts come first, then the answer or one call: the model's own end token follows a call.
-Source: https://cookbook.openai.com/articles/openai-harmony.
+Thoughts come first, then the answer or one call, which the model's own end token ends. Source:
+https://cookbook.openai.com/articles/openai-harmony.
 """
 
 import re
@@ -40,10 +40,10 @@ def frame(
     budget: int | None,
     has_format: bool = False,
 ) -> GrammarSpec:
-    """The grammar of an answer that may call `functions`, or must where a call is `required`. The
+    """Return the grammar of an answer that may call `functions`, or must if `required`. The
     arguments of a call obey its schema if `enforced`; the final text is free. `budget`: the most
-    tokens of the only thought; None for any number of thoughts of any length. With `has_format` no
-    text stands before the final one. Raises BadRequest for a schema that can't be enforced."""
+    tokens of the only thought; None for any number of thoughts. With `has_format` no text stands
+    before the final one. Raises BadRequest for a schema that can't be enforced."""
     marks = {name: marker(f"<|{name}|>", special_id) for name in _MARKERS}
     limit = f"[max_tokens={budget}]" if budget else ""
     last = _last(functions, budget, required=required, has_format=has_format)
@@ -92,7 +92,7 @@ def _last(
 
 
 class Framed(Around):
-    """Obeys `frame` till the final message begins, then `answer`."""
+    """A constraint that obeys `frame` till the final message begins, then `answer`."""
 
     def __init__(
         self, frame: Constraint, answer: Constraint, bytes_of: Callable[[int], bytes]

@@ -2,9 +2,8 @@
 
     <think> any tokens but the end </think> white space, what the inner constraint allows
 
-Made on any thread, then owned by one at a time. Without an inner constraint, or with one that
-leaves the text free, it masks and forces nothing of its own, except to end a thought that has used
-up its budget.
+Made on any thread, then owned by one at a time. Without an inner constraint, or with `free`, it
+masks nothing but ends a thought that has used up its budget.
 """
 
 from collections.abc import Sequence
@@ -24,9 +23,9 @@ _MOST_GAPS = 2
 
 
 class ReasoningMarkers:
-    """The markers of one model's thoughts as tokens. Immutable. `size`: the width of its logits.
+    """The markers of one model's thoughts as tokens, for logits of width `size`. Immutable.
 
-    `start` is None where the marker is more than one token, or `starts` is false: then the answer
+    `start` is None where the marker is more than one token, or without `starts`: then the answer
     never begins a thought.
     """
 
@@ -75,8 +74,8 @@ class _State:
 
 
 class ThinkingConstraint(Around):
-    """`budget`: the most tokens of a thought; None for any number. `free`: `inner` leaves the text
-    free."""
+    """`budget`: the most tokens of a thought; None for any number. `free`: `inner` leaves the
+    text free."""
 
     def __init__(
         self,
@@ -143,7 +142,6 @@ class ThinkingConstraint(Around):
         return ()
 
     def _is_gap(self, token: int) -> bool:
-        """White space that the answer itself does not begin with."""
         return holds(self._markers.blank, token) and not holds(self._inner.mask(), token)
 
     def _thought(self, token: int) -> None:

@@ -1,4 +1,4 @@
-"""Tells a chat template, by the template's own variables, how much the model is to think. Pure."""
+"""Sets a chat template's variables for reasoning."""
 
 from collections.abc import Collection, Mapping
 from typing import Any
@@ -18,8 +18,8 @@ def template_kwargs(
     effort: str | None = None,
     budget: int | None = None,
 ) -> dict[str, Any]:
-    """The variables for a template: those that were `given`, and those that follow from `effort`
-    and `budget` (tokens) where none was given. `variables`: the names that the template reads."""
+    """Return the variables for a template: the `given` ones, and those that follow from `effort`
+    and `budget` (tokens). `variables`: the names that the template reads."""
     kwargs = dict(given)
     if budget is not None and "thinking_budget" in variables:
         kwargs.setdefault("thinking_budget", budget)
@@ -31,6 +31,6 @@ def template_kwargs(
 
 
 def switches(variables: Collection[str], *, on: bool) -> dict[str, Any]:
-    """The variables that switch thinking on or off, under each name that the template has for
-    them."""
+    """Return the variables that switch thinking on or off, under each name that the template has
+    for them."""
     return {switch: on for switch in _SWITCHES if switch in variables}

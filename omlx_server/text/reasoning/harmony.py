@@ -1,10 +1,9 @@
-"""Reads the messages of gpt-oss: thoughts, calls and the answer, each behind a header. Owned by a
-choice.
+"""Reads the messages of gpt-oss: thoughts, calls and the answer, each behind a header.
 
     <|channel|>analysis<|message|>…<|end|><|start|>assistant<|channel|>final<|message|>…
 
-Source: https://cookbook.openai.com/articles/openai-harmony. No text that is fed raises an error,
-and none of a message is lost.
+No text raises an error, and none of a message is lost. Source:
+https://cookbook.openai.com/articles/openai-harmony. --
 """
 
 import re
@@ -32,7 +31,7 @@ _MARKERS = re.compile(r"<\|\w+\|>")
 
 
 class HarmonySplitter(StreamParser):
-    """Splits an answer into thoughts, calls and text. `tools`: the names of those that it may call;
+    """Splits an answer into thoughts, calls and text. `tools`: the names that may be called;
     without any, nothing is a call."""
 
     def __init__(
@@ -67,7 +66,7 @@ class HarmonySplitter(StreamParser):
             self._parts.append(Text(held))
 
     def _beginning(self, text: str) -> str:
-        """A model that writes no header at all means what it writes."""
+        """Read the beginning: a text without a header is the answer."""
         bare = text.lstrip()
         if any(head != bare and head.startswith(bare) for head in _HEADS):
             self._held = text
@@ -92,7 +91,7 @@ class HarmonySplitter(StreamParser):
         return text[len(header) + len(marker) :] if marker else text[len(head) :]
 
     def _without_message(self, header: str) -> None:
-        """A header that was cut says nothing; other text is the reader's."""
+        """Drop a cut header; emit other text."""
         found = _HEADER.match(header)
         left = header[found.end() if found else 0 :]
         self._parts.append(Text(_MARKERS.sub("", left)))
@@ -106,7 +105,7 @@ class HarmonySplitter(StreamParser):
             self._read = self._calling
 
     def _calling(self, text: str) -> str:
-        """Behind the header of a call: its arguments are an object."""
+        """Read behind the header of a call, whose arguments are an object."""
         bare = text.lstrip()
         if any(end != bare and end.startswith(bare) for end in _ENDS):
             self._held = text

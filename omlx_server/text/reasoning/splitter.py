@@ -1,8 +1,7 @@
-"""Tells a model's thoughts from its answer, while both come. Owned by one choice.
+"""Splits a stream into thoughts and answer. Owned by one choice.
 
 Invariants: the parts do not depend on how the text was cut; a `MarkerSplitter` holds back only
-white space around a thought, what may be the beginning of a marker, and what looks like a call
-within a thought.
+white space around a thought, a possible marker, and what looks like a call within a thought.
 """
 
 from collections.abc import Collection, Sequence
@@ -16,9 +15,8 @@ from omlx_server.text.tool_calls.stream_parser import StreamParser
 
 class MarkerSplitter(StreamParser):
     """Splits an answer that begins with at most one thought: `<think>…</think>`. `within`: the
-    prompt ends in that thought. `calls`: markers that begin a call. In a thought they are text, as
-    long as the model leaves the thought at all: what it does not leave ends with the first of them,
-    unless the answer was cut."""
+    prompt ends in that thought. `calls`: markers of calls; in a thought they are text, unless the
+    model never leaves the thought and the answer is whole."""
 
     def __init__(self, style: Style, *, within: bool = False, calls: Sequence[str] = ()) -> None:
         super().__init__(self._thought if within else self._beginning)
@@ -42,7 +40,6 @@ class MarkerSplitter(StreamParser):
             self._parts.append(Text(held))
 
     def _beginning(self, text: str) -> str:
-        """Nothing but white space so far: what comes is a thought or the answer itself."""
         start, bare = self._style.start, text.lstrip()
         if bare.startswith(start):
             self._read = self._thought
@@ -73,7 +70,7 @@ class MarkerSplitter(StreamParser):
         return rest
 
     def _doubt(self, text: str) -> str:
-        """Behind the beginning of a call: the thought may go on."""
+        """Read behind the beginning of a call in a thought, which may go on."""
         before, marker, rest = self._until(text, self._style.ends)
         self._doubtful.append(before)
         if marker:
@@ -82,7 +79,6 @@ class MarkerSplitter(StreamParser):
         return rest
 
     def _gap(self, text: str) -> str:
-        """White space after a thought is no answer."""
         bare = text.lstrip()
         if bare:
             self._read = self._answer
@@ -107,8 +103,8 @@ def make_splitter(
     numbering: Numbering,
     tools: Collection[str] = (),
 ) -> HarmonySplitter | MarkerSplitter:
-    """The splitter for a style. `calls`: the markers that begin a call. `tools`: the names of those
-    that a message in a channel can be addressed to."""
+    """Return the splitter for a style. `calls`: the markers of calls. `tools`: the names that a
+    message in a channel can be addressed to."""
     if style.channels:
         return HarmonySplitter(numbering, opening, tools)
     return MarkerSplitter(style, within=opening is Opening.WITHIN, calls=calls)

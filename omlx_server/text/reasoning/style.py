@@ -1,4 +1,4 @@
-"""How a model marks its thoughts. Immutable values; any thread."""
+"""How a model marks its thoughts. Immutable values."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,10 +10,13 @@ from omlx_server.core.model_files.parser_signs import NO_REASONING
 
 @dataclass(frozen=True, slots=True)
 class Style:
-    """`start` and `end`: the markers around a thought. `close`: the text, with `end` in it, that is
-    forced on a model whose thought has to end. `dropped`: markers in the content that are not
-    shown, and that end a thought, too. `channels`: markers of the headers, for a model that puts
-    one before every message (gpt-oss)."""
+    """The markers of one model.
+
+    start, end  around a thought
+    close       the text, with `end`, that is forced on a model whose thought has to end
+    dropped     markers in the content that are not shown, and end a thought, too
+    channels    markers of headers, for a model that puts one before every message (gpt-oss)
+    """
 
     start: str
     end: str
@@ -106,8 +109,8 @@ STYLES: Mapping[str, Style | None] = MappingProxyType(
 
 
 def opening_of(style: Style, prompt_end: str) -> Opening:
-    """How a prompt leaves the model. `prompt_end`: the last few words of the rendered prompt,
-    control tokens included."""
+    """Return how a prompt leaves the model. `prompt_end`: its last few words, with control
+    tokens."""
     end = prompt_end.rstrip()
     if style.channels:
         return _opening_in_channels(end)
@@ -117,7 +120,7 @@ def opening_of(style: Style, prompt_end: str) -> Opening:
 
 
 def _opening_in_channels(end: str) -> Opening:
-    """An answer that is given in part is longer than what is looked at."""
+    """Return the same for channels. An answer given in part may be longer than `prompt_end`."""
     _, found, header = end.rpartition("<|start|>assistant")
     if found and "<|message|>" not in header:
         return Opening.FREE

@@ -1,4 +1,4 @@
-"""What a reader of one block of calls has, whatever the calls are written in. Owned by a parser."""
+"""The interface of the readers of one block of calls."""
 
 from dataclasses import dataclass, field
 
@@ -8,8 +8,8 @@ from omlx_server.text.tool_calls.numbering import Numbering
 
 @dataclass(slots=True, eq=False)
 class BlockBody:
-    """Reads what follows the start marker `lead`. `rest` is None until the block has ended, then
-    the text after it."""
+    """Reads what follows the start marker `lead`. `rest` is None until the block ends, then the
+    text after it."""
 
     numbering: Numbering
     lead: str
@@ -18,6 +18,5 @@ class BlockBody:
     _deltas: list[Part] = field(default_factory=list, init=False)
 
     def _taken(self) -> list[Part]:
-        """What can be told since the last call."""
         deltas, self._deltas = self._deltas, []
         return deltas

@@ -1,7 +1,4 @@
-"""Tells tools to models whose templates know none: in the system message, as `JSON_TOOLS`. Pure.
-
-Nothing of the client's values is changed in place.
-"""
+"""Tells tools to models whose templates know none, in the system message, as `JSON_TOOLS`."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -29,7 +26,7 @@ When no function is needed, answer in plain text."""
 
 
 def supports_tools(template_source: str) -> bool:
-    """Whether the template reads `tools` or `functions`. A faulty template supports nothing."""
+    """Return whether the template reads `tools` or `functions`; False for a faulty template."""
     try:
         tree = Sandbox(max_chars=0, seconds=0).parse(template_source)
     except TemplateError:
@@ -42,10 +39,8 @@ def is_of_calls(message: Mapping[str, Any]) -> bool:
 
 
 def with_tools(messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> list[Message]:
-    """The messages with the tools in the system message in front, and earlier calls as plain text.
-
-    Results of tools, and the user's words behind them, become one turn of the user.
-    """
+    """Return the messages with the tools in the first system message, and earlier calls as plain
+    text. Results of tools, and the user's words behind them, become one user turn."""
     runs: list[list[Message]] = []
     for before, message in pairwise([{"role": ""}, *messages]):
         turn = _plain_turn(message)
@@ -80,7 +75,6 @@ def _plain_turn(message: Message) -> Message:
 
 
 def _written(call: Any) -> str:
-    """As the block asks for it. Arguments are JSON text already; odd ones are left to speak."""
     function = call.get("function") if isinstance(call, Mapping) else None
     function = function if isinstance(function, Mapping) else {}
     arguments = function.get("arguments") or "{}"

@@ -1,6 +1,6 @@
-"""The markup in which each family of models writes tool calls. Pure.
+"""The markup in which each family of models writes tool calls.
 
-core/model_files/parser_signs.py says which chat template asks for which family.
+core/model_files/parser_signs.py maps chat templates to families.
 """
 
 from collections.abc import Mapping
@@ -19,12 +19,16 @@ _NAME = r"[^\s<>{}()\[\]\"'=,;]{1,256}"
 
 @dataclass(frozen=True, slots=True)
 class CallFormat:
-    """How one family of models writes calls. `start`: the marker before calls; `others`: markers
-    that such a model begins a block with, too, and that are read with it. `json`: the form of calls
-    in JSON. `markup`: the form of other calls, None without one; a family with markup can have
-    calls in JSON, too, as some models write when they slip. `inner`: texts within a call that can
-    be control tokens. `addressed`: what stands before a block for the tool "{name}". `beside`: a
-    family whose calls are read, too."""
+    """The markup of one family of models.
+
+    start      the marker before calls
+    others     other markers that begin a block of calls
+    json       the form of calls in JSON
+    markup     the form of other calls; None without one
+    inner      texts within a call that can be control tokens
+    addressed  what stands before a block for the tool "{name}"
+    beside     a family whose calls are read as well
+    """
 
     name: str
     start: str
@@ -84,7 +88,6 @@ def _tagged(
 
 
 def _named(tag: str, key: str = "name", more: str = "") -> str:
-    """The pattern of `<tag name="…">`."""
     return rf'<{tag} name=["\']?(?P<{key}>[^"\'<>\n]{{1,256}})["\']?{more}\s*>'
 
 
@@ -261,8 +264,8 @@ FAMILIES: Mapping[str, CallFormat] = {family.name: family for family in _FAMILIE
 
 
 def json_syntax(family: CallFormat) -> CallSyntax:
-    """How a call in JSON is written behind the family's own marker, where its parser reads that,
-    too."""
+    """Return how a call in JSON is written behind the family's own marker, if its parser reads
+    that."""
     if family.name == JSON_TOOLS.name:
         return CallSyntax()
     syntax = CallSyntax(family.start, family.json.end, before="", after="", between="")

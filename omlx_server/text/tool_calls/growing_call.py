@@ -1,4 +1,4 @@
-"""Tells a call parameter by parameter. Owned by one body reader."""
+"""Emits a call parameter by parameter."""
 
 from omlx_server.text.encoding.utf8 import whole
 from omlx_server.text.parts import Arguments, CallStart, Part
@@ -7,8 +7,7 @@ from omlx_server.text.tool_calls.plain_json import dumped
 
 
 class GrowingCall:
-    """A call that is told from its first parameter on. A parameter that was told does not change
-    any more."""
+    """A call whose deltas start with its first parameter. An emitted parameter never changes."""
 
     def __init__(self, numbering: Numbering, name: str) -> None:
         self._numbering = numbering
@@ -21,7 +20,7 @@ class GrowingCall:
         return self._start is not None
 
     def add(self, key: str, value: str) -> list[Part]:
-        """Tell a parameter whose value is this JSON text."""
+        """Emit a parameter whose value is this JSON text."""
         key, begun = whole(key), self._begun()
         if key in self._told:
             return begun

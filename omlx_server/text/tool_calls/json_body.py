@@ -1,8 +1,7 @@
-"""Reads the calls of a block in JSON: `{"name": …}`, lists of them, `name[ARGS]{…}`. Owned by a
-parser.
+"""Reads the calls of a block in JSON: `{"name": …}`, lists of them, `name[ARGS]{…}`.
 
-Invariants: characters that belong to no call come back, in `Text` or in `rest`; what is read does
-not depend on how the text was cut.
+Invariants: characters that belong to no call come back, in `Text` or in `rest`; the result does not
+depend on how the text was cut.
 """
 
 import re
@@ -23,10 +22,13 @@ _LIST_END = re.compile(r"\s*[\]}]+|\s*`{1,3}")
 
 @dataclass(frozen=True, slots=True)
 class JsonShape:
-    """The form of a block. `end`: the marker after it, or "". `starts`, `closers`: markers before
-    and after single calls. `header`: what stands before each call's arguments, with a group `name`,
-    if anything.
-    `by_name`: a call is an object `{"f": {…}}`."""
+    """The form of a block.
+
+    end              the marker after it, or ""
+    starts, closers  markers before and after single calls
+    header           a pattern with a group `name` before each call's arguments, if any
+    by_name          a call is an object `{"f": {…}}`
+    """
 
     end: str = ""
     starts: tuple[str, ...] = ()
@@ -70,8 +72,8 @@ class JsonBody(BlockBody):
         return self._taken()
 
     def finish(self) -> list[Part]:
-        """Return the last parts: the answer ends within the block. An end marker that was cut off
-        behind a call is dropped."""
+        """Return the last parts when the answer ends within the block. A cut end marker is
+        dropped."""
         held, self._held = self._held, ""
         if self._call is not None:
             self._cut(self._call, held)
@@ -86,7 +88,6 @@ class JsonBody(BlockBody):
     # Each step gives the number of characters that it read, None when it must see more.
 
     def _between(self, text: str, position: int) -> int | None:
-        """Before, between or after calls."""
         char = text[position]
         marker = None if self._header else at(text, position, self.shape.markers)
         if marker == "":
@@ -118,7 +119,7 @@ class JsonBody(BlockBody):
         return header.fullmatch(known, partial=True) is not None
 
     def _leave(self) -> int:
-        """No call comes. The gap goes back to the outside: there may be markers in it."""
+        """Give the gap back to the reader of the answer: it may hold markers."""
         if self._any:
             self.rest = _LIST_END.sub("", self._gap, count=1)
         else:
@@ -139,7 +140,7 @@ class JsonBody(BlockBody):
         return 0
 
     def _within(self, call: JsonCall, text: str, position: int) -> int | None:
-        """In a call. A line that begins with a marker ends even an open string."""
+        """Read within a call. A line that begins with a marker ends even an open string."""
         char, markers = text[position], self.shape.markers
         if call.repair.in_string:
             markers = tuple(f"\n{marker}" for marker in markers) if char == "\n" else ()

@@ -1,7 +1,7 @@
-"""Reads one call written as JSON, character by character. Owned by one body reader.
+"""Reads one call in JSON, character by character.
 
-Invariants: no delta is given before it is certain that this is a call; the fragments of a call,
-`end` included, are valid JSON, and the model's own characters where those were valid.
+Invariants: no delta is given before the text is certainly a call; the fragments of a call, joined,
+are valid JSON, and equal to what the model wrote where that was valid.
 """
 
 import json
@@ -21,8 +21,8 @@ _PLAIN_MEMBERS = (*_NAMES, "type", "id", "tool_call_id", *_ARGUMENTS)
 
 
 class JsonCall(ABC):
-    """`failed`: the text is no call, and belongs to the reader of the answer. `started`: it
-    certainly is one."""
+    """Base of the readers of one call. `failed`: the text is no call. `started`: it certainly is
+    one."""
 
     def __init__(self) -> None:
         self.repair = JsonRepair()
@@ -40,8 +40,7 @@ class JsonCall(ABC):
 
 
 class NamedCall(JsonCall):
-    """The arguments of a call, `{"city": "Rome"}`, after a header that told its name. They are a
-    call from the first character on."""
+    """The arguments of a call, `{"city": "Rome"}`, after a header with its name."""
 
     def __init__(self, numbering: Numbering, name: str) -> None:
         super().__init__()
@@ -63,8 +62,7 @@ class NamedCall(JsonCall):
 class ObjectCall(JsonCall):
     """A call as one object, `{"name": "f", "arguments": {…}}`, with its keys in any order.
 
-    `names`, if given: the object is a call only with one of these names, and without keys that
-    calls don't have.
+    With `names` the object is a call only with one of these names and without other keys.
     """
 
     def __init__(self, numbering: Numbering, names: Collection[str] | None = None) -> None:
@@ -81,7 +79,7 @@ class ObjectCall(JsonCall):
         return deltas + self._resolved() if self.repair.done else deltas
 
     def end(self, cut: bool) -> list[Part]:
-        """The object ends early: at a marker, or with `cut` at the end of the answer."""
+        """End the object early: at a marker, or with `cut` at the end of the answer."""
         if cut and self._name is None:  # never complete a name
             self.failed = True
             return []
@@ -113,7 +111,7 @@ class ObjectCall(JsonCall):
             self._others[member] = self._others.get(member, "") + fragment.text
 
     def _given(self) -> list[Part]:
-        """What can be told now: once the name is known and the arguments have begun."""
+        """Return the deltas, once the name is known and the arguments have begun."""
         if self._name is None or not self._arguments.begun:
             return []
         deltas: list[Part] = []
@@ -123,7 +121,7 @@ class ObjectCall(JsonCall):
         return [*deltas, Arguments(self._start.index, self._arguments.taken())]
 
     def _resolved(self) -> list[Part]:
-        """The object is complete: perhaps without arguments, or with its name elsewhere."""
+        """Return the deltas of a complete object without arguments, or with its name elsewhere."""
         if self.started or self.failed:
             return []
         strict = self._names is not None
@@ -136,7 +134,8 @@ class ObjectCall(JsonCall):
         return self._given()
 
     def _read_function(self, text: str) -> None:
-        """`{"function": {"name": …, "arguments": …}}`, or `{"function": "f", "arguments": …}`."""
+        """Read `{"function": {"name": …, "arguments": …}}`, or `{"function": "f", "arguments":
+        …}`."""
         try:
             function: Any = json.loads(text)
         except (ValueError, RecursionError):
@@ -187,7 +186,7 @@ class KeyedCall(JsonCall):
 
 
 class _ArgumentsValue:
-    """The value of `arguments`: an object as it comes, anything else once it is whole."""
+    """The value of `arguments`: an object is passed on as it comes, other JSON once it is whole."""
 
     def __init__(self) -> None:
         self._member: str | None = None
@@ -222,8 +221,8 @@ class _ArgumentsValue:
 
 
 def reformed(value: str) -> str:
-    """The arguments in `value`, JSON that is no object: null and "" give `{}`, a string that holds
-    an object gives that, all else stays as it is."""
+    """Return arguments for JSON that is no object: `{}` for null and "", the object that a
+    string holds, anything else unchanged."""
     if value == "null":
         return "{}"
     if not value.startswith('"'):

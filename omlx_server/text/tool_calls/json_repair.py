@@ -1,11 +1,10 @@
-"""Passes JSON on as it comes in pieces, and repairs it on the way. Owned by one call.
+"""Passes JSON on as it comes in pieces, and repairs it.
 
-Invariants: valid JSON comes out character for character; whatever goes in, the output so far and
-what `close` gives, joined, is valid JSON. Nothing is taken back: a comma, a key, a number, an
-escape is held until it is known to belong.
+Invariants: valid JSON comes out unchanged; the output so far plus that of `close` is always valid
+JSON; emitted text is never taken back.
 
-Repaired: cut ends, missing or wrong brackets, missing and trailing commas, single quotes, bare
-words, Python's True, False and None, raw control characters and wrong escapes in strings.
+Repaired are cut ends, missing or wrong brackets and commas, single quotes, bare words, Python's
+True, False and None, raw control characters and wrong escapes.
 """
 
 import json
@@ -41,8 +40,8 @@ class _Expect(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Fragment:
-    """Output. `member`: the key of the root object whose value the text belongs to, if any. `last`:
-    that value ends here."""
+    """Output. `member`: the key of the root object whose value the text belongs to. `last`: that
+    value ends here."""
 
     text: str
     member: str | None
@@ -50,7 +49,7 @@ class Fragment:
 
 
 class JsonRepair:
-    """Reads one JSON object or list; what comes after it is ignored."""
+    """Reads one JSON object or list; ignores what follows."""
 
     def __init__(self) -> None:
         self._out: list[Fragment] = []
@@ -78,7 +77,7 @@ class JsonRepair:
         return self._taken()
 
     def close(self) -> list[Fragment]:
-        """Return what completes the JSON, when no more comes."""
+        """Return what completes the JSON when no more text comes."""
         if self._quote:
             self._end_string()
         self._end_word(cut=True)
@@ -159,7 +158,7 @@ class JsonRepair:
         return _Expect.KEY if self._stack[-1] == "{" else _Expect.VALUE
 
     def _before_item(self) -> bool:
-        """Puts in a comma or colon that is missing. False where nothing can stand."""
+        """Insert a missing comma or colon. Return False where no item can stand."""
         if self._expect is _Expect.AFTER:
             self._gap += ","
             self._expect = self._next_item()
@@ -241,7 +240,6 @@ class JsonRepair:
         self._expect = _Expect.COLON
 
     def _put(self, text: str) -> None:
-        """A string's character: of a key, or of a value."""
         if self._key is None:
             self._emit(text)
         else:
@@ -253,7 +251,7 @@ class JsonRepair:
 
 
 def repaired(text: str) -> str:
-    """The JSON object or list at the beginning of `text`, completed and repaired."""
+    """Return the JSON object or list at the beginning of `text`, completed and repaired."""
     repair = JsonRepair()
     fragments = [fragment for char in text for fragment in repair.feed(char)]
     return "".join(fragment.text for fragment in [*fragments, *repair.close()])
@@ -264,7 +262,7 @@ def _escaped(char: str) -> str:
 
 
 def _value_of(word: str, cut: bool) -> str:
-    """A bare word as JSON. The last one of a cut text may be completed, or dropped: ""."""
+    """Return a bare word as JSON. The last one of a cut text may be completed, or dropped: ""."""
     if word in _LITERALS:
         return _LITERALS[word]
     if _NUMBER.fullmatch(word):

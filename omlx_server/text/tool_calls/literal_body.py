@@ -1,7 +1,4 @@
-"""Reads a block of calls whose arguments are literals, once it is whole. Owned by a parser.
-
-Invariants: as for `JsonBody`; an end marker within a string is part of it.
-"""
+"""Reads a whole block of calls whose arguments are literals. Invariants: as for `JsonBody`."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -18,8 +15,8 @@ _MAX_CHARS = 2_000_000
 
 @dataclass(frozen=True, slots=True)
 class LiteralShape:
-    """The form of a block. `end`: the marker after it. `opening`: how one begins. `quote`: the
-    marker around strings, if it may be a control token."""
+    """The form of a block. `end`: the marker after it. `opening`: a pattern of its beginning.
+    `quote`: the marker around strings, if it may be a control token."""
 
     end: str
     opening: str
@@ -51,15 +48,15 @@ class LiteralBody(BlockBody):
         return self._taken()
 
     def finish(self) -> list[Part]:
-        """Return the last parts: the answer ends within the block. Its end marker can be missing
-        because it was what ended the answer."""
+        """Return the last parts when the answer ends within the block. The end marker may be
+        missing because it ended the answer."""
         if not self._tell(self._text):
             self._deltas.append(Text(self.lead + self._text))
         self.rest = ""
         return self._taken()
 
     def _at_end(self) -> bool:
-        """Whether there was an end marker; it ends the block if calls stand before it."""
+        """Return whether there was an end marker; it ends the block if calls stand before it."""
         end = self.shape.end
         place = self._text.find(end, self._scanned)
         if place < 0:

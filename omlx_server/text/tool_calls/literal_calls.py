@@ -1,6 +1,5 @@
 """Reads calls whose arguments are literals: `[f(city="Rome", days=3)]`, and Gemma's
-`call:f{city:<|"|>Rome<|"|>,days:3}`. Pure; no text raises an error.
-"""
+`call:f{city:<|"|>Rome<|"|>,days:3}`. No text raises an error."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -33,13 +32,15 @@ Parse = Callable[[str], Sequence[LiteralCall]]
 
 
 def python_calls(text: str) -> Sequence[LiteralCall]:
-    """Calls in Python's notation, in a list or by themselves. Names and keys may have hyphens."""
+    """Return the calls in Python's notation, in a list or alone. Names and keys may have
+    hyphens."""
     calls = guarded(_python_calls, text.strip())
     return [] if isinstance(calls, Crash) else calls
 
 
 def quoted_calls(quote: str) -> Parse:
-    """A reader of calls in Gemma's notation, in which `quote` stands at both ends of a string."""
+    """Return a reader of calls in Gemma's notation, where `quote` stands at both ends of a
+    string."""
 
     def parse(text: str) -> Sequence[LiteralCall]:
         calls = guarded(_Quoted(text, quote).calls)
@@ -86,7 +87,7 @@ def _python_value(text: str) -> str:
 
 
 def _end_of(text: str, position: int) -> int:
-    """Behind the bracket that closes the one at `position`. Raises ValueError where none does."""
+    """Return the index behind the bracket that closes the one at `position`. Raises ValueError."""
     open_ones: list[str] = []
     while position < len(text):
         char = text[position]
@@ -107,7 +108,7 @@ def _end_of(text: str, position: int) -> int:
 
 
 def _end_of_string(text: str, position: int) -> int:
-    """Behind the string that begins at `position`. Raises ValueError where it does not end."""
+    """Return the index behind the string that begins at `position`. Raises ValueError."""
     string = _STRING.match(text, position)
     if string is None:
         raise ValueError("a string without an end")
@@ -115,7 +116,8 @@ def _end_of_string(text: str, position: int) -> int:
 
 
 def _end_of_value(text: str, position: int) -> int:
-    """The comma behind a value, or the end of the text. Raises ValueError for an open end."""
+    """Return the index of the comma behind a value, or of the end. Raises ValueError for an open
+    end."""
     while position < len(text):
         char = text[position]
         if char in "\"'":
@@ -195,7 +197,7 @@ class _Quoted:
         return self._text[begin:end]
 
     def _bare(self, ends: str) -> str:
-        """Up to one of the characters `ends`; one within quotes of JSON does not count."""
+        """Read up to one of the characters `ends` outside of quotes."""
         begin = self._at
         while (char := self._text[self._at]) not in ends:
             self._at = _end_of_string(self._text, self._at) if char == '"' else self._at + 1
@@ -211,7 +213,7 @@ class _Quoted:
         self._at += 1
 
     def _skip(self, chars: str) -> None:
-        """White space, and at most one of `chars`."""
+        """Skip white space, and at most one of `chars`."""
         while self._at < len(self._text) and self._text[self._at].isspace():
             self._at += 1
         if self._at < len(self._text) and chars and self._text[self._at] in chars:

@@ -1,6 +1,5 @@
-"""Reads a value in which each member of an object and each item of a list is a tag of its own, as
-MiniMax-M3 writes it: `<city>Rome</city><days><item>1</item><item>2</item></days>`. Pure.
-"""
+"""Reads a value whose members and items are tags of their own, as MiniMax-M3 writes it:
+`<city>Rome</city><days><item>1</item><item>2</item></days>`."""
 
 from omlx_server.text.tool_calls.plain_json import dumped
 from omlx_server.text.tool_calls.values import ParameterSchema, typed
@@ -9,8 +8,8 @@ _MAX_DEPTH = 50
 
 
 def nested(text: str, mark: str, schema: ParameterSchema, depth: int = 0) -> str:
-    """The JSON text of a value whose tags each have `mark` in front. A text in which tags do not
-    match is a string."""
+    """Return the JSON text of a value whose tags each have `mark` in front. A text whose tags
+    don't match is a string."""
     members = _members(text.strip(), mark) if depth < _MAX_DEPTH else None
     if members is None:
         return typed(text, schema.kinds)
@@ -22,7 +21,7 @@ def nested(text: str, mark: str, schema: ParameterSchema, depth: int = 0) -> str
 
 
 def _members(text: str, mark: str) -> list[tuple[str, str]] | None:
-    """The tags that a text consists of, by name and content; None for any other text."""
+    """Return the tags of a text by name and content; None for a text that is not all tags."""
     members: list[tuple[str, str]] = []
     while text:
         name, closed, rest = text.removeprefix(f"{mark}<").partition(">")
@@ -37,7 +36,8 @@ def _members(text: str, mark: str) -> list[tuple[str, str]] | None:
 
 
 def _end_of(text: str, start: str, end: str) -> int | None:
-    """Where the tag ends that begins before the text; tags of its name within it don't end it."""
+    """Return where the tag ends that begins before the text. Nested tags of its name are
+    skipped."""
     depth, position = 1, 0
     while depth:
         place = text.find(end, position)

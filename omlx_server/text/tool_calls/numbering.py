@@ -1,4 +1,4 @@
-"""Gives the calls in one answer their indices and ids. Owned by one choice."""
+"""Gives the calls of one answer their indices and ids."""
 
 import secrets
 import string
@@ -14,13 +14,11 @@ def new_call_id() -> str:
 
 
 def short_call_id() -> str:
-    """Nine letters and digits: templates of Mistral's models take no other."""
+    """Return nine letters and digits, the only form that templates of Mistral's models take."""
     return "".join(secrets.choice(_ALPHABET) for _ in range(9))
 
 
 class Numbering:
-    """Gives each call the next index and an id of its own."""
-
     def __init__(self, make_id: Callable[[], str] = new_call_id) -> None:
         self._make_id = make_id
         self.count = 0

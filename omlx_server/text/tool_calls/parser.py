@@ -1,9 +1,8 @@
-"""Finds tool calls in a model's text, while it comes. Owned by one choice, on the asyncio thread.
+"""Finds tool calls in a model's text while it streams. Owned by one choice, on the asyncio thread.
 
-Invariants: nothing that is fed raises; what the deltas assemble to doesn't depend on how the text
-was cut; without a call, the `Text` deltas joined are the text. Of text outside calls only a
-possible beginning of a start marker is held back, and white space at the start and after a call:
-before and between calls it is no content.
+Invariants: no text raises an error; the deltas, joined, don't depend on how the text was cut;
+without a call the `Text` deltas are the text. Of text outside calls only a possible start marker is
+held back. White space at the start and after a call is dropped where calls follow.
 """
 
 from collections.abc import Mapping, Sequence
@@ -31,9 +30,10 @@ _PYTHON = LiteralShape("]", "[", lambda text: python_calls(f"{text}]"))
 
 
 class ToolParser(StreamParser):
-    """`tools`: the client's, as OpenAI has them; their schemas give values in markup their types.
+    """The parser of one choice. The schemas of `tools` (in OpenAI's form) give values in markup
+    their types.
 
-    An answer that is a bare JSON call, without markers, counts when it names one of the tools.
+    A bare JSON call without markers counts if it names one of the tools.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class ToolParser(StreamParser):
             self._parts.append(Text(self._space))
 
     def _inside(self, body: _Body, text: str) -> str:
-        """Gives what comes after the block, once it has ended."""
+        """Read within a block; return what follows it."""
         self._tell(body.feed(text))
         if body.rest is None:
             return ""
@@ -74,7 +74,7 @@ class ToolParser(StreamParser):
         return body.rest
 
     def _outside(self, text: str) -> str:
-        """Gives what comes after a start marker."""
+        """Read outside of calls; return what follows a start marker."""
         if self._fresh and self._names and (bare := text.lstrip())[:1] in ("{", "[", "`"):
             self._space += text[: len(text) - len(bare)]
             return self._bare(bare)
@@ -83,8 +83,8 @@ class ToolParser(StreamParser):
         return self._open(marker, rest) if marker else ""
 
     def _bare(self, text: str) -> str:
-        """Begins an answer that may be nothing but calls without markers: in JSON, perhaps within a
-        fence, or in Python's notation."""
+        """Read the beginning of an answer that may be calls without markers: JSON, perhaps
+        within a fence, or Python's notation."""
         begun = _BARE.match(text, partial=True)
         if begun is not None and begun.partial:
             self._held, self._space = self._space + text, ""
@@ -101,7 +101,7 @@ class ToolParser(StreamParser):
         return text
 
     def _open(self, marker: str, text: str) -> str:
-        """Chooses what reads the block, by its first character."""
+        """Choose the reader of the block by its first character."""
         family, numbering = self._family, self._numbering
         if family.beside is not None and marker in family.beside.starts:
             family = family.beside
@@ -130,7 +130,6 @@ class ToolParser(StreamParser):
                 self._parts.append(delta)
 
     def _tell_text(self, text: str) -> None:
-        """White space waits for what comes next, at the start and after a call."""
         waiting = self._fresh or self._after_call
         if waiting and not text.strip():
             self._space += text

@@ -1,8 +1,4 @@
-"""Writes Python values that a parser made as JSON text. Pure.
-
-A parser that reads Python literals can give tuples, sets, bytes, NaN: all become something that
-JSON has.
-"""
+"""Writes Python values of a parser (tuples, sets, bytes, NaN) as JSON text."""
 
 import json
 import math
@@ -12,8 +8,8 @@ from omlx_server.text.encoding.utf8 import whole
 
 
 def dumped(value: Any) -> str:
-    """`value` as JSON text. Raises RecursionError when it is nested too deep, ValueError for an
-    integer of too many digits."""
+    """Return `value` as JSON text. Raises RecursionError when it is nested too deep, ValueError
+    for an integer of too many digits."""
     return json.dumps(_plain(value), ensure_ascii=False)
 
 

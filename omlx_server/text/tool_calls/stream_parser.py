@@ -1,4 +1,4 @@
-"""Parses text that comes in pieces, step by step. Owned by one choice, on the asyncio thread."""
+"""Parses text that comes in pieces, step by step."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -8,8 +8,8 @@ from omlx_server.text.parts import Part, merged
 
 
 class StreamParser(ABC):
-    """Base of parsers. `_read` is the current step: it is given text, and returns what it leaves to
-    the next step. It puts what it can't tell yet into `_held`, and what it knows into `_parts`."""
+    """Base of parsers. `_read` is the current step: it takes text and returns what it leaves to
+    the next step. It holds back text in `_held` and emits `_parts`."""
 
     def __init__(self, first: Callable[[str], str]) -> None:
         self._read = first
@@ -23,18 +23,18 @@ class StreamParser(ABC):
         return self._taken()
 
     def finish(self, *, cut: bool = False) -> list[Part]:
-        """Return the last parts: no more text comes. `cut`: the answer is not whole."""
+        """Return the last parts. `cut`: the answer is not whole."""
         held, self._held = self._held, ""
         self._end(held, cut)
         return self._taken()
 
     @abstractmethod
     def _end(self, held: str, cut: bool) -> None:
-        """What `held` is, now that nothing follows it."""
+        """Emit `held` at the end of the text."""
 
     def _until(self, text: str, markers: Sequence[str]) -> tuple[str, str, str]:
-        """What stands before the first marker, the marker, and the rest. Without one the rest is
-        empty: an end of the text that may be the beginning of a marker is held."""
+        """Return the text before the first marker, the marker, and the rest. Without a marker
+        the rest is empty, and a possible beginning of one is held."""
         found = earliest(text, markers)
         if found is None:
             sure = len(text) - held_length(text, markers)

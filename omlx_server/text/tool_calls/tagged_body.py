@@ -1,9 +1,8 @@
 """Reads the calls of a block in tags: `<function=f><parameter=city>Rome</parameter></function>`.
-Owned by a parser.
 
-Arguments are told parameter by parameter. Invariants: as for `JsonBody`. A value is not changed,
-except for one line break at each side where the family writes them, and ends only where another
-parameter or the end of the call follows: markup within it is part of it.
+Arguments are emitted parameter by parameter. Invariants: as for `JsonBody`; a value is unchanged
+but for one line break at each side where the family writes them; it ends only where another
+parameter or the end of the call follows, so markup within it is part of it.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -27,12 +26,15 @@ _CDATA = regex.compile(r"\s*<!\[CDATA\[(.*)\]\]>\s*", regex.DOTALL)
 
 @dataclass(frozen=True, slots=True)
 class TaggedShape:
-    """The form of a block. `end`: the marker after it. `call`, `key`: what stands before the
-    parameters and before a value, with a group `name` or `key`; a group `kind` says whether the
-    value is a string. `value_end`, `call_end`: the markers after a value and a call; in the first
-    "{key}" stands for the parameter's name, and a call without the second ends with the block.
-    `newlines`: a line break on each side of a value is not part of it. `mark`: what stands before
-    each tag within a value, if values consist of tags."""
+    """The form of a block.
+
+      end        the marker after it
+      call, key  patterns before the parameters and before a value, with a group `name` or `key`;
+                 a group `kind` says whether the value is a string
+      value_end  the marker after a value; "{key}" stands for the parameter's name
+      call_end   the marker after a call; without it a call ends with the block
+    --
+    """
 
     end: str
     call: regex.Pattern[str]
@@ -49,9 +51,9 @@ class TaggedShape:
 
 @dataclass(slots=True, eq=False)
 class TaggedBody(BlockBody):
-    """`tools`: those of the request, whose schemas say of which type a value is. `names`: a call of
-    another name is none, if given. `begun`: how the text begins, for a marker that is a part of the
-    first call."""
+    """Reads a block of calls in tags. The schemas of `tools` give values their types. Only calls of
+    `names` count, if given. `begun`: how the text begins, for a marker that is part of the first
+    call."""
 
     shape: TaggedShape
     tools: Sequence[Mapping[str, Any]]
@@ -79,8 +81,8 @@ class TaggedBody(BlockBody):
         return self._taken()
 
     def finish(self) -> list[Part]:
-        """Return the last parts: the answer ends within the block. Its end markers can be missing
-        because they were what ended the answer."""
+        """Return the last parts when the answer ends within the block. End markers may be missing
+        because they ended the answer."""
         if self._key is not None:
             self._finish_value()
         call = self._call
@@ -102,7 +104,6 @@ class TaggedBody(BlockBody):
         return self._between() if self._call is None else self._parameters(self._call)
 
     def _between(self) -> int | None:
-        """Before, between or after calls."""
         shape = self.shape
         bare = self._text.lstrip()
         space = len(self._text) - len(bare)
@@ -127,7 +128,6 @@ class TaggedBody(BlockBody):
         return taken
 
     def _parameters(self, call: GrowingCall) -> int | None:
-        """Before a parameter, or behind the last."""
         shape, bare = self.shape, self._text.lstrip()
         space = len(self._text) - len(bare)
         if shape.call_end and bare.startswith(shape.call_end):
@@ -173,7 +173,7 @@ class TaggedBody(BlockBody):
         return None
 
     def _follows(self, text: str) -> bool | None:
-        """Whether a text goes on as behind a value; None while it is too short to say."""
+        """Return whether a text goes on as behind a value; None while it is too short to say."""
         shape, bare = self.shape, text.lstrip()
         if not bare:
             return None if len(text) < _MAX_HEADER_CHARS else False
@@ -186,7 +186,7 @@ class TaggedBody(BlockBody):
         return None if header is not None or self._is_begun(bare, ends) else False
 
     def _finish_value(self) -> None:
-        """A value whose end marker is the last, or is missing before the end of the call."""
+        """Read a value whose end marker is the last, or is missing before the end of the call."""
         shape, text, key = self.shape, self._text, self._key or ""
         value, found, after = text.rpartition(self._value_end)
         if not found or self._follows(after) is False:
@@ -215,7 +215,7 @@ class TaggedBody(BlockBody):
         return nested(text, mark, schema) if mark else typed(text, schema.kinds)
 
     def _is_whole(self) -> bool:
-        """Whether the name alone is a call, though nothing came behind it."""
+        """Return whether the name alone is a call."""
         assert self._call is not None
         return self._key is None and self._call.name in tool_names(self.tools)
 
@@ -225,8 +225,8 @@ class TaggedBody(BlockBody):
         self._call, self._key, self._any, self._raw, self.lead = None, None, True, "", ""
 
     def _leave(self, rest: str) -> None:
-        """No call comes any more. What was read of one that is none is the reader's; so is the
-        marker, which the rest must not begin with again."""
+        """Give what is no call back to the reader, with the marker that the rest must not begin
+        with again."""
         marker = self.begun if not self._any and not self._raw else ""
         self._deltas.append(Text(self.lead + self._raw + marker))
         self._raw, self.rest = "", rest.removeprefix(marker)

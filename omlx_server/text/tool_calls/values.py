@@ -1,4 +1,4 @@
-"""Reads the value of a parameter that a model wrote as bare text, by its schema. Pure."""
+"""Reads the value of a parameter that a model wrote as bare text, by its schema."""
 
 import ast
 import json
@@ -41,7 +41,8 @@ class ParameterSchema:
         return frozenset(_kinds(self.value, self.root, 0))
 
     def of_member(self, key: str) -> "ParameterSchema":
-        """The schema of a member of an object, or, with the key "item", of an item of a list."""
+        """Return the schema of a member of an object or, with the key "item", of an item of a
+        list."""
         known = self.value if isinstance(self.value, Mapping) else {}
         if isinstance(reference := known.get("$ref"), str):
             known = resolved(self.root, reference) or {}
@@ -56,7 +57,7 @@ def tool_names(tools: Iterable[Mapping[str, Any]]) -> frozenset[str]:
 
 
 def schema_of(tools: Sequence[Mapping[str, Any]], name: str) -> ParameterSchema:
-    """The schema of a tool's parameters; one that says nothing for an unknown tool."""
+    """Return the schema of a tool's parameters; an empty one for an unknown tool."""
     named = (tool["function"] for tool in tools if tool["function"]["name"] == name)
     parameters = next((function.get("parameters") for function in named), None)
     return ParameterSchema(parameters, parameters)
@@ -88,8 +89,8 @@ def _listed(value: Any) -> Iterator[Any]:
 
 
 def typed(text: str, kinds: Kinds) -> str:
-    """The JSON text of a value that may have the types `kinds`, any if there are none. It is the
-    text itself, as a string, where it is no value of another of these types."""
+    """Return the JSON text of a value of one of the types `kinds` (any, if there are none). A
+    text that fits no other of them is a string."""
     value = literal(text.strip())
     if isinstance(value, float) and "number" not in kinds and value.is_integer():
         value = int(value)
@@ -100,7 +101,7 @@ def typed(text: str, kinds: Kinds) -> str:
 
 
 def literal(text: str) -> Any:
-    """The value of a text in JSON or in Python's notation; a Crash where it has none."""
+    """Return the value of a text in JSON or in Python's notation; a Crash if it has none."""
     if text.lower() in _CONSTANTS:
         return _CONSTANTS[text.lower()]
     value = guarded(json.loads, text)
@@ -108,8 +109,6 @@ def literal(text: str) -> Any:
 
 
 class _Constants(ast.NodeTransformer):
-    """Gives JSON's constants a meaning in Python's notation."""
-
     def visit_Name(self, node: ast.Name) -> ast.AST:
         return ast.Constant(_CONSTANTS[node.id.lower()])
 
