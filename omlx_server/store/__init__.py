@@ -1,2 +1,1 @@
-"""The cold tier: blocks of the prefix cache as files, on a disk or in a store that servers share,
-and archives of them."""
+"""The cold tier: blocks of the prefix cache on a disk or in a shared store, and their archives."""

@@ -1,18 +1,13 @@
 """A block as one file: a safetensors file whose header proves where it belongs.
 
-    | bytes              | what                                                                  |
-    |--------------------|-----------------------------------------------------------------------|
-    | [0, 8)             | length n of the header                                                |
-    | [8, 8 + n)         | JSON: format version, digest, record, places, one entry per tensor    |
-    | [8 + n, file size) | the tensors, largest items first, so that each is aligned to its type |
+    | bytes              | what                                                              |
+    | [0, 8)             | length n of the header                                            |
+    | [8, 8 + n)         | JSON: format version, digest, record, places, one entry per tensor|
+    | [8 + n, file size) | the tensors, largest items first, so that each is aligned         |
 
-The digest is a keyed blake2b over the whole file, with its own 64 hex digits taken as zeros. It
-stands at a fixed place, so `decode` parses nothing that this installation did not write.
-
-A header is right if it is, byte for byte, the one that we would write for what it says. That rules
-out double names, gaps, overlaps, other spellings of a number and unknown fields in one comparison.
-
-Neither direction copies a tensor.
+The digest is a keyed blake2b over the file with the digest's own 64 digits as zeros, and stands at
+a fixed place, so `decode` parses only what this installation wrote. A header must be, byte for
+byte, the one that we would write. Neither direction copies a tensor.
 """
 
 import base64
@@ -54,8 +49,8 @@ _Places = tuple[tuple[tuple[int, int], ...], ...]
 
 
 class Corrupt(Exception):
-    """A file is not what its name says. `reason` is one word for counters: truncated, header,
-    version, digest, key or namespace."""
+    """A file is not what its name says. `reason`: truncated, header, version, digest, key or
+    namespace."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(f"not a block that can be used: {reason}")
@@ -63,10 +58,8 @@ class Corrupt(Exception):
 
 
 def encode(record: Record, packed: PackedArrays, secret: bytes) -> list[Buffer]:
-    """The file in parts: its header, then the memory of each tensor.
-
-    Raises ValueError for a block that could not be read back.
-    """
+    """Return the file in parts: the header, then each tensor's memory. Raises ValueError for a
+    block that could not be read back."""
     kinds = tuple((tensor.dtype, tensor.shape) for tensor in packed.tensors)
     try:
         blank = _Header(record, kinds, packed.places).to_bytes()
@@ -83,18 +76,16 @@ def encode(record: Record, packed: PackedArrays, secret: bytes) -> list[Buffer]:
 
 
 def file_bytes(record: Record, packed: PackedArrays) -> int:
-    """The size in bytes of the file that `encode` makes. Raises KeyError for an unknown dtype,
-    struct.error for a token id outside unsigned 32 bits."""
+    """Return the size of the encoded file. Raises KeyError for an unknown dtype, struct.error for a
+    token id above 32 bits."""
     kinds = tuple((tensor.dtype, tensor.shape) for tensor in packed.tensors)
     header = _Header(record, kinds, packed.places).to_bytes()
     return len(header) + sum(_nbytes(kind) for kind in kinds)
 
 
 def decode(data: bytes, secret: bytes, expected: Name | None) -> tuple[Record, PackedArrays]:
-    """The block in the content of a file; its tensors are views of `data`.
-
-    Raises Corrupt unless every byte is as it was written, under the `expected` name if given.
-    """
+    """Return the block in a file's content; its tensors are views of `data`. Raises Corrupt unless
+    every byte is as written, under the `expected` name if given."""
     view = memoryview(data)
     signed = _header_bytes(view)
     blank = signed[: _DIGEST.start] + _NO_DIGEST.encode() + signed[_DIGEST.stop :]
@@ -114,8 +105,7 @@ def decode(data: bytes, secret: bytes, expected: Name | None) -> tuple[Record, P
 
 
 def read_record(head: bytes) -> Record | None:
-    """What the first bytes of a file say that it holds, or None if they make no sense or end
-    before the header does. Nothing is proven: only `decode` checks the digest."""
+    """Return the record in the first bytes of a file, unverified; None if they make no sense."""
     try:
         signed = _header_bytes(memoryview(head))
         blank = signed[: _DIGEST.start] + _NO_DIGEST.encode() + signed[_DIGEST.stop :]
@@ -129,14 +119,12 @@ _Kind = tuple[str, tuple[int, ...]]  # type and shape of a tensor
 
 @dataclass(frozen=True, slots=True)
 class _Header:
-    """All that a file says before its data; `kinds` in the order of the block's tensors."""
-
     record: Record
     kinds: tuple[_Kind, ...]
     places: _Places
 
     def to_bytes(self) -> bytes:
-        """The header with its length in front, without a digest."""
+        """Return the header with its length in front and a blank digest."""
         spans = _spans(self.kinds)
         fields: dict[str, object] = {"__metadata__": self._metadata()}
         for index in _file_order(self.kinds):
@@ -177,7 +165,7 @@ def _file_order(kinds: tuple[_Kind, ...]) -> list[int]:
 
 
 def _spans(kinds: tuple[_Kind, ...]) -> list[tuple[int, int]]:
-    """Where each tensor is in the data, in the order of the block's tensors."""
+    """Return each tensor's byte range in the data."""
     spans = [(0, 0)] * len(kinds)
     at = 0
     for index in _file_order(kinds):
@@ -194,7 +182,6 @@ def _digest(parts: Iterable[Buffer], secret: bytes) -> str:
 
 
 def _header_bytes(data: memoryview) -> bytes:
-    """The header as it stands there, with its length; its front is known to be ours."""
     length = int.from_bytes(data[:8], "little")
     if length > MAX_HEADER_BYTES:
         raise Corrupt("header")
@@ -207,7 +194,7 @@ def _header_bytes(data: memoryview) -> bytes:
 
 
 def _parse(blank: bytes) -> _Header:
-    """What a header without digest says. Raises Corrupt unless it is one that we would write."""
+    """Parse a header with a blank digest. Raises Corrupt unless it is one that we would write."""
     if len(blank) > 8 + MAX_HEADER_BYTES:
         raise Corrupt("header")
     try:
@@ -226,7 +213,6 @@ def _parse(blank: bytes) -> _Header:
 
 
 def _record(metadata: Mapping[str, str]) -> Record:
-    """Raises what `_parse` catches if a field is missing or is not of its kind."""
     metadata["namespace"].encode()  # a lone surrogate has no bytes, so no id
     raw = base64.b64decode(metadata["tokens"], validate=True)
     parent = bytes.fromhex(metadata["parent"])
@@ -253,7 +239,6 @@ def _kind(entry: Mapping[str, Any]) -> _Kind:
 
 
 def _places(value: list[list[list[int]]], kinds: tuple[_Kind, ...]) -> _Places:
-    """Each place is an index on the first axis of a tensor that is there."""
     for layer in value:
         for tensor, index in layer:
             _check_numbers([tensor, index])
@@ -264,7 +249,7 @@ def _places(value: list[list[list[int]]], kinds: tuple[_Kind, ...]) -> _Places:
 
 
 def _check_numbers(value: object) -> None:
-    """True and 1.0 equal 1 but are no numbers of ours; a huge one makes arithmetic slow."""
+    """Check types too: True and 1.0 equal 1. Huge numbers are slow."""
     if not isinstance(value, list):
         raise TypeError("not a list")
     if not all(type(number) is int and 0 <= number < _MAX_NUMBER for number in value):

@@ -1,9 +1,7 @@
 """The cold tier: blocks that outlive the hot tier and the process. Owned by the mlx thread.
 
-The tier never makes the server wait: a block that can't be queued is dropped and counted, and one
-that can't be read in time is computed again. Its index says what is stored as far as this process
-knows; a file that is gone or damaged meanwhile is a miss like any other. One tier serves all models
-of a process: each polls for its own namespace.
+It never makes the server wait: a block that can't be queued is dropped and counted, one that can't
+be read in time is a miss. One tier serves all models of a process.
 """
 
 import time
@@ -50,14 +48,11 @@ _TAKE_OVER_SECONDS = 10.0
 
 
 class ColdTier:
-    """A write-behind cache in front of a medium. While another process has the `lock` it only
-    reads; when it has something to write it tries to get the lock. `budget` and `queue_bytes`: the
-    most bytes of blocks that are stored, and of those that wait to be written. Blocks that nobody
-    used for `ttl_days` are deleted when the directory is scanned; 0 keeps them.
+    """A write-behind cache in front of a medium. Only reads while another process has the `lock`.
 
-    The medium is the directory `home` itself, or a `remote` store that can't be listed. Then `home`
-    has only the pins, and the store's own rules delete blocks that nobody wants any more. Questions
-    about what such a store has go to `reads`.
+    `budget` and `queue_bytes`: the most bytes that are stored, and that wait to be written. Blocks
+    unused for `ttl_days` are deleted by the scan; 0 keeps them. The medium is the directory `home`,
+    or a `remote` store that can't be listed; `home` then holds only the pins.
     """
 
     def __init__(
@@ -95,8 +90,8 @@ class ColdTier:
         self.reads = ReadQueue(self.index, self.stats, self._worker, clock)
 
     def start(self) -> None:
-        """Start the I/O thread. Wait at most 5 seconds until it has scanned the directory, and 2
-        more until it has read the headers of the blocks."""
+        """Start the I/O thread; wait at most 5 s for its scan, and 2 s for the headers of the
+        blocks."""
         self._worker.start()
         self._worker.scanned.wait(_SCAN_SECONDS)
         self.collect()
@@ -106,8 +101,7 @@ class ColdTier:
             self.collect()
 
     def describe(self, namespace: str, model: str, path: Path, block_size: int) -> None:
-        """Write down which model a namespace is of, for listings and to find models that are gone.
-        Call it before the namespace's first block. Does nothing with a remote store."""
+        """Note which model a namespace is of, before its first block."""
         if not self._listed:
             return
         about = NamespaceDescription(
@@ -120,9 +114,8 @@ class ColdTier:
     # -- in and out ----------------------------------------------------------------------
 
     def write(self, record: Record, packed: Callable[[], PackedArrays], nbytes: int) -> None:
-        """Queue a block of about `nbytes` to be written. It is dropped and counted when there is no
-        room for it, and only dropped without the lock. A block that is stored already just counts
-        as used."""
+        """Queue a block of about `nbytes`. A stored block is marked as used, one without room is
+        dropped."""
         key = record.key
         if key in self.index:
             self.index.touch(key)
@@ -157,8 +150,7 @@ class ColdTier:
             self.reads.read(record, patience)
 
     def poll(self, namespace: str) -> Iterator[Recalled | Answered]:
-        """Yield what has come for a namespace since the last call. Some can be left for the next
-        call: then `wake` is called."""
+        """Yield the results for a namespace since the last call; call `wake` if some are left."""
         self.collect()
         self.reads.give_up_the_late()
         yield from self.reads.take(namespace)
@@ -166,51 +158,47 @@ class ColdTier:
             self.wake()
 
     def collect(self) -> None:
-        """Take in what the I/O thread has done. `poll` does so, too, as long as somebody polls."""
         for result in self._worker.take():
             self.reads.hangs = False
             self._settle(result)
 
     def reject(self, record: Record) -> None:
-        """Forget a block that was read and can't be used, and delete it; in a remote store it is
-        replaced when it is written again."""
+        """Forget and delete a block that can't be used; a remote store gets it again with the next
+        write."""
         self.stats.failed["unusable"] += 1
         self.index.forget(record.key)
         self._let_go(record)
 
     @property
     def pending(self) -> Mapping[BlockKey, PackedArrays]:
-        """The blocks that wait to be written, or are being written, by key."""
+        """The blocks that are not written yet."""
         return self._pending
 
     @property
     def is_full(self) -> bool:
-        """Whether more than half of the queue is taken, so that the next write may be dropped."""
+        """Whether the queue is more than half full."""
         return self._queued > self._queue_bytes // 2
 
     # -- by hand -------------------------------------------------------------------------
 
     def change(self, budget: int, queue_bytes: int, min_free_bytes: int) -> None:
-        """Set other bounds, in bytes. Blocks above `budget` are deleted as soon as it is known
-        which blocks there are; the other two bounds apply to later writes."""
+        """Set other bounds, in bytes. `budget` is enforced once all headers are read."""
         self.index.budget, self._queue_bytes = budget, queue_bytes
         self._home.min_free_bytes = min_free_bytes
         if not self._unlearned:
             self._delete(self.index.shrink_to(budget))
 
     def clear(self, namespace: str) -> None:
-        """Forget and delete every block of a namespace."""
         self._clear(namespace_id(namespace))
 
     def clear_all(self) -> None:
-        """Forget and delete every block, also of models that are not loaded."""
+        """Delete every block, also of models that are not loaded."""
         for id in {entry.namespace for entry in self.index.entries()}:
             self._clear(id)
 
     def clear_salt(self, salt: bytes) -> None:
-        """Forget and delete every block of one salt, also of models that are not loaded. Blocks
-        whose headers are not read yet follow when they are. A block whose parent is not stored
-        can't be told to be of the salt: it stays until there is no room for it."""
+        """Delete every block of one salt, in all namespaces, now or when its header is read. A
+        block whose parent is not stored stays until it is evicted."""
         records = (entry.record for entry in self.index.entries())
         namespaces = {record.namespace for record in records if record is not None}
         self.clear_chains([root_key(namespace, salt) for namespace in namespaces])
@@ -218,7 +206,7 @@ class ColdTier:
             self._unwanted.add(salt)
 
     def clear_chains(self, keys: Sequence[BlockKey]) -> None:
-        """Forget and delete every block that descends from one of these keys."""
+        """Delete every block that descends from one of these keys."""
         self._forget(self.index.below(keys), deletes=True)
 
     def _clear(self, id: str) -> None:
@@ -235,8 +223,7 @@ class ColdTier:
                 self._submit_delete(Name.of(entry.namespace, entry.key))
 
     def used(self, records: Sequence[Record]) -> None:
-        """Note that blocks were used, the last of them last: in a directory also on disk, for the
-        next process."""
+        """Mark blocks as used, the last one last; in a directory also on disk."""
         for record in records:
             self.index.touch(record.key)
         if self._listed and self._writable:
@@ -249,12 +236,11 @@ class ColdTier:
             self._worker.submit(SavePins(tuple(self.index.pins.all())))
 
     def drain(self, seconds: float) -> None:
-        """Wait until what is queued is written, for at most `seconds`. Any thread."""
+        """Wait at most `seconds` until the queue is written. Any thread."""
         self._worker.drain(seconds)
 
     def close(self, seconds: float) -> None:
-        """Write what is queued, for at most `seconds`, and end the thread, which may take a second
-        more."""
+        """Write the queue, for at most `seconds`, and end the thread within a second more."""
         end = self._clock() + seconds
         self._worker.drain(seconds)
         self._worker.stop(max(1.0, end - self._clock()))
@@ -262,7 +248,7 @@ class ColdTier:
             self._lock.release()  # else the end of this process does it
 
     def report(self) -> ColdReport:
-        """What the tier holds and has counted, as a copy."""
+        """Return a copy of the counters and sizes."""
         return replace(
             self.stats,
             nbytes=self.index.nbytes,
@@ -317,9 +303,8 @@ class ColdTier:
             self._unlearned += 1
 
     def _learn(self, records: tuple[Record, ...]) -> None:
-        """Take in headers. The budget may be smaller than it was, but nothing goes until all
-        headers are read: the heads of chains are written first, and by their dates alone would be
-        the first to go."""
+        """Take in headers. Nothing is evicted before all are read: heads of chains have the oldest
+        dates."""
         for record in records:
             self.index.learn(record)
         self._unlearned -= 1
@@ -330,7 +315,7 @@ class ColdTier:
             self._delete(self.index.shrink_to(self.index.budget))
 
     def _is_expired(self, found: StoredFile, newest: StoredFile) -> bool:
-        """Measured against the last use of anything, because a clock may be wrong by decades."""
+        """Compare with the newest use, because a clock may be wrong by decades."""
         if not self._ttl_seconds or found.mtime < _EPOCH:
             return False
         now = min(time.time(), newest.mtime + _DAY_SECONDS)
@@ -363,7 +348,6 @@ class ColdTier:
                 self._let_go(record)
 
     def _let_go(self, record: Record) -> None:
-        """What is stored of this block is of no use."""
         if self._listed:
             self._submit_delete(name_of(record))
         else:
@@ -379,7 +363,7 @@ class ColdTier:
             self._worker.submit(Delete(name))
 
     def _delete_again(self) -> None:
-        """Changes succeed again: so may the deletes that did not."""
+        """Retry failed deletes, since changes succeed again."""
         undeleted, self._undeleted = self._undeleted, {}
         for key, delete in undeleted.items():
             if key not in self.index and key not in self._pending:

@@ -1,4 +1,4 @@
-"""Says which model a namespace is of, in a short JSON file in its directory, and what it takes."""
+"""The description of a namespace, a short JSON file in its directory, and its size."""
 
 import json
 import math
@@ -13,8 +13,7 @@ _HUB_PREFIX = "models--"
 
 @dataclass(frozen=True, slots=True)
 class NamespaceDescription:
-    """Which model a namespace is of, for people and listings. `path`: the model's directory, or "".
-    `block_size` in tokens, `created` in seconds since 1970."""
+    """The model of a namespace. `path` is its directory or "", `created` in seconds since 1970."""
 
     namespace: str
     model: str
@@ -25,8 +24,7 @@ class NamespaceDescription:
 
     @property
     def model_is_there(self) -> bool | None:
-        """Whether the model's directory exists. None when nobody can tell: `path` is empty, or may
-        not be looked at."""
+        """Whether the model's directory exists; None if that can't be told."""
         if not self.path:
             return None
         try:
@@ -40,8 +38,7 @@ class NamespaceDescription:
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """How many blocks and bytes one namespace takes. `last_used` in seconds since 1970, None
-    without blocks."""
+    """The blocks and bytes of one namespace. `last_used` in seconds since 1970."""
 
     id: str
     blocks: int
@@ -51,7 +48,7 @@ class Use:
 
     @property
     def model(self) -> str:
-        """The model's name for people; empty when nobody knows it."""
+        """The model's name for people, or empty."""
         if self.description is None:
             return ""
         return _hub_name(self.path) or self.description.model
@@ -62,7 +59,6 @@ class Use:
 
     @property
     def model_is_there(self) -> bool | None:
-        """As `Description.model_is_there`; None without a description."""
         return self.description.model_is_there if self.description else None
 
     def is_of(self, model: str) -> bool:
@@ -74,8 +70,7 @@ class Use:
 
 
 def parse_description(data: bytes, id: str) -> NamespaceDescription | None:
-    """The description in `data`. None unless it is a valid one, and of the namespace with this
-    id."""
+    """Parse `data`; None unless it is valid and of the namespace with this id."""
     try:
         found = NamespaceDescription(**json.loads(data))
         own = namespace_id(found.namespace) == id
@@ -86,7 +81,7 @@ def parse_description(data: bytes, id: str) -> NamespaceDescription | None:
 
 
 def _hub_name(path: str) -> str:
-    """The repository of a snapshot in Hugging Face's cache, whose own name is a hash."""
+    """Return the repository of a snapshot in Hugging Face's cache."""
     parts = Path(path).parts
     if parts[-2:-1] != ("snapshots",) or not parts[-3].startswith(_HUB_PREFIX):
         return ""

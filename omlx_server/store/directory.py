@@ -1,8 +1,6 @@
-"""The cold tier's directory as tools see it while no model runs: which blocks it has, which are
-damaged, which have to go, which of them a prompt can use. For the command line; blocking.
+"""The cold tier's directory for commands while no model runs. Blocking.
 
-It changes something only inside `writing`, which holds the lock: beside a server that writes there
-nothing is removed or added. Looking never makes a directory.
+It changes files only inside `writing`, which holds the lock, and never makes a directory to look.
 """
 
 import os
@@ -34,8 +32,7 @@ class InUse(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """A block that was read. `reason`: one word for what is wrong with it. It is empty when every
-    byte is right, and when the file has gone meanwhile."""
+    """A block that was read. `reason` is one word for its damage, or empty."""
 
     found: StoredFile
     reason: str
@@ -43,9 +40,8 @@ class Checked:
 
 @dataclass(frozen=True, slots=True)
 class Inventory:
-    """What decides which blocks go first. `blocks`: the least recently used first, with their
-    `records` in the same order. `gone_models`: ids of namespaces whose models are gone. `pins`:
-    what is to stay."""
+    """Blocks, least recently used first, with their records; `gone_models` are namespaces without
+    one."""
 
     blocks: list[StoredFile]
     records: list[Record | None]
@@ -65,9 +61,8 @@ class Inventory:
 
 @dataclass(frozen=True, slots=True)
 class StoredPrefix:
-    """What is stored of a prompt. `blocks`: keys of the blocks of its first tokens, parents first.
-    `checkpoint`: the key of the recurrent state, if there is one; the blocks then end with the one
-    in which it lies. `tokens`: how many can be restored."""
+    """The stored part of a prompt: keys of its first blocks, and of the recurrent `checkpoint` in
+    the last one, if any. `tokens` can be restored."""
 
     blocks: tuple[BlockKey, ...]
     checkpoint: BlockKey | None
@@ -79,37 +74,34 @@ class StoredPrefix:
 
 
 class ColdDirectory:
-    """One directory of the cold tier, which may be missing."""
-
     def __init__(self, root: Path) -> None:
         self.root = root.expanduser().absolute()
         self._files = Files(self.root, writable=False)
 
     def uses(self) -> list[Use]:
-        """What each namespace takes, in the order of their ids."""
         return self._files.uses()
 
     def blocks(self) -> list[StoredFile]:
-        """All blocks, the least recently used first."""
+        """Return all blocks, least recently used first."""
         return sorted(self._files.scan(), key=lambda found: found.mtime)
 
     def has_secret(self) -> bool:
-        """Whether the secret is there and whole: without it, no stored block can be used."""
+        """Whether the secret is whole; without it no block can be read."""
         return read_secret(self.root) is not None
 
     def check(self, blocks: list[StoredFile]) -> Iterator[Checked]:
-        """Read each block whole and check it. A block that has gone meanwhile is not wrong."""
+        """Read and check each block. One that has gone meanwhile is not wrong."""
         secret = read_secret(self.root) or secrets.token_bytes(SECRET_BYTES)
         for found in blocks:
             yield Checked(found, self._reason(found.name, secret))
 
     def heads(self, blocks: list[StoredFile]) -> Iterator[Record | None]:
-        """The record in the header of each block; None when it makes no sense or can't be read."""
+        """Yield the record in each block's header, or None."""
         for found in blocks:
             yield self._record(found.name)
 
     def read(self, name: Name) -> tuple[Record, PackedArrays] | None:
-        """A block, every byte of it checked; None when it can't be used or is not there."""
+        """Return a verified block; None if it can't be used or is missing."""
         secret = read_secret(self.root)
         try:
             data = self._files.get(name)
@@ -118,7 +110,7 @@ class ColdDirectory:
             return None
 
     def pins(self) -> Pins:
-        """The pins, which say what is to stay. Raises MediumError when their file can't be read."""
+        """Return the pins. Raises MediumError if their file can't be read."""
         pins, data = Pins(), self._files.read_small(PINS)
         for pin in pins_of_bytes(data) if data else ():
             pins.add(pin)
@@ -126,8 +118,7 @@ class ColdDirectory:
 
     @contextmanager
     def writing(self, *, min_free_bytes: int = 0) -> Iterator[Files]:
-        """Hold the lock within a `with`, and give the files that can then be changed. A write that
-        would leave less than `min_free_bytes` free on the file system is refused.
+        """Hold the lock, and yield the files to change. Writes leave `min_free_bytes` free.
 
         Raises:
             InUse: another process has the lock.
@@ -162,12 +153,7 @@ class ColdDirectory:
 
 
 def least_needed(there: Inventory, nbytes: int) -> list[Name]:
-    """The names of the blocks that have to go, in order, so that at most `nbytes` are left: those
-    that the running server would choose.
-
-    A block goes after its children; those of models that are gone go before all others, and what is
-    pinned stays.
-    """
+    """Return the blocks that the server would evict, in order, to keep at most `nbytes`."""
     gone = there.index(nbytes).shrink_to(nbytes)
     return [Name.of(entry.namespace, entry.key) for entry in gone]
 
@@ -175,9 +161,8 @@ def least_needed(there: Inventory, nbytes: int) -> list[Name]:
 def room_for(
     incoming: Sequence[tuple[Record, int]], there: Inventory, budget: int
 ) -> list[Name] | None:
-    """The names of the blocks that have to go, in order, so that the `incoming` ones fit into
-    `budget` bytes: (record, bytes) each, parents first; some of them may be stored already. None
-    when there is no room for them."""
+    """Return the blocks to evict, in order, so that the `incoming` (record, bytes), parents first,
+    fit into `budget` bytes; None if they can't."""
     index = there.index(budget)
     for record, _ in incoming:
         index.touch(record.key)
@@ -196,13 +181,9 @@ def room_for(
 def stored_prefix(
     root: BlockKey, tokens: Sequence[int], size: int, usable: Callable[[BlockKey], bool]
 ) -> StoredPrefix:
-    """The longest run of stored blocks of `size` tokens with which a prompt begins, and the deepest
-    recurrent state in it. `usable` says whether the block or state of a key is stored and can be
-    used.
-
-    A block that continues otherwise than the prompt is not used, although its first tokens could
-    serve: what follows there may be somebody else's.
-    """
+    """Return the longest stored run of blocks of `size` tokens at the prompt's start, and its
+    deepest recurrent state. A block that goes on otherwise than the prompt may be someone else's,
+    and is not used."""
     keys: list[BlockKey] = []
     at = 0
     while at + size <= len(tokens):

@@ -1,15 +1,14 @@
-"""The cold tier's bytes as files, one per block.
+"""The cold tier's bytes as files, one per block. Owned by the I/O thread.
 
-    <root>/lock                                        held by the one process that may write
-    <root>/secret                                      the key of all digests
-    <root>/pins.json                                   says which prefixes are to stay
-    <root>/<namespace>/namespace.json                  which model and format this is
-    <root>/<namespace>/<xx>/<64 hex>.safetensors       a block; xx are the first digits of its key
-    <any of them>/.tmp-<pid>-<run>-<random>            a file that is being written
+    <root>/lock                                    held by the one process that may write
+    <root>/secret                                  the key of all digests
+    <root>/pins.json                               the pinned prefixes
+    <root>/<namespace>/namespace.json              its model and format
+    <root>/<namespace>/<xx>/<64 hex>.safetensors   a block; xx are the first digits of its key
+    <any of them>/.tmp-<pid>-<run>-<random>        a file that is being written
 
-Owned by the I/O thread. Directories have mode 0700, files 0600. No write waits until the disk has
-the bytes, so after a power cut a file can be torn, which its digest tells. Names that are not of
-these patterns are never opened, counted or deleted.
+Writes are not synced, so a power cut can tear a file; its digest tells. Files with other names are
+never opened, counted or deleted.
 """
 
 import json
@@ -48,7 +47,7 @@ _FREE_SECONDS = 1.0
 
 
 class StoredFile(NamedTuple):
-    """A block's file as the directory shows it. `mtime`: its last use, in seconds since 1970."""
+    """A block's file. `mtime` is its last use, in seconds since 1970."""
 
     name: Name
     nbytes: int
@@ -56,15 +55,13 @@ class StoredFile(NamedTuple):
 
     @property
     def entry(self) -> ColdEntry:
-        """This block as an entry of the index: key, namespace and bytes."""
         return ColdEntry(self.name.block_key, self.name.namespace, self.nbytes)
 
 
 class Files:
-    """A Medium in a directory, which is made by the first write.
+    """A Medium in a directory, which the first write makes.
 
-    If not `writable`, because another process has the lock, it only reads: `delete` and `touch` do
-    nothing, other changes raise MediumError.
+    If not `writable`, `delete` and `touch` do nothing and other changes raise MediumError.
     """
 
     def __init__(
@@ -111,8 +108,7 @@ class Files:
             with raising(WRITING):
                 self._disk.remove(path)
 
-    def close(self) -> None:
-        """Nothing is held open."""
+    def close(self) -> None: ...
 
     # What only files can do
 
@@ -121,44 +117,41 @@ class Files:
         namespace: str | None = None,
         on_error: Callable[[MediumError], None] | None = None,
     ) -> Iterator[StoredFile]:
-        """All blocks, of one namespace (its id) if given, by names and sizes alone. `on_error` is
-        told of directories that can't be read, which are passed over; without it, the first one
-        raises."""
+        """Yield all blocks, or those of one namespace (its id). `on_error` gets the error of each
+        directory that can't be read; without it the first one raises."""
         for id in _looked(lambda: self._namespaces(namespace), on_error):
             for shard in _looked(partial(self._shards, id), on_error):
                 yield from _looked(partial(self._blocks, id, shard), on_error)
 
     def record(self, name: Name) -> Record | None:
-        """The record in a block's header; None when it makes no sense or the block is not there.
-        Nothing of it is proven."""
+        """Return the record in a block's header, unverified; None if it makes no sense or is
+        missing."""
         with raising(READING):
             head = self._disk.read(self._path(name), self._max_bytes, first=_HEAD_BYTES)
         record = read_record(head) if head is not None else None
         return record if record is not None and record.key == name.block_key else None
 
     def touch(self, name: Name, now: float) -> None:
-        """Set a block's last use to `now`, seconds since 1970. Nothing happens when it is not
-        there."""
+        """Set a block's last use, in seconds since 1970. A missing block is ignored."""
         path = self._path(name)
         if self.writable:
             with raising(WRITING):
                 self._disk.touch(path, now)
 
     def free_bytes(self) -> int:
-        """How many bytes can still be written to the file system of the directory, or of its
-        nearest parent that is there."""
+        """Return the free bytes of the file system."""
         with raising(READING):
             return self._disk.free_bytes(self._root)
 
     def remove_leftovers(self) -> None:
-        """Remove temporary files of processes that ended while they wrote."""
+        """Remove temporary files of processes that have ended."""
         if self.writable:
             with raising(WRITING):
                 for directory in list(self._all_directories()):
                     self._disk.remove_leftovers(directory)
 
     def describe(self, id: str) -> NamespaceDescription | None:
-        """The description of a namespace, or None if it is missing or damaged."""
+        """Return the description of a namespace, or None if it is missing or damaged."""
         if not _NAMESPACE.fullmatch(id):
             return None
         try:
@@ -168,8 +161,7 @@ class Files:
         return None if data is None else parse_description(data, id)
 
     def read_small(self, name: str) -> bytes | None:
-        """The content of a small file below the root; None when it is not there. The file is
-        written again when somebody removes the directory while this process runs."""
+        """Return a small file below the root, or None, and keep it as `write_small` does."""
         with raising(READING):
             content = self._disk.read(self._root / name, _SMALL_MAX_BYTES)
         if content is not None:
@@ -177,21 +169,19 @@ class Files:
         return content
 
     def write_small(self, name: str, content: bytes) -> None:
-        """Write a small file below the root. It is written again when somebody removes the
-        directory while this process runs."""
+        """Write a small file below the root, again if somebody removes the directory."""
         self._require_writable()
         self._disk.kept[self._root / name] = content
         with raising(WRITING):
             self._disk.write(self._root / name, [content])
 
     def remember_secret(self, content: bytes) -> None:
-        """Remember the secret, so that its file is written again when somebody removes it: without
-        it no stored block could be used after a restart."""
+        """Keep the secret, to write it again if its file is removed: without it no block can be
+        read."""
         self._disk.kept[self._root / SECRET] = content
 
     def write_description(self, description: NamespaceDescription) -> None:
-        """Write the description of a namespace, unless there is one. One without the path of the
-        model is replaced by one with it."""
+        """Write the description of a namespace, unless there is one with the model's path."""
         self._require_writable()
         id = namespace_id(description.namespace)
         known = self.describe(id)
@@ -202,8 +192,7 @@ class Files:
             self.read_small(f"{id}/{_DESCRIPTION}")  # and remembers it
 
     def uses(self) -> list[Use]:
-        """What each namespace with a directory takes, in the order of their ids. Reads all
-        directories."""
+        """Return what each namespace takes, sorted by id."""
         uses = []
         for id in sorted(self._namespaces()):
             found = list(self.scan(id))
@@ -213,9 +202,8 @@ class Files:
         return uses
 
     def clear(self, namespace: str | None = None) -> list[StoredFile]:
-        """Remove all blocks, of one namespace (its id) if given, and the directories that are then
-        empty. Returns the removed blocks. The secret stays: it is of no use to anybody without
-        them."""
+        """Remove all blocks, or those of one namespace (its id), and empty directories; return the
+        blocks."""
         self._require_writable()
         self.remove_leftovers()
         removed: list[StoredFile] = []
@@ -227,7 +215,6 @@ class Files:
     # Inside
 
     def _path(self, name: Name) -> Path:
-        """A name of another shape could lead anywhere."""
         if not (_NAMESPACE.fullmatch(name.namespace) and _KEY.fullmatch(name.key)):
             raise MediumError("io", "not the name of a block")
         return self._root / name.namespace / name.key[:2] / f"{name.key}.safetensors"
@@ -237,7 +224,7 @@ class Files:
             raise MediumError("read-only", "another process writes to this directory")
 
     def _require_free(self, nbytes: int) -> None:
-        """Asks the system at most once a second, and counts what is written meanwhile."""
+        """Ask the system at most once a second, and count writes meanwhile."""
         if not self.min_free_bytes:
             return
         now = self._clock()
@@ -276,7 +263,6 @@ class Files:
         return blocks
 
     def _clear(self, id: str) -> list[StoredFile]:
-        """Removes the blocks of a namespace, and what is then empty. Returns the blocks."""
         removed = []
         directory = self._root / id
         for shard in self._shards(id):

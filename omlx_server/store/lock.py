@@ -13,8 +13,7 @@ from omlx_server.store.mediums.operations import (
 
 
 class Lock:
-    """The right to write to a directory: a lock on the file `lock` in it. The system releases it
-    when the process ends, however that ends, so the file that stays behind means nothing."""
+    """A lock on the file `lock` in a directory; the system releases it when the process ends."""
 
     def __init__(self, root: Path, operations: FileOperations | None = None) -> None:
         self._root = root.absolute()
@@ -26,8 +25,8 @@ class Lock:
         return self._fd is not None
 
     def acquire(self) -> bool:
-        """Take the lock, and return whether it is held. False if another process has it, or nobody
-        can write here. Raises MediumError for any other failure."""
+        """Take the lock and return whether it is held: False if another process has it or nobody
+        can write here. Raises MediumError for other failures."""
         if self._fd is not None:
             return True
         try:

@@ -1,5 +1,4 @@
-"""Pins as bytes and back: a short JSON file beside the blocks. It holds keys, and no text of
-prompts."""
+"""Pins as a short JSON file beside the blocks."""
 
 import json
 import math
@@ -15,8 +14,7 @@ def pins_as_bytes(pins: Sequence[Pin]) -> bytes:
 
 
 def pins_of_bytes(data: bytes) -> tuple[Pin, ...]:
-    """The pins in the bytes of a file. An entry that makes no sense is left out: its prefix can be
-    pinned again."""
+    """Parse pins, and leave out entries that make no sense."""
     try:
         shapes = json.loads(data)
     except (ValueError, RecursionError):

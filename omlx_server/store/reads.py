@@ -1,9 +1,6 @@
-"""Keeps account of reads of the cold tier and questions to it: who waits, until when, and what has
-come for whom. Owned by the mlx thread.
+"""Reads from the cold tier and questions to it that are under way. Owned by the mlx thread.
 
-A caller goes on without a block that is late, and nobody else begins to wait while the medium
-hangs. A block is leased in the index from the order to read it until that read has ended, whoever
-still waits for it.
+A block is leased in the index until its read has ended, even if nobody waits any more.
 """
 
 from collections import deque
@@ -22,23 +19,20 @@ _HANG_SECONDS = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """A question has ended. Blocks that were found are in the index by now; after an error or a
-    timeout there may be none."""
+    """A question has ended; the index knows the blocks that the store has."""
 
     question: int
 
 
 class _Wait(NamedTuple):
-    """Since when and until when somebody waits."""
-
     begun: float
     end: float
 
 
 @dataclass(slots=True, eq=False)
 class ReadQueue:
-    """Reads and questions under way, and who waits for them. It `hangs` after somebody waited half
-    a second in vain, until the worker has a result; meanwhile reads and questions end at once."""
+    """Reads and questions, and their deadlines. It `hangs` after half a second in vain, until the
+    worker has a result; meanwhile reads and questions end at once."""
 
     index: ColdIndex
     stats: ColdReport
@@ -51,8 +45,8 @@ class ReadQueue:
     _arrived: dict[str, deque[Recalled | Answered]] = field(default_factory=dict, init=False)
 
     def ask(self, question: int, records: tuple[Record, ...], wait: float) -> None:
-        """Find out which of these blocks, all of one namespace, a store has that can't be listed.
-        `take` yields Answered when the index knows, or after `wait` seconds."""
+        """Ask a remote store which of these blocks of one namespace it has. `take` yields Answered
+        after at most `wait` seconds."""
         namespace = records[0].namespace
         self._asking[namespace, question] = self._wait(wait)
         if self.hangs:
@@ -96,8 +90,7 @@ class ReadQueue:
         self._arrived.setdefault(event.record.namespace, deque()).append(event)
 
     def take(self, namespace: str) -> Iterator[Recalled | Answered]:
-        """Yield what has come for a namespace, up to about 64 MiB; the rest is left for the next
-        call."""
+        """Yield up to about 64 MiB of results for a namespace."""
         arrived, room = self._arrived.get(namespace, deque()), _PROMOTED_BYTES
         while arrived and room > 0:
             event = arrived.popleft()
@@ -115,17 +108,16 @@ class ReadQueue:
             self._end_question(*question)
 
     def has_come(self, namespace: str) -> bool:
-        """Whether there is something to take for a namespace."""
         return bool(self._arrived.get(namespace))
 
     @property
     def under_way(self) -> bool:
-        """Whether a block is being read, even if nobody waits for it any more."""
+        """Whether a block is being read."""
         return bool(self._under_way)
 
     @property
     def waiting(self) -> bool:
-        """Whether somebody waits, or has not taken what came."""
+        """Whether somebody waits, or has not taken a result."""
         return bool(self._reading or self._asking or any(self._arrived.values()))
 
     # -- inside --------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""The key of all digests of a directory: a file of 32 random bytes beside the blocks."""
+"""The key of all digests of a directory: a file of 32 random bytes."""
 
 import errno
 import hashlib
@@ -21,10 +21,9 @@ SECRET_BYTES = 32
 
 
 def secret(root: Path, operations: FileOperations | None = None) -> bytes:
-    """The key of the digests of one directory, made when it is missing or damaged.
+    """Return the key of a directory; make it if it is missing or damaged. Raises MediumError.
 
-    The file is locked while it is read or made, so that two processes at once agree. Raises
-    MediumError.
+    The file is locked meanwhile, so that two processes agree.
     """
     operations = operations or FileOperations()
     path = root.absolute() / SECRET
@@ -44,7 +43,7 @@ def secret(root: Path, operations: FileOperations | None = None) -> bytes:
 
 
 def read_secret(root: Path, operations: FileOperations | None = None) -> bytes | None:
-    """The key as `secret` gives it, but none is made: None when it is missing or damaged."""
+    """Return the key, or None if it is missing or damaged."""
     operations = operations or FileOperations()
     with raising(READING):
         try:
@@ -58,8 +57,8 @@ def read_secret(root: Path, operations: FileOperations | None = None) -> bytes |
 
 
 def own_name(name: Name, secret: bytes) -> Name:
-    """The name of a block in a store that servers with other secrets share. The secret is part of
-    it, because these servers could not use each other's blocks, and would write over them."""
+    """Return a block's name in a shared store, where servers with other secrets can't use the
+    block."""
     digest = hashlib.blake2b(name.namespace.encode(), key=secret, digest_size=8)
     return Name(digest.hexdigest(), name.key)
 

@@ -1,8 +1,7 @@
-"""The cold-io thread, which waits for disks and networks so that no other thread does. It moves
-bytes and hashes them, decides nothing, and answers every job.
+"""The cold-io thread, which waits for disks and networks so that no other thread does.
 
-Reads go before writes, because somebody waits for them. Writes and deletes stay in their order, so
-that room is made before it is taken.
+Reads go before writes; writes and deletes keep their order, so that room is made before it is
+taken.
 """
 
 import logging
@@ -33,8 +32,7 @@ _TOUCH_SECONDS = 1e-5
 
 @dataclass(frozen=True, slots=True)
 class WriteJob:
-    """A job: keep a block. A store that can't be listed may have it already: then it is not sent
-    again, unless it is to `replace` what is there."""
+    """Store a block. A remote store that has it keeps it, unless `replace`."""
 
     record: Record
     packed: PackedArrays
@@ -43,8 +41,6 @@ class WriteJob:
 
 @dataclass(frozen=True, slots=True)
 class ReadJob:
-    """A job: bring a block back. Its result is Recalled."""
-
     record: Record
 
 
@@ -55,8 +51,7 @@ class Delete:
 
 @dataclass(frozen=True, slots=True)
 class ChangeJob:
-    """A job: change something for which nobody waits. `name` is for the log. `make` is called on
-    the worker's thread, and may raise MediumError."""
+    """Call `make` on the worker's thread; it may raise MediumError. `name` is for the log."""
 
     name: str
     make: Callable[[], None]
@@ -64,8 +59,7 @@ class ChangeJob:
 
 @dataclass(frozen=True, slots=True)
 class Contains:
-    """A job: find out which of these blocks are in a store that can't be listed. `id` is for who
-    asks."""
+    """Ask a remote store which of these blocks it has."""
 
     id: int
     records: tuple[Record, ...]
@@ -78,8 +72,7 @@ class SavePins:
 
 @dataclass(frozen=True, slots=True)
 class TakeOver:
-    """A job: get the right to write, which another process had; write down whose blocks come now,
-    and scan the directory again."""
+    """Take the lock from a process that ended, write the descriptions, and scan again."""
 
     lock: Lock
     descriptions: tuple[NamespaceDescription, ...] = ()
@@ -87,7 +80,7 @@ class TakeOver:
 
 @dataclass(frozen=True, slots=True)
 class HeadersJob:
-    """A job: read the headers of blocks of which a scan has found only the names."""
+    """Read the headers of scanned blocks."""
 
     names: tuple[Name, ...]
 
@@ -98,8 +91,7 @@ Job = Ordered | ReadJob | Contains | HeadersJob
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """The result of any job but a read. `reason` is empty when it worked. `nbytes`: how many bytes
-    were written, 0 where the store had them. `records`: what was found."""
+    """The result of any job but a read. `reason` is empty on success; `nbytes` were written."""
 
     job: Job
     reason: str = ""
@@ -109,8 +101,7 @@ class Done:
 
 @dataclass(frozen=True, slots=True)
 class Recalled:
-    """The result of a read: the block, or the `reason` why there is none. `nbytes`: the size of its
-    file. `seconds`: how long the read took."""
+    """The block that was read, of a file of `nbytes`, or the `reason` why there is none."""
 
     record: Record
     packed: PackedArrays | None = None
@@ -121,8 +112,7 @@ class Recalled:
 
 @dataclass(frozen=True, slots=True)
 class Scanned:
-    """The blocks that a scan found, the least recently used first. `orphans`: ids of namespaces
-    whose models are gone."""
+    """The blocks of a scan, least recently used first. `orphans`: namespaces without a model."""
 
     found: tuple[StoredFile, ...]
     orphans: tuple[str, ...] = ()
@@ -133,7 +123,6 @@ Result = Done | Recalled | Scanned
 
 
 def name_of(record: Record) -> Name:
-    """The name under which a block is kept in a directory."""
     return Name.of(namespace_id(record.namespace), record.key)
 
 
@@ -142,8 +131,8 @@ def _failed(job: Job, reason: str) -> Done | Recalled:
 
 
 class Worker(threading.Thread):
-    """Does jobs one after the other. `wake` is called when there are results to take. `home` is
-    where pins are kept, and blocks as well unless there is a `remote` store for them."""
+    """Does jobs one after the other, and calls `wake` when there are results. `home` keeps the
+    pins, and the blocks unless there is a `remote` store."""
 
     def __init__(
         self, home: Files, secret: bytes, remote: Medium | None, wake: Callable[[], None]
@@ -178,12 +167,11 @@ class Worker(threading.Thread):
             self._jobs.notify()
 
     def take(self) -> Iterator[Result]:
-        """Yield the results since the last call, in order."""
         while self._results:
             yield self._results.popleft()
 
     def drain(self, seconds: float) -> bool:
-        """Wait at most `seconds` until all changes are made. Returns whether they are."""
+        """Wait at most `seconds` until all changes are made; return whether they are."""
         end = time.monotonic() + seconds
         with self._jobs:
             while self._changes or self._busy:
@@ -194,8 +182,8 @@ class Worker(threading.Thread):
         return True
 
     def stop(self, seconds: float) -> None:
-        """End the thread; wait at most `seconds` for it. Jobs that it has not begun are dropped,
-        except the newest SavePins: whoever made or ended a pin has had an answer."""
+        """End the thread within `seconds`. Drops queued jobs but the newest SavePins, whose client
+        already has its answer."""
         with self._jobs:
             self._stopping = True
             self._read_queue.clear()
@@ -208,13 +196,13 @@ class Worker(threading.Thread):
     # -- changes, made on the thread -----------------------------------------------------
 
     def touch(self, names: Sequence[Name]) -> None:
-        """Note that blocks were used, in this order: their times are some microseconds apart."""
+        """Mark blocks as used, in this order: their times are microseconds apart."""
         now = time.time()
         for number, name in enumerate(names):
             self._home.touch(name, now + number * _TOUCH_SECONDS)
 
     def clear(self, namespace: str) -> None:
-        """Delete all blocks of a namespace (its id). Its description stays."""
+        """Delete all blocks of a namespace (its id) but not its description."""
         about = self._home.describe(namespace)
         self._home.clear(namespace)
         if about is not None:  # more will come
@@ -248,7 +236,7 @@ class Worker(threading.Thread):
             return jobs.popleft()
 
     def _done(self, job: Job) -> Done | Recalled:
-        """Every failure is an answer, a flaw of ours as well: somebody may wait for it."""
+        """Do a job. A crash is a result as well: a request may wait for it."""
         done = guarded(partial(self._do, job))
         if isinstance(done, Crash):
             _log.error("a job of the cold tier failed", exc_info=done.error)
@@ -285,7 +273,6 @@ class Worker(threading.Thread):
         return Done(job)
 
     def _place(self, name: Name) -> Name:
-        """Under which name the medium has a block."""
         return name if self._listed else own_name(name, self._secret)
 
     def _write(self, job: WriteJob) -> Done:
@@ -329,7 +316,6 @@ class Worker(threading.Thread):
         self._results.append(self._scan())
 
     def _scan(self) -> Scanned:
-        """What can't be looked at is passed over."""
         pins = self._pins()
         if not self._listed:
             return Scanned((), pins=pins)
@@ -366,7 +352,7 @@ class Worker(threading.Thread):
                 yield record
 
     def _warn(self, what: str, error: MediumError) -> None:
-        """Once a minute: a full disk would fill the log as well."""
+        """Log at most once a minute: a full disk would fill the log as well."""
         now = time.monotonic()
         if now - self._warned >= _WARN_SECONDS:
             self._warned = now

@@ -1,18 +1,11 @@
-"""One prefix as one verified file, for another directory or another machine with the same model.
+"""One prefix as one verified tar, for another directory or machine with the same model.
 
-A plain tar, so that people can look inside:
-
-    manifest.json                              whose blocks these are, and all members that follow
+    manifest.json                              the model, and the size of each file that follows
     blocks/<6 digits>-<64 hex>.safetensors     a block as in `store.block_file`, by number and key
     ...                                        parents first, checkpoints last
 
-Keys in an archive are computed without a salt, so it does not tell the salt under which its blocks
-were kept. Whoever imports the blocks gives them keys below a root of their own.
-
-The same blocks give the same bytes, and an archive is right if each of its bytes is the one that we
-would write. So there are no links, paths or padding to be tricked by. The key of its digests is
-public: they prove that nothing was damaged on the way, not who has made it. The content of blocks
-decides what a model answers, so import only archives of people whom you trust.
+Keys are computed without a salt; an import computes its own. Every byte must be the one that we
+would write. The digests' key is public: they show damage, not who made the archive.
 """
 
 import hashlib
@@ -50,8 +43,8 @@ _WRONG = {
 
 @dataclass(frozen=True, slots=True)
 class ArchiveOrigin:
-    """Whose blocks an archive holds: `namespace` is their model and KV format, `model` the model's
-    name for people; `block_size` is in tokens, `created` in seconds since 1970."""
+    """The model of the blocks: `namespace` is its id and KV format; `created` in seconds since
+    1970."""
 
     namespace: str
     model: str
@@ -60,15 +53,12 @@ class ArchiveOrigin:
 
     @property
     def root(self) -> BlockKey:
-        """The key of the root that the blocks of an archive descend from."""
         return root_key(self.namespace, b"")
 
 
 @dataclass(frozen=True, slots=True)
 class ArchiveMember:
-    """A block or checkpoint to be written. `nbytes` is the size of its file in bytes
-    (`store.block_file`), which does not depend on the salt; `load` gives its content when it is
-    about to be written."""
+    """A block or checkpoint to write. `nbytes` is the size of its file."""
 
     record: Record
     nbytes: int
@@ -76,17 +66,13 @@ class ArchiveMember:
 
     @classmethod
     def of(cls, record: Record, packed: PackedArrays) -> "ArchiveMember":
-        """A member whose bytes are in memory already."""
         return cls(record, nbytes_of(encode(record, packed, _KEY)), lambda: packed)
 
 
 def write_archive(out: BinaryIO, about: ArchiveOrigin, members: Sequence[ArchiveMember]) -> int:
-    """Write blocks of one root, parents first and checkpoints last. Holds one block in memory at a
-    time; returns how many bytes were written.
+    """Write blocks of one root, parents first and checkpoints last; return the bytes written.
 
-    Raises:
-        ValueError: `members` are no prefix of the model in `about`, or a block is not of the size
-            that was said.
+    Raises ValueError as `archive_parts` does.
     """
     written = 0
     for part in archive_parts(about, members):
@@ -96,19 +82,15 @@ def write_archive(out: BinaryIO, about: ArchiveOrigin, members: Sequence[Archive
 
 
 def archive_parts(about: ArchiveOrigin, members: Sequence[ArchiveMember]) -> Iterator[Buffer]:
-    """The parts of an archive in order, for a caller that writes them. Raises ValueError at once if
-    the members make no archive, and later for a block that is not of the size that was said."""
+    """Return the parts of an archive. Raises ValueError at once if the members make no archive, and
+    later for a block of a wrong size."""
     manifest, records = _planned(about, members)
     return _parts(manifest, records, members)
 
 
 def read_archive(source: BinaryIO, *, max_bytes: int) -> "Archive":
-    """Open an archive of at most `max_bytes`. Its manifest is read and checked here, its blocks one
-    by one when the result is iterated over.
-
-    Raises:
-        BadArchive: the manifest is wrong. Iterating raises it for whatever else is wrong.
-    """
+    """Open an archive of at most `max_bytes`. Raises BadArchive, here and while it is iterated
+    over."""
     tar = TarReader(source, max_bytes)
     manifest = Manifest.of(tar.first(_MANIFEST, min(_MAX_MANIFEST_BYTES, max_bytes)))
     if manifest.archive_bytes > max_bytes:
@@ -132,16 +114,14 @@ def _parts(
 
 
 class Archive:
-    """An archive that is being read. It can be iterated over once, and only at the end is it
-    certain that all of it is right."""
+    """An archive that is being read, once. Only its end proves that all is right."""
 
     def __init__(self, tar: TarReader, manifest: "Manifest") -> None:
         self._tar = tar
         self.manifest = manifest
 
     def __iter__(self) -> Iterator[tuple[Record, PackedArrays]]:
-        """Yield blocks and then checkpoints, parents first, with keys below its root.
-        Raises BadArchive."""
+        """Yield blocks and then checkpoints, parents first. Raises BadArchive."""
         prefix, sizes = _Prefix(self.manifest.about), self.manifest.sizes
         for number, (key, nbytes) in enumerate(sizes.items()):
             record, packed = self._member(number, key, nbytes)
@@ -161,14 +141,14 @@ class Archive:
 
 
 class Rerooting:
-    """Gives records other keys, below another root, one by one."""
+    """Gives records new keys below another root, one by one."""
 
     def __init__(self, old: BlockKey, new: BlockKey) -> None:
         self._new_keys = {old: new}
 
     def moved(self, record: Record) -> Record:
-        """The record below the new root: the same tokens behind the same parent. Raises ValueError
-        for a record that comes before its parent."""
+        """Return the record below the new root. Raises ValueError if its parent did not come
+        before."""
         parent = self._new_keys.get(record.parent)
         if parent is None:
             raise ValueError("a block does not follow those before it")
@@ -183,8 +163,7 @@ class Rerooting:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """What an archive says of itself. `tokens`: how many the blocks cover. `sizes`: the bytes of
-    each file by key, in order."""
+    """The contents of an archive. `sizes` are the bytes of each file by key, in order."""
 
     about: ArchiveOrigin
     tokens: int
@@ -194,8 +173,7 @@ class Manifest:
 
     @classmethod
     def of(cls, data: bytes) -> "Manifest":
-        """The manifest in `data`. Raises BadArchive unless the bytes are those that we would
-        write."""
+        """Parse a manifest. Raises BadArchive unless we would write these bytes."""
         if not data.startswith(_FRONT):
             if data.startswith(_ANY_FRONT):
                 raise BadArchive(
@@ -252,13 +230,12 @@ class Manifest:
 
     @property
     def archive_bytes(self) -> int:
-        """The size of the whole archive in bytes."""
+        """The size of the whole archive."""
         return size_of_tar([len(self.to_bytes()), *self.sizes.values()])
 
 
 class _Prefix:
-    """Follows the blocks of an archive, and sees to it that they hang together, each behind a full
-    one or the root."""
+    """Counts blocks, and checks that each follows a full one or the root."""
 
     def __init__(self, about: ArchiveOrigin) -> None:
         self._about = about
@@ -266,11 +243,10 @@ class _Prefix:
         self._tokens = self._blocks = self._checkpoints = 0
 
     def manifest(self, sizes: Mapping[BlockKey, int]) -> Manifest:
-        """Of an archive of what came by, in files of these sizes."""
         return Manifest(self._about, self._tokens, self._blocks, self._checkpoints, sizes)
 
     def add(self, record: Record) -> None:
-        """Raises BadArchive."""
+        """Count a record. Raises BadArchive if it is out of place."""
         size = self._about.block_size
         if record.namespace != self._about.namespace:
             raise BadArchive(f"the block at token {record.start} is of another model")

@@ -1,14 +1,10 @@
-"""Tar files in one fixed form: a reader knows all bytes but the files' own. For `archive.py`.
+"""Tar files in one fixed form: a reader knows all bytes but the files' own.
 
-    | 512 bytes        | header: name and size of a file                        |
-    | its size         | the file                                               |
-    | up to 511 zeros  | padding to whole sectors of 512 bytes                  |
-    | ...              | the same for every file                                |
-    | 1024 zeros, more | the end, padded to whole records of 10,240 bytes       |
-
-Files have no owner and no time, and mode 0600. A reader that knows names and sizes has nothing to
-parse: a header or padding that is not, byte for byte, what we would write is refused. Pure but for
-the streams.
+| 512 bytes        | header: name and size of a file                        |
+| its size         | the file                                               |
+| up to 511 zeros  | padding to whole sectors of 512 bytes                  |
+| ...              | the same for every file                                |
+| 1024 zeros, more | the end, padded to whole records of 10,240 bytes       |
 """
 
 import tarfile
@@ -31,11 +27,11 @@ _COMPRESSED = {
 
 
 class BadArchive(Exception):
-    """This is no archive, or it is not as it was written. The message says why, for people."""
+    """This is no archive, or it is damaged. The message says why, for people."""
 
 
 def size_of_tar(sizes: Sequence[int]) -> int:
-    """The size in bytes of a tar of files with these sizes in bytes."""
+    """Return the bytes of a tar of files with these sizes."""
     size = sum(_SECTOR + nbytes + _padding(nbytes) for nbytes in sizes)
     return size + _end_bytes(size)
 
@@ -45,8 +41,6 @@ def nbytes_of(parts: Sequence[Buffer]) -> int:
 
 
 class TarWriter:
-    """Turns files into the parts of a tar, to be written one behind the other."""
-
     def __init__(self) -> None:
         self._nbytes = 0
 
@@ -63,8 +57,7 @@ class TarWriter:
 
 
 class TarReader:
-    """Reads what TarWriter made. Each method raises BadArchive for anything else. Takes no more
-    memory than there are bytes, and none beyond `max_bytes`, whatever a header says."""
+    """Reads what TarWriter made; raises BadArchive for anything else. Reads at most `max_bytes`."""
 
     def __init__(self, source: BinaryIO, max_bytes: int) -> None:
         self._source = source
@@ -72,8 +65,7 @@ class TarReader:
         self._at = 0
 
     def first(self, name: str, limit: int) -> bytes:
-        """The content of the first file, of which only the name is known. At most `limit` bytes are
-        taken."""
+        """Return the first file, of unknown size up to `limit`."""
         header = self._read(_SECTOR)
         for magic, packer in _COMPRESSED.items():
             if header.startswith(magic):
@@ -90,7 +82,7 @@ class TarReader:
         return self._file(size)
 
     def next(self, name: str, size: int) -> bytes:
-        """The content of the next file, which must have this name and this size in bytes."""
+        """Return the next file, which must have this name and size."""
         if self._take(_SECTOR) != _header(name, size):
             raise BadArchive(f"{name} is not where it should be")
         return self._file(size)
@@ -118,7 +110,6 @@ class TarReader:
         return data
 
     def _read(self, count: int) -> bytes:
-        """Fewer bytes only where the source ends."""
         parts = []
         while count and (part := self._source.read(min(count, _READ_BYTES))):
             parts.append(part)
@@ -128,7 +119,7 @@ class TarReader:
 
 
 def _header(name: str, nbytes: int) -> bytes:
-    """Raises ValueError for a size that a tar can't say."""
+    """Make a header. Raises ValueError for a size that a tar can't hold."""
     info = tarfile.TarInfo(name)
     info.size, info.mode = nbytes, 0o600
     return info.tobuf(tarfile.USTAR_FORMAT)
@@ -139,5 +130,4 @@ def _padding(nbytes: int) -> int:
 
 
 def _end_bytes(nbytes: int) -> int:
-    """How many zeros end a tar with `nbytes` of files."""
     return 2 * _SECTOR + -(nbytes + 2 * _SECTOR) % tarfile.RECORDSIZE

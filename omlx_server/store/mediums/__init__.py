@@ -1,1 +1,1 @@
-"""The mediums that can keep the cold tier's bytes: files, Redis, object stores."""
+"""The mediums that keep the cold tier's bytes: files, Redis, object stores."""

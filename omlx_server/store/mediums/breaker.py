@@ -1,8 +1,5 @@
-"""A guard around a medium that may hang or go away: a deadline per call, and a circuit breaker.
-
-Owned by the I/O thread, which is never held longer than the deadline. Counters may be read from
-anywhere.
-"""
+"""A guard around a medium that may hang: a deadline per call, and a circuit breaker. Owned by the
+I/O thread."""
 
 import math
 import time
@@ -25,9 +22,9 @@ BREAKING = frozenset({"io", "timeout", "unreachable"})
 
 @dataclass(slots=True, eq=False)
 class Guarded:
-    """A medium with a deadline for each call and a circuit breaker. FAILURES_TO_OPEN failures in a
-    row open the circuit: for a pause of some seconds calls raise MediumError at once. Then one call
-    is a trial: if it succeeds the circuit is closed, else the next pause is twice as long."""
+    """A medium with deadlines and a circuit breaker. After FAILURES_TO_OPEN failures in a row calls
+    raise MediumError at once, for a pause. Then one call is a trial: it ends that, or doubles the
+    pause."""
 
     medium: Medium
     deadline_seconds: float
@@ -57,7 +54,7 @@ class Guarded:
         self._guard(lambda: self.medium.delete(name))
 
     def close(self) -> None:
-        """Close the medium, even when the circuit is open. Waits no longer than the deadline."""
+        """Close the medium even if the circuit is open, within the deadline."""
         call = _Call(self.medium.close)
         call.start()
         call.join(self.deadline_seconds)
@@ -100,7 +97,7 @@ class Guarded:
 
 
 class _Call(Thread, Generic[T]):
-    """One call on a thread of its own: a daemon, so that a hanging one can't hold up the exit."""
+    """A call on a daemon thread, so that a hanging one can't hold up the exit."""
 
     def __init__(self, work: Callable[[], T]) -> None:
         super().__init__(name="cold-store-call", daemon=True)

@@ -1,8 +1,7 @@
-"""Reads, writes, lists and removes one file or directory at a time.
+"""Reads, writes, lists and removes one file or directory at a time. Owned by the I/O thread.
 
-Owned by the I/O thread. A file gets its name only when all of it is written; no write waits until
-the disk has the bytes. Raises OSError where the system refuses, MediumError for what should not be
-read.
+A file gets its name only when it is whole. Raises OSError where the system refuses, MediumError for
+a file that should not be read.
 """
 
 import errno
@@ -24,8 +23,8 @@ _RUN = secrets.token_hex(4)
 
 
 class Disk:
-    """Files and directories. What is not there reads as None or as empty. `kept`: small files, by
-    path, that are written again when somebody removed their directory while we run."""
+    """Files and directories. `kept` small files, by path, are written again if their directory is
+    removed."""
 
     def __init__(self, operations: FileOperations) -> None:
         self._operations = operations
@@ -34,8 +33,8 @@ class Disk:
     # A file
 
     def read(self, path: Path, limit: int, first: int | None = None) -> bytes | None:
-        """The whole file, or its `first` bytes; None when it is not there. Raises MediumError for a
-        file of more than `limit` bytes, and for anything but a regular file."""
+        """Return the file, or its `first` bytes; None if it is missing. Raises MediumError for more
+        than `limit` bytes and for anything but a regular file."""
         try:
             fd = self._operations.open_read(path)
         except (FileNotFoundError, NotADirectoryError):
@@ -52,7 +51,6 @@ class Disk:
             self._operations.close(fd)
 
     def write(self, path: Path, parts: Sequence[Buffer]) -> None:
-        """Write a whole file. Directories that are missing are made."""
         temporary = path.with_name(f".tmp-{os.getpid()}-{_RUN}-{secrets.token_hex(4)}")
         try:
             fd = self._open_new(temporary)
@@ -84,7 +82,6 @@ class Disk:
     # A directory
 
     def files(self, path: Path) -> Iterator[tuple[str, os.stat_result]]:
-        """The regular files of a directory, with their names."""
         for entry in self._entries(path):
             try:
                 found = self._operations.stat_entry(entry)
@@ -101,7 +98,7 @@ class Disk:
         ]
 
     def remove_leftovers(self, directory: Path) -> None:
-        """Remove temporary files of processes that ended while they wrote."""
+        """Remove temporary files of processes that have ended."""
         for name, _ in self.files(directory):
             if self._is_leftover(name):
                 self.remove(directory / name)
@@ -114,8 +111,7 @@ class Disk:
                 raise
 
     def free_bytes(self, directory: Path) -> int:
-        """The free bytes on the file system of `directory`, or of its nearest parent that is
-        there."""
+        """Return the free bytes at `directory` or its nearest existing parent."""
         for path in (directory, *directory.parents):
             with suppress(FileNotFoundError):
                 return self._operations.free_bytes(path)
@@ -124,7 +120,6 @@ class Disk:
     # Inside
 
     def _read_open(self, fd: int, size: int) -> bytes:
-        """Fewer bytes if the file ends before. One read is enough as a rule, and then no copy."""
         parts: list[bytes] = []
         while size > 0 and (part := self._operations.read(fd, size)):
             parts.append(part)
@@ -132,7 +127,6 @@ class Disk:
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def _open_new(self, path: Path) -> int:
-        """Directories are missing at first, and when somebody removed them while we run."""
         try:
             return self._operations.open_new(path)
         except FileNotFoundError:

@@ -1,8 +1,5 @@
-"""The interface of whatever keeps the cold tier's bytes: files by default, or any other store.
-
-All calls block and belong to the I/O thread. No medium interprets what it keeps:
-`store/block_file.py` does, and trusts nothing that comes back.
-"""
+"""The interface of the stores for the cold tier's bytes. Calls block and belong to the I/O
+thread."""
 
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple, Protocol
@@ -15,14 +12,13 @@ REMOTE_MAX_BYTES = 512 * 1024 * 1024
 
 
 class Name(NamedTuple):
-    """Where a block is: the namespace's id (16 hex digits) and its key (64 hex digits)."""
+    """A block's namespace id (16 hex digits) and key (64 hex digits)."""
 
     namespace: str
     key: str
 
     @classmethod
     def of(cls, namespace: str, key: BlockKey) -> "Name":
-        """The name of a block by its namespace's id and its key."""
         return cls(namespace, key.hex())
 
     @property
@@ -31,7 +27,7 @@ class Name(NamedTuple):
 
 
 class MediumError(Exception):
-    """An operation did not work. `reason` is one word for counters: full, read-only, io, timeout,
+    """An operation failed. `reason` is one word for counters: full, read-only, io, timeout,
     unreachable, too-large, or format for a block that can't be encoded."""
 
     def __init__(self, reason: str, message: str) -> None:
@@ -40,26 +36,21 @@ class MediumError(Exception):
 
 
 def require_fits(nbytes: int, limit: int) -> None:
-    """Raises MediumError for a block of more than `limit` bytes."""
+    """Raise MediumError for a block of more than `limit` bytes."""
     if nbytes > limit:
         raise MediumError("too-large", f"a block of {nbytes} bytes, the limit is {limit}")
 
 
 class Medium(Protocol):
-    """A store of bytes by name. A call raises MediumError, and nothing else, when it can't do what
-    it is asked to do."""
+    """A store of bytes by name. A call that fails raises MediumError and nothing else."""
 
-    def get(self, name: Name) -> bytes | None:
-        """The whole content, or None when there is none of that name."""
+    def get(self, name: Name) -> bytes | None: ...
 
     def put(self, name: Name, parts: Sequence[Buffer]) -> None:
-        """Keep these parts as one content, one behind the other. A reader sees all of it or
-        nothing."""
+        """Store the parts as one content; a reader sees all of it or nothing."""
 
-    def contains_many(self, names: Iterable[Name]) -> set[Name]:
-        """Which of the names are there."""
+    def contains_many(self, names: Iterable[Name]) -> set[Name]: ...
 
-    def delete(self, name: Name) -> None:
-        """Delete one content. Nothing happens when it is not there."""
+    def delete(self, name: Name) -> None: ...
 
     def close(self) -> None: ...

@@ -1,7 +1,6 @@
-"""Keeps the cold tier in an object store (S3, GCS, Azure), a mounted folder or memory, by obstore.
+"""A medium in an object store (S3, GCS, Azure), a mounted folder or memory, by obstore.
 
-Owned by the I/O thread. Nothing is sent before the first call. The client has its own timeout for
-each HTTP request, and none for folders: `Guarded` bounds whole calls.
+Owned by the I/O thread. Nothing is sent before the first call.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -37,8 +36,8 @@ REASONS = (
 
 
 class Objects:
-    """A Medium. `url` names the store and the prefix; `timeout`: the seconds of an HTTP request.
-    Raises ValueError for a URL that makes no sense."""
+    """A Medium at `url`. `timeout`: seconds of an HTTP request. Raises ValueError for an unusable
+    URL."""
 
     max_bytes = REMOTE_MAX_BYTES
 
@@ -105,7 +104,7 @@ def _path(name: Name) -> str:
 
 @contextmanager
 def _translated() -> Iterator[None]:
-    """Reads and deletes take a FileNotFoundError for an answer; a put into no bucket can't."""
+    """Raise MediumError for obstore's errors."""
     try:
         yield
     except (BaseError, OSError, ValueError) as error:

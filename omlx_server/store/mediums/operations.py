@@ -1,9 +1,7 @@
 """Every call that the cold tier makes to the operating system's files, one method each.
 
-Nothing is decided here. Tests pass a subclass whose N-th call fails, writes less than it was given,
-or is the last one before a crash; so what is not in this file can't be shown to survive that.
-
-Each method raises OSError. A path's last part is never followed when it is a symbolic link.
+Tests subclass it to make a call fail, write less, or be the last one before a crash. Methods raise
+OSError, and never follow a symbolic link at a path's end.
 """
 
 import errno
@@ -34,25 +32,22 @@ WRITING = {
 
 
 class FileOperations:
-    """Calls of the operating system. Tests replace some of them by calls that fail."""
-
     def open_read(self, path: Path) -> int:
         return os.open(path, _READ)
 
     def open_new(self, path: Path) -> int:
-        """Open for writing a file that must not be there yet."""
+        """Open a new file for writing."""
         return os.open(path, _NEW, FILE_MODE)
 
     def open_shared(self, path: Path) -> int:
-        """Open for reading and writing a file that several processes lock; made if missing."""
+        """Open a file that several processes lock; make it if missing."""
         return os.open(path, _SHARED, FILE_MODE)
 
     def read(self, fd: int, size: int) -> bytes:
         return os.read(fd, size)
 
     def write(self, fd: int, data: memoryview) -> int:
-        """Write from the beginning of `data`. Returns how many bytes were taken, which may be fewer
-        than there are."""
+        """Write from the beginning of `data`; return how many bytes were written."""
         return os.write(fd, data)
 
     def write_at(self, fd: int, data: bytes, offset: int) -> int:
@@ -103,7 +98,7 @@ class FileOperations:
         os.utime(path, (when, when), follow_symlinks=False)
 
     def free_bytes(self, path: Path) -> int:
-        """What an unprivileged process can still write to the file system of `path`."""
+        """Return the bytes that an unprivileged process can still write."""
         found = os.statvfs(path)
         return found.f_bavail * found.f_frsize
 
@@ -118,8 +113,7 @@ class FileOperations:
 
 
 def make_directory(operations: FileOperations, path: Path) -> None:
-    """Make a directory and its missing parents, each with mode 0700. Directories that are there
-    stay as they are."""
+    """Make a directory and its missing parents."""
     try:
         operations.make_directory(path)
     except FileExistsError:
@@ -132,8 +126,7 @@ def make_directory(operations: FileOperations, path: Path) -> None:
 
 @contextmanager
 def raising(reasons: Mapping[int, str]) -> Iterator[None]:
-    """Turn an OSError of the block into a MediumError, with the reason that `reasons` has for its
-    errno, else "io"."""
+    """Turn an OSError into a MediumError, with the reason of its errno, else "io"."""
     try:
         yield
     except OSError as error:

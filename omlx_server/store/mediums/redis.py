@@ -1,7 +1,6 @@
-"""Keeps the cold tier in Redis or Valkey: one string per block.
+"""A medium in Redis or Valkey: one string per block.
 
-Owned by the I/O thread. Nothing is sent before the first call. A timeout bounds each wait on the
-socket, not a whole call: `Guarded` does that. Nothing is tried twice, since a miss costs little.
+Owned by the I/O thread. Nothing is sent before the first call, and nothing is tried twice.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -31,9 +30,8 @@ REASONS: tuple[tuple[type[Exception], str], ...] = (
 
 
 class Redis:
-    """A Medium. `timeout`: the seconds of each wait on the socket. Redis forgets a block that
-    nobody wrote, read or asked for in `ttl_seconds`. Raises ValueError or TypeError for a URL that
-    makes no sense; the error's text may hold secrets."""
+    """A Medium. `timeout`: seconds of each wait on the socket. Redis forgets blocks unused for
+    `ttl_seconds`. Raises ValueError or TypeError for a bad URL; the text may hold secrets."""
 
     max_bytes = REMOTE_MAX_BYTES
 

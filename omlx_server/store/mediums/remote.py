@@ -1,5 +1,4 @@
-"""Opens the remote medium that a URL names. Its package is an extra, so it is imported only
-then."""
+"""Opens the remote medium of a URL; its package is an extra."""
 
 from omlx_server.errors import ConfigError, how_to_install
 from omlx_server.store.mediums.medium import Medium
@@ -10,11 +9,10 @@ OBJECTS = ("s3", "gs", "az", "file", "memory")
 
 
 def open_remote(url: str, *, timeout: float, ttl_days: float = 0) -> Medium:
-    """Open the medium of a URL. `timeout` in seconds. Redis forgets a block that nobody read for
-    `ttl_days`; 0 keeps it. Object stores have rules of their own.
+    """Open the medium of a URL. `timeout` in seconds. Redis forgets blocks unused for `ttl_days`,
+    if any.
 
-    Raises ConfigError. A URL may hold a password, so that messages say no more than its scheme, and
-    no cause is chained to them.
+    Raises ConfigError. URLs may hold passwords, so it names only the scheme and chains no cause.
     """
     scheme = scheme_of(url)
     open_medium = _open_redis if scheme in REDIS else _open_objects
@@ -46,7 +44,7 @@ def _open_objects(url: str, timeout: float, ttl_days: float) -> Medium:
 
 
 def scheme_of(url: str) -> str:
-    """The scheme of a URL, in lower case. Raises ConfigError for one that no store has."""
+    """Return the scheme in lower case. Raises ConfigError for an unknown one."""
     scheme = url.partition("://")[0].lower() if "://" in url else ""
     if scheme not in REDIS + OBJECTS:
         known = ", ".join(f"{name}://" for name in REDIS + OBJECTS)
