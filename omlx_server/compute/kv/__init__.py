@@ -1,1 +1,1 @@
-"""Full-attention KV caches of single sequences and batches, which refer to stored tokens."""
+"""Full-attention KV caches that refer to stored tokens."""

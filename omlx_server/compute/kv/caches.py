@@ -1,7 +1,7 @@
-"""The cache of one full-attention layer for one sequence; rows.py has the form for batches.
+"""The cache of one full-attention layer of one sequence.
 
-Tokens are quantised as they are written, never held in full precision. The buffers `keys` and
-`values` have unused places behind the tokens, and are () before the first token.
+Tokens are quantised as they are written. `keys` and `values` have unused places behind the tokens
+and are () before the first.
 """
 
 import copy
@@ -20,10 +20,8 @@ from omlx_server.compute.kv.spans import Buffers, Span, Spans, Strip, joined
 
 
 class PackedKVCache:
-    """A sequence of `offset` tokens: the read-only `spans`, then `own_tokens` in buffers.
-
-    It has the interface of mlx-lm's KVCache.
-    """
+    """The read-only `spans`, then `own_tokens` in buffers, with the interface of mlx-lm's
+    KVCache."""
 
     batch_form: ClassVar[type[RowsKVCache]] = RowsKVCache
 
@@ -36,14 +34,13 @@ class PackedKVCache:
         self._dtype: mx.Dtype | None = None
 
     def put(self, keys: Arrays, values: Arrays, tokens: int, spans: Spans = ()) -> None:
-        """Fill an empty cache with buffers of `tokens` tokens behind `spans`. Another holder of the
-        buffers would cause a copy at the next write."""
+        """Fill an empty cache. Another holder of the buffers would cause a copy at the next
+        write."""
         self._buffers.keys, self._buffers.values = keys, values
         self.own_tokens, self.spans = tokens, spans
 
     def adopt(self, strip: Strip, tokens: int) -> None:
-        """Take over the first `tokens` tokens of an idle strip that begins with token 0, to write
-        behind them. The cache must be empty."""
+        """Continue an idle strip that begins with token 0. The cache must be empty."""
         assert isinstance(strip.holder, Buffers) and strip.holder.is_idle and not strip.first
         self._buffers, self._strip, self.own_tokens = strip.holder, ref(strip), tokens
         self._buffers.owner = ref(self)
@@ -63,7 +60,6 @@ class PackedKVCache:
 
     @property
     def first(self) -> int:
-        """The position of the first own token."""
         return self.spans[-1].stop if self.spans else 0
 
     @property
@@ -89,8 +85,8 @@ class PackedKVCache:
         return True
 
     def trim(self, n: int) -> int:
-        """Forget the last n tokens, or all if there are fewer, and return their number. Copies only
-        if a block refers to some of them."""
+        """Forget up to n last tokens and return their number. Copies only what a block refers
+        to."""
         n = min(self.offset, n)
         left = self.offset - n
         strip = self._living
@@ -108,7 +104,7 @@ class PackedKVCache:
         return mask
 
     def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[Any, Any]:
-        """Store keys and values [1, H, T, D] of new tokens. Return `keys_and_values`."""
+        """Store keys and values [1, H, T, D] of new tokens."""
         self._store(keys, values)
         return self.keys_and_values()
 
@@ -121,12 +117,10 @@ class PackedKVCache:
         self._dtype = keys.dtype
 
     def keys_and_values(self) -> tuple[Any, Any]:
-        """Return what the model gets; gemma3n's later layers read an earlier layer's. Subclasses
-        return arrays."""
+        """Return what the model gets. gemma3n's later layers read those of an earlier layer."""
         return self.stored()
 
     def stored(self) -> tuple[PackedKV, PackedKV]:
-        """Return stand-ins for keys and values of all tokens."""
         assert self._dtype is not None, "nothing was written"
         keys, values = self._views()
         return (
@@ -135,13 +129,12 @@ class PackedKVCache:
         )
 
     def row(self, index: int) -> Arrays:
-        """Return the stored arrays [1, H, offset, F], keys, then values. Copies only to join spans.
-        `index` is 0."""
+        """Return keys, then values [1, H, offset, F]. Copies only to join spans."""
         keys, values = joined([*(span.arrays() for span in self.spans), self._views()])
         return *keys, *values
 
     def strip(self, index: int) -> Strip:
-        """Return the strip of the own tokens, for blocks to refer to. `index` is 0."""
+        """Return the strip of the own tokens, for blocks to refer to."""
         strip = self._living
         if strip is None:
             strip = Strip(self._buffers, first=self.first)
@@ -149,24 +142,22 @@ class PackedKVCache:
         return strip
 
     def rejoin(self) -> None:
-        """Make the strip refer to this cache again, after a merge that failed."""
+        """Make blocks refer to this cache again, after a merge that failed."""
         strip = self._strip() if self._strip is not None else None
         if strip is not None:
             strip.move(self._buffers)
 
     def lose(self) -> None:
-        """Mark the tokens as lost, after a failed step."""
         strip = self._strip() if self._strip is not None else None
         if strip is not None:
             strip.lose()
 
     def lost_rows(self) -> list[int]:
-        """Return [0] if a span of the cache is lost."""
         return [0] if any(span.segment.run.is_lost for span in self.spans) else []
 
     def behind(self, span: Span) -> "PackedKVCache":
-        """Return a cache of the same tokens that reads `span` in place of its own copy of them, and
-        copies the tokens behind it."""
+        """Return a cache that reads `span` in place of its own copy of these tokens, and copies the
+        tokens behind."""
         made = type(self)(self.scheme)
         keys, values = (
             tuple(array[..., span.stop - self.first :, :] for array in arrays)
@@ -189,7 +180,7 @@ class PackedKVCache:
         return keys, values
 
     def __deepcopy__(self, memo: dict[int, object]) -> "PackedKVCache":
-        """Return an independent cache of the same tokens. copy.deepcopy cannot copy an mx.Dtype."""
+        """Return an independent cache. copy.deepcopy cannot copy an mx.Dtype."""
         made = type(self)(self.scheme)
         keys, values = copy.deepcopy((self.keys, self.values), memo)
         made.put(keys, values, self.own_tokens, self.spans)
@@ -198,9 +189,8 @@ class PackedKVCache:
 
     @classmethod
     def merge(cls, caches: "Sequence[PackedKVCache]") -> RowsKVCache:
-        """Return a batch with a row for each cache; the caches stay usable. Blocks refer to the
-        batch from now on. Rows of about one length are copied together; other rows are copied at
-        their next write."""
+        """Return a batch of these caches, which stay usable; blocks refer to the batch from now on.
+        Rows that share no length class are copied at their next write."""
         return cls.batch_form(caches[0].scheme, [cache._part() for cache in caches])
 
     def _part(self) -> GroupPart:

@@ -1,9 +1,5 @@
-"""The only hook into MLX: the attention function that mlx-lm's models call.
-
-All models look up `mx.fast.scaled_dot_product_attention` at each call. `install` puts a `Dispatch`
-there: keys and values of our caches go to their scheme, all others to MLX's function, or on the CPU
-backend to a faster one (compute/attention/by_powers.py).
-"""
+"""The only hook into MLX: mlx-lm's models look up `mx.fast.scaled_dot_product_attention` at each
+call."""
 
 from collections.abc import Callable
 from typing import Any
@@ -30,8 +26,7 @@ def install() -> None:
 
 
 class Dispatch:
-    """Attention with the signature of MLX's function that also accepts keys and values of our
-    caches; `original` gets all others."""
+    """Attention that also accepts keys and values of our caches. Other calls go to `original`."""
 
     def __init__(self, original: Callable[..., mx.array]) -> None:
         self.original = original
@@ -60,8 +55,8 @@ class Dispatch:
 def _attended(
     q: mx.array, k: PackedKV, v: PackedKV, scale: float, mask: Mask, sinks: mx.array | None
 ) -> mx.array:
-    """Attend queries [1, Hq, L, D] to one sequence. A mask made by the model is over all tokens, so
-    spans are joined for it."""
+    """Attend queries [1, Hq, L, D] to one sequence. A mask array is over all tokens, so spans are
+    joined for it."""
     if not k.spans:
         return k.scheme.attend(q, k.arrays, v.arrays, scale=scale, mask=mask, sinks=sinks)
     tails = Tails(k.arrays, v.arrays, (k.arrays[0].shape[2],), (k.spans,))
@@ -103,14 +98,13 @@ def _by_groups(
 
 
 def _is_in_parts(queries: mx.array, scheme: Scheme) -> bool:
-    """Return whether spans and tail are attended separately: for few queries, or without a fused
+    """Return whether spans and tails are attended separately: for few queries or without a fused
     kernel."""
     return queries.shape[2] <= FEW_QUERIES or not scheme.is_fused
 
 
 def _row_masks(mask: Any, count: int) -> RowMasks:
-    """Return the masks of a forward of `count` tokens. Raises ValueError for a mask of the model's
-    own."""
+    """Raises ValueError for a mask that the model made."""
     if isinstance(mask, RowMasks):
         return mask
     if isinstance(mask, str) or (mask is None and count == 1):

@@ -1,15 +1,13 @@
-"""Caches for latent attention (DeepSeek-AI, DeepSeek-V2, 2024).
+"""Caches for latent attention (DeepSeek-AI, DeepSeek-V2, 2024): a latent and one rotated key for
+each token, for all heads.
 
-A cache holds for each token a latent, from which keys and values of all heads are made, and one
-rotated key for all heads. mlx-lm's models decode on the latents: these are the keys of projected
-queries, and the values too. The products with the rotated keys are passed as an additive mask:
+mlx-lm's models decode on the latents, which are keys and values:
 
     added = (rotated queries * scale) @ rotated keys.swapaxes(-1, -2)
     scaled_dot_product_attention(queries, latents, latents, scale=scale, mask=added)
 
-In a decode whose rows differ in length or refer to spans, the model gets stand-ins. `RotatedKeys`
-turns the product into `RotatedScores`, which reaches our hook as the mask. Otherwise the model gets
-arrays (compute/kv/whole.py).
+Where rows differ in length or refer to spans, they get stand-ins: `RotatedKeys` turns the product
+into `RotatedScores`, which reaches our hook as the mask.
 """
 
 from dataclasses import dataclass
@@ -34,8 +32,8 @@ class RotatedScores:
 
 
 class RotatedKeys(mx.array):
-    """The rotated keys of all tokens. An empty array, because Python asks only a subclass of
-    mx.array for its product before the other array's own method."""
+    """The rotated keys of all tokens, an empty array: Python asks only a subclass of mx.array for
+    its product first."""
 
     def __init__(self, keys: Stored) -> None:
         super().__init__(0)
@@ -49,8 +47,6 @@ class RotatedKeys(mx.array):
 
 
 class LatentRowsKVCache(WholeRowsKVCache):
-    """The batch form of `LatentKVCache`."""
-
     def make_mask(self, N: int, return_array: bool = False, window_size: int | None = None) -> Mask:
         """Return None in a decode, because stand-ins know what each row sees."""
         if N == 1 and window_size is None:
@@ -60,8 +56,7 @@ class LatentRowsKVCache(WholeRowsKVCache):
     def update_and_fetch(
         self, keys: mx.array, values: mx.array
     ) -> tuple[mx.array | RowsKV, mx.array]:
-        """Store latents [B, 1, T, Dc] and rotated keys [B, 1, T, Dr] of T new tokens of each row.
-        Return all tokens as arrays or stand-ins."""
+        """Store latents [B, 1, T, Dc] and rotated keys [B, 1, T, Dr] of T new tokens."""
         self._store(keys, values)
         if keys.shape[2] > 1 or (self._is_one_array and len(set(self.lengths)) == 1):
             return self.keys_and_values()
@@ -70,8 +65,6 @@ class LatentRowsKVCache(WholeRowsKVCache):
 
 
 class LatentKVCache(WholeKVCache):
-    """The cache of one sequence of a model with latent attention."""
-
     batch_form: ClassVar[type[RowsKVCache]] = LatentRowsKVCache
 
     def update_and_fetch(

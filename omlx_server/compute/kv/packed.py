@@ -10,11 +10,10 @@ from omlx_server.compute.kv.spans import Spans
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PackedKV:
-    """Keys or values of one sequence: its own stored `arrays`, behind `spans`.
+    """Keys or values of one sequence: its stored `arrays`, behind `spans`.
 
-    The model passes them on to its attention, where our hook reads them (compute/kv/dispatch.py). A
-    model that computes with them fails at once. `dtype` is the dtype of the keys before they were
-    stored.
+    The model passes them to its attention, where our hook reads them (compute/kv/dispatch.py).
+    `dtype` is the dtype of the keys before they were stored.
     """
 
     arrays: Arrays
@@ -23,5 +22,5 @@ class PackedKV:
     spans: Spans = ()
 
     def astype(self, dtype: mx.Dtype) -> "PackedKV":
-        """Return self: attention computes in the dtype of its queries. stablelm calls this."""
+        """Return self: attention computes in the dtype of its queries."""
         return self

@@ -1,7 +1,4 @@
-"""Groups of rows of about one length, which share buffers so that one attention serves them all.
-
-spans of row i | buffers [R, H, C, F]   row i   tokens 0 .. lengths[i] - 1 | unused
-"""
+"""Groups of rows of about one length, which share buffers so that one attention serves them all."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -19,8 +16,7 @@ from omlx_server.core.memory.kv import places, places_with_room, reach
 
 @dataclass(frozen=True, slots=True)
 class GroupPart:
-    """Rows that enter a group: buffers [R, H, C, F], () before the first token, and for each row
-    its own tokens, spans and strip."""
+    """Rows that enter a group: buffers [R, H, C, F], () before the first token."""
 
     keys: Arrays
     values: Arrays
@@ -30,10 +26,9 @@ class GroupPart:
 
 
 class RowGroup:
-    """Rows of a batch with common buffers: lengths[i] own tokens of row i, behind its spans.
+    """Rows with lengths[i] own tokens in common buffers; `rows` are their numbers in the batch.
 
-    `rows` are the rows' numbers in the batch. Another holder of the buffers would cause a copy at
-    the next write.
+    Another holder of the buffers would cause a copy at the next write.
     """
 
     def __init__(self, rows: Sequence[int], parts: Sequence[GroupPart]) -> None:
@@ -63,7 +58,6 @@ class RowGroup:
         return spans[-1].stop if spans else 0
 
     def strip(self, place: int) -> Strip:
-        """Return the strip of a row's own tokens, for blocks to refer to."""
         strip = self._living(place)
         if strip is None:
             strip = Strip(self, place, self.first(place))
@@ -75,15 +69,14 @@ class RowGroup:
         return sum(array.nbytes for array in (*self.keys, *self.values))
 
     def write(self, keys: Arrays, values: Arrays) -> None:
-        """Append T new tokens [R, H, T, F] to the rows."""
+        """Append T new tokens [R, H, T, F]."""
         count = keys[0].shape[2]
         self.keys = written(self.keys, keys, self.lengths)
         self.values = written(self.values, values, self.lengths)
         self.lengths = tuple([length + count for length in self.lengths])
 
     def cut_back(self, counts: Sequence[int]) -> None:
-        """Forget the last counts[i] tokens of row i, or all if it has fewer. Copies only if a block
-        refers to some of them."""
+        """Forget the last counts[i] tokens of row i. Copies only what a block refers to."""
         lengths, spans = list[int](), list[Spans]()
         for place, count in enumerate(counts):
             left = max(0, self.first(place) + self.lengths[place] - count)
@@ -95,13 +88,12 @@ class RowGroup:
         self.lengths, self.spans = tuple(lengths), tuple(spans)
 
     def fits(self, length: int) -> bool:
-        """Return whether a row of `length` tokens may be in this group."""
         shortest, longest = min(self.lengths), max(self.lengths)
         return max(length, longest) <= reach(min(length, shortest))
 
     def without(self, gone: Callable[[int], bool]) -> "RowGroup | None":
-        """Return the group without the rows that are `gone`: itself if it has none of them, None if
-        no row stays. The rows that stay are copied, with few unused places."""
+        """Return the group without the rows that are `gone`, None if no row stays. Copies the
+        others unless all stay."""
         kept = [place for place, row in enumerate(self.rows) if not gone(row)]
         if len(kept) == len(self.rows):
             return self
@@ -122,25 +114,22 @@ class RowGroup:
         return RowGroup(rows, [GroupPart(keys, values, lengths, spans, strips)])
 
     def leave(self) -> None:
-        """End all rows: blocks keep the tokens that they refer to."""
         self.without(lambda row: True)
 
     def lose(self) -> None:
-        """Mark the tokens as lost, after a failed step."""
         for strip in map(self._living, range(len(self.rows))):
             if strip is not None:
                 strip.lose()
 
     def _living(self, place: int) -> Strip | None:
-        """Return the strip of a row, if it is referred to and still here."""
         known = self._strips[place]
         strip = known() if known is not None else None
         here = strip is not None and strip.holder is self and strip.place == place
         return strip if here else None
 
     def _leave(self, place: int, strip: Strip) -> None:
-        """Move the referred tokens of a leaving row to buffers of their own. Launches the copy; the
-        only row of a group takes the buffers as they are."""
+        """Copy the referred tokens of a leaving row to new buffers and launch that. A last row
+        takes the group's buffers."""
         self._strips[place] = None
         start, stop = strip.extent
         if len(self.rows) == 1:
@@ -153,7 +142,7 @@ class RowGroup:
 
 
 def length_classes(lengths: Sequence[int]) -> list[list[int]]:
-    """Return lists of the rows that can share a group, given their lengths."""
+    """Return lists of rows that can share a group."""
     classes: list[list[int]] = []
     for row in sorted(range(len(lengths)), key=lambda row: lengths[row]):
         if classes and lengths[row] <= reach(lengths[classes[-1][0]]):
@@ -164,7 +153,7 @@ def length_classes(lengths: Sequence[int]) -> list[list[int]]:
 
 
 def _grown(buffers: Arrays, new: Arrays, held: int) -> Arrays:
-    """Return copies of the buffers with zeroed places for `new` tokens behind the first `held`."""
+    """Copy the buffers with zeroed places for `new` tokens behind the first `held`."""
     more = places(new[0].shape[2])
     spare = tuple(mx.zeros((*a.shape[:2], more, a.shape[3]), a.dtype) for a in new)
     if not buffers:
@@ -175,17 +164,15 @@ def _grown(buffers: Arrays, new: Arrays, held: int) -> Arrays:
 
 @lru_cache(maxsize=16)
 def _indices(lengths: tuple[int, ...], heads: int, count: int) -> tuple[mx.array, ...]:
-    """Return where `count` new tokens of each row go: rows [R, 1, 1], heads [1, H, 1] and places
-    [R, 1, count]. Cached for all layers of a step, evaluated, and u32, by which MLX indexes without
-    a cast."""
+    """Return u32 rows [R, 1, 1], heads [1, H, 1] and places [R, 1, count] of new tokens, evaluated.
+    MLX indexes by u32 without a cast."""
     rows = np.arange(len(lengths), dtype=np.uint32)[:, None, None]
     at = np.array(lengths, dtype=np.uint32)[:, None, None] + np.arange(count, dtype=np.uint32)
     return mx.array(rows), mx.array(np.arange(heads, dtype=np.uint32)[:, None]), mx.array(at)
 
 
 def written(buffers: Arrays, new: Arrays, lengths: Sequence[int]) -> Arrays:
-    """Return the buffers with `new` tokens [R, H, T, F] appended to each row: modified in place, or
-    replaced by larger ones."""
+    """Append `new` tokens [R, H, T, F] to each row: in place, or in larger buffers."""
     count, longest = new[0].shape[2], max(lengths)
     if not buffers or longest + count > buffers[0].shape[2]:
         buffers = _grown(buffers, new, longest)
@@ -198,8 +185,7 @@ def written(buffers: Arrays, new: Arrays, lengths: Sequence[int]) -> Arrays:
 
 
 def _together(members: Sequence[Arrays], parts: Sequence[GroupPart], longest: int) -> Arrays:
-    """Copy the rows of all parts into one set of buffers. The buffers of a single part are not
-    copied."""
+    """Copy the rows of all parts into common buffers. A single part is not copied."""
     if len(members) == 1:
         return tuple(mx.contiguous(array) for array in members[0])
     like = next((arrays for arrays in members if arrays), ())

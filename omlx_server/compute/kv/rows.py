@@ -1,8 +1,5 @@
-"""The batch form of our full-attention caches: one row for each sequence, each of its own length.
-
-Rows of about one length share a group (compute/kv/row_groups.py). A row takes memory for its own
-tokens only, and a row that joins or leaves copies only its group.
-"""
+"""The batch form of our full-attention caches: rows of their own lengths, in groups of about one
+length (compute/kv/row_groups.py)."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,14 +16,12 @@ from omlx_server.compute.kv.spans import Strip, joined
 
 @dataclass(frozen=True, slots=True)
 class RowMasks:
-    """The causal masks of one forward, made once for all layers. `make_mask` gives them to the
-    model, which passes them on to its attention."""
+    """The causal masks of one forward, made once for all layers."""
 
     made: dict[tuple[int, tuple[int, ...]], mx.array] = field(default_factory=dict)
 
     def of(self, count: int, lengths: tuple[int, ...]) -> mx.array | str | None:
-        """Return the mask for rows of `lengths` tokens, the last `count` new: None or "causal" for
-        rows of one length, else bool [R, 1, count, longest]."""
+        """Return None or "causal" for rows of one length, else bool [R, 1, count, longest]."""
         longest = max(lengths)
         if min(lengths) == longest:
             return "causal" if count > 1 else None
@@ -39,7 +34,7 @@ class RowMasks:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RowsKV:
-    """Keys or values of a batch: the stored arrays of each group, as long as its longest row."""
+    """Keys or values of a batch: each group's arrays, as long as its longest row."""
 
     groups: Sequence[tuple[RowGroup, Arrays]]
     scheme: Scheme
@@ -50,13 +45,10 @@ class RowsKV:
 
 
 class RowsKVCache:
-    """The cache of one layer for a batch; row i has lengths[i] tokens, spans included.
-
-    It has the interface of mlx-lm's BatchKVCache.
-    """
+    """The cache of one layer for a batch, with the interface of mlx-lm's BatchKVCache."""
 
     def __init__(self, scheme: Scheme, parts: Sequence[GroupPart]) -> None:
-        """Each part is one row. Rows of about one length are copied together."""
+        """Each part is one row."""
         self.scheme = scheme
         self._groups = [RowGroup(rows, [parts[row] for row in rows]) for rows in _classes(parts)]
         self._padding: Sequence[int] = ()
@@ -73,7 +65,7 @@ class RowsKVCache:
 
     @property
     def offset(self) -> mx.array:
-        """i32 [B]: the position of each row's next token. Shared by all layers; not to be modified."""
+        """i32 [B]: each row's next position. Shared by all layers; not to be modified."""
         return shared_array(tuple(self.lengths))
 
     @property
@@ -107,7 +99,7 @@ class RowsKVCache:
         return True
 
     def trim(self, n: int) -> int:
-        """Forget the last n tokens of every row, or all of a shorter row. Return n."""
+        """Forget the last n tokens of every row, or all of a shorter row."""
         for group in self._groups:
             group.cut_back([n] * len(group.rows))
         return n
@@ -115,14 +107,14 @@ class RowsKVCache:
     def make_mask(
         self, N: int, return_array: bool = False, window_size: int | None = None
     ) -> RowMasks | Mask:
-        """Return the masks of the next forward. Raises ValueError for a model that needs an array,
-        because no single array fits all groups."""
+        """Raises ValueError for a model that needs an array, because no single array fits all
+        groups."""
         if return_array or window_size is not None:
             raise ValueError("its attention needs one mask for rows of all lengths")
         return RowMasks()
 
     def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[Any, Any]:
-        """Store keys and values [B, H, T, D] of T new tokens of each row. Return `keys_and_values`."""
+        """Store keys and values [B, H, T, D] of new tokens."""
         self._store(keys, values)
         return self.keys_and_values()
 
@@ -133,11 +125,9 @@ class RowsKVCache:
         self._dtype = keys.dtype
 
     def keys_and_values(self) -> tuple[Any, Any]:
-        """Return what the model gets. Subclasses return arrays."""
         return self.stored()
 
     def stored(self) -> tuple[RowsKV, RowsKV]:
-        """Return stand-ins for keys and values of all tokens."""
         assert self._dtype is not None, "nothing was written"
         views = [(g, _views(g.keys, g), _views(g.values, g)) for g in self._groups]
         return (
@@ -163,15 +153,15 @@ class RowsKVCache:
             group.cut_back([counts[row] for row in group.rows])
 
     def filter(self, batch_indices: Sequence[int]) -> None:
-        """Keep only these rows, in this order. Copies the groups that lose some of their rows."""
+        """Keep only these rows, in this order."""
         now = {row: number for number, row in enumerate(batch_indices)}
         staying = (group.without(lambda row: row not in now) for group in self._groups)
         self._groups = [group for group in staying if group is not None]
         self._renumber(now)
 
     def extend(self, other: "RowsKVCache") -> None:
-        """Append the rows of another batch of the same scheme, which must not be used afterwards.
-        Groups that fit together are copied into one."""
+        """Take over the rows of another batch of the same scheme. Groups that fit together are
+        copied into one."""
         count = sum(len(group.rows) for group in self._groups)
         for theirs in other._groups:
             rows = [row + count for row in theirs.rows]
@@ -188,8 +178,7 @@ class RowsKVCache:
                 self._groups[number] = RowGroup([*mine.rows, *rows], [mine.part, theirs.part])
 
     def row(self, index: int) -> Arrays:
-        """Return the stored arrays [1, H, tokens, F] of a row, keys, then values. Copies only to
-        join spans."""
+        """Return a row's keys, then values [1, H, tokens, F]. Copies only to join spans."""
         group, place = self._place(index)
         stop = group.lengths[place]
         own_keys, own_values = (
@@ -201,22 +190,19 @@ class RowsKVCache:
         return *keys, *values
 
     def strip(self, index: int) -> Strip:
-        """Return the strip of a row's own tokens, for blocks to refer to."""
         group, place = self._place(index)
         return group.strip(place)
 
     def leave(self) -> None:
-        """End all rows: blocks keep the tokens that they refer to."""
+        """End all rows; blocks keep their tokens."""
         for group in self._groups:
             group.leave()
 
     def lose(self) -> None:
-        """Mark the tokens as lost, after a failed step."""
         for group in self._groups:
             group.lose()
 
     def lost_rows(self) -> list[int]:
-        """Return the rows with a lost span."""
         return [
             row
             for group in self._groups
@@ -234,7 +220,7 @@ class RowsKVCache:
 
 
 def _classes(parts: Sequence[GroupPart]) -> list[list[int]]:
-    """Return the rows of each group: rows of about one length, with or without spans."""
+    """Return the rows of each group."""
     classes = []
     for with_spans in (False, True):
         rows = [row for row, part in enumerate(parts) if bool(part.spans[0]) is with_spans]
@@ -250,12 +236,13 @@ def _views(arrays: Arrays, group: RowGroup) -> Arrays:
 
 @lru_cache(maxsize=16)
 def shared_array(numbers: tuple[int, ...]) -> mx.array:
-    """Return the numbers as i32 [N], one evaluated array for all layers, not to be modified."""
+    """Return an evaluated i32 [N] for all layers, not to be modified."""
     return mx.array(numbers, dtype=mx.int32)
 
 
 def picked(arrays: Arrays, rows: tuple[int, ...]) -> Arrays:
-    """Return copies of these rows of arrays [B, ...]; the arrays themselves for all rows in order."""
+    """Return copies of these rows of arrays [B, ...]; the arrays themselves for all rows in
+    order."""
     if rows == tuple(range(len(arrays[0]))):
         return arrays
     places = shared_array(rows)

@@ -1,8 +1,7 @@
 """Attention of rows with spans before their own tokens.
 
-Rows on one span fold their queries into one product over it, which is merged with what each row
-sees in its tail. For many queries on plain keys and values, a row's pieces are joined instead, one
-layer at a time, and read by MLX's fused kernel.
+Rows on one span fold their queries into one product, which is merged with what each row sees in its
+tail. For many queries on plain numbers, a row's pieces are joined and read by MLX's fused kernel.
 """
 
 from collections.abc import Sequence
@@ -17,7 +16,7 @@ from omlx_server.compute.kv.spans import Spans, joined
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Tails:
-    """The tails of rows: buffers [R, H, C, F] with lengths[i] tokens of row i, behind spans[i]."""
+    """The tails of rows: buffers [R, H, C, F] with lengths[i] tokens of row i."""
 
     keys: Arrays
     values: Arrays
@@ -32,8 +31,8 @@ def in_parts(
     scale: float,
     sinks: mx.array | None,
 ) -> mx.array:
-    """Attend spans and tails separately: queries [R, Hq, L, D] of the rows of all tails, in order,
-    to [R, Hq, L, Dv]. A mask is over the tail; every query sees all of a span."""
+    """Attend spans and tails separately: queries [R, Hq, L, D] to [R, Hq, L, Dv]. Masks are over
+    the tails."""
     first, own = 0, list[Partial]()
     for tail, mask in tails:
         stop, longest = first + len(tail.lengths), max(tail.lengths)
@@ -52,7 +51,7 @@ def in_parts(
 def _of_spans(
     queries: mx.array, tails: Sequence[tuple[Tails, Mask]], scheme: Scheme, scale: float
 ) -> list[tuple[list[int], Partial]]:
-    """Return for each span the rows that refer to it and what they see in it."""
+    """Return for each span its rows and what they see in it."""
     by_key, rows_of = {}, dict[tuple[int, int, int], list[int]]()
     for row, spans in enumerate(spans for tail, _ in tails for spans in tail.spans):
         for span in spans:
@@ -81,8 +80,8 @@ def together(
     mask: Mask,
     sinks: mx.array | None,
 ) -> mx.array:
-    """Join spans and tail of each row and attend: queries [R, Hq, L, D] of the last L tokens to [R,
-    Hq, L, Dv]. The mask is over all tokens of a row."""
+    """Join each row's pieces and attend: queries [R, Hq, L, D] to [R, Hq, L, Dv]. The mask is over
+    all tokens."""
     answers = []
     for row, (length, spans) in enumerate(zip(tails.lengths, tails.spans, strict=True)):
         own_keys, own_values = (

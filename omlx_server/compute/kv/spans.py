@@ -7,16 +7,15 @@
                   another run
 
     Buffers    arrays of one layer, with unused places behind the tokens
-    Strip      one layer's tokens of one sequence: a row of buffers, another one when the sequence
-               joins or leaves a group of rows
-    TokenRun   the strips of all full-attention layers: the tokens that one sequence computed
-    Segment    tokens [start, stop) of a run; a block of the prefix cache or a row holds it
-    Span       a segment in one layer; a row only reads it
+    Strip      one layer's tokens of one sequence; its buffers change with the group of rows
+    TokenRun   the strips of all full-attention layers: what one sequence computed
+    Segment    tokens [start, stop) of a run, held by a block of the prefix cache or by a row
+    Span       a segment in one layer, read-only
     Tail       a row's own tokens, behind its spans
 
-Positions count from the first token of the sequence. Strong references lead from rows and blocks
-over segments and runs to arrays; the references back are weak. A run is therefore freed with its
-last segment and its sequence. Mlx thread.
+Positions count from the start of the sequence. Rows and blocks own segments, segments own runs,
+runs own arrays; references back are weak, so a run is freed with its last segment and its sequence.
+Mlx thread.
 """
 
 from collections.abc import Iterator, Sequence
@@ -32,11 +31,11 @@ from omlx_server.core.memory.kv import GROWTH
 
 
 class LostTokens(Exception):
-    """The tokens of a run are lost: a step that wrote to its buffers failed."""
+    """A failed step wrote to the buffers of these tokens."""
 
 
 class Holder(Protocol):
-    """Buffers of rows: keys and values [R, H, C, F], () before the first token."""
+    """Owner of keys and values [R, H, C, F], () before the first token."""
 
     keys: Arrays
     values: Arrays
@@ -44,7 +43,7 @@ class Holder(Protocol):
 
 @dataclass(slots=True, eq=False, repr=False)
 class Buffers:
-    """Arrays [1, H, C, F] of one sequence. `owner` is the cache that writes to them."""
+    """Arrays [1, H, C, F] of one sequence, written by the cache `owner`."""
 
     keys: Arrays = ()
     values: Arrays = ()
@@ -56,13 +55,12 @@ class Buffers:
 
     @property
     def is_idle(self) -> bool:
-        """Return whether no cache writes to the buffers any more."""
         return self.owner is None or self.owner() is None
 
 
 @dataclass(slots=True, eq=False, repr=False, weakref_slot=True)
 class Strip:
-    """The tokens of one layer of a sequence, from token `first` on: row `place` of `holder`."""
+    """The tokens of one layer from token `first` on, in row `place` of `holder`."""
 
     holder: Holder
     place: int = 0
@@ -70,11 +68,7 @@ class Strip:
     run: "ReferenceType[TokenRun] | None" = None
 
     def arrays(self, start: int, stop: int) -> tuple[Arrays, Arrays]:
-        """Return views [1, H, stop - start, F] of keys and values of tokens [start, stop).
-
-        Raises:
-            LostTokens: a step that wrote to the buffers failed.
-        """
+        """Return views [1, H, stop - start, F] of keys and values. Raises LostTokens."""
         at, tokens = slice(self.place, self.place + 1), slice(start - self.first, stop - self.first)
         if isinstance(self.holder, _Nowhere):
             raise LostTokens("the tokens were in a step that failed")
@@ -96,16 +90,14 @@ class Strip:
 
     @property
     def extent(self) -> tuple[int, int]:
-        """The first token that a segment refers to, and the one after the last."""
+        """The tokens [start, stop) that segments refer to."""
         run = self.run() if self.run is not None else None
         return run.extent if run is not None else (self.first, self.first)
 
     def move(self, holder: Holder, place: int = 0) -> None:
-        """Record the new buffers of the tokens."""
         self.holder, self.place = holder, place
 
     def lose(self) -> None:
-        """Forbid reading the tokens."""
         self.holder = _Nowhere()
 
 
@@ -120,8 +112,8 @@ class _Nowhere:
 class TokenRun:
     """The tokens that one sequence computed, in all full-attention layers.
 
-    `tidy_bytes` is the size of the buffers of a tidied run; None while the run is in use or after a
-    change of its segments. With `is_tight` the buffers have no unused places.
+    `tidy_bytes` is the size of a tidied run; None while it is in use or after a change of its
+    segments. A run that `is_tight` has no unused places.
     """
 
     runs: "Runs"
@@ -140,13 +132,13 @@ class TokenRun:
 
     @property
     def is_idle(self) -> bool:
-        """Return whether no sequence writes to the run any more."""
+        """Whether no sequence writes to the run any more."""
         holder = self.strips[0].holder
         return isinstance(holder, Buffers) and holder.is_idle
 
     @property
     def is_free(self) -> bool:
-        """Return whether the run is idle and only blocks refer to it."""
+        """Whether the run is idle and only blocks refer to it."""
         return self.is_idle and all(segment.holder is not None for segment in self.segments)
 
     @property
@@ -155,7 +147,7 @@ class TokenRun:
 
     @property
     def nbytes(self) -> int:
-        """The bytes of the buffers of an idle run."""
+        """The bytes of an idle run."""
         return self._held if self.tidy_bytes is None else self.tidy_bytes
 
     @property
@@ -167,8 +159,8 @@ class TokenRun:
             strip.lose()
 
     def clear_behind(self, stop: int) -> None:
-        """Copy the tokens of blocks that go beyond `stop`, before a sequence writes there. The run
-        must be free."""
+        """Detach blocks that go beyond `stop`, before a sequence writes there. The run must be
+        free."""
         self.tidy_bytes = None
         for segment in list(self.segments):
             block = segment.holder() if segment.holder is not None else None
@@ -177,8 +169,7 @@ class TokenRun:
 
     @property
     def extent(self) -> tuple[int, int]:
-        """The first token that a segment refers to, and the one after the last; (0, 0) without
-        segments."""
+        """The tokens [start, stop) that segments refer to."""
         segments = list(self.segments)
         start = min([segment.start for segment in segments], default=0)
         return start, max([segment.stop for segment in segments], default=0)
@@ -188,8 +179,7 @@ class TokenRun:
         return sum(len(strip.holder.keys) + len(strip.holder.values) for strip in self.strips)
 
     def detach(self) -> bool:
-        """Give each block a copy of its tokens, so that the run is freed. Return False if a row
-        needs it."""
+        """Detach all blocks, so that the run is freed. Return False if a row needs it."""
         holders = [s.holder() if s.holder is not None else None for s in self.segments]
         blocks = [holder for holder in holders if holder is not None]
         if len(blocks) < len(holders):
@@ -199,8 +189,8 @@ class TokenRun:
         return True
 
     def shrink(self, *, wholly: bool = False) -> Iterator[Arrays]:
-        """Drop the places that no segment refers to, if they are more than a fifth of an idle run
-        or `wholly`. Yields the new arrays of each layer, not computed yet."""
+        """Drop unused places if they are more than a fifth of an idle run or `wholly`. Yields each
+        layer's new arrays, not computed yet."""
         start, stop = self.extent
         for strip in self.strips:
             assert isinstance(strip.holder, Buffers)
@@ -217,17 +207,14 @@ class TokenRun:
 
 
 class Detachable(Protocol):
-    """A block's payload, which can replace its segment by a copy of the tokens."""
+    """A payload that can copy the tokens of its segment."""
 
     def detach(self) -> None: ...
 
 
 class Runs:
-    """The runs of one model.
-
-    Short idle runs are given up: each block gets a copy of its tokens, in one array for all layers.
-    Many short conversations would otherwise hold more arrays than Metal allows.
-    """
+    """The runs of one model. Short idle runs are detached from their blocks: many short
+    conversations would otherwise hold more arrays than Metal allows."""
 
     def __init__(self, short: int = 0, least: int = GROWTH) -> None:
         """Idle runs below `short` tokens are given up. At most `least` tokens are always copied."""
@@ -248,12 +235,10 @@ class Runs:
 
     @property
     def idle_bytes(self) -> int:
-        """The bytes of the buffers of all idle runs."""
         return sum(run.nbytes for run in self._known if run.is_idle)
 
     def tidy(self, *, wholly: bool = False) -> None:
-        """Free what idle runs hold and no segment refers to, if that is more than a fifth of a run
-        or `wholly`. Give up short runs and runs with gaps."""
+        """Free unused places, short runs and runs with gaps, all of idle runs."""
         compute_copies(self._tidied(wholly=wholly))
 
     def _tidied(self, *, wholly: bool) -> Iterator[mx.array]:
@@ -269,7 +254,7 @@ class Runs:
                 yield from arrays
 
     def lose(self) -> None:
-        """Mark the tokens of all running sequences as lost, after a failed step."""
+        """Mark the tokens of running sequences as lost, after a failed step."""
         for run in list(self._known):
             if not run.is_idle:
                 run.lose()
@@ -277,8 +262,7 @@ class Runs:
 
 @dataclass(slots=True, eq=False, repr=False, weakref_slot=True)
 class Segment:
-    """Tokens [start, stop) of a run, which live as long as the segment. `holder` is the payload of
-    the block that has the segment, if any."""
+    """Tokens [start, stop) of a run. `holder` is the payload of a block, if one has the segment."""
 
     run: TokenRun
     start: int
@@ -292,7 +276,6 @@ class Segment:
         self.run.tidy_bytes = None
 
     def hold(self, payload: "Detachable") -> None:
-        """Make a block's payload the only holder of the segment."""
         self.holder = ref(payload)
         self.run.runs.block_bytes += self.nbytes
 
@@ -308,8 +291,6 @@ class Segment:
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Span:
-    """A segment in one layer."""
-
     segment: Segment
     strip: Strip
 
@@ -323,15 +304,14 @@ class Span:
 
     @property
     def key(self) -> tuple[int, int, int]:
-        """A value that spans of the same tokens share, so that their rows attend to them together."""
+        """Equal for spans of the same tokens, which rows attend together."""
         return id(self.strip), self.start, self.stop
 
     def arrays(self) -> tuple[Arrays, Arrays]:
-        """Return views [1, H, stop - start, F] of keys and values."""
         return self.strip.arrays(self.start, self.stop)
 
     def before(self, stop: int) -> "Span | None":
-        """Return the part of the span before token `stop`, None if there is none."""
+        """Return the part before token `stop`."""
         if stop >= self.stop:
             return self
         if stop <= self.start:
@@ -343,7 +323,7 @@ Spans = tuple[Span, ...]
 
 
 def joined(pieces: Sequence[tuple[Arrays, Arrays]]) -> tuple[Arrays, Arrays]:
-    """Join keys and values of pieces of a sequence along the tokens. A single piece is not copied."""
+    """Join keys and values of pieces along the tokens. A single piece is not copied."""
     if len(pieces) == 1:
         return pieces[0]
     keys, values = (
@@ -357,14 +337,13 @@ MOST_SPANS = 4
 
 
 def referred(lengths: Sequence[int], free: Sequence[bool], least: int) -> int:
-    """Return the number of leading segments, of `lengths` tokens, that a row refers to; it copies
-    the others.
+    """Return how many segments, the first ones of `lengths` tokens, a row refers to; it copies the
+    others.
 
-    Attention takes one launch for each segment, so a segment less than half as long as the one
-    before it is copied, and so is everything behind `MOST_SPANS`. A segment whose run is not `free`
-    is always referred to, because its original stays in memory. At most `least` tokens are copied
-    in any case. Each token is copied only a few times, since what is copied is always shorter than
-    what precedes it.
+    Each segment costs attention a launch, so a segment less than half as long as the one before it
+    is copied, and all behind `MOST_SPANS`; not if its run is not `free`, whose memory stays in use.
+    At most `least` tokens are copied in any case. What is copied is shorter than what precedes it,
+    so each token is copied only a few times.
     """
     count = len(lengths)
     while count > 1 and free[count - 1]:

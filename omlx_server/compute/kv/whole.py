@@ -1,7 +1,7 @@
 """Caches for models that compute attention themselves (plamo, gemma2) and need plain arrays.
 
-The stored tokens are the same as in other caches. Where rows differ in length or refer to spans,
-one layer at a time is copied into one array, in which each row begins at place 0.
+Rows of different lengths, or with spans, are copied for one layer at a time into one array, in
+which each row begins at place 0.
 """
 
 from collections.abc import Callable, Iterator
@@ -17,11 +17,9 @@ from omlx_server.compute.kv.spans import Span
 
 
 class WholeRowsKVCache(RowsKVCache):
-    """The batch form of `WholeKVCache`."""
-
     def make_mask(self, N: int, return_array: bool = False, window_size: int | None = None) -> Mask:
-        """Return the mask of N new tokens of each row: None, "causal" or bool [B, 1, N, longest]. A
-        query sees the last `window_size` tokens, itself included."""
+        """Return None, "causal" or bool [B, 1, N, longest]. A query sees `window_size` tokens,
+        itself included."""
         lengths = self.lengths
         longest = max(lengths)
         if min(lengths) == longest and window_size is None and not (return_array and N > 1):
@@ -32,7 +30,7 @@ class WholeRowsKVCache(RowsKVCache):
         return seen & (keys > queries - window_size) if window_size is not None else seen
 
     def keys_and_values(self) -> tuple[mx.array, mx.array]:
-        """Return keys and values [B, H, longest, D] of all tokens."""
+        """Return keys and values [B, H, longest, D]."""
         return (
             self._rows(lambda group: group.keys, lambda span: span.arrays()[0]),
             self._rows(lambda group: group.values, lambda span: span.arrays()[1]),
@@ -68,11 +66,10 @@ class WholeRowsKVCache(RowsKVCache):
 
 
 class WholeKVCache(PackedKVCache):
-    """The cache of one sequence whose model gets arrays [1, H, T, D] of all tokens."""
+    """The cache of one sequence whose model gets arrays [1, H, T, D]."""
 
     batch_form: ClassVar[type[RowsKVCache]] = WholeRowsKVCache
 
     def keys_and_values(self) -> tuple[mx.array, mx.array]:
-        """Return views, or copies where the cache has spans."""
         keys, values = self.row(0)
         return keys, values

@@ -1,1 +1,1 @@
-"""How keys and values are stored: as they came or in few bits, and attention on what is stored."""
+"""Schemes of stored keys and values: plain or in few bits."""

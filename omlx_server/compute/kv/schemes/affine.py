@@ -1,8 +1,4 @@
-"""MLX's own quantisation: each group of coordinates is stored as codes, with a scale and a bias.
-
-A vector of dim coordinates takes dim * bits / 32 words u32, and dim / group_size scales and as many
-biases in the dtype that the model computes in.
-"""
+"""MLX's own quantisation: each group of coordinates has codes, a scale and a bias."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,8 +16,8 @@ GROUP_SIZES = (32, 64, 128)
 
 @dataclass(frozen=True, slots=True)
 class Affine:
-    """The `Scheme` that stores `bits` for each coordinate, and two numbers for each `group_size`
-    of them. Raises ValueError for numbers that MLX does not know."""
+    """The `Scheme` of `bits` for each coordinate. Raises ValueError for numbers that MLX does not
+    know."""
 
     bits: int
     group_size: int = 64
@@ -91,6 +87,5 @@ class Affine:
 
 
 def _listed(numbers: Sequence[int]) -> str:
-    """The numbers as words: "1, 2 or 3"."""
     *most, last = map(str, numbers)
     return f"{', '.join(most)} or {last}" if most else last

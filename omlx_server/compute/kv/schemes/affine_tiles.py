@@ -1,12 +1,11 @@
-"""Three ways to read keys and values that `mx.quantize` has packed, for `tiles.attend`.
+"""Three ways to read what `mx.quantize` has packed.
 
-    Unpacked  many rows: a tile becomes plain numbers, and a GEMM reads those
-    Fields    few rows, CPU backend: products with the bare codes, scaled afterwards
-    Packed    few rows, GPU: MLX's quantised products
+    UnpackedAffine  many rows: a tile becomes plain numbers for a GEMM
+    GroupRows       few rows on the CPU backend: products with the bare codes, scaled afterwards
+    PackedTiles     few rows on a GPU: MLX's quantised products
 
-A row here is one query of one head. On the CPU backend MLX's quantised products take as long for
-each row as for the first: 2 to 4 times as long as Fields for the rows of one token, 10 times as
-long as Unpacked for those of 256.
+On the CPU backend MLX's quantised products take 2 to 4 times as long as GroupRows for the rows of
+one token, 10 times as long as UnpackedAffine for those of 256.
 """
 
 from collections.abc import Sequence
@@ -27,8 +26,8 @@ _NUMBERS_PER_TILE = 1 << 20
 def tiles_for(
     queries: mx.array, keys: Arrays, values: Arrays, bits: int, group_size: int
 ) -> tiles.StoredTiles:
-    """The tiles that are fastest for queries [B, Hq, L, D]. `keys` and `values` are (words, scales,
-    biases), as `mx.quantize` returns them."""
+    """Return the fastest tiles for queries [B, Hq, L, D]. `keys` and `values` are (words, scales,
+    biases)."""
     batch, heads, total, groups = keys[1].shape
     rows = queries.shape[1] // heads * queries.shape[2] * groups
     if rows >= _MANY_ROWS:
@@ -41,8 +40,6 @@ def tiles_for(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Affine:
-    """The stored keys and values of all tokens, of which `size` tokens are read at a time."""
-
     keys: Arrays
     values: Arrays
     bits: int
@@ -75,9 +72,8 @@ class UnpackedAffine(_Affine):
 
 
 class GroupRows(_Affine):
-    """Where a vector has G groups of coordinates, each row becomes G rows, each of which is zero
-    outside of its group. One group, the common case, has a path of its own, with half of the
-    launches."""
+    """With G groups of coordinates each row becomes G rows, zero outside of their group. A single
+    group has a shorter path."""
 
     __slots__ = ()
 
@@ -132,8 +128,7 @@ class PackedTiles(_Affine):
 
 
 def _wide(packed: Arrays) -> Arrays:
-    """The same arrays, on the CPU backend with scales and biases in f32: it takes 45 times as long
-    in half precision."""
+    """Widen scales and biases on the CPU backend, where half precision takes 45 times as long."""
     words, scales, biases = packed
     if device.is_cpu():
         return words, scales.astype(mx.float32), biases.astype(mx.float32)
@@ -141,20 +136,20 @@ def _wide(packed: Arrays) -> Arrays:
 
 
 def _own(scales: mx.array) -> mx.array:
-    """For scales [B, H, G, T] an f32 [G, 1, G, 1]: 1 where a row's group is the coordinate's
-    group, else 0."""
+    """Return f32 [G, 1, G, 1]: 1 where a row's group is the coordinate's, for scales [B, H, G,
+    T]."""
     return mx.eye(scales.shape[2])[:, None, :, None]
 
 
 def _dot(rows: mx.array, columns: Sequence[mx.array]) -> mx.array:
-    """Inner products [..., R, T] of rows [..., R, D] with vectors [..., T, D], which come dealt
-    into `columns` (`fields.columns`)."""
+    """Return inner products [..., R, T] of rows [..., R, D] with vectors in `columns`
+    (`fields.columns`)."""
     n = len(columns)
     first, *others = (rows[..., i::n] @ column.swapaxes(-1, -2) for i, column in enumerate(columns))
     return sum(others, start=first)
 
 
 def _undealt(weights: mx.array, columns: Sequence[mx.array]) -> mx.array:
-    """Sums [..., R, D] of vectors [..., T, D], dealt into `columns`, with `weights` [..., R, T]."""
+    """Return sums [..., R, D] of vectors in `columns` with `weights` [..., R, T]."""
     products = [weights @ column for column in columns]
     return mx.stack(products, axis=-1).reshape(*weights.shape[:-1], -1)

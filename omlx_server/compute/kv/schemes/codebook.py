@@ -1,9 +1,8 @@
-"""The best scalar quantiser of N(0, 1) for each number of bits (Lloyd-Max), both ways.
+"""The best scalar quantiser of N(0, 1) for each number of bits (Lloyd-Max).
 
-`encode` finds the nearest level by comparison with the midpoints, exact in float32. `decode` is a
-short odd rational function through the levels, since a table lookup costs several times its
-arithmetic. Up to 3 bits it goes through each level; above, it misses them by so little that the
-distortion grows by less than a thousandth.
+`encode` compares with the midpoints, exactly in float32. `decode` is an odd rational function
+through the levels, faster than a table. Above 3 bits the distortion grows by less than a
+thousandth.
 """
 
 import math
@@ -19,15 +18,14 @@ MOST_BITS = 8
 
 _BINS_PER_UNIT = 64
 _REACH = 5
-"""The lookup of many levels has bins from -_REACH to _REACH, beyond all midpoints; they are so
-narrow that no bin holds two midpoints."""
+"""Bins lie between -_REACH and _REACH, beyond all midpoints; no bin holds two midpoints."""
 _BINS = 2 * _REACH * _BINS_PER_UNIT
 
 
 @cache
 def levels(bits: int) -> np.ndarray:
-    """The 2**bits levels, ascending and symmetric, f64, read-only. Raises ValueError for other bits
-    than 1 to 8."""
+    """Return the 2**bits levels, ascending and symmetric, f64. Raises ValueError unless bits are 1
+    to 8."""
     positive = _positive_levels(bits)
     both = np.concatenate([-positive[::-1], positive])
     both.setflags(write=False)
@@ -36,7 +34,7 @@ def levels(bits: int) -> np.ndarray:
 
 @cache
 def midpoints(bits: int) -> np.ndarray:
-    """The 2**bits - 1 borders between the levels' cells, ascending, f32, read-only."""
+    """Return the 2**bits - 1 borders between cells, ascending, f32."""
     all_levels = levels(bits)
     borders: np.ndarray = ((all_levels[1:] + all_levels[:-1]) / 2).astype(np.float32)
     borders.setflags(write=False)
@@ -45,7 +43,7 @@ def midpoints(bits: int) -> np.ndarray:
 
 @cache
 def masses(bits: int) -> np.ndarray:
-    """Which share of N(0, 1) is in the cell of each of the 2**bits levels, f64, read-only."""
+    """Return the share of N(0, 1) in each level's cell, f64."""
     positive = _cells(_positive_levels(bits)).mass
     both = np.concatenate([positive[::-1], positive])
     both.setflags(write=False)
@@ -54,33 +52,32 @@ def masses(bits: int) -> np.ndarray:
 
 @cache
 def distortion(bits: int) -> float:
-    """The mean squared error of the levels on N(0, 1)."""
+    """Return the mean squared error of the levels on N(0, 1)."""
     positive = _positive_levels(bits)
     # E[(x - c)^2] = 1 - E[c^2] where each c is the mean of its cell.
     return float(1 - 2 * (positive**2 * _cells(positive).mass).sum())
 
 
 def encode(x: mx.array, bits: int) -> mx.array:
-    """The index u8 of the level nearest to each number of `x`, f32 of any shape. A midpoint gets
-    the lower level."""
+    """Return the index u8 of the nearest level for x f32. A midpoint gets the lower level."""
     return _comparer(bits)(x) if bits <= 4 else _looked_up(x, bits)
 
 
 def encode_each(x: mx.array, bits: tuple[int, ...]) -> mx.array:
-    """`encode` of x f32 [N, B, H, T, D], where part i is encoded in bits[i], at most 4, and all
-    parts in one kernel. Slow on the CPU backend."""
+    """Encode part i of x f32 [N, B, H, T, D] in bits[i], at most 4, in one kernel. Slow on the CPU
+    backend."""
     counted: mx.array = _count_below(x, *_borders(bits))
     return counted
 
 
 def squares_each(index: mx.array, bits: tuple[int, ...]) -> mx.array:
-    """The squares f32 of the levels whose index u8 [N, B, H, T, D] `encode_each` gave."""
+    """Return the squares f32 of the levels that `encode_each` chose."""
     part, table = _squares_of_parts(bits)
     return table[part, index]
 
 
 def _below(x: mx.array, borders: Sequence[mx.array | float]) -> mx.array:
-    """How many borders lie below each number, u8."""
+    """Count the borders below each number, u8."""
     counted = [(x > border).astype(mx.uint8) for border in borders]
     # Added up in pairs: MLX puts no long chain of operations into one kernel.
     while len(counted) > 1:
@@ -107,7 +104,7 @@ def _comparer(bits: int) -> Callable[[mx.array], mx.array]:
 
 @cache
 def _borders(bits: tuple[int, ...]) -> list[mx.array]:
-    """Border i of all parts, f32 [N, 1, 1, 1, 1]: inf for a part that has fewer."""
+    """Return border i of all parts, f32 [N, 1, 1, 1, 1]; inf for a part that has fewer."""
     borders = np.full(((1 << max(bits)) - 1, len(bits), 1, 1, 1, 1), np.inf, dtype=np.float32)
     for part, width in enumerate(bits):
         borders[: (1 << width) - 1, part, 0, 0, 0, 0] = midpoints(width)
@@ -116,8 +113,8 @@ def _borders(bits: tuple[int, ...]) -> list[mx.array]:
 
 @cache
 def _squares_of_parts(bits: tuple[int, ...]) -> tuple[mx.array, mx.array]:
-    """The number of each part, u8 [N, 1, 1, 1, 1]; and its squares, f32 [N, levels], with zeros
-    behind those of a part that has fewer levels."""
+    """Return each part's number, u8 [N, 1, 1, 1, 1], and squares, f32 [N, levels], padded with
+    zeros."""
     part = np.arange(len(bits), dtype=np.uint8).reshape(-1, 1, 1, 1, 1)
     table = np.zeros((len(bits), 1 << max(bits)), dtype=np.float32)
     for number, width in enumerate(bits):
@@ -126,13 +123,13 @@ def _squares_of_parts(bits: tuple[int, ...]) -> tuple[mx.array, mx.array]:
 
 
 def decode(index: mx.array, bits: int) -> mx.array:
-    """The levels f32 with these indices, unsigned of any shape."""
+    """Return the levels f32 of these indices."""
     return _decoder(bits)(index)
 
 
 @cache
 def squares(bits: int) -> mx.array:
-    """The squares f32 [2**bits] of the levels, as `decode` gives these."""
+    """Return the squares f32 [2**bits] of the levels as `decode` computes them."""
     levels = decode(mx.arange(1 << bits).astype(mx.uint8), bits)
     squared = levels * levels
     mx.eval(squared)
@@ -162,8 +159,8 @@ def _polynomial(x: mx.array, coefficients: Sequence[float]) -> mx.array | float:
 
 
 def _looked_up(x: mx.array, bits: int) -> mx.array:
-    """`encode` for many levels: counts the midpoints in the bins below that of x, and compares x
-    with the midpoint in its own bin."""
+    """Encode into many levels: count the midpoints in lower bins, and compare with the one in x's
+    own bin."""
     found = _bins(bits)[_bin_of(x)]
     index: mx.array = _in_bin(x, found[..., 0], found[..., 1])
     return index
@@ -171,7 +168,6 @@ def _looked_up(x: mx.array, bits: int) -> mx.array:
 
 @partial(mx.compile, shapeless=True)
 def _bin_of(x: mx.array) -> mx.array:
-    """The bin u32 of each number."""
     bins = x * _BINS_PER_UNIT + _BINS_PER_UNIT * _REACH
     # Clipped twice, since a NaN may become any integer, and MLX checks no indices.
     return mx.minimum(mx.clip(bins, 0, _BINS - 1).astype(mx.uint32), _BINS - 1)
@@ -184,8 +180,8 @@ def _in_bin(x: mx.array, below: mx.array, border: mx.array) -> mx.array:
 
 @cache
 def _bins(bits: int) -> mx.array:
-    """For each bin two numbers, f32 [bins, 2]: how many midpoints lie in lower bins, and the
-    midpoint in it, or inf where it has none."""
+    """Return for each bin, f32 [bins, 2], the number of midpoints in lower bins and its own
+    midpoint or inf."""
     borders = midpoints(bits)
     # The float32 arithmetic is that of `_bin_of`. It is monotonic, so that a value and a
     # midpoint in different bins are in the order of their bins.
@@ -202,10 +198,10 @@ class _Cells:
     """The cells of the positive levels under the density of N(0, 1)."""
 
     borders: np.ndarray
-    """The lower border of each cell; the first is 0."""
+    """The lower borders; the first is 0."""
     mass: np.ndarray
     moment: np.ndarray
-    """The integral of x times the density over each cell."""
+    """The integral of x times the density."""
     density: np.ndarray
     """The density at the lower borders."""
 
@@ -221,8 +217,8 @@ def _cells(positive: np.ndarray) -> _Cells:
 
 @cache
 def _positive_levels(bits: int) -> np.ndarray:
-    """The positive half of the levels, ascending. Each is the mean of its cell: found by Lloyd's
-    iteration, then Newton's method."""
+    """Return the positive levels, each the mean of its cell, by Lloyd's iteration, then Newton's
+    method."""
     if not 1 <= bits <= MOST_BITS:
         raise ValueError(f"no codebook of {bits} bits: 1 to {MOST_BITS}")
     count = 1 << bits >> 1
@@ -241,7 +237,7 @@ def _positive_levels(bits: int) -> np.ndarray:
 
 
 def _newton_step(positive: np.ndarray) -> np.ndarray:
-    """What to subtract from the levels so that level * mass = moment in each cell."""
+    """Return what to subtract from the levels so that level * mass = moment in each cell."""
     cells = _cells(positive)
     # A border moves by half of what the levels on its two sides do.
     from_above = (positive[:-1] - cells.borders[1:]) * cells.density[1:] / 2
@@ -253,9 +249,8 @@ def _newton_step(positive: np.ndarray) -> np.ndarray:
 
 @cache
 def _curve(bits: int) -> tuple[list[float], list[float]]:
-    """The coefficients of over and under, lowest powers first, in u * over(u^2) / under(u^2), the
-    function through the levels at u from -1 to 1. Shorter polynomials miss the levels by more, and
-    longer ones exceed what fuses into one kernel."""
+    """Return coefficients, lowest first, of `over` and `under` in u * over(u^2) / under(u^2), which
+    maps u from -1 to 1 to the levels. Longer polynomials exceed what fuses into one kernel."""
     over, under = {1: (1, 0), 2: (1, 1), 3: (2, 2), 4: (2, 2)}.get(bits, (4, 2))
     positive = _positive_levels(bits)
     u = (np.arange(positive.size) + 0.5) / positive.size

@@ -1,8 +1,8 @@
-"""Unpacks the codes of `mx.quantize` into numbers. MLX's own CPU kernels unpack them one by one; as
-bit fields of whole arrays they take a tenth of the time.
+"""Unpacks the codes of `mx.quantize` as bit fields of whole arrays, ten times as fast as MLX's CPU
+kernels.
 
     bits 2, 4, 8   8 / bits codes in each byte, the first code in the lowest bits
-    bits 3, 6      24 / bits codes in three bytes, likewise; the first byte has the lowest bits
+    bits 3, 6      24 / bits codes in three bytes, the first byte lowest
 """
 
 from collections.abc import Callable, Sequence
@@ -12,14 +12,13 @@ import mlx.core as mx
 
 
 def count(bits: int) -> int:
-    """Into how many columns the codes of one vector are dealt: as many as share one or three
-    bytes."""
+    """Return the number of codes that share one or three bytes."""
     return (8 if 8 % bits == 0 else 24) // bits
 
 
 def columns(packed: mx.array, bits: int) -> Sequence[mx.array]:
-    """The codes in `packed`, u32 [..., D * bits / 32], as n = count(bits) arrays f32 [..., D / n].
-    The i-th array holds the codes of coordinates i, i + n, i + 2n and so on."""
+    """Unpack u32 [..., D * bits / 32] into n = count(bits) arrays f32 [..., D / n]; array i holds
+    coordinates i, i + n, i + 2n and so on."""
     units = packed.view(mx.uint8)
     if 8 % bits:
         triples = units.reshape(*units.shape[:-1], -1, 3)

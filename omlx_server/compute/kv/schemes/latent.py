@@ -1,4 +1,4 @@
-"""The scheme of latent attention, for decodes on latents (compute/kv/latent.py)."""
+"""The scheme of latent attention (compute/kv/latent.py)."""
 
 import mlx.core as mx
 
@@ -10,7 +10,7 @@ _Both = tuple[mx.array, mx.array]
 
 
 class _LatentTiles(PlainTiles):
-    """Latents and rotated keys [B, 1, T, D]: the latents are the values too."""
+    """Latents, which are the values too, and rotated keys [B, 1, T, D]."""
 
     def score(self, rows: mx.array, start: int, stop: int) -> mx.array:
         latents, rotated = tiles.cut((self.keys, self.values), start, stop, rows)
@@ -23,9 +23,11 @@ class _LatentTiles(PlainTiles):
 
 
 class Latent(Plain):
-    """The `Scheme` that stores latents [B, 1, T, Dc] as keys and rotated keys [B, 1, T, Dr] as
-    values. Queries [B, Hq, L, Dc + Dr] are those for latents, then the rotated ones; their answers
-    [B, Hq, L, Dc] are sums of latents."""
+    """The `Scheme` of latents [B, 1, T, Dc], stored as keys, and rotated keys [B, 1, T, Dr], as
+    values.
+
+    Queries [B, Hq, L, Dc + Dr] have their rotated part last; the answers are [B, Hq, L, Dc].
+    """
 
     tiles_class = _LatentTiles
 
@@ -39,7 +41,7 @@ class Latent(Plain):
         mask: Mask,
         sinks: mx.array | None = None,
     ) -> mx.array:
-        """As mlx-lm's models do it. `mask` is None or boolean."""
+        """`mask` is None or boolean. The computation is that of mlx-lm's models."""
         [latents], [rotated] = keys, values
         for_latents, for_rotated = _split(queries, latents)
         added = (for_rotated * scale) @ rotated.swapaxes(-1, -2)

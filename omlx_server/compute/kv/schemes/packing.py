@@ -1,12 +1,10 @@
-"""Packs small indices into 32-bit words, along the last axis.
+"""Packs small indices into 32-bit words along the last axis, padded with zeros.
 
     bits 2, 4, 8   one plane: 8 / bits values in each byte, the first in the lowest bits
-    bits 1, 3      as many planes of single bits, one after the other, the lowest bit of the values
-                   first: a byte of each plane belongs to 8 values, the first in its highest bit
-Four bytes are a word. A last axis that does not fill its words is padded with zeros.
+    bits 1, 3      a plane for each bit, lowest first: a byte holds that bit of 8 values, the first
+                   in its highest bit
 
-A byte of a plane becomes its values by integer arithmetic on one wide lane that has a byte for
-each: far cheaper than a shift for each value.
+A byte of a plane becomes its values on one wide lane with a byte for each, cheaper than shifts.
 """
 
 from collections.abc import Callable
@@ -29,12 +27,12 @@ _NIBBLES = mx.array(
 
 
 def words(dim: int, bits: int) -> int:
-    """How many words hold `dim` values. Raises ValueError for bits that have no layout."""
+    """Return how many words hold `dim` values. Raises ValueError for bits without a layout."""
     return _planes(bits) * -(-dim // _per_plane_word(bits))
 
 
 def capacity(count: int, bits: int) -> int:
-    """How many values `count` words hold."""
+    """Return how many values `count` words hold."""
     return count // _planes(bits) * _per_plane_word(bits)
 
 
@@ -51,8 +49,8 @@ def pack(index: mx.array, bits: int) -> mx.array:
 
 
 def unpack(packed: mx.array, bits: int) -> mx.array:
-    """Undo `pack`: unpack u32 [..., words] into u8 [..., capacity(words, bits)], contiguous. Values
-    past the dim that was packed are 0."""
+    """Unpack u32 [..., words] into contiguous u8 [..., capacity(words, bits)], zero past the packed
+    dim."""
     units = mx.contiguous(packed).view(mx.uint8)
     if bits == 8:
         return units
@@ -61,8 +59,7 @@ def unpack(packed: mx.array, bits: int) -> mx.array:
 
 
 def nibbles(packed: mx.array) -> mx.array:
-    """Words u32 [..., words(dim, 4)] with the values of words u32 [..., words(dim, 3)], each in 4
-    bits. Takes two kernels, and in between half a byte a value for each plane."""
+    """Repack words of 3 bits into words of 4 bits a value, in two kernels."""
     units = packed.view(mx.uint8)
     planes = _NIBBLES[units.reshape(*units.shape[:-1], 3, -1)]
     joined: mx.array = _join_nibbles(planes[..., 0, :], planes[..., 1, :], planes[..., 2, :])
@@ -76,8 +73,7 @@ def _join_nibbles(low: mx.array, middle: mx.array, high: mx.array) -> mx.array:
 
 @cache
 def _spreader(bits: int) -> Callable[..., mx.array]:
-    """A function that turns planes of bytes, one an argument, into lanes with a byte for each
-    value."""
+    """Return a function from planes of bytes to lanes with a byte for each value."""
 
     def spread(*planes: mx.array) -> mx.array:
         lanes = planes[0].astype(_LANES[bits])
@@ -93,14 +89,12 @@ def _spreader(bits: int) -> Callable[..., mx.array]:
 
 
 def _bytes_of(plane: mx.array) -> mx.array:
-    """The bits of each byte (u8) of a plane as eight bytes (u64) of 0 or 1."""
     return ((plane.astype(mx.uint64) * _SPREAD) >> 7) & _LOWEST
 
 
 @cache
 def _joiner(bits: int) -> Callable[[mx.array], mx.array]:
-    """A function that turns wide lanes, with a byte for each value, into bytes of 2, 4 or 8
-    bits a value."""
+    """Return a function from lanes with a byte for each value to bytes of `bits` a value."""
 
     def join(lanes: mx.array) -> mx.array:
         if bits == 4:
@@ -116,14 +110,12 @@ def _joiner(bits: int) -> Callable[[mx.array], mx.array]:
 
 @partial(mx.compile, shapeless=True)
 def _taken_apart(lanes: mx.array, order: mx.array) -> mx.array:
-    """The planes u8 [..., bits, N] of lanes u64 [..., 1, N], which have a byte for each value: all
-    in one kernel."""
+    """Return planes u8 [..., bits, N] of lanes u64 [..., 1, N], in one kernel."""
     return ((lanes >> order & _LOWEST) * _SPREAD >> 56).astype(mx.uint8)
 
 
 @cache
 def _order(bits: int) -> mx.array:
-    """The number of each plane, u64 [bits, 1]."""
     return mx.array(np.arange(bits, dtype=np.uint64)[:, None])
 
 
@@ -139,7 +131,6 @@ def _planes(bits: int) -> int:
 
 
 def _per_plane_word(bits: int) -> int:
-    """How many values share a word of each plane. Raises ValueError for bits without a layout."""
     if bits not in BITS:
         raise ValueError(f"no packing for {bits} bits: one of {BITS}")
     return 32 // (bits // _planes(bits))

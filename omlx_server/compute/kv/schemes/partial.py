@@ -1,4 +1,4 @@
-"""Attention to a part of what a row sees, to be merged with its other parts."""
+"""Attention to a part of a row's tokens, to be merged with its other parts."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -14,13 +14,12 @@ _LOG2_E = math.log2(math.e)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PowerBase:
-    """In which base powers are taken. On the CPU backend those of two take a third of `mx.exp`, as
-    in compute/attention/by_powers.py."""
+    """The base of powers: on the CPU backend powers of two take a third of the time of `mx.exp`."""
 
     log: float
     power: Callable[[mx.array], mx.array]
     power_above: Callable[[mx.array, mx.array], mx.array]
-    """The power of x - y, for arrays x and y."""
+    """The power of x - y."""
 
     @classmethod
     def fastest(cls) -> "PowerBase":
@@ -41,11 +40,12 @@ def _weighed(mixed: mx.array, weight: mx.array) -> mx.array:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Partial:
-    """Attention of queries to a part of their tokens, in f32: `mixed` [B, Hq, L, Dv] is the
-    weighted sum of the values, and `weight` [B, Hq, L, 1] the sum of the weights. A score of `top`
-    [B, Hq, L, 1], the largest, has weight 1.
+    """Attention of queries to some tokens, in f32: `mixed` [B, Hq, L, Dv] is the weighted sum of
+    values, `weight` [B, Hq, L, 1] the sum of weights, and `top` the largest score, whose weight is
+    1.
 
-    Parts are merged by their log-sum-exp (Dao et al., FlashAttention, 2022)."""
+    Parts are merged by log-sum-exp (Dao et al., FlashAttention, 2022).
+    """
 
     top: mx.array
     mixed: mx.array
@@ -53,7 +53,7 @@ class Partial:
 
     @classmethod
     def concatenated(cls, parts: "Sequence[Partial]") -> "Partial":
-        """The rows of all parts, in their order."""
+        """Concatenate the rows of all parts."""
         if len(parts) == 1:
             return parts[0]
         arrays = zip(*(part.arrays for part in parts), strict=True)
@@ -64,13 +64,13 @@ class Partial:
         return self.top, self.mixed, self.weight
 
     def unfolded(self, rows: int) -> "Partial":
-        """The parts of so many rows, whose queries were folded into those of one."""
+        """Undo the folding of the queries of `rows` rows into one."""
         _, heads, folded, _ = self.top.shape
         shape = heads, rows, folded // rows, -1
         return Partial(*(array.reshape(shape).swapaxes(0, 1) for array in self.arrays))
 
     def merged_at(self, rows: Sequence[int], other: "Partial") -> "Partial":
-        """With what some of the rows see in another part."""
+        """Merge another part of some rows."""
         if list(rows) == list(range(len(self.top))):
             return self.merged(other)
         places = mx.array(list(rows))
@@ -81,7 +81,7 @@ class Partial:
         return Partial(*made)
 
     def merged(self, other: "Partial") -> "Partial":
-        """What the same queries see in both parts together."""
+        """Merge two parts of the same queries."""
         power = PowerBase.fastest().power
         top = mx.maximum(self.top, other.top)
         mine, theirs = power(self.top - top), power(other.top - top)
@@ -92,6 +92,6 @@ class Partial:
         )
 
     def finished(self) -> mx.array:
-        """The answer f32 [B, Hq, L, Dv], when all parts are merged. Finite where nothing is
-        seen: what sees anything at all has a weight of at least 1."""
+        """Return f32 [B, Hq, L, Dv]. Finite where nothing is seen: any seen token gives a weight of
+        at least 1."""
         return _weighed(self.mixed, self.weight)

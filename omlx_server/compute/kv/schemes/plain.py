@@ -12,14 +12,14 @@ from omlx_server.core.memory.shape import FEWEST_WIDENED, WIDENED_AT_ONCE
 
 
 def products(rows: mx.array, keys: mx.array) -> mx.array:
-    """The inner products f32 [B, H, R, T] of rows f32 [B, H, R, D] with keys [B, H, T, D]."""
+    """Return inner products f32 [B, H, R, T] of rows f32 [B, H, R, D] with keys [B, H, T, D]."""
     return rows @ keys.astype(mx.float32).swapaxes(-1, -2)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PlainTiles:
-    """Keys and values [B, H, T, D] for `tiles.partial`. A tile of half-precision numbers is widened
-    when it is read."""
+    """Keys and values [B, H, T, D] for `tiles.partial`; half-precision numbers are widened tile by
+    tile."""
 
     keys: mx.array
     values: mx.array
@@ -34,7 +34,6 @@ class PlainTiles:
 
     @property
     def size(self) -> int:
-        """All tokens where nothing has to be widened."""
         if self.keys.dtype == mx.float32:
             return self.total
         batch, heads, _, dim = self.keys.shape
@@ -50,7 +49,7 @@ class PlainTiles:
 
 
 class Plain:
-    """The `Scheme` that stores keys and values as the model computes them."""
+    """The `Scheme` of plain numbers."""
 
     name = "kv"
     is_fused = True
@@ -92,7 +91,7 @@ class Plain:
         mask: Mask,
         sinks: mx.array | None = None,
     ) -> Partial:
-        """In float32, as MLX's fused kernel computes, which does not tell the weight of a part."""
+        """In float32, because MLX's fused kernel does not return the weight of a part."""
         stored, rows = self.tiles_class(keys[0], values[0]), queries.astype(mx.float32)
         return tiles.partial(rows, stored, scale=scale, mask=mask, sinks=sinks)
 

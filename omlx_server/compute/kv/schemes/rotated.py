@@ -1,9 +1,7 @@
 """Affine quantisation of rotated keys and values.
 
-A rotation spreads the few large channels of keys over all coordinates, so a group's scale fits
-every number in it. Queries are rotated as keys are, which leaves the scores as they were; the
-weighted sum of rotated values is rotated back. As with TurboQuant, the mean of the keys (`centre`)
-is subtracted from them before they are stored.
+A rotation spreads the few large channels of keys over all coordinates, which then fit one scale.
+Queries are rotated too, which keeps the scores; weighted sums of values are rotated back.
 """
 
 from dataclasses import dataclass, field, replace
@@ -26,7 +24,7 @@ class Rotated:
     affine: Affine
     seed: int = SEED
     centre: mx.array | None = field(default=None, compare=False)
-    """The mean of one layer's keys, f32 [H, 1, D]. Without it nothing is subtracted."""
+    """The mean of one layer's keys, f32 [H, 1, D], which is subtracted from keys."""
     is_fused: ClassVar[bool] = False
 
     @classmethod
@@ -39,7 +37,7 @@ class Rotated:
         return f"rotated-r{_ROUNDS}-s{self.seed}-{self.affine.name}{centred}"
 
     def around(self, centre: mx.array) -> "Rotated":
-        """The scheme for the layer whose keys have the mean `centre` f32 [H, 1, D]."""
+        """Return the scheme for a layer whose keys have the mean `centre`."""
         return replace(self, centre=centre)
 
     def check(self, head_dim: int) -> None:
@@ -79,7 +77,6 @@ class Rotated:
         mask: Mask,
         sinks: mx.array | None = None,
     ) -> Partial:
-        """Its values are rotated; `finished` rotates them back."""
         rotated = self._rotation(queries).forward(queries)
         return self.affine.part(rotated, keys, values, scale=scale, mask=mask, sinks=sinks)
 

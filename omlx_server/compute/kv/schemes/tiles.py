@@ -1,8 +1,7 @@
-"""Softmax attention over stored tokens that are read tile by tile (a tile is a run of tokens).
+"""Softmax attention over stored tokens, read tile by tile (a tile is a span of tokens).
 
-A tile is unpacked, used and forgotten, so no full-precision copy of a cache ever exists, and the
-scores of a tile stay in the processor's own caches. The sums so far are scaled down when a later
-tile has a larger score. A row here is one query of one head.
+No full-precision copy of a cache exists, and the scores of a tile stay in the processor's caches. A
+row here is one query of one head.
 """
 
 from collections.abc import Callable
@@ -19,8 +18,7 @@ _LOWEST = mx.finfo(mx.float32).min
 
 
 class StoredTiles(Protocol):
-    """Stored keys and values of `heads` heads and `total` tokens, to be read `size` tokens at a
-    time."""
+    """Stored keys and values of `heads` heads and `total` tokens, read `size` tokens at a time."""
 
     @property
     def total(self) -> int: ...
@@ -32,10 +30,12 @@ class StoredTiles(Protocol):
     def size(self) -> int: ...
 
     def score(self, rows: mx.array, start: int, stop: int) -> mx.array:
-        """The inner products f32 [B, H, R, tokens] of rows [B, H, R, D] with keys [start, stop)."""
+        """Return inner products f32 [B, H, R, tokens] of rows [B, H, R, D] with keys [start,
+        stop)."""
 
     def mix(self, weights: mx.array, start: int, stop: int) -> mx.array:
-        """The sums f32 [B, H, R, D] of values [start, stop) with f32 weights [B, H, R, tokens]."""
+        """Return sums f32 [B, H, R, D] of values [start, stop) with f32 weights [B, H, R,
+        tokens]."""
 
 
 def attend(
@@ -46,7 +46,7 @@ def attend(
     mask: Mask,
     sinks: mx.array | None = None,
 ) -> mx.array:
-    """`answer` in the dtype of the queries."""
+    """Return `answer` in the dtype of the queries."""
     mixed = answer(queries, tiles, scale=scale, mask=mask, sinks=sinks)
     return mixed.astype(queries.dtype)
 
@@ -59,10 +59,8 @@ def answer(
     mask: Mask,
     sinks: mx.array | None = None,
 ) -> mx.array:
-    """Attention of queries [B, Hq, L, D] to all tokens of the tiles: f32 [B, Hq, L, Dv]. For masks
-    and sinks see `Scheme.attend`.
-
-    A row that may see no token gets finite numbers, never NaN."""
+    """Attend queries [B, Hq, L, D] to all tokens: f32 [B, Hq, L, Dv], finite also where nothing is
+    seen."""
     if sinks is not None or tiles.total > tiles.size or device.is_cpu():
         return partial(queries, tiles, scale=scale, mask=mask, sinks=sinks).finished()
     # A GPU that reads all tokens at once needs no sums to merge: MLX's softmax is one kernel.
@@ -81,8 +79,7 @@ def partial(
     mask: Mask,
     sinks: mx.array | None = None,
 ) -> Partial:
-    """What queries [B, Hq, L, D] see in these tokens, to be merged with other parts. Sinks belong
-    to one of the parts only."""
+    """Attend queries [B, Hq, L, D] to these tokens only. Sinks belong to one of the parts."""
     base = PowerBase.fastest()
     length = queries.shape[2]
     by_head = (*queries.shape[:3], -1)
@@ -102,15 +99,13 @@ def partial(
 
 
 def cut(packed: Arrays, start: int, stop: int, after: mx.array) -> Arrays:
-    """Tokens [start, stop) of stored arrays, not to be read before `after` is computed: the rows or
-    weights that need this tile. MLX computes breadth first, so without this, later tiles would be
-    unpacked before their turn."""
+    """Return tokens [start, stop) of stored arrays, not to be read before `after` is computed. MLX
+    computes breadth first and would otherwise unpack later tiles too early."""
     pieces = [array[..., start:stop, :] for array in packed]
     return tuple(mx.depends(pieces, [after]) if start else pieces)
 
 
 def _rows(queries: mx.array, tiles: StoredTiles, factor: float) -> mx.array:
-    """The queries times `factor`, as rows [B, H, R, D]."""
     scaled = queries if factor == 1.0 else queries * factor
     return scaled.reshape(len(queries), tiles.heads, -1, queries.shape[3])
 
@@ -124,7 +119,6 @@ def _scores(
     stop: int,
     base: PowerBase,
 ) -> mx.array:
-    """The masked scores f32 [B, H, R, tokens] of tokens [start, stop)."""
     scores = tiles.score(rows, start, stop)
     part = _mask_of(mask, queries.shape[2], tiles.total, start, stop)
     if part is None:
@@ -136,8 +130,7 @@ def _scores(
 def _grown(
     so_far: Partial | None, scores: mx.array, mix: Callable[[mx.array], mx.array], base: PowerBase
 ) -> Partial:
-    """The sums with one more tile: its scores are [B, H, R, tokens], and `mix` sums its values.
-    Parts are [B, H, R, ...] here."""
+    """Add one tile to the sums. `mix` sums its values; parts are [B, H, R, ...] here."""
     top = scores.max(axis=-1, keepdims=True)
     if so_far is not None:
         top = mx.maximum(top, so_far.top)
@@ -150,14 +143,14 @@ def _grown(
 
 
 def _with_sinks(so_far: Partial, sinks: mx.array, base: PowerBase) -> Partial:
-    """The sums with one more token, whose scores are [H, R, 1] and whose value is 0."""
+    """Add a token of value 0 with scores [H, R, 1]."""
     top = mx.maximum(so_far.top, sinks)
     decay = base.power(so_far.top - top)
     return Partial(top, so_far.mixed * decay, so_far.weight * decay + base.power(sinks - top))
 
 
 def _mask_of(mask: Mask, length: int, total: int, start: int, stop: int) -> mx.array | None:
-    """The part of a mask for tokens [start, stop), or None when every row sees all of them."""
+    """Return the mask of tokens [start, stop), None when every row sees all."""
     if mask is None:
         return None
     if isinstance(mask, str):

@@ -1,16 +1,15 @@
-"""TurboQuant (arXiv 2504.19874, the variant for the mean squared error): stores keys and values in
-2, 3, 4 or 8 bits a number, and attends to them in that form.
+"""TurboQuant (arXiv 2504.19874, the variant for the mean squared error): keys and values in 2, 3, 4
+or 8 bits a number, and attention on that form.
 
-A vector is rotated, which makes its coordinates look like N(0, rms^2). Each coordinate is stored as
-the index of its nearest Lloyd-Max level, and with them one scale in f16:
+A vector is rotated, so that its coordinates look like N(0, rms^2). Each becomes the index of its
+nearest Lloyd-Max level, with one f16 scale for all:
     vector ~ inverse rotation of (scale * levels[index]),   scale = |vector| / |levels[index]|
-The bytes of a vector depend on it alone, not on how many are stored at once.
+The bytes of a vector depend on it alone.
 
 Two additions save almost half of the quality that 4 bits cost a small model:
-- The levels fit N(0, 1), which the few numbers of a vector never follow quite. What matters most is
-  that the largest number has a level near it: so with 4 bits that number sets the levels' width.
-- The mean of a head's keys (`centre`) is subtracted before they are stored, and never added again:
-  it changes all scores of a query by one number, which softmax does not see.
+- With 4 bits the largest number of a vector sets the width of the levels, so that it is near one.
+- The mean of a head's keys (`centre`) is subtracted and never added again: it changes all scores of
+a query by one number, which softmax does not see.
 """
 
 import math
@@ -28,10 +27,10 @@ from omlx_server.compute.kv.schemes.partial import Partial
 from omlx_server.compute.kv.schemes.rotation import SEED, VectorRotation
 
 VERSION = 2
-"""The version of the stored bytes, to be raised when the same vector gives other bytes."""
+"""The version of the stored bytes, raised when the same vector gives other bytes."""
 BITS = (2, 3, 4, 8)
 CHOICES = {2: (2, 2), 2.5: (2, 3), 3: (3, 3), 3.5: (3, 4), 4: (4, 4), 8: (8, 8)}
-"""From the configured bits to the bits of keys and those of values."""
+"""Configured bits to the bits of keys and of values."""
 
 # A vector with one large coordinate becomes, after two rounds, numbers that depend on the seed's
 # signs alone: at 64 dimensions with an unlucky seed, the error is twice that of N(0, 1). After
@@ -49,7 +48,7 @@ _LARGEST_SCALE = 65504.0
 _LARGEST_NUMBER = 1e15
 _SMALLEST_WIDTH = 1e-30
 _HALVES = mx.array(np.array([False, True]).reshape(2, 1, 1, 1, 1))
-"""Which half of [2, B, H, T, D] has the values."""
+"""The half of [2, B, H, T, D] that has the values."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +59,8 @@ class TurboQuant:
     value_bits: int
     seed: int = SEED
     shift: mx.array | None = field(default=None, compare=False)
-    """What is subtracted from keys, then from values, before they are stored: the mean of one
-    layer's keys, then zeros, f32 [2, 1, H, 1, D]. Without it nothing is subtracted."""
+    """The mean of one layer's keys, then zeros for values, f32 [2, 1, H, 1, D]: subtracted before
+    storing."""
     is_fused: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
@@ -71,8 +70,7 @@ class TurboQuant:
 
     @staticmethod
     def of_bits(bits: float, seed: int = SEED) -> "TurboQuant":
-        """The scheme of one of `CHOICES`: 3.5 means keys of 3 bits and values of 4. Raises
-        ValueError for other bits."""
+        """Return the scheme of one of `CHOICES`. Raises ValueError for other bits."""
         if bits not in CHOICES:
             known = ", ".join(f"{choice:g}" for choice in CHOICES)
             raise ValueError(f"TurboQuant takes {known} bits, not {bits:g}")
@@ -80,7 +78,7 @@ class TurboQuant:
 
     @property
     def centre(self) -> mx.array | None:
-        """The mean of one layer's keys, f32 [H, 1, D], or None."""
+        """The mean of one layer's keys, f32 [H, 1, D]."""
         return None if self.shift is None else self.shift[0, 0]
 
     @property
@@ -89,14 +87,14 @@ class TurboQuant:
         return f"turboquant-k{self.key_bits}v{self.value_bits}-s{self.seed}-v{VERSION}{centred}"
 
     def around(self, centre: mx.array) -> "TurboQuant":
-        """The scheme for the layer whose keys have the mean `centre` f32 [H, 1, D]."""
+        """Return the scheme for a layer whose keys have the mean `centre`."""
         return replace(self, shift=mx.stack([centre, mx.zeros_like(centre)])[:, None])
 
     def check(self, head_dim: int) -> None:
-        """Raise nothing: every head dim will do."""
+        """Accept every head dim."""
 
     def quantize(self, keys: mx.array, values: mx.array) -> tuple[Arrays, Arrays]:
-        """Keys and values of one shape are computed together, as the two halves of one array."""
+        """Keys and values of one shape are computed as the halves of one array."""
         if keys.shape != values.shape:
             return self.quantize_keys(keys), self.quantize_values(values)
         rotation = self._rotation(keys.shape[-1])
@@ -107,20 +105,18 @@ class TurboQuant:
         return stored_keys, stored_values
 
     def quantize_keys(self, keys: mx.array) -> Arrays:
-        """The scale of a vector is about its rms. Scales over 65504 are stored as 65504, those too
-        small for f16 as 0. The scale of a key that equals the centre is 0."""
+        """Scales over 65504 are stored as 65504, those too small for f16 as 0."""
         return _stored(self._rotated(keys, self.centre), self.key_bits)
 
     def quantize_values(self, values: mx.array) -> Arrays:
         return _stored(self._rotated(values, None), self.value_bits)
 
     def dequantize_keys(self, arrays: Arrays, dim: int, dtype: mx.Dtype) -> mx.array:
-        """The keys [B, H, T, dim] in full precision, for tests and tools."""
+        """Return keys [B, H, T, dim] in full precision, for tests and tools."""
         keys = self._dequantize(arrays, self.key_bits, dim)
         return (keys if self.centre is None else keys + self.centre).astype(dtype)
 
     def dequantize_values(self, arrays: Arrays, dim: int, dtype: mx.Dtype) -> mx.array:
-        """The values [B, H, T, dim] in full precision, for tests and tools."""
         return self._dequantize(arrays, self.value_bits, dim).astype(dtype)
 
     def attend(
@@ -133,7 +129,6 @@ class TurboQuant:
         mask: Mask,
         sinks: mx.array | None = None,
     ) -> mx.array:
-        """Computed in float32 between the rotations."""
         rotated, stored = self._read(queries, keys, values, scale)
         mixed = tiles.answer(rotated, stored, scale=1.0, mask=mask, sinks=sinks)
         return self._rotated_back(mixed, queries.dtype)
@@ -148,7 +143,6 @@ class TurboQuant:
         mask: Mask,
         sinks: mx.array | None = None,
     ) -> Partial:
-        """Its values are rotated; `finished` rotates them back."""
         rotated, stored = self._read(queries, keys, values, scale)
         return tiles.partial(rotated, stored, scale=1.0, mask=mask, sinks=sinks)
 
@@ -158,8 +152,8 @@ class TurboQuant:
     def _read(
         self, queries: mx.array, keys: Arrays, values: Arrays, scale: float
     ) -> tuple[mx.array, tiles.StoredTiles]:
-        """The queries, scaled and rotated, and what they read. The values have as many words as the
-        head dim D of the queries needs, and D coordinates; otherwise they must fill their words."""
+        """Return the queries, scaled and rotated, and the tiles. The values have D coordinates if
+        they have as many words as D needs; otherwise they must fill their words."""
         dim = queries.shape[-1]
         value_words = values[0].shape[-1]
         same = value_words == packing.words(dim, self.value_bits)
@@ -172,7 +166,6 @@ class TurboQuant:
         return (mixed @ self._rotation(mixed.shape[-1]).matrix.T).astype(dtype)
 
     def _rotated(self, x: mx.array, centre: mx.array | None) -> mx.array:
-        """The vectors x [B, H, T, D] less `centre`, rotated, in f32."""
         rotation = self._rotation(x.shape[-1])
         first = _clipped(x, 0.0 if centre is None else centre, rotation.signs[0])
         return rotation.forward_from(first)
@@ -188,8 +181,7 @@ class TurboQuant:
 
 @partial(mx.compile, shapeless=True)
 def _clipped(x: mx.array, centre: mx.array | float, signs: mx.array) -> mx.array:
-    """The numbers x - centre times `signs` in f32, clipped so that squares stay finite, even those
-    of infinities."""
+    """Return (x - centre) * signs in f32, clipped so that squares stay finite."""
     centred = x.astype(mx.float32) - centre
     return mx.clip(centred, -_LARGEST_NUMBER, _LARGEST_NUMBER) * signs
 
@@ -202,27 +194,24 @@ def _side_by_side(
     shift: mx.array | float,
     signs: mx.array,
 ) -> mx.array:
-    """`_clipped` of keys and of values [1, B, H, T, D], as the halves of [2, B, H, T, D], in one
-    kernel."""
+    """Return `_clipped` keys and values [1, B, H, T, D] as [2, B, H, T, D], in one kernel."""
     clipped: mx.array = _clipped(mx.where(are_values, values, keys), shift, signs)
     return clipped
 
 
 @partial(mx.compile, shapeless=True)
 def _scaled(x: mx.array, factor: float) -> mx.array:
-    """x times `factor` in f32."""
     return x.astype(mx.float32) * factor
 
 
 def _stored(rotated: mx.array, bits: int) -> Arrays:
-    """The words and scales of vectors [..., D], f32 and rotated."""
     index, scale = _indexed(rotated, (bits,))
     return packing.pack(index, bits), scale
 
 
 def _stored_halves(rotated: mx.array, bits: tuple[int, int]) -> list[Arrays]:
-    """The words and scales of each half of vectors [2, B, H, T, D], f32 and rotated, where half i
-    has bits[i]. On a GPU halves of different bits are computed together until they are packed."""
+    """Return the words and scales of each half of [2, B, H, T, D], half i in bits[i]. On a GPU
+    halves of different bits are computed together until they are packed."""
     first, second = bits
     if first != second and (device.is_cpu() or max(bits) > 4):
         return [_stored(half, width) for half, width in zip(rotated, bits, strict=True)]
@@ -235,9 +224,8 @@ def _stored_halves(rotated: mx.array, bits: tuple[int, int]) -> list[Arrays]:
 
 
 def _indexed(rotated: mx.array, bits: tuple[int, ...]) -> tuple[mx.array, mx.array]:
-    """The indices u8 and scales of vectors [..., D], f32 and rotated: all in so many bits, or part
-    i of vectors [N, B, H, T, D] in bits[i]. Numbers that go together are computed in one kernel
-    where MLX can: the sums can't be part of one."""
+    """Return indices u8 and scales of rotated vectors [..., D], all of the same bits, or part i of
+    [N, B, H, T, D] in bits[i]."""
     squares = rotated * rotated
     total = _total(squares)
     root = math.sqrt(rotated.shape[-1])
@@ -257,8 +245,8 @@ def _indexed(rotated: mx.array, bits: tuple[int, ...]) -> tuple[mx.array, mx.arr
 
 @cache
 def _peaks(bits: tuple[int, ...]) -> tuple[mx.array, mx.array] | tuple[float, float]:
-    """`_PEAK` and `_WIDEST`, or these of each part, f32 [N, 1, 1, 1, 1]: for a part of other bits
-    than 4 such that its levels are as wide as the rms."""
+    """Return `_PEAK` and `_WIDEST`, or f32 [N, 1, 1, 1, 1] for each part; only 4 bits use a
+    peak."""
     if bits == (4,):
         return _PEAK, _WIDEST
     pairs = [(_PEAK, _WIDEST) if width == 4 else (_NO_PEAK, 1.0) for width in bits]
@@ -268,8 +256,8 @@ def _peaks(bits: tuple[int, ...]) -> tuple[mx.array, mx.array] | tuple[float, fl
 
 @partial(mx.compile, shapeless=True)
 def _normal(rotated: mx.array, total: mx.array, root: float) -> mx.array:
-    """The numbers of rotated vectors [..., D] in units of their rms. Their squares are `total`
-    [..., 1] together, and `root` is that of D."""
+    """Return rotated vectors in units of their rms. `total` is the sum of squares, `root` that of
+    D."""
     return rotated / mx.maximum(mx.sqrt(total) / root, _SMALLEST_WIDTH)
 
 
@@ -282,23 +270,21 @@ def _peaked(
     peak: mx.array | float,
     widest: mx.array | float,
 ) -> mx.array:
-    """As `_normal`, in units that put the number with the `largest` square [..., 1] at `peak`, but
-    at most `widest` times as wide as the rms."""
+    """Return rotated vectors in units that put the `largest` square at `peak`, but at most `widest`
+    times as wide as the rms."""
     width = mx.minimum(mx.sqrt(largest) / peak, mx.sqrt(total) / root * widest)
     return rotated / mx.maximum(width, _SMALLEST_WIDTH)
 
 
 @partial(mx.compile, shapeless=True)
 def _scale(total: mx.array, levels: mx.array) -> mx.array:
-    """The scales f16 [..., 1] of vectors whose squares are `total` together, and those of their
-    levels `levels`."""
     scale = mx.sqrt(total) / mx.sqrt(levels)
     return mx.minimum(scale, _LARGEST_SCALE).astype(mx.float16)
 
 
 def _total(x: mx.array) -> mx.array:
-    """The sums [..., 1] of x f32 [..., D], added up in the same order whatever the shape: `mx.sum`
-    has several orders on a GPU. The first coordinate of a Hadamard transform is the sum."""
+    """Return the sums [..., 1] of x f32 [..., D], added in one order whatever the shape, unlike
+    `mx.sum` on a GPU. The first coordinate of a Hadamard transform is the sum."""
     *lead, dim = x.shape
     even = dim & -dim
     parts = x.reshape(*lead, dim // even, even)

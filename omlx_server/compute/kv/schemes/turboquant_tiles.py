@@ -1,11 +1,8 @@
-"""Two ways to read what TurboQuant has stored, for `tiles.partial`.
+"""Two ways to read what TurboQuant has stored.
 
-    Coded      GPU: indices become codes of 8 bits, which MLX's quantised products read. Few rows
-               read all tokens at once: as few kernels for a long context as for a short one
-    Unpacked   CPU backend: the indices of a tile become levels of the codebook, in float32
-
-A row here is one query of one head. On the CPU backend quantised products take as long for each row
-as for the first, look-ups in tables are slow, and a launch takes no longer than its work.
+Coded               GPU: 8-bit codes for MLX's quantised products; few rows read all tokens at
+                    once, in as few kernels for a long context as for a short one
+UnpackedTurboquant  CPU backend: the indices of a tile become levels in float32
 """
 
 from dataclasses import dataclass
@@ -25,8 +22,7 @@ _FEWEST_TOKENS_ON_CPU = 128
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Stored:
-    """The stored keys and values of all tokens, each as (words, scales), of which `size` tokens are
-    read at a time. The rows given to `score` must be rotated; the sums of `mix` are rotated too."""
+    """Keys and values as (words, scales). The rows of `score` and the sums of `mix` are rotated."""
 
     keys: Arrays
     values: Arrays
@@ -77,8 +73,8 @@ class UnpackedTurboquant(_Stored):
 def tiles_for(
     queries: mx.array, keys: Arrays, values: Arrays, bits: tuple[int, int], value_dim: int
 ) -> tiles.StoredTiles:
-    """The tiles that are fastest for queries [B, Hq, L, D] on this device. `bits` are those of keys
-    and of values."""
+    """Return the fastest tiles for queries [B, Hq, L, D]. `bits` are those of keys and of
+    values."""
     batch, query_heads, length, dim = queries.shape
     heads, total = keys[0].shape[1:3]
     if device.is_cpu():
@@ -91,6 +87,6 @@ def tiles_for(
 def _tile(
     stored: Arrays, start: int, stop: int, bits: int, after: mx.array
 ) -> tuple[mx.array, mx.array]:
-    """The levels f32 [B, H, tokens, D padded] of tokens [start, stop), and their scales f32."""
+    """Return levels f32 [B, H, tokens, padded D] and scales f32 of tokens [start, stop)."""
     packed, scales = tiles.cut(stored, start, stop, after)
     return codebook.decode(packing.unpack(packed, bits), bits), scales.astype(mx.float32)
