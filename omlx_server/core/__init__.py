@@ -1,2 +1,2 @@
-"""Pure decisions: no mlx, no I/O, no clock of its own. What changes belongs to the mlx thread, so
-no locks are needed; values may be read by any thread."""
+"""Pure decisions, without mlx, I/O or a clock. Mutable objects belong to the mlx thread; any thread
+may read values."""

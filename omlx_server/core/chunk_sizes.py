@@ -1,7 +1,6 @@
-"""How many tokens of a prompt are computed in one forward, chosen from the times of some. Pure.
+"""The prefill chunk sizes of a model on this machine, chosen from measured times. Pure.
 
-The sizes belong to a model on a machine. They are chosen when the model is loaded and stay the same
-while it is there, so that no prompt is cut by when it came.
+They are fixed while a model is loaded, so that how a prompt is cut does not depend on when it came.
 """
 
 from collections.abc import Mapping
@@ -10,11 +9,11 @@ from dataclasses import dataclass, field
 CANDIDATES = (256, 512, 1024, 2048)
 """The sizes that are tried, in tokens."""
 BESIDE_SECONDS = 0.25
-"""A chunk beside rows that decode takes no longer, unless the smallest candidate does. It is the
-gap between two tokens that a reader sees in every stream while a long prompt is prefilled."""
+"""The longest chunk beside rows that decode, unless the smallest candidate is longer: the gap that
+every stream sees during a long prefill."""
 ALONE_SECONDS = 2.0
-"""A chunk beside which nobody decodes takes no longer, unless the smallest candidate does. So long
-does a request wait that comes while a long prompt is prefilled."""
+"""The longest chunk while no row decodes, unless the smallest candidate is longer: how long a new
+request waits."""
 # A larger chunk must compute so many times the tokens per second of a smaller one: it makes others
 # wait longer and takes more memory, and measured times differ by some percent from run to run.
 _GAIN = 1.05
@@ -22,9 +21,8 @@ _GAIN = 1.05
 
 @dataclass(frozen=True, slots=True)
 class ChunkSizes:
-    """Tokens of one chunk: `beside` rows that decode or other models at work, and `alone`, which is
-    a multiple of it. `token_seconds`: how long a token of a chunk `alone` took, 0 where that was
-    not measured."""
+    """Tokens of one chunk `beside` decoding rows or other models, and `alone`, a multiple of it.
+    `token_seconds` is the measured time per token of a chunk alone, or 0."""
 
     beside: int
     alone: int
@@ -37,15 +35,14 @@ class ChunkSizes:
 
 
 def candidates(block: int, most: int) -> list[int]:
-    """The sizes to choose from, in ascending order, at least one: multiples of `block` tokens (a
-    power of two), so that blocks end where chunks do, of at most `most` tokens."""
+    """Return the sizes to choose from, ascending, at least one: multiples of `block` tokens (a
+    power of two), at most `most`."""
     sizes = sorted({max(size, block) for size in CANDIDATES})
     return [size for size in sizes if size <= most] or [min(sizes[0], most)]
 
 
 def choose(smallest: int, seconds: Mapping[int, float]) -> ChunkSizes:
-    """The sizes for a model whose chunks took `seconds`, by their tokens. The `smallest` candidate
-    is taken where no larger one is allowed and worth it."""
+    """Return the sizes for a model whose chunks took `seconds`, by their tokens."""
     beside, alone = (_best(smallest, seconds, most) for most in (BESIDE_SECONDS, ALONE_SECONDS))
     return ChunkSizes(beside, alone, seconds.get(alone, 0.0) / alone)
 

@@ -1,4 +1,4 @@
-"""For whom the work at hand is done, and how clients share places."""
+"""The client of the work at hand, and how clients share a queue."""
 
 from collections import Counter
 from collections.abc import Hashable
@@ -8,13 +8,13 @@ from typing import Final, TypeVar
 _Owner = TypeVar("_Owner", bound=Hashable)
 
 CLIENT: Final[ContextVar[bytes]] = ContextVar("client", default=b"")
-"""Who sends the request at hand, by what a client can't make up: its key, else its address. Empty
-for what the server does for itself."""
+"""The sender of the current request: its API key, else its address. Empty for the server's own
+work."""
 
 
 def may_wait(held: Counter[_Owner], own: _Owner, most: int) -> bool:
-    """Whether one more of `own` may wait beside those that are `held`, where there is place for
-    `most`. Half as many more may wait, of owners that have less than their share of `most`."""
+    """Return whether one more entry of `own` may join a queue of `most` places. Half as many more
+    places exist for owners below their share of `most`."""
     waiting = held.total()
     if waiting < most:
         return True

@@ -1,4 +1,4 @@
-"""The only broad `except` outside the HTTP edge: for work whose failure must not stop others."""
+"""The only broad `except` outside the HTTP edge, for work whose failure must not stop others."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -12,31 +12,30 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Crash:
-    """The exception that guarded work raised, as a value."""
+    """The exception that guarded work raised."""
 
     error: Exception
 
     @property
     def summary(self) -> str:
-        """The error's class name only, because its message may hold something of a prompt."""
+        """The error's class name only, because its message may quote a prompt."""
         return type(self.error).__name__
 
     @property
     def reason(self) -> str:
-        """The error's message in one line; its class name comes before it unless the error is
-        foreseen. Not for work on prompts, of which the message may hold something."""
+        """The error's message in one line, after its class name unless it is foreseen. Not for work
+        on prompts."""
         line = one_line(self.error)
         return line if self.is_foreseen or line == self.summary else f"{self.summary}: {line}"
 
     @property
     def is_foreseen(self) -> bool:
-        """Whether the error's message says enough, so that no traceback is of use."""
+        """Whether the message says enough, so that no traceback is needed."""
         return isinstance(self.error, (OmlxError, OSError, ValueError))
 
 
 def guarded(work: Callable[P, T], *args: P.args, **options: P.kwargs) -> T | Crash:
-    """Run `work` and return its result; an exception is returned as a Crash, for the caller to
-    look at."""
+    """Run `work` and return its result, or a Crash if it raised."""
     try:
         return work(*args, **options)
     except Exception as error:  # noqa: BLE001 - the purpose of this function
@@ -44,7 +43,7 @@ def guarded(work: Callable[P, T], *args: P.args, **options: P.kwargs) -> T | Cra
 
 
 async def guarded_async(work: Awaitable[T]) -> T | Crash:
-    """As `guarded`, for `work` that is awaited. A cancellation is raised, not returned."""
+    """Await `work` and return its result, or a Crash if it raised. Cancellation is raised."""
     try:
         return await work
     except Exception as error:  # noqa: BLE001 - as above

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class TokenizedText:
-    """`ids` hold the model's special tokens already. `types` says of each token to which text it
-    belongs (0 or 1); empty `types` stand for 0 everywhere."""
+    """`ids` include the special tokens. `types` gives the text (0 or 1) of each token; empty means
+    all 0."""
 
     ids: tuple[int, ...]
     types: tuple[int, ...] = ()

@@ -1,6 +1,5 @@
-"""What a client asked for and what became of it, as values that any thread may read. Nothing
-changes after creation, but for a row's own copy of a `Constraint`, on one thread at a time. What is
-made for each token is not frozen, because that takes more than twice as long to make."""
+"""A client's request and its events, as values that any thread may read. What is made for each
+token is not frozen, because that takes more than twice as long."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,7 +13,7 @@ from omlx_server.core.virtual_times import Owner
 
 RequestId = NewType("RequestId", str)
 Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
-"""How much a model is to think; "none" is not at all."""
+"""How much a model thinks; "none" is not at all."""
 
 
 class FinishReason(StrEnum):
@@ -31,7 +30,7 @@ class FinishReason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class NumberRange:
-    """A range of numbers from `low` to `high`, both included; `low` is not where `above_low`."""
+    """A range from `low` to `high`, both included unless `above_low` excludes `low`."""
 
     low: float
     high: float
@@ -43,8 +42,8 @@ class NumberRange:
 
 @dataclass(frozen=True, slots=True)
 class SamplingPresets:
-    """The sampling parameters that the makers of a model and the owner of a server may preset, with
-    the API's defaults and bounds. The code that reads such presets takes the fields from here."""
+    """The sampling parameters that a model's makers and a server's owner may preset, with the API's
+    defaults and bounds."""
 
     temperature: Annotated[float, NumberRange(0, 2)] = 1.0
     top_p: Annotated[float, NumberRange(0, 1, above_low=True)] = 1.0
@@ -55,10 +54,12 @@ class SamplingPresets:
 
 @dataclass(frozen=True, slots=True)
 class RequestDefaults(SamplingPresets):
-    """The values for fields that a request leaves out. `max_tokens` 0: no limit but the context.
-    Without a `seed` each request draws its own. `stop`: texts that end an answer. `system`: the
-    text of the system message of a conversation that begins without one. `reasoning_effort` and
-    `thinking_budget` (tokens) are None where the chat template decides."""
+    """The values of fields that a request leaves out.
+
+    `max_tokens` 0 means no limit but the context. Without a `seed` each request draws its own.
+    `system` is the system message of a conversation that has none. `reasoning_effort` and
+    `thinking_budget` (tokens) None leave it to the chat template.
+    """
 
     max_tokens: int = 0
     presence_penalty: float = 0.0
@@ -72,11 +73,11 @@ class RequestDefaults(SamplingPresets):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingParams(SamplingPresets):
-    """How the tokens of one sequence are chosen. Every field is already validated.
+    """Validated parameters by which one sequence's tokens are chosen.
 
-    `seed` is always set (the API draws one when the client gives none). It and a token's position
-    alone decide the token's random number, so a result never depends on other rows of the batch.
-    `top_logprobs` is None when no log-probabilities are wanted, else the number of alternatives.
+    `seed` is always set. It and a token's position alone decide the token's random number, so a
+    result never depends on other rows. `top_logprobs` None: no log-probabilities; else the number
+    of alternatives.
     """
 
     max_tokens: int
@@ -90,18 +91,18 @@ class SamplingParams(SamplingPresets):
 
     @property
     def greedy(self) -> bool:
-        """Whether the likeliest token is always taken: at temperatures below 1e-5. Dividing logits
-        by a temperature close to 0 would overflow float32."""
+        """Whether the likeliest token is always taken. Dividing logits by a temperature below 1e-5
+        would overflow float32."""
         return self.temperature < 1e-5
 
 
 class Constraint(Protocol):
-    """What the tokens of an answer must obey: the state of a grammar after the tokens told to it.
+    """The state of a grammar after the answer's tokens so far.
 
-    The constraint of a Request never changes. Each row tells a copy of it every token of the
-    answer; a row that comes back after it was dropped tells a new copy all of them. Copies may be
-    told and asked at the same time, each on one thread at a time: the mlx thread, or one it waits
-    for."""
+    The constraint of a Request never changes: each row advances a copy. A row that comes back after
+    it was dropped makes a new copy and takes all tokens again. Copies may be used at the same time,
+    each on one thread at a time.
+    """
 
     @property
     def done(self) -> bool:
@@ -109,41 +110,42 @@ class Constraint(Protocol):
 
     @property
     def problem(self) -> str | None:
-        """Why no token can follow, or None. A request with a problem ends with an error."""
+        """Why no token can follow, or None. It ends the request with an error."""
 
     @property
     def too_costly(self) -> bool:
-        """Whether the `problem` is that the grammar costs too much: its author's fault."""
+        """Whether the `problem` is the grammar's cost, its author's fault."""
 
     @property
     def takes_drafts(self) -> bool:
-        """Whether a copy costs little, as each drafted token needs one."""
+        """Whether a copy is cheap, as each drafted token needs one."""
 
     def copy(self) -> "Constraint":
-        """A constraint in the same state, which changes independently of this one."""
+        """Return an independent constraint in the same state."""
 
     def mask(self) -> bytes:
-        """The tokens that may come next, as little-endian u32 words: bit t % 32 of word t // 32
-        allows token t. Missing words allow no token. Never all zeros without a `problem`."""
+        """Return the allowed next tokens as little-endian u32 words: bit t % 32 of word t // 32
+        allows token t. Missing words allow none. Never all zeros without a `problem`."""
 
     def take(self, token: int) -> None:
         """Advance the state by a `token`, which the mask must allow."""
 
     def forced(self) -> Sequence[int]:
-        """The usual spelling of what must come next, as far as that is known. The mask may allow
-        others."""
+        """Return the usual spelling of what must come next; the mask may allow others."""
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
     """One prompt, to which `n` answers are wanted. Times are time.monotonic() seconds.
 
-    The lowest `priority` goes first. Requests of different `salt` or `adapter` share no cached
-    prefix. Those of one `owner` (a client) share its part of the machine, and those of one
-    `conversation` a part of that. Up to the positions `checkpoints_at`
-    in `tokens` later requests will probably repeat this one: ends of the system prompt and of
-    turns. Tokens are drafted for it as `speculation` says, or with None as for the others. The
-    tokens of its `images`, which are in order, are among `tokens`.
+    The lowest `priority` goes first. Requests share cached prefixes only with the same `salt` and
+    `adapter`. Requests of one `owner` (client) share its part of the machine, and those of one
+    `conversation` a part of that. `checkpoints_at` are positions up to which later requests will
+    probably repeat this one: ends of the system prompt and of turns. `speculation` None means the
+    model's default. `images` are in order.
+
+    Raises:
+        ValueError: no tokens, an image at the end, `n` or `max_tokens` below 1.
     """
 
     id: RequestId
@@ -164,17 +166,15 @@ class Request:
 
     @property
     def block_salt(self) -> bytes:
-        """The salt of its blocks' keys."""
         return salted(self.salt, self.adapter)
 
     @property
     def owner_path(self) -> Owner:
-        """Whose time it takes."""
         return self.owner, self.conversation
 
     @property
     def must_be_empty(self) -> bool:
-        """Whether its constraint allows nothing but the end of the answer."""
+        """Whether its constraint allows only the end of the answer."""
         constraint = self.constraint
         return constraint is not None and constraint.done and not constraint.problem
 
@@ -189,8 +189,8 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Logprobs:
-    """Natural log-probabilities by the model's raw logits, before penalties and temperature: of the
-    `chosen` token, and (token id, value) of the `top` likeliest ones."""
+    """Natural log-probabilities of the model's raw logits: of the `chosen` token, and (token id,
+    value) of the `top` likeliest."""
 
     chosen: float
     top: tuple[tuple[int, float], ...] = ()
@@ -198,11 +198,10 @@ class Logprobs:
 
 @dataclass(slots=True)
 class TokenEvent:
-    """What one step gave to choice `index` of a request: a token, its end, or both.
+    """One step's result for choice `index` of a request: a token, its end, or both.
 
-    If a token in `stop_ids` ended the sequence it is not shown: `token` is None then. `accepted`:
-    it was drafted, and right. The last event of a step says how many that were drafted were
-    `rejected`.
+    A stop token is not shown: `token` is None. `accepted`: a correct drafted token. The last event
+    of a step counts the `rejected` drafted tokens.
     """
 
     request_id: RequestId
@@ -232,8 +231,8 @@ class Miss(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Restored:
-    """The caches of a prompt were rebuilt from the prefix cache. `begun` and `ended` are the
-    time.monotonic() of the host's work on it; a GPU may go on for a moment after that."""
+    """A prompt's caches were rebuilt from the prefix cache. `begun` and `ended` are the
+    time.monotonic() of the host's work on it."""
 
     request_id: RequestId
     begun: float
@@ -242,10 +241,8 @@ class Restored:
 
 @dataclass(frozen=True, slots=True)
 class Admitted:
-    """The prefill of a request has begun, with what the prefix cache had for it.
-
-    The first `cached` tokens are not computed again; the first `known` ones are in stored blocks.
-    """
+    """The prefill of a request has begun. Its first `cached` tokens are not computed again; its
+    first `known` tokens are in stored blocks."""
 
     request_id: RequestId
     cached: int
@@ -255,8 +252,8 @@ class Admitted:
 
 @dataclass(frozen=True, slots=True)
 class Rejected:
-    """The scheduler has refused a request, because `waiting` others are queued already (try again
-    after `retry_after` seconds) or because it could never fit: then `no_room` says why."""
+    """The scheduler refused a request: `waiting` others fill the queue (retry after `retry_after`
+    seconds), or it could never fit, as `no_room` explains."""
 
     request_id: RequestId
     waiting: int
@@ -266,7 +263,7 @@ class Rejected:
 
 @dataclass(slots=True)
 class SampledToken:
-    """A token that a row has sampled, with its log-probabilities if they were asked for."""
+    """A sampled token, with its log-probabilities if asked for."""
 
     id: int
     logprobs: Logprobs | None = None
@@ -274,13 +271,12 @@ class SampledToken:
 
 @dataclass(slots=True)
 class SampledRow:
-    """One row's outcome of a decode step, as the runner reports it: at least one token, and one
-    more for each drafted token that was right.
+    """One row's result of a decode step: at least one token, and one more for each correct drafted
+    token.
 
-    Of a row with a constraint: `done` says that the answer ends with the last token, the `forced`
-    tokens are the usual spelling of what must follow it, and a `problem` ends the row with an
-    error, which is the client's fault if the grammar is `too_costly`. Of its draft `drafted` tokens
-    were verified.
+    With a constraint, `done` means the answer ends with the last token, `forced` is the usual
+    spelling of what must follow, and `problem` ends the row with an error. `drafted` tokens were
+    verified.
     """
 
     tokens: tuple[SampledToken, ...]
@@ -292,10 +288,8 @@ class SampledRow:
 
     @property
     def rejected(self) -> int:
-        """How many drafted tokens were wrong."""
         return self.drafted - self.accepted
 
     @property
     def accepted(self) -> int:
-        """How many drafted tokens were right."""
         return len(self.tokens) - 1

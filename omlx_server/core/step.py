@@ -1,4 +1,4 @@
-"""What the scheduler decides and what the runner reports back: plain values.
+"""The scheduler's decisions and the runner's results, as plain values.
 
 The runner executes a step in this order: tails, drops, one decode of all live rows, row cuts,
 restores, chunks.
@@ -8,12 +8,11 @@ restores, chunks.
     join      = after its last chunk a prefill holds context[:-1]; its rows join the live batch,
                 and context[-1] is the input of their first decode
     cut       = what the caches hold of context[start : stop], kept as a block
-    draft     = tokens that may follow the newest one; a decode samples after each of them, and
-                those that are right are as if each had been decoded by itself
+    draft     = tokens that may follow the newest one; a decode verifies them
     drafter   = the draft model, or the heads of the model itself
-    asks      = how many tokens the drafter is asked to draft for a row, by the row's id
+    asks      = number of tokens the drafter drafts for a row, by the row's id
 
-So the decode forward gives every sampled token, also the first one after a prompt.
+The decode forward samples every token, also the first one after a prompt.
 """
 
 from collections.abc import Mapping, Sequence
@@ -39,9 +38,8 @@ class SequenceId(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Join:
-    """A row that enters the live batch. The first `prompt_tokens` tokens of `context` are the
-    client's prompt, the others were generated. Its positions are `shift` ahead of its number of
-    tokens (core/images.py)."""
+    """A row that enters the live batch. The first `prompt_tokens` of `context` are the prompt. Its
+    positions are `shift` ahead of its number of tokens (core/images.py)."""
 
     id: SequenceId
     context: tuple[int, ...]
@@ -54,11 +52,9 @@ class Join:
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """Keep tokens [start, stop) as a block, and with a `worth` the recurrent state at `stop` too.
-
-    Without `block` only that checkpoint is kept. `source` is the scheduler's object that knows the
-    tokens: a Sequence or a Prefill. No other cut of this process has the same `number`.
-    """
+    """Tokens [start, stop) to keep as a block, and with a `worth` the recurrent state at `stop`
+    too. Without `block` only the checkpoint is kept. `source` is the Sequence or PrefillState that
+    knows the tokens; `number` is unique in this process."""
 
     start: int
     stop: int
@@ -70,7 +66,7 @@ class Cut:
 
 @dataclass(frozen=True, slots=True)
 class Restore:
-    """Rebuild the caches of a prefill from blocks of the prefix cache, by a `plan`."""
+    """An order to rebuild the caches of a prefill from stored blocks."""
 
     prefill: SequenceId
     plan: RestorePlan
@@ -79,8 +75,8 @@ class Restore:
 @dataclass(frozen=True, slots=True)
 class Chunk:
     """A piece of one prefill, whose first `restored` tokens came from the prefix cache. With
-    `joins` it is the last piece, after which these rows join the live batch. It has tokens of these
-    `images`; before them positions are `shift` ahead of the number of tokens."""
+    `joins` it is the last piece, after which these rows join the batch. Its tokens overlap
+    `images`; its positions are `shift` ahead of the number of tokens."""
 
     prefill: SequenceId
     start: int
@@ -108,13 +104,12 @@ class RowCut:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """The work of one turn. `decodes` are exactly the rows that are live after `drops`. The decode
-    feeds each row its newest token, then the tokens that `drafts` has for it, and verifies these:
-    they stay as far as they are what the row samples. For a row in `asks` the drafter first drafts
-    that number of tokens.
+    """The work of one turn.
 
-    `tails` are cut before the drops, `row_cuts` after the decode, of rows that have come that far.
-    With `drain_pool` freed buffers go back to the machine before anything runs.
+    `decodes` are exactly the rows that are live after `drops`. The decode feeds each row its newest
+    token and its draft in `drafts`; drafted tokens stay as far as the row samples them. For a row
+    in `asks` the drafter first drafts that many tokens. `tails` are cut before the drops,
+    `row_cuts` after the decode. With `drain_pool` freed buffers go back to the machine first.
     """
 
     drops: tuple[SequenceId, ...] = ()
@@ -134,13 +129,12 @@ class Step:
 
     @property
     def verifies(self) -> bool:
-        """Whether its decode verifies drafts."""
         return bool(self.drafts or self.asks)
 
 
 @dataclass(frozen=True, slots=True)
 class ChunkFailure:
-    """A chunk that raised. The runner has forgotten its prefill; the other work of the step ran."""
+    """A chunk that raised. The runner has forgotten its prefill; the rest of the step ran."""
 
     chunk: Chunk
     message: str
@@ -148,11 +142,11 @@ class ChunkFailure:
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
-    """What a step gave: the sampled tokens of each decoded row, and the chunks that failed.
+    """The sampled tokens of each decoded row, and the chunks that did not run.
 
-    With `chunks_launched` the step's chunks are launched and what they cut is kept. `lost` chunks
-    could not run, because the blocks to restore for them were unreadable; `starved` chunks could
-    not, because the machine had no memory left.
+    `lost` chunks could not run because the blocks to restore were unreadable, `starved` chunks
+    because the machine had no memory left. With `chunks_launched` the chunks are launched and their
+    cuts kept.
     """
 
     rows: Mapping[SequenceId, SampledRow] = field(default_factory=dict)

@@ -1,22 +1,20 @@
-"""Whose turn it is among the owners of work, when something scarce has to be shared. Pure.
+"""Fair sharing of something scarce among the owners of work. Pure.
 
-Each owner has a virtual time: the seconds that its work has taken. The owner that is furthest
-behind is next. Owners are nested: a client (an API key, or an address) has conversations, which
-share what the client gets. So whatever a client makes up about its conversations changes only its
-own part. Below each owner a clock advances as if those at work there were served side by side: a
-newcomer starts at its time, so time at rest is not saved up, and however many newcomers come, who
-has waited is behind them. (The virtual clock of WF2Q+, by J. Bennett and H. Zhang.)
+Each owner has a virtual time: the seconds that its work has taken. The owner with the least is
+next. Owners are nested: a client has conversations, which share what the client gets. Each level
+has a clock that advances as if its active owners were served side by side. A newcomer starts at
+that clock, so idle time is not saved up. (The virtual clock of WF2Q+, J. Bennett and H. Zhang.)
 """
 
 from collections import Counter, defaultdict
 from collections.abc import Collection
 
 Owner = tuple[bytes, ...]
-"""The path to an owner, from what a client can't choose to what it can: (client, conversation)."""
+"""The path to an owner: (client, conversation). The client can't choose the first."""
 
 
 class VirtualTimes:
-    """Virtual times of owners at every level, in seconds."""
+    """The virtual times of owners at every level, in seconds."""
 
     def __init__(self) -> None:
         self._had: dict[Owner, float] = {}
@@ -25,14 +23,14 @@ class VirtualTimes:
         self._beside: Counter[Owner] = Counter()  # how many of them are at work
 
     def charge(self, owner: Owner, seconds: float) -> None:
-        """Advance the virtual time of `owner`, and of each owner above it."""
+        """Advance the virtual time of `owner` and of each owner above it."""
         for path in _paths(owner):
             self._had[path] = self._had.get(path, 0.0) + seconds
             self._clocks[path[:-1]] += seconds / max(1, self._beside[path[:-1]])
 
     def settle(self, owners: Collection[Owner]) -> None:
-        """Note that exactly these `owners` have work now. Owners without work are forgotten as soon
-        as they would start like a newcomer."""
+        """Set the owners that have work now. Idle owners are forgotten once they would start like
+        newcomers."""
         paths = {path for owner in owners for path in _paths(owner)}
         if paths == self._at_work:
             return
@@ -48,19 +46,18 @@ class VirtualTimes:
         self._forget()
 
     def rank(self, owner: Owner) -> tuple[float, ...]:
-        """The sort key of an owner's work: the lowest is next."""
+        """Return the sort key of an owner's work; the lowest goes first."""
         return tuple([self._had.get(path, 0.0) for path in _paths(owner)])
 
     def lead(self, owner: Owner, other: Owner) -> float:
-        """By how many seconds `owner` is ahead of `other` where their paths part; 0 for the same
-        owner."""
+        """Return by how many seconds `owner` is ahead of `other` where their paths part."""
         for one, another in zip(_paths(owner), _paths(other), strict=True):
             if one != another:
                 return self._had.get(one, 0.0) - self._had.get(another, 0.0)
         return 0.0
 
     def _forget(self) -> None:
-        """Forget owners at rest that are not ahead of the clock, and all below clients at rest."""
+        """Forget idle owners that are not ahead of the clock, and everything below idle clients."""
         for path in self._had.keys() - self._at_work:
             above = path[:-1]
             if (above and above not in self._at_work) or self._had[path] <= self._clocks[above]:
@@ -72,5 +69,5 @@ class VirtualTimes:
 
 
 def _paths(owner: Owner) -> list[Owner]:
-    """The owner and all above it, the outermost first."""
+    """Return the owner and all above it, the outermost first."""
     return [owner[:depth] for depth in range(1, len(owner) + 1)]

@@ -6,17 +6,17 @@ from typing import Any, TypeVar
 A = TypeVar("A")
 
 Work = Generator[None, None, A]
-"""A generator that does one slice of work up to each yield, and returns the result."""
+"""A generator that does one slice of work per yield and returns the result."""
 
 
 def begin(work: Work[Any]) -> None:
-    """Do the first slice of `work` and no more."""
+    """Do only the first slice of `work`."""
     next(work, None)
     work.close()
 
 
 def finish(work: Work[A]) -> A:
-    """Run `work` to its end without a pause, and return its result."""
+    """Run `work` to its end and return its result."""
     while True:
         try:
             next(work)

@@ -1,4 +1,4 @@
-"""How many seconds ago a tick of a clock was that counts uses. Pure; time comes in as `now`."""
+"""Converts a tick of the use clock into its age in seconds. Pure; time comes in as `now`."""
 
 from bisect import bisect_left
 
@@ -9,7 +9,7 @@ _GRAIN = 0.03
 
 
 class Ages:
-    """Remembers at which times the clock stood where: the nearer, the more exactly."""
+    """Remembers the time of past ticks, the recent ones more exactly."""
 
     def __init__(self) -> None:
         self._ticks: list[int] = []
@@ -19,7 +19,7 @@ class Ages:
         return len(self._ticks)
 
     def note(self, tick: int, now: float) -> None:
-        """Note that the clock stands at `tick` at `now`. Of many notes the old ones are thinned."""
+        """Note that the clock stands at `tick` at `now`. Old notes are thinned."""
         if self._ticks and self._ticks[-1] >= tick:
             return
         self._ticks.append(tick)
@@ -28,8 +28,7 @@ class Ages:
             self._thin(now)
 
     def age(self, tick: int, now: float) -> float:
-        """The seconds since `tick`, to within the time between two notes; 0 for one that has not
-        been noted yet."""
+        """Return the seconds since `tick`, up to the next note after it; 0 if there is none yet."""
         at = bisect_left(self._ticks, tick)
         return max(0.0, now - self._times[at]) if at < len(self) else 0.0
 

@@ -1,7 +1,6 @@
-"""A block of the prefix cache: a run of tokens that all sequences with one prefix share, and the
-states of recurrent layers at positions inside it. Values and links only; `core/blocks/index.py`
-keeps the books.
-"""
+"""A block of the prefix cache: a run of tokens that all sequences with one prefix share, with
+checkpoints of recurrent state inside it. Values and links only; `core/blocks/index.py` keeps the
+books."""
 
 from dataclasses import dataclass, field
 from enum import IntEnum
@@ -14,8 +13,8 @@ PayloadId = NewType("PayloadId", int)
 
 @dataclass(frozen=True, slots=True)
 class BlockPlace:
-    """Where something stands in a sequence: its tokens `own`, from token `start` on, follow the
-    block with the key `parent`; that is a root key if `start` is 0."""
+    """The position of tokens in a sequence: `own`, from token `start` on, follow the block with key
+    `parent` (the root key if `start` is 0)."""
 
     parent: BlockKey
     start: int
@@ -24,16 +23,16 @@ class BlockPlace:
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """The memory of a payload: bytes, and buffers, whose number Metal bounds as well."""
+    """The memory of a payload: bytes, and buffers, whose number Metal bounds too."""
 
     nbytes: int
     buffers: int
 
 
 class Worth(IntEnum):
-    """Why a checkpoint is kept; of two reasons the higher one counts. NEWEST: it is the end of a
-    prompt or an answer; SUPERSEDED: it was, and the conversation has gone on; SHARED: prompts part
-    or a message ends there; LATTICE: see `checkpoints_of` in core/prefix_cache/checkpoints.py."""
+    """Why a checkpoint is kept; the higher reason counts. NEWEST: the end of a prompt or an answer.
+    SUPERSEDED: such an end of a conversation that has gone on. SHARED: prompts part or a message
+    ends there. LATTICE: see `checkpoints_of` in core/prefix_cache/checkpoints.py."""
 
     SUPERSEDED = 0
     LATTICE = 1
@@ -56,9 +55,8 @@ class Checkpoint:
 
 @dataclass(slots=True, eq=False)
 class Block:
-    """Tokens [start, stop) of every sequence that begins with the tokens of its ancestors and its
-    own. `users` is the number of sequences at work whose caches refer to its payload; `used` is the
-    time of its last use (`Used` in core/blocks/eviction_order.py)."""
+    """Tokens [start, stop) after the tokens of its ancestors. `users` counts the running sequences
+    whose caches refer to its payload; `used` is the tick of its last use."""
 
     id: PayloadId
     key: BlockKey
@@ -79,13 +77,11 @@ class Block:
 
     @property
     def evictable(self) -> bool:
-        """Whether the block has no children and no users, and no lease holds it or one of its
-        checkpoints."""
+        """Whether it has no children, no users and no lease, also none on its checkpoints."""
         held = self.leases or self.users or any(c.leases for c in self.checkpoints.values())
         return not self.children and not held
 
     def begins(self, tokens: tuple[int, ...]) -> bool:
-        """Whether the block's tokens begin with `tokens`."""
         return self.tokens[: len(tokens)] == tokens
 
 
@@ -94,11 +90,8 @@ Held: TypeAlias = Block | Checkpoint
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """The longest known prefix of a token sequence.
-
-    The sequence begins with all tokens of `blocks`, in order, and then with the first `shared`
-    tokens of `partial`, if there is such a block.
-    """
+    """The longest known prefix of a sequence: all tokens of `blocks`, then the first `shared`
+    tokens of `partial`, if there is one."""
 
     blocks: tuple[Block, ...]
     partial: Block | None = None
@@ -110,15 +103,15 @@ class Match:
 
     @property
     def path(self) -> tuple[Block, ...]:
-        """All blocks of the match, in order, the partial one too."""
+        """All blocks of the match, the partial one too."""
         return self.blocks if self.partial is None else (*self.blocks, self.partial)
 
     def deepest(self) -> Block | None:
         return self.partial or (self.blocks[-1] if self.blocks else None)
 
     def checkpoints(self) -> dict[int, Checkpoint]:
-        """The checkpoints within the match, by position; also those of sibling blocks that have
-        the same tokens up to that position."""
+        """Return the checkpoints within the match by position, also those of siblings that have the
+        same tokens up to there."""
         found: dict[int, Checkpoint] = {}
         for block in self.path:
             assert block.parent is not None

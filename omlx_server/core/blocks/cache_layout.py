@@ -1,4 +1,4 @@
-"""What the layers of a model remember, as far as decisions about blocks need to know.
+"""The kinds of layers of a model, by what their caches keep of a sequence.
 
 DELTA       needed for every token from 0 on: ordinary and quantized KV
 WINDOW      needed for the last `window` tokens only: sliding attention
@@ -17,12 +17,12 @@ class LayerKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class CacheLayout:
-    """`block_size` and `window` are in tokens; `window` is the widest of all WINDOW ones. `format`
-    names every layer's format; blocks of another format are in another namespace. With
-    `stores_decoded` a decode leaves the caches as a prefill of the same tokens would, so that
-    answers become blocks as well. With `refers` the caches of a sequence and its blocks hold the
-    same bytes: there is no copy of them; but a sequence that begins with up to `copies` stored
-    tokens may have a copy."""
+    """The layout of a model's caches. `block_size` and `window` (the widest) are in tokens.
+
+    `format` names every layer's format and is part of the namespace. With `stores_decoded` a decode
+    leaves the caches as a prefill would, so answers become blocks too. With `refers` caches and
+    blocks share the same bytes, but a sequence may copy its first `copies` stored tokens.
+    """
 
     kinds: frozenset[LayerKind]
     block_size: int
@@ -38,8 +38,7 @@ class CacheLayout:
         return bool(self.kinds)
 
     def namespace(self, weights: str) -> str:
-        """The namespace of blocks that these `weights` (a fingerprint) have computed: blocks of
-        another format or size are in another one."""
+        """Return the namespace of the blocks that these `weights` (a fingerprint) compute."""
         return f"{weights}|{self.format}|{self.block_size}"
 
     @property
@@ -49,4 +48,4 @@ class CacheLayout:
 
 
 NOTHING_KEPT = CacheLayout(frozenset(), block_size=64, stores_decoded=False)
-"""The layout of a model whose caches can't be cut: no blocks, so no prompt waits for one."""
+"""The layout of a model whose caches can't be cut into blocks."""

@@ -1,8 +1,8 @@
-"""Which block is evicted first, in memory and in the cold tier. Pure; owned by the mlx thread.
+"""The order of eviction in memory and in the cold tier: LRU over blocks without children. Pure;
+owned by the mlx thread.
 
-Of the blocks that have no children and that nobody holds, the least recently used one is evicted
-first. A block takes over the time of use of a child that was evicted, if that is later, since a use
-of a child was a use of all its ancestors. In memory checkpoints are evicted as well, in this order:
+A use of a block counts for its ancestors: a parent takes over the time of use of an evicted child.
+In memory checkpoints are evicted in this order:
 
     1  superseded checkpoints
     2  the least recently used block, with its checkpoints
@@ -20,8 +20,7 @@ _MOST_OUTDATED = 1024  # entries in the heap beyond two per block: a touch leave
 
 
 class Used(Protocol):
-    """A block of any tier. `used` is the time of its last use: a tick of the clock of its
-    EvictionOrder, no seconds. A block with 0 is evicted before all others."""
+    """A block of any tier. `used` is the tick of its last use; 0 is evicted first."""
 
     used: int
 
@@ -31,8 +30,8 @@ B = TypeVar("B", bound=Used)
 
 
 class EvictionOrder(Generic[K, B]):
-    """The order in which the blocks of one tier are evicted. `blocks` belongs to the tier's index,
-    which changes it; `may_go` says whether a block may be evicted now."""
+    """The eviction order of one tier. The tier's index owns `blocks`; `may_go` tells whether a
+    block may be evicted now. Unknown keys are ignored."""
 
     def __init__(self, blocks: Mapping[K, B], may_go: Callable[[B], bool]) -> None:
         self._blocks = blocks
@@ -41,14 +40,12 @@ class EvictionOrder(Generic[K, B]):
         self._clock = 0
 
     def tick(self) -> int:
-        """Advance the clock by one, and return the new time."""
+        """Advance the clock by one and return it."""
         self._clock += 1
         return self._clock
 
     def touch(self, key: K) -> None:
-        """Note that a block was used now. Its ancestors cannot be evicted while it exists; when it
-        goes, its parent takes over its time of use, if later. An unknown key is ignored, here and
-        below."""
+        """Note that a block was used now."""
         block = self._blocks.get(key)
         if block is not None:
             block.used = self.tick()
@@ -56,22 +53,22 @@ class EvictionOrder(Generic[K, B]):
 
     def lost_child(self, key: K, child: B) -> None:
         """Note that a `child` of the block has gone: the block takes over its time of use, if
-        later, and may be evicted now."""
+        later."""
         block = self._blocks.get(key)
         if block is not None:
             block.used = max(block.used, child.used)
             self.note(key)
 
     def put_first(self, key: K) -> None:
-        """Make a block the first to be evicted, because nobody will use it any more."""
+        """Make a block the first to be evicted."""
         block = self._blocks.get(key)
         if block is not None:
             block.used = 0
             self.note(key)
 
     def note(self, key: K) -> None:
-        """Queue a block for eviction, if it may be evicted. To be called whenever that may have
-        become so: the block has come, or was used or released."""
+        """Queue a block for eviction if it may go. Call it whenever that may have become so: the
+        block has come, was used or was released."""
         block = self._blocks.get(key)
         if block is None or not self._may_go(block):
             return
@@ -81,8 +78,7 @@ class EvictionOrder(Generic[K, B]):
             heapq.heapify(self._heap)
 
     def next_block(self) -> B | None:
-        """The block to evict next, which the caller must take out of the index; None when all are
-        held."""
+        """Return the block to evict next, which the caller must remove; None when all are held."""
         while self._heap:
             used, key = heapq.heappop(self._heap)
             block = self._blocks.get(key)
@@ -92,7 +88,7 @@ class EvictionOrder(Generic[K, B]):
 
 
 class HotOrder(EvictionOrder[PayloadId, Block]):
-    """The order in which blocks and checkpoints in memory are evicted."""
+    """The eviction order of blocks and checkpoints in memory."""
 
     def __init__(
         self, blocks: Mapping[PayloadId, Block], checkpoints: Mapping[PayloadId, Checkpoint]
@@ -102,30 +98,29 @@ class HotOrder(EvictionOrder[PayloadId, Block]):
         self._ages = Ages()
 
     def note_time(self, now: float) -> None:
-        """Note how late it is, in seconds of any clock, for `idle_seconds`."""
+        """Note the time, in seconds of any clock, for `idle_seconds`."""
         self._ages.note(self._clock, now)
 
     def idle_seconds(self, block: Block, now: float) -> float:
-        """The seconds since the last use of a block itself, to within those between two calls of
-        `note_time`."""
+        """Return the seconds since the last use of a block itself."""
         return self._ages.age(block.used, now)
 
     def next(self) -> Held | None:
-        """The block or checkpoint to evict next, which the caller must take out of the index; None
-        when all are held."""
+        """Return the block or checkpoint to evict next, which the caller must remove; None when all
+        are held."""
         return self.next_checkpoint(Worth.SUPERSEDED) or self.next_block() or self.next_checkpoint()
 
     def next_checkpoint(self, most: Worth = Worth.SHARED) -> Checkpoint | None:
-        """The checkpoint to evict next among those with a worth of at most `most`; None when all of
-        them are leased."""
+        """Return the checkpoint to evict next with a worth of at most `most`; None when all are
+        leased."""
         free = (c for c in self._checkpoints.values() if c.worth <= most and not c.leases)
         # SHARED counts as NEWEST: a branch point that nobody uses is not worth more than the end of
         # a forgotten conversation.
         return min(free, key=lambda c: (min(c.worth, Worth.NEWEST), c.used), default=None)
 
     def by_use(self) -> list[Held]:
-        """All blocks, the most recently used first, each followed by its checkpoints. A use of a
-        block counts for its ancestors, and parents come before their children."""
+        """Return all blocks, the most recently used first, each followed by its checkpoints.
+        Parents come before their children."""
         used: dict[PayloadId, int] = {}
         for block in sorted(self._blocks.values(), key=lambda block: -block.start):
             used[block.id] = max(block.used, used.get(block.id, 0))

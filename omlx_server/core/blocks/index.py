@@ -1,13 +1,11 @@
 """The block index: which blocks are in memory, and which block follows which.
 
-Blocks form one tree per root (namespace and salt). A full block has `block_size` tokens; a short
+Blocks form one tree per root (namespace and salt). A full block has `block_size` tokens. A short
 one is the tail of a sequence, has no children, and is replaced by a block that begins with its
-tokens. A checkpoint is recurrent state at one position inside or at the end of a block. It goes
-with that block at the latest, but moves over when the block is replaced.
+tokens. A checkpoint moves over when its block is replaced.
 
-Invariants: a parent is here as long as its children are; a leased block or checkpoint is never
-evicted, nor a block that a sequence at work uses; bytes and buffers are the sums over what is here.
-Pure: the payloads are kept elsewhere, under the ids that the index gives.
+Invariants: a parent is here as long as its children; what is leased or used is never evicted; bytes
+and buffers are the sums over what is here. Payloads are kept elsewhere by id. Pure.
 """
 
 from collections import OrderedDict
@@ -30,7 +28,7 @@ _GHOSTS = 65_536
 
 
 class BlockIndex:
-    """All blocks of all roots. `order` says which of them is evicted first."""
+    """All blocks of all roots. `order` says which is evicted first."""
 
     def __init__(self, block_size: int) -> None:
         self.block_size = block_size
@@ -58,7 +56,7 @@ class BlockIndex:
     # -- look up -------------------------------------------------------------------------
 
     def match(self, root: BlockKey, tokens: Sequence[int]) -> Match:
-        """The longest known prefix of `tokens`. Does not modify."""
+        """Return the longest known prefix of `tokens`. Does not modify."""
         node = self._roots.get(root)
         blocks: list[Block] = []
         while node is not None:
@@ -72,40 +70,33 @@ class BlockIndex:
         return Match(())
 
     def root(self, key: BlockKey) -> Block | None:
-        """What the chains of a root begin with, a block without tokens; None where there is no
-        such chain."""
+        """Return the root's empty first block, or None when the root has no blocks."""
         return self._roots.get(key)
 
     def find(self, root: BlockKey, tokens: Sequence[int]) -> Block | None:
-        """The block at the end of exactly these tokens, or None. Does not modify."""
+        """Return the block at the end of exactly these tokens, or None. Does not modify."""
         match = self.match(root, tokens)
         deepest = match.deepest()
         exact = deepest is not None and deepest.stop == match.depth == len(tokens)
         return deepest if exact else None
 
     def __contains__(self, key: object) -> bool:
-        """Whether the block of this key is here, and so all its ancestors. Does not modify."""
         return key in self._by_key
 
     def touch(self, held: Held) -> None:
-        """Note that a block was used now, or a checkpoint and its block. Ancestors count as used
-        with it (`EvictionOrder.touch`)."""
+        """Note a use of a block, or of a checkpoint and its block."""
         block = held if isinstance(held, Block) else held.block
         self.order.touch(block.id)
         held.used = block.used
 
     def blocks(self) -> Iterator[Block]:
-        """All blocks, in no order."""
         return iter(self._blocks.values())
 
     # -- come and go ---------------------------------------------------------------------
 
     def insert(self, place: BlockPlace, size: Size) -> PayloadId | None:
-        """Add a block, a full one or the short tail of a sequence, and return its id.
-
-        Returns None when the block is known already, when a longer one covers it, when its
-        ancestors are not here, or for more tokens than a block has.
-        """
+        """Add a block and return its id; None when it or a longer one is known, its ancestors are
+        not here, or it has more than `block_size` tokens."""
         parent = self._by_key.get(place.parent) if place.start else self._root(place.parent)
         if parent is None or parent.stop != place.start or len(place.own) > self.block_size:
             return None
@@ -121,23 +112,20 @@ class BlockIndex:
         return block.id
 
     def held(self, id: PayloadId) -> Held | None:
-        """The block or checkpoint with this id, or None when it has gone."""
         return self._blocks.get(id) or self._checkpoints.get(id)
 
     def block(self, key: BlockKey) -> Block | None:
-        """The block with this key, or None when it is not here."""
         return self._by_key.get(key)
 
     def by_depth(self, root: BlockKey | None = None) -> list[Held]:
-        """All blocks, or those of one root, parents first, and then all their checkpoints."""
+        """Return all blocks, or those of one root, parents first, then all their checkpoints."""
         there = self._blocks.values() if root is None else self._below(root)
         blocks = sorted(there, key=lambda block: block.start)
         return [*blocks, *(c for block in blocks for c in block.checkpoints.values())]
 
     def add_checkpoint(self, place: BlockPlace, size: Size, worth: Worth) -> PayloadId | None:
-        """Add the checkpoint after the tokens of a place, at least one and no more than a block
-        has, and return its id. None when it is known already, or when no block reaches that
-        position."""
+        """Add the checkpoint after the tokens of a place and return its id; None when it is known
+        already or no block reaches that position."""
         above = self._by_key.get(place.parent) if place.start else self._roots.get(place.parent)
         if above is None or above.stop != place.start:
             return None
@@ -161,13 +149,12 @@ class BlockIndex:
         return checkpoint.id
 
     def lease(self, held: Held) -> None:
-        """Keep a block, or a checkpoint and its block, from being evicted, and so all ancestors of
-        the block."""
+        """Keep a block, or a checkpoint and its block, from being evicted, with all ancestors."""
         held.leases += 1
         self._leased.add(held)
 
     def release(self, held: Held) -> None:
-        """Undo one `lease`. Raises ValueError when there is none to undo."""
+        """Undo one `lease`. Raises ValueError when there is none."""
         held.leases -= 1
         if held.leases < 0:
             raise ValueError("released more often than leased")
@@ -176,7 +163,7 @@ class BlockIndex:
         self.order.note(held.id if isinstance(held, Block) else held.block.id)
 
     def held_bytes(self) -> int:
-        """The bytes of what leases keep from being evicted, though no sequence at work uses it."""
+        """Return the bytes that leases keep in memory and no running sequence uses."""
         blocks = set[Block]()
         for leased in self._leased:
             block = leased.block if isinstance(leased, Checkpoint) else leased
@@ -188,8 +175,7 @@ class BlockIndex:
         return sum(size.nbytes for size in sizes)
 
     def use(self, block: Block) -> None:
-        """Note that one more sequence at work refers to a block's payload: it can't be evicted, and
-        its bytes are `in_use`."""
+        """Note that one more running sequence refers to a block's payload."""
         block.users += 1
         if block.users == 1:
             self.in_use += block.size.nbytes
@@ -205,11 +191,11 @@ class BlockIndex:
 
     @property
     def idle_bytes(self) -> int:
-        """The bytes of what no sequence at work refers to."""
+        """The bytes that no running sequence refers to."""
         return self.nbytes - self.in_use
 
     def remove(self, ids: Iterable[PayloadId]) -> list[PayloadId]:
-        """Take out blocks and checkpoints whose payloads are lost, and all that follows the blocks.
+        """Remove blocks and checkpoints whose payloads are lost, and all descendants of the blocks.
         Returns the ids of what went."""
         ids, gone = list(ids), list[PayloadId]()
         for checkpoint in [self._checkpoints[id] for id in ids if id in self._checkpoints]:
@@ -226,8 +212,8 @@ class BlockIndex:
         return gone
 
     def evict(self, held: Held) -> list[Held]:
-        """Take out what `order` has named: a checkpoint, or a block with its checkpoints. Returns
-        what went; `was_evicted` remembers the keys of blocks."""
+        """Remove what `order` has named and return it; `was_evicted` remembers the keys of
+        blocks."""
         if isinstance(held, Checkpoint):
             self._drop_checkpoint(held)
             return [held]
@@ -239,18 +225,17 @@ class BlockIndex:
         return gone
 
     def was_evicted(self, key: BlockKey) -> bool:
-        """Whether the block of this key is among the last 65,536 that were evicted."""
+        """Return whether this key is among the last 65,536 evicted blocks."""
         return key in self._ghosts
 
     def take_replaced(self) -> list[PayloadId]:
-        """The ids of short blocks that longer ones have replaced since the last call."""
+        """Return the ids of short blocks that were replaced since the last call."""
         gone, self._replaced = self._replaced, []
         return gone
 
     def clear(self, root: BlockKey | None = None) -> list[PayloadId]:
-        """Drop all blocks, or those of one root, but those that are leased or used and their
-        ancestors. Returns the ids of what went, checkpoints too. `was_evicted` does not count it:
-        it was asked for."""
+        """Drop all blocks, or those of one root, except what is leased or used. Returns the ids of
+        what went. `was_evicted` does not count it."""
         gone: list[PayloadId] = []
         there = self._blocks.values() if root is None else self._below(root)
         for block in sorted(there, key=lambda block: -block.start):
@@ -286,7 +271,6 @@ class BlockIndex:
     # -- inside --------------------------------------------------------------------------
 
     def _below(self, root: BlockKey) -> Iterator[Block]:
-        """The blocks of one root."""
         top = self._roots.get(root)
         todo = list(top.children.values()) if top is not None else []
         while todo:
@@ -352,7 +336,7 @@ class BlockIndex:
         self.checkpoint_bytes -= checkpoint.size.nbytes
 
     def _supersede(self, block: Block, position: int) -> None:
-        """Note that ends of a conversation before `position` are worth little from now on."""
+        """Supersede the newest-checkpoints of this conversation before `position`."""
         node: Block | None = block
         while node is not None:
             for checkpoint in node.checkpoints.values():
@@ -366,10 +350,8 @@ class BlockIndex:
 
 
 def _longest_shared(node: Block, tokens: Sequence[int], start: int) -> tuple[Block | None, int]:
-    """The child of `node` that begins with the most of tokens[start:], and how many it shares.
-
-    Among equals the longest child: a short one that it covers is about to go.
-    """
+    """Return the child of `node` that shares the most of tokens[start:], and how many. Among equals
+    the longest child wins: a short one that it covers is about to go."""
     if start >= len(tokens):
         return None, 0
     best, longest = None, (0, 0)

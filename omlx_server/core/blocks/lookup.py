@@ -10,9 +10,8 @@ from omlx_server.core.request import Miss
 
 @dataclass(slots=True, eq=False)
 class BlocksInUse:
-    """The full blocks to which the caches of a sequence refer, in order, from its first token on:
-    those that it has restored and those that it has made; none while it is not `at_work`. The first
-    `copied` tokens may be in its caches as well. Changed by the prefix cache."""
+    """The full blocks to which a sequence's caches refer, in order from its first token; none while
+    it is not `at_work`. The first `copied` tokens may be in its caches too."""
 
     path: list[Block] = field(default_factory=list)
     at_work: bool = False
@@ -20,27 +19,27 @@ class BlocksInUse:
 
     @property
     def tokens(self) -> int:
-        """How many tokens they hold."""
         return self.path[-1].stop if self.path else 0
 
     @property
     def referred(self) -> int:
-        """How many of these tokens its caches only refer to, for certain."""
+        """The number of tokens that its caches certainly only refer to."""
         return max(0, self.tokens - self.copied)
 
 
 @dataclass(slots=True, eq=False)
 class PrefixHandle:
-    """What the prefix cache knows of one prompt.
+    """One prompt's state in the prefix cache.
 
-    `owner` is whose prompt it is; `keys` are those of its full blocks. `leased` is held for it, and
-    it computes the blocks `claimed`. `known` tokens could be restored when it was queued;
-    `checkpoints_at` are the positions at which recurrent state is to be kept; `waiting`: its
-    prefill has not begun. `reading` are keys of blocks on their way from the cold tier, which was
-    `asked` so often, has brought it up to token `promoted` and may still bring `room` bytes;
-    `question` is the number of the question that it has to answer, or 0; `missed` says why not all
-    was read that is stored. Without `reuses` nothing is restored, because something stored for this
-    prompt was unreadable. `blocks` are those to which the caches of its prefill refer.
+    `keys` are those of its full blocks, `leased` is held for it, and it computes the blocks
+    `claimed`. `known` tokens could be restored when it was queued; `checkpoints_at` are the
+    positions of checkpoints to keep; `waiting`: its prefill has not begun. Without `reuses` nothing
+    is restored, because something stored was unreadable. `blocks` are those its prefill's caches
+    refer to.
+
+    The cold tier is reading the keys `reading`, was `asked` so often, has brought tokens up to
+    `promoted` and may still bring `room` bytes. `question` is the number of its open question, or
+    0; `missed` says why not all that is stored was read.
     """
 
     root: BlockKey
@@ -63,13 +62,13 @@ class PrefixHandle:
 
     @property
     def awaits_cold(self) -> bool:
-        """Whether the cold tier still has to answer this prompt's question, or to read blocks."""
+        """Whether the cold tier still has to answer or to read for this prompt."""
         return bool(self.reading or self.question)
 
     def next_stop(self, position: int, grid: int) -> int:
-        """At which token the chunk that starts at `position` ends: at the next multiple of `grid`,
-        at a checkpoint before it, or with the prompt. If the prompt ends within grid / 8 tokens
-        after it, the chunk takes them along: a forward of their own costs several times as much."""
+        """Return where the chunk from `position` ends: at the next multiple of `grid`, at a
+        checkpoint before it, or with the prompt. A prompt that ends within grid / 8 tokens after it
+        is taken to its end, because another forward costs several times as much."""
         stop = (position // grid + 1) * grid
         stop = len(self.tokens) if len(self.tokens) <= stop + grid // 8 else stop
         return min((at for at in self.checkpoints_at if position < at < stop), default=stop)
@@ -77,8 +76,8 @@ class PrefixHandle:
 
 @dataclass(frozen=True, slots=True)
 class Lookup:
-    """What a prefill gets from the cache. The first `known` tokens of the prompt are in memory as
-    blocks; where a checkpoint is missing, fewer are restored."""
+    """A prefill's match in the cache. The first `known` tokens are in memory as blocks; where a
+    checkpoint is missing, fewer are restored."""
 
     plan: RestorePlan | None
     miss: Miss

@@ -1,7 +1,7 @@
 """Pins: prefixes whose blocks neither tier evicts. Pure; owned by the mlx thread.
 
-A pin names blocks by their keys. So a pin may be made before its blocks are computed, it holds them
-in whichever tier they are, and it means the same after a restart.
+A pin names blocks by their keys, so it may be made before they are computed, holds them in either
+tier, and survives a restart.
 """
 
 from collections import Counter
@@ -16,10 +16,11 @@ from omlx_server.core.blocks.keys import BlockKey, checkpoint_key, root_key
 
 @dataclass(frozen=True, slots=True)
 class Pin:
-    """A pinned prefix. `keys` are those of its full blocks, then those of checkpoints in it;
-    `tokens` is how many tokens the blocks cover. `root` tells model, tenant and adapter. `tenant`
-    is the root without the adapter; None where that is the same. `created` is in seconds since
-    1970; `model` is the name that the request for the pin used."""
+    """A pinned prefix of `tokens` tokens: the `keys` of its full blocks, then of its checkpoints.
+
+    `tenant` is the root key without the adapter; None where that is `root`. `created` is in seconds
+    since 1970; `model` is the name that the request used.
+    """
 
     id: str
     namespace: str
@@ -32,11 +33,11 @@ class Pin:
     tenant: BlockKey | None = None
 
     def is_of(self, salt: bytes) -> bool:
-        """Whether this is a pin of the tenant with this `salt`, with whatever adapter."""
+        """Return whether the tenant with this `salt` owns this pin, with whatever adapter."""
         return (self.tenant or self.root) == root_key(self.namespace, salt)
 
     def report(self, hot: Container[BlockKey], cold: Container[BlockKey]) -> "PinReport":
-        """How many tokens of the pin's full blocks are in each tier."""
+        """Return how much of the pin is in each tier."""
         size = self.block_tokens
         blocks = self.keys[: self.tokens // size]
         return PinReport(
@@ -48,7 +49,7 @@ class Pin:
 
 @dataclass(frozen=True, slots=True)
 class PinReport:
-    """A pin, and how much of it is in each tier, in tokens of full blocks."""
+    """A pin and the number of its tokens in full blocks of each tier."""
 
     pin: Pin
     hot_tokens: int
@@ -56,7 +57,7 @@ class PinReport:
 
 
 class Unpinned(Enum):
-    """The outcome of a request to end a pin."""
+    """The result of a request to end a pin."""
 
     UNKNOWN = "there is no such pin"
     ENDED = "it is gone"
@@ -64,7 +65,7 @@ class Unpinned(Enum):
 
 
 class Pins:
-    """All pins of all models and tenants. A key is in them if any pin has it."""
+    """All pins of all models and tenants. It contains a key if any pin has it."""
 
     def __init__(self) -> None:
         self._pins: dict[str, Pin] = {}
@@ -77,16 +78,14 @@ class Pins:
         return len(self._pins)
 
     def add(self, pin: Pin) -> Pin | None:
-        """Add a pin. It replaces the pin with the same id, which is returned; None if there was
-        none."""
+        """Add a pin, and return the pin with the same id that it replaces, if any."""
         replaced = self.remove(pin.id)
         self._pins[pin.id] = pin
         self._keys.update(pin.keys)
         return replaced
 
     def remove(self, id: str) -> Pin | None:
-        """Remove a pin and return it, or None if there is none with this id. Other pins may still
-        hold some of its keys."""
+        """Remove a pin and return it, if it is known. Other pins may hold some of its keys."""
         pin = self._pins.pop(id, None)
         if pin is not None:
             self._keys.subtract(pin.keys)
@@ -97,13 +96,12 @@ class Pins:
         return self._pins.get(id)
 
     def all(self) -> Iterable[Pin]:
-        """All pins, in the order in which they were added."""
         return tuple(self._pins.values())
 
 
 class PinnedBlocks:
-    """Leases pinned blocks and checkpoints that are in memory: at most `limit` bytes, of which
-    `checkpoint_limit` for checkpoints, so that other prompts find room in the cache as well."""
+    """Leases pinned blocks and checkpoints in memory: at most `limit` bytes, of which
+    `checkpoint_limit` for checkpoints, so that other prompts find room."""
 
     def __init__(self, index: BlockIndex, pins: Pins, limit: int, checkpoint_limit: int) -> None:
         self._index = index
@@ -115,8 +113,8 @@ class PinnedBlocks:
         self._checkpoint_bytes = 0
 
     def hold(self, key: BlockKey, held: Block | Checkpoint) -> None:
-        """Lease a block or checkpoint, if its `key` is pinned, the block before it is held here
-        too, and the limits have room."""
+        """Lease a block or checkpoint if its `key` is pinned, the block before it is held here too,
+        and the limits have room."""
         if key not in self._pins or key in self._held or not self._follows(held):
             return
         if self.nbytes + held.size.nbytes > self._limit:
@@ -130,20 +128,20 @@ class PinnedBlocks:
         self.nbytes += held.size.nbytes
 
     def _follows(self, held: Block | Checkpoint) -> bool:
-        """Whether the blocks before it are held: a lease keeps them too, so they must be
-        counted."""
+        """Return whether the block before it is held: a lease keeps its ancestors too, so they must
+        be counted."""
         block = held if isinstance(held, Block) else held.block
         above = block.parent
         assert above is not None
         return above.parent is None or above.key in self._held
 
     def let_go(self, key: BlockKey) -> None:
-        """Release what `hold` has leased under a `key`, unless a pin still has that key."""
+        """Release what is held under a `key`, unless a pin still has it."""
         if key in self._held and key not in self._pins:
             self._release(key)
 
     def of(self, pin: Pin) -> list[Block | Checkpoint]:
-        """The blocks and checkpoints that are held for a pin, in the order of its keys."""
+        """Return the blocks and checkpoints held for a pin, in the order of its keys."""
         return [self._held[key] for key in pin.keys if key in self._held]
 
     def clear(self, root: BlockKey | None = None) -> None:
@@ -165,8 +163,8 @@ class PinnedBlocks:
 def checkpoints_to_pin(
     match: Match, root: BlockKey, tokens: Sequence[int], blocks: Sequence[BlockKey], size: int
 ) -> list[BlockKey]:
-    """The keys of the checkpoints that a restore of a prompt can use: the deepest one in memory,
-    and the one at its end, which may come later. `blocks` are the keys of its full blocks."""
+    """Return the keys of the checkpoints that a restore of a prompt can use: the deepest in memory,
+    and the one at its end. `blocks` are the keys of its full blocks."""
     keys = []
     for end in sorted({len(tokens), max(match.checkpoints(), default=len(tokens))}):
         start = (end - 1) // size * size

@@ -1,11 +1,8 @@
-"""How far a known prefix can be used: pure arithmetic over what the blocks hold.
+"""Computes how much of a known prefix can be restored. Pure arithmetic.
 
-    DELTA, WINDOW  up to any token in a block: a block keeps all that these layers need
-    CHECKPOINT     at the position of a checkpoint only
-
-Matching is token-granular: the keys and values of a token do not depend on what follows, so the
-first tokens of a block can be used without the rest. Recurrent state is not divisible, and a
-checkpoint from later in a sequence is never restored at an earlier boundary."""
+DELTA, WINDOW  up to any token in a block: keys and values do not depend on what follows
+CHECKPOINT     at the position of a checkpoint only
+"""
 
 from dataclasses import dataclass
 
@@ -24,8 +21,8 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class RestorePlan:
-    """How to rebuild the caches as they were after `stop` tokens: from these pieces of blocks, and
-    from a checkpoint where the layout needs one."""
+    """How to rebuild the caches after `stop` tokens: from pieces of blocks, and a checkpoint where
+    the layout needs one."""
 
     stop: int
     pieces: tuple[Piece, ...]
@@ -34,8 +31,8 @@ class RestorePlan:
 
 @dataclass(frozen=True, slots=True)
 class PrefixMatch:
-    """What is in memory of a sequence (`match`), how to restore it (`plan`; None if nothing can be
-    restored), and the checkpoint that the plan needs."""
+    """The part of a sequence in memory, the plan that restores it (None if nothing can be) and the
+    plan's checkpoint."""
 
     match: Match
     plan: RestorePlan | None
@@ -48,8 +45,7 @@ class PrefixMatch:
 
 
 def find(match: Match, layout: CacheLayout, limit: int) -> PrefixMatch:
-    """What a prefill can use of a `match`: the plan with the most tokens, at least 1 and at most
-    `limit`."""
+    """Return the plan that restores the most tokens of a `match`, at most `limit`."""
     stop, checkpoint = min(match.depth, limit), None
     if layout.checkpointed:
         checkpoints = match.checkpoints()
@@ -63,7 +59,7 @@ def find(match: Match, layout: CacheLayout, limit: int) -> PrefixMatch:
 
 
 def to_go_on_from(match: Match, layout: CacheLayout, tokens: int) -> list[Checkpoint]:
-    """The checkpoints from which a prompt of `tokens` tokens can go on, or a longer one: its last
-    token is computed in any case, so that a checkpoint after it serves longer ones."""
+    """Return the checkpoints from which a prompt of `tokens` tokens, or a longer one, can go on.
+    Its last token is always computed, so the checkpoint after it serves only longer ones."""
     found = (find(match, layout, limit).checkpoint for limit in (tokens - 1, tokens))
     return list(dict.fromkeys(checkpoint for checkpoint in found if checkpoint is not None))

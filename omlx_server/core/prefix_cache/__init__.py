@@ -1,1 +1,1 @@
-"""The prefix cache, which finds computed prompts again: lookup, cuts, checkpoints, eviction."""
+"""The prefix cache: lookup, cuts, checkpoints and eviction of computed prompts."""

@@ -1,5 +1,5 @@
-"""The blocks of a prefix cache as a tree that can be drawn: those that were used last, in both
-tiers. Pure; for the mlx thread, which makes it in slices."""
+"""The most recently used blocks of both tiers as a tree to draw. Pure; the mlx thread makes it in
+slices."""
 
 import heapq
 from collections.abc import Callable, Iterable, Sequence
@@ -22,10 +22,9 @@ N = TypeVar("N", Block, ColdEntry)
 
 @dataclass(frozen=True, slots=True)
 class MappedBlock:
-    """Tokens [start, stop) after the block with the key `parent`, which is None for the first block
-    of a prompt. `nbytes` are those of the block and of its checkpoints. `in_use`: a sequence at
-    work refers to it, or it is being read. `idle`: seconds since its last use, None in the cold
-    tier, which does not know."""
+    """Tokens [start, stop) after the block with key `parent`, None at the start of a prompt.
+    `nbytes` includes its checkpoints. `in_use`: a running sequence refers to it, or it is being
+    read. `idle` is the seconds since its last use, None in the cold tier."""
 
     key: BlockKey
     parent: BlockKey | None
@@ -41,8 +40,8 @@ class MappedBlock:
 
 @dataclass(frozen=True, slots=True)
 class BlockMap:
-    """Blocks, parents before their children, and how many more there are; the counters of the
-    cache, and how many tokens a full block has."""
+    """Blocks, parents first, the number of blocks `left_out`, the cache's counters, and the tokens
+    of a full block."""
 
     blocks: tuple[MappedBlock, ...]
     left_out: int
@@ -51,8 +50,8 @@ class BlockMap:
 
 
 def mapped(cache: PrefixCache, now: float, most: int) -> Work[BlockMap]:
-    """A map of at most `most` blocks: those in memory that were used last, with all that they
-    follow, then what only the cold tier has. `now` is by the clock of `HotOrder.note_time`."""
+    """Map at most `most` blocks: those in memory used last with their ancestors, then what only the
+    cold tier has. `now` is of the clock of `HotOrder.note_time`."""
     hot = list(cache.index.blocks())
     chosen = yield from _chosen(hot, most, lambda block: block.parent)
     cold = yield from _cold_entries(cache)
@@ -70,7 +69,7 @@ def mapped(cache: PrefixCache, now: float, most: int) -> Work[BlockMap]:
 
 
 def _chosen(nodes: Sequence[N], most: int, parent_of: Callable[[N], N | None]) -> Work[list[N]]:
-    """The nodes that were used last, each after its ancestors: at most `most`."""
+    """Return at most `most` nodes that were used last, each after its ancestors."""
     chosen: dict[int, N] = {}
     newest = yield from _newest(nodes, most)
     for node in newest:
@@ -86,7 +85,7 @@ def _chosen(nodes: Sequence[N], most: int, parent_of: Callable[[N], N | None]) -
 
 
 def _newest(nodes: Sequence[N], most: int) -> Work[list[N]]:
-    """The `most` nodes that were used last, the last one first."""
+    """Return the `most` nodes that were used last, the newest first."""
     best, floor = list[N](), -1
     for part in _parts(nodes, _LOOKED):
         best += [node for node in part if node.used > floor]
@@ -102,7 +101,6 @@ def _used(node: Block | ColdEntry) -> int:
 
 
 def _is_node(node: Block | ColdEntry) -> bool:
-    """Whether it is no root, which has no tokens."""
     return not isinstance(node, Block) or node.parent is not None
 
 
@@ -111,7 +109,7 @@ def _parts(nodes: Sequence[N], size: int) -> Iterable[Sequence[N]]:
 
 
 def _cold_entries(cache: PrefixCache) -> Work[list[ColdEntry]]:
-    """The blocks of this model that only the cold tier has, as far as it knows what they are."""
+    """Return this model's blocks that only the cold tier has."""
     found, namespace = list[ColdEntry](), namespace_id(cache.namespace)
     for part in _parts(list(cache.cold.entries()) if cache.cold is not None else (), _LOOKED):
         found += [entry for entry in part if _is_wanted(entry, namespace, cache)]
@@ -125,7 +123,6 @@ def _is_wanted(entry: ColdEntry, namespace: str, cache: PrefixCache) -> bool:
 
 
 def _cold_parent(cache: PrefixCache, entry: ColdEntry) -> ColdEntry | None:
-    """The entry before this one; None where that is in memory, or nowhere."""
     record = entry.record
     if cache.cold is None or record is None or record.parent in cache.index:
         return None

@@ -1,6 +1,4 @@
-"""Which tokens become a block, and after which token a checkpoint is kept. Pure arithmetic; owned
-by the prefix cache.
-"""
+"""Decides which tokens become a block, and where a checkpoint is kept. Pure."""
 
 from omlx_server.core.blocks.block import Worth
 from omlx_server.core.blocks.cache_layout import CacheLayout
@@ -15,9 +13,9 @@ class Cutter:
         self._layout = layout
 
     def of_chunk(self, handle: PrefixHandle, start: int, stop: int, source: object) -> list[Cut]:
-        """The cuts after a chunk of tokens [start, stop): the blocks that it completes, and at
-        `stop` a checkpoint where one is wanted. The short tail of a prompt is cut at once, so that
-        prompts that wait for this one may share it to the last token."""
+        """Return the cuts after a chunk of tokens [start, stop): the blocks it completes, and a
+        checkpoint at `stop` if one is planned. A prompt's short tail is cut at once, so that
+        prompts that wait for it share it to the last token."""
         if not self._layout.keeps:
             return []
         size = self._layout.block_size
@@ -32,15 +30,15 @@ class Cutter:
         return cuts
 
     def of_row(self, length: int, source: object) -> Cut | None:
-        """The cut of the block that a decoding row has completed with token `length`, or None."""
+        """Return the cut of the block that a row completed with token `length`, or None."""
         size = self._layout.block_size
         if length % size or not self._layout.stores_decoded:
             return None
         return Cut(length - size, length, True, None, source)
 
     def tail_of_row(self, length: int, source: object) -> Cut | None:
-        """The cut of a row that leaves with `length` tokens: its unfinished block, and a checkpoint
-        if the layout needs those. None when there is nothing to keep."""
+        """Return the cut of a row that leaves: its unfinished block, and a checkpoint if the layout
+        needs one. None when there is nothing to keep."""
         rest = length % self._layout.block_size
         worth = Worth.NEWEST if self._layout.checkpointed else None
         if (not rest and worth is None) or not self._layout.stores_decoded:

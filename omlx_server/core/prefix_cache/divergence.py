@@ -1,4 +1,4 @@
-"""Where a prompt leaves what is cached, token for token. Pure; for the mlx thread."""
+"""Finds where a prompt leaves what is cached, token for token. Pure; mlx thread."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -18,8 +18,7 @@ class Tier(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """Tokens [start, stop) of a prompt, of one block, and the tier that has them; None where no
-    tier does."""
+    """Tokens [start, stop) of a prompt in one block, and the tier that has them, if any."""
 
     start: int
     stop: int
@@ -28,9 +27,9 @@ class Stretch:
 
 @dataclass(frozen=True, slots=True)
 class Divergence:
-    """What there is of a prompt. The first `cached` tokens would not be computed again. The tokens
-    from `diverges_at` on are in no tier; None where all are, but for the last one, which is always
-    computed. `stored` are the tokens that the nearest branch has in that place."""
+    """The cached parts of a prompt. Its first `cached` tokens would not be computed again. From
+    `diverges_at` on the tokens are in no tier; None where all but the always computed last one are.
+    `stored` are the tokens of the nearest branch there."""
 
     cached: int
     stretches: tuple[Stretch, ...]
@@ -40,8 +39,8 @@ class Divergence:
 
 
 def divergence(cache: PrefixCache, tokens: tuple[int, ...], salt: bytes, most: int) -> Divergence:
-    """Compare a prompt with what is cached for its `salt`. `stored` has at most `most` tokens. It
-    changes nothing."""
+    """Compare a prompt with what is cached for its `salt`, with at most `most` stored tokens. Does
+    not modify."""
     root, size = cache.root(salt), cache.layout.block_size
     match = cache.index.match(root, tokens)
     stretches = [Stretch(b.start, min(b.stop, match.depth), Tier.HOT) for b in match.path]
@@ -69,7 +68,7 @@ def _missing(start: int, stop: int, size: int) -> Iterator[Stretch]:
 
 
 def _after_match(cache: PrefixCache, root: BlockKey, match: Match) -> Iterator[int]:
-    """The tokens that follow a match in the branch that was used last."""
+    """Yield the tokens that follow a match in the branch used last."""
     node = match.deepest() or cache.index.root(root)
     if node is None:
         return
@@ -90,8 +89,8 @@ def _used(block: Block) -> int:
 def _in_cold(
     cold: ColdIndex, root: BlockKey, tokens: tuple[int, ...], match: Match, size: int
 ) -> tuple[list[Stretch], Iterator[int]]:
-    """What the cold tier has of a prompt beyond a match in memory, and the tokens that follow it
-    there."""
+    """Return the stretches in the cold tier after a match in memory, and the tokens that follow
+    them there."""
     keys = chain(root, tokens, size)
     at = match.blocks[-1].stop if match.blocks else 0
     above, depth, found = keys[at // size - 1] if at else root, match.depth, list[Stretch]()
@@ -108,7 +107,7 @@ def _in_cold(
 
 
 def _longest(cold: ColdIndex, above: BlockKey, own: Sequence[int]) -> tuple[Record | None, int]:
-    """The record after `above` that begins with the most of the tokens `own`, and with how many."""
+    """Return the record after `above` that shares the most tokens with `own`, and how many."""
     best, most = None, 0
     for record in _blocks(cold, above):
         length = shared(record.tokens, own)
@@ -123,7 +122,7 @@ def _rest(cold: ColdIndex, record: Record, length: int) -> Iterator[int]:
 
 
 def _below(cold: ColdIndex, above: BlockKey) -> Iterator[int]:
-    """The tokens of the branch that came last after `above`."""
+    """Yield the tokens of the newest branch after `above`."""
     while records := list(_blocks(cold, above)):
         yield from records[-1].tokens
         above = records[-1].key

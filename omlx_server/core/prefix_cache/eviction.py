@@ -1,6 +1,5 @@
-"""How much is evicted from the hot tier, and what of it goes to the cold one. Pure, owned by the
-prefix cache. `core/blocks/eviction_order.py` says which block is evicted first.
-"""
+"""Evicts from the hot tier, and collects what may go to the cold one. Pure;
+`core/blocks/eviction_order.py` gives the order."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -12,9 +11,8 @@ from omlx_server.core.prefix_cache.report import CacheReport, Dropped
 
 @dataclass(frozen=True, slots=True)
 class HotBudget:
-    """Bounds of the hot tier: `nbytes` for blocks and checkpoints together, `checkpoint_bytes` for
-    checkpoints, and a number of Metal `buffers`. A prompt leaves a checkpoint at token
-    `lattice_start`, and at each doubling of it that the prompt reaches."""
+    """Bounds of the hot tier: `nbytes` in all, `checkpoint_bytes` for checkpoints, and Metal
+    `buffers`. Prompts leave checkpoints at token `lattice_start` and each doubling of it."""
 
     nbytes: int
     checkpoint_bytes: int
@@ -23,8 +21,8 @@ class HotBudget:
 
 
 class Eviction:
-    """Evicts from an index, within a `budget`. `take_evicted` hands out the ids of what was
-    evicted; with `demotes`, `take_demoted` hands out what the cold tier may want of it."""
+    """Evicts from an index to keep it within a `budget`. With `demotes` it collects what the cold
+    tier may want."""
 
     def __init__(
         self, index: BlockIndex, budget: HotBudget, stats: CacheReport, *, demotes: bool
@@ -49,8 +47,7 @@ class Eviction:
 
     def make_room(self, nbytes: int, floor: int) -> Dropped:
         """Evict until `nbytes` bytes have gone, at most `floor` idle bytes remain, or the rest is
-        held.
-        Returns what went; checkpoints that went with their block are in its bytes only."""
+        held. Returns what went; checkpoints that went with their block count in its bytes only."""
         index, stats, before = self._index, self._stats, self._index.idle_bytes
         stop = max(floor, before - nbytes)
         checkpoints, blocks = stats.evicted_checkpoints, stats.evicted_blocks
@@ -60,30 +57,28 @@ class Eviction:
         return Dropped(before - index.idle_bytes, blocks, checkpoints)
 
     def stop_demoting(self) -> None:
-        """Collect nothing for the cold tier from now on, because it is not used any more."""
+        """Collect nothing for the cold tier from now on."""
         self._demotes, self._demoted = False, []
 
     def forget(self, gone: list[PayloadId]) -> None:
-        """Add the ids of what has left the index without being evicted to `take_evicted`."""
+        """Hand out these ids, which left the index without eviction, by `take_evicted`."""
         self._evicted += gone
 
     def drop_lost(self, ids: Iterable[PayloadId]) -> None:
-        """Forget blocks whose payloads are lost, and all that follows them."""
+        """Forget blocks whose payloads are lost, and all their descendants."""
         self.forget(self._index.remove(ids))
 
     @property
     def has_evicted(self) -> bool:
-        """Whether `take_evicted` or `take_demoted` has something to hand out."""
         return bool(self._evicted or self._demoted)
 
     def take_evicted(self) -> list[PayloadId]:
-        """The ids of what has left since the last call. The caller drops their payloads."""
+        """Return the ids of what left since the last call. The caller drops their payloads."""
         gone, self._evicted = self._evicted, []
         return gone
 
     def take_demoted(self) -> list[Held]:
-        """What was evicted since the last call and may go to the cold tier: all but superseded
-        checkpoints."""
+        """Return what was evicted since the last call, except superseded checkpoints."""
         gone, self._demoted = self._demoted, []
         return gone
 

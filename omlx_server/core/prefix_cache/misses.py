@@ -1,4 +1,4 @@
-"""Why a prompt was not restored, or not wholly. Pure, owned by the prefix cache."""
+"""Explains why a prompt was not restored in full. Pure; owned by the prefix cache."""
 
 from collections import OrderedDict
 
@@ -13,27 +13,26 @@ _Beginning = tuple[bytes, BlockKey]
 
 
 class Misses:
-    """Tells why no more of a prompt was restored. It remembers how the prompts of each owner began,
-    so that no reason reveals that another owner has sent the same prompt."""
+    """Gives the reason of each miss. It remembers prompts per owner, so that no reason reveals
+    another owner's prompts."""
 
     def __init__(self, index: BlockIndex) -> None:
         self._index = index
         self._roots: OrderedDict[_Beginning, BlockKey] = OrderedDict()
 
     def note(self, handle: PrefixHandle) -> None:
-        """Remember how a prompt began and under which root, since it is being computed. From now on
-        its owner may be told that the same beginning is in another namespace."""
+        """Remember how a prompt began and under which root."""
         self._roots[self._beginning(handle)] = handle.root
         if len(self._roots) > _BEGINNINGS:
             self._roots.popitem(last=False)
 
     def forget(self, root: BlockKey | None = None) -> None:
-        """Forget how all prompts began, or those under one `root`."""
+        """Forget all prompts, or those under one `root`."""
         kept = [item for item in self._roots.items() if root is not None and item[1] != root]
         self._roots = OrderedDict(kept)
 
     def reason(self, handle: PrefixHandle, found: PrefixMatch) -> Miss:
-        """Why no more of the prompt is restored; Miss.NONE when all of it is."""
+        """Return why no more of the prompt is restored; Miss.NONE when all of it is."""
         depth = found.match.depth
         next_block = depth // self._index.block_size
         if not handle.reuses:
@@ -52,6 +51,5 @@ class Misses:
         return Miss.NEW_PREFIX if elsewhere == handle.root else Miss.NAMESPACE
 
     def _beginning(self, handle: PrefixHandle) -> _Beginning:
-        """The owner of a prompt, and a hash of its first tokens, the same in all namespaces."""
         first = handle.tokens[: self._index.block_size]
         return handle.owner, block_key(BlockKey(b""), first)

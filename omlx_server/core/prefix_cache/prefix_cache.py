@@ -1,13 +1,11 @@
-"""The policy of the prefix cache: what is looked up, waited for, kept and dropped.
+"""The policy of the prefix cache: lookups, waits, what is kept and dropped.
 
 Pure, owned by the mlx thread; payloads are elsewhere and go by id. A prefill passes through here:
 
-    enter      it is queued: the blocks that it matches are leased, so that they stay until it runs
+    enter      it is queued: the blocks that it matches are leased
     must_wait  it may not begin while another prefill computes its next block
     admit      it begins: its restore is planned, and the blocks that it will compute are claimed
     leave      it is computed, cancelled or failed: its leases and claims are given back
-
-`store_block` and `store_checkpoint` say under which id to keep what was computed.
 """
 
 from bisect import bisect_left
@@ -36,7 +34,7 @@ from omlx_server.core.request import Miss
 
 
 class PrefixCache:
-    """The prefix cache of one model: which prefixes are known, and what of them is kept."""
+    """The prefix cache of one model."""
 
     def __init__(
         self,
@@ -67,8 +65,8 @@ class PrefixCache:
 
     @property
     def budget(self) -> HotBudget:
-        """The bounds of the hot tier. Setting smaller ones evicts at once what is above them,
-        unless it is leased or pinned; the bounds of pins stay those of the first budget."""
+        """The bounds of the hot tier. Setting smaller ones evicts at once; the bounds of pins
+        stay."""
         return self.eviction.budget
 
     @budget.setter
@@ -78,7 +76,6 @@ class PrefixCache:
 
     @property
     def cold(self) -> ColdIndex | None:
-        """What the cold tier has; None without one."""
         return self.read_ahead.tier
 
     def leave_cold(self) -> None:
@@ -95,8 +92,8 @@ class PrefixCache:
         checkpoints_at: Sequence[int],
         owner: bytes = b"",
     ) -> PrefixHandle:
-        """Take in a prompt that was queued: lease what is in memory of it, and ask the cold tier
-        for more. `tokens` are those to be prefilled: all but the prompt's last."""
+        """Take in a queued prompt: lease what is in memory, and ask the cold tier for more.
+        `tokens` are all but the prompt's last."""
         root = root_key(self.namespace, salt)
         keys = chain(root, tokens, self.layout.block_size)
         handle = PrefixHandle(root, tokens, keys, owner)
@@ -111,8 +108,8 @@ class PrefixCache:
         return handle
 
     def must_wait(self, handle: PrefixHandle) -> bool:
-        """Whether the next block that this prompt needs is being computed for another one, or is
-        on its way from the cold tier."""
+        """Return whether this prompt's next block is being computed for another one, or is coming
+        from the cold tier."""
         if handle.awaits_cold:
             return True
         if not self._claims or not handle.reuses:
@@ -121,7 +118,7 @@ class PrefixCache:
         return known < len(handle.keys) and handle.keys[known] in self._claims
 
     def expected(self, handle: PrefixHandle) -> int:
-        """How many tokens of a waiting prompt would be restored now. Does not modify."""
+        """Return how many tokens of a waiting prompt would be restored now. Does not modify."""
         return self._find(handle).cached
 
     def hold(self, handle: PrefixHandle) -> int:
@@ -132,9 +129,9 @@ class PrefixCache:
         return found.cached
 
     def read_on(self, handle: PrefixHandle, others: Sequence[PrefixHandle]) -> bool:
-        """Have read what the cold tier has of a prompt that could begin now: there was no room for
-        it before, or it had to leave memory. Where there is none now, it takes that of the `others`
-        that wait, when their reads are done. Returns whether the prompt has to wait."""
+        """Read once more from the cold tier for a prompt that could begin now. Where there is no
+        room, release the leases of the `others` that wait, once their reads are done. Returns
+        whether the prompt has to wait."""
         ahead = self.read_ahead
         if not ahead.can_ask(handle):
             return False
@@ -149,7 +146,7 @@ class PrefixCache:
         return handle.awaits_cold
 
     def admit(self, handle: PrefixHandle) -> Lookup:
-        """Begin a prompt, whose turn has come: plan its restore, claim what it will compute."""
+        """Begin a prompt whose turn has come: plan its restore, claim what it will compute."""
         found = self._find(handle)
         self._hold(handle, found)
         if self.layout.keeps:
@@ -182,16 +179,15 @@ class PrefixCache:
         handle.waiting = True
 
     def let_go(self, handle: PrefixHandle) -> None:
-        """Release the leases of a prompt, so that its blocks may be evicted. A prompt that waits
-        then restores what is left; what a running one computes after blocks that were evicted is
-        not kept."""
+        """Release the leases of a prompt, so that its blocks may be evicted. What a running prompt
+        computes after evicted blocks is not kept."""
         for held in handle.leased:
             self.index.release(held)
         handle.leased = []
 
     def use_of(self, handle: PrefixHandle, tokens: int) -> tuple[int, int]:
-        """What a prompt that waits would use of blocks if its first `tokens` tokens were restored
-        now: how many tokens, and how many bytes that nobody else uses."""
+        """Return what a waiting prompt would refer to if its first `tokens` were restored now:
+        tokens, and bytes that nobody else uses."""
         return self.uses.of(self._find(handle), tokens)
 
     # -- what was computed ---------------------------------------------------------------
@@ -199,19 +195,20 @@ class PrefixCache:
     def store_block(
         self, place: BlockPlace, size: Size, users: Sequence[BlocksInUse] = ()
     ) -> PayloadId | None:
-        """Keep a block, which `users` have made and use. Returns what `BlockIndex.insert` does."""
+        """Keep a block that `users` have made and use. Returns the result of
+        `BlockIndex.insert`."""
         id = self.index.insert(place, size)
         for blocks in users:
             self.uses.extend(blocks, id)
         return self._kept(id)
 
     def store_checkpoint(self, place: BlockPlace, size: Size, worth: Worth) -> PayloadId | None:
-        """Keep the checkpoint after a place. Returns what `BlockIndex.add_checkpoint` does."""
+        """Keep a checkpoint. Returns the result of `BlockIndex.add_checkpoint`."""
         return self._kept(self.index.add_checkpoint(place, size, worth))
 
     def path(self, handle: PrefixHandle) -> list[tuple[PayloadId, Record]]:
-        """Ids and records of what is in memory of a prompt: blocks, parents first, then checkpoints
-        from which it can go on. The last block's record may cover its first tokens only."""
+        """Return ids and records of a prompt's blocks in memory, parents first, then of the
+        checkpoints from which it can go on. The last record may cover only part of its block."""
         match = self.index.match(handle.root, handle.tokens)
         path = []
         for block in match.path:
@@ -227,15 +224,15 @@ class PrefixCache:
         return Record.of(held, self.namespace)
 
     def take_demoted(self) -> list[tuple[PayloadId, Record]]:
-        """The ids and records of what left the hot tier for the cold one since the last call. To be
-        called before `take_evicted`, after which the payloads are gone."""
+        """Return ids and records of what left for the cold tier since the last call. Call it before
+        `take_evicted`, after which the payloads are gone."""
         return [(held.id, self.record(held)) for held in self.eviction.take_demoted()]
 
     # -- what comes from the cold tier ---------------------------------------------------
 
     def answered(self, question: int) -> None:
-        """Note that a question to the cold tier was answered or given up: read what its index now
-        has for the prompt."""
+        """Note that a question to the cold tier was answered or given up, and read what its index
+        now has for the prompt."""
         handle = self.read_ahead.waits.answered(question)
         if handle is not None:
             found = self._find(handle)
@@ -243,9 +240,9 @@ class PrefixCache:
             self.read_ahead.want(handle, self.read_ahead.look(handle, found))
 
     def promote(self, record: Record, size: Size) -> PayloadId | None:
-        """Take in a block or checkpoint that has come from the cold tier. Returns the id under
-        which to keep it; None when no prompt waits for it any more, it is known already, or what it
-        follows is not here. One that comes before what it follows is read again."""
+        """Take in a block or checkpoint from the cold tier. Returns the id to keep it under; None
+        when no prompt waits for it, it is known, or its parent is not here. One that comes before
+        its parent is read again."""
         waits, tier = self.read_ahead.waits, self.read_ahead.tier
         waiting = waits.take_waiting(record.key)
         if not waiting:
@@ -266,18 +263,18 @@ class PrefixCache:
         return id
 
     def insert(self, record: Record, size: Size) -> PayloadId | None:
-        """Keep a block or a checkpoint that was not computed here. Returns its id; None when it is
-        known already, or when what it follows is not here."""
+        """Keep a block or checkpoint that was not computed here. Returns its id; None when it is
+        known, or its parent is not here."""
         return self._kept(self._insert(record, size))
 
     def give_up(self, key: BlockKey, reason: str) -> None:
-        """Note that a block did not come from the cold tier, and why: the prompts that wait for it
-        go on without it and without all after it."""
+        """Note that a block did not come from the cold tier, and why: the prompts that wait go on
+        without it and all after it."""
         for handle in self.read_ahead.waits.take_waiting(key):
             self.read_ahead.waits.failed(handle, key, reason)
 
     def probe(self, tokens: tuple[int, ...], salt: bytes) -> PromptReport:
-        """What a request with these `tokens` would get from both tiers; it changes no tier."""
+        """Return what a request with these `tokens` would get from both tiers. Does not modify."""
         root = self.root(salt)
         keys = chain(root, tokens[:-1], self.layout.block_size)
         handle = PrefixHandle(root, tokens[:-1], keys)
@@ -288,7 +285,7 @@ class PrefixCache:
         return PromptReport.of(tokens, found, reached)
 
     def report(self) -> CacheReport:
-        """A copy of the counters, with what is held now."""
+        """Return a copy of the counters, with what is held now."""
         index = self.index
         return replace(
             self.stats,
@@ -303,8 +300,8 @@ class PrefixCache:
         )
 
     def reset(self, salt: bytes | None = None) -> Dropped:
-        """Drop all blocks, or those of one `salt`, but what is leased or used now. Pinned ones go
-        too; their pins hold what comes later. Returns what was there, also what has stayed."""
+        """Drop all blocks, or those of one `salt`, except what is leased or used now. Pinned ones
+        go too. Returns what was there, including what stayed."""
         root = None if salt is None else self.root(salt)
         there = self.index.by_depth(root)
         self._misses.forget(root)
@@ -314,16 +311,15 @@ class PrefixCache:
         return Dropped.all(there)
 
     def chain_keys(self, salt: bytes) -> list[BlockKey]:
-        """The root key of a `salt` and the keys of all its blocks in memory: what the cold tier has
-        for that salt descends from these."""
+        """Return the root key of a `salt` and the keys of all its blocks in memory."""
         root = self.root(salt)
         return [root, *(b.key for b in self.index.by_depth(root) if isinstance(b, Block))]
 
     # -- pins ----------------------------------------------------------------------------
 
     def pin(self, tokens: tuple[int, ...], salt: bytes, now: float, model: str = "") -> Pin | None:
-        """Pin a prompt's full blocks and the checkpoints that a restore of it can use, computed or
-        not. None when all tokens but the last fill no block. `now`: seconds since 1970."""
+        """Pin a prompt's full blocks and the checkpoints a restore can use, computed or not.
+        Returns None when its tokens fill no block. `now` is in seconds since 1970."""
         root, size = self.root(salt), self.layout.block_size
         keys = chain(root, tokens[:-1], size)
         covered = len(keys) * size
@@ -359,13 +355,12 @@ class PrefixCache:
         return self.index.add_checkpoint(place, size, Worth(record.worth))
 
     def _kept(self, id: PayloadId | None) -> PayloadId | None:
-        """Hold what has come, if it is pinned, and evict others if the budget is exceeded."""
+        """Hold a new block if it is pinned, and evict others if the budget is exceeded."""
         self._noted(id)
         self.eviction.shrink()
         return id
 
     def _noted(self, id: PayloadId | None) -> PayloadId | None:
-        """Hold what has come, if it is pinned."""
         held = self.index.held(id) if id is not None and len(self.pins) else None
         if held is not None:
             self.pinned.hold(self.record(held).key, held)

@@ -1,4 +1,4 @@
-"""What the prefix cache reports: what it holds and has counted, and what it has of one prompt."""
+"""The reports of the prefix cache: its contents and counters, and its match of one prompt."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -11,10 +11,8 @@ from omlx_server.core.blocks.restore import PrefixMatch
 
 @dataclass(slots=True)
 class CacheReport:
-    """What the prefix cache holds now, and what it has counted since the start: tokens that were
-    looked up and found, prompts by the reason why no more of them was restored, evictions. Of
-    `nbytes` bytes `in_use` are used by sequences at work, and do not count for the budget. The
-    cache counts in a report of its own, and hands out copies."""
+    """The contents of the prefix cache now, and its counters since the start. `in_use` of the
+    `nbytes` bytes are used by running sequences and do not count for the budget."""
 
     nbytes: int = 0
     in_use: int = 0
@@ -32,8 +30,7 @@ class CacheReport:
     checkpointed: bool = False
 
     def after(self, earlier: "CacheReport") -> "CacheReport":
-        """This report with the counters of an `earlier` one added. What is held, in bytes, blocks
-        and buffers, stays that of this report."""
+        """Return this report with the counters of an `earlier` one added."""
         misses = Counter(earlier.misses)
         misses.update(self.misses)
         return replace(
@@ -49,7 +46,7 @@ class CacheReport:
 
 @dataclass(frozen=True, slots=True)
 class Dropped:
-    """What was evicted to make room, or what was in memory before a reset."""
+    """Counts of what was evicted, or was in memory before a reset."""
 
     nbytes: int
     blocks: int
@@ -57,18 +54,17 @@ class Dropped:
 
     @classmethod
     def all(cls, there: Sequence[Held]) -> "Dropped":
-        """All of these blocks and checkpoints."""
         blocks = sum(isinstance(held, Block) for held in there)
         return cls(sum(held.size.nbytes for held in there), blocks, len(there) - blocks)
 
 
 @dataclass(frozen=True, slots=True)
 class PromptReport:
-    """What both tiers have of one prompt. Positions are in tokens.
+    """The cached parts of one prompt in both tiers, in tokens.
 
-    `blocks` are (start, stop) of what is in memory, `cold` of what would be read from the cold
-    tier; `checkpoints` are where recurrent state is in memory, and the first `known` tokens are in
-    blocks there. A request with this prompt would not compute its first `cached` tokens.
+    `blocks` are (start, stop) in memory, `cold` those to read from the cold tier, `checkpoints` the
+    positions of recurrent state in memory. The first `known` tokens are in blocks in memory; a
+    request would not compute its first `cached` tokens.
     """
 
     tokens: int
@@ -82,8 +78,8 @@ class PromptReport:
     def of(
         cls, tokens: Sequence[int], found: PrefixMatch, recalled: Sequence[tuple[Record, int]]
     ) -> "PromptReport":
-        """The probe of what was `found` in memory and of the records that would be `recalled` from
-        the cold tier, each with the position up to which the prompt has its tokens."""
+        """Build the report from the match in memory and the records to recall, each with the
+        position up to which the prompt has its tokens."""
         match = found.match
         return cls(
             tokens=len(tokens),

@@ -1,7 +1,5 @@
-"""Which blocks sequences at work use: their caches refer to the payloads, so that these can't be
-evicted, and count as live memory and not for the budget of the hot tier. Pure, owned by the prefix
-cache.
-"""
+"""Tracks which blocks running sequences use. They can't be evicted, and count as live memory, not
+for the hot tier's budget. Pure."""
 
 from collections.abc import Sequence
 
@@ -14,7 +12,7 @@ from omlx_server.core.prefix_cache.eviction import Eviction
 
 
 class Uses:
-    """Notes in the index which blocks are in use. Where the `layout` does not refer, none is."""
+    """Notes in the index which blocks are in use; none where the `layout` does not refer."""
 
     def __init__(self, index: BlockIndex, layout: CacheLayout, eviction: Eviction) -> None:
         self._index = index
@@ -22,12 +20,12 @@ class Uses:
         self._eviction = eviction
 
     def begin(self, found: PrefixMatch) -> BlocksInUse:
-        """The full blocks of a restore, used from now on by the caches that it leaves."""
+        """Return the full blocks of a restore, used from now on by the caches that it leaves."""
         return self.share(BlocksInUse([*self._full(found, found.cached)]))
 
     def extend(self, blocks: BlocksInUse, id: PayloadId | None) -> None:
-        """Note that a sequence has made the block of this id, which its caches refer to as well. A
-        block that is not full, or does not follow those in use, is left out."""
+        """Note that a sequence's caches refer to the block it made. A short block, or one that does
+        not follow those in use, is left out."""
         block = self._index.held(id) if id is not None else None
         if not isinstance(block, Block) or not (blocks.at_work and self._layout.refers):
             return
@@ -36,7 +34,7 @@ class Uses:
             blocks.path.append(block)
 
     def share(self, blocks: BlocksInUse) -> BlocksInUse:
-        """The same blocks, for one more sequence that begins with their tokens."""
+        """Return these blocks in use by one more sequence that begins with their tokens."""
         for block in blocks.path:
             self._index.use(block)
         copied = max(blocks.copied, self._copied(blocks.tokens))
@@ -51,18 +49,16 @@ class Uses:
             self._eviction.shrink()
 
     def of(self, found: PrefixMatch, tokens: int) -> tuple[int, int]:
-        """What a restore of at most `tokens` tokens would refer to: how many tokens, and how many
-        bytes that nobody else uses."""
+        """Return what a restore of at most `tokens` tokens would refer to: tokens, and bytes that
+        nobody else uses."""
         path = self._full(found, tokens)
         nbytes = sum(block.size.nbytes for block in path if not block.users)
         used = len(path) * self._layout.block_size
         return used - self._copied(used), nbytes
 
     def _full(self, found: PrefixMatch, tokens: int) -> Sequence[Block]:
-        """The full blocks among the first `tokens` tokens of what was found."""
         count = min(tokens, found.cached) // self._layout.block_size
         return found.match.blocks[:count] if self._layout.refers else ()
 
     def _copied(self, tokens: int) -> int:
-        """How many tokens a sequence copies that begins with so many stored ones: all of a few."""
         return tokens if tokens <= self._layout.copies else 0
