@@ -42,7 +42,6 @@ def run(*, name: str, target: str, remove: str, as_json: bool, config: Path | No
 
 
 def _show(config: Path | None, *, as_json: bool) -> int:
-    """Print the aliases in force."""
     aliases = load_settings(config).settings.models.aliases
     if as_json:
         show_json(aliases)
@@ -54,7 +53,7 @@ def _show(config: Path | None, *, as_json: bool) -> int:
 
 
 def _readable(config: Path | None) -> Path | None:
-    """The named config file if it exists; None if not, because it will only be made."""
+    """Return the named config file if it exists; None if not, because it will only be made."""
     return config if config is None or config.exists() else None
 
 
@@ -67,8 +66,8 @@ def _check_is_there(name: str, models: ModelsSettings) -> None:
 
 
 def _check(name: str, target: str, settings: Settings) -> None:
-    """Raises UsageError unless `name` is a possible and free name and `target` is a model that is
-    here or in the catalogue, or as MODEL:ADAPTER one that is here with its adapter."""
+    """Raise UsageError unless `name` is a possible and free name, and `target` is a model or
+    MODEL:ADAPTER that is here or in the catalogue."""
     models = settings.models
     odd = name.startswith((".", "/", "~")) or any(p in ("", ".", "..") for p in name.split("/"))
     if odd or not name.isprintable() or name != name.strip() or len(name) > _LONGEST:

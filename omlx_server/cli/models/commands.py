@@ -1,5 +1,4 @@
-"""The options and help texts of the commands about models: those on a hub (`search`, `pull`), on
-the disk (`list`, `show`, `rm`, `alias`) and in a running server (`ps`, `load`, `unload`, `pin`)."""
+"""The options and help texts of the commands about models."""
 
 from typing import Annotated
 

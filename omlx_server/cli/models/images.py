@@ -16,15 +16,15 @@ _SIZES = ((512, 512), (1024, 1024), (1920, 1080))
 
 
 def images_of(model: Installed, settings: Settings) -> dict[str, Any]:
-    """What `--json` says of images: whether the model takes them, the family of its vision tower,
-    and why it takes none. `vision` is null for a tower that is not known here, too."""
+    """Return the JSON about images: whether the model takes them, the family of its vision tower,
+    and why it takes none. `vision` is null also for a tower that is not known here."""
     problem = _why_none(model, settings)
     return {"images": not problem, "vision": model.vision or None, "no_images": problem or None}
 
 
 def tokens_of_images(model: Installed, settings: Settings) -> dict[str, int]:
-    """How many tokens images take, by their width and height. numpy is imported only when this is
-    called. Raises LoadFailed where the model's files say it wrongly."""
+    """Return the tokens of images by their width and height. Imports numpy. Raises LoadFailed if
+    the model's files say it wrongly."""
     from omlx_server.images.prepare.families import make_preparer
     from omlx_server.images.prepare.prepared import Detail
 
@@ -39,7 +39,7 @@ def tokens_of_images(model: Installed, settings: Settings) -> dict[str, int]:
 
 
 def in_words(found: Mapping[str, Any]) -> str:
-    """What is `found` of a chat model's images, for people."""
+    """Return what is known of a chat model's images, for people."""
     if not found["images"]:
         return f"none: {found['no_images']}"
     tokens: Mapping[str, int] = found["image_tokens"]

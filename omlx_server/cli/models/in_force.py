@@ -1,5 +1,5 @@
-"""What counts for requests to a model, and where it comes from: template, system prompt, sampling,
-presets. For `omlx-server show`; opens no weights."""
+"""The values that requests to a model get by default, and their origins: template, system prompt,
+sampling, presets. For `omlx-server show`; opens no weights."""
 
 import hashlib
 import json
@@ -26,8 +26,8 @@ REPORTED = frozenset({*_NOT_SAMPLING, "sampling", "presets", "chat_template"})
 def in_force_shape(
     recommended: Mapping[str, float], own: ModelOverrides, settings: Settings
 ) -> dict[str, Any]:
-    """`in_force`: each value that counts for what a request leaves out, with its origin. `presets`:
-    what each preset says otherwise."""
+    """Return `in_force`, each default value with its origin, and `presets`, the values of each
+    preset."""
     values = values_in_force(recommended, own, settings)
     return {
         "in_force": {
@@ -40,8 +40,8 @@ def in_force_shape(
 def with_template(
     files: TokenizerFiles, directory: Path, name: str, own: ModelOverrides
 ) -> tuple[TokenizerFiles, dict[str, Any]]:
-    """The files of the tokenizer of the model `name` with the template that a server would take,
-    and what is to be told of that: where it is from, its digest, and a problem of an override."""
+    """Return the tokenizer's files with the template that a server would take, and for `show` its
+    origin, its digest, and the problem of an override."""
     path = own.chat_template
     if not path:
         source = files.templates.get("default")
@@ -82,8 +82,8 @@ def template_in_words(template: Mapping[str, Any] | None) -> str:
 
 
 def report_lines(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """A line for the system prompt, for thinking, for sampling and for each preset. Values that
-    nobody has set are told for sampling only."""
+    """Yield a line for the system prompt, thinking, sampling and each preset. Unset values are
+    shown for sampling only."""
     values = found["in_force"]
     for label, names in (("system", ("system",)), ("thinking", _NOT_SAMPLING[1:])):
         said = {name: values[name] for name in names if values[name]["value"] is not None}
@@ -96,7 +96,7 @@ def report_lines(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def _by_origin(values: Mapping[str, Mapping[str, Any]], *, named: bool = True) -> str:
-    """The values, grouped by their origin; defaults come last."""
+    """Return the values grouped by their origin; defaults come last."""
     order = sorted(values.items(), key=lambda item: _rank(item[1]["origin"]))
     groups = []
     for origin, group in groupby(order, key=lambda item: item[1]["origin"]):

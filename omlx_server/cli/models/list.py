@@ -57,8 +57,6 @@ def _table(found: Sequence[Installed], settings: Settings) -> Table:
 
 
 def _named(model: Installed, settings: Settings, no_images: str | None) -> Text:
-    """The name of a model, and below it its aliases and adapters, why it can't be served, and why
-    it takes `no_images` although it has a vision tower, if so."""
     text = Text(visible(model.names[0]))
     if also := _aliases_of(model, settings.models.aliases):
         text.append(f"\n  also {', '.join(map(visible, also))}", "dim")
@@ -76,8 +74,8 @@ def _aliases_of(model: Installed, aliases: Mapping[str, str]) -> list[str]:
 
 
 def adapters_of(model: Installed, settings: Settings) -> AdapterPlaces:
-    """Where the adapters of a model are, of one that does not chat nowhere. The default one of the
-    settings is that of the model that `serve` serves when none is named."""
+    """Return where the adapters of a model are; nowhere for one that does not chat. The settings'
+    default adapter is that of the model that `serve` serves by default."""
     if model.kind is not ModelKind.CHAT:
         return AdapterPlaces(model.path, ())
     models, directory = settings.models, settings.adapters.directory
@@ -87,7 +85,7 @@ def adapters_of(model: Installed, settings: Settings) -> AdapterPlaces:
 
 
 def shape(model: Installed, settings: Settings) -> dict[str, object]:
-    """What `--json` says of a model: sizes in bytes, the context length in tokens."""
+    """Return the JSON of a model: sizes in bytes, the context length in tokens."""
     return {
         "name": model.names[0],
         "names": list(model.names),

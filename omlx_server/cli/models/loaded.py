@@ -62,7 +62,6 @@ def pin(server: ServerClient, *, name: str, off: bool, as_json: bool) -> int:
 
 
 def _say(item: Mapping[str, Any], words: str, *, as_json: bool) -> int:
-    """Print the answer for one model: `words`, or as JSON the `item` that the server returned."""
     show_found(item, [words], as_json=as_json)
     return 0
 

@@ -12,8 +12,7 @@ from omlx_server.settings.types import expanded
 
 
 def named(name: str, settings: Settings) -> Installed:
-    """The model of that name, or at that path, which also tells apart two models of the same name.
-    Raises UsageError if there is none here."""
+    """Return the model of that name, or at that path. Raises UsageError if there is none here."""
     found = installed_models(settings.models)
     model = _find(name, found, takes_paths=True)
     if model is None:
@@ -24,8 +23,8 @@ def named(name: str, settings: Settings) -> Installed:
 def with_adapter(
     name: str, settings: Settings, *, takes_paths: bool = True
 ) -> tuple[Installed, str]:
-    """The model that a name means, and the adapter of a name as MODEL:ADAPTER, else an empty text.
-    Raises UsageError if there is no such model here, or it has no such adapter."""
+    """Return the model that a name means, and the adapter of a name MODEL:ADAPTER, else an empty
+    text. Raises UsageError if there is no such model here, or it has no such adapter."""
     found = installed_models(settings.models)
     model, adapter = _find(name, found, takes_paths=takes_paths), ""
     if model is None:
@@ -44,7 +43,6 @@ def with_adapter(
 
 
 def _find(name: str, found: Sequence[Installed], *, takes_paths: bool) -> Installed | None:
-    """The model of that path, name, or short name or address on the hub."""
     path = expanded(name).absolute()
     chosen = [model for model in found if takes_paths and model.path.absolute() == path]
     of_hub = hub_name(name)
@@ -55,7 +53,6 @@ def _find(name: str, found: Sequence[Installed], *, takes_paths: bool) -> Instal
 
 
 def _not_here(name: str, found: Sequence[Installed], *, takes_paths: bool) -> UsageError:
-    """The error for a name of no model that is here; it suggests only models that are."""
     path = expanded(name).absolute()
     if takes_paths and path.exists() and "/" in name:
         return UsageError(

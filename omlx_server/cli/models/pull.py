@@ -69,6 +69,6 @@ def _document(done: Pulled) -> dict[str, object]:
 
 
 def _disk_bytes(model: Located) -> int:
-    """The bytes of a model on the disk. A snapshot in Hugging Face's cache consists of links; the
-    files are elsewhere in the folder of the repository, so that is measured."""
+    """Return the bytes of a model on the disk. A snapshot in Hugging Face's cache consists of
+    links, so the folder of its repository is measured."""
     return size_of(hub.folder_of(model.path))

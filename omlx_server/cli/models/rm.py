@@ -51,9 +51,8 @@ def _chosen(name: str, settings: Settings) -> Installed:
 
 
 def _refuse_if_loaded(model: Installed, server: ServerClient, url: str) -> None:
-    """Raises UsageError if the server has the model loaded. If the user has named its `url`, it
-    must say so: raises OmlxError if it does not. Else where no server answers this passes, and
-    where it refuses to say, a warning is printed."""
+    """Raise UsageError if the server has the model loaded. Where no server answers this passes,
+    unless the user has named its `url`: then it raises OmlxError."""
     try:
         items = items_of(told(server.get("/admin/models")))
     except OmlxError as error:

@@ -26,9 +26,9 @@ _MOST = 20
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """A model that `pull` takes by its `name`. What the hub was not asked, or does not tell, is
-    None. `size`, on the disk and in memory, and `download`, where that is another one, in bytes;
-    `context` in tokens."""
+    """A model that `pull` takes by its `name`. Sizes are in bytes, `size` on the disk and in
+    memory, `download` where that differs; `context` in tokens. None: not asked, or the hub does not
+    tell."""
 
     name: str
     model: str
@@ -64,8 +64,6 @@ def run(*, text: str, as_json: bool, config: Path | None, sets: Sequence[str]) -
 
 
 def _own(text: str, models: Iterable[Located], here: set[str]) -> list[_Row]:
-    """The models of the catalogue, which need no hub. They are downloaded in another form than they
-    are kept in."""
     minilm = MINILM.files["model.safetensors"]
     rows = (
         _Row(
@@ -89,8 +87,8 @@ def _own(text: str, models: Iterable[Located], here: set[str]) -> list[_Row]:
 
 
 def _starter_bytes(models: Iterable[Located]) -> int:
-    """The bytes of the starter's weights: of those that are here, else of the variant that is
-    made on this machine. MLX, which takes a second to import, is not asked which device it uses."""
+    """Return the bytes of the starter's weights: as they are here, else of the variant that is made
+    on this machine. MLX takes a second to import, so it is not asked for its device."""
     path = next((model.path for model in models if STARTER.name in model.names), None)
     if path is not None:
         return layout.weight_bytes(path)
@@ -119,7 +117,6 @@ def _of_hub(one: HubModel, here: set[str]) -> _Row:
 
 
 def _with_downloads(rows: Iterable[_Row], found: Iterable[HubModel]) -> list[_Row]:
-    """The rows of short names, with what the hub tells of these models."""
     told = {one.name: one for one in found}
     return [_told(row, told[row.model]) if row.model in told else row for row in rows]
 
@@ -178,7 +175,6 @@ def _table(rows: Sequence[_Row]) -> Table:
 
 
 def _named(row: _Row) -> Text:
-    """The name of a model, and below it which one it is, and why it can't be served."""
     text = Text(visible(row.name))
     if row.model != row.name:
         fetched = f", {decimal(row.download)} to download" if row.download else ""

@@ -22,8 +22,8 @@ _OTHERS = "`omlx-server ps` shows the models that it has, `omlx-server pull NAME
 def admin_server_of(
     url: str, api_key: str, config: Path | None, sets: Sequence[str]
 ) -> ServerClient:
-    """As `server_of`, with the admin token of this user unless `url` leads to another machine.
-    Raises UsageError as well."""
+    """Return `server_of`, with the admin token of this user unless `url` leads to another machine.
+    Raises UsageError."""
     server = server_of(url, api_key, config, sets)
     return server if url and not is_local(server.url) else _with_token(server)
 
@@ -38,13 +38,13 @@ def _with_token(server: ServerClient) -> ServerClient:
 
 def ask(server: ServerClient, path: str, body: object = None) -> Mapping[str, Any]:
     """Send a GET, or with `body` a POST, and return the JSON object of the answer. A POST waits
-    without a limit of time. Raises NoAnswer if no server answers, else as `told`."""
+    without limit. Raises NoAnswer, else as `told`."""
     return told(server.get(path) if body is None else server.post(path, body, seconds=None))
 
 
 def models_of(server: ServerClient) -> Mapping[str, Any]:
-    """The models of a server and its memory. Without the admin token they are those that are
-    loaded, with less of each, where the server tells that to everybody. Raises as `ask`."""
+    """Return the models of a server and its memory. Without the admin token they are those that are
+    loaded, with less of each. Raises as `ask`."""
     reply = server.get("/admin/models")
     if reply.error.get("code") in _NO_ORDERS:
         health = server.get("/health").said or {}
@@ -55,7 +55,7 @@ def models_of(server: ServerClient) -> Mapping[str, Any]:
 
 
 def _loaded_in(health: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What /health tells, in the form of /admin/models."""
+    """Return the answer of /health in the form of /admin/models."""
     work = ("running", "prefilling", "waiting")
     busy = {one["model"]: sum(one[name] for name in work) for one in health["engines"]}
     models = [
@@ -67,7 +67,7 @@ def _loaded_in(health: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def items_of(said: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """The models in an answer of the server. Raises OmlxError if it holds no list of models."""
+    """Return the models in an answer of the server. Raises OmlxError if it holds none."""
     models = said.get("models")
     if not isinstance(models, list) or not all(isinstance(item, Mapping) for item in models):
         raise OmlxError("the server answers in a way that is not known: are the versions the same?")
@@ -75,19 +75,19 @@ def items_of(said: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 
 def is_loaded(item: Mapping[str, Any]) -> bool:
-    """Whether the server holds the model in memory, also while it is being loaded or unloaded."""
+    """Whether the server holds the model in memory, also while it loads or unloads."""
     return item.get("state") not in ("absent", "failed")
 
 
 def is_of(item: Mapping[str, Any], names: Sequence[str]) -> bool:
-    """Whether `item`, a model in the server's answer, has one of these names."""
+    """Whether a model in the server's answer has one of these names."""
     also = item.get("names")
     its_names = [item.get("name"), *(also if isinstance(also, list) else [])]
     return any(name in its_names for name in names)
 
 
 def told(reply: HttpReply) -> Mapping[str, Any]:
-    """The JSON object of an answer.
+    """Return the JSON object of an answer.
 
     Raises:
         UsageError: the server refuses the key or the token.

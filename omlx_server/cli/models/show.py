@@ -44,9 +44,6 @@ def run(*, name: str, as_json: bool, config: Path | None, sets: Sequence[str]) -
 
 
 def _found(model: Installed, settings: Settings) -> dict[str, Any]:
-    """What `list --json` says of the model, and more. `adapter` is added where the name has one.
-    `loaded` and `server` are there only if a server tells; templates and what counts for requests
-    only for a chat model, and the parsers only if it has a template."""
     own, about = settings.overrides_of(model.names), described(model.path)
     found: dict[str, Any] = shape(model, settings)
     found |= {
@@ -71,7 +68,6 @@ def _adapter(name: str, model: Installed, settings: Settings) -> dict[str, objec
 
 
 def _image_tokens(model: Installed, settings: Settings) -> dict[str, Any]:
-    """How many tokens images take; or that it takes none, where its files say it wrongly."""
     try:
         return {"image_tokens": tokens_of_images(model, settings)}
     except LoadFailed as error:
@@ -79,7 +75,8 @@ def _image_tokens(model: Installed, settings: Settings) -> dict[str, Any]:
 
 
 def _parsers(files: TokenizerFiles, own: ModelOverrides) -> dict[str, dict[str, str]]:
-    """The parsers that a server would use, by the same rules as `dialect_of` in text/dialect.py."""
+    """Return the parsers that a server would use, by the rules of `dialect_of` in
+    text/dialect.py."""
     sources = list(files.templates.values())
     template, vocabulary = "\n".join(sources), files.vocabulary
     shows_tools = any(map(_shows_tools, sources))
@@ -93,7 +90,6 @@ def _parsers(files: TokenizerFiles, own: ModelOverrides) -> dict[str, dict[str, 
 
 
 def _shows_tools(template: str) -> bool:
-    """Whether the template shows tools to the model. jinja is imported only when this is called."""
     from omlx_server.text.tool_calls.fallback import supports_tools
 
     try:
@@ -107,8 +103,6 @@ def _chosen(own: str | None, detected: str) -> dict[str, str]:
 
 
 def _in_server(model: Installed, settings: Settings) -> dict[str, Any]:
-    """The state of the model in the server of these settings; empty if no server answers, or if it
-    does not say."""
     try:
         server = own_admin_server(settings)
         items = items_of(told(server.get("/admin/models")))
@@ -167,7 +161,6 @@ def _lines(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def _of_requests(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """What counts for requests, and the overrides that say something else."""
     told: Collection[str] = ()
     if "in_force" in found:
         yield from report_lines(found)

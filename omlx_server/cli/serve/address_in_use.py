@@ -22,7 +22,7 @@ class Listener(Enum):
 @dataclass(frozen=True, slots=True)
 class ListenAddress:
     """An address to serve at: its port (0 for a Unix socket), a client for a `server` there, and
-    which kind of program listens there now."""
+    who listens there now."""
 
     port: int
     server: ServerClient
@@ -30,8 +30,8 @@ class ListenAddress:
 
 
 def look(settings: Settings) -> ListenAddress:
-    """The address of these settings, and what listens there. With server.port 0 it is a free port
-    that the system chooses."""
+    """Return the address of these settings, and who listens there. With server.port 0 it is a free
+    port."""
     host, port = settings.server.host, settings.server.port
     if settings.server.uds:  # what is left of one whose server is gone is in nobody's way
         server = own_server(settings)
@@ -46,8 +46,8 @@ def look(settings: Settings) -> ListenAddress:
 
 
 def next_free(settings: Settings) -> ListenAddress:
-    """The first free port above the configured one. Raises UsageError if none of the next 50 is
-    free."""
+    """Return the first free port above the configured one. Raises UsageError if none of the next 50
+    is."""
     host, port = settings.server.host, settings.server.port
     free = ports.next_free(host, port)
     if free is None:
@@ -61,7 +61,7 @@ def at_port(settings: Settings, port: int) -> ListenAddress:
 
 
 def is_ours(server: ServerClient) -> bool:
-    """Whether an omlx-server answers there: /health/ready, which needs no key, has our form."""
+    """Whether an omlx-server answers there: /health/ready needs no key."""
     try:
         return "status" in (server.get("/health/ready").said or {})
     except NoAnswer:

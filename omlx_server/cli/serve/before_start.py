@@ -1,6 +1,4 @@
-"""What `serve` does before it imports MLX, which takes seconds: it checks that its models are here
-or can be downloaded and that the default adapter can be read, starts the log, and downloads. The
-server looks for its models again when it starts."""
+"""Checks and downloads of `serve` before MLX is imported, which takes seconds."""
 
 import logging
 from pathlib import Path
@@ -21,7 +19,8 @@ _ADAPTER_HINT = "--adapter takes the name of an adapter of the model, or the pat
 
 
 def check_start(settings: Settings, model: str) -> None:
-    """Check the models and the default adapter of a server. Uses no network.
+    """Check that the models and the default adapter of a server are here or can be fetched. Uses no
+    network.
 
     Raises:
         UsageError: there is no such adapter, or it can't be used.
@@ -36,8 +35,7 @@ def check_start(settings: Settings, model: str) -> None:
 
 
 def begin(loaded: Loaded, model: str, progress: ProgressListener) -> None:
-    """Start the log of a server, check what overrides name, and download the models that are not
-    here.
+    """Start the log of a server, check the overrides, and download missing models.
 
     Raises:
         UsageError: the file of the log can't be written, or what overrides name can't be used.
@@ -54,8 +52,8 @@ def begin(loaded: Loaded, model: str, progress: ProgressListener) -> None:
 
 
 def _fetch(settings: Settings, model: str, progress: ProgressListener) -> None:
-    """Download the models of a server that are not here. The starter is left to the server: its
-    form depends on the device, which only MLX knows."""
+    """Download missing models. The starter is left to the server: its form depends on the device,
+    which only MLX knows."""
     models = settings.models
     if (name := models.resolve_alias(model)) not in catalogue.NAMES:
         locate.locate(name, models, progress)
@@ -64,8 +62,8 @@ def _fetch(settings: Settings, model: str, progress: ProgressListener) -> None:
 
 
 def _check_adapter(settings: Settings, model: str) -> None:
-    """Check the adapter for requests to `model` that name none. Of a model that is not here yet
-    only the path of an adapter can be checked. Raises UsageError."""
+    """Check the default adapter. If the model is not here yet, only the path of an adapter can be
+    checked. Raises UsageError."""
     located = _here(settings, model)
     names = located.names if located else (model,)
     adapter = settings.default_adapter_of(names, served=True)

@@ -1,8 +1,5 @@
-"""Runs the server as a child process, for commands that start one and then talk to it.
-
-The child has a process group of its own, so that Ctrl-C reaches only this process, which then ends
-the server in order.
-"""
+"""Runs the server as a child process, for commands that start one and then talk to it. It has its
+own process group, so that Ctrl-C reaches only this process."""
 
 import signal
 import subprocess
@@ -25,8 +22,7 @@ _GRACE_SECONDS = 15
 @contextmanager
 def started(program: Sequence[str], arguments: Sequence[str], grace: float) -> Iterator[Server]:
     """Start the server as a child process, and end it at the end of the `with`: running answers
-    have `grace` seconds. The child writes to our stderr. From here on SIGTERM and SIGHUP raise
-    KeyboardInterrupt in this process, as Ctrl-C does."""
+    have `grace` seconds. From here on SIGTERM and SIGHUP raise KeyboardInterrupt here."""
     # SIGINT too: a shell that starts us in the background has it ignored.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _interrupt)
@@ -43,8 +39,8 @@ def started(program: Sequence[str], arguments: Sequence[str], grace: float) -> I
 
 
 def waits_for(is_ready: Callable[[], bool], server: Server) -> bool:
-    """Wait, without a limit of time, until the server is ready. False if it has ended with exit
-    code 1 or 2: it has printed the reason itself. Raises Unavailable if it has ended otherwise."""
+    """Wait, without limit, until the server is ready. Return False if it ended with exit code 1 or
+    2: it has printed the reason. Raises Unavailable if it ended otherwise."""
     while not is_ready():
         if server.poll() in (1, 2):
             return False
@@ -59,8 +55,7 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
 
 
 def _end(server: Server, grace: float) -> None:
-    """Send SIGTERM and wait for the end. The server is killed if it takes longer than `grace` and
-    some seconds, or on a Ctrl-C meanwhile."""
+    """Send SIGTERM and wait. Kill the server after `grace` and some seconds, or on a Ctrl-C."""
     server.terminate()
     try:
         server.wait(timeout=grace + _GRACE_SECONDS)

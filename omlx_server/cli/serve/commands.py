@@ -1,4 +1,4 @@
-"""The options and help texts of `up` and `serve`, which start a server."""
+"""The options and help texts of `up`, `serve` and `rank`."""
 
 from typing import Annotated
 

@@ -1,7 +1,5 @@
 """`omlx-server serve --hosts FILE --dry-run`: shows how the ranks of a cluster would be started.
-
-Starts nothing, and imports no MLX.
-"""
+Imports no MLX."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -20,12 +18,8 @@ _PORT, _PID = "PORT", "PID"
 def show_start(
     model: str, flags: Mapping[str, str | None], config: Path | None, sets: Sequence[str]
 ) -> int:
-    """Print what `serve` with these options would start, and return 0.
-
-    Raises:
-        UsageError: the settings, the hosts file or the model can't be used, or there is no hosts
-            file.
-    """
+    """Print what `serve` with these options would start, and return 0. Raises UsageError if the
+    settings, the hosts file or the model can't be used."""
     loaded = load_settings(config, sets, flags)
     settings = loaded.settings
     models = settings.models

@@ -1,5 +1,4 @@
-"""Asks a server two questions over HTTP, and prints the answers, their speed, and how many tokens
-of the second prompt came from the cache."""
+"""Asks a server two questions, and prints the answers, their speed, and the cached tokens."""
 
 from omlx_server.cli.shell.screen import Screen
 from omlx_server.cli.talk.client import ChatClient, Message, TimedAnswer
@@ -16,7 +15,7 @@ _MOST_TOKENS = 512
 
 def ask_twice(client: ChatClient, model: str) -> None:
     """Ask both questions and print the answers. Raises OmlxError if an answer fails or is empty, or
-    if the starter model, whose first answer is known, does not name Paris."""
+    if the starter model does not name Paris."""
     messages: list[Message] = [{"role": "user", "content": QUESTION}]
     first = _ask(client, model, messages)
     if model == STARTER.name and "Paris" not in first.text:

@@ -13,8 +13,7 @@ _SCREENS = ("DISPLAY", "WAYLAND_DISPLAY")
 
 
 def page_of(server: ServerClient) -> str:
-    """The URL of a server's page; empty where it has none that a browser can open. Raises
-    NoAnswer."""
+    """Return the URL of a server's page; empty where no browser can open one. Raises NoAnswer."""
     if socket_of(server.url):
         return ""
     reply = server.get("/web/index.html")
@@ -28,8 +27,7 @@ def open_page(url: str) -> None:
 
 
 def has_desktop(environ: Mapping[str, str], platform: str) -> bool:
-    """Whether a window would open before the user: not over SSH, and on Linux only where there is
-    a screen."""
+    """Whether a browser can show a window here: not over SSH, and on Linux only with a display."""
     if any(environ.get(name) for name in _REMOTE):
         return False
     return platform != "linux" or any(environ.get(name) for name in _SCREENS)

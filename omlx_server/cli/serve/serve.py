@@ -28,15 +28,13 @@ def run(
     degraded: bool = False,
     dry_run: bool = False,
 ) -> int:
-    """Serve until stopped; returns the exit code. `flags` maps keys of settings to values;
-    `fallbacks` are SECTION.KEY=VALUE, as `sets`, and count where nothing else sets the key.
-
-    With `degraded` the program answers 503 while the settings or the model can't be used, until
-    that is mended. A `dry_run` shows how the ranks of a cluster would be started, and ends.
+    """Serve until stopped, and return the exit code. `flags` map keys of settings to values;
+    `fallbacks` are SECTION.KEY=VALUE for keys that nothing else sets. With `degraded` the program
+    answers 503 while the settings or the model can't be used.
 
     Raises:
         UsageError: the settings or the model can't be used and `degraded` is off; the address
-            can't be used; or a --set is no SECTION.KEY=VALUE, which no config can mend.
+            can't be used; or a --set is no SECTION.KEY=VALUE.
     """
     if dry_run:
         from omlx_server.cli.serve.dry_run import show_start
@@ -54,7 +52,7 @@ def run(
 
 
 def _end(number: int, frame: FrameType | None) -> None:
-    """End the process at once with exit code 0. Imports take seconds and a download minutes; the
+    """End the process at once with exit code 0: imports take seconds and a download minutes. The
     server handles the signal itself once it runs."""
     # An exception would be lost where it happens to meet a callback of the imports.
     os._exit(0)

@@ -1,8 +1,5 @@
-"""`omlx-server up`: gets a model, starts a server, and prints how to connect.
-
-The server is a child of this process; one that runs already is used as it is. `scripts/quickstart`
-runs this command.
-"""
+"""`omlx-server up`: gets a model, starts a server as a child, and prints how to connect. A server
+that runs already is used as it is."""
 
 import shlex
 import shutil
@@ -37,7 +34,7 @@ _CURL = (
 @dataclass(frozen=True, slots=True)
 class UpOptions:
     """The options of the command line. `program` is the command that serves; tests give a smaller
-    one. `browser`: the page may be opened."""
+    one."""
 
     model: str
     once: bool
@@ -114,8 +111,8 @@ def _chosen(settings: Settings) -> str:
 
 
 def _arguments(model: str, at: ListenAddress, options: UpOptions) -> list[str]:
-    """The arguments of the child, so that it loads the same settings; only the port, and a log
-    level of "warning" where none is set, are given by us."""
+    """Return the arguments of the child: the same settings, our port, and a log level where none is
+    set."""
     words = ["serve", model, *(["--port", str(at.port)] if at.port else [])]
     words += ["--config", str(options.config)] if options.config else []
     words += [word for text in options.sets for word in ("--set", text)]
@@ -123,7 +120,7 @@ def _arguments(model: str, at: ListenAddress, options: UpOptions) -> list[str]:
 
 
 def _name_among(served: Sequence[str], wanted: str) -> str:
-    """The name under which the model `wanted` is served; for a directory that is its own name."""
+    """Return the name under which the model `wanted` is served; a directory has its own name."""
     names = (wanted, expanded(wanted).resolve().name)
     return next((name for name in names if name in served), served[0] if served else wanted)
 
@@ -174,7 +171,7 @@ def _is_usual(url: str) -> bool:
 
 
 def _program() -> str:
-    """What a user types to run this program: its name if that is on the PATH, else its path."""
+    """Return how a user types this program: its name if that is on the PATH, else its path."""
     here = Path(sys.executable).with_name("omlx-server")
     found = shutil.which("omlx-server")
     on_path = found is not None and Path(found).resolve() == here.resolve()

@@ -1,5 +1,4 @@
-"""Decides which server a command asks, the one of the settings or the one of --url, and with which
-API key. Imports no HTTP library."""
+"""Decides which server a command asks, and with which API key. Imports no HTTP library."""
 
 import re
 from collections.abc import Sequence
@@ -19,13 +18,9 @@ _ANY = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 def server_of(
     url: str, api_key: str, config: Path | None, sets: Sequence[str] = ()
 ) -> ServerClient:
-    """The server at `url`, or the one of the settings if `url` is empty. The key of the settings
-    goes only to the latter, never to a URL from the command line.
-
-    Raises:
-        UsageError: `url` is no URL; the settings are wrong, or their port is 0; or `api_key` can't
-            be sent in a header. The message does not show the key.
-    """
+    """Return the server at `url`, or the one of the settings if `url` is empty. The key of the
+    settings goes only to the latter. Raises UsageError, which never shows the key, if `url`, the
+    settings or the `api_key` can't be used."""
     if api_key and not _KEY.fullmatch(api_key):
         raise UsageError(
             "the API key can't travel in an HTTP header",
@@ -37,18 +32,15 @@ def server_of(
 
 
 def own_server(settings: Settings, api_key: str = "") -> ServerClient:
-    """The server of these settings on this machine, with `api_key` or the first key of the
+    """Return the server of these settings on this machine, with `api_key` or the first key of the
     settings. Raises UsageError if server.port is 0."""
     key = api_key or next((key.reveal() for key in settings.auth.api_keys), "")
     return replace(asked(local_url(settings), key), is_own=True)
 
 
 def local_url(settings: Settings) -> str:
-    """Where a server with these settings is reached from its own machine: a URL, or `unix:PATH`.
-
-    Raises:
-        UsageError: server.port is 0, so the port is not known.
-    """
+    """Return the URL, or `unix:PATH`, of a server with these settings on its own machine. Raises
+    UsageError if server.port is 0."""
     if settings.server.uds:
         return f"{UNIX}{Path(settings.server.uds).absolute()}"
     if settings.server.port == 0:

@@ -1,7 +1,4 @@
-"""The settings of an httpx client for a server, and errors of httpx in the words of this program.
-
-`chat` and `bench` share this; `status` and the like do without httpx (`http.py`).
-"""
+"""The options of an httpx client for a server, and errors of httpx in our words."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -21,8 +18,8 @@ from omlx_server.errors import OmlxError
 
 
 def options(server: ServerClient, transport: Callable[..., Any]) -> dict[str, Any]:
-    """The arguments for an httpx client that reaches `server`; `transport` is the class of its
-    transport. Raises UsageError if the server's URL is none."""
+    """Return the arguments for an httpx client that reaches `server`; `transport` is the class of
+    its transport. Raises UsageError if the server's URL is none."""
     url, socket = server.url, socket_of(server.url)
     with explained(url):
         return {
@@ -37,8 +34,8 @@ def options(server: ServerClient, transport: Callable[..., Any]) -> dict[str, An
 
 @contextmanager
 def explained(url: str) -> Iterator[None]:
-    """Turn errors of the connection, and of JSON of another shape, into an OmlxError of one line; a
-    wrong URL into a UsageError. What is done within must read an answer and nothing else."""
+    """Turn errors of the connection, and of JSON of another shape, into an OmlxError; a wrong URL
+    into a UsageError. Only read an answer within it."""
     try:
         with connecting(url):
             yield
@@ -48,8 +45,7 @@ def explained(url: str) -> Iterator[None]:
 
 @contextmanager
 def connecting(url: str) -> Iterator[None]:
-    """Turn errors of the connection into an OmlxError of one line; a wrong URL into a
-    UsageError."""
+    """Turn errors of the connection into an OmlxError; a wrong URL into a UsageError."""
     try:
         yield
     except (httpx.ConnectError, httpx.ConnectTimeout):
@@ -62,8 +58,8 @@ def connecting(url: str) -> Iterator[None]:
 
 
 def refusal(response: httpx.Response) -> str:
-    """The server's message about a request that it refused; the body of `response` must have been
-    read. Raises UsageError if the server wants an API key (HTTP 401)."""
+    """Return the server's message about a refused request, whose response was read. Raises
+    UsageError if the server wants an API key (HTTP 401)."""
     if response.status_code == 401:
         raise no_key()
     try:

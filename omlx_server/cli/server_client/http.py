@@ -1,4 +1,4 @@
-"""Sends small requests to a server with the standard library alone: `status` must be quick."""
+"""Sends small requests to a server with the standard library alone, to be quick."""
 
 import json
 import socket
@@ -48,13 +48,13 @@ class HttpReply:
         return said if isinstance(said, Mapping) else None
 
     def text(self, name: str) -> str | None:
-        """The field `name` of that object if it is a text, else None."""
+        """Return the field `name` of that object if it is a text, else None."""
         text = (self.said or {}).get(name)
         return text if isinstance(text, str) else None
 
     @property
     def error(self) -> Mapping[str, Any]:
-        """The object `error` of the answer, as all our routes have it; empty if there is none."""
+        """The object `error` of the answer; empty if there is none."""
         error = (self.said or {}).get("error")
         return error if isinstance(error, Mapping) else {}
 
@@ -62,7 +62,7 @@ class HttpReply:
 @dataclass(frozen=True, slots=True)
 class ServerClient:
     """A client of one server. `url` has no /v1 at its end, or is `unix:PATH`. `is_own`: it is the
-    server of the settings, so requests to it go through no proxy."""
+    server of the settings, so no proxy is used."""
 
     url: str
     key: str = ""
@@ -76,12 +76,7 @@ class ServerClient:
 
     def post(self, path: str, body: object, seconds: float | None = _SECONDS) -> HttpReply:
         """Send a POST with `body` as JSON. `seconds` may pass without a byte from the server; None
-        waits without limit.
-
-        Raises:
-            NoAnswer: the server did not answer, or broke off.
-            UsageError: the URL can't be requested.
-        """
+        waits without limit. Raises as `get`."""
         return self._ask("POST", path, json.dumps(body).encode(), seconds)
 
     def _ask(self, method: str, path: str, body: bytes | None, seconds: float | None) -> HttpReply:
@@ -109,17 +104,13 @@ class ServerClient:
         return headers
 
     def models(self) -> list[str]:
-        """The names of the server's models; empty if it does not list them. Raises as `get`."""
+        """Return the names of the server's models; empty if it does not list them. Raises as
+        `get`."""
         return list(_listings(self.get(_MODELS)))
 
     def model_listings(self) -> dict[str, Mapping[str, Any]]:
-        """What the server lists of its models, by their names.
-
-        Raises:
-            NoAnswer: the server does not answer.
-            UsageError: the server wants an API key; or the URL can't be requested.
-            OmlxError: the server refuses to list them.
-        """
+        """Return the server's listings of its models, by name. Raises as `get`, UsageError if the
+        server wants an API key, and OmlxError if it refuses."""
         reply = self.get(_MODELS)
         if reply.status == 401:
             raise no_key()
@@ -139,12 +130,13 @@ class ServerClient:
 
 
 def socket_of(url: str) -> str:
-    """The path in an address `unix:PATH`; empty for a URL."""
+    """Return the path in an address `unix:PATH`; empty for a URL."""
     return url.removeprefix(UNIX) if url.startswith(UNIX) else ""
 
 
 def asked(url: str, key: str) -> ServerClient:
-    """The server at `url`, with or without /v1 at its end. Raises UsageError if that is no URL."""
+    """Return the server at `url`, with or without /v1 at its end. Raises UsageError if that is no
+    URL."""
     if socket_of(url):
         return ServerClient(url, key)
     _host_of(url)

@@ -1,5 +1,4 @@
-"""`omlx-server service`: installs, controls and shows the server as a background service of launchd
-or systemd."""
+"""`omlx-server service`: installs, controls and shows the server as a background service."""
 
 import os
 import sys
@@ -60,8 +59,8 @@ def install(*, config: Path | None, dry_run: bool) -> int:
 
 
 def _take_back(manager: Manager, written: list[WriteFile]) -> None:
-    """Undo an installation that failed, so that no half of a service is started at a login. Errors
-    are ignored."""
+    """Undo an installation that failed, ignoring errors, so that no half of a service starts at
+    login."""
     steps: list[Step] = [Remove(step.path) for step in written]
     with suppress(OmlxError):
         runner.take([*steps, *manager.uninstall()], runner.run_program)
@@ -134,14 +133,14 @@ def _installed() -> Manager:
 
 
 def _config_file(config: Path | None) -> Path:
-    """The absolute path of the config file that the service reads; the file may not exist yet."""
+    """Return the absolute path of the service's config file, which may not exist yet."""
     found = settings.find_config(config) or search_path()[0]
     return found.absolute()
 
 
 def _settings_in(file: Path) -> settings.Loaded:
-    """The settings that the service will have: those of its config file alone, because it does not
-    see this shell's variables."""
+    """Return the settings of the config file alone: the service does not see this shell's
+    variables."""
     if file.exists():
         return settings.load(file, {}, _NO_ENVIRONMENT)
     return settings.Loaded(settings.Settings(), file, MappingProxyType({}))
@@ -153,8 +152,8 @@ def _settings_of_this_shell(file: Path) -> Iterator[str]:
 
 
 def _log_of(manager: Manager, config: Path | None) -> Path:
-    """The path of the service's log, by its config. A wrong config is read as far as possible,
-    because that is when users look at the log."""
+    """Return the path of the service's log. A wrong config is read as far as possible, because that
+    is when users look at the log."""
     chosen = salvage(_config_file(config), {}, _NO_ENVIRONMENT).log_file
     return expanded("~") / chosen if chosen else manager.log_dir / LOG_NAME
 
@@ -163,8 +162,8 @@ def _log_of(manager: Manager, config: Path | None) -> Path:
 
 
 def _take(steps: Sequence[Step], *words: str, dry_run: bool) -> int:
-    """Carry out the steps and print `words`, or print what would be done. Returns exit code 0.
-    Raises OmlxError if a step fails."""
+    """Carry out the steps and print `words`, or print what would be done. Return 0. Raises
+    OmlxError if a step fails."""
     if not dry_run:
         runner.take(steps, runner.run_program)
     print("\n".join(["Would, in this order:", *told(steps)] if dry_run else words))

@@ -1,1 +1,1 @@
-"""What all commands have in common: options, output, progress, errors, completion."""
+"""Parts that all commands share: options, output, progress, errors, completion."""

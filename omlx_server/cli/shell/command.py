@@ -1,8 +1,4 @@
-"""What all `commands.py` files share: options that occur more than once, and how a command runs and
-ends.
-
-It imports typer and nothing heavy; a command imports its own code when it runs.
-"""
+"""Options that occur more than once, and how a command runs and ends. Imports nothing heavy."""
 
 import sys
 from collections.abc import Callable, Sequence
@@ -39,12 +35,12 @@ def model_argument(
     metavar: str = "MODEL",
     complete: Callable[[str], Sequence[str]] = complete_models,
 ) -> Any:
-    """A model by one of its names. What stands for none, the help says in words."""
+    """Return an argument for a model by one of its names."""
     return typer.Argument(metavar=metavar, show_default=False, autocompletion=complete, help=about)
 
 
 def model_option(about: str) -> Any:
-    """The same as --model."""
+    """Return the option --model."""
     return typer.Option("--model", metavar="NAME", autocompletion=complete_models, help=about)
 
 
@@ -60,8 +56,7 @@ KeyOption = Annotated[
 
 class ExitCodeCommand(TyperCommand):
     """A command whose function returns its exit code. An OmlxError or OSError is shown as one line,
-    or as JSON with --json, and ends the command with the error's exit code. Stdout escapes the
-    characters that it can't encode."""
+    or as JSON with --json, and ends the command with the error's exit code."""
 
     def invoke(self, ctx: Any) -> None:
         output.escape_unencodable()
@@ -87,6 +82,6 @@ class Commands(typer.Typer):
 
 
 def _of_the_system(error: OSError) -> OmlxError:
-    """The error to show for an OSError that nobody caught, such as a full disk; it is no bug."""
+    """Return the error to show for an OSError that nobody caught, such as a full disk."""
     reason = error.strerror or str(error)
     return OmlxError(f"{error.filename}: {reason}" if error.filename else reason)

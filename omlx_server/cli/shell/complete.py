@@ -1,9 +1,5 @@
-"""Completion in the shell. Each function takes a half-typed word and returns the candidates; after
-an error it returns none.
-
-This module imports nothing heavy, because the declarations of the commands import it and --help
-must be quick.
-"""
+"""Completion in the shell. Each function takes a half-typed word and returns the candidates, or
+none after an error. Imports nothing heavy: --help must be quick."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -22,21 +18,21 @@ _NAMES_MODELS = (
 
 
 def complete_models(incomplete: str) -> list[str]:
-    """Names of models on this machine and in the catalogue, and aliases."""
+    """Complete names of models on this machine and in the catalogue, and aliases."""
     from omlx_server.cli.shell import model_names
 
     return _starting(incomplete, model_names.models)
 
 
 def complete_servable(incomplete: str) -> list[str]:
-    """As `complete_models`, and short names of models on the hub."""
+    """Complete these, and short names of models on the hub."""
     from omlx_server.cli.shell import model_names
 
     return _starting(incomplete, model_names.servable)
 
 
 def complete_pullable(incomplete: str) -> list[str]:
-    """As `complete_servable`, and the embedding model of the catalogue."""
+    """Complete these, and the embedding model of the catalogue."""
     from omlx_server.cli.shell import model_names
 
     return _starting(incomplete, model_names.pullable)
@@ -50,7 +46,7 @@ def _starting(incomplete: str, names: Callable[[], list[str]]) -> list[str]:
 
 
 def complete_presets(incomplete: str) -> list[str]:
-    """Names of presets in the settings, of all models: which one is typed is not known here."""
+    """Complete names of presets of all models: the model of the command line is not known here."""
     from omlx_server.settings import load
 
     try:
@@ -61,14 +57,14 @@ def complete_presets(incomplete: str) -> list[str]:
 
 
 def complete_keys(incomplete: str) -> list[str]:
-    """Keys of settings, as SECTION.KEY."""
+    """Complete SECTION.KEY."""
     from omlx_server.settings import KEYS
 
     return sorted(key for key in KEYS if key.startswith(incomplete))
 
 
 def complete_set_keys(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Keys of settings that the config file sets."""
+    """Complete keys that the config file sets."""
     from omlx_server.settings.layers import find_config, keys_of_file
 
     try:
@@ -80,7 +76,7 @@ def complete_set_keys(ctx: typer.Context, incomplete: str) -> list[str]:
 
 
 def complete_sections(incomplete: str) -> list[str]:
-    """Sections of the settings, and keys of one that is typed."""
+    """Complete sections of the settings, and keys of one that is typed."""
     from omlx_server.settings.sections import SECTIONS
 
     if "." in incomplete:
@@ -89,12 +85,12 @@ def complete_sections(incomplete: str) -> list[str]:
 
 
 def complete_values(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Values that the argument `key` of the command can have."""
+    """Complete values of the argument `key` of the command."""
     return values_of(str(ctx.params.get("key") or ""), incomplete)
 
 
 def complete_settings(incomplete: str) -> list[str]:
-    """Words for --set: SECTION.KEY=, then the same with a value."""
+    """Complete words for --set: SECTION.KEY=, then the same with a value."""
     key, equals, value = incomplete.partition("=")
     if not equals:
         return [f"{name}=" for name in complete_keys(key)]
@@ -102,13 +98,13 @@ def complete_settings(incomplete: str) -> list[str]:
 
 
 def complete_schemes(incomplete: str) -> list[str]:
-    """Values of --kv-scheme."""
+    """Complete values of --kv-scheme."""
     return values_of("kv_cache.scheme", incomplete)
 
 
 def values_of(key: str, incomplete: str) -> list[str]:
-    """Values that a setting can have: its choices, or names of models. Empty for a setting whose
-    values can't be listed, and for an unknown key."""
+    """Return values that a setting can have: its choices, or names of models. Empty for a setting
+    whose values can't be listed, and for an unknown key."""
     from omlx_server.core.model_files.parser_signs import REASONING_PARSERS, TOOL_PARSERS
     from omlx_server.settings.override_keys import find_override, is_override
     from omlx_server.settings.sections import FIELDS

@@ -18,8 +18,8 @@ _COMPLETING = "_OMLX_SERVER_COMPLETE"
 @contextmanager
 def orderly() -> Iterator[None]:
     """Flush stdout at the end of the `with`, while a failure can still be reported. If writing
-    fails, the program ends with exit code 1, and with one line unless a pipe's reader is gone.
-    What is written to a stdout or stderr that is closed (`>&-`) is lost without an error."""
+    fails, the program ends with exit code 1. Text for a closed stdout or stderr (`>&-`) is lost
+    without an error."""
     sys.stdout, sys.stderr = (_open(stream) for stream in (sys.stdout, sys.stderr))
     try:
         try:
@@ -34,7 +34,7 @@ def orderly() -> Iterator[None]:
 
 
 def _open(stream: TextIO | None) -> TextIO:
-    """The stream; /dev/null for one that was closed when Python started, which is then None."""
+    """Return the stream, or /dev/null for one that was closed when Python started."""
     return stream or Path(os.devnull).open("w", encoding="utf-8")
 
 
@@ -46,7 +46,6 @@ def _drop_stdout() -> None:
 
 
 def install_excepthook(environ: Mapping[str, str] = os.environ) -> None:
-    """Show a bug in our own words; show nothing while a shell completes a word, because that would
-    land between the words that the user types."""
+    """Show a bug in our own words; show nothing while a shell completes a word."""
     silent = _COMPLETING in environ
     sys.excepthook = (lambda *_: None) if silent else output.excepthook

@@ -1,7 +1,4 @@
-"""Options of vLLM, llama-server and Ollama, and what is ours that does the same.
-
-It imports nothing heavy: an error of a wrong command line must be quick.
-"""
+"""Options of vLLM, llama-server and Ollama, and ours that do the same. Imports nothing heavy."""
 
 from collections.abc import Iterable, Sequence
 from itertools import takewhile
@@ -53,8 +50,8 @@ OPTIONS = {
 
 
 def answer_to(option: str, words: Sequence[str], command: str) -> str:
-    """The error for an `option` that the command lacks; empty if it is not one of these. `words` is
-    the command line: of a word such as -ngl the parser says only the first letter, as option -n."""
+    """Return the error for an `option` that the command lacks; empty if it is not one of these.
+    `words` is the command line: the parser reports a word such as -ngl as option -n."""
     own = takewhile(lambda word: word != "--", words)
     typed: Iterable[str] = (word.partition("=")[0] for word in own if word.startswith(option))
     name = next((word for word in (option, *typed) if word in OPTIONS), "")

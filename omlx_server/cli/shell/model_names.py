@@ -1,8 +1,5 @@
-"""Finds quickly the names of models that a shell offers: no model is opened, and huggingface_hub,
-which takes half a second to import, is not used.
-
-The names are those that a server knows (models/locate.py).
-"""
+"""Finds quickly the names of models that a shell offers, by the rules of models/locate.py. It opens
+no model and does not import huggingface_hub."""
 
 import os
 from collections.abc import Iterator, Sequence
@@ -15,8 +12,7 @@ from omlx_server.settings.types import expanded
 
 
 def models() -> list[str]:
-    """Names of models, each once: those of the catalogue, then of models on this machine, then
-    aliases and models.default."""
+    """Return the names of the catalogue, of models on this machine, aliases and models.default."""
     mine = load_settings(None).settings.models
     found = [row.name for row in CATALOGUE]
     found += _below(mine.dirs)
@@ -27,18 +23,17 @@ def models() -> list[str]:
 
 
 def servable() -> list[str]:
-    """As `models`, and the short names, which `serve` and `up` download."""
+    """Return these, and the short names, which `serve` and `up` download."""
     return list(dict.fromkeys([*models(), *(row.name for row in SHORT_NAMES)]))
 
 
 def pullable() -> list[str]:
-    """As `servable`, and the embedding model of the catalogue."""
+    """Return these, and the embedding model of the catalogue."""
     return list(dict.fromkeys([*servable(), MINILM.name]))
 
 
 def _below(dirs: Sequence[Path]) -> Iterator[str]:
-    """Names of models in directories: NAME, or ORG/NAME if ORG itself is no model
-    (models/locate.py)."""
+    """Yield names of models in directories: NAME, or ORG/NAME if ORG itself is no model."""
     for root in dirs:
         for child in _subdirectories(root.expanduser()):
             if _is_model(child):
@@ -49,7 +44,6 @@ def _below(dirs: Sequence[Path]) -> Iterator[str]:
 
 
 def _of_hub(cache: Path) -> Iterator[str]:
-    """Names of the repositories in Hugging Face's cache that have a snapshot with a config.json."""
     for repository in _subdirectories(cache):
         kind, _, name = repository.name.partition("--")
         if kind == "models" and any(repository.glob("snapshots/*/config.json")):
@@ -57,7 +51,7 @@ def _of_hub(cache: Path) -> Iterator[str]:
 
 
 def _hub_cache() -> Path:
-    """The directory of Hugging Face's cache, by the rules of huggingface_hub."""
+    """Return the directory of Hugging Face's cache, by the rules of huggingface_hub."""
     cache = os.environ.get("XDG_CACHE_HOME", "~/.cache")
     home = os.environ.get("HF_HOME", f"{cache}/huggingface")
     older = os.environ.get("HUGGINGFACE_HUB_CACHE", f"{home}/hub")

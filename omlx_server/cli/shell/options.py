@@ -10,15 +10,14 @@ from omlx_server.errors import UsageError
 def load_settings(
     config: Path | None, sets: Sequence[str] = (), flags: Mapping[str, str | None] | None = None
 ) -> settings.Loaded:
-    """The settings in force, with those of --set and of `flags`, which map keys to values; a flag
-    (--port) wins over a --set of the same key. Raises UsageError as `overrides_of`, and as
-    `settings.load`."""
+    """Return the settings in force, with those of --set and of `flags`, which map keys to values; a
+    flag wins over a --set. Raises UsageError as `overrides_of`, and as `settings.load`."""
     return settings.load(config, overrides_of(sets, flags))
 
 
 def overrides_of(sets: Sequence[str], flags: Mapping[str, str | None] | None) -> dict[str, str]:
-    """The overrides by key: those of --set, then the `flags` that are not None. Raises UsageError
-    for a --set that is not SECTION.KEY=VALUE."""
+    """Return the overrides by key: those of --set, then the `flags` that are not None. Raises
+    UsageError for a --set that is not SECTION.KEY=VALUE."""
     overrides = dict(_split(text) for text in sets)
     return overrides | {key: value for key, value in (flags or {}).items() if value is not None}
 

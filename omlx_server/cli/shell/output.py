@@ -1,10 +1,7 @@
 """Prints the output of commands and their errors, and gives an error its exit code.
 
 An error is one line and its hint another, on stderr; with --json one object on stdout instead:
-{"error": {"message": "...", "hint": "..."}}, where `hint` is null if there is none.
-
-Exit codes: 0 done, 1 it failed, 2 it was asked for wrongly, 130 interrupted. Tracebacks show only
-with OMLX_DEBUG=1.
+{"error": {"message": "...", "hint": "..."}}, where `hint` may be null.
 """
 
 import json
@@ -38,7 +35,7 @@ def show_error(message: str, hint: str = "") -> None:
 
 
 def escape_unencodable() -> None:
-    """From now on stdout escapes the characters that its encoding lacks, as stderr does."""
+    """Escape from now on the characters that stdout's encoding lacks."""
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
 
@@ -49,13 +46,14 @@ def say(text: str) -> None:
 
 
 def visible(text: str) -> str:
-    """A text of others with "?" for each unprintable character, which could move the cursor."""
+    """Return a text of others with "?" for each unprintable character, which could move the
+    cursor."""
     return "".join(letter if letter.isprintable() else "?" for letter in text)
 
 
 def harmless(text: str) -> str:
-    """A text of others without the characters that control a terminal, such as the escape that
-    begins a colour; ends of lines and tabs stay."""
+    """Return a text of others without characters that control a terminal; line ends and tabs
+    stay."""
     return _CONTROLS.sub("", text)
 
 
@@ -64,7 +62,7 @@ def count_blocks(count: int) -> str:
 
 
 def counted(count: int, noun: str) -> str:
-    """A count with its noun: "1 token", "2 tokens"."""
+    """Return a count with its noun: "1 token", "2 tokens"."""
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
@@ -103,8 +101,7 @@ def report(error: OmlxError, *, as_json: bool = False, stream: TextIO | None = N
 def excepthook(
     kind: type[BaseException], error: BaseException, trace: TracebackType | None
 ) -> None:
-    """Show an exception that nobody caught as a bug, in one line and a hint, or with OMLX_DEBUG=1
-    as a traceback. Python then ends with exit code 1."""
+    """Show an exception that nobody caught as a bug, or with OMLX_DEBUG=1 as a traceback."""
     if debugging():
         sys.__excepthook__(kind, error, trace)
         return

@@ -5,15 +5,14 @@ from omlx_server.wiring.overrides.names import check_overrides
 
 
 def check_all(settings: Settings) -> None:
-    """Check parsers, template variables, and files of chat templates that overrides name. Raises
-    ConfigError for what `serve` would refuse."""
+    """Check all overrides. Raises ConfigError for what `serve` would refuse."""
     check_overrides(settings)
     check_files(settings)
 
 
 def check_files(settings: Settings) -> None:
-    """Check the files of chat templates alone; jinja is imported only where there are any. Raises
-    ConfigError as `check_all`."""
+    """Check the files of chat templates; jinja is imported only if there are any. Raises
+    ConfigError."""
     if any(own.chat_template for own in settings.models.overrides.values()):
         from omlx_server.wiring.overrides.templates import check_templates
 

@@ -1,8 +1,5 @@
-"""Shows the progress of work on files on stderr: a bar on a terminal, else a line now and then.
-
-Both classes are a `models.progress.Progress`. They draw nothing before the first update. `close`
-may be called more than once: when the server is ready, and again when the command ends.
-"""
+"""Shows progress on stderr: bars on a terminal, else lines. Nothing is drawn before the first
+update; `close` may be called more than once."""
 
 import sys
 from collections.abc import Iterable
@@ -24,8 +21,6 @@ _LONGEST_STAGE = 14
 
 
 class _Stage(ProgressColumn):
-    """The name of the stage; a long one is cut."""
-
     def render(self, task: Task) -> Text:
         text = Text(task.description)
         text.truncate(_LONGEST_STAGE, overflow="ellipsis")
@@ -33,8 +28,6 @@ class _Stage(ProgressColumn):
 
 
 class _Bytes(ProgressColumn):
-    """For stages that count bytes: how many of how many."""
-
     def render(self, task: Task) -> Text:
         if task.description not in _IN_BYTES or not task.total:
             return Text("")
@@ -44,8 +37,6 @@ class _Bytes(ProgressColumn):
 
 
 class _Speed(ProgressColumn):
-    """For stages that count bytes: how many a second."""
-
     def render(self, task: Task) -> Text:
         speed = task.finished_speed or task.speed
         if task.description not in _IN_BYTES or not speed:
@@ -54,7 +45,8 @@ class _Speed(ProgressColumn):
 
 
 class _Fitting(Progress):
-    """A Progress whose rows are as wide as the terminal at most: what has no room is left out."""
+    """A Progress whose rows are as wide as the terminal at most: columns without room are left
+    out."""
 
     def __init__(self, console: Console) -> None:
         self._console = console

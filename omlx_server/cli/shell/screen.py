@@ -1,9 +1,6 @@
-"""Prints an answer as it comes: its text on stdout, the model's thoughts (reasoning) on stderr.
-
-So a script that reads stdout gets the text alone. Control characters are left out of both, since
-they could be commands to a terminal. On a terminal thoughts are dimmed; elsewhere, and
-where NO_COLOR is set, a line before and a line after mark them.
-"""
+"""Prints an answer as it comes: its text on stdout, the model's thoughts on stderr, both without
+control characters. On a terminal thoughts are dimmed; elsewhere, and with NO_COLOR, lines mark
+them."""
 
 import os
 import sys
@@ -19,7 +16,7 @@ BEGIN, END = "[thoughts]", "[end of thoughts]"
 
 
 class Screen:
-    """Prints one answer within a `with`, whose end also ends an open line, whatever happened."""
+    """Prints one answer within a `with`, whose end also ends an open line."""
 
     def __init__(self) -> None:
         self._dims = sys.stderr.isatty() and not os.environ.get("NO_COLOR")
@@ -35,8 +32,7 @@ class Screen:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """End the line. An answer that is empty or was stopped gets a line end, too; one that
-        failed with an OmlxError before its first piece of text does not."""
+        """End the line; not for an answer that failed with an OmlxError before its first text."""
         self._end_thought()
         if self._line_is_open or not isinstance(error, OmlxError):
             print(flush=True)

@@ -1,4 +1,4 @@
-"""What SIGTERM does for a while."""
+"""A handler for SIGTERM for a while."""
 
 import signal
 from collections.abc import Callable, Iterator
@@ -8,7 +8,7 @@ from types import FrameType
 
 @contextmanager
 def sigterm(act: Callable[[int, FrameType | None], None]) -> Iterator[None]:
-    """Let SIGTERM call `act`, and at the end what it did before."""
+    """Let SIGTERM call `act` within the `with`."""
     before = signal.signal(signal.SIGTERM, act)
     try:
         yield

@@ -1,9 +1,7 @@
-"""The root command: its help, and the errors of a wrong command line: an unknown option or command,
-an invalid value, a missing argument.
+"""The root command: its help, and the errors of a wrong command line.
 
-Most of these errors have typer's words and form. Those about numbers have our own, as typer says
-"is not a valid int range", and a command or an option of other programs is answered with ours. With
---json every error is one object.
+Most errors have typer's words. Those about numbers have our own, and a command or an option of
+other programs is answered with ours. With --json every error is one object.
 """
 
 import re
@@ -59,8 +57,7 @@ _TO_STDOUT = re.compile(r"(^| )(-o ?|--output[ =])-( |$)")
 
 
 def sections_of(names: list[str]) -> Iterator[tuple[str, list[str]]]:
-    """Yield each heading with the commands among `names` below it; headings without any are left
-    out."""
+    """Yield each heading with its commands among `names`; headings without any are left out."""
     named = {name for section in SECTIONS.values() for name in section}
     rest = tuple(name for name in names if name not in named)
     for heading, members in (*SECTIONS.items(), ("More", rest)):
@@ -70,8 +67,8 @@ def sections_of(names: list[str]) -> Iterator[tuple[str, list[str]]]:
 
 
 class Root(TyperGroup):
-    """The root command. Errors of all command lines pass through it; its help lists the commands by
-    sections."""
+    """The root command. Its help lists the commands by sections; errors of all command lines pass
+    through it."""
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         names = [name for name in self.list_commands(ctx) if not self.commands[name].hidden]
@@ -111,9 +108,8 @@ class Root(TyperGroup):
 
 @contextmanager
 def _explained(words: Sequence[str]) -> Iterator[None]:
-    """Show errors about numbers, and all errors with --json, and raise typer.Exit with their exit
-    code; typer shows the others, of options of other programs with what is ours. `words` is the
-    command line."""
+    """Show errors about numbers, and all errors with --json, and raise typer.Exit; typer shows the
+    others. `words` is the command line."""
     try:
         yield
     except typer.TyperException as error:
@@ -129,8 +125,8 @@ def _explained(words: Sequence[str]) -> Iterator[None]:
 
 
 def _say_what_is_meant(error: Any, words: Sequence[str]) -> None:
-    """Where the error is about an option of another program, in a command that takes a MODEL, say
-    in its message what is ours, in place of options that only look like it."""
+    """If the error is about an option of another program, in a command that takes a MODEL, name
+    ours in its message."""
     option: str = getattr(error, "option_name", "")
     context: Any = getattr(error, "ctx", None)
     own = context.command.params if option and context else ()
@@ -142,7 +138,7 @@ def _say_what_is_meant(error: Any, words: Sequence[str]) -> None:
 
 
 def _of_number(error: typer.TyperException) -> str:
-    """The message if the error is about a number; empty for any other error."""
+    """Return the message if the error is about a number, else an empty text."""
     if not isinstance(error, typer.BadParameter) or error.param is None:
         return ""
     kind: Any = error.param.type
@@ -164,6 +160,5 @@ def _bounds(kind: Any) -> str:
 
 
 def _hint(error: Any) -> str:
-    """The hint to the help of the command; empty if typer does not say which command it is."""
     context = getattr(error, "ctx", None)
     return f"see `{context.command_path} --help`" if context else ""

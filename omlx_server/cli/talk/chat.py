@@ -35,14 +35,14 @@ _DUMB = ("", "dumb", "unknown")
 
 class MessageInput(Protocol):
     def read(self) -> str | None:
-        """The next message; None at the end. Raises KeyboardInterrupt at Ctrl-C."""
+        """Return the next message; None at the end. Raises KeyboardInterrupt at Ctrl-C."""
 
 
 @dataclass(frozen=True, slots=True)
 class ChatOptions:
     """The options of the command line. `once` are the questions; without any there is a
-    conversation. `preset` is the name of one of the model's presets. `plain`: no Markdown, styles
-    or line editing. `history` keeps what is typed for the next time."""
+    conversation. `plain`: no Markdown, styles or line editing. `history` keeps what is typed for
+    the next time."""
 
     model: str = ""
     once: Sequence[str] = ()
@@ -80,8 +80,8 @@ def run(server: ServerClient, options: ChatOptions, fields: Mapping[str, float])
 
 
 def fields_of(max_tokens: int | None, temperature: float | None) -> dict[str, float]:
-    """The sampling fields of the requests: those that are not None; the server chooses the others.
-    Raises UsageError if the temperature is not finite."""
+    """Return the sampling fields that are not None. Raises UsageError if the temperature is not
+    finite."""
     if temperature is not None and not math.isfinite(temperature):
         raise UsageError(f"--temperature {temperature}: expected a number", hint="such as 0.7")
     given = {"max_tokens": max_tokens, "temperature": temperature}
@@ -98,8 +98,8 @@ def _take_any_text() -> None:
 
 
 def _with_stdin(prompts: Sequence[str]) -> list[str]:
-    """The prompts; what a pipe or a file gives on standard input is appended to the first one.
-    Raises UsageError if that is too much."""
+    """Return the prompts, with the text of a pipe or file on stdin appended to the first. Raises
+    UsageError if that is too long."""
     if sys.stdin is None or stdin.is_terminal():
         return list(prompts)
     with suppress(OSError, ValueError):  # it is no file
@@ -158,7 +158,7 @@ def _converse(conversation: Conversation, reader: MessageInput) -> None:
 
 
 def _next(reader: MessageInput) -> str | None:
-    """The next message; None at the end, or if Ctrl-C is pressed twice."""
+    """Return the next message; None at the end, or if Ctrl-C is pressed twice."""
     try:
         return reader.read()
     except KeyboardInterrupt:
@@ -171,7 +171,7 @@ def _next(reader: MessageInput) -> str | None:
 
 
 def _take(conversation: Conversation, line: str) -> None:
-    """Do what a line says. An error is told, and the conversation goes on as it was."""
+    """Do what a line says. An error is shown, and the conversation goes on as it was."""
     try:
         is_command = slash.is_command(line)
         turn = slash.run(line, conversation) if is_command else partial(conversation.say, line)
@@ -202,7 +202,7 @@ def _ask(conversation: Conversation, turn: slash.Turn) -> None:
 
 
 def _close(conversation: Conversation, answer: TimedAnswer) -> None:
-    """Tell on stderr how an answer ended, its tokens and its speed."""
+    """Print on stderr how an answer ended, its tokens and its speed."""
     advice = advice_on_length(answer, conversation.max_tokens)
     lines = closing(answer, advice)
     if answer.dropped_messages > conversation.left_out:

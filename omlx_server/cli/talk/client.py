@@ -1,7 +1,5 @@
 """A small client of the chat API: one streamed answer at a time, with its times and token counts.
-
-Errors become an `OmlxError` of one line. Blocking; used by `chat` and `up`.
-"""
+Blocking; errors become an `OmlxError` of one line."""
 
 import json
 import time
@@ -39,9 +37,9 @@ class Stopped(KeyboardInterrupt):
 
 @dataclass(frozen=True, slots=True)
 class TimedAnswer:
-    """A finished answer. The times are seconds from the request to the first and to the last piece
-    of thoughts or text. `reasoning_tokens` is the part of `completion_tokens` that was thoughts,
-    which took `thought_seconds`. The server left out `dropped_messages`, as the context is full."""
+    """A finished answer. The times are seconds from the request to the first and the last piece.
+    `reasoning_tokens` is the part of `completion_tokens` that was thoughts, which took
+    `thought_seconds`. The server left out `dropped_messages`, as the context is full."""
 
     text: str
     first_token_at: float
@@ -56,8 +54,7 @@ class TimedAnswer:
 
     @property
     def tokens_per_second(self) -> float:
-        """The speed of decoding alone: the first token is not counted, it belongs to the prefill.
-        0 if the answer came at one moment, or has no more than one token."""
+        """The speed of decoding, without the first token; 0 if it can't be measured."""
         spent = self.last_token_at - self.first_token_at
         return max(0, self.completion_tokens - 1) / spent if spent > 0 else 0.0
 
@@ -84,7 +81,7 @@ class ChatClient:
         return [str(row["id"]) for row in self._listed()]
 
     def names(self) -> list[list[str]]:
-        """The names of each model together, as far as the server tells that they are one's."""
+        """Return the names of each model together, as far as the server tells."""
         by_model: dict[str, list[str]] = {}
         for row in self._listed():
             name = str(row["id"])
@@ -92,22 +89,20 @@ class ChatClient:
         return list(by_model.values())
 
     def presets(self, model: str) -> list[str] | None:
-        """The names of the presets of a model; None if the server tells nothing of them. Raises
+        """Return the names of a model's presets; None if the server does not tell. Raises
         OmlxError."""
         row = next((row for row in self._listed() if row["id"] == model), {})
         found = row.get("presets")
         return [str(name) for name in found] if isinstance(found, list) else None
 
     def is_ours(self) -> bool:
-        """Whether it is a server of this program, whose own request fields it then takes. False if
-        it does not tell."""
+        """Whether it is a server of this program, which takes our own request fields."""
         try:
             return any(row.get("owned_by") == _OWNER for row in self._listed())
         except OmlxError:
             return False
 
     def _listed(self) -> list[Mapping[str, Any]]:
-        """What the server tells of each name of a model. Raises OmlxError."""
         with explained(self.url):
             response = self._http.get("/v1/models")
             if not response.is_success:
@@ -152,15 +147,14 @@ class ChatClient:
         return reading.answer()
 
     def _sent(self, body: object) -> AbstractContextManager[httpx.Response]:
-        """Send the body as JSON. A lone surrogate, which is no text and can't be encoded, becomes
-        "?"."""
+        """Send the body as JSON. A lone surrogate, which can't be encoded, becomes "?"."""
         data = json.dumps(body, ensure_ascii=False).encode("utf-8", "replace")
         return self._http.stream("POST", "/v1/chat/completions", content=data, headers=_JSON)
 
 
 def served_by(client: ChatClient) -> list[str]:
-    """The names of the models that the server serves. Raises UsageError if there are none, and
-    OmlxError if the server refuses or does not answer."""
+    """Return the names of the models that the server serves. Raises UsageError if there are none,
+    and OmlxError if the server refuses or does not answer."""
     if not (models := client.models()):
         raise UsageError(f"{client.url} serves no model", hint="omlx-server serve MODEL")
     return models
@@ -179,8 +173,8 @@ class _Reading:
         self._usage: object = None
 
     def pieces(self, url: str, response: httpx.Response) -> Iterator[tuple[str, str]]:
-        """Yield each piece of thoughts and of text as it comes from `url`; either may be empty.
-        Raises OmlxError if the answer reports an error, breaks off, or has another shape."""
+        """Yield each piece of thoughts and of text; either may be empty. Raises OmlxError if the
+        answer reports an error, breaks off, or has another shape."""
         with explained(url):
             for event in _events(response):
                 if "error" in event:
@@ -225,7 +219,6 @@ class _Reading:
 
 
 def _count(usage: object, *path: str) -> int:
-    """The count at `path` in what a server says of its usage; 0 if there is none."""
     for name in path:
         usage = usage.get(name) if isinstance(usage, Mapping) else None
     return usage if isinstance(usage, int) else 0

@@ -1,12 +1,11 @@
-"""The lines below an answer: why it ended early, if it did, and its tokens and speed."""
+"""The lines below an answer: why it ended early, and its tokens and speed."""
 
 from omlx_server.cli.shell.output import counted, harmless
 from omlx_server.cli.talk.client import TimedAnswer
 
 
 def closing(answer: TimedAnswer, advice: str = "") -> list[str]:
-    """Why an answer ended early, if it did, and its speed. `advice` is added if the length limit
-    ended it."""
+    """Return these lines. `advice` is added if the length limit ended the answer."""
     lines = [speed(answer)]
     if answer.finish_reason == "length":
         where = "" if answer.text else ", before it came to an answer"
@@ -18,7 +17,7 @@ def closing(answer: TimedAnswer, advice: str = "") -> list[str]:
 
 
 def advice_on_length(answer: TimedAnswer, max_tokens: float | None) -> str:
-    """Why an answer was cut, or what helps; the request allowed `max_tokens`, or None."""
+    """Return why an answer was cut, or what helps; the request allowed `max_tokens`, or None."""
     if max_tokens is not None and answer.completion_tokens >= max_tokens:
         return "--max-tokens raises it"
     if max_tokens is not None:
@@ -27,7 +26,7 @@ def advice_on_length(answer: TimedAnswer, max_tokens: float | None) -> str:
 
 
 def speed(answer: TimedAnswer) -> str:
-    """The time to the first token, the speed if the answer has one, and the counts of tokens."""
+    """Return the time to the first token, the speed if there is one, and the counts of tokens."""
     tokens = counted(answer.completion_tokens, "token")
     if answer.reasoning_tokens:
         thoughts = counted(answer.reasoning_tokens, "token")

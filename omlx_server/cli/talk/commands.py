@@ -1,4 +1,4 @@
-"""The options and help texts of `chat` and `launch`, which talk to a running server."""
+"""The options and help texts of `chat` and `launch`."""
 
 from pathlib import Path
 from typing import Annotated
@@ -16,7 +16,6 @@ from omlx_server.cli.shell.complete import complete_presets
 
 
 def complete_clients(incomplete: str) -> list[str]:
-    """Names of the clients that `launch` can start."""
     from omlx_server.cli.launch.clients import CLIENTS
 
     return [name for name in CLIENTS if name.startswith(incomplete)]

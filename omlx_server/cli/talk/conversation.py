@@ -12,11 +12,10 @@ MakeScreen = Callable[[], AbstractContextManager[AnswerScreen]]
 
 
 class Conversation:
-    """The messages so far. A failed or empty turn is dropped, with its images. A stopped turn keeps
+    """The messages so far. A failed or empty turn is dropped, with its images; a stopped one keeps
     the text that had come.
 
-    `system` is the text of the system message, or empty. `fields` are sent with every request, and
-    the name of the `preset`, unless it is empty.
+    `fields` are sent with every request, and so is the name of the `preset`, unless it is empty.
     `pending_images` go with the next message. `left_out` counts the oldest messages that the model
     did not see with the last turn, since its context is full.
     """
@@ -48,23 +47,22 @@ class Conversation:
         return [*system, *self._turns]
 
     def roll(self) -> None:
-        """Let the server leave out the oldest turns once the conversation outgrows the context,
-        many at a time, so that the next turns find their beginning in its cache."""
+        """Let the server leave out the oldest turns once the context is full, many at a time, so
+        that the next turns find their beginning in its cache."""
         self._fields["context_overflow"] = "rolling"
 
     def served(self) -> list[list[str]]:
-        """The names of each of the server's models. Raises OmlxError."""
+        """Return the names of each of the server's models. Raises OmlxError."""
         return self._client.names()
 
     def presets(self) -> list[str] | None:
-        """The names of the presets of the model; None if the server tells nothing of them. Raises
+        """Return the names of the model's presets; None if the server does not tell. Raises
         OmlxError."""
         return self._client.presets(self.model)
 
     def choose_preset(self, name: str) -> list[str]:
-        """Let all further requests name this preset of the model. Returns the names of all its
-        presets. Raises UsageError if the server tells of no such preset, and OmlxError if it does
-        not answer."""
+        """Use this preset from now on, and return the names of all. Raises UsageError if the server
+        tells of no such preset, and OmlxError if it does not answer."""
         known = self.presets()
         if known is None or name not in known:
             there = f"it has {visible(', '.join(known))}" if known else "it has none"
@@ -76,7 +74,6 @@ class Conversation:
         return known
 
     def attach(self, image: Image) -> None:
-        """Let the image go with the next message."""
         self.pending_images.append(image)
 
     def say(self, prompt: str) -> TimedAnswer:
@@ -84,14 +81,14 @@ class Conversation:
 
         Raises:
             OmlxError: the server refuses, reports an error, or breaks off.
-            Stopped: the user stopped the answer; what came of its text is kept.
+            Stopped: the user stopped the answer; the text that had come is kept.
         """
         images, self.pending_images = self.pending_images, []
         return self._ask(self._turns, {"role": "user", "content": content(prompt, images)})
 
     def regenerate(self) -> TimedAnswer:
-        """Ask the last question again. If it has an answer, the new one takes its place as soon as
-        it has a text. Raises as `say`, and UsageError if nothing was asked."""
+        """Ask the last question again. A new answer with text replaces the old one. Raises as
+        `say`, and UsageError if nothing was asked."""
         if self._unanswered is not None:
             return self._ask(*self._unanswered)
         asked = [at for at, turn in enumerate(self._turns) if turn["role"] == "user"]
@@ -105,8 +102,7 @@ class Conversation:
         self.left_out = 0
 
     def replace(self, messages: Iterable[Message]) -> None:
-        """Go on from these messages. A system message at their beginning takes the place of the
-        system message; without one there is none."""
+        """Go on from these messages, with their system message or none."""
         self.forget()
         self._turns = list(messages)
         first = self._turns[0] if self._turns else {}

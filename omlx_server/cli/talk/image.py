@@ -26,8 +26,7 @@ _PATH = re.compile(r"""'([^']+)'|"([^"]+)"|((?:\\.|[^\\\s])+)""")
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """An image of a file. `words` say its name, its kind and its size; `url` is a data URL of its
-    bytes."""
+    """An image of a file. `words` are its name, kind and size; `url` is a data URL."""
 
     words: str
     url: str = field(repr=False)
@@ -59,8 +58,8 @@ def read_image(path: Path) -> Image:
 
 
 def split(line: str) -> tuple[Path, str]:
-    """The path at the beginning of a line, and the text behind it. Raises UsageError if there is no
-    path."""
+    """Return the path at the beginning of a line, and the text behind it. Raises UsageError if
+    there is no path."""
     found = _PATH.match(line)
     if found is None or not _ends(line, found.end()):
         raise UsageError("/image needs a file", hint="/image FILE [TEXT], as in /image ~/cat.png")
@@ -70,14 +69,13 @@ def split(line: str) -> tuple[Path, str]:
 
 
 def content(text: str, images: Sequence[Image]) -> str | list[dict[str, Any]]:
-    """The content of a message: its images, and a text about them."""
+    """Return the content of a message: its images, and a text about them."""
     if not images:
         return text
     return [*(image.part for image in images), {"type": "text", "text": text}]
 
 
 def _ends(line: str, end: int) -> bool:
-    """Whether a word ends there."""
     return end == len(line) or line[end].isspace()
 
 

@@ -1,4 +1,4 @@
-"""The commands of a conversation, such as /new: what they are called, and what they do."""
+"""The commands of a conversation, such as /new."""
 
 import difflib
 import re
@@ -39,8 +39,8 @@ Turn = Callable[[], TimedAnswer]
 
 @dataclass(frozen=True, slots=True)
 class SlashCommand:
-    """`argument` is what stands behind the name, as help shows it; empty if nothing may. `run` does
-    what the command says, and returns what is then to be asked, if anything."""
+    """`argument` is shown in the help; empty if the command takes none. `run` does what the command
+    says, and returns the turn to ask next, if any."""
 
     names: tuple[str, ...]
     argument: str
@@ -57,8 +57,8 @@ def leaves(line: str) -> bool:
 
 
 def is_command(line: str) -> bool:
-    """Whether a message is a command, known or not, and no text for the model. One line that begins
-    with a slash and a word of letters is a command, unless there is such a file: /tmp."""
+    """Whether a message is a command, known or not. One line that begins with a slash and a word of
+    letters is a command, unless there is such a file: /tmp."""
     name = line.split(maxsplit=1)[0]
     if name in _BY_NAME:
         return True
@@ -74,8 +74,8 @@ def _is_file(name: str) -> bool:
 
 
 def run(line: str, conversation: Conversation) -> Turn | None:
-    """Do what the command in `line` says; return what is then to be asked, if anything. Raises
-    OmlxError if it fails, and UsageError if there is no such command, or it takes no argument."""
+    """Run the command in `line`; return the turn to ask next, if any. Raises OmlxError if it fails,
+    and UsageError if there is no such command, or it takes no argument."""
     name, *rest = line.split(maxsplit=1)
     command = _BY_NAME.get(name)
     if command is None:
@@ -86,12 +86,11 @@ def run(line: str, conversation: Conversation) -> Turn | None:
 
 
 def completions() -> dict[str, bool]:
-    """The names of the commands, and whether a file follows."""
+    """Return the names of the commands, and whether a file follows."""
     return {name: c.argument.startswith("FILE") for c in COMMANDS for name in c.names}
 
 
 def _hint(name: str) -> str:
-    """What helps whoever typed a command that does not exist."""
     if name in _OF_OLLAMA:
         return _OF_OLLAMA[name]
     words = [known for known in _BY_NAME if known[1:].isalpha()]
@@ -191,7 +190,7 @@ def _help(conversation: Conversation, _: str) -> None:
 
 
 def _exit(conversation: Conversation, _: str) -> None:
-    """The loop that reads the lines ends at this one."""
+    """Do nothing: the loop that reads the lines ends at this one."""
 
 
 COMMANDS = (

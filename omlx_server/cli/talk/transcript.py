@@ -20,9 +20,8 @@ _CONTROLS = re.compile(r"[\x7f-\x9f]")
 
 
 def save(path: Path, messages: Sequence[Message]) -> bool:
-    """Write the messages to a file that only the user can read; return whether it takes the place
-    of another. Raises UsageError if that is impossible, or if the file is there and holds more than
-    a conversation as this function writes it."""
+    """Write the messages to a private file; return whether it replaces another. Raises UsageError
+    if it can't be written, or if the file there is not a conversation that `save` wrote."""
     path = expanded(path)
     with system_errors_as(UsageError, visible(str(path))):
         replaced = path.exists()
@@ -40,14 +39,12 @@ def save(path: Path, messages: Sequence[Message]) -> bool:
 
 
 def load(path: Path) -> list[Message]:
-    """The messages in a file: a list, or an object that has one under `messages`. Fields other than
-    `role` and `content` are left out. Raises UsageError if the file can't be read, or has no such
-    list."""
+    """Return the messages in a file: a list, or an object that has one under `messages`. Fields
+    other than `role` and `content` are left out. Raises UsageError if there is no such list."""
     return _messages(_document(path), visible(str(path)))
 
 
 def _document(path: Path) -> Any:
-    """The JSON in a file. Raises UsageError if there is none, or it can't be read."""
     name = visible(str(path))
     path = expanded(path)
     with system_errors_as(UsageError, name):
@@ -64,7 +61,6 @@ def _document(path: Path) -> Any:
 
 
 def _messages(document: Any, name: str) -> list[Message]:
-    """The messages of a document of the file `name`. Raises UsageError if it has none."""
     if isinstance(document, dict):
         document = document.get("messages")
     if not isinstance(document, list) or not document:
@@ -85,8 +81,7 @@ def _message(item: Any, where: str) -> Message:
 
 
 def _must_be_ours(path: Path) -> None:
-    """Raises UsageError if `load` would leave something of the file out: `save` did not write it,
-    so it must stay."""
+    """Raise UsageError if `load` would leave something of the file out: `save` did not write it."""
     name = visible(str(path))
     with suppress(UsageError):
         document = _document(path)

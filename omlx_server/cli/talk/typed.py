@@ -10,14 +10,15 @@ with suppress(ImportError):  # some builds of Python lack it; with it, `input` c
 
 
 class TypedLines:
-    """`prompt` is written before each message, and dots before its further lines; nothing is if it
-    is empty. They go to stderr where stdout is no terminal."""
+    """Reads messages. The `prompt`, and dots for further lines, go to stderr where stdout is no
+    terminal; an empty prompt is not written."""
 
     def __init__(self, prompt: str) -> None:
         self._prompt = prompt
 
     def read(self) -> str | None:
-        """The next message; None at the end of the input. Raises KeyboardInterrupt at Ctrl-C."""
+        """Return the next message; None at the end of the input. Raises KeyboardInterrupt at
+        Ctrl-C."""
         text = self._line(self._prompt)
         while text is not None and is_open(text):
             more = self._line("." * (len(self._prompt) - 1) + " " if self._prompt else "")

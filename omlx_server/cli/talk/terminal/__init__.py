@@ -1,1 +1,1 @@
-"""What `chat` needs on an interactive terminal alone: rich and prompt_toolkit are loaded here."""
+"""The parts of `chat` for an interactive terminal, which load rich and prompt_toolkit."""

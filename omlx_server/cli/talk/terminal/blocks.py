@@ -8,8 +8,8 @@ _ITEM = re.compile(r"([-*+]|\d{1,9}[.)])\s")
 
 
 class Blocks:
-    """Collects the pieces of a text. A block is complete when nothing that may come can change it:
-    code at its closing fence, a heading at the end of its line, all else where the next begins."""
+    """Collects the pieces of a text. A block is complete when later text can't change it: code at
+    its closing fence, a heading at the end of its line, all else where the next begins."""
 
     def __init__(self) -> None:
         self._lines: list[str] = []
@@ -27,8 +27,7 @@ class Blocks:
         return [block for line in lines for block in self._add_line(line)]
 
     def close(self) -> list[str]:
-        """Return the blocks that are complete since the text ends here. What is added later begins
-        another text."""
+        """Return the remaining blocks at the end of the text, and begin another text."""
         blocks = [*self._add_line(self._rest), self._take()]
         self._rest, self._fence = "", ""
         return [block for block in blocks if block]
@@ -68,7 +67,7 @@ class Blocks:
 
 
 def _opening(line: str) -> str:
-    """The fence that opens code at this line; empty if none does."""
+    """Return the fence that opens code at this line; empty if none does."""
     found = _FENCE.match(line)
     if found is None or (found[1][0] == "`" and "`" in found[2]):
         return ""

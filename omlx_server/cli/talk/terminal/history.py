@@ -13,8 +13,8 @@ _ENTRY = b"\n# "  # how prompt_toolkit begins an entry: its time, as a comment
 
 
 def history_file() -> Path:
-    """The path of the file. Makes it, and its directory, if they are missing. Raises OmlxError if
-    that is impossible."""
+    """Return the path of the file, and make it and its directory. Raises OmlxError if that
+    fails."""
     path = own_place("~/.local/state/omlx_server/chat_history")
     with system_errors_as(OmlxError, f"no history is kept: {path}"):
         path.parent.mkdir(mode=PRIVATE_DIRECTORY, parents=True, exist_ok=True)

@@ -10,8 +10,8 @@ _INPUT_FLAGS, _LOCAL_FLAGS = 0, 3  # of what tcgetattr returns
 
 @contextmanager
 def kept_for_the_prompt() -> Iterator[None]:
-    """Within the `with` the terminal does not echo what is typed into an answer; the next prompt
-    gets it as it was typed. Ctrl-C still interrupts."""
+    """Keep the terminal from echoing what is typed into an answer; the next prompt gets it. Ctrl-C
+    still interrupts."""
     before = termios.tcgetattr(sys.stdin)
     silent = termios.tcgetattr(sys.stdin)
     silent[_INPUT_FLAGS] &= ~termios.ICRNL  # else Enter would come as Ctrl-J

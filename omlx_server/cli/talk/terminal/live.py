@@ -11,8 +11,8 @@ _SIZE = (80, 24)
 
 
 class LiveLines:
-    """Writes lines on `out`, which is a terminal. Of lines that are not final only as many are
-    written as fit the terminal, the last ones: what has scrolled away can't be written again."""
+    """Writes lines on `out`, a terminal. Of lines that are not final only the last ones that fit
+    the terminal are written: lines that have scrolled away can't be written again."""
 
     def __init__(self, out: TextIO) -> None:
         self._out = out
@@ -29,8 +29,7 @@ class LiveLines:
         self._write(lines[-max(1, self._size()[1] - 1) :])
 
     def finish(self, lines: list[str]) -> None:
-        """Write these lines instead of those that are not final. They are final, and the cursor
-        goes to the line below them."""
+        """Write these lines as final ones, and move the cursor below them."""
         self._write(lines)
         self._shown = []
         self._out.write("\n")
@@ -52,12 +51,11 @@ class LiveLines:
         self._shown = lines
 
     def _rows(self, line: str) -> int:
-        """How many rows the line takes, should the terminal have become narrower since."""
+        """Return the rows of the line: the terminal may have become narrower since."""
         cells = cell_len(Text.from_ansi(line).plain)
         return max(1, -(-cells // self._size()[0]))
 
     def _size(self) -> tuple[int, int]:
-        """Columns and rows; a terminal that does not know them has 80 and 24."""
         try:
             columns, rows = os.get_terminal_size(self._out.fileno())
         except OSError:
@@ -66,6 +64,5 @@ class LiveLines:
 
 
 def _alike(old: list[str], new: list[str]) -> int:
-    """How many lines at the beginning are the same."""
     pairs = enumerate(zip(old, new, strict=False))
     return next((at for at, (a, b) in pairs if a != b), min(len(old), len(new)))

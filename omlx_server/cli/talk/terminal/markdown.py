@@ -1,8 +1,5 @@
-"""Renders Markdown and dimmed text as lines of a terminal, with rich.
-
-The text is a model's, so nothing of it may control the terminal: control characters are removed,
-links are no terminal links, and HTML is shown as it is written.
-"""
+"""Renders Markdown and dimmed text as lines of a terminal, with rich. The text is a model's:
+control characters are removed, links are no terminal links, and HTML is shown as it is written."""
 
 import re
 from io import StringIO
@@ -25,14 +22,14 @@ _PARSER.disable("reference")
 
 
 class _Heading(Heading):
-    """At the left and without a frame, whatever its level."""
+    """A heading at the left and without a frame, whatever its level."""
 
     def __rich_console__(self, console: Console, options: Options) -> RenderResult:
         yield self.text
 
 
 class _Code(CodeBlock):
-    """Highlighted between its fences, without a margin, so that it can be copied."""
+    """Highlighted code between its fences, without a margin, so that it can be copied."""
 
     def __rich_console__(self, console: Console, options: Options) -> RenderResult:
         name = "" if self.lexer_name == "text" else harmless(self.lexer_name)
@@ -77,14 +74,14 @@ class Renderer:
         return not self._console.no_color
 
     def markdown(self, text: str, width: int) -> list[str]:
-        """The lines of a Markdown text, none wider than `width` columns, with their styles."""
+        """Return the lines of a Markdown text, at most `width` columns wide, with their styles."""
         text = harmless(text)
         if len(text) > _MOST_CHARACTERS:
             return self._lines(Text(text), width)
         return self._lines(_Markdown(text), width)
 
     def dimmed(self, text: str, width: int) -> list[str]:
-        """The lines of a text as it is, dimmed unless NO_COLOR is set."""
+        """Return the lines of a text as it is, dimmed unless NO_COLOR is set."""
         return self._lines(Text(harmless(text), style="dim" if self.dims else ""), width)
 
     def _lines(self, content: RenderableType, width: int) -> list[str]:

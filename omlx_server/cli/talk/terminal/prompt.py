@@ -16,7 +16,7 @@ from omlx_server.cli.talk.terminal.several_lines import continued, is_open, mess
 
 
 class PromptLine:
-    """`commands` are those that can be completed; of each, whether it takes a file."""
+    """A prompt for messages. `commands` can be completed; each says whether it takes a file."""
 
     def __init__(self, commands: Mapping[str, bool], history: Path | None) -> None:
         self._history = InMemoryHistory() if history is None else _History(str(history))
@@ -32,8 +32,8 @@ class PromptLine:
         )
 
     def read(self) -> str | None:
-        """The next message; None at Ctrl-D. Raises KeyboardInterrupt at Ctrl-C where nothing is
-        typed; else Ctrl-C clears what is."""
+        """Return the next message; None at Ctrl-D. Ctrl-C clears the line, and raises
+        KeyboardInterrupt if it is empty."""
         try:
             typed = self._session.prompt()
         except EOFError:
@@ -52,7 +52,7 @@ class _History(FileHistory):
         self._is_told = False
 
     def new_problem(self) -> str:
-        """Why messages are no longer kept; empty if they are, or if that was asked before."""
+        """Return why messages are no longer kept, once; else an empty text."""
         problem = "" if self._is_told else self._problem
         self._is_told = bool(self._problem)
         return problem

@@ -1,7 +1,5 @@
-"""Shows an answer on a terminal as it comes: thoughts dimmed, the text as Markdown, both wrapped.
-
-A block of the text is rendered anew with each of its pieces until it is complete.
-"""
+"""Shows an answer on a terminal as it comes: thoughts dimmed, the text as Markdown, both wrapped. A
+block of the text is rendered anew with each of its pieces until it is complete."""
 
 import sys
 import time
@@ -20,7 +18,7 @@ _REST = 5
 
 
 class RichScreen:
-    """Shows one answer within a `with`, whose end writes what is still open, whatever happened."""
+    """Shows one answer within a `with`, whose end writes what is still open."""
 
     def __init__(self) -> None:
         self._live = LiveLines(sys.stdout)
@@ -60,7 +58,7 @@ class RichScreen:
         self._draw(self._renderer.markdown, self._blocks.open)
 
     def _draw(self, render: Callable[[str, int], list[str]], text: str) -> None:
-        """Show what is open, if the last time is long enough ago."""
+        """Show the open lines, if the last time is long enough ago."""
         began = time.perf_counter()
         if began < self._next_draw or not text.strip():
             return
