@@ -1,4 +1,4 @@
-"""Jobs that load and unload a model's adapters. They run on the mlx thread."""
+"""Jobs on the mlx thread that load and unload a model's adapters."""
 
 from omlx_server.core.adapters import Adapter
 from omlx_server.core.memory.room import Boundless, Room, within
@@ -9,8 +9,7 @@ from omlx_server.errors import AdapterUnusable
 
 
 def load_adapter(instance: ModelInstance, adapter: Adapter) -> Work[bool]:
-    """Load an adapter, unless it is loaded. Return False if there is no place now. No two such jobs
-    of a model may run at once.
+    """Load an adapter. Return False if there is no place now. No two may run at once.
 
     Raises:
         AdapterUnusable: its files can't be read, don't fit the model, or are too large.
@@ -33,8 +32,6 @@ def load_adapter(instance: ModelInstance, adapter: Adapter) -> Work[bool]:
 
 
 def let_idle_go(instance: ModelInstance) -> Work[bool]:
-    """Unload all adapters that nothing uses. Return whether there were any. Raises NoMemory as
-    `within`."""
     loaded, some = instance.adapters, False
     while (idle := loaded.first_to_go()) is not None:
         yield from _without(instance, idle)
@@ -47,7 +44,7 @@ def _room(instance: ModelInstance) -> Room:
 
 
 def _leaves_room(instance: ModelInstance, adapter: Adapter) -> bool:
-    """Return whether the accepted requests of all models, one at a time, fit beside an adapter."""
+    """Return whether accepted requests of all models, one at a time, fit beside an adapter."""
     if instance.watch is None:
         return True
     loaded, account = instance.adapters, instance.watch.share.account
@@ -66,7 +63,6 @@ def _without(instance: ModelInstance, adapter: Adapter) -> Work[None]:
 
 
 def _letting_go(instance: ModelInstance, adapter: Adapter) -> Work[None]:
-    """Unload an adapter, unless a request has come for it meanwhile."""
     loaded = instance.adapters
     if loaded.is_idle(adapter):
         yield from loaded.weights.unloading(adapter)

@@ -1,7 +1,6 @@
 """Counters of all models, unloaded ones too, so that totals never go down.
 
-The mlx thread notes which models come and leave. Any thread may read: it counts a model that is
-just leaving exactly once.
+The mlx thread writes. Any thread may read: it counts a leaving model exactly once.
 """
 
 from collections.abc import Collection, Mapping
@@ -12,32 +11,25 @@ from omlx_server.engine.messages import Counted, ModelId, Status
 
 
 class CountedModel(Protocol):
-    """A loaded model that counts."""
-
     status: Status
 
     def tally(self) -> Counted:
-        """Return its counters up to now; those in `status` may be a turn old. mlx thread."""
+        """Return counters up to now; those in `status` may be a turn old."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class _Books:
-    """Counters of models that have left, by name, and loaded models, by number."""
-
     left: Mapping[str, Counted] = field(default_factory=dict)
     here: Mapping[ModelId, tuple[str, CountedModel]] = field(default_factory=dict)
 
 
 class Census:
-    """The counters of all models of one engine."""
-
     def __init__(self) -> None:
         self._books = _Books()
 
     @property
     def left(self) -> Collection[Counted]:
-        """Counters of models that have left, one for each name."""
         return self._books.left.values()
 
     @property
@@ -54,7 +46,7 @@ class Census:
         self._books = replace(books, here={**books.here, id: (name, member)})
 
     def leaves(self, id: ModelId) -> None:
-        """Note that a model was unloaded and keep its counters. An unknown number is ignored."""
+        """Note that a model was unloaded, if it is known, and keep its counters."""
         books = self._books
         if id not in books.here:
             return

@@ -7,12 +7,10 @@ _WINDOW_SECONDS = 60.0
 
 
 class Crashes:
-    """The times of the latest crashes of one loop."""
-
     def __init__(self) -> None:
         self._times: deque[float] = deque(maxlen=MOST)
 
     def are_too_many(self, now: float) -> bool:
-        """Note a crash at `now` (seconds); return whether it is the third within a minute."""
+        """Note a crash at `now` (seconds); return whether it is one too many."""
         self._times.append(now)
         return len(self._times) == MOST and now - self._times[0] < _WINDOW_SECONDS

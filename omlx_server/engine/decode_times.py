@@ -17,8 +17,8 @@ class DecodeTimes:
         self.plain = 0.0
 
     def note(self, launched: Launched, result: StepResult) -> None:
-        """Note that the tokens of a step were read just now. A decode behind chunks has no time:
-        its begin is unknown."""
+        """Note that a step's tokens were read just now. A decode behind chunks has no time: its
+        begin is unknown."""
         if not result.rows:
             return
         begun, self._read_at = max(launched.begun, self._read_at), time.perf_counter()

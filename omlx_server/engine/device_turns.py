@@ -1,9 +1,8 @@
-"""The order in which models and jobs use the device. Lives on the mlx thread.
+"""Turns of models and jobs on the device. Lives on the mlx thread.
 
-Each client has an equal part of the device, divided among the models it uses and all jobs together.
-A model has the sum of its clients' parts; the user that got least of its part is next. A model with
-an urgent prompt goes first for `URGENT_PART` of the time; that time is not charged, or its streams
-would stall afterwards.
+Each client has an equal part of the device, divided among the models it uses and all jobs together;
+the user that got least of its part is next. A model with an urgent prompt goes first for
+`URGENT_PART` of the time, uncharged, or its streams would stall afterwards.
 """
 
 import math
@@ -21,8 +20,6 @@ _LEAST_SECONDS = 0.001
 
 
 class DeviceTurns:
-    """Turns of several users of the device, by number."""
-
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._times = VirtualTimes()
@@ -30,13 +27,11 @@ class DeviceTurns:
         self._urgency = TimeShare(URGENT_PART)
         self._urgent: dict[int, float] = {}
         self.parts: dict[int, float] = {}
-        """Part of each user, when they were last ordered."""
 
     def in_order(
         self, clients: Mapping[int, Set[bytes]], urgent_from: Mapping[int, float] | None = None
     ) -> list[int]:
-        """Return the users that have clients, in the order of their turns. `urgent_from`: times
-        from which they have urgent work."""
+        """Return users in the order of their turns. `urgent_from`: times of their urgent work."""
         clients = {user: those for user, those in clients.items() if those}
         self.parts = parts_of(clients)
         self._ended = {user: end for user, end in self._ended.items() if user in clients}
@@ -48,8 +43,8 @@ class DeviceTurns:
 
     @contextmanager
     def turn(self, user: int) -> Iterator[float]:
-        """Give a user the device for the block. Yields the seconds since its turn before, if it has
-        had work since."""
+        """Give a user the device. Yields the seconds since its turn before, if it had work
+        since."""
         begun = self._clock()
         yield begun - self._ended.get(user, begun)
         self._ended[user] = self._clock()
@@ -62,12 +57,12 @@ class DeviceTurns:
 
 
 def part_of(user: int, client: bytes, clients: Mapping[int, Set[bytes]]) -> float:
-    """Return the part of the device that a user will have with one more client."""
+    """Return a user's part of the device with one more client."""
     return parts_of({**clients, user: clients[user] | {client}})[user]
 
 
 def parts_of(clients: Mapping[int, Set[bytes]]) -> dict[int, float]:
-    """Return each user's part of the device, from the clients of each."""
+    """Return each user's part of the device."""
     uses = Counter(chain.from_iterable(clients.values()))
     return {
         user: sum(1 / uses[client] for client in those) / max(1, len(uses))

@@ -1,4 +1,4 @@
-"""Jobs that compute images for models with vision. They run on the mlx thread."""
+"""Jobs on the mlx thread that compute images for models with vision."""
 
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -19,8 +19,8 @@ _PATIENCE_SECONDS = 20.0
 def images_to_compute(
     instance: ModelInstance, tokens: tuple[int, ...], salt: bytes, images: Sequence[ImageSpan]
 ) -> tuple[ImageSpan, ...]:
-    """Return the images of a prompt, each digest once, whose features are neither kept nor covered
-    by the prefix cache. Raises BadRequest if the model has no vision."""
+    """Return images, each digest once, whose features are neither kept nor covered by the prefix
+    cache. Raises BadRequest if the model has no vision."""
     vision = _vision_of(instance)
     cached = instance.cache.probe(tokens, salt).cached if instance.cache.layout.keeps else 0
     missing = dict[bytes, ImageSpan]()
@@ -31,9 +31,8 @@ def images_to_compute(
 
 
 def compute_image(instance: ModelInstance, image: ImageSpan, pixels: Floats) -> Work[None]:
-    """Compute and keep the features of an image, once memory is set aside, unless another job does.
-    Raises BadRequest if the model has no vision, ValueError for pixels of another image, NoMemory
-    as `within`."""
+    """Compute and keep the features of an image, unless another job does. Raises BadRequest,
+    ValueError for pixels of another image, NoMemory as `within`."""
     vision = _vision_of(instance)
     while vision.is_computing(image.digest):
         yield

@@ -1,5 +1,4 @@
-"""Jobs that run on the mlx thread in slices between steps, such as embeddings. The client that is
-furthest behind is next; its jobs take turns."""
+"""Jobs that run on the mlx thread in slices between steps, such as embeddings."""
 
 import time
 from collections import defaultdict, deque
@@ -12,7 +11,7 @@ from omlx_server.core.work import Work
 
 
 class Jobs:
-    """Unfinished jobs. Owned by the mlx thread."""
+    """Unfinished jobs. The client that is furthest behind is next; its jobs take turns."""
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
         self._clock = clock
@@ -27,8 +26,7 @@ class Jobs:
         return set(self._jobs)
 
     def add(self, work: Work[object], answer: Future[object], client: bytes = b"") -> None:
-        """Add a job of `client`; `answer` gets its result or exception. Cancelling the future ends
-        the job at its next turn."""
+        """Add a job; `answer` gets its result or exception. Cancelling the future ends the job."""
         self._jobs[client].append((work, answer))
 
     def turn(self) -> bool:
@@ -51,7 +49,6 @@ class Jobs:
         return True
 
     def end(self, error: Exception) -> None:
-        """End all jobs; their futures raise `error`."""
         while self._jobs:
             work, answer = self._take(next(iter(self._jobs)))
             work.close()
@@ -65,7 +62,7 @@ class Jobs:
 
 
 def settle(answer: Future[object], outcome: object) -> None:
-    """Set a future to the exception of a Crash, else to the result, unless it was cancelled."""
+    """Set a future, unless cancelled, to a result or to the exception of a Crash."""
     if not answer.set_running_or_notify_cancel():
         return
     if isinstance(outcome, Crash):

@@ -45,8 +45,8 @@ class Cancel:
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """End the thread after the current step; unfinished requests get an error. The cold tier is
-    written for at most `drain_seconds`."""
+    """End the thread after the current step, then write the cold tier for at most
+    `drain_seconds`."""
 
     drain_seconds: float = 0.0
 
@@ -58,8 +58,6 @@ class Wake:
 
 @dataclass(frozen=True, slots=True)
 class EngineCall:
-    """Run a short function on the mlx thread between two steps."""
-
     act: Callable[[], object]
     answer: Future[object]
 
@@ -80,14 +78,13 @@ class Removable(Protocol):
     @property
     def weight_bytes(self) -> int: ...
     def leave(self) -> None:
-        """Release everything that the model holds, including its share of the account."""
+        """Release all memory, including the share of the account."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class LoadModel:
-    """Load a model in slices of `work`; its counters are kept under `name`. The future ends when
-    the model is ready."""
+    """Load a model in slices of `work`; its counters are kept under `name`."""
 
     model: ModelId
     work: Work[Removable]
@@ -97,7 +94,7 @@ class LoadModel:
 
 @dataclass(frozen=True, slots=True)
 class UnloadModel:
-    """Unload a model, after writing its blocks to the cold tier for at most `seconds`."""
+    """Unload a model, after writing the cold tier for at most `seconds`."""
 
     model: ModelId
     seconds: float
@@ -129,8 +126,6 @@ Outbound = Accepted | Rejected | Admitted | Restored | TokenEvent | Failed
 def ended(
     request: Request, why: str, reason: FinishReason = FinishReason.ERROR
 ) -> list[TokenEvent]:
-    """Return events that end each choice of a request that was not queued; `why` is the error, if
-    any."""
     return [TokenEvent(request.id, index, finish=reason, error=why) for index in range(request.n)]
 
 
@@ -143,9 +138,6 @@ class EngineState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ImageCounts:
-    """The number of images that a vision tower has computed, and the seconds of the mlx thread for
-    them."""
-
     computed: int = 0
     seconds: float = 0.0
 
@@ -155,8 +147,7 @@ class ImageCounts:
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """One model's counters since the server started, over all its loads. Sizes in `cache` are
-    current."""
+    """One model's counters over all its loads; sizes in `cache` are current."""
 
     cache: CacheReport = field(default_factory=CacheReport)
     reliefs: Counter[Relief] = field(default_factory=Counter)
@@ -178,8 +169,7 @@ class Counted:
 @dataclass(frozen=True, slots=True)
 class Status:
     """A snapshot of a model for any thread. `beat` is the time.monotonic() of its last turn, `live`
-    the bytes that its requests need, `oldest` as in `Scheduler.oldest`, `adapters` the names of
-    those loaded."""
+    the bytes that its requests need."""
 
     state: EngineState
     load: Load
@@ -193,8 +183,6 @@ class Status:
 
 
 class OpenRequest:
-    """A request with choices that have not ended."""
-
     def __init__(self, request: Request, choices: set[int]) -> None:
         self.request = request
         self.choices = choices

@@ -1,7 +1,5 @@
-"""One loaded model: its scheduler, runner, prefix cache and tiers. Lives on the mlx thread.
-
-Decisions (core), arrays (compute) and storage (store) meet here.
-"""
+"""One loaded model, where decisions (core), arrays (compute) and storage (store) meet. Lives on the
+mlx thread."""
 
 import logging
 import time
@@ -42,9 +40,8 @@ _log = logging.getLogger(__name__)
 
 
 class ModelInstance:
-    """A loaded model that generates. `make_cache` makes an empty prefix cache at each start.
-    Evicted blocks go to the `cold` tier, if any; with `write_through` all blocks do. Without
-    `watch` the memory is not watched, without `speculation` nothing is drafted."""
+    """A loaded model that generates: its scheduler, runner, prefix cache and tiers. Without `watch`
+    memory is not watched, without `speculation` nothing is drafted."""
 
     def __init__(
         self,
@@ -77,8 +74,7 @@ class ModelInstance:
             watch.share.holder = self
 
     def start_over(self) -> None:
-        """Forget all requests and everything computed; begin with an empty cache and a new
-        scheduler."""
+        """Forget all requests and everything computed."""
         self.restored = list[Restored]()
         self._uncounted = 0  # bytes that were cut by steps which are not read yet
         # Of each step whose chunks may not be done: what these have cut.
@@ -105,32 +101,29 @@ class ModelInstance:
 
     @property
     def waits_for_memory(self) -> bool:
-        """Whether a queued request was not admitted because memory is short."""
         queued = bool(self.scheduler.queues.waiting)
         return queued and self.watch is not None and self.watch.guard.pauses
 
     @property
     def reserved(self) -> int:
-        """Bytes that the caches of all running sequences will take when they finish."""
         return self.watch.guard.reserved if self.watch is not None else 0
 
     @property
     def step(self) -> int:
-        """Bytes that the current step was planned to take for itself."""
+        """Bytes that the current step was planned to take."""
         return self.watch.guard.ledger.step if self.watch is not None else 0
 
     def update_ledger(self) -> None:
-        """Note the memory in use, for a request that is about to be queued."""
         if self.watch is not None:
             self.watch.update_ledger(self.account(), self.features.nbytes)
 
     def fits_without_others(self, request: Request) -> bool:
-        """Return whether a request could be served if no other model were loaded."""
+        """Return whether a request fits if no other model is loaded."""
         weights = self.watch.share.weights if self.watch is not None else 0
         return self.scheduler.admission.fits_without_others(request, weights)
 
     def change(self, limits: SchedulerLimits, *, write_through: bool) -> None:
-        """Use new `limits` and `write_through`; sequences keep rows and places in the queue."""
+        """Use new limits; sequences keep rows and places in the queue."""
         self._limits = self._possible(limits)
         self.tiers.write_through = write_through
         self.scheduler.change(self._limits)
@@ -140,16 +133,16 @@ class ModelInstance:
         return self.watch is None or self.scheduler.is_steady()
 
     def relieve(self, now: float) -> list[TokenEvent]:
-        """Note the memory in use before a step is planned, and free some where it is short. Return
-        the events of sequences that end for it."""
+        """Free memory where it is short, before a step is planned. Return the events of ended
+        sequences."""
         if self.watch is None:
             return []
         self.watch.begin(self.account(), self.features.nbytes)
         return self.scheduler.relieve(now)
 
     def account(self) -> Ledger:
-        """Return the bytes that this model holds, without its weights. While it is idle, the part
-        of runs beyond their blocks counts as blocks."""
+        """Return the bytes that this model holds, without weights. While idle, runs count as
+        blocks."""
         index = self.cache.index
         beyond = max(0, self.runner.live_bytes - self.runner.runs.block_bytes)
         rows, gaps = (0, beyond) if self.runner.idle else (beyond, 0)
@@ -161,8 +154,8 @@ class ModelInstance:
         )
 
     def starved(self) -> list[TokenEvent]:
-        """Recover from a step without memory: the newest request ends, the others go back to the
-        queue, half of the hot tier is evicted. Return the events."""
+        """Recover from a step without memory: the newest request ends, the others are queued again,
+        half of the hot tier is evicted. Return the events."""
         self._lose()
         events = self.scheduler.fail_newest()
         self.features.forget()
@@ -172,20 +165,19 @@ class ModelInstance:
         return events
 
     def drafts_failed(self) -> None:
-        """Recover from a failed step with drafts: `restart`, and draft nothing for a while."""
+        """Restart after a failed step with drafts, and draft nothing for a while."""
         if self.speculation is not None:
             self.speculation.failed()
         self.restart()
 
     def restart(self) -> list[Sequence]:
-        """Send all sequences back to the queue after computed data was lost. Return those that were
+        """Queue all sequences again after computed data was lost. Return those that were
         running."""
         self._lose()
         return self.scheduler.queues.restart()
 
     def _lose(self) -> None:
-        """Drop what a failed step has computed and the blocks that refer to it, before an eviction
-        could send these to the cold tier."""
+        """Drop the output of a failed step, before an eviction could send it to the cold tier."""
         self._uncounted = 0
         failed = frozenset(id for ids in (self._tails, *self._computing) for id in ids)
         self._tails = []
@@ -195,7 +187,6 @@ class ModelInstance:
         self.drop_evicted()
 
     def give_up(self) -> None:
-        """Free the caches and reserved memory of a model that has failed for good."""
         if self.watch is not None:
             self.watch.guard.reserve(Caches())
         self.features.forget()
@@ -209,7 +200,6 @@ class ModelInstance:
         return {sequence.id for group in groups for sequence in group}
 
     def launch(self, step: Step) -> Launched:
-        """Start a step on the device without waiting for its tokens."""
         made_room = self.watch is not None and self.watch.guard.made_room
         self.drop_evicted(wholly=made_room)
         if made_room:
@@ -229,8 +219,7 @@ class ModelInstance:
         return launched
 
     def finish_launch(self, launched: Launched) -> None:
-        """Sample what had to wait for the tokens of the step before, and keep what was cut of rows
-        that left."""
+        """Sample what had to wait for earlier tokens, and keep what was cut of rows that left."""
         before = _nbytes(launched.payloads)
         launched.finish_launch()
         launched.behind_chunks = bool(self._computing)
@@ -239,7 +228,7 @@ class ModelInstance:
         self._tails += self._keep(tails, computed=False)
 
     def take_tokens(self, launched: Launched) -> list[TokenEvent]:
-        """Wait for a step's tokens, keep what its rows have cut, and return the events."""
+        """Wait for a step's tokens, keep what was cut, and return the events."""
         result = launched.tokens()
         self.decode_times.note(launched, result)
         tails, self._tails = self._tails, []
@@ -252,8 +241,8 @@ class ModelInstance:
         return events
 
     def launch_chunks(self, launched: Launched) -> tuple[ChunksLaunched, list[TokenEvent]]:
-        """Launch a step's chunks and keep what they cut. Return them, and the events of prompts
-        that failed."""
+        """Launch a step's chunks and keep what they cut. Return them, and the events of failed
+        prompts."""
         if self.watch is not None and not self._computing:
             self.watch.begin_step()
         chunks = launched.launch_chunks()
@@ -272,7 +261,7 @@ class ModelInstance:
         return chunks, events
 
     def chunks_done(self, chunks: ChunksLaunched, seconds: float) -> None:
-        """Note that a step's chunks are done after `seconds`. Call in the order of launches."""
+        """Note that a step's chunks took `seconds`. Call in the order of launches."""
         self.tiers.computed(self._computing.popleft())
         self._trim_features()
         if self.watch is not None:
@@ -288,13 +277,13 @@ class ModelInstance:
             self.features.trim(self.watch.guard.limit)
 
     def recall(self) -> None:
-        """Ask the cold tier for the blocks that prompts want, and take in those that have come."""
+        """Take in blocks from the cold tier, and ask for those that prompts want."""
         self.tiers.recall()
         self.drop_evicted()
 
     def drop_evicted(self, *, wholly: bool = False) -> None:
-        """Drop evicted payloads; the cold tier gets those it may want. Runs are tidied when much of
-        one is unused, when idle, or `wholly`."""
+        """Drop evicted payloads; the cold tier gets some. Runs are tidied when much of one is
+        unused, when idle, or `wholly`."""
         self.tiers.drop_evicted()
         if self.tiers.has_dropped:
             self.tiers.has_dropped = False
@@ -303,7 +292,6 @@ class ModelInstance:
             self.runner.runs.tidy(wholly=wholly or self.runner.idle)
 
     def leave(self) -> None:
-        """Release all memory that the model holds."""
         self.cache.reset()
         self.drop_evicted()
         self._forget_blocks()
@@ -313,8 +301,8 @@ class ModelInstance:
             self.watch.share.leave()
 
     def pin(self, tokens: tuple[int, ...], salt: bytes, model: str) -> Pin | None:
-        """Pin a prefix in both tiers; `model` is the name that the request used. Return None when
-        it has no full block or the model keeps no blocks."""
+        """Pin a prefix in both tiers. Return None without a full block, or when the model keeps
+        none."""
         pin = self.cache.pin(tokens, salt, time.time(), model) if self.cache.layout.keeps else None
         if pin is not None and self.tiers.cold is not None:
             for held in self.cache.pinned.of(pin):
@@ -322,12 +310,12 @@ class ModelInstance:
         return pin
 
     def unpinned(self, pin: Pin) -> None:
-        """Release what a removed `pin` held, unless another pin holds it."""
+        """Release what a removed pin held."""
         self.cache.unpinned(pin)
         self.drop_evicted()
 
     def reset_cache(self, salt: bytes | None = None) -> Dropped:
-        """Drop every unused block, or those of one `salt`, from both tiers. Return what was in
+        """Drop unused blocks, of all or one `salt`, from both tiers. Return those that were in
         memory."""
         keys = [] if salt is None else self.cache.chain_keys(salt)
         dropped = self.cache.reset(salt)
@@ -344,7 +332,6 @@ class ModelInstance:
         return dropped
 
     def check_invariants(self) -> None:
-        """Raise AssertionError when the accounts contradict each other."""
         self.scheduler.check_invariants()
         self.tiers.check_invariants()
 
@@ -354,15 +341,13 @@ class ModelInstance:
             self.followers.tell(Reset(blocks=True))
 
     def _possible(self, limits: SchedulerLimits) -> SchedulerLimits:
-        """Return these limits as far as the model supports them."""
         runner = self.runner
         limits = limits if runner.batchable else replace(limits, max_batch_size=1)
         verify = limits.verify & runner.loaded.verifies
         return replace(limits, verify=verify, grouping=runner.grouping)
 
     def _keep(self, payloads: Items[CutPayload], *, computed: bool = True) -> list[PayloadId]:
-        """Keep cut payloads that the cache wants, and return their ids. Those not yet `computed`
-        are written to the cold tier later."""
+        """Keep cut payloads that the cache wants. Return their ids."""
         kept = list[PayloadId]()
         if not payloads:
             return kept

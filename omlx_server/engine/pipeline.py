@@ -1,20 +1,19 @@
-"""Steps of one model on the device, in the order that suits the kind of device
-(compute/hardware/device_policy.py). Lives on the mlx thread.
+"""Order of one model's steps on the device (compute/hardware/device_policy.py). mlx thread.
 
 A device that runs beside the host always has work, and the host waits once in a step:
 
     host    plan N   decode N   take tokens N-1   masks N   chunks N   take tokens N
     device  chunks N-1 ........ decode N ............................  chunks N ....
 
-A step without chunks and drafts has its own tokens taken in the next turn; one with drafts before
-its chunks are launched. When tokens have come, the chunks launched before their decode are done.
+A step without chunks and drafts has its tokens taken in the next turn; one with drafts before its
+chunks are launched. When tokens have come, chunks launched before their decode are done.
 
-Where a launch takes as long as the work (the CPU backend), or several models are at work, a step
-with chunks ends in its turn:
+Where a launch takes as long as the work (CPU), or several models work, a step with chunks ends in
+its turn:
 
     host    plan N   decode N   take tokens N-1   take tokens N   chunks N, and wait for them
 
-There, tokens that are the first of an answer or follow constraints are taken in their own turn too.
+There, the first tokens of an answer and constrained ones are taken in their own turn too.
 """
 
 import time
@@ -38,7 +37,6 @@ class Pipeline:
         self.clear()
 
     def clear(self) -> None:
-        """Forget all steps after a failure."""
         self._ahead: Launched | None = None  # its tokens are not taken
         self._chunks: ChunksLaunched | None = None  # they may not be done
         self._since = 0.0  # time.perf_counter() from which on the device is busy for them
@@ -53,8 +51,7 @@ class Pipeline:
         return self._ahead is not None
 
     def run(self, step: Step | None, *, alone: bool, jobs: bool = False) -> None:
-        """Launch a step and take the tokens of the one before; with None finish all steps. `alone`:
-        no other model works; `jobs`: the thread has other work."""
+        """Launch a step and take the tokens of the one before; None finishes all steps."""
         launched = self._instance.launch(step) if step is not None else None
         self.take_ahead()
         if launched is None:
@@ -69,7 +66,6 @@ class Pipeline:
             self._ahead = launched
 
     def take_ahead(self) -> None:
-        """Take the tokens that are ready or under way, if any."""
         ahead, self._ahead = self._ahead, None
         if ahead is not None:
             self._take(ahead)
@@ -111,8 +107,7 @@ class Pipeline:
             self._chunks_done()
 
     def _chunks_done(self, decoding: float = 0.0) -> None:
-        """Note that the chunks are done; the device spent `decoding` seconds of that time on a
-        decode."""
+        """Note that chunks are done; a decode took `decoding` seconds of their time."""
         assert self._chunks is not None
         chunks, self._chunks = self._chunks, None
         seconds = time.perf_counter() - self._since - decoding

@@ -1,8 +1,7 @@
-"""Health of the mlx thread: working or stuck. Lives on the event loop's thread.
+"""Health of the mlx thread. Lives on the event loop's thread.
 
-The thread sends no heartbeat during a long step or when it hangs. A thread that computes or
-compiles uses CPU time, one that waits for ever uses none. A GPU computes without the CPU, so a step
-may be silent for longer there.
+A long step sends no heartbeat, but uses CPU time; a hang uses none. A GPU computes without the CPU,
+so a step may be silent for longer there.
 """
 
 import time
@@ -20,8 +19,7 @@ _AT_WORK = 0.1
 
 class Pulse:
     """Tells a long step from a hang. `burnt` returns the CPU seconds of all threads but the event
-    loop's, compared over at least `apart` seconds. The thread may be silent for `patience` seconds;
-    None: 30 on a CPU, 120 on a GPU."""
+    loop's. `patience` is the silence allowed; None: 30 s on a CPU, 120 s on a GPU."""
 
     patience: float | None = None
     apart = 5.0
@@ -32,8 +30,7 @@ class Pulse:
         self._at, self._before = -float("inf"), 0.0
 
     def alive(self, beat: float, now: float) -> bool:
-        """Return whether the thread is working. `beat` is its last heartbeat; both are
-        time.monotonic()."""
+        """Return whether the thread works. Both times are time.monotonic()."""
         silent = now - beat
         if silent < self._patience_now:
             self._look(now, works=True)

@@ -1,5 +1,4 @@
-"""Jobs that prefill prompts in caches of their own, beside conversations. They run on the mlx
-thread."""
+"""Jobs on the mlx thread that prefill prompts in caches of their own."""
 
 from collections.abc import Generator, Sequence
 from itertools import count
@@ -29,8 +28,7 @@ _numbers = count()
 def scored(
     instance: ModelInstance, tokens: Sequence[int], top: int, adapter: Adapter | None = None
 ) -> Work[list[Logprobs]]:
-    """Return the log-probabilities of a prompt's tokens but the first, each with its `top`
-    likeliest tokens. The adapter must stay loaded."""
+    """Return log-probabilities of a prompt's tokens but the first. The adapter must stay loaded."""
     loaded = instance.runner.loaded
     vocab = loaded.dims.vocab
     forward = loaded.adapters.adapted(loaded.target, [adapter])
@@ -76,8 +74,7 @@ def _on_account(
     chunk: int,
     logits: int,
 ) -> Generator[Y | None, None, A]:
-    """Run `work` once memory is set aside for its caches of `tokens` tokens, a prefill in chunks of
-    `chunk` tokens, and `logits` bytes."""
+    """Run `work` once memory is set aside for its caches, its prefill and its logits."""
     if instance.watch is None:
         return work
     planner, chunk = instance.watch.planner, max(1, min(chunk, tokens))

@@ -7,8 +7,8 @@ One turn, in order:
     3. take the tokens of the step before, and send them
 
 The device is one step ahead of the host (engine/pipeline.py). Tokens that will probably be followed
-by drafts are read before the next step is planned. While other models work, every step is finished
-in its own turn.
+by drafts are read before the next step is planned. With other models at work a step ends in its
+turn.
 """
 
 import logging
@@ -52,9 +52,8 @@ _CHECKS = os.environ.get("OMLX_CHECKS") == "1"
 
 
 class StepLoop:
-    """Turns one `instance`, and calls `publish` with the events of each turn. At the third crash of
-    a turn within a minute `status` says FAILED, all requests end with an error, and the model
-    computes nothing any more."""
+    """Turns one `instance`, and publishes the events. At the third crash within a minute all
+    requests end with an error, and the model stays FAILED."""
 
     def __init__(
         self,
@@ -81,7 +80,7 @@ class StepLoop:
 
     @property
     def is_at_rest(self) -> bool:
-        """Whether there is nothing to do before a message or the cold tier comes."""
+        """Whether there is nothing to do before a message comes."""
         return self._pipeline.is_empty and not self._busy
 
     @property
@@ -99,7 +98,7 @@ class StepLoop:
 
     @property
     def clients(self) -> set[bytes]:
-        """The clients that have requests here; empty after a failure."""
+        """Clients with requests here; none after a failure."""
         return set() if self.failed else self.instance.scheduler.queues.clients
 
     @property
@@ -107,7 +106,7 @@ class StepLoop:
         return self.instance.scheduler.prefill_order
 
     def look(self) -> None:
-        """Ask for a turn: something may have changed for the waiting requests."""
+        """Ask for a turn: waiting requests may go on."""
         self._busy = True
 
     @property
@@ -115,7 +114,7 @@ class StepLoop:
         return self.status.state is EngineState.FAILED
 
     def admit(self, request: Request) -> None:
-        """Queue a request, and publish whether it was accepted or rejected."""
+        """Queue or reject a request, and publish which."""
         if self.failed:  # its client had not heard of that
             self._publish(ended(request, self.status.problem))
             return
@@ -123,14 +122,12 @@ class StepLoop:
         self._guard(lambda: self._admit(request))
 
     def cancel(self, request_id: RequestId, index: int | None) -> None:
-        """Stop a request, or one of its choices. No event follows."""
         self._busy = True
         self._guard(lambda: self.instance.scheduler.cancel(request_id, index))
         self._close(request_id, index)
 
     def turn(self, *, alone: bool, jobs: bool = False) -> None:
-        """Launch a step and take the tokens of the one before. `alone`: no other model works;
-        `jobs`: the thread has other work."""
+        """Run a step. `alone`: no other model works; `jobs`: the thread has other work."""
         self._guard(lambda: self._turn(alone, jobs))
 
     def watch(self, *, others: bool, loading: bool) -> None:
@@ -146,19 +143,17 @@ class StepLoop:
             self._guard(lambda: self._stand(others))
 
     def finish_ahead(self) -> None:
-        """Finish what is on the device without launching another step."""
+        """Finish what is on the device."""
         if not self._pipeline.is_empty:
             self._guard(lambda: self._step(None, alone=True))
 
     def end(self, why: str) -> None:
-        """End all unfinished requests with the error `why`."""
         self._pipeline.clear()
         for open_request in list(self._unfinished.values()):
             guarded(self.instance.scheduler.cancel, open_request.request.id)
             self._send(open_request.end(FinishReason.ERROR, why))
 
     def beat(self) -> None:
-        """Renew `status`, which other threads read."""
         instance, now = self.instance, self._clock()
         self._look_again.begin(now)
         instance.cache.index.order.note_time(now)
@@ -174,7 +169,7 @@ class StepLoop:
         )
 
     def tally(self) -> Counted:
-        """Return the model's counters since it was loaded."""
+        """Return the model's counters since its load."""
         cache = self.instance.cache.report()
         cache = cache.after(self._before) if self._before.queried_tokens else cache
         watch = self.instance.watch
@@ -205,7 +200,6 @@ class StepLoop:
             instance.check_invariants()
 
     def _look(self, now: float) -> None:
-        """End what is past its deadline, make room where memory is short, and report."""
         self._send(self.instance.scheduler.expire(now))
         self._send(self.instance.relieve(now))
         self.beat()
@@ -223,8 +217,8 @@ class StepLoop:
         self._send(empty)
 
     def _step(self, step: Step | None, *, alone: bool, jobs: bool = False) -> None:
-        """Launch a step and take the one before. Nothing may refer to a step's payloads afterwards,
-        or they outlive the account of memory."""
+        """Launch a step and take the one before. Nothing may hold a step's payloads afterwards: the
+        account of memory would be wrong."""
         self._admitted = step.admitted if step is not None else ()
         verifies = step is not None and step.verifies
         self._isolated(partial(self._pipeline.run, step, alone=alone, jobs=jobs), drafted=verifies)
@@ -309,8 +303,7 @@ class StepLoop:
             _log.error("%s is nowhere", id)
 
     def _start_over(self) -> None:
-        """Restart with all sequences, output kept. Choices that the scheduler has lost end with an
-        error."""
+        """Restart with all sequences, output kept; end choices that the scheduler has lost."""
         self._stalls += Stalls(restarted=1)
         self._before = CacheReport().after(self.tally().cache)
         here = self.instance.begin_again()
@@ -343,10 +336,10 @@ class StepLoop:
         self.end(problem)
 
     def _isolate(self, crash: Crash, *, drafted: bool) -> None:
-        """Recover from a failed step: end the sequences that fail alone.
+        """Recover from a failed step: end the sequences that fail alone, and prefill the others
+        again.
 
-        The others are prefilled again, output kept. Without memory the newest request ends instead.
-        After a step with drafts none ends: all go on without drafts.
+        Without memory the newest request ends instead; after a step with drafts none does.
         """
         if drafted:
             trace = None if device.is_out_of_memory(crash.error) else crash.error
@@ -375,8 +368,8 @@ class StepLoop:
     def _survive(self, crash: Crash) -> bool:
         """Start over with a fresh scheduler; return False after too many crashes.
 
-        Requests that have not run are queued again. Those that ran end with an error, since one may
-        be the cause.
+        Requests that ran end with an error, since one may be the cause; the others are queued
+        again.
         """
         _log.critical("the engine loop crashed", exc_info=crash.error)
         now = self._clock()

@@ -69,9 +69,9 @@ _GONE = "the model is not loaded"
 
 
 class Engine(threading.Thread):
-    """Owns all models, which are loaded on this thread because arrays belong to it. `publish` gets
-    the events of each turn, `expected` returns the number of requests being prepared, `cold`
-    reports on the cold tier, `closing` runs at the end with the seconds left."""
+    """Owns all models, which are loaded on this thread because arrays belong to it. `expected`
+    returns the number of requests being prepared; `closing` runs at the end with the seconds left.
+    """
 
     def __init__(
         self,
@@ -105,7 +105,7 @@ class Engine(threading.Thread):
 
     @property
     def last_beat(self) -> float:
-        """The time.monotonic() of the last sign of life of the thread or a loop. Any thread."""
+        """The time.monotonic() of the last sign of life. Any thread."""
         return max([self.beat, *(d.status.beat for d in tuple(self._step_loops.values()))])
 
     def status(self, id: ModelId) -> Status | None:
@@ -135,8 +135,7 @@ class Engine(threading.Thread):
         self._say()
 
     def _turn_instances(self) -> None:
-        """Run models and jobs, the next one first if several have work. A function of its own, so
-        that nothing refers to an instance when a move unloads it."""
+        """Run models and jobs, in turns if several have work."""
         step_loops = {id: d for id, d in self._step_loops.items() if not d.failed}
         at_work = [id for id, d in step_loops.items() if d.has_work]
         others = bool(self._jobs or self._moves)
@@ -183,7 +182,7 @@ class Engine(threading.Thread):
                 step_loop.look()  # there may be room now for who waits for it
 
     def _watch(self, step_loops: Sequence[StepLoop]) -> None:
-        """Look for requests that wait for nothing. An idle thread looks each second."""
+        """Look for requests that wait for nothing."""
         # What is set aside for other threads, such as those that decode images, comes back.
         aside = self._audit is not None and self._audit.account.aside > 0
         moving = [step_loop for step_loop in step_loops if step_loop.moves]
@@ -192,7 +191,6 @@ class Engine(threading.Thread):
             step_loop.watch(others=others, loading=bool(self._moves))
 
     def _look_after(self) -> None:
-        """Publish failed models, keep hot tiers within their budget, check the account at rest."""
         for id, step_loop in self._step_loops.items():
             if step_loop.failed and id in self._models:
                 del self._models[id]
@@ -206,7 +204,7 @@ class Engine(threading.Thread):
             self._audit.check(now)
 
     def _say(self) -> None:
-        """Renew what other threads read: at rest, and now and then during work."""
+        """Renew what other threads read."""
         self.beat = now = self._clock()
         if not (self._report.has_passed(now) or self._is_at_rest):
             return
@@ -233,7 +231,7 @@ class Engine(threading.Thread):
         return True
 
     def _take_in(self, *, wait: bool) -> None:
-        """Empty the inbox; when idle, wait for the first message."""
+        """Empty the inbox; when idle, wait for a message."""
         try:
             if wait:
                 jobs = len(self._jobs)
@@ -348,7 +346,7 @@ class Engine(threading.Thread):
             self._give_back()
 
     def _drop(self, id: ModelId) -> None:
-        """Drop all references to a model and have it leave; its exception is only logged."""
+        """Drop all references to a model and have it leave; only log its exception."""
         step_loop = self._step_loops.pop(id, None)
         model = step_loop.instance if step_loop is not None else self._models.get(id)
         self._models.pop(id, None)
@@ -365,7 +363,6 @@ class Engine(threading.Thread):
     # -- the end -------------------------------------------------------------------------
 
     def _end(self) -> None:
-        """End all requests and jobs, and write to the cold tier."""
         why = "the server is shutting down"
         for step_loop in self._step_loops.values():
             step_loop.end(why)

@@ -1,7 +1,6 @@
-"""Payloads of one model's blocks, in memory and on the way to and from the cold tier.
+"""Payloads of one model's blocks, in memory and in the cold tier. Lives on the mlx thread.
 
-Lives on the mlx thread. The prefix cache decides what is kept, evicted and wanted; payloads have
-the ids of its index.
+The prefix cache decides what is kept, evicted and wanted; payloads have the ids of its index.
 """
 
 import logging
@@ -29,9 +28,8 @@ _HEADER_BYTES = 4096  # more than the header of any block file
 
 
 class Tiers:
-    """Payloads in memory, `hot`, and the `cold` tier, if any. Evicted blocks go to the cold tier;
-    with `write_through` all blocks do. The `followers` do the same with their parts. Call `follow`
-    first."""
+    """Payloads in memory, `hot`, and the `cold` tier, if any, which gets evicted blocks, or with
+    `write_through` all. The `followers` do the same with their parts. Call `follow` first."""
 
     def __init__(
         self,
@@ -46,7 +44,6 @@ class Tiers:
         self.write_through = write_through
         self.hot = hot
         self.has_dropped = False
-        """Whether payloads went since their runs were tidied."""
         self._left_cold = False
         self._writing: dict[BlockKey, PayloadId] = {}
         self._cache: PrefixCache
@@ -58,7 +55,7 @@ class Tiers:
             cache.leave_cold()
 
     def leave_cold(self) -> None:
-        """Stop using the cold tier; its owner closes it."""
+        """Stop using the cold tier."""
         self.cold, self._left_cold = None, True
         self._writing = {}
         self._cache.leave_cold()
@@ -66,12 +63,12 @@ class Tiers:
     # -- in memory -----------------------------------------------------------------------
 
     def put(self, id: PayloadId, payload: Payload) -> None:
-        """Keep a payload that did not come from the cold tier; `computed` must follow for it."""
+        """Keep a payload that was cut here; call `computed` for it later."""
         self.hot[id] = payload
 
     def computed(self, ids: Iterable[PayloadId]) -> None:
-        """Note that the device has computed payloads. Pinned ones, or with `write_through` all, are
-        queued for the cold tier. Evicted ids are ignored."""
+        """Note that payloads are computed; those still in memory may be queued for the cold
+        tier."""
         for id in ids:
             held = self._cache.index.held(id) if self.cold is not None else None
             if held is not None:
@@ -80,7 +77,7 @@ class Tiers:
                     self.write(id, record)
 
     def drop_evicted(self, failed: Collection[PayloadId] = ()) -> None:
-        """Drop evicted payloads. The cold tier gets those it may want, except `failed` ones."""
+        """Drop evicted payloads. The cold tier gets some, but none that `failed`."""
         if not self._cache.eviction.has_evicted:
             return
         for id, record in self._cache.take_demoted():
@@ -94,14 +91,12 @@ class Tiers:
         self.has_dropped |= bool(gone)
 
     def drop_lost(self, failed: Collection[PayloadId] = ()) -> None:
-        """Drop blocks that `failed`, or whose buffers a failed step has written, and all that
-        follow them."""
+        """Drop blocks that `failed` or whose buffers are lost, and all that follow them."""
         lost = [id for id, payload in self.hot.items() if payload.is_lost or id in failed]
         self._cache.eviction.drop_lost(lost)
         self.drop_evicted(failed)
 
     def check_invariants(self) -> None:
-        """Raise AssertionError when the index contradicts itself or the payloads."""
         self._cache.index.check_invariants()
         kept = len(self._cache.index) + self._cache.index.checkpoint_count
         assert len(self.hot) == kept, "payloads and index differ"
@@ -109,7 +104,7 @@ class Tiers:
     # -- to the cold tier ----------------------------------------------------------------
 
     def write(self, id: PayloadId, record: Record) -> None:
-        """Queue a payload in memory for the cold tier, which must exist."""
+        """Queue a payload in memory for the cold tier."""
         assert self.cold is not None
         payload = self.hot[id]
         self._writing[record.key] = id
@@ -123,8 +118,8 @@ class Tiers:
         return self._writing.keys()
 
     def pending_bytes(self) -> int:
-        """Return the bytes that only the queue of the cold tier still holds: evicted payloads, and
-        copies of those that refer to a run."""
+        """Return bytes held only by the cold tier's queue: evicted payloads, and copies from
+        runs."""
         if self.cold is None:
             return 0
         pending = self.cold.pending
@@ -196,7 +191,7 @@ class Tiers:
         self.drop_evicted()
 
     def _request(self, cold: ColdTier) -> bool:
-        """Hand questions and reads of prompts to the cold tier. Return whether there were any."""
+        """Ask the cold tier what prompts want. Return whether there was anything."""
         waits, patience = self._cache.read_ahead.waits, self._cache.read_ahead.rates.patience
         questions, reads = waits.take_questions(), waits.take_reads()
         for question in questions:

@@ -16,8 +16,7 @@ _LOOK_SECONDS = 0.05
 
 
 class AdapterLoads:
-    """Current loads, one after the other. `load` loads an adapter; False if there is no place
-    now."""
+    """Loads, one after the other. `load` returns False if there is no place now."""
 
     def __init__(self, load: Callable[[Adapter], Awaitable[bool]]) -> None:
         self._load = load

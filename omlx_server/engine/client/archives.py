@@ -1,7 +1,6 @@
-"""Exports prefixes of a running engine as archives and imports them. Lives on the event loop's
-thread.
+"""Exports and imports of prefixes as archives. Lives on the event loop's thread.
 
-An archive is for another machine: it names its model by a hash of all bytes of the weights.
+Archives are for other machines, so they name their model by a hash of all its weights.
 """
 
 import asyncio
@@ -37,8 +36,8 @@ _OVERHEAD_BYTES = 64 << 20
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """An archive from which the first `cached` tokens of a prompt can be restored; `parts` are the
-    bytes of the file in order."""
+    """An archive of a prompt's first `cached` tokens; `parts` are the bytes of the file in
+    order."""
 
     cached: int
     parts: Iterator[Buffer]
@@ -46,8 +45,8 @@ class Exported:
 
 @dataclass(frozen=True, slots=True)
 class Imported:
-    """The contents of an imported archive: the prompt's length in `tokens`, its blocks and
-    checkpoints, and the number `added` that were not in memory."""
+    """The contents of an archive: tokens of the prompt, blocks, checkpoints, and how many were
+    new."""
 
     tokens: int
     blocks: int
@@ -56,8 +55,8 @@ class Imported:
 
 
 class PrefixArchives:
-    """Exports and imports the prefixes of one model. `fingerprint` hashes every byte of its
-    weights, which may take long."""
+    """Exports and imports of one model's prefixes. `fingerprint` hashes all weights, which may take
+    long."""
 
     def __init__(self, engine: GeneratorClient, model: str, fingerprint: Callable[[], str]) -> None:
         self._engine = engine
@@ -66,15 +65,14 @@ class PrefixArchives:
 
     @property
     def max_bytes(self) -> int:
-        """Size in bytes of the largest archive that the hot tier can hold; the caller of `take_in`
-        checks it."""
+        """Bytes of the largest archive that the hot tier can hold; the caller of `take_in` checks
+        it."""
         return self._engine.status.counted.cache.budget + _OVERHEAD_BYTES
 
     async def export(
         self, tokens: tuple[int, ...], salt: bytes, adapter: Adapter | None = None
     ) -> Exported:
-        """Return an archive of a prompt's blocks in memory and in the cold tier, computed with this
-        salt and adapter.
+        """Return an archive of a prompt's blocks in both tiers.
 
         Raises:
             NotCached: there are none.
@@ -96,7 +94,7 @@ class PrefixArchives:
         return Exported(cached, await asyncio.to_thread(_parts, about, packed))
 
     async def take_in(self, data: bytes, salt: bytes, adapter: Adapter | None = None) -> Imported:
-        """Verify an archive and keep its blocks in memory, under this salt and adapter.
+        """Verify an archive and keep its blocks in memory.
 
         Raises:
             BadRequest: the archive is damaged or of another model or adapter, or this server keeps
@@ -166,7 +164,6 @@ def _read(data: bytes) -> tuple[ArchiveOrigin, list[tuple[Record, PackedArrays]]
 def _rerooted(
     found: Sequence[tuple[Record, PackedArrays]], old: BlockKey, new: BlockKey, namespace: str
 ) -> list[tuple[Record, PackedArrays]]:
-    """Return the blocks of an archive with keys that begin with the root `new`."""
     rerooting = Rerooting(old, new)
     return [(replace(rerooting.moved(r), namespace=namespace), packed) for r, packed in found]
 
@@ -174,7 +171,6 @@ def _rerooted(
 def packed_blocks(
     instance: ModelInstance, handle: PrefixHandle
 ) -> list[tuple[Record, PackedArrays]]:
-    """Return the records and bytes of a prompt's blocks in memory."""
     packed = []
     for id, record in instance.cache.path(handle):
         payload = instance.tiers.hot[id]
@@ -185,8 +181,8 @@ def packed_blocks(
 
 
 def _adopt(instance: ModelInstance, record: Record, packed: PackedArrays) -> bool:
-    """Keep a block or checkpoint; return whether it is new and its parent known. Raises ValueError
-    for arrays that make no sense."""
+    """Keep a block; return whether it is new and its parent known. Raises ValueError for bad
+    arrays."""
     payload = unpack(packed)
     id = instance.cache.insert(record, size_of(payload))
     if id is not None:
@@ -197,7 +193,6 @@ def _adopt(instance: ModelInstance, record: Record, packed: PackedArrays) -> boo
 
 
 def _adopt_all(instance: ModelInstance, *, blocks: Sequence[tuple[Record, PackedArrays]]) -> int:
-    """Keep these blocks and checkpoints. Return the number of new ones."""
     try:
         return sum(_adopt(instance, record, packed) for record, packed in blocks)
     except ValueError as error:

@@ -1,5 +1,4 @@
-"""Encoders (compute/embed) on the mlx thread, and their asyncio clients. They work in slices
-between the steps of other models."""
+"""Encoders (compute/embed) on the mlx thread, and their clients."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -19,8 +18,7 @@ R = TypeVar("R", bound=Removable)
 
 
 class EncoderModel(Generic[M]):
-    """An encoder with its share of the memory account and room for its jobs. Owned by the mlx
-    thread."""
+    """An encoder with its share of the memory. Owned by the mlx thread."""
 
     def __init__(self, model: M, share: MemoryShare) -> None:
         self.model = model
@@ -42,14 +40,12 @@ class EmbeddingClient:
 
     @classmethod
     async def of(cls, client: ModelClient[EncoderModel[Embedder]]) -> "EmbeddingClient":
-        """Return the client of a loaded encoder. Raises Unavailable."""
         return cls(client, await client.ask(lambda resident: resident.model.limits))
 
     async def embed(
         self, inputs: Sequence[TokenizedText], dimensions: int | None = None
     ) -> Numbers:
-        """Return the vectors as float32 [n, D], in the order of the inputs. Cancelling ends the
-        work.
+        """Return vectors as float32 [n, D], in order. Cancelling ends the work.
 
         Raises:
             BadRequest: an input or `dimensions` does not suit the model.
@@ -65,19 +61,16 @@ class EmbeddingClient:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Scores(Generic[R]):
-    """Scores how well documents fit a query. Lives on the event loop's thread.
-
-    `judge` runs on the mlx thread; `max_tokens` bounds a query and a document together.
-    """
+    """Scores how well documents fit a query. `judge` runs on the mlx thread; `max_tokens` bounds a
+    query and a document together."""
 
     client: ModelClient[R]
     judge: Callable[[R, Sequence[TokenizedText]], Work]
     max_tokens: int
 
     async def score(self, inputs: Sequence[TokenizedText]) -> list[float]:
-        """Return scores from 0 to 1 in the order of the inputs. Equal inputs are encoded once: in
-        different batches their scores might differ in the last bit. Raises as
-        EmbeddingClient.embed."""
+        """Return scores from 0 to 1, in order. Equal inputs are encoded once: in different batches
+        their last bits might differ. Raises as EmbeddingClient.embed."""
         different = list(dict.fromkeys(inputs))
         numbers = await self.client.work(
             lambda model: gathered(lambda: self.judge(model, different), len(different))

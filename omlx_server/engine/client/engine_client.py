@@ -42,11 +42,8 @@ _MAX_JOBS = 128
 
 
 class AsyncEngine:
-    """Sends messages to the mlx thread and routes its events to their requests.
-
-    `on_failure` is called when that thread ends unasked. The thread calls `closing` at the end with
-    the seconds left, and `cold` for a report on the cold tier.
-    """
+    """Sends messages to the mlx thread and routes its events. `on_failure` is called when that
+    thread ends unasked."""
 
     def __init__(
         self,
@@ -72,8 +69,8 @@ class AsyncEngine:
         self._watch = asyncio.create_task(self._watch_thread())
 
     async def stop(self, drain_seconds: float = 0.0) -> None:
-        """End the thread and wait for it. The cold tier is written for at most `drain_seconds`
-        before."""
+        """End the thread, which writes the cold tier for at most `drain_seconds`, and wait for
+        it."""
         self._stopped = True
         self._engine.inbox.put(Stop(drain_seconds))
         await asyncio.to_thread(self._engine.join)
@@ -84,58 +81,50 @@ class AsyncEngine:
     async def load(
         self, work: Work[Any], on_failure: Callable[[str], None], name: str = ""
     ) -> ModelId:
-        """Load a model in slices of `work`; its counters are kept under `name`. `on_failure` is
-        called if it later crashes three times within a minute. Raises what the work raises."""
+        """Load a model in slices of `work`. `on_failure` is called if it later crashes for good.
+        Raises what the work raises."""
         id = next(self._ids)
         await self.answered(lambda answer: LoadModel(id, work, answer, name))
         self._failed[id] = on_failure
         return id
 
     async def unload(self, id: ModelId, seconds: float = 0.0) -> None:
-        """Unload a model, after writing its blocks to the cold tier for at most `seconds`."""
         self._failed.pop(id, None)
         await self.answered(lambda answer: UnloadModel(id, seconds, answer))
 
     def status(self, id: ModelId) -> Status | None:
-        """Return the status of a loaded model that generates, else None."""
         return self._engine.status(id)
 
     @property
     def memory(self) -> MemoryReport | None:
-        """The account of all models and the process's resident bytes; None where memory is not
-        watched."""
+        """The account of all models and the process's resident bytes; None if not watched."""
         report = self._engine.memory
         return report and replace(report, resident=heap.resident_bytes())
 
     @property
     def counted(self) -> dict[str, Counted]:
-        """Counters of models by name, unloaded ones too."""
         return self._engine.census.counted
 
     @property
     def cold(self) -> ColdReport | None:
-        """A report on the cold tier; None without one."""
         return self._engine.cold
 
     def alive(self, now: float) -> bool:
-        """Return whether the thread runs and is not stuck. `now` is time.monotonic()."""
+        """Return whether the thread is not stuck. `now` is time.monotonic()."""
         return self._engine.is_alive() and self.pulse.alive(self._engine.last_beat, now)
 
     async def call(self, act: Callable[[], A]) -> A:
-        """Run a short function on the thread, between two steps. Raises what `act` raises."""
         return cast(A, await self.answered(lambda answer: EngineCall(act, answer)))
 
     async def ask(self, id: ModelId, question: Callable[[Any], A]) -> A:
-        """Run a short function of one model on the thread. Raises Unavailable when the model is not
-        loaded, and what `question` raises."""
+        """Run a short function on the thread. Raises Unavailable, and what `question` raises."""
         return await self.call(lambda: question(self._engine.model(id)))
 
     # -- what models' clients ask --------------------------------------------------------
 
     @contextmanager
     def preparing(self) -> Iterator[None]:
-        """Announce a request for the block: an idle engine waits some milliseconds to prefill it
-        with others."""
+        """Announce a request: an idle engine waits some milliseconds to prefill it with others."""
         self._preparing += 1
         try:
             yield
@@ -149,18 +138,17 @@ class AsyncEngine:
         self._engine.inbox.put(message)
 
     def wake(self) -> None:
-        """Wake the thread for the cold tier. Any thread."""
         self._engine.inbox.put(Wake())
 
     async def answered(self, message: Callable[[Future[Any]], Inbound]) -> Any:
-        """Send a message and wait for the result of its future, or raise its exception."""
+        """Send a message; return the result of its future, or raise its exception."""
         answer: Future[Any] = Future()
         self.put(message(answer))
         return await asyncio.wrap_future(answer)
 
     async def job(self, id: ModelId, make: Callable[[Any], Work[object]]) -> Any:
-        """Run a job of the current client; return its result or raise its exception. Raises
-        QueueFull at 128 jobs; a client below its share may have half as many more."""
+        """Run a job of the current client. Raises QueueFull at 128 jobs; a client below its share
+        may have half as many more."""
         client, jobs = CLIENT.get(), self._jobs
         if not may_wait(jobs, client, _MAX_JOBS):
             raise QueueFull(f"{jobs.total()} jobs are waiting already", retry_after=1)
@@ -173,15 +161,14 @@ class AsyncEngine:
                 del jobs[client]
 
     def follow(self, request_id: RequestId, mailbox: Mailbox, choices: int) -> None:
-        """Put the events of a request with so many choices into `mailbox` from now on."""
+        """Route the events of a request to `mailbox`."""
         self._streams[request_id] = mailbox, choices
 
     def forget(self, request_id: RequestId) -> None:
-        """Route no more events of this request."""
         self._streams.pop(request_id, None)
 
     def lose(self, problem: str) -> None:
-        """End all requests and models with this problem; the thread may hang on a lost rank."""
+        """End all requests and models, without the thread, which may hang on a lost rank."""
         for request_id, (mailbox, choices) in self._streams.items():
             for index in range(choices):
                 mailbox.put(TokenEvent(request_id, index, finish=FinishReason.ERROR, error=problem))

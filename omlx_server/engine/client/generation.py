@@ -1,7 +1,4 @@
-"""Token events of one request. Lives on the event loop's thread.
-
-A Generation must be closed (`async with`): closing an unfinished one cancels it within a step.
-"""
+"""Token events of one request. Lives on the event loop's thread."""
 
 import time
 from collections.abc import AsyncIterator
@@ -31,7 +28,8 @@ from omlx_server.errors import (
 
 
 class Generation:
-    """The token events of one request, until each choice has ended."""
+    """The events of one request. It must be closed (`async with`), which cancels an unfinished
+    one."""
 
     def __init__(self, engine: AsyncEngine, model: ModelId, request: Request) -> None:
         self.request = request
@@ -43,12 +41,11 @@ class Generation:
         self.admitted_at = 0.0
         self.restored: Restored | None = None
         self.longest_wait = 0.0
-        """Seconds until the first token at most, as in `Accepted`."""
         self._closed = False
 
     async def accepted(self) -> None:
-        """Wait until the scheduler has accepted the request. Raises QueueFull or NoMemory when
-        refused, and the error of an end before that."""
+        """Wait until the scheduler has accepted the request. Raises the reason of a refusal or an
+        end."""
         match await self.mailbox.first():
             case Accepted(_, longest_wait):
                 self.longest_wait = longest_wait
@@ -64,7 +61,7 @@ class Generation:
                 raise _error_of(event)
 
     def stop_choice(self, index: int) -> None:
-        """End one choice whose text met a stop string; ignore its later tokens."""
+        """End one choice whose text met a stop string."""
         if index in self._open:
             self._open.discard(index)
             self._cancel(index)
@@ -78,7 +75,7 @@ class Generation:
             self._engine.forget(self.request.id)
 
     async def __aiter__(self) -> AsyncIterator[list[TokenEvent]]:
-        """Yield the events of open choices, in lists of those that came together."""
+        """Yield events of open choices, in lists of those that came together."""
         while self._open:
             together: list[TokenEvent] = []
             for event in await self.mailbox.all():

@@ -22,13 +22,11 @@ class Mailbox:
             self._reader.set_result(None)
 
     async def first(self) -> Outbound:
-        """Wait for the next event, and return that alone."""
         first, *others = await self.all()
         self._events.extendleft(reversed(others))
         return first
 
     async def all(self) -> list[Outbound]:
-        """Wait for an event, and return all unread ones."""
         while not self._events:
             self._reader = asyncio.get_running_loop().create_future()
             await self._reader

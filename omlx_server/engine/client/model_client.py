@@ -1,4 +1,4 @@
-"""A client of one model on the mlx thread. Lives on the event loop's thread."""
+"""Clients of one model on the mlx thread. They live on the event loop's thread."""
 
 import sys
 import time
@@ -33,9 +33,8 @@ async def _nobody_leaves() -> bool:
 
 @dataclass(slots=True, eq=False)
 class ModelClient(Generic[M]):
-    """Loads, asks and unloads one model. `on_failure` is called if it crashes three times within a
-    minute. `make_way` frees idle adapters or unloads another idle model; False if nothing could
-    leave."""
+    """Loads, asks and unloads one model. `on_failure` is called if it crashes for good. `make_way`
+    frees memory of idle adapters or models; False if nothing could leave."""
 
     engine: AsyncEngine
     on_failure: Callable[[str], None] = lambda problem: None
@@ -48,8 +47,7 @@ class ModelClient(Generic[M]):
     # -- its life ------------------------------------------------------------------------
 
     async def load(self, work: Work[M], name: str = "") -> None:
-        """Load the model in slices of `work`; counters are kept under `name`. Raises what the work
-        raises."""
+        """Load the model in slices of `work`. Raises what the work raises."""
         try:
             self._id = await self.engine.load(work, self._failed, name)
         finally:
@@ -59,7 +57,7 @@ class ModelClient(Generic[M]):
         self.weight_bytes = await self.ask(lambda model: model.weight_bytes)
 
     async def unload(self, seconds: float = 0.0) -> None:
-        """Unload the model, after writing its blocks to the cold tier for at most `seconds`."""
+        """Unload the model, after writing the cold tier for at most `seconds`."""
         id, self._id = self._id, None
         self._state, self._problem = EngineState.STOPPED, "the model was unloaded"
         if id is not None:
@@ -80,16 +78,11 @@ class ModelClient(Generic[M]):
     # -- questions and jobs --------------------------------------------------------------
 
     async def ask(self, question: Callable[[M], A]) -> A:
-        """Run a short function on the mlx thread, between two steps.
-
-        Raises:
-            Unavailable: the model is not loaded.
-            Whatever `question` raises.
-        """
+        """Run a short function between two steps. Raises Unavailable, or what `question` raises."""
         return await self.engine.ask(self._ready(), question)
 
     async def work(self, make: Callable[[M], Work[A]]) -> A:
-        """Run a job on the mlx thread, in slices between steps. Cancelling ends it within a slice.
+        """Run a job in slices between steps. Cancelling ends it.
 
         Raises:
             QueueFull: too many jobs are waiting.
@@ -130,14 +123,7 @@ class GeneratorClient(ModelClient[ModelInstance]):
         return self.engine.preparing()
 
     async def submit(self, request: Request) -> Generation:
-        """Queue a request, and wait until it is accepted.
-
-        Raises:
-            QueueFull: too many requests are waiting.
-            NoMemory: it would not fit even if every other model that may leave had left.
-            Unavailable: the model is not loaded, or there may be room later.
-            AdapterUnusable: the request's adapter can't be used with the model.
-        """
+        """Queue a request, and wait until it is accepted. Raises as `work`, and AdapterUnusable."""
         async with self.adapting(request.adapter):
             while True:
                 try:
@@ -150,8 +136,8 @@ class GeneratorClient(ModelClient[ModelInstance]):
                         raise
 
     async def let_idle_adapters_go(self) -> bool:
-        """Unload idle adapters for the sake of another model; return whether there were any. Waits
-        for no load of an adapter, which may wait for this call's end."""
+        """Unload idle adapters; return whether there were any. Waits for no load of an adapter,
+        which may wait for this call."""
         if self._adapters.is_busy:
             return False
         with suppress(NotNow):
@@ -161,8 +147,8 @@ class GeneratorClient(ModelClient[ModelInstance]):
 
     @asynccontextmanager
     async def adapting(self, adapter: Adapter | None) -> AsyncIterator[None]:
-        """Keep an adapter loaded for the block; None for none. Raises as `work` and
-        `AdapterLoads.wait_for`, and AdapterUnusable."""
+        """Keep an adapter loaded. Raises as `work` and `AdapterLoads.wait_for`, and
+        AdapterUnusable."""
         if adapter is None:
             yield
             return
@@ -190,8 +176,8 @@ class GeneratorClient(ModelClient[ModelInstance]):
     async def score(
         self, tokens: Sequence[int], top: int, adapter: Adapter | None = None
     ) -> list[Logprobs]:
-        """Return the log-probabilities of a prompt's tokens but the first, each with its `top`
-        likeliest tokens. Raises as `work`, and AdapterUnusable."""
+        """Return log-probabilities of a prompt's tokens but the first. Raises as `work`, and
+        AdapterUnusable."""
         async with self.adapting(adapter):
             return await self.work(lambda instance: scored(instance, tokens, top, adapter))
 
@@ -200,16 +186,15 @@ class GeneratorClient(ModelClient[ModelInstance]):
     async def images_to_compute(
         self, tokens: tuple[int, ...], salt: bytes, images: Sequence[ImageSpan]
     ) -> tuple[ImageSpan, ...]:
-        """Return the images of a prompt, each digest once, whose features are neither kept nor
-        covered by the prefix cache. Raises as `ask`, and BadRequest if the model has no vision."""
+        """Return images whose features are neither kept nor covered by the prefix cache. Raises as
+        `ask`, and BadRequest if the model has no vision."""
         return await self.ask(
             lambda instance: image_jobs.images_to_compute(instance, tokens, salt, images)
         )
 
     @asynccontextmanager
     async def expecting(self, images: Sequence[ImageSpan]) -> AsyncIterator[None]:
-        """Keep the features of `images` for the block, unless their memory is needed. Raises as
-        `ask`."""
+        """Keep features of images, unless memory is short. Raises as `ask`."""
         held, digests = ExitStack(), [image.digest for image in images]
         try:
             await self.ask(
@@ -221,14 +206,13 @@ class GeneratorClient(ModelClient[ModelInstance]):
                 self.engine.put(EngineCall(held.close, Future()))
 
     async def compute_image(self, image: ImageSpan, pixels: Floats) -> None:
-        """Compute and keep the features of an image, unless they are there. Do not call within
-        `setting_aside`: a waiter for memory should hold none. Raises as `work`."""
+        """Compute and keep the features of an image. Do not call within `setting_aside`: a waiter
+        for memory should hold none. Raises as `work`."""
         await self.work(lambda instance: image_jobs.compute_image(instance, image, pixels))
 
     @asynccontextmanager
     async def setting_aside(self, nbytes: int) -> AsyncIterator[None]:
-        """Set `nbytes` bytes aside for the block, to decode images on another thread. Raises as
-        `work`."""
+        """Set memory aside for work on another thread. Raises as `work`."""
         aside = image_jobs.Aside(nbytes)
         try:
             await self.work(aside.claiming)

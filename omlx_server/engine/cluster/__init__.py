@@ -1,1 +1,1 @@
-"""Messages and links between the ranks of a cluster, and the work of ranks other than 0."""
+"""Links between the ranks of a cluster, and the work of ranks other than 0."""

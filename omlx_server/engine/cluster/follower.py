@@ -1,7 +1,6 @@
-"""A rank other than 0: it does with its part of the model what rank 0 tells it. Lives on the mlx
-thread.
+"""A rank other than 0: it does with its part of the model what rank 0 tells it. mlx thread.
 
-It decides nothing. Its payloads have the ids that rank 0 gave to its own parts of the same blocks.
+It decides nothing. Its payloads have the ids of rank 0's parts of the same blocks.
 """
 
 import logging
@@ -40,8 +39,7 @@ class OutOfStep(Exception):
 
 
 class Follower:
-    """One rank's part of a loaded model. `answer` sends a message to rank 0; `namespace` is that of
-    this rank's blocks in the `cold` tier."""
+    """One rank's part of a loaded model. `answer` sends a message to rank 0."""
 
     def __init__(
         self,
@@ -173,7 +171,6 @@ class Follower:
     # -- the cold tier -------------------------------------------------------------------
 
     def _own(self, record: Record) -> Record:
-        """Return the record of this rank's part."""
         return replace(record, namespace=self._namespace)
 
     def _write(self, id: PayloadId, record: Record) -> None:
@@ -205,7 +202,6 @@ class Follower:
                         self._answer(commands.PayloadRead(number))
 
     def _payload(self, cold: ColdTier, recalled: Recalled) -> Payload | str:
-        """Return the payload of a read, or the reason for a miss."""
         if recalled.packed is None:
             return recalled.reason
         payload = guarded(partial(unpack, recalled.packed))

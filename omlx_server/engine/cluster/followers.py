@@ -20,9 +20,6 @@ NOT_ON_EVERY_RANK = "not on every rank"
 
 
 class _Reading:
-    """A read by all ranks: the count of missing answers, rank 0's result, and reasons for
-    misses."""
-
     def __init__(self, left: int) -> None:
         self.left = left
         self.own: Recalled | None = None
@@ -30,7 +27,7 @@ class _Reading:
 
 
 class Followers:
-    """`tell` sends a command to all other ranks, of which there are `size`."""
+    """Commands to the `size` other ranks, sent with `tell`, and their answers."""
 
     def __init__(self, tell: Callable[[Command], None], size: int) -> None:
         self.tell = tell
@@ -42,7 +39,7 @@ class Followers:
         self.wake: Callable[[], None] = lambda: None
         """Called when a rank has answered."""
         self.step_failed: Callable[[str], str] = lambda problem: problem
-        """Takes the problem of a failed step of rank 0, and returns why the group is lost."""
+        """Takes the problem of a failed step; returns why the group is lost."""
 
     def heard(self, found: PayloadRead) -> None:
         """Take an answer of a rank. Any thread."""
@@ -50,7 +47,7 @@ class Followers:
         self.wake()
 
     def failed(self, crash: Crash) -> str:
-        """Note that a step of rank 0 has failed, so the group is lost; return why in words."""
+        """Note a failed step of rank 0; return why the group is lost."""
         own = f"the ranks of the cluster are out of step ({crash.summary})"
         problem = self.step_failed(own)
         if problem == own:
@@ -65,7 +62,6 @@ class Followers:
         self.tell(ReadPayload(number, record, patience))
 
     def came(self, recalled: Recalled) -> None:
-        """Note what rank 0 has read itself."""
         number = self._newest.pop(recalled.record.key, None)
         if number is not None:
             reading = self._readings[number]
@@ -73,8 +69,8 @@ class Followers:
             reading.left -= 1
 
     def complete(self) -> Sequence[tuple[int, Recalled]]:
-        """Return the reads that all ranks have ended since the last call, with their numbers. A
-        part that one rank lacks makes it a miss."""
+        """Return the reads that all ranks have newly ended. A part that one rank lacks makes a
+        miss."""
         while True:
             try:
                 found = self._heard.get_nowait()
@@ -92,13 +88,12 @@ class Followers:
         return ended
 
     def promote(self, number: int, id: PayloadId | None) -> None:
-        """Tell the ranks the id under which a complete read is kept, if it is."""
+        """Tell the ranks under which id a complete read is kept."""
         self.tell(Promote(number, id))
 
 
 def _of_all(own: Recalled, reasons: set[str]) -> Recalled:
-    """Merge the results of all ranks. If a rank was only too slow, the miss leaves the block
-    stored."""
+    """Merge the results of all ranks. A rank that was only slow leaves the block stored."""
     if own.packed is None or not reasons:
         return own
     lasting = reasons.difference(PASSING)

@@ -1,8 +1,7 @@
 """The connection between rank 0 and another rank: messages both ways, and loss detection.
 
-Both ends first prove that they know the cluster's secret (HMAC challenges of
-multiprocessing.connection). Messages are not encrypted, and neither are activations: the network
-must be trusted.
+Both ends first prove that they know the cluster's secret (HMAC). Messages are not encrypted, and
+neither are activations: the network must be trusted.
 """
 
 import logging
@@ -26,7 +25,7 @@ _ALIVE_SECONDS = 1.0
 LOST_SECONDS = 5.0
 """Seconds without a sign of life after which a rank counts as lost."""
 FORMING_SECONDS = 30.0
-"""The same while MLX connects the ranks: it holds the GIL, so no sign of life can be sent."""
+"""Patience while MLX connects the ranks and holds the GIL, so no sign of life can be sent."""
 _POLL_SECONDS = 0.001
 _AUTHENTICATION_SECONDS = 5.0
 _LONGEST = 256 << 20  # bytes of a message
@@ -37,9 +36,8 @@ class LinkFailed(Exception):
 
 
 class Link:
-    """An authenticated `connection` over the socket `peer`. `lost` is called once, on another
-    thread, with a reason in one line, when the other end has closed or is silent for `patience`
-    seconds. Descriptors close once no thread of the link uses them."""
+    """An authenticated connection. `lost` is called once, on another thread, with a reason, when
+    the other end has closed or is silent for `patience` seconds."""
 
     def __init__(
         self, peer: socket.socket, connection: Connection, lost: Callable[[str], None]
@@ -56,11 +54,10 @@ class Link:
         self._told = self._sent = 0
         self.last_alive = Alive()
         self.patience = LOST_SECONDS
-        """Seconds without a sign of life after which the other end counts as lost."""
 
     def start(self, take: Callable[[Any], None], alive: Callable[[], Alive] = Alive) -> None:
-        """Begin to listen and to send. `take` gets each message on a thread of the link; `alive`
-        makes the sign of life sent after each second of silence."""
+        """Begin to listen and to send. `take` gets messages on a thread of the link; `alive` makes
+        the sign of life for each silent second."""
         self._alive, self._last = alive, time.monotonic()
         work = {"listens": lambda: self._listen(take), "sends": self._send, "watches": self._watch}
         self._threads = [
@@ -71,13 +68,13 @@ class Link:
             thread.start()
 
     def tell(self, message: object) -> None:
-        """Send a message, in order, without waiting; it is dropped on a lost link. Any thread."""
+        """Queue a message; it is dropped on a lost link. Any thread."""
         with self._lock:
             self._told += 1
         self._out.put(message)
 
     def wait_until_sent(self) -> None:
-        """Wait until all messages are sent or the link is lost, before the GIL is held for long."""
+        """Wait until all is sent or the link is lost, before the GIL is held for long."""
         while self._sent < self._told and not self._ended.is_set():
             time.sleep(_POLL_SECONDS)
 
@@ -89,8 +86,7 @@ class Link:
             raise LinkFailed(f"the connection has ended: {one_line(error)}") from error
 
     def hear(self, seconds: float = _AUTHENTICATION_SECONDS) -> Any:
-        """Return the next message, before `start`. Raises LinkFailed when no valid one comes in
-        time."""
+        """Return the next message, before `start`. Raises LinkFailed when none comes in time."""
         with _hanging_up_after(seconds, self._peer) as late:
             try:
                 return wire.read(self._connection.recv_bytes(_LONGEST))
@@ -100,7 +96,6 @@ class Link:
                 raise LinkFailed(f"the connection has ended: {one_line(error)}") from error
 
     def wait_until_ended(self, seconds: float) -> None:
-        """Wait until the other end has closed, for at most `seconds`."""
         self._ended.wait(seconds)
 
     def close(self) -> None:
@@ -162,7 +157,6 @@ class Link:
         self._lost(why)
 
     def _hang_up(self) -> None:
-        """End the threads that send and listen."""
         self._out.put(None)
         hang_up(self._peer)
 
@@ -188,9 +182,8 @@ def authenticated(
     first: bool,
     seconds: float = _AUTHENTICATION_SECONDS,
 ) -> Link:
-    """Return the link over a new socket once both ends have proved the secret; the end that
-    accepted challenges `first`. Raises LinkFailed, with the socket closed, if that fails or takes
-    too long."""
+    """Return a link once both ends have proved the secret; the acceptor challenges `first`. Else
+    close the socket and raise LinkFailed."""
     peer.settimeout(None)
     try:
         connection = Connection(os.dup(peer.fileno()))
@@ -214,15 +207,14 @@ def authenticated(
 
 
 def hang_up(peer: socket.socket) -> None:
-    """Shut a connection down both ways, which wakes threads that use it; closing would not. Any
-    thread."""
+    """Shut a connection down, which wakes threads that use it; closing would not. Any thread."""
     with suppress(OSError):  # it has ended already
         peer.shutdown(socket.SHUT_RDWR)
 
 
 @contextmanager
 def _hanging_up_after(seconds: float, peer: socket.socket) -> Iterator[threading.Event]:
-    """Hang up if the block takes more than `seconds`; the yielded event tells whether it did."""
+    """Hang up if the block takes too long; the yielded event tells whether it did."""
     late = threading.Event()
 
     def end() -> None:

@@ -1,5 +1,4 @@
-"""Messages between ranks as bytes: the name of a message, then its fields in MessagePack. Reading
-them runs no code."""
+"""Messages between ranks as bytes: a name, then fields in MessagePack. Reading runs no code."""
 
 from functools import cache
 from typing import Any, get_args
@@ -18,7 +17,6 @@ class BadMessage(Exception):
 
 
 def written(message: object) -> bytes:
-    """Return a message as bytes."""
     return type(message).__name__.encode() + b"\0" + _encode(message)
 
 

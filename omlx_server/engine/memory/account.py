@@ -1,7 +1,4 @@
-"""One account of the memory that all models hold, in bytes. Lives on the mlx thread.
-
-Through its share a model's memory guard sees what other models hold and could evict.
-"""
+"""One account of the memory of all models, in bytes. Lives on the mlx thread."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -15,12 +12,9 @@ from omlx_server.core.work import Work
 from omlx_server.engine.memory.image_features import KeptFeatures
 
 BudgetOf = Callable[[int], HotBudget]
-"""Returns the hot tier's budget for the bytes of weights of all models."""
 
 
 class MemoryHolder(Protocol):
-    """The holder of a model's memory besides its weights: its ModelInstance."""
-
     cache: PrefixCache
     features: KeptFeatures
 
@@ -63,14 +57,12 @@ class MemoryAccount:
         self.clock = count(1)
 
     def share(self, weights: int) -> "MemoryShare":
-        """Add a share for a model with `weights` bytes of weights."""
         share = MemoryShare(self, weights)
         self.shares.append(share)
         self.rebudget()
         return share
 
     def leave(self, share: "MemoryShare") -> None:
-        """Remove the share of an unloaded model."""
         self.shares.remove(share)
         self.rebudget()
 
@@ -80,7 +72,7 @@ class MemoryAccount:
 
     @property
     def awaited(self) -> int:
-        """Bytes that jobs wait for which hold newcomers back."""
+        """Bytes of waiting jobs that hold newcomers back."""
         return sum(one.nbytes for one in self.waiting if not one.yields)
 
     def held(self) -> Ledger:
@@ -88,17 +80,15 @@ class MemoryAccount:
         return sum((s.held() for s in self.shares), self.beside())
 
     def beside(self) -> Ledger:
-        """Return a ledger of the limit, all weights, bytes set aside (as live), and pending writes
-        of unloaded models."""
+        """Return a ledger of everything but the shares."""
         return Ledger(self.limit, self.weights, live=self.aside, pending=self.left())
 
     def most(self) -> int:
-        """Return the bytes that a job could take if nothing else were running."""
+        """Return the bytes for a job if nothing else ran."""
         return self.limit - self.weights - self.queue - self._least
 
     def most_without_others(self, share: "MemoryShare") -> int:
-        """Return the bytes that a job of this share's model could take if no other model were
-        loaded."""
+        """Return the bytes for a job of this share's model if no other model were loaded."""
         least = max(share.pinned, self._floor_beside(share.weights))
         return self.limit - share.weights - self.queue - least
 
@@ -114,7 +104,6 @@ class MemoryAccount:
         return self.limit - taken
 
     def settling(self) -> Work[None]:
-        """Wait, in slices, until jobs have given back the memory that a new share claims."""
         yield
         while self.aside and self.free() < 0:
             yield
@@ -129,7 +118,7 @@ class MemoryAccount:
 
     @property
     def _least(self) -> int:
-        """Bytes that the hot tiers hold at least: their part of the floor, or pinned ones."""
+        """Bytes that hot tiers hold at least: their part of the floor, or pinned ones."""
         pinned = [share.pinned for share in self.shares if share.holder]
         return sum(max(held, self.floor // len(pinned)) for held in pinned) or self.floor
 
@@ -140,19 +129,17 @@ class MemoryAccount:
 
     @property
     def is_awaited(self) -> bool:
-        """Whether a request of a model waits for memory."""
         return any(share.holder and share.holder.waits_for_memory for share in self.shares)
 
     @property
     def spare(self) -> int:
-        """Bytes that hot tiers hold above their least, and those of image features that no prompt
-        needs."""
+        """Bytes of hot tiers above their least, and of image features that no prompt needs."""
         features = sum(share.holder.features.spare for share in self.shares if share.holder)
         return features + max(0, sum(share.own_hot for share in self.shares) - self._least)
 
     def shrink(self, nbytes: int) -> None:
-        """Free `nbytes` bytes: image features first, then hot tiers down to their floor, idle and
-        longest unused models first."""
+        """Free `nbytes`: image features, then hot tiers down to their floor, idle and longest
+        unused models first."""
         tiers = self._tiers()
         for share in tiers:
             nbytes -= share.holder.features.let_go(nbytes) if share.holder else 0
@@ -160,17 +147,16 @@ class MemoryAccount:
             nbytes -= share.shrink(nbytes, self.floor // len(tiers))
 
     def _tiers(self) -> "list[MemoryShare]":
-        """Return the shares with a hot tier, in the order of eviction."""
         return sorted((s for s in self.shares if s.holder), key=lambda s: (s.is_busy, s.used))
 
     def rebudget(self) -> None:
-        """Give each hot tier its budget anew after weights or settings have changed."""
+        """Renew the budgets of hot tiers after weights or settings have changed."""
         weights = self.weights
         for share in self.shares:
             share.rebudget(weights)
 
     def trim(self) -> None:
-        """Evict until all hot tiers together are within the budget of bytes and buffers."""
+        """Evict until all hot tiers together are within their budget."""
         tiers = self._tiers()
         excess = sum(s.own_hot for s in tiers) - min((s.budget.nbytes for s in tiers), default=0)
         for share in tiers if excess > 0 else ():
@@ -183,8 +169,7 @@ class MemoryAccount:
 
 class MemoryShare:
     """One model's part of the account, and the Neighbours of its guard. `live`, `reserved` and
-    `pending` are bytes of other models and all jobs, as of the last `begin`; `used` is its time by
-    the account's clock."""
+    `pending` are bytes of other models and all jobs, as of the last `begin`."""
 
     def __init__(self, account: MemoryAccount, weights: int) -> None:
         self.account = account
@@ -197,13 +182,12 @@ class MemoryShare:
         self.live = self.reserved = self.pending = 0
 
     def weigh(self, weights: int) -> None:
-        """Note that the loaded model's weights take `weights` bytes."""
+        """Note the bytes of the loaded weights."""
         self.weights, self.is_loading = weights, False
         self.account.rebudget()
 
     def settle(self, weights: int, budget_of: BudgetOf) -> None:
-        """Note the bytes of the weights and the function of the hot tier's budget: after the load,
-        and when settings change."""
+        """Note the weights, and the hot tier's budget as a function of all weights."""
         self._budget_of = budget_of
         self.weigh(weights)
 
@@ -218,7 +202,7 @@ class MemoryShare:
         self.account.leave(self)
 
     def begin(self) -> None:
-        """Note what other models and jobs hold, before a step is planned."""
+        """Note what others hold, before a step is planned."""
         self.used = next(self.account.clock)
         others = sum((share.held() for share in self._holders()), Ledger())
         reserved = sum(s.holder.reserved for s in self._holders() if s.holder)
@@ -234,7 +218,7 @@ class MemoryShare:
         return self.holder is not None and self.holder.has_work
 
     def shrink(self, nbytes: int, floor: int) -> int:
-        """Evict `nbytes` bytes of this hot tier, down to `floor`. Return the bytes evicted."""
+        """Evict `nbytes` of this hot tier, down to `floor`. Return the bytes evicted."""
         if self.holder is None or nbytes <= 0:
             return 0
         gone = self.holder.cache.eviction.make_room(nbytes, floor)
@@ -242,7 +226,7 @@ class MemoryShare:
         return gone.nbytes
 
     def shrink_buffers(self, count: int) -> int:
-        """Evict `count` buffers from this hot tier. Return the number evicted."""
+        """Evict `count` buffers of this hot tier. Return the number evicted."""
         if self.holder is None or count <= 0:
             return 0
         cache, before = self.holder.cache, self.own_buffers
@@ -259,7 +243,6 @@ class MemoryShare:
 
     @property
     def hot(self) -> int:
-        """Bytes in the hot tiers of the other models."""
         return sum(share.own_hot for share in self._holders())
 
     @property

@@ -15,15 +15,13 @@ from omlx_server.errors import AdapterUnusable
 
 @dataclass(frozen=True, slots=True)
 class AdapterLimits:
-    """The number of adapters of one model that may be loaded, and their bytes together."""
-
     count: int = 8
     nbytes: int = 2 * 10**9
 
 
 class LoadedAdapters:
-    """A model's adapters: `weights` are those in memory, bounded by `limits`. An adapter is in use
-    while a sequence in the scheduler's `queues` has it."""
+    """A model's adapters, bounded by `limits`. One is in use while a sequence in `queues` has
+    it."""
 
     def __init__(self, weights: AdapterStore, queues: Callable[[], SequenceQueues]) -> None:
         self.weights = weights
@@ -34,17 +32,15 @@ class LoadedAdapters:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all weights, as the account knows them."""
         return self._counted
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Sorted names of the adapters in memory."""
         return tuple(sorted({adapter.name for adapter in self.weights.loaded}))
 
     @contextmanager
     def expecting(self, adapter: Adapter) -> Iterator[None]:
-        """Keep an adapter for the block, for a request that is not queued yet."""
+        """Keep an adapter for a request that is not queued yet."""
         self._expected[adapter] += 1
         try:
             yield
@@ -52,7 +48,7 @@ class LoadedAdapters:
             self._expected -= Counter([adapter])
 
     def check(self, adapter: Adapter) -> None:
-        """Raise AdapterUnusable if an adapter alone exceeds the limit of bytes."""
+        """Raise AdapterUnusable if an adapter alone is too large."""
         nbytes = AdapterStore().nbytes_with(adapter)
         if nbytes > self.limits.nbytes:
             raise AdapterUnusable(
@@ -62,12 +58,11 @@ class LoadedAdapters:
             )
 
     def is_full(self, adapter: Adapter) -> bool:
-        """Return whether another adapter has to go before this one is loaded."""
         is_crowded = len(self.weights.loaded) >= self.limits.count
         return is_crowded or self.weights.nbytes_with(adapter) > self.limits.nbytes
 
     def first_to_go(self) -> Adapter | None:
-        """Return the least recently used adapter that nothing uses, or None."""
+        """Return the least recently used idle adapter, or None."""
         return next(filter(self.is_idle, self.weights.loaded), None)
 
     def is_idle(self, adapter: Adapter) -> bool:

@@ -1,5 +1,4 @@
-"""Checks the account of memory against MLX and logs when they begin to differ. Lives on the mlx
-thread."""
+"""Checks the account of memory against MLX's count. Lives on the mlx thread."""
 
 import logging
 from collections import Counter
@@ -18,7 +17,7 @@ _CHECK_SECONDS = 1.0
 
 
 class Audit:
-    """Compares the account with MLX's count. `drift` is the last difference (`Ledger.drift`)."""
+    """Logs when the account and MLX differ. `drift` is the last difference (`Ledger.drift`)."""
 
     def __init__(self, account: MemoryAccount) -> None:
         self.account = account
@@ -27,7 +26,7 @@ class Audit:
         self._drifts = False
 
     def check(self, now: float) -> None:
-        """Wait for the device and compare, at most once a second. Call while nothing runs."""
+        """Compare, at most once a second, while nothing runs."""
         if not self._check_again.has_passed(now):
             return
         self._check_again.begin(now)
@@ -40,8 +39,7 @@ class Audit:
         self._drifts = drifts
 
     def report(self, guards: Iterable[MemoryGuard], left: Iterable[Counted] = ()) -> MemoryReport:
-        """Return the account of all models as of their last steps; `left` are the counters of
-        unloaded models."""
+        """Return the account of all models as of their last steps."""
         used, step = sum((one.reliefs for one in left), Counter[Relief]()), 0
         held = replace(self.account.beside(), pool=device.pool_memory())
         for guard in guards:

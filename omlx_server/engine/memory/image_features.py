@@ -10,8 +10,7 @@ from omlx_server.core.scheduler.queues import SequenceQueues
 
 
 class KeptFeatures:
-    """Features in the `vision` of a model, if it has one. Those of a prompt in the scheduler's
-    `queues` stay until its rows decode."""
+    """Features in the `vision` of a model, if any. Those of a prompt stay until its rows decode."""
 
     def __init__(self, vision: Vision | None, queues: Callable[[], SequenceQueues]) -> None:
         self._vision = vision
@@ -24,15 +23,14 @@ class KeptFeatures:
 
     @property
     def spare(self) -> int:
-        """Bytes of the features that no prompt needs now."""
         if self._vision is None or not self._vision.nbytes:
             return 0
         return self._vision.spare(self._wanted())
 
     @contextmanager
     def expecting(self, digests: Iterable[bytes]) -> Iterator[None]:
-        """Have `trim` spare the features of these images for the block, for a request that is not
-        queued yet. `let_go` and `forget` spare none, so a waiter for room hinders nobody."""
+        """Have `trim` spare these images for a request that is not queued yet. `let_go` and
+        `forget` spare none, so a waiter for room hinders nobody."""
         own = Counter(digests)
         self._expected += own
         try:
@@ -41,7 +39,7 @@ class KeptFeatures:
             self._expected -= own
 
     def trim(self, limit: int) -> None:
-        """Keep no more than their part of `limit` bytes of memory, unless prompts need more."""
+        """Keep no more than their part of `limit` bytes, unless prompts need more."""
         self._let_go(self.nbytes - features_bytes(limit), self._expected)
 
     def let_go(self, nbytes: int) -> int:
@@ -58,8 +56,8 @@ class KeptFeatures:
         return self._vision.let_go(nbytes, self._wanted().union(spared))
 
     def _wanted(self) -> set[bytes]:
-        """Return the digests of images in prompts, and in rows that have not decoded: their last
-        chunk may still have to be computed."""
+        """Return the digests that prompts need, and rows that have not decoded: their last chunk
+        may still have to be computed."""
         queues = self._queues()
         requests = [prefill.request for prefill in (*queues.waiting, *queues.active)]
         requests += [row.request for row in queues.running.values() if not row.has_decoded]

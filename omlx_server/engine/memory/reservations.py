@@ -1,9 +1,7 @@
-"""Memory for jobs (embeddings, scores, images) on the account of all models. Lives on the mlx
-thread.
+"""Memory for jobs on the account of all models. Lives on the mlx thread.
 
-All that a job takes is set aside before it begins, so a job never waits while it holds memory. A
-job that does not fit waits, and later requests and jobs wait behind it; jobs of images let them go
-first.
+All that a job takes is set aside before it begins, so no job waits while it holds memory. Later
+requests and jobs wait behind one that does not fit.
 """
 
 import math
@@ -19,8 +17,8 @@ from omlx_server.errors import NoMemory, Unavailable
 
 
 class JobRoom:
-    """A core `Room` for the jobs of one model. With `patience` (seconds) a claim lets others go
-    first, and raises Unavailable after so long."""
+    """A core `Room` for jobs of one model. With `patience` a claim lets others go first, and raises
+    Unavailable after so many seconds."""
 
     def __init__(self, share: MemoryShare, patience: float = math.inf) -> None:
         self._share = share
@@ -29,7 +27,7 @@ class JobRoom:
         self._yields = patience < math.inf
 
     def check(self, nbytes: int) -> None:
-        """Raise NoMemory if `nbytes` would not fit even if nothing else were running."""
+        """Raise NoMemory if `nbytes` would not fit even if nothing else ran."""
         account = self._account
         if nbytes > account.most():
             raise NoMemory(
@@ -38,7 +36,7 @@ class JobRoom:
             )
 
     def claim(self, needs: Sequence[int]) -> Generator[None, None, Claim]:
-        """Set aside the largest of `needs` (bytes, rising) that fits now. Yields while none does;
+        """Set aside the largest of `needs` (bytes, rising) that fits. Yields while none does;
         raises NoMemory when none ever will."""
         begun, waiting = time.monotonic(), self._account.waiting
         me = Waiting(needs[0], self._yields)
@@ -66,9 +64,8 @@ class JobRoom:
             )
 
     def _fitting(self, needs: Sequence[int]) -> int:
-        """Return the number (from 1) of the largest need that fits now, or 0; hot tiers and the
-        pool make room. While requests run, whose caches grow, all but the first need must fit into
-        half of the free bytes."""
+        """Return the number (from 1) of the largest need that fits now, or 0. While requests run,
+        whose caches grow, all but the first must fit into half of the free bytes."""
         account, most = self._account, needs[-1]
         if needs[0] > account.free() + account.spare:
             return 0  # what would go for it would go in vain

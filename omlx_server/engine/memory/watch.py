@@ -1,4 +1,4 @@
-"""Notes the memory in use before each step, and measures steps. Lives on the mlx thread."""
+"""Memory before and during the steps of one instance. Lives on the mlx thread."""
 
 from dataclasses import replace
 
@@ -11,8 +11,7 @@ from omlx_server.engine.memory.account import MemoryShare
 
 
 class MemoryWatch:
-    """Watches one instance's memory: the guard decides by the account, the planner learns from
-    measurements."""
+    """Tells the guard what is held, and the planner what steps took."""
 
     def __init__(self, guard: MemoryGuard, planner: Planner, share: MemoryShare) -> None:
         self.guard = guard
@@ -21,8 +20,8 @@ class MemoryWatch:
         self.begin(Ledger())
 
     def begin(self, held: Ledger, features: int = 0) -> None:
-        """Tell the guard what the instance holds, before a step is planned: all but weights, pool
-        and limit. `features` of its live bytes are image features."""
+        """Note what the instance holds, before a step is planned. `features` of its live bytes are
+        image features."""
         account = self.share.account
         self.share.begin()
         self.guard.limit = account.limit
@@ -32,16 +31,15 @@ class MemoryWatch:
         )
 
     def update_ledger(self, held: Ledger, features: int = 0) -> None:
-        """Tell the guard between two steps what is held, as `begin` does, but for the pool."""
+        """Do as `begin` between two steps, but for the pool."""
         account = self.share.account
         self.guard.ledger = replace(held, limit=account.limit, weights=account.weights)
         self.guard.features = features
 
     def begin_step(self) -> None:
-        """Begin to measure the step that `step_done` names."""
         device.begin_peak()
 
     def step_done(self, step: StepShape, now: float) -> None:
-        """Tell the planner the bytes that `step` took. `now` is in seconds."""
+        """Tell the planner the bytes that `step` took."""
         transient = device.peak_memory() - device.active_memory()
         self.planner.observe(step, max(0, transient), now)

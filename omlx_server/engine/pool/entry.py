@@ -1,7 +1,4 @@
-"""One model of the pool: its phase, users and waiters. Lives on the event loop's thread.
-
-A model with users stays. When it is loaded, all waiters get their leases at once.
-"""
+"""One model of the pool: its phase, users and waiters. Lives on the event loop's thread."""
 
 import asyncio
 import math
@@ -31,8 +28,8 @@ class Phase(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ModelRequest:
-    """A model as the pool knows it before a load: bytes of weights, and the seconds (`ttl`) that it
-    stays unused; 0 for ever."""
+    """A model as the pool knows it before a load. Unused, it stays for `ttl` seconds; 0 for
+    ever."""
 
     key: str
     nbytes: int
@@ -45,7 +42,7 @@ class ModelRequest:
 
 
 class Lease(Generic[M]):
-    """A use of a model, which stays loaded until the lease is released. Releasing is idempotent."""
+    """A use of a model, which stays loaded until the lease is released."""
 
     def __init__(self, model: M, release: Callable[[], None]) -> None:
         self.model = model
@@ -58,9 +55,8 @@ class Lease(Generic[M]):
 
 
 class PoolEntry(Generic[M]):
-    """One model that was asked for at least once. `released` is set when a user or a waiter has
-    gone. `used` is the time.monotonic() of its last use. `keep_seconds` is how long a client wants
-    it kept unused; None where none said so since the load."""
+    """One model that was asked for. `released` is set when a user or a waiter has gone; `used` is
+    the time.monotonic() of its last use."""
 
     def __init__(self, wanted: ModelRequest, released: asyncio.Event) -> None:
         self.wanted = wanted
@@ -104,7 +100,6 @@ class PoolEntry(Generic[M]):
     # -- who uses it ---------------------------------------------------------------------
 
     def lease(self) -> Lease[M]:
-        """Return a lease for one more user of the loaded model."""
         assert self.model is not None
         self.users += 1
         self.used = time.monotonic()
@@ -118,7 +113,7 @@ class PoolEntry(Generic[M]):
     # -- who waits for it ----------------------------------------------------------------
 
     def queue(self) -> asyncio.Future[Lease[M]]:
-        """Add a waiter, for `wait`. Raises QueueFull when 128 wait already."""
+        """Add a waiter. Raises QueueFull when 128 wait already."""
         if len(self.waiters) >= _MAX_WAITERS:
             raise QueueFull(
                 f"{len(self.waiters)} requests wait for this model", retry_after=RETRY_SECONDS
@@ -128,8 +123,8 @@ class PoolEntry(Generic[M]):
         return waiter
 
     async def wait(self, waiter: asyncio.Future[Lease[M]], patience: float | None) -> Lease[M]:
-        """Wait for a lease, at most `patience` seconds if not None. Raises Unavailable after that,
-        and the error given to `turn_away`."""
+        """Wait for a lease, at most `patience` seconds. Raises Unavailable, or the error of
+        `turn_away`."""
         lease: Lease[M] | None = None
         try:
             async with asyncio.timeout(patience):
@@ -148,21 +143,19 @@ class PoolEntry(Generic[M]):
                 self._released.set()  # a drain for nobody else may end
 
     def let_in(self) -> None:
-        """Give each waiter a lease of the loaded model."""
         for waiter in self.waiters:
             if not waiter.done():
                 waiter.set_result(self.lease())
         self.waiters.clear()
 
     def turn_away(self, error: BaseException) -> None:
-        """Raise `error` in each waiter."""
         for waiter in self.waiters:
             if not waiter.done():
                 waiter.set_exception(error)
         self.waiters.clear()
 
     def reopen(self) -> None:
-        """Note that the model does not leave after all; if it is still loaded, it can be used."""
+        """Note that the model does not leave after all."""
         if self.model is not None and not (self.broken or self.going):
             self.phase = Phase.LOADED
             self.let_in()

@@ -1,8 +1,7 @@
-"""Loads models when they are asked for, and unloads others for room. Lives on the event loop's
-thread.
+"""Loads models when they are asked for. Lives on the event loop's thread.
 
-One model is loaded at a time, in the order of first requests. A model in use stays: one that needs
-its room waits, and later requests for the first wait until the second is loaded.
+One model is loaded at a time, in the order of requests. A model in use stays: one that needs its
+room waits, and later requests for the first wait until the second is loaded.
 """
 
 import asyncio
@@ -28,8 +27,7 @@ _GOING_DOWN = Unavailable("the server is shutting down")
 
 
 class Loader(Protocol[M]):
-    """Loads and unloads the model of a key. `check` raises what would prevent the load, as far as
-    known without it."""
+    """Loads and unloads models. `check` raises what would prevent a load, as far as known."""
 
     async def check(self, key: str) -> None: ...
     async def load(self, key: str) -> M: ...
@@ -38,8 +36,7 @@ class Loader(Protocol[M]):
 
 @dataclass(slots=True, eq=False)
 class ModelPool(Generic[M]):
-    """Loads models that are asked for, and unloads others for room. `rules` gives the limits at
-    each load; a request waits `patience` seconds for its model; `live` returns the bytes that a
+    """Loads models that are asked for, and unloads others for room. `live` returns the bytes that a
     model's requests need."""
 
     loader: Loader[M]
@@ -69,7 +66,7 @@ class ModelPool(Generic[M]):
                 entry.model = changed(entry.model)
 
     def wants(self, wanted: ModelRequest) -> None:
-        """Replace what is known of a model after settings changed. An unknown one is ignored."""
+        """Renew what is known of a model, if it was asked for."""
         if wanted.key in self._entries:
             self._entries[wanted.key].wanted = wanted
 
@@ -87,7 +84,7 @@ class ModelPool(Generic[M]):
         return await self._acquire(wanted, self.patience)
 
     async def load(self, wanted: ModelRequest) -> None:
-        """Load the model if needed, however long that takes. Raises as `acquire`."""
+        """Load the model, however long that takes. Raises as `acquire`."""
         (await self._acquire(wanted, None)).release()
 
     async def _acquire(self, wanted: ModelRequest, patience: float | None) -> Lease[M]:
@@ -101,8 +98,8 @@ class ModelPool(Generic[M]):
         return await entry.wait(waiter, patience)
 
     async def unload(self, key: str) -> None:
-        """Unload a model, pinned or not, once nobody uses it. One that is not loaded is ignored.
-        Raises Conflict if it is still in use after the pool's patience."""
+        """Unload a loaded model, even if pinned, once unused. Raises Conflict if it stays in
+        use."""
         async with self._turn:
             entry = self._entries.get(key)
             if entry is not None and entry.phase is Phase.LOADED:
@@ -124,13 +121,9 @@ class ModelPool(Generic[M]):
                 await self._unload(entry)
 
     async def make_way(self, key: str) -> bool:
-        """Unload the longest unused model for the one with this `key`. Return whether one has left;
-        False if no other could ever leave.
-
-        Raises:
-            Unavailable: all others are in use, or models come and go. This does not wait for them:
-                they may wait for the lease of the asking model.
-        """
+        """Unload the longest unused model for the one with this `key`. Return False if none could
+        ever leave. Raises Unavailable at once if all are in use: they may wait for the asking
+        model's lease."""
         before = self._others(key)
         if not self._turn.locked():
             async with self._turn:  # somebody who waited for it may have had it first
@@ -146,22 +139,20 @@ class ModelPool(Generic[M]):
         )
 
     def pin(self, wanted: ModelRequest, pinned: bool) -> None:
-        """Pin a model, so that it never leaves for room or by its ttl; or unpin it."""
+        """Pin or unpin a model. A pinned one never leaves for room or by its ttl."""
         self._entry(wanted).pinned = pinned
 
     def keep(self, key: str, seconds: float | None) -> None:
-        """Keep a model for so many seconds after its last use, within its ttl; None: for its ttl.
-        Lasts until the next call or the unload. A pinned model always stays."""
+        """Keep a model for so many seconds after its last use, within its ttl, until it is
+        unloaded."""
         entry = self._entries.get(key)
         if entry is not None and entry.model is not None:
             entry.keep_seconds = seconds
 
     def start(self) -> None:
-        """Start a task that unloads models whose ttl has passed."""
         self._spawn(self._expire())
 
     async def close(self) -> None:
-        """Stop loading and unloading. Loaded models stay loaded."""
         self._closed = True
         for task in self._tasks:
             task.cancel()
@@ -238,8 +229,8 @@ class ModelPool(Generic[M]):
         seconds: float,
         is_wanted: Callable[[], bool] = lambda: True,
     ) -> bool:
-        """Give no leases of these models, and wait until nobody uses them. Return False, and reopen
-        them, after `seconds` or when nobody wants their room any more."""
+        """Wait until nobody uses these models, giving no leases. Return False, and reopen them,
+        after `seconds` or when nobody wants their room."""
         for entry in entries:
             entry.phase = Phase.UNLOADING
         drained = False
@@ -256,7 +247,6 @@ class ModelPool(Generic[M]):
         return drained
 
     async def _unload(self, entry: PoolEntry[M]) -> None:
-        """Unload a model to the end, even if this is cancelled."""
         if entry.model is None:
             return
         entry.phase = Phase.UNLOADING
@@ -296,7 +286,7 @@ class ModelPool(Generic[M]):
         return self._entries.setdefault(wanted.key, PoolEntry(wanted, self._released))
 
     def _others(self, key: str) -> list[Resident]:
-        """Return the loaded models that could leave for this `key`, in use or not."""
+        """Return loaded models that could leave for this `key`, in use or not."""
         return [r for r in self._residents() if not (r.pinned or r.key == key)]
 
     def _residents(self) -> list[Resident]:

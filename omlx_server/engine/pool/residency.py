@@ -13,8 +13,8 @@ _HELD_SHARE = 0.95
 
 @dataclass(frozen=True, slots=True)
 class Resident:
-    """A loaded model: bytes of its weights and of its requests (`live`), its last use by
-    time.monotonic(), and its leases. It leaves when unused for `ttl` seconds; 0 for never."""
+    """A loaded model: bytes of weights and requests (`live`), last use by time.monotonic(), number
+    of leases, and the unused seconds (`ttl`) after which it leaves; 0 for never."""
 
     key: str
     nbytes: int
@@ -27,24 +27,21 @@ class Resident:
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """Limits of the server: bytes (0: not watched) and number of models (0: any)."""
-
     limit: int = 0
     max_loaded: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class ResidencyPlan:
-    """Keys of the models that have to leave once unused. `never` says why even that would not
-    suffice."""
+    """Keys of the models that leave once unused; or `never`, why that would not suffice."""
 
     going: tuple[str, ...] = ()
     never: str = ""
 
 
 def plan(residents: Sequence[Resident], nbytes: int, rules: Rules) -> ResidencyPlan:
-    """Return which models leave so that one with `nbytes` of weights fits: unused ones first, the
-    longest unused before others, then those in use; pinned ones never."""
+    """Return which models leave for one with `nbytes` of weights: unused ones first, the longest
+    unused before others; pinned ones never."""
     stay = [r for r in residents if r.pinned]
     if not _fits([replace(r, live=0) for r in stay], nbytes, rules):
         return ResidencyPlan(never=_why(stay, nbytes, rules))
@@ -56,13 +53,12 @@ def plan(residents: Sequence[Resident], nbytes: int, rules: Rules) -> ResidencyP
 
 
 def longest_unused(residents: Sequence[Resident]) -> Resident | None:
-    """Return the unused model that was used longest ago, or None."""
     idle = (resident for resident in residents if not resident.users)
     return min(idle, key=lambda resident: resident.used, default=None)
 
 
 def expired(residents: Sequence[Resident], now: float) -> list[str]:
-    """Return the keys of models, pinned ones aside, that were unused for their `ttl`."""
+    """Return keys of unpinned models that were unused for their `ttl`."""
     return [
         r.key for r in residents if r.ttl and not (r.users or r.pinned) and now - r.used >= r.ttl
     ]
