@@ -1,1 +1,1 @@
-"""Stores for responses that are kept between requests: in memory or on the disk."""
+"""Stores for responses: in memory or on the disk."""

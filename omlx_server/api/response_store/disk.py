@@ -3,10 +3,9 @@
     <root>/<64 hex>.json                  a response
     <root>/.tmp-<16 hex>                  a response that is being written
 
-The directory is made with mode 0700, files with 0600. A file gets its name only when all of it is
-written. Files with names of other patterns are never opened, counted or deleted. If the disk fails,
-a response is not kept, but its client still gets it. Whose the files of earlier processes are is
-unknown until they are used: they count as those of one owner.
+The directory has mode 0700, files 0600; a file gets its name when it is complete. Other files are
+never touched. If the disk fails, a response is not stored, but its client still gets it. Files of
+earlier processes count as those of one owner until they are used.
 """
 
 import logging
@@ -33,14 +32,13 @@ _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class DiskStore(Store):
-    """A store of files below `root`. The constructor lists the files that are there, and raises
-    OSError where the directory can't be made or read."""
+    """A store of files below `root`. Raises OSError where the directory can't be made or read."""
 
     def __init__(self, root: Path, max_entries: int, max_bytes: int) -> None:
         super().__init__(max_entries, max_bytes)
         self._root = root
         root.mkdir(0o700, parents=True, exist_ok=True)
-        for name, nbytes in self._found():
+        for name, nbytes in self._files():
             if self._fits(nbytes):
                 self._note(name, nbytes)
             else:  # a file that is larger than the whole store would evict all others
@@ -80,41 +78,40 @@ class DiskStore(Store):
         return True
 
     def _path(self, name: str) -> Path:
-        """The file of a response. Raises ValueError for a name of another pattern, which could lead
-        out of the directory."""
+        """Return the file of a response. Raises ValueError for a name that could lead out of the
+        directory."""
         if not _NAME.fullmatch(name):
             raise ValueError("not the name of a stored response")
         return self._root / f"{name}.json"
 
-    def _found(self) -> Iterator[tuple[str, int]]:
-        """Names and sizes in bytes of the files that earlier processes have left, the least
-        recently used first. Old temporary files are removed."""
+    def _files(self) -> Iterator[tuple[str, int]]:
+        """Yield names and sizes of files, least recently used first. Removes old temporary ones."""
         files = []
         with os.scandir(self._root) as entries:
             for entry in entries:
                 match = _FILE.fullmatch(entry.name)
                 if match and entry.is_file(follow_symlinks=False):
-                    found = entry.stat(follow_symlinks=False)
-                    files.append((found.st_mtime, match[1], found.st_size))
+                    state = entry.stat(follow_symlinks=False)
+                    files.append((state.st_mtime, match[1], state.st_size))
                 elif _TEMPORARY.fullmatch(entry.name):
                     _remove_if_old(Path(entry.path))
         return ((name, nbytes) for _, name, nbytes in sorted(files))
 
 
 def _read(path: Path, limit: int) -> bytes:
-    """The bytes of a file. Raises Damaged where it is no regular file or has more than `limit`
-    bytes, and OSError where it can't be read."""
+    """Return a file's bytes. Raises Damaged if it is no regular file or larger than `limit`, and
+    OSError."""
     with open(path, "rb", opener=lambda path, _: os.open(path, _READ)) as file:
-        found = os.fstat(file.fileno())
-        if not stat.S_ISREG(found.st_mode):
+        state = os.fstat(file.fileno())
+        if not stat.S_ISREG(state.st_mode):
             raise Damaged("unreadable")
-        if found.st_size > limit:
+        if state.st_size > limit:
             raise Damaged("too_large")
-        return file.read(found.st_size)
+        return file.read(state.st_size)
 
 
 def _remove_if_old(path: Path) -> None:
-    """Remove a temporary file, unless it is so new that another process may be writing it."""
+    """Remove a temporary file, unless another process may be writing it."""
     with suppress(OSError):
         if time.time() - path.lstat().st_mtime > _LEFTOVER_SECONDS:
             path.unlink()

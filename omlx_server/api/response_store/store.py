@@ -1,9 +1,7 @@
-"""Keeps responses between requests: bytes by name, bounded in number and in total bytes.
+"""Keeps responses between requests: bytes by name, bounded in number and total bytes.
 
-Each entry belongs to the owner that used it last. A full store evicts from the owner that holds
-most of it, the least recently used entry first; so an owner keeps its entries while they are fewer
-than its share, whatever others put. Any thread may call a store; each method is one short
-transaction under a lock. `shelf.py` makes the names and owners; a store knows nothing of JSON.
+An entry belongs to the owner that used it last. A full store evicts from the owner with the largest
+share, least recently used first. Any thread; each method is one short transaction under a lock.
 """
 
 import threading
@@ -13,8 +11,8 @@ from dataclasses import dataclass, field
 
 
 class Damaged(Exception):
-    """The entry of a name can't be used. `reason` is one word, which labels a counter: unreadable,
-    too_large, no_json, wrong_fields, another (the response has another id)."""
+    """A stored response is unusable. `reason` labels a counter: unreadable, too_large, no_json,
+    wrong_fields, another (its id is another one)."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(f"a stored response that can't be used: {reason}")
@@ -23,7 +21,7 @@ class Damaged(Exception):
 
 @dataclass(slots=True)
 class _Owned:
-    """The sizes of one owner's entries, the least recently used first, and their sum."""
+    """One owner's entries: their sizes, least recently used first, and the sum."""
 
     sizes: OrderedDict[str, int] = field(default_factory=OrderedDict)
     nbytes: int = 0
@@ -31,7 +29,7 @@ class _Owned:
 
 class Store(ABC):
     """Decides what stays, by names and sizes; subclasses write, read and remove the bytes. `keeps`:
-    whether this kind of store keeps anything at all."""
+    whether anything is kept at all."""
 
     keeps = True
 
@@ -49,16 +47,15 @@ class Store(ABC):
         return 0
 
     def put(self, name: str, data: bytes, owner: bytes = b"") -> None:
-        """Keep `data` under `name`; entries are evicted for it if need be. Data that is larger than
-        the whole store is not kept."""
+        """Store `data` under `name`, evicting others as needed; data larger than the store is
+        dropped."""
         if self._fits(len(data)):
             with self._lock:
                 if self._write(name, data):
                     self._note(name, len(data), owner)
 
     def get(self, name: str, owner: bytes = b"") -> bytes | None:
-        """The bytes under `name`, which count as used by `owner` now; None where there are none.
-        Raises Damaged where they can't be read."""
+        """Return the bytes under `name`, now used by `owner`; None on a miss. Raises Damaged."""
         with self._lock:
             data = self._read(name)
             if data is not None and name in self._owners:
@@ -66,18 +63,16 @@ class Store(ABC):
             return data
 
     def delete(self, name: str) -> bool:
-        """Delete the entry of `name`. Returns whether there was one."""
+        """Delete an entry. Returns whether there was one."""
         with self._lock:
             self._forget(name)
             return self._remove(name)
 
     def _fits(self, nbytes: int) -> bool:
-        """Whether `nbytes` bytes fit into an empty store."""
         return nbytes <= self._max_bytes and self._max_entries > 0
 
     def _note(self, name: str, nbytes: int, owner: bytes = b"") -> None:
-        """Note an entry that was written or read, as the one used last. Evict others until the
-        store is within its bounds."""
+        """Note an entry as used last, and evict others until the store is within its bounds."""
         self._forget(name)
         owned = self._owned.setdefault(owner, _Owned())
         owned.sizes[name] = nbytes
@@ -90,7 +85,7 @@ class Store(ABC):
             self._remove(oldest)
 
     def _share(self, owned: _Owned) -> float:
-        """What part of the store an owner holds, by entries or by bytes, whichever is more."""
+        """Return the owner's part of the store, by entries or by bytes, whichever is more."""
         return max(len(owned.sizes) / self._max_entries, owned.nbytes / max(1, self._max_bytes))
 
     def _forget(self, name: str) -> None:
@@ -106,11 +101,11 @@ class Store(ABC):
 
     @abstractmethod
     def _write(self, name: str, data: bytes) -> bool:
-        """Write the bytes. Returns whether they were written."""
+        """Write the bytes. Returns whether that worked."""
 
     @abstractmethod
     def _read(self, name: str) -> bytes | None:
-        """Read the bytes; None where there are none. Raises Damaged where they can't be read."""
+        """Read the bytes; None where there are none. Raises Damaged."""
 
     @abstractmethod
     def _remove(self, name: str) -> bool:
@@ -118,7 +113,7 @@ class Store(ABC):
 
 
 class MemoryStore(Store):
-    """Keeps responses in memory; they are gone when the process ends."""
+    """Keeps responses in memory, until the process ends."""
 
     def __init__(self, max_entries: int, max_bytes: int) -> None:
         super().__init__(max_entries, max_bytes)

@@ -1,4 +1,4 @@
-"""Makes one response, whole or as a stream, and stores it at the end. Runs on the asyncio thread.
+"""Makes one response, whole or as a stream, and stores it at its end. asyncio thread.
 
 Cancelling a method, or closing the iterator of `events`, closes the generation.
 """
@@ -27,46 +27,47 @@ from omlx_server.errors import OmlxError
 
 
 class ResponseAnswer:
-    """Makes one response: call `start` first, then `events` or `whole` with what it returns."""
+    """Makes one response: call `start`, then `whole` or `events` with its result."""
 
-    def __init__(self, asked: ResponsesRequest, model: ServedModel, request: Request) -> None:
-        self._asked = asked
+    def __init__(self, body: ResponsesRequest, model: ServedModel, request: Request) -> None:
+        self._body = body
         self._model = model
         self._request = request
         self._shelf = shelf_of(request)
-        self._kept = asked.store is not False and self._shelf.keeps
+        self._is_stored = body.store is not False and self._shelf.keeps
         self._id = new_response_id()
         self._ids = ItemIds(self._id)
         self._items: list[InputItem] = []
-        opening = shapes.opening(asked, self._id, int(time.time()), model.defaults, kept=self._kept)
-        self._names = ToolNames(asked.tools or ())
+        opening = shapes.opening(
+            body, self._id, int(time.time()), model.defaults, is_stored=self._is_stored
+        )
+        self._names = ToolNames(body.tools or ())
         self.progress = ResponseEvents(
-            opening, self._ids, self._names, seals_reasoning=asked.seals_reasoning
+            opening, self._ids, self._names, seals_reasoning=body.seals_reasoning
         )
 
     async def start(self) -> Choices:
-        """Find the conversation, render and encode its prompt, and queue the request. Every fault
-        of a request is found here. Raises what `Shelf.conversation` and `Turn.start` raise."""
-        self._items = await self._shelf.conversation(self._asked, self._ids)
+        """Read the conversation, encode its prompt and queue the request. Raises what
+        `Shelf.conversation` and `ChatTurn.start` raise."""
+        self._items = await self._shelf.conversation(self._body, self._ids)
         run = context_of(self._request).threads.run
         with renamed_params():
             beside = image_chars(self._items)
-            chat = await run(chat_request, self._asked, self._items, self._names, beside=beside)
+            chat = await run(chat_request, self._body, self._items, self._names, beside=beside)
             return await ChatTurn(chat, self._model, self._request, self._id).start()
 
     async def whole(self, choices: Choices) -> Response:
-        """The whole response as one JSON answer. It is stored, unless the request or the settings
-        say otherwise."""
+        """Return the whole response, stored if the request and the settings allow it."""
         async with choices.generation:
             async for delta in choices.deltas():
                 self.progress.take(delta)
             self.progress.end(choices.usage, int(time.time()))
-        await self._keep()
+        await self._store()
         return self.progress.response
 
     async def events(self, choices: Choices) -> AsyncGenerator[bytes, None]:
-        """The response as events. It is stored before the last event is sent, as a client may go on
-        from the response as soon as it has that event."""
+        """Yield the response as events. It is stored before the last event, after which a client
+        may go on from it."""
         async with choices.generation:
             yield sse.named(*self.progress.begin())
             try:
@@ -77,9 +78,9 @@ class ResponseAnswer:
             except OmlxError as error:
                 failed(error)
                 last = self.progress.fail(error)
-        await self._keep()
+        await self._store()
         yield sse.named(*last)
 
-    async def _keep(self) -> None:
-        if self._kept:
+    async def _store(self) -> None:
+        if self._is_stored:
             await self._shelf.put(Stored(response=self.progress.response, input=self._items))

@@ -1,5 +1,4 @@
-"""The types of the Responses API's answers: shapes.py, items.py and open_items.py return them, and
-the OpenAPI document is made from them. The events are in event_types.py."""
+"""The types of the Responses API's answers; the OpenAPI document is made from them."""
 
 from typing import Annotated, Any, Literal, NotRequired
 
@@ -35,7 +34,7 @@ class InputText(TypedDict):
 
 
 class InputImage(TypedDict):
-    """`image_url` is the data URL that the client has sent."""
+    """`image_url` is the data URL of the request."""
 
     type: Literal["input_image"]
     image_url: str
@@ -43,7 +42,7 @@ class InputImage(TypedDict):
 
 
 class OutputText(TypedDict):
-    """`logprobs` are there in what this server has written."""
+    """Only texts that this server wrote have `logprobs`."""
 
     type: Literal["output_text"]
     text: str
@@ -89,7 +88,7 @@ class CustomCallOfResponse(_Item):
 
 
 class CallOutputOfResponse(_Item):
-    """`output` is a list where there are images in it."""
+    """`output` is a list if it holds images."""
 
     type: Literal["function_call_output", "custom_tool_call_output"]
     call_id: str
@@ -97,7 +96,7 @@ class CallOutputOfResponse(_Item):
 
 
 class ReasoningOfResponse(_Item):
-    """`encrypted_content` comes when it was asked for."""
+    """`encrypted_content` is there if it was asked for."""
 
     type: Literal["reasoning"]
     summary: list[SummaryText]
@@ -106,7 +105,7 @@ class ReasoningOfResponse(_Item):
 
 
 class CompactionOfResponse(TypedDict):
-    """It stands for an older part of the conversation. Bound to the API key that made it."""
+    """Stands for an older part of the conversation; valid for one API key."""
 
     id: str
     type: Literal["compaction"]
@@ -204,7 +203,7 @@ OfferedTool = Annotated[
 
 
 class Response(TypedDict):
-    """What was asked for is told again, with the values that counted."""
+    """A response, with the values that were in force for it."""
 
     id: str
     object: Literal["response"]
@@ -241,8 +240,8 @@ class Response(TypedDict):
 
 
 class CompactedResponse(TypedDict):
-    """What the user and the system have said, then what stands for all the rest: the input of the
-    next request. `usage` is that of writing the summary."""
+    """The input of the next request: the messages of user and system, then a summary of all else.
+    `usage` is that of the summary."""
 
     id: str
     object: Literal["response.compaction"]
@@ -263,7 +262,7 @@ class InputTokens(TypedDict):
 
 
 class InputItemList(TypedDict):
-    """The ids are empty where there are no items."""
+    """The ids are empty if there are no items."""
 
     object: Literal["list"]
     data: list[InputItem]

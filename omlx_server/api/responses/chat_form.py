@@ -1,4 +1,4 @@
-"""Turns a request for a response into the chat request that asks for the same. Pure."""
+"""Turns a request for a response into a chat request. Pure."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -40,22 +40,20 @@ _SUM_UP = (
 
 
 def prompt_request(
-    asked: schema.PromptFields, model: str, items: Sequence[InputItem]
+    body: schema.PromptFields, model: str, items: Sequence[InputItem]
 ) -> ChatRequest:
-    """A chat request with the fields that make the prompt, to count its tokens. `items`: the whole
-    conversation. Raises BadRequest where no such chat is possible."""
-    names = ToolNames(asked.tools or ())
-    return _validated({"model": model, **_prompt_fields(asked, items, names)})
+    """Return a chat request with the fields that make the prompt, to count its tokens. `items`: the
+    whole conversation. Raises BadRequest where no such chat is possible."""
+    names = ToolNames(body.tools or ())
+    return _validated({"model": model, **_prompt_fields(body, items, names)})
 
 
 def compaction_request(
-    asked: schema.CompactRequest, items: Sequence[InputItem], model: ServedModel
+    body: schema.CompactRequest, items: Sequence[InputItem], model: ServedModel
 ) -> ChatRequest:
-    """The chat request that asks the model to sum up a conversation. Its prompt begins as the
-    conversation's does, tools included, so that its prefix is found in the prefix cache. Where it
-    is too long for the context, the oldest turns are left out. Raises BadRequest as
-    `prompt_request`."""
-    fields = _prompt_fields(asked, items, ToolNames(asked.tools or ()))
+    """Return the chat request that asks for a summary of a conversation. Its prompt begins as the
+    conversation's, tools included, for the prefix cache. Raises as `prompt_request`."""
+    fields = _prompt_fields(body, items, ToolNames(body.tools or ()))
     messages = [*fields["messages"]]
     last = messages[-1]
     if last["role"] == "user":
@@ -64,44 +62,42 @@ def compaction_request(
         messages.append({"role": "user", "content": _SUM_UP})
     size = sum(map(_characters, messages))
     longest = min(_MOST_SUMMARY, model.context_length // 4)
-    own: dict[str, Any] = {
-        "model": asked.model,
+    fields.pop("response_format", None)
+    fields |= {
+        "model": body.model,
         "messages": messages,
         "max_completion_tokens": max(1, min(longest, max(_LEAST_SUMMARY, size // _CHARACTERS))),
         "context_overflow": "rolling",
         "reasoning_effort": "none",
         "temperature": 0.0,
         "stop": [],
-        "adapter": asked.adapter,
-        "cache_salt": asked.cache_salt,
-        "priority": asked.priority,
+        "adapter": body.adapter,
+        "cache_salt": body.cache_salt,
+        "priority": body.priority,
     }
     if "tools" in fields:
-        own["tool_choice"] = "none"
-    fields.pop("response_format", None)
-    return _validated({**fields, **own})
+        fields["tool_choice"] = "none"
+    return _validated(fields)
 
 
 def chat_request(
-    asked: schema.ResponsesRequest, items: Sequence[InputItem], names: ToolNames
+    body: schema.ResponsesRequest, items: Sequence[InputItem], names: ToolNames
 ) -> ChatRequest:
-    """Return the chat request for the whole conversation `items`. Raises BadRequest where no such
-    chat is possible."""
+    """Return the chat request for the whole conversation `items`. Raises as `prompt_request`."""
     fields: dict[str, Any] = {
-        **asked.model_dump(include=set(_SAMPLING)),
-        **_prompt_fields(asked, items, names),
-        "max_completion_tokens": asked.max_output_tokens,
-        "context_overflow": asked.truncation and _OVERFLOW[asked.truncation],
+        **body.model_dump(include=set(_SAMPLING)),
+        **_prompt_fields(body, items, names),
+        "max_completion_tokens": body.max_output_tokens,
+        "context_overflow": body.truncation and _OVERFLOW[body.truncation],
     }
-    if asked.with_logprobs:
-        fields |= {"logprobs": True, "top_logprobs": asked.top_logprobs or 0}
+    if body.with_logprobs:
+        fields |= {"logprobs": True, "top_logprobs": body.top_logprobs or 0}
     return _validated(fields)
 
 
 @contextmanager
 def renamed_params() -> Iterator[None]:
-    """Rename `param` in errors that are raised inside: from the field of the chat request to the
-    field of the client's own request."""
+    """Rename `param` in errors from the chat request's field to the client's own."""
     try:
         yield
     except OmlxError as error:
@@ -114,8 +110,7 @@ def _as_param(name: str | None) -> str | None:
 
 
 def _validated(fields: dict[str, Any]) -> ChatRequest:
-    """The chat request of these fields. Each field was validated before; what can still fail are
-    bounds on the whole, such as the number of messages. Raises BadRequest then."""
+    """Validate the whole: only bounds such as the number of messages can fail."""
     try:
         return ChatRequest.model_validate(fields)
     except ValidationError as error:
@@ -125,7 +120,7 @@ def _validated(fields: dict[str, Any]) -> ChatRequest:
 
 
 def _characters(message: Mapping[str, Any]) -> int:
-    """How many characters the texts of a message have."""
+    """Return the number of characters in a message's texts."""
     content = message["content"]
     if isinstance(content, str):
         return len(content)
@@ -133,32 +128,31 @@ def _characters(message: Mapping[str, Any]) -> int:
 
 
 def _prompt_fields(
-    asked: schema.PromptFields, items: Sequence[InputItem], names: ToolNames
+    body: schema.PromptFields, items: Sequence[InputItem], names: ToolNames
 ) -> dict[str, Any]:
-    messages = chat_messages(asked.instructions, items, names)
+    messages = chat_messages(body.instructions, items, names)
     if not messages:
         raise BadRequest("input holds nothing that this model can read", param="input")
-    if asked.instructions == "":  # they are some all the same: no default stands for them
+    if body.instructions == "":  # they are some all the same: no default stands for them
         messages = [{"role": "system", "content": ""}, *messages]
     fields: dict[str, Any] = {
         "messages": messages,
-        **_tool_fields(asked, names),
-        "reasoning_effort": asked.reasoning and asked.reasoning.effort,
-        "chat_template_kwargs": asked.chat_template_kwargs,
+        **_tool_fields(body, names),
+        "reasoning_effort": body.reasoning and body.reasoning.effort,
+        "chat_template_kwargs": body.chat_template_kwargs,
     }
-    if asked.text is not None and asked.text.format is not None:
-        fields["response_format"] = _response_format(asked.text.format)
+    if body.text is not None and body.text.format is not None:
+        fields["response_format"] = _response_format(body.text.format)
     return fields
 
 
-def _tool_fields(asked: schema.PromptFields, names: ToolNames) -> dict[str, Any]:
-    """The fields for tools. Without any that the model sees, a choice that needs one is passed on,
-    and the chat refuses it."""
-    choice = _tool_choice(asked.tool_choice, names)
+def _tool_fields(body: schema.PromptFields, names: ToolNames) -> dict[str, Any]:
+    """Return the fields for tools. A choice without any tool is passed on; the chat refuses it."""
+    choice = _tool_choice(body.tool_choice, names)
     if not names.tools:
         return {} if choice in ("auto", "none") else {"tool_choice": choice}
     tools = [_tool(named) for named in names.tools]
-    parallel = asked.parallel_tool_calls
+    parallel = body.parallel_tool_calls
     return {"tools": tools, "tool_choice": choice, "parallel_tool_calls": parallel}
 
 
@@ -166,8 +160,8 @@ def _tool(named: PromptTool) -> dict[str, Any]:
     tool = named.tool
     fields = {**tool.model_dump(exclude={"type", "format"}, exclude_none=True), "name": named.shown}
     if named.about:
-        begun = f"About {named.namespace}: {named.about}"
-        fields["description"] = "\n\n".join(filter(None, (begun, tool.description)))
+        about = f"About {named.namespace}: {named.about}"
+        fields["description"] = "\n\n".join(filter(None, (about, tool.description)))
     if isinstance(tool, schema.ResponsesFunctionTool):
         return {"type": "function", "function": fields}
     if isinstance(tool.format, schema.GrammarInput):
@@ -189,7 +183,7 @@ def _tool_choice(
 
 
 def _allowed(choice: schema.ResponsesToolChoice, names: ToolNames) -> str | dict[str, Any]:
-    """The tool choice for `allowed_tools`; only tools that the model sees count."""
+    """Return the tool choice for `allowed_tools`; tools that the model does not see are ignored."""
     tools = [_named(name) for tool in choice.tools or () for name in names.chosen(tool)]
     mode = choice.mode or "auto"
     if not tools:
@@ -201,10 +195,10 @@ def _named(name: str) -> dict[str, Any]:
     return {"type": "function", "function": {"name": name}}
 
 
-def _response_format(given: schema.ResponsesTextFormat) -> dict[str, Any]:
-    if given.type != "json_schema":
-        return {"type": given.type}
-    if given.name is None or given.schema_ is None:
+def _response_format(wanted: schema.ResponsesTextFormat) -> dict[str, Any]:
+    if wanted.type != "json_schema":
+        return {"type": wanted.type}
+    if wanted.name is None or wanted.schema_ is None:
         raise BadRequest("a json_schema needs name and schema", param="text.format")
-    schema = given.model_dump(exclude={"type"}, by_alias=True, exclude_none=True)
+    schema = wanted.model_dump(exclude={"type"}, by_alias=True, exclude_none=True)
     return {"type": "json_schema", "json_schema": schema}

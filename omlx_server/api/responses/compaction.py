@@ -1,5 +1,5 @@
-"""Makes a conversation shorter: the messages of user, system and developer stay as they are, and
-one item takes the place of all the rest, with a summary that the model itself writes.
+"""Compacts a conversation: messages of user, system and developer stay, a summary of the model's
+replaces the rest.
 
 Cancelling `compacted` closes the generation.
 """
@@ -23,20 +23,19 @@ _KEPT = ("user", "system", "developer")
 
 
 async def compacted(
-    asked: CompactRequest, model: ServedModel, request: Request
+    body: CompactRequest, model: ServedModel, request: Request
 ) -> tuple[answers.CompactedResponse, dict[str, str]]:
-    """The compacted conversation, and the headers of its answer.
+    """Return the compacted conversation and the headers of its answer.
 
-    Raises:
-        InternalError: the model wrote no summary.
-        Whatever `Shelf.conversation` and `Turn.start` raise.
+    Raises InternalError if the model wrote no summary, and what `Shelf.conversation` and
+    `ChatTurn.start` raise.
     """
     id, shelf = new_response_id(), shelf_of(request)
     ids = ItemIds(id)
-    items = await shelf.conversation(asked, ids)
+    items = await shelf.conversation(body, ids)
     with renamed_params():
         chat = await context_of(request).threads.run(
-            compaction_request, asked, items, model, beside=image_chars(items)
+            compaction_request, body, items, model, beside=image_chars(items)
         )
         choices = await ChatTurn(chat, model, request, id).start()
         async with choices.generation:
@@ -44,7 +43,7 @@ async def compacted(
     if not summary.strip():
         raise InternalError("the model wrote no summary: send the conversation as it is")
     # Old instructions still hold, so they are kept word for word.
-    kept = [one for one in items if one["type"] == "message" and one["role"] in _KEPT]
+    messages = [one for one in items if one["type"] == "message" and one["role"] in _KEPT]
     item: answers.CompactionOfResponse = {
         "id": ids.next("cmp"),
         "type": "compaction",
@@ -54,7 +53,7 @@ async def compacted(
         "id": id,
         "object": "response.compaction",
         "created_at": int(time.time()),
-        "output": [*kept, item],
+        "output": [*messages, item],
         "usage": shapes.usage(choices.usage),
     }
     return answer, choices.headers()

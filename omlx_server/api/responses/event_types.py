@@ -1,5 +1,4 @@
-"""The types of a streamed response's events: events.py and open_items.py return them, and the
-OpenAPI document is made from them."""
+"""The types of a streamed response's events; the OpenAPI document is made from them."""
 
 from typing import Annotated, Literal
 
@@ -11,7 +10,7 @@ from omlx_server.api.responses.answers import OutputItem, OutputText, ReasoningT
 
 
 class _Numbered(TypedDict):
-    """From 0 on, without gaps."""
+    """Numbers count from 0, without gaps."""
 
     sequence_number: int
 
@@ -26,7 +25,7 @@ ResponseEventType = Literal[
 
 
 class ResponseEvent(_Numbered):
-    """The response as it is by then. The last three types end the stream."""
+    """The response in its current state. The last three types end the stream."""
 
     type: ResponseEventType
     response: Response
@@ -105,7 +104,8 @@ class ErrorPayload(Problem):
 
 
 class ResponseErrorEvent(Problem, _Numbered):
-    """It breaks off; `response.failed` follows. `error`: the same in the form of Open Responses."""
+    """An error ends the answer; `response.failed` follows. `error` repeats the fields in the form
+    of Open Responses."""
 
     type: Literal["error"]
     error: ErrorPayload

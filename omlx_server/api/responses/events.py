@@ -2,8 +2,7 @@
 
     created, in_progress, (an item's events)*, completed | incomplete | failed
 
-One item is open at a time. Each event has the next sequence number, from 0 on, and the last one
-carries the whole response, which is also the answer to a client that does not stream.
+One item is open at a time. The last event carries the whole response.
 """
 
 from collections.abc import Iterator
@@ -29,8 +28,8 @@ from omlx_server.text.parts import Arguments, CallStart, Part, Text, Thought
 
 
 class ResponseEvents:
-    """Makes the events of one response: call `begin`, then `take` for each delta, then `end` or
-    `fail`. `opening` is the response without any output; `response` is its latest state."""
+    """Makes the events of one response: call `begin`, `take` for each delta, then `end` or `fail`.
+    `response` is its current state."""
 
     def __init__(
         self, opening: Response, ids: ItemIds, names: ToolNames, *, seals_reasoning: bool
@@ -49,11 +48,13 @@ class ResponseEvents:
         self._finish: Finish | None = None
 
     def begin(self) -> list[AnyResponseEvent]:
-        return [self._told("response.created"), self._told("response.in_progress")]
+        return [
+            self._response_event("response.created"),
+            self._response_event("response.in_progress"),
+        ]
 
     def take(self, delta: ChoiceDelta) -> list[AnyResponseEvent]:
-        """The events for one `delta` of the answer. The delta's logged tokens go with the first
-        text part in it."""
+        """Return the events for a delta. Its tokens go with its first text."""
         tokens = delta.tokens
         events: list[AnyResponseEvent] = []
         for part in delta.parts:
@@ -66,11 +67,11 @@ class ResponseEvents:
         return events
 
     def end(self, counts: TokenCounts, now: int) -> list[AnyResponseEvent]:
-        """The events for the end of the answer; `now` is in seconds since 1970."""
+        """Return the last events; `now` is in seconds since 1970."""
         cut = self._finish == "length"
         events: list[AnyResponseEvent] = []
         if not self._answered and not (cut and (self._done or self._open)):
-            events += self._say(self._blank, self._blank_tokens)
+            events += self._open_message(self._blank, self._blank_tokens)
         events += self._close("incomplete" if cut else "completed")
         self.response = {
             **self.response,
@@ -79,11 +80,10 @@ class ResponseEvents:
             "completed_at": None if cut else now,
             "usage": shapes.usage(counts),
         }
-        return [*events, self._last("response.incomplete" if cut else "response.completed")]
+        return [*events, self._last_event("response.incomplete" if cut else "response.completed")]
 
     def fail(self, error: OmlxError) -> list[AnyResponseEvent]:
-        """The events for an answer that an error breaks off; the output so far stays. There are
-        none where the response has ended already."""
+        """Return the events for an error; the output so far stays. Empty after the end."""
         if self.response["status"] != "in_progress":
             return []
         problem: Problem = {"code": error.code, "message": error.message, "param": error.param}
@@ -96,13 +96,13 @@ class ResponseEvents:
         }
         closed = self._close("incomplete")
         self.response = {**self.response, "status": "failed", "error": shapes.failure(error)}
-        return [event, *closed, self._last("response.failed")]
+        return [event, *closed, self._last_event("response.failed")]
 
-    def _last(self, name: ResponseEventType) -> ResponseEvent:
+    def _last_event(self, name: ResponseEventType) -> ResponseEvent:
         self.response = {**self.response, "output": self._done}
-        return self._told(name)
+        return self._response_event(name)
 
-    def _told(self, name: ResponseEventType) -> ResponseEvent:
+    def _response_event(self, name: ResponseEventType) -> ResponseEvent:
         number = next(self._numbers)
         return {"type": name, "response": self.response, "sequence_number": number}
 
@@ -114,13 +114,13 @@ class ResponseEvents:
                 return self._reason(part.text)
             case CallStart():
                 self._answered = True
-                return self._switch(self._called(part))
+                return self._switch(self._opened_call(part))
             case Arguments():
                 assert isinstance(self._open, OpenCall), "a call has begun"
                 return self._open.more(part.fragment)
 
-    def _called(self, part: CallStart) -> OpenItem:
-        """A call under the name that the client has for its tool."""
+    def _opened_call(self, part: CallStart) -> OpenItem:
+        """Return a call under the name that the client has for its tool."""
         named = self._names.tool(part.name)
         tool = (named.tool.name, named.namespace) if named else (part.name, None)
         is_custom = named is not None and named.is_custom
@@ -135,9 +135,9 @@ class ResponseEvents:
         self._blank_tokens += tokens
         if not self._blank.strip():
             return []
-        return self._say(self._blank, self._blank_tokens)
+        return self._open_message(self._blank, self._blank_tokens)
 
-    def _say(self, text: str, tokens: tuple[LoggedToken, ...]) -> list[AnyResponseEvent]:
+    def _open_message(self, text: str, tokens: tuple[LoggedToken, ...]) -> list[AnyResponseEvent]:
         self._answered = True
         message = OpenMessage(*self._next("msg"))
         events = self._switch(message)
@@ -154,12 +154,12 @@ class ResponseEvents:
         return events + item.more(text)
 
     def _next(self, prefix: str) -> tuple[str, int, Iterator[int]]:
-        """Id and index of the next item, and the numbers of its events."""
+        """Return id and index of the next item, and the counter of its events."""
         index = len(self._done) + (self._open is not None)
         return self._ids.next(prefix), index, self._numbers
 
     def _switch(self, item: OpenItem) -> list[AnyResponseEvent]:
-        """Close what is open, and open another item."""
+        """Close the open item, and open another one."""
         events = self._close("completed")
         self._open = item
         self._blank, self._blank_tokens = "", ()

@@ -1,7 +1,6 @@
-"""Makes the events of output items while the items grow. Pure.
+"""Makes the events of output items while they grow, in the order of sending. Pure.
 
-The events of an item are output_item.added, those of its content, and output_item.done. They are
-made in the order in which they are sent, and each takes the next number from `numbers`.
+Each item has output_item.added, the events of its content, and output_item.done.
 """
 
 from collections.abc import Iterator, Sequence
@@ -18,8 +17,7 @@ from omlx_server.api.responses.items.seals import seal_reasoning
 
 @dataclass(slots=True, eq=False)
 class _Open:
-    """An item that is still growing. `index` is its place in the output; `numbers` gives the
-    sequence numbers of its response's events."""
+    """A growing item. `index`: its place in the output; `numbers` counts the response's events."""
 
     id: str
     index: int
@@ -28,12 +26,11 @@ class _Open:
 
     @property
     def _text(self) -> str:
-        """The text that has come so far."""
         return "".join(self._pieces)
 
     @property
     def _place(self) -> event_types.InPart:
-        """The fields that name the item's content part; each item has only one."""
+        """The fields that name the item's only content part."""
         return {"item_id": self.id, "output_index": self.index, "content_index": 0}
 
     def _added(self, item: answers.OutputItem) -> event_types.ItemEvent:
@@ -112,7 +109,7 @@ class OpenMessage(_Open):
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class OpenReasoning(_Open):
-    """Reasoning that grows. If `sealed`, the finished item has `encrypted_content` as well."""
+    """Growing reasoning; if `sealed`, the finished item has `encrypted_content`."""
 
     sealed: bool
 
@@ -149,8 +146,7 @@ class OpenReasoning(_Open):
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class OpenCall(_Open):
-    """A call of a function, or with a `reader` of a custom tool. `tool` is its name and its
-    namespace."""
+    """A growing call of a function, or with `reader` of a custom tool. `tool`: name, namespace."""
 
     call_id: str
     tool: tuple[str, str | None]

@@ -27,7 +27,7 @@ from omlx_server.api.responses.shelf import Stored, shelf_of
 from omlx_server.errors import BadRequest, ResponseNotFound
 
 router = APIRouter()
-Asked = TypeVar("Asked", ResponsesRequest, CompactRequest, InputTokensRequest)
+Body = TypeVar("Body", ResponsesRequest, CompactRequest, InputTokensRequest)
 
 _MAX_PAGE = 100
 _CREATE = Operation(
@@ -60,10 +60,10 @@ _ITEMS = Operation("Responses", answers.InputItemList, query=_PAGE, may_fail=MOD
 @router.post("/v1/responses", openapi_extra=_CREATE)
 async def create_response(request: Request) -> Response:
     """Answer a conversation of items, whole or as a stream of server-sent events."""
-    asked, model = await _asked(request, ResponsesRequest)
-    answer = ResponseAnswer(asked, model, request)
+    body, model = await _read(request, ResponsesRequest)
+    answer = ResponseAnswer(body, model, request)
     choices = await sse.while_connected(request.receive, answer.start())
-    if not asked.stream:
+    if not body.stream:
         content = await sse.while_connected(request.receive, answer.whole(choices))
         return JsonResponse(content, headers=choices.headers())
     return sse.EventStream(
@@ -76,23 +76,23 @@ async def create_response(request: Request) -> Response:
 
 @router.post("/v1/responses/compact", openapi_extra=_COMPACT)
 async def compact_response(request: Request) -> Response:
-    """Make a conversation shorter: a summary of the model's stands for all but what the user and
-    the system have said. The output is the input of the next request; nothing is stored."""
-    asked, model = await _asked(request, CompactRequest)
-    content, headers = await sse.while_connected(request.receive, compacted(asked, model, request))
+    """Replace all of a conversation but the messages of user and system by a summary. The output is
+    the input of the next request; nothing is stored."""
+    body, model = await _read(request, CompactRequest)
+    content, headers = await sse.while_connected(request.receive, compacted(body, model, request))
     return JsonResponse(content, headers=headers)
 
 
 @router.post("/v1/responses/input_tokens", openapi_extra=_COUNT)
 async def count_input_tokens(request: Request) -> Response:
-    """How many tokens the prompt of such a request has."""
-    asked, model = await _asked(request, InputTokensRequest)
+    """Count the tokens of a request's prompt."""
+    body, model = await _read(request, InputTokensRequest)
     id = new_response_id()
-    items = await shelf_of(request).conversation(asked, ItemIds(id))
+    items = await shelf_of(request).conversation(body, ItemIds(id))
     with renamed_params():
-        name = asked.model or model.names[0]
+        name = body.model or model.names[0]
         chat = await context_of(request).threads.run(
-            prompt_request, asked, name, items, beside=image_chars(items)
+            prompt_request, body, name, items, beside=image_chars(items)
         )
         count = await ChatTurn(chat, model, request, id).count()
     return JsonResponse(answers.InputTokens(object="response.input_tokens", input_tokens=count))
@@ -100,7 +100,7 @@ async def count_input_tokens(request: Request) -> Response:
 
 @router.get("/v1/responses/{id}", openapi_extra=_GET)
 async def get_response(request: Request, id: str) -> Response:
-    """A stored response."""
+    """Return a stored response."""
     if request.query_params.get("stream", "").lower() in ("true", "1"):
         raise BadRequest("a stored response can't be streamed once more", param="stream")
     return JsonResponse((await _stored(request, id))["response"])
@@ -108,7 +108,7 @@ async def get_response(request: Request, id: str) -> Response:
 
 @router.delete("/v1/responses/{id}", openapi_extra=_DELETE)
 async def delete_response(request: Request, id: str) -> Response:
-    """Forget a response. Those that went on from it have what they need of it."""
+    """Delete a stored response. Responses that continue it keep its items."""
     if not await shelf_of(request).delete(id):
         raise _not_found()
     return JsonResponse(answers.DeletedResponse(id=id, object="response", deleted=True))
@@ -116,14 +116,14 @@ async def delete_response(request: Request, id: str) -> Response:
 
 @router.post("/v1/responses/{id}/cancel", openapi_extra=_CANCEL)
 async def cancel_response(request: Request, id: str) -> Response:
-    """Only what runs in the background can be cancelled so, and nothing does."""
+    """Always refused: only background responses can be cancelled, and there are none."""
     await _stored(request, id)
     raise BadRequest("this response is complete; to cancel one, close its connection")
 
 
 @router.get("/v1/responses/{id}/input_items", openapi_extra=_ITEMS)
 async def list_input_items(request: Request, id: str) -> Response:
-    """What a response was made from, the newest first unless `order` is asc."""
+    """List the items a response was made from, newest first unless `order` is asc."""
     query = request.query_params
     order = query.get("order", "desc")
     if order not in ("asc", "desc"):
@@ -134,14 +134,14 @@ async def list_input_items(request: Request, id: str) -> Response:
     return JsonResponse(page(items, limit, query.get("after"), newest_first=newest_first))
 
 
-async def _asked(request: Request, kind: type[Asked]) -> tuple[Asked, ServedModel]:
-    """The body, if all of it can be had, and the model that it names."""
+async def _read(request: Request, kind: type[Body]) -> tuple[Body, ServedModel]:
+    """Read and check the body, and find the model that it names."""
     context = context_of(request)
-    asked = await json_body.read(request, kind, context.max_body_bytes)
-    asked.check()
-    left_out(asked.unknown_types)
-    model = await context.models.find(asked.model, adapter=asked.adapter, preset=asked.preset)
-    return asked, model
+    body = await json_body.read(request, kind, context.max_body_bytes)
+    body.check()
+    left_out(body.unknown_types)
+    model = await context.models.find(body.model, adapter=body.adapter, preset=body.preset)
+    return body, model
 
 
 def _limit(text: str) -> int:

@@ -1,7 +1,6 @@
 """The fields of a request for a response. Types are strict; unknown fields are ignored.
 
-Tools and items of an unknown type are accepted and left out, with a warning, because agents send
-the same ones to every server.
+Tools and items of unknown types are left out, with a warning: agents send them to every server.
 """
 
 from collections.abc import Mapping
@@ -36,8 +35,8 @@ SEALED_REASONING = "reasoning.encrypted_content"
 
 
 class ContentPart(StrictModel):
-    """A piece of text: input_text, output_text, summary_text, reasoning_text or a refusal; or an
-    image, input_image, whose `image_url` is a data URL."""
+    """A text (input_text, output_text, summary_text, reasoning_text), a refusal, or an image
+    (input_image), whose `image_url` is a data URL."""
 
     type: str
     text: Text | None = None
@@ -55,7 +54,7 @@ class _GivenItem(StrictModel):
 
 
 class MessageItem(_GivenItem):
-    """Its `type` may be left out."""
+    """`type` may be left out."""
 
     role: Literal["user", "assistant", "system", "developer"]
     content: Content
@@ -76,7 +75,7 @@ class CustomCallItem(_GivenItem):
 
 
 class CallOutputItem(_GivenItem):
-    """What a function, or a custom tool, gave."""
+    """The result of a function or a custom tool."""
 
     call_id: str
     output: Content
@@ -90,7 +89,7 @@ class ReasoningItem(_GivenItem):
 
 
 class CompactionItem(_GivenItem):
-    """What stands for an older part of the conversation: see compaction.py."""
+    """Stands for an older part of the conversation."""
 
     encrypted_content: Text
 
@@ -102,7 +101,7 @@ class ReferenceItem(StrictModel):
 
 
 class OtherItem(StrictModel):
-    """Of a type that no text model could read."""
+    """An item of a type that is left out."""
 
     type: str
 
@@ -120,8 +119,8 @@ _ITEM_TAGS = {
 
 
 def _item_tag(item: Any) -> str:
-    """The tag of an item, by its type. An item without a type is a reference if it has an id and no
-    role, else a message."""
+    """Return the tag of an item. Without a type it is a reference if it has an id and no role, else
+    a message."""
     if not isinstance(item, Mapping) or item.get("type") is None:
         is_reference = isinstance(item, Mapping) and "id" in item and "role" not in item
         return "a reference" if is_reference else "a message"
@@ -161,7 +160,7 @@ class GrammarInput(StrictModel):
 
 
 class ResponsesCustomTool(StrictModel):
-    """A tool that is called with a text. `format`: what the text is like; any by default."""
+    """A tool that is called with a text in a `format`, any text by default."""
 
     type: Literal["custom"]
     name: Name
@@ -170,7 +169,7 @@ class ResponsesCustomTool(StrictModel):
 
 
 class OtherTool(StrictModel):
-    """One that this server can't offer to a model."""
+    """A tool that is left out."""
 
     type: str
 
@@ -224,7 +223,7 @@ class ResponsesNamedTool(StrictModel):
 
 
 class ResponsesToolChoice(ResponsesNamedTool):
-    """One tool by its name, or some of the tools (`allowed_tools`)."""
+    """One tool by its name, or several (`allowed_tools`)."""
 
     mode: Literal["auto", "required"] | None = None
     tools: list[ResponsesNamedTool] | None = None
@@ -249,7 +248,7 @@ class TextConfig(StrictModel):
 
 
 class PromptFields(StrictModel):
-    """What decides over the prompt."""
+    """The fields that make the prompt."""
 
     input: Text | Annotated[list[Item], Field(max_length=10_000)] | None = None
     instructions: Text | None = None
@@ -267,20 +266,18 @@ class PromptFields(StrictModel):
 
     @property
     def known_tools(self) -> list[KnownTool]:
-        """The tools that a model can be offered."""
         return [tool for tool in self.tools or () if not isinstance(tool, OtherTool)]
 
     @property
     def unknown_types(self) -> set[str]:
-        """The types of tools and of items that are left out."""
+        """The types of tools and items that are left out."""
         spaces = [tool.tools for tool in self.tools or () if isinstance(tool, NamespaceTool)]
         items = self.input if isinstance(self.input, list) else []
         given = [*(self.tools or ()), *chain(*spaces), *items]
         return {one.type for one in given if isinstance(one, OtherTool | OtherItem)}
 
     def check(self) -> None:
-        """Raises BadRequest for fields that this server would have to ignore although they change
-        the answer."""
+        """Raise BadRequest for unsupported fields that would change the answer."""
         refuse(self, UNSUPPORTED)
 
 
@@ -293,11 +290,11 @@ class InputTokensRequest(PromptFields):
 
 
 class CompactRequest(PromptFields, EngineFields):
-    """The body of POST /v1/responses/compact. What says how an answer is to look says nothing."""
+    """The body of POST /v1/responses/compact. Fields for the form of an answer are ignored."""
 
 
 class ResponsesRequest(PromptFields, SamplingFields):
-    """The body of POST /v1/responses. The sampling fields are those of a chat completion."""
+    """The body of POST /v1/responses, with the sampling fields of chat completions."""
 
     max_output_tokens: Annotated[int, Field(ge=1, le=1 << 31)] | None = None
     max_tool_calls: Annotated[int, Field(ge=1, le=1 << 31)] | None = None
@@ -313,5 +310,5 @@ class ResponsesRequest(PromptFields, SamplingFields):
 
     @property
     def seals_reasoning(self) -> bool:
-        """Whether reasoning items get `encrypted_content`, for the client to send back."""
+        """Whether reasoning items get `encrypted_content`."""
         return SEALED_REASONING in (self.include or ())

@@ -1,4 +1,4 @@
-"""The JSON of a response, as the openai package's types want it. Pure."""
+"""The JSON of a response, in the openai package's types. Pure."""
 
 from typing import cast
 
@@ -7,6 +7,7 @@ from omlx_server.api.responses import answers
 from omlx_server.api.responses.schema import (
     KnownTool,
     NamespaceTool,
+    ReasoningOptions,
     ResponsesCustomTool,
     ResponsesFunctionTool,
     ResponsesRequest,
@@ -19,10 +20,9 @@ from omlx_server.errors import BadRequest, OmlxError, QueueFull
 
 
 def opening(
-    asked: ResponsesRequest, id: str, created: int, defaults: RequestDefaults, *, kept: bool
+    body: ResponsesRequest, id: str, created: int, defaults: RequestDefaults, *, is_stored: bool
 ) -> answers.Response:
-    """A response without any output, with the values that are in force for its request. Its `tools`
-    are those that the model sees. `created`: seconds since 1970."""
+    """Return a response without output, with the values in force. `created`: seconds since 1970."""
     return {
         "id": id,
         "object": "response",
@@ -32,29 +32,29 @@ def opening(
         "background": False,
         "error": None,
         "incomplete_details": None,
-        "model": asked.model,
+        "model": body.model,
         "output": [],
-        "instructions": asked.instructions,
-        "metadata": asked.metadata or {},
-        "previous_response_id": asked.previous_response_id,
-        "max_output_tokens": asked.max_output_tokens,
-        "max_tool_calls": asked.max_tool_calls,
-        "prompt_cache_key": asked.prompt_cache_key,
-        "safety_identifier": asked.safety_identifier,
-        "user": asked.user,
-        "frequency_penalty": _chosen(asked.frequency_penalty, defaults.frequency_penalty),
-        "parallel_tool_calls": asked.parallel_tool_calls is not False,
-        "presence_penalty": _chosen(asked.presence_penalty, defaults.presence_penalty),
-        "reasoning": _reasoning(asked, defaults),
+        "instructions": body.instructions,
+        "metadata": body.metadata or {},
+        "previous_response_id": body.previous_response_id,
+        "max_output_tokens": body.max_output_tokens,
+        "max_tool_calls": body.max_tool_calls,
+        "prompt_cache_key": body.prompt_cache_key,
+        "safety_identifier": body.safety_identifier,
+        "user": body.user,
+        "frequency_penalty": _chosen(body.frequency_penalty, defaults.frequency_penalty),
+        "parallel_tool_calls": body.parallel_tool_calls is not False,
+        "presence_penalty": _chosen(body.presence_penalty, defaults.presence_penalty),
+        "reasoning": _reasoning(body, defaults),
         "service_tier": "default",
-        "store": kept,
-        "temperature": _chosen(asked.temperature, defaults.temperature),
-        "text": _text(asked.text or TextConfig()),
-        "tool_choice": _tool_choice(asked.tool_choice),
-        "tools": [_tool(tool) for tool in asked.known_tools],
-        "top_logprobs": asked.top_logprobs or 0,
-        "top_p": _chosen(asked.top_p, defaults.top_p),
-        "truncation": asked.truncation or "disabled",
+        "store": is_stored,
+        "temperature": _chosen(body.temperature, defaults.temperature),
+        "text": _text(body.text or TextConfig()),
+        "tool_choice": _tool_choice(body.tool_choice),
+        "tools": [_tool(tool) for tool in body.known_tools],
+        "top_logprobs": body.top_logprobs or 0,
+        "top_p": _chosen(body.top_p, defaults.top_p),
+        "truncation": body.truncation or "disabled",
         "usage": None,
     }
 
@@ -73,14 +73,16 @@ def _tool(tool: KnownTool) -> answers.OfferedTool:
 def _single_tool(
     tool: ResponsesFunctionTool | ResponsesCustomTool,
 ) -> answers.OfferedFunction | answers.OfferedCustom:
-    told = tool.model_dump()
+    fields = tool.model_dump()
     if isinstance(tool, ResponsesCustomTool):
-        return cast(answers.OfferedCustom, {**told, "format": told["format"] or {"type": "text"}})
-    return cast(answers.OfferedFunction, told)
+        return cast(
+            answers.OfferedCustom, {**fields, "format": fields["format"] or {"type": "text"}}
+        )
+    return cast(answers.OfferedFunction, fields)
 
 
-def _chosen(asked: float | None, default: float) -> float:
-    return default if asked is None else asked
+def _chosen(value: float | None, default: float) -> float:
+    return default if value is None else value
 
 
 def usage(counts: TokenCounts) -> answers.ResponseUsage:
@@ -94,7 +96,7 @@ def usage(counts: TokenCounts) -> answers.ResponseUsage:
 
 
 def failure(error: OmlxError) -> answers.ResponseFailure:
-    """The `error` of a failed response, with one of the codes that clients know."""
+    """Return a failed response's `error`, with a code that clients know."""
     if isinstance(error, BadRequest):
         return {"code": "invalid_prompt", "message": error.message}
     if isinstance(error, QueueFull):
@@ -102,20 +104,19 @@ def failure(error: OmlxError) -> answers.ResponseFailure:
     return {"code": "server_error", "message": error.message}
 
 
-def _reasoning(asked: ResponsesRequest, defaults: RequestDefaults) -> answers.ReasoningSettings:
-    given = asked.reasoning
-    summary = given.summary if given and given.summary != "none" else None
-    effort = given.effort if given else None
-    return {"effort": effort or defaults.reasoning_effort, "summary": summary}
+def _reasoning(body: ResponsesRequest, defaults: RequestDefaults) -> answers.ReasoningSettings:
+    options = body.reasoning or ReasoningOptions()
+    summary = None if options.summary == "none" else options.summary
+    return {"effort": options.effort or defaults.reasoning_effort, "summary": summary}
 
 
 def _text(text: TextConfig) -> answers.TextSettings:
-    given = text.format or ResponsesTextFormat(type="text")
-    used = given.model_dump(by_alias=True, exclude_none=True)
-    if given.type == "json_schema":  # Open Responses wants these to be there
-        used = {"description": None, "strict": False, **used}
+    wanted = text.format or ResponsesTextFormat(type="text")
+    fields = wanted.model_dump(by_alias=True, exclude_none=True)
+    if wanted.type == "json_schema":  # Open Responses wants these to be there
+        fields = {"description": None, "strict": False, **fields}
     return {
-        "format": cast(answers.UsedTextFormat, used),
+        "format": cast(answers.UsedTextFormat, fields),
         "verbosity": text.verbosity or "medium",
     }
 
@@ -125,7 +126,7 @@ def _tool_choice(
 ) -> answers.ToolMode | answers.UsedToolChoice:
     if not isinstance(choice, ResponsesToolChoice):
         return choice or "auto"
-    used = choice.model_dump(exclude_none=True)
+    fields = choice.model_dump(exclude_none=True)
     if choice.type == "allowed_tools":
-        used.setdefault("mode", "auto")
-    return cast(answers.UsedToolChoice, used)
+        fields.setdefault("mode", "auto")
+    return cast(answers.UsedToolChoice, fields)

@@ -1,10 +1,7 @@
-"""The stored responses of one client, and the conversations that go on from them.
+"""One client's stored responses, and the conversations that go on from them.
 
-One API key can't find what another one has stored: the name in the store is an HMAC of the response
-id with the key.
-
-A stored file may be damaged, or written by somebody else. So it is validated against the types of
-this API's answers, and the code that uses it never meets a value of a wrong type.
+The name of a response in the store is an HMAC of its id with the client's API key, so no key finds
+another's. Stored data is validated, as files may be damaged or foreign.
 """
 
 import asyncio
@@ -33,8 +30,7 @@ _log = logging.getLogger(__name__)
 
 
 class Stored(TypedDict):
-    """A stored response. `input` is the conversation before its output, without the instructions:
-    inputs and outputs of the responses from which it goes on, then its own input."""
+    """A stored response. `input` is the conversation before its output, without instructions."""
 
     response: Response
     input: list[InputItem]
@@ -45,10 +41,11 @@ _ADDED = {"presence_penalty": 0.0, "frequency_penalty": 0.0}
 
 
 class Shelf:
-    """The stored responses of one client, who has the API key `key`. Its async methods use the
-    store in worker threads. `on_damage` is called, in such a thread, with the reason why a stored
-    response could not be used. `seals` seals with the same key. `owner` is in whose share of the
-    store its responses count."""
+    """The stored responses of the client with the API key `key`; async methods use worker threads.
+
+    `on_damage` gets the reason when a stored response is unusable; any thread. Responses count in
+    the share of `owner`.
+    """
 
     def __init__(
         self, store: Store, key: str, on_damage: Callable[[str], None], owner: bytes = b""
@@ -64,7 +61,7 @@ class Shelf:
         await asyncio.to_thread(self._put, stored)
 
     async def get(self, id: str) -> Stored | None:
-        """The stored response of this id; None where there is none, or it can't be used."""
+        """Return a stored response; None where there is none, or it is damaged."""
         if not is_response_id(id):
             return None
         return await asyncio.to_thread(self._get, id)
@@ -73,7 +70,7 @@ class Shelf:
         return is_response_id(id) and await asyncio.to_thread(self._store.delete, self._name(id))
 
     async def item(self, id: str) -> InputItem:
-        """The item of this id, from any stored response of the client. Raises ItemNotFound."""
+        """Return an item of any of the client's stored responses. Raises ItemNotFound."""
         owner = response_of(id)
         stored = await self.get(owner) if owner else None
         for item in _conversation_of(stored) if stored else ():
@@ -84,17 +81,15 @@ class Shelf:
             param="input",
         )
 
-    async def conversation(self, asked: PromptFields, ids: ItemIds) -> list[InputItem]:
-        """All items of the conversation up to the answer: those of the response from which `asked`
-        goes on, then its own.
+    async def conversation(self, body: PromptFields, ids: ItemIds) -> list[InputItem]:
+        """Return the items of the previous response's conversation, then the request's own.
 
-        Raises:
-            PreviousResponseNotFound, ItemNotFound: a response or an item is not stored.
-            BadRequest: an item holds no text, or a compaction is damaged.
+        Raises PreviousResponseNotFound and ItemNotFound, and BadRequest if an item holds no text or
+        a compaction is damaged.
         """
         before: list[InputItem] = []
-        if asked.previous_response_id is not None:
-            stored = await self.get(asked.previous_response_id)
+        if body.previous_response_id is not None:
+            stored = await self.get(body.previous_response_id)
             if stored is None:
                 raise PreviousResponseNotFound(
                     "the previous response is not found: it was not stored, was deleted, or had to "
@@ -102,11 +97,10 @@ class Shelf:
                     param="previous_response_id",
                 )
             before = _conversation_of(stored)
-        given = asked.input if isinstance(asked.input, list) else []
-        wanted = {item.id for item in given if isinstance(item, ReferenceItem)}
-        named = {id: await self.item(id) for id in sorted(wanted)}
-        own = await asyncio.to_thread(stored_form, asked.input, ids, named.__getitem__)
-        items = before + own
+        inputs = body.input if isinstance(body.input, list) else []
+        references = {item.id for item in inputs if isinstance(item, ReferenceItem)}
+        named = {id: await self.item(id) for id in sorted(references)}
+        items = before + await asyncio.to_thread(stored_form, body.input, ids, named.__getitem__)
         for item in items:
             if item["type"] == "compaction":
                 self.seals.check(item["encrypted_content"], "input")
@@ -129,12 +123,11 @@ class Shelf:
 
 
 def _conversation_of(stored: Stored) -> list[InputItem]:
-    """The items of a conversation up to the end of a stored response."""
     return [*stored["input"], *stored["response"]["output"]]
 
 
 def _bring_up_to_date(shape: Any) -> None:
-    """Change a record of an earlier version of this server to the form of today."""
+    """Change the record of an earlier version of this server to today's form."""
     response = shape.get("response") if isinstance(shape, dict) else None
     if not isinstance(response, dict):
         return
@@ -146,7 +139,7 @@ def _bring_up_to_date(shape: Any) -> None:
 
 
 def _of_bytes(data: bytes, id: str) -> Stored:
-    """The stored response in `data`. Raises Damaged where it is none, or has another id."""
+    """Return the stored response in `data`. Raises Damaged."""
     try:
         shape = orjson.loads(data)
     except orjson.JSONDecodeError:
@@ -163,8 +156,8 @@ def _of_bytes(data: bytes, id: str) -> Stored:
 
 
 def shelf_of(request: Request) -> Shelf:
-    """The shelf of the client that sent `request`. Without API keys all clients can read what any
-    has stored, and each address has a share of the store."""
+    """Return the shelf of a request's client. Without API keys all clients share one, and each
+    address has a share of the store."""
     context = context_of(request)
     key = key_of(request.headers) if context.api_keys else ""
     damaged = context.metrics.response_damaged

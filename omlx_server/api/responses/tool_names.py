@@ -1,7 +1,7 @@
-"""The names under which a model sees the tools of a request for a response. Pure.
+"""The names under which a model sees a request's tools. Pure.
 
-A function of a namespace is `namespace__name` to the model. Names are looked up, never taken apart,
-so that a name may have `__` in it.
+A function of a namespace is `namespace__name` to the model. Names are looked up, never split, as a
+name may contain `__`.
 """
 
 from collections.abc import Iterable, Iterator
@@ -15,8 +15,8 @@ _BETWEEN = "__"
 
 @dataclass(frozen=True, slots=True)
 class PromptTool:
-    """A tool that the model sees. `shown`: its name in the prompt. `about`: the description of its
-    namespace, for the first tool of one."""
+    """A tool that the model sees as `shown`. `about` describes its namespace, for the first tool of
+    one."""
 
     shown: str
     tool: schema.ResponsesFunctionTool | schema.ResponsesCustomTool
@@ -42,16 +42,15 @@ class ToolNames:
         self._by_shown = {named.shown: named for named in self.tools}
 
     def tool(self, shown: str) -> PromptTool | None:
-        """The tool that the model sees under this name."""
         return self._by_shown.get(shown)
 
     def shown(self, name: str, namespace: str | None = None) -> str:
-        """The name under which the model sees a tool, or saw it in an earlier request."""
+        """Return the name under which the model sees a tool, or saw it in an earlier request."""
         return self._shown.get((namespace, name)) or _joined(name, namespace)
 
     def chosen(self, choice: schema.ResponsesNamedTool) -> list[str]:
-        """The names that the model sees of what a tool choice names: of a tool, or of all tools of
-        a namespace. A tool of a namespace may be named without it."""
+        """Return the names of the tool, or of all tools of the namespace, that a choice names. A
+        tool of a namespace may be named without it."""
         if choice.type == "namespace":
             return [named.shown for named in self.tools if named.namespace == choice.name]
         if choice.type not in ("function", "custom") or not choice.name:
@@ -59,8 +58,8 @@ class ToolNames:
         name = self.shown(choice.name, choice.namespace)
         if name in self._by_shown or choice.namespace is not None:
             return [name]
-        alike = [named.shown for named in self.tools if named.tool.name == name]
-        return alike if len(alike) == 1 else [name]
+        matches = [named.shown for named in self.tools if named.tool.name == name]
+        return matches if len(matches) == 1 else [name]
 
     def _named(self, tool: schema.KnownTool) -> Iterator[PromptTool]:
         if not isinstance(tool, schema.NamespaceTool):
@@ -72,7 +71,7 @@ class ToolNames:
             about = None
 
     def _new(self, name: str, namespace: str) -> str:
-        """The name to show for a tool of a namespace: one that no other tool has."""
+        """Return an unused name for a tool of a namespace."""
         key = (namespace, name)
         if key not in self._shown:
             joined = shown = _joined(name, namespace)

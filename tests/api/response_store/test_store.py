@@ -213,7 +213,7 @@ def example() -> Stored:
     id = new_response_id()
     ids = ItemIds(id)
     asked, defaults = ResponsesRequest(model="m"), RequestDefaults()
-    response = shapes.opening(asked, id, 0, defaults, kept=True)
+    response = shapes.opening(asked, id, 0, defaults, is_stored=True)
     output = stored_form("Hello", ids, no_item)
     given = stored_form("Hi", ids, no_item)
     response["output"] = [item for item in output if item["type"] == "message"]

@@ -27,17 +27,17 @@ def asked(**fields: Any) -> ResponsesRequest:
     return ResponsesRequest.model_validate({"model": "m", "input": "Hi", **fields})
 
 
-def opening(request: ResponsesRequest, *, kept: bool = True) -> dict[str, Any]:
-    return {**_opening(request, kept=kept)}
+def opening(request: ResponsesRequest, *, is_stored: bool = True) -> dict[str, Any]:
+    return {**_opening(request, is_stored=is_stored)}
 
 
-def _opening(request: ResponsesRequest, *, kept: bool) -> Response:
-    return shapes.opening(request, ID, NOW, RequestDefaults(), kept=kept)
+def _opening(request: ResponsesRequest, *, is_stored: bool) -> Response:
+    return shapes.opening(request, ID, NOW, RequestDefaults(), is_stored=is_stored)
 
 
 def progress(**fields: Any) -> ResponseEvents:
     request = asked(**fields)
-    opening, names = _opening(request, kept=True), ToolNames(request.tools or ())
+    opening, names = _opening(request, is_stored=True), ToolNames(request.tools or ())
     return ResponseEvents(opening, ItemIds(ID), names, seals_reasoning=request.seals_reasoning)
 
 

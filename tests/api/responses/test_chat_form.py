@@ -200,7 +200,7 @@ def test_the_package_knows_what_is_echoed() -> None:
         client_metadata={"x": "y"},
         context_management=[{"type": "compaction"}],
     )
-    found = judge.response(opening(request, kept=False))
+    found = judge.response(opening(request, is_stored=False))
     assert [tool.type for tool in found.tools] == ["function", "custom", "namespace"]
     assert (found.temperature, found.top_p, found.truncation) == (0.5, 1.0, "auto")
     penalties = {"frequency_penalty": 0.0, "presence_penalty": 0.0}

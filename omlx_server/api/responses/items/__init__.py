@@ -1,1 +1,1 @@
-"""The items of a conversation: read from a request, stored, turned into messages of a chat."""
+"""The items of a conversation: read, stored, and turned into chat messages."""

@@ -1,5 +1,4 @@
-"""Makes the ids of responses and of their items. An item's id has the random part of its
-response's id in it."""
+"""Ids of responses and of their items, which repeat the random part of their response's id."""
 
 import re
 import secrets
@@ -9,7 +8,7 @@ _ITEM = re.compile(r"[a-z]{1,8}_([0-9a-f]{32})[0-9a-f]{4}")
 
 
 def new_response_id() -> str:
-    """A new response id, 128 random bits, so that nobody can guess one."""
+    """Return a new response id with 128 random bits."""
     return f"resp_{secrets.token_hex(16)}"
 
 
@@ -18,13 +17,13 @@ def is_response_id(text: str) -> bool:
 
 
 def response_of(item_id: str) -> str | None:
-    """The id of the response to which an item belongs; None where this server made no such id."""
+    """Return the id of an item's response; None where this server made no such id."""
     match = _ITEM.fullmatch(item_id)
     return f"resp_{match[1]}" if match else None
 
 
 class ItemIds:
-    """Makes the ids of the items of one response, of its input and its output."""
+    """Counts the ids of one response's items, of input and output."""
 
     def __init__(self, response_id: str) -> None:
         self._stem = response_id.removeprefix("resp_")

@@ -1,8 +1,7 @@
-"""Turns the items of a request into their stored form, whatever form the client used. Pure.
+"""Turns a request's items into their stored form, which the output has too. Pure.
 
-Stored items are JSON objects. Each has an id and, but for compactions, a status; contents are lists
-of parts. The output of a response is stored in the same form, so that the items of a chain of
-responses make one list.
+Stored items are JSON objects with an id and, but for compactions, a status; their contents are
+lists of parts.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -19,20 +18,18 @@ Find = Callable[[str], answers.InputItem]
 def stored_form(
     given: str | Sequence[schema.Item] | None, ids: ItemIds, find: Find
 ) -> list[answers.InputItem]:
-    """The input of a request in its stored form; items of unknown types are left out. `find`
-    returns the item that a reference names.
+    """Return the input in its stored form, without items of unknown types. `find` returns the item
+    of a reference.
 
-    Raises:
-        BadRequest: a part of an item is neither a text nor an image, or an image stands elsewhere
-            than in a message of the user or in what a tool gave.
-        Whatever `find` raises.
+    Raises BadRequest for a part that is neither text nor image, or an image that neither the user
+    nor a tool sent; and what `find` raises.
     """
     if given is None:
         return []
     if isinstance(given, str):
         return [_message(schema.MessageItem(role="user", content=given), "input", ids)]
-    found = (_item(item, f"input.{i}", ids, find) for i, item in enumerate(given))
-    return [item for item in found if item is not None]
+    items = (_item(item, f"input.{i}", ids, find) for i, item in enumerate(given))
+    return [item for item in items if item is not None]
 
 
 def _item(item: schema.Item, path: str, ids: ItemIds, find: Find) -> answers.InputItem | None:
@@ -108,8 +105,7 @@ def call_shape(
     *,
     is_custom: bool = False,
 ) -> answers.FunctionCallOfResponse | answers.CustomCallOfResponse:
-    """A call of a function, or of a custom tool. `tool` is its name and its namespace; `text` its
-    arguments or its input."""
+    """Return a call. `tool` is its name and namespace; `text` its arguments or its input."""
     fields = {"id": id, "call_id": call_id, "name": tool[0], "status": status}
     if tool[1] is not None:
         fields["namespace"] = tool[1]
@@ -123,7 +119,7 @@ def call_shape(
 def reasoning_shape(
     id: str, summary: list[str], content: list[str], sealed: str | None, status: answers.ItemStatus
 ) -> answers.ReasoningOfResponse:
-    """A reasoning item; `sealed` becomes its `encrypted_content`, which is left out for None."""
+    """Return a reasoning item; without `encrypted_content` if `sealed` is None."""
     shape: answers.ReasoningOfResponse = {
         "id": id,
         "type": "reasoning",
@@ -138,7 +134,6 @@ def reasoning_shape(
 
 
 def _inputs(content: schema.Content, path: str) -> list[answers.InputText | answers.InputImage]:
-    """The texts and images of what the user or a tool has given."""
     if isinstance(content, str):
         return [_input_text(content)]
     return [_input(part, f"{path}.{i}") for i, part in enumerate(content)]
@@ -156,8 +151,8 @@ def _input_text(text: str) -> answers.InputText:
 
 
 def part_texts(content: schema.Content, path: str) -> list[str]:
-    """The texts of a content's parts. Raises BadRequest for a part that is no text; `path` names
-    the content in the error."""
+    """Return the texts of a content's parts. Raises BadRequest for a part without text; `path`
+    names the content."""
     if isinstance(content, str):
         return [content]
     return [_part_text(part, f"{path}.{i}") for i, part in enumerate(content)]
@@ -178,8 +173,8 @@ def _part_text(part: schema.ContentPart, path: str) -> str:
 def page(
     items: Iterable[answers.InputItem], limit: int, after: str | None, *, newest_first: bool
 ) -> answers.InputItemList:
-    """One page of items: at most `limit` that follow the item with the id `after`; for None the
-    first ones. Raises BadRequest where no item has that id."""
+    """Return at most `limit` items, after the one with the id `after`. Raises BadRequest if no item
+    has that id."""
     ordered = list(items)
     if newest_first:
         ordered.reverse()
@@ -188,11 +183,11 @@ def page(
         if not places:
             raise BadRequest("there is no such item in this response", param="after")
         ordered = ordered[places[0] + 1 :]
-    found = ordered[:limit]
+    items = ordered[:limit]
     return {
         "object": "list",
-        "data": found,
-        "first_id": found[0]["id"] if found else "",
-        "last_id": found[-1]["id"] if found else "",
+        "data": items,
+        "first_id": items[0]["id"] if items else "",
+        "last_id": items[-1]["id"] if items else "",
         "has_more": len(ordered) > limit,
     }

@@ -1,8 +1,8 @@
 """Turns the items of a conversation into the messages of a chat. Pure.
 
-Here the reasoning, the text and the calls of one assistant turn are items of their own; in a chat
-they are one message. A second assistant message in a row starts a new turn, unless calls stand
-between the two. A content with images becomes a list of parts; all other contents become one text.
+Reasoning, text and calls of one assistant turn are separate items, but one chat message. A second
+assistant message starts a new turn, unless calls stand between the two. Contents with images become
+lists of parts, others one text.
 """
 
 from collections.abc import Iterable, Sequence
@@ -20,7 +20,7 @@ Content = str | list[dict[str, Any]]
 def chat_messages(
     instructions: str | None, items: Iterable[answers.InputItem], names: ToolNames
 ) -> list[Message]:
-    """The messages for `items`, after a system message with the instructions if there are any."""
+    """Return the messages, after a system message with the instructions if there are any."""
     thread = _Thread(names)
     if instructions:
         thread.say({"role": "system", "content": instructions})
@@ -31,7 +31,7 @@ def chat_messages(
 
 
 def image_chars(items: Iterable[answers.InputItem]) -> int:
-    """How many characters of a conversation are images."""
+    """Return the number of characters in a conversation's image URLs."""
     contents: list[Any] = []
     for item in items:
         if item["type"] == "message":
@@ -43,8 +43,8 @@ def image_chars(items: Iterable[answers.InputItem]) -> int:
 
 
 class _Thread:
-    """Collects the messages of a conversation. A reasoning item waits for the assistant's message
-    or call that follows it; if somebody else speaks first, it is left out."""
+    """Collects messages. Reasoning joins the assistant's next message or call; it is dropped if
+    somebody else speaks first."""
 
     def __init__(self, names: ToolNames) -> None:
         self._names = names
@@ -73,13 +73,13 @@ class _Thread:
                 self.say({"role": "tool", "tool_call_id": item["call_id"], "content": content})
 
     def say(self, message: Message) -> None:
-        """Add a message of somebody else than the assistant; it ends the assistant's turn."""
+        """Add a message that is not the assistant's; it ends the assistant's turn."""
         self.end_turn()
         self.messages.append(message)
         self._reasoning = []
 
     def end_turn(self) -> None:
-        """End the assistant's turn: join its texts and its reasoning into one message."""
+        """Join the turn's texts and reasoning into its message."""
         if self._turn is not None:
             self._turn["content"] = "".join(self._texts)
             if self._thoughts:
@@ -87,14 +87,14 @@ class _Thread:
         self._turn, self._texts, self._thoughts = None, [], []
 
     def _sum_up(self, summary: str) -> None:
-        """Add a summary as the assistant's answer to the user messages before it. Those are joined
-        to one message, as many templates want the roles to alternate."""
+        """Add a summary as the assistant's answer to one message that joins the user messages
+        before it: many templates want alternating roles."""
         self.end_turn()
-        said = []
+        contents = []
         while self.messages and self.messages[-1]["role"] == "user":
-            said.append(self.messages.pop()["content"])
-        if said:
-            self.say({"role": "user", "content": with_gaps(reversed(said))})
+            contents.append(self.messages.pop()["content"])
+        if contents:
+            self.say({"role": "user", "content": with_gaps(reversed(contents))})
         self.say({"role": "assistant", "content": summary})
 
     def _answer(self, text: str) -> None:
@@ -126,7 +126,7 @@ class _Thread:
 
 
 def with_gaps(contents: Iterable[Content]) -> Content:
-    """Several contents as one, with an empty line between two of them."""
+    """Join contents, with an empty line between two of them."""
     joined: Content = ""
     for number, content in enumerate(contents):
         if isinstance(joined, str) and isinstance(content, str):
@@ -144,12 +144,11 @@ def _parts(content: Content) -> list[dict[str, Any]]:
 
 
 def _content(
-    given: str | Sequence[answers.InputText | answers.InputImage | answers.OutputText],
+    content: str | Sequence[answers.InputText | answers.InputImage | answers.OutputText],
 ) -> Content:
-    """The content of a chat's message for that of an item."""
-    if isinstance(given, str):
-        return given
-    parts = [_part(part) for part in given]
+    if isinstance(content, str):
+        return content
+    parts = [_part(part) for part in content]
     if any(part["type"] != "text" for part in parts):
         return parts
     return "".join(part["text"] for part in parts)
@@ -179,6 +178,6 @@ def _text(
 
 
 def _reasoning_text(item: answers.ReasoningOfResponse) -> str:
-    """The text of a reasoning item: its content, else its sealed text, else its summary."""
+    """Return the content of a reasoning item, else its sealed text, else its summary."""
     sealed = item.get("encrypted_content", "")
     return _text(item["content"]) or unseal_reasoning(sealed) or _text(item["summary"])
