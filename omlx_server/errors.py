@@ -49,11 +49,12 @@ _LONGEST_LINE = 500
 
 
 class OmlxError(Exception):
-    """Base of every error that is meant to be shown. `str(error)` is the message. `param` names the
-    field of the request that is wrong; `hint` tells the user of the program what to do.
+    """Base of every error that is meant to be shown. `param` names the wrong field of the request;
+    `hint` tells the user of the program what to do.
 
-    `quotes_request`: whether the message may hold words of the request, which the log must not
-    hold. `reason` says why without them: it is the message in one line, or empty."""
+    `quotes_request`: the message may hold words of the request, which the log must not hold.
+    `reason` is the message in one line, or then empty.
+    """
 
     status = 500
     exit_code = 1
@@ -81,8 +82,6 @@ class BadRequest(ClientError):
 
 
 class BadBody(BadRequest):
-    """The body is not whole, or holds no JSON object."""
-
     quotes_request = False
 
 
@@ -91,9 +90,9 @@ class ContextTooLong(BadRequest):
     quotes_request = False
 
     def __init__(self, limit: int, prompt_tokens: int, *, reserved: int = 0, why: str = "") -> None:
-        """All counts are tokens. Where `reserved` of the `limit` are kept for the answer,
-        `prompt_tokens` counts only the part of the prompt that can't be dropped. `why`: what else
-        than its tokens makes the prompt too long."""
+        """Make the error; all counts are tokens. Where `reserved` of the `limit` are kept for the
+        answer, `prompt_tokens` counts only the part of the prompt that can't be dropped. `why` is
+        another reason than the tokens."""
         who = (
             f"what must stay of it, beside {reserved} for the answer, has" if reserved else "it has"
         )
@@ -115,7 +114,7 @@ class PromptTooLong(BadRequest):
 
 class TooManyTokens(PromptTooLong):
     def __init__(self, most: int, at_least: int) -> None:
-        """Encoding stopped early: the text has `at_least` tokens or more; `most` are allowed."""
+        """Make the error of an encoding that stopped at `at_least` tokens; `most` are allowed."""
         self.at_least = at_least
         super().__init__(
             f"the text is too long: it has at least {at_least} tokens, and {most} are the most"
@@ -124,7 +123,7 @@ class TooManyTokens(PromptTooLong):
 
 class NoSeam(PromptTooLong):
     def __init__(self, most: int) -> None:
-        """A text can't be encoded piece by piece."""
+        """Make the error of a text that can't be encoded piece by piece."""
         super().__init__(
             f"the text is too long: more than {most} bytes of it in a row have no blank between "
             "words, no line and no mark"
@@ -170,7 +169,7 @@ class Forbidden(ClientError):
 
 
 class NotFound(ClientError):
-    """What a request names is not there."""
+    """The request names something that does not exist."""
 
     status = 404
 
@@ -214,7 +213,8 @@ class NotNow(OmlxError):
     """The request can't be served now; later it may be."""
 
     def __init__(self, message: str, *, retry_after: int = 0) -> None:
-        """A client may try again after `retry_after` seconds; 0 where no time is known."""
+        """Make the error; a client may try again after `retry_after` seconds, 0 if no time is
+        known."""
         super().__init__(message)
         self.retry_after = retry_after
 
@@ -241,7 +241,7 @@ class NoMemory(Unavailable):
     code = "insufficient_memory"
 
     def __init__(self, account: str, *, fits_without_others: bool = False) -> None:
-        """`account` says how much memory the request needs and how much is held, for the message.
+        """Make the error. `account` says how much memory the request needs and how much is held.
         `fits_without_others`: the request would fit if no other model were loaded."""
         self.fits_without_others = fits_without_others
         super().__init__(
@@ -269,7 +269,7 @@ class DeadlineExceeded(OmlxError):
 
 
 class UsageError(OmlxError):
-    """The person who started the program made a mistake."""
+    """A mistake of the person who started the program."""
 
     exit_code = 2
     kind = "usage_error"
@@ -300,22 +300,22 @@ class FetchFailed(ModelUnavailable):
 
 
 def how_to_install(extra: str) -> str:
-    """The hint where a package is missing that belongs to an extra of pyproject.toml. There is no
-    release on PyPI, so it is installed from the clone."""
+    """Return the hint for a missing package of an extra. There is no release on PyPI, so it is
+    installed from the clone."""
     return f"uv tool install '.[{extra}]', in the clone; for pip and pipx see docs/install.md"
 
 
 def one_line(error: BaseException) -> str:
-    """The error's message in one line of at most 500 characters, or the name of its class if it has
-    no message."""
+    """Return the error's message in one line of at most 500 characters, or else the name of its
+    class."""
     text = " ".join(str(error).split()) or type(error).__name__
     return text if len(text) <= _LONGEST_LINE else f"{text[:_LONGEST_LINE]}..."
 
 
 @contextmanager
 def system_errors_as(kind: type[OmlxError], what: str, hint: str = "") -> Iterator[None]:
-    """Raise an OSError of the block within as an error of class `kind`. Its message is `what`, a
-    colon and the system's reason."""
+    """Raise an OSError of the block within as an error of class `kind`: `what`, a colon and the
+    system's reason."""
     try:
         yield
     except OSError as error:

@@ -11,7 +11,7 @@ _SHARE_BESIDE = 0.1
 
 
 def limit_of(settings: Settings, found: Device) -> int:
-    """The bytes that the server may use, by the same rule as the server itself."""
+    """Return the bytes that the server may use, by its own rule."""
     memory = settings.memory
     return budgets.limit_of(memory.limit, memory.reserve, found.ram, found.working_set)
 
@@ -29,7 +29,7 @@ def limit(settings: Settings, found: Device) -> Finding:
 
 
 def weights(name: str, nbytes: int, limit: int, ranks: int = 1) -> Finding:
-    """`nbytes`: the weights of the model, which so many `ranks` share, one of them here."""
+    """Return the finding on `nbytes` of weights, which `ranks` machines share."""
     nbytes //= ranks
     what = name if ranks == 1 else f"one of {ranks} parts of {name}"
     text = f"{what} takes {in_words(nbytes)} of {in_words(limit)}"

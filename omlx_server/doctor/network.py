@@ -15,7 +15,8 @@ _DIALLING_SECONDS = 1.0
 
 
 def try_port(host: str, port: int) -> str:
-    """Why a server can't bind `host` and `port` now; empty if it can. Binds them for a moment."""
+    """Return why a server can't bind `host` and `port` now; empty if it can. Binds them for a
+    moment."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -29,8 +30,8 @@ def try_port(host: str, port: int) -> str:
 
 
 def try_socket(path: Path) -> str:
-    """Why a server can't listen at this Unix socket now; empty if it can, also where the file of a
-    server that is gone is in the way. Changes nothing."""
+    """Return why a server can't listen at this Unix socket now; empty if it can, or only the file
+    of a dead server is there. Changes nothing."""
     path = path.absolute()
     if len(os.fsencode(path)) > LONGEST_SOCKET:
         return f"its path is longer than {LONGEST_SOCKET} bytes"
@@ -57,9 +58,8 @@ def _why_taken(path: Path) -> str:
 
 
 def listener(what: str, where: str, problem: str, served: str | None, fix: str) -> Finding:
-    """`what` is "port" or "socket", `where` its name. `problem` is what `try_port` or `try_socket`
-    returned; `served` is the version of our own server that answers there, else None; `fix` is what
-    to do where another program has it."""
+    """Return the finding on a "port" or "socket" named `where`. `problem` is of `try_port` or
+    `try_socket`; `served` is the version of our own server that answers there, else None."""
     if not problem:
         return ok(what, f"{where} is free")
     if served is not None:

@@ -1,6 +1,5 @@
-"""The form of a report to share: figures and findings, and the name of the model, without texts of
-prompts, without paths, and without names of the user or the machine. The self-test and
-`scripts/bench --share` write it."""
+"""The form of a report to share: figures and findings without prompts, paths, and names of the user
+or the machine. The self-test and `scripts/bench --share` write it."""
 
 import getpass
 import os
@@ -35,8 +34,8 @@ def shareable(
     quick: bool,
     **more: Any,
 ) -> dict[str, Any]:
-    """A report of this `kind` as it is written as JSON. `settings` are those that matter for the
-    figures; `more` are parts that only this kind has."""
+    """Return a report of this `kind` for JSON. `settings` are those that matter for the figures;
+    `more` are parts that only this kind has."""
     rows = [
         {**asdict(finding), "fix": finding.fix or None, "figures": dict(figures)}
         for finding, figures in checks
@@ -59,13 +58,12 @@ def shareable(
 
 
 def versions() -> dict[str, str]:
-    """The versions of what computes."""
     packages = {name: metadata.version(name) for name in ("mlx", "mlx-lm")}
     return {"omlx-server": __version__, "python": platform.python_version(), **packages}
 
 
 def machine() -> dict[str, Any]:
-    """The kind of machine; sizes in bytes."""
+    """Return the kind of machine; sizes in bytes."""
     return {
         "system": platform.system(),
         "release": platform.mac_ver()[0] or platform.release(),
@@ -78,7 +76,7 @@ def machine() -> dict[str, Any]:
 
 
 def without_names(value: Any) -> Any:
-    """`value` with every path in its texts replaced, and the names of the user and the machine."""
+    """Return `value` with all paths and the names of the user and the machine replaced."""
     match value:
         case str():
             return _hidden(value)

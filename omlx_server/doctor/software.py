@@ -13,7 +13,7 @@ _CLIENTS_PAGE = "docs/clients.md"
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """What `probe` has printed. `ram` and `working_set` are bytes; `blas` is None without OpenBLAS,
+    """The output of `probe`. `ram` and `working_set` are bytes; `blas` is None without OpenBLAS,
     `working_set` where the device recommends none."""
 
     device: str
@@ -33,7 +33,8 @@ def python(version: tuple[int, int, int], where: str) -> Finding:
 
 
 def service(state: str, last_exit: int | None) -> Finding:
-    """`state` is a value of `service.state.State`; empty where there is no service manager."""
+    """Return the finding on a `state` of `service.state.RunState`; empty where there is no
+    manager."""
     if not state:
         return ok("service", "there is no service manager here; `omlx-server serve` needs none")
     if state == "failed":
@@ -43,7 +44,7 @@ def service(state: str, last_exit: int | None) -> Finding:
 
 
 def read_device(code: int, out: str) -> Device | None:
-    """What the probe printed to stdout (`out`); None if it failed. `code` is its exit code."""
+    """Return the device in the probe's output; None if it failed."""
     try:
         return Device(**json.loads(out)) if code == 0 else None
     except (ValueError, TypeError):
@@ -73,7 +74,8 @@ def blas(found: Device) -> Finding:
 
 
 def clients(known: Collection[str], found: Mapping[str, str]) -> Finding:
-    """`found`: the paths of the `known` clients that are installed. To have none is no problem."""
+    """Return the finding on the installed ones of the `known` clients; to have none is no
+    problem."""
     if not found:
         return ok("clients", f"none of {', '.join(known)} is on the PATH ({_CLIENTS_PAGE})")
     names = ", ".join(name for name in known if name in found)

@@ -15,8 +15,8 @@ _LEAST_SHARE = 0.1
 
 @dataclass(frozen=True, slots=True)
 class DiskPath:
-    """A file or directory as the disk has it. `mode` is None if it does not exist; `writable` then
-    tells whether it can be created. `mine`: it belongs to this user."""
+    """A file or directory on the disk. `mode` is None if it does not exist; `writable` then tells
+    whether it can be created. `mine`: it belongs to this user."""
 
     path: Path
     mode: int | None = None
@@ -25,8 +25,8 @@ class DiskPath:
 
 
 def look_at(path: Path) -> DiskPath:
-    """The state of the file or directory at `path`; changes nothing. If it can't be looked at, it
-    counts as another user's."""
+    """Return the state of the file or directory; one that can't be looked at counts as another
+    user's."""
     try:
         status = path.stat()
     except FileNotFoundError:
@@ -38,12 +38,11 @@ def look_at(path: Path) -> DiskPath:
 
 
 def _nearest(path: Path) -> Path:
-    """The deepest parent directory of the path that exists."""
     return next((parent for parent in path.absolute().parents if parent.is_dir()), Path("/"))
 
 
 def free_bytes(path: Path) -> int:
-    """The free bytes of the file system on which the path is, or would be created."""
+    """Return the free bytes of the file system on which the path is, or would be created."""
     found = os.statvfs(path if path.is_dir() else _nearest(path))
     return found.f_bavail * found.f_frsize
 
@@ -66,8 +65,8 @@ def disk(cache: CacheSettings, free: int) -> Finding:
 
 
 def directory(what: str, place: DiskPath, *, private: bool = True) -> Finding:
-    """The finding on a directory that the server writes to. If `private`, a warning when others
-    have access to it."""
+    """Return the finding on a directory that the server writes to. If `private`, access by others
+    is a warning."""
     path = place.path
     if not place.mine:
         return fail(what, f"{path} belongs to somebody else", f"sudo chown -R $(id -u) {path}")
@@ -81,7 +80,7 @@ def directory(what: str, place: DiskPath, *, private: bool = True) -> Finding:
 
 
 def private_file(what: str, place: DiskPath) -> Finding:
-    """The finding on a file that only its owner should be able to read."""
+    """Return the finding on a file that only its owner should be able to read."""
     path = place.path
     if place.mode is None:
         return ok(what, f"{path} is not there")
@@ -91,8 +90,8 @@ def private_file(what: str, place: DiskPath) -> Finding:
 
 
 def model(name: str, path: Path | None, problem: str, fix: str = "") -> Finding:
-    """The finding on the default model. `path` is None if the model is not on this machine. `fix`
-    helps against `problem`; if it is empty, a general advice is given."""
+    """Return the finding on the default model. `path` is None if it is not on this machine; an
+    empty `fix` is replaced by general advice."""
     if problem:
         return fail("model", f"{name}: {problem}", fix or "get it again, or serve another one")
     if path is None:
@@ -101,8 +100,7 @@ def model(name: str, path: Path | None, problem: str, fix: str = "") -> Finding:
 
 
 def unreadable(path: Path) -> str:
-    """A sentence that names the first file in the model's directory that can't be read; empty if
-    all can."""
+    """Return a sentence that names the first unreadable file of a model; empty if there is none."""
     for file in sorted(path.iterdir()):
         if file.is_file() and not os.access(file, os.R_OK):
             return f"{file} can't be read"

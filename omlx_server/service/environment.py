@@ -1,4 +1,4 @@
-"""Which variables of the shell's environment a service gets. Pure.
+"""Chooses the variables of the shell's environment that a service gets. Pure.
 
 It gets paths and addresses without which models would not be found or downloaded. It never gets
 secrets: every user of the machine may read the service's file, and what its manager shows.
@@ -22,8 +22,8 @@ _TOKENS = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")
 
 @dataclass(frozen=True, slots=True)
 class Environment:
-    """What a service gets of the shell's environment: `variables`, and the `directories` among them
-    in which the server makes files. `left`: a sentence for each variable that it does not get."""
+    """The `variables` that a service gets, and the `directories` among them in which the server
+    makes files. `left`: a sentence for each variable that it does not get."""
 
     variables: tuple[tuple[str, str], ...] = ()
     directories: tuple[Path, ...] = ()
@@ -31,8 +31,8 @@ class Environment:
 
 
 def environment_of(shell: Mapping[str, str], *, home: Path, here: Path) -> Environment:
-    """What a service gets of the environment `shell`. Paths become absolute: `~` is `home`, and
-    relative ones count from `here`, the shell's working directory."""
+    """Return the service's part of the environment `shell`. Paths become absolute: `~` is `home`,
+    and relative ones count from `here`."""
     given = _hub(shell) | {name: shell[name] for name in _FILES if shell.get(name)}
     given |= {
         name: shell[name] for name in XDG_VARIABLES if Path(shell.get(name, "")).is_absolute()
@@ -49,8 +49,7 @@ def environment_of(shell: Mapping[str, str], *, home: Path, here: Path) -> Envir
 
 
 def _hub(shell: Mapping[str, str]) -> dict[str, str]:
-    """HF_HOME and HF_HUB_CACHE as Hugging Face's library finds them: where they are unset, it takes
-    XDG_CACHE_HOME and HUGGINGFACE_HUB_CACHE."""
+    """Return HF_HOME and HF_HUB_CACHE by the rules of Hugging Face's library."""
     cache = shell.get("XDG_CACHE_HOME")
     hub = shell.get(HF_HOME) or (cache and f"{cache}/huggingface")
     models = shell.get(_HUB_CACHE) or shell.get("HUGGINGFACE_HUB_CACHE")
@@ -58,13 +57,13 @@ def _hub(shell: Mapping[str, str]) -> dict[str, str]:
 
 
 def _absolute(text: str, home: Path, here: Path) -> str:
-    """The absolute path, without "..": systemd ignores a path that has it."""
+    """Return the absolute path, without "..": systemd ignores a path that has it."""
     start, _, rest = text.partition("/")
     return os.path.normpath(home / rest if start == "~" else here / text)
 
 
 def _why_left(name: str, text: str) -> str:
-    """Why the service does not get the variable, as a sentence; empty if it does."""
+    """Return a sentence if the service does not get the variable, else an empty text."""
     if name in _ADDRESSES and "@" in text:
         return (
             f"the service will not see {name}: there is a password in it, which the service's file "
@@ -91,6 +90,6 @@ def is_sayable(text: str) -> bool:
 
 
 def _is_unsayable(letter: str) -> bool:
-    """Neither XML nor systemd takes control characters; surrogates are bytes outside UTF-8."""
+    """Whether XML or systemd refuses the character. Surrogates are bytes outside UTF-8."""
     code = ord(letter)
     return code < 0x20 or 0x7F <= code < 0xA0 or 0xD800 <= code < 0xE000 or code in (0xFFFE, 0xFFFF)

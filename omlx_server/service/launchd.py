@@ -1,5 +1,4 @@
-"""A launchd agent in the user's own domain, gui/UID: its property list, the steps that install,
-start or stop it, and its state.
+"""A launchd agent in the user's own domain, gui/UID: its property list, its steps, and its state.
 
 https://www.manpagez.com/man/5/launchd.plist/ and `man launchctl` are the sources.
 """
@@ -30,8 +29,7 @@ _UMASK = 0o077  # a property list holds it as the decimal 63
 
 @dataclass(frozen=True, slots=True)
 class Launchd:
-    """The launchd of one user. `install`, `uninstall`, `start`, `stop` and `reload` return steps
-    and change nothing; only `state` runs a program."""
+    """The launchd of one user. Only `state` runs a program; the others return steps."""
 
     home: Path
     uid: int
@@ -48,8 +46,8 @@ class Launchd:
         return self.home / "Library" / "Logs" / "omlx_server"
 
     def install(self, service: Service, run: Runner | None) -> list[Step]:
-        """The steps that write the property list and (re)start the agent; they do not depend on
-        whether it is installed or running. `run` is ignored."""
+        """Return the steps that write the property list and (re)start the agent. `run` is
+        ignored."""
         return [
             *(MakeDirectory(directory) for directory in service.own),
             Remove(said_in(service.log)),  # nobody rotates it, so it starts anew
@@ -59,21 +57,21 @@ class Launchd:
         ]
 
     def answers(self, run: Runner) -> bool:
-        """Always True: launchd is a part of macOS."""
+        """Return True: launchd is a part of macOS."""
         return True
 
     def uninstall(self) -> list[Step]:
         return [*self.stop(), Remove(self.file)]
 
     def start(self) -> list[Step]:
-        """The steps that load the agent and start it. Loading fails, without harm, if the agent is
-        loaded already."""
+        """Return the steps that load the agent and start it. Loading a loaded agent fails without
+        harm."""
         return [*self._load(may_fail=True), RunCommand(("launchctl", "kickstart", self._target))]
 
     def stop(self) -> list[Step]:
-        """The steps that unload the agent until the next login; launchd would restart one that is
-        only killed (KeepAlive). `bootout` returns before the process has ended, and a `bootstrap`
-        before that fails, so the last step waits for the end."""
+        """Return the steps that unload the agent until the next login: launchd restarts one that is
+        only killed. `bootout` returns before the process has ended, and a `bootstrap` before that
+        fails, so the last step waits."""
         return [
             RunCommand(("launchctl", "bootout", self._target), may_fail=True),
             WaitUntilGone(self._question, LONGEST_STOP_SECONDS),
@@ -87,7 +85,7 @@ class Launchd:
         return read_state(outcome.code, outcome.out, installed=self.file.exists())
 
     def elsewhere(self, log: Path) -> str:
-        """Says in words where the output of a crash is that did not reach `log`."""
+        """Return where the output of a crash is that did not reach `log`."""
         return f"crashes: {said_in(log)}"
 
     def _load(self, *, may_fail: bool = False) -> list[RunCommand]:
@@ -98,7 +96,6 @@ class Launchd:
 
     @property
     def _question(self) -> tuple[str, ...]:
-        """The command whose output `read_state` parses."""
         return ("launchctl", "print", self._target)
 
     @property
@@ -110,8 +107,8 @@ class Launchd:
 
 
 def text_of(service: Service) -> str:
-    """The property list of the service. stdout and stderr, where a crash shows, go to a file beside
-    the log, because the server itself rotates the log."""
+    """Return the property list of the service. stdout and stderr go to a file beside the log,
+    because the server itself rotates the log."""
     return plistlib.dumps(_properties(service), sort_keys=False).decode()
 
 
@@ -148,8 +145,8 @@ def said_in(log: Path) -> Path:
 
 
 def read_state(code: int, answer: str, *, installed: bool) -> ServiceState:
-    """The state by the exit code and the output of `launchctl print`, which fails for an agent that
-    is not loaded. `installed`: whether the property list exists."""
+    """Return the state by the output of `launchctl print`, which fails for an agent that is not
+    loaded."""
     if code:
         return ServiceState(RunState.STOPPED if installed else RunState.NOT_INSTALLED)
     pid = whole_number(_field(answer, "pid"))
@@ -160,7 +157,7 @@ def read_state(code: int, answer: str, *, installed: bool) -> ServiceState:
 
 
 def _field(answer: str, name: str) -> str:
-    """The field `name` of the agent itself; empty if it has none. Tables within the output have
-    fields of the same names, but indented deeper."""
+    """Return the field `name` of the agent itself, or an empty text; fields of inner tables are
+    indented deeper."""
     found = re.search(rf"^\t{name} = (.*)$", answer, re.MULTILINE)
     return found[1].strip() if found else ""

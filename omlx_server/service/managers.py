@@ -12,8 +12,7 @@ Manager = Launchd | Systemd
 
 
 def manager_here(home: Path, platform: str = sys.platform) -> Manager:
-    """The manager for `platform`: launchd on macOS, systemd on Linux; it is not asked whether it
-    runs. Raises UsageError for any other platform."""
+    """Return launchd on macOS and systemd on Linux. Raises UsageError on any other platform."""
     match platform:
         case "darwin":
             return Launchd(home, os.getuid())

@@ -1,7 +1,5 @@
-"""What the server tells its service manager: sd_notify(3), in the few lines that it takes.
-
-Where $NOTIFY_SOCKET is not set, as under launchd or in a terminal, nothing is sent.
-"""
+"""Messages of the server to its service manager: sd_notify(3). Without $NOTIFY_SOCKET nothing is
+sent."""
 
 import asyncio
 import errno
@@ -20,9 +18,9 @@ _PASSING = {errno.EAGAIN, errno.ENOBUFS, errno.ENOMEM, errno.EMFILE, errno.ENFIL
 
 
 class Notifier:
-    """Sends a server's messages to its service manager. Those of `ready` and `stopping` must not be
-    lost: while the manager's socket is full they wait in a thread of their own. These two may be
-    called by one thread at a time, the other methods by any."""
+    """Sends messages to the service manager. Those of `ready` and `stopping` must not be lost:
+    while the manager's socket is full they wait in a thread. These two may be called by one thread
+    at a time, the other methods by any."""
 
     def __init__(self, environ: Mapping[str, str] = os.environ) -> None:
         self._address = environ.get("NOTIFY_SOCKET", "")
@@ -40,8 +38,8 @@ class Notifier:
         return self._watchdog_usec / 2e6 if self._address else 0
 
     def ready(self, status: str) -> None:
-        """Tell the manager that the server is ready, with `status` as a text for people. The
-        watchdog is on from here, even if `starting_over` has switched it off."""
+        """Tell the manager that the server is ready, with `status` for people, and switch the
+        watchdog on."""
         armed = [f"WATCHDOG_USEC={self._watchdog_usec}"] if self._watchdog_usec else []
         self._insist("READY=1", f"STATUS={status}", *armed)
 
@@ -57,8 +55,8 @@ class Notifier:
         self._send(_message("WATCHDOG_USEC=0", "STATUS=starting again"), _PATIENCE_SECONDS)
 
     def _insist(self, *assignments: str) -> None:
-        """Send the assignments, if need be later, and in the order of the calls: a unit whose
-        READY=1 is lost would be starting for ever."""
+        """Send the assignments, if need be later, in the order of the calls: a unit whose READY=1
+        is lost would be starting for ever."""
         message = _message(*assignments)
         if self._teller is None:
             if self._send(message, 0):
@@ -75,8 +73,7 @@ class Notifier:
 
     def _send(self, message: str, patience: float | None) -> bool:
         """Send one datagram, waiting at most `patience` seconds for room; None waits without limit.
-        False if sending may succeed later, as while the manager has not read earlier datagrams (the
-        system keeps ten). True if it was sent, or if no manager listens."""
+        Return False if sending may succeed later: the system keeps ten unread datagrams."""
         if not self._address:
             return True
         try:
@@ -94,8 +91,8 @@ def _message(*assignments: str) -> str:
 
 
 async def keep_alive(notifier: Notifier, alive: Callable[[], bool]) -> None:
-    """Ping the watchdog every `ping_seconds` while `alive()` is true, until cancelled; returns at
-    once if there is no watchdog. The manager restarts a process that has stopped pinging."""
+    """Ping the watchdog while `alive()` is true, until cancelled; return at once if there is none.
+    The manager restarts a process that has stopped pinging."""
     while notifier.ping_seconds:
         if alive():
             notifier.alive()

@@ -23,7 +23,7 @@ _NO_MANAGER = "Failed to connect to bus"
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The exit code of a program, and what it wrote to stdout and stderr."""
+    """The exit code of a program, and its stdout and stderr."""
 
     code: int
     out: str = ""
@@ -34,7 +34,7 @@ Runner = Callable[[Sequence[str]], Outcome]
 
 
 def run_program(command: Sequence[str]) -> Outcome:
-    """Run a program to its end. A non-zero exit code is no error here.
+    """Run a program to its end, whatever its exit code.
 
     Raises:
         UsageError: there is no such program.
@@ -55,8 +55,7 @@ def run_program(command: Sequence[str]) -> Outcome:
 
 
 def take(steps: Iterable[Step], run: Runner, pause: Callable[[float], None] = time.sleep) -> None:
-    """Carry out the steps in order. Raises OmlxError at the first that fails; the steps after it
-    are not carried out. `pause` sleeps for a number of seconds."""
+    """Carry out the steps in order. Raises OmlxError at the first that fails."""
     for step in steps:
         try:
             _take(step, run, pause)
@@ -83,7 +82,7 @@ def _take(step: Step, run: Runner, pause: Callable[[float], None]) -> None:
 
 
 def failed(command: Sequence[str], outcome: Outcome) -> OmlxError:
-    """The error for a program that failed, with the first line that it wrote."""
+    """Return the error for a program that failed, with the first line that it wrote."""
     words = (outcome.err.strip() or outcome.out.strip() or "it said nothing").splitlines()[0]
     if _NO_MANAGER in words:
         words += "; there is no systemd here for this user: log in as them, without su or sudo"

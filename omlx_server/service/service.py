@@ -21,12 +21,10 @@ _LOG_FILE = "logging.file"
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """What the manager is to run. All paths are absolute. Nothing in it is secret: `command` names
-    the config file, no API key.
+    """The program that the manager runs. All paths are absolute; nothing in it is secret.
 
     The server may write below `writable`. Among these, `own` are the directories that installing
-    creates; the others may be missing. A stop may take `stop_seconds`. `variables` are the
-    environment.
+    creates. A stop may take `stop_seconds`. `variables` are the environment.
     """
 
     command: tuple[str, ...]
@@ -41,12 +39,9 @@ class Service:
 def service_of(
     loaded: Loaded, *, python: Path, home: Path, log_dir: Path, environment: Environment
 ) -> Service:
-    """The service that serves with the settings `loaded`, read from the file `loaded.source`.
-    Relative paths in them count from `home`. It logs to `log_dir` unless logging.file is set.
-
-    Raises:
-        UsageError: a path has characters that a service's file can't hold.
-    """
+    """Return the service with the settings `loaded`, read from `loaded.source`. Relative paths
+    count from `home`. It logs to `log_dir` unless logging.file is set. Raises UsageError if a path
+    has characters that a service's file can't hold."""
     assert loaded.source is not None
     settings = loaded.settings
     config, chosen = home / loaded.source, settings.logging.file
@@ -77,16 +72,14 @@ def service_of(
 
 
 def _command(python: Path, config: Path, log: Path | None) -> tuple[str, ...]:
-    """The command line. -P: a file in the working directory must not be imported in place of a
-    library."""
+    """Return the command line. -P: no file in the working directory is imported as a library."""
     start = (str(python), "-P", "-m", "omlx_server", "serve")
     given = ("--set", f"{_LOG_FILE}={log}") if log else ()
     return (*start, "--config", str(config), "--degraded-on-error", *given)
 
 
 def _distinct(home: Path, paths: Sequence[Path]) -> tuple[Path, ...]:
-    """The paths made absolute, each once. Relative ones count from `home`, where the service runs.
-    ".." is resolved: systemd ignores a path that has it."""
+    """Return the absolute paths, each once, without "..": systemd ignores a path that has it."""
     return tuple(dict.fromkeys(Path(os.path.normpath(home / path)) for path in paths))
 
 

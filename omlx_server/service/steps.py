@@ -1,5 +1,5 @@
-"""The steps of installing, starting, stopping and removing a service, as values: a dry run prints
-them, otherwise `runner` carries them out in order."""
+"""The steps of installing, starting, stopping and removing a service, as values. A dry run prints
+them; otherwise `runner` carries them out."""
 
 import shlex
 from collections.abc import Iterable, Iterator
@@ -9,15 +9,14 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True)
 class MakeDirectory:
-    """Make the directory with mode 0700, and missing parents with the default mode. A directory
-    that exists stays as it is."""
+    """Make the directory with mode 0700; one that exists stays as it is."""
 
     path: Path
 
 
 @dataclass(frozen=True, slots=True)
 class WriteFile:
-    """Write the file whole or not at all, in place of one that exists. Missing parents are made."""
+    """Write the file whole or not at all. Missing parents are made."""
 
     path: Path
     text: str
@@ -33,8 +32,7 @@ class Remove:
 
 @dataclass(frozen=True, slots=True)
 class RunCommand:
-    """Run the command. With `may_fail` a non-zero exit code is ignored, because what the command is
-    to achieve may be so already."""
+    """Run the command. With `may_fail` a non-zero exit code is ignored."""
 
     command: tuple[str, ...]
     may_fail: bool = False
@@ -42,8 +40,7 @@ class RunCommand:
 
 @dataclass(frozen=True, slots=True)
 class WaitUntilGone:
-    """Repeat the command until it fails, which shows that what it asks about is gone; after
-    `seconds` of waiting the step fails."""
+    """Repeat the command until it fails; after `seconds` the step fails."""
 
     command: tuple[str, ...]
     seconds: int

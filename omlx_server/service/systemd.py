@@ -1,4 +1,4 @@
-"""A systemd user unit: its text, the steps that install, start or stop it, and its state.
+"""A systemd user unit: its text, its steps, and its state.
 
 systemd.service(5), systemd.exec(5), systemd.unit(5) and systemd.syntax(7) are the sources.
 """
@@ -77,8 +77,8 @@ _STATES = {
 
 @dataclass(frozen=True, slots=True)
 class Systemd:
-    """The systemd of one user. `install`, `uninstall`, `start`, `stop` and `reload` return steps
-    and change nothing. `answers` and `state` run a program; so does `install` if given `run`."""
+    """The systemd of one user. `answers` and `state` run a program, and `install` does if given
+    `run`; the others return steps."""
 
     home: Path
     name: str = "systemd"
@@ -94,9 +94,8 @@ class Systemd:
         return own_place("~/.local/state/omlx_server", self.home)
 
     def install(self, service: Service, run: Runner | None) -> list[Step]:
-        """The steps that write the unit and (re)start it; they do not depend on whether it is
-        installed or running. `run` is used to ask whether users may create namespaces here; if it
-        is None, that is assumed.
+        """Return the steps that write the unit and (re)start it. `run` asks whether users may
+        create namespaces here; if it is None, that is assumed.
 
         Raises:
             OmlxError: `run` is given and no systemd answers.
@@ -139,14 +138,15 @@ class Systemd:
         return [_systemctl("reload", UNIT)]
 
     def state(self, run: Runner) -> ServiceState:
-        """The state of the unit, by `systemctl show`. Raises OmlxError where no systemd answers."""
+        """Return the state of the unit, by `systemctl show`. Raises OmlxError if no systemd
+        answers."""
         outcome = run(_QUESTION)
         if outcome.code:
             raise failed(_QUESTION, outcome)
         return read_state(outcome.out)
 
     def elsewhere(self, log: Path) -> str:
-        """Says in words where the output of a crash is that did not reach `log`."""
+        """Return where the output of a crash is that did not reach `log`."""
         return f"crashes: journalctl --user -u {UNIT}"
 
 
@@ -167,12 +167,9 @@ _PROBE = ("systemd-run", "--user", "--wait", "--quiet", "--collect", *_WANTED, "
 
 
 def text_of(service: Service, *, namespaces: bool = True) -> str:
-    """The text of the unit. The minus before each writable path lets it start when the path is
-    missing. Without `namespaces` it has no PrivateUsers.
-
-    Raises:
-        UsageError: systemd can't start a program with quotes or a backslash in its path.
-    """
+    """Return the text of the unit. The minus before each writable path lets it start when the path
+    is missing. Without `namespaces` it has no PrivateUsers. Raises UsageError for a program with
+    quotes or a backslash in its path."""
     program = service.command[0]
     if any(letter in program for letter in _NOT_IN_PROGRAMS):
         raise UsageError(
@@ -190,14 +187,12 @@ def text_of(service: Service, *, namespaces: bool = True) -> str:
 
 
 def _environment(service: Service) -> str:
-    """The line Environment=..., or nothing without variables: an empty one would look like a
-    mistake."""
+    """Return the line Environment=..., or nothing without variables."""
     words = _quoted(f"{name}={text}" for name, text in service.variables)
     return f"Environment={words}\n" if words else ""
 
 
 def _quoted(words: Iterable[str]) -> str:
-    """The words in quotes, with backslashes, quotes and percent signs escaped."""
     return " ".join(f'"{_escaped(word)}"' for word in words)
 
 

@@ -11,7 +11,7 @@ _MOST_CHARS = 20_000_000
 
 
 def last_lines(path: Path, count: int) -> list[str]:
-    """The last `count` lines of the log; if the file has fewer, the rest comes from PATH.1. Raises
+    """Return the last `count` lines of the log; missing ones come from PATH.1. Raises
     FileNotFoundError if there is no file at `path`."""
     lines = _lines(path)
     before = path.with_name(f"{path.name}.1")

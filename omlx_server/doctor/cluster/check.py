@@ -1,6 +1,5 @@
-"""Checks a cluster. Meanwhile this process is its rank 0. The other ranks are the real ones. They
-are started and met as for serving, compare versions and the model, and connect. Then they measure
-sums instead of loading the model, and end."""
+"""Checks a cluster as its rank 0. The other ranks are the real ones: they are started, compare
+versions and the model, and connect; then they measure sums instead of loading the model."""
 
 import json
 import logging
@@ -40,8 +39,8 @@ Process = subprocess.Popen[str]
 
 
 def checks(options: GatheringOptions, backend: str, located: Located) -> Iterator[Finding]:
-    """Yield what was found of rank 0's address, of each other rank, and of their connections; what
-    needs one that failed is left out. All ranks are told to end at the end."""
+    """Yield the findings on rank 0's address, each other rank, and their connections. What needs a
+    failed one is left out. All ranks end at the end."""
     logging.getLogger("omlx_server").addHandler(logging.NullHandler())  # the findings say it
     found = findings.address(options.listens_at, options.port, _why_no_address(options))
     yield found
@@ -56,7 +55,7 @@ def checks(options: GatheringOptions, backend: str, located: Located) -> Iterato
 
 
 def _why_no_address(options: GatheringOptions) -> str:
-    """Why rank 0 can't have its addresses, or listen at the first; empty where it can."""
+    """Return why rank 0 can't have its addresses, or listen at the first; empty if it can."""
     ips, port = options.hosts[0].ips, options.port
     if options.secret and not port:
         return NO_PORT
@@ -69,8 +68,8 @@ def _why_no_address(options: GatheringOptions) -> str:
 
 
 def _welcome(options: GatheringOptions, located: Located) -> Welcome:
-    """With samples of the weights, as for a server without a cold tier: all of them would take
-    minutes to read."""
+    """Return the facts that ranks compare. The fingerprint samples the weights: reading all would
+    take minutes."""
     known_as = fingerprint(located.path)
     names = (*located.names, str(located.path))
     return Welcome(
@@ -86,7 +85,7 @@ def _welcome(options: GatheringOptions, located: Located) -> Welcome:
 
 
 def _met(gathering: Gathering) -> list[RankState]:
-    """How each other rank is when it is ready, or has had a problem, or was waited for in vain."""
+    """Wait for the other ranks; return the state of each: ready, its first problem, or absent."""
     found: dict[int, RankState] = {}
     last = time.monotonic() + MEETING_SECONDS
     while len(found) < gathering.size - 1 and time.monotonic() < last:
@@ -137,7 +136,7 @@ def _sums(
 
 
 def why_no_sums(gathering: Gathering, process: Process, order: dict[str, Any]) -> str:
-    """Have the other process do as ordered. Returns why it could not, empty where it did."""
+    """Have the other process do as ordered. Return why it could not; empty if it did."""
     assert process.stdin is not None
     assert process.stderr is not None
     with suppress(BrokenPipeError):  # it has ended already, and its standard error says why
@@ -156,7 +155,8 @@ def why_no_sums(gathering: Gathering, process: Process, order: dict[str, Any]) -
 
 @contextmanager
 def _started() -> Iterator[Process]:
-    """The process that needs MLX, begun early, since the import takes seconds. It ends here."""
+    """Start the process that needs MLX early, since its import takes seconds, and end it at the
+    end."""
     pipe = subprocess.PIPE
     with subprocess.Popen(_SUMS, stdin=pipe, stdout=pipe, stderr=pipe, text=True) as process:
         try:
@@ -166,7 +166,7 @@ def _started() -> Iterator[Process]:
 
 
 def sizes_of(path: Path) -> Sizes | None:
-    """The sizes that config.json of a model tells; None where it does not."""
+    """Return the sizes in config.json of a model; None where it has none."""
     try:
         config = json.loads((path / "config.json").read_bytes())
         config = config.get("text_config") or config

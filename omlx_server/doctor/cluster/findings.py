@@ -1,4 +1,4 @@
-"""What the checks of a cluster have found, in words, and how to repair it. Pure."""
+"""The findings on a cluster in words, and how to repair it. Pure."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -40,7 +40,7 @@ _FIXES: Mapping[str, str] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """The `layers` of a model, and the numbers that a token is between them (`hidden`)."""
+    """The `layers` of a model, and the numbers of a token between them (`hidden`)."""
 
     layers: int
     hidden: int
@@ -52,7 +52,7 @@ def hosts(file: Path, found: Sequence[Host]) -> Finding:
 
 
 def address(ip: str, port: int, problem: str) -> Finding:
-    """`problem`: why rank 0 can't use its addresses, or can't listen at this one."""
+    """Return the finding on rank 0's address. `problem`: why it can't be used."""
     where = f"{ip} port {port}" if port else f"{ip}, any free port"
     if not problem:
         return ok("address", f"rank 0 can listen at {where}")
@@ -68,8 +68,8 @@ def address(ip: str, port: int, problem: str) -> Finding:
 def rank(
     state: RankState, host: Host, versions: str, leader: str, by_hand: str, seconds: float
 ) -> Finding:
-    """`leader` is HOST:PORT of rank 0; `by_hand` starts the rank, where it does not come by itself.
-    It was waited for so many `seconds`."""
+    """Return the finding on a rank, which was awaited for `seconds`. `leader` is HOST:PORT of rank
+    0; `by_hand` starts the rank, if it does not start by itself."""
     name = host.ssh or "localhost"
     what = f"rank {state.rank}"
     if state.status is RankStatus.READY:
@@ -91,13 +91,13 @@ def connected(size: int, backend: str, problem: str) -> Finding:
 
 
 def not_split(name: str, problem: str) -> Finding:
-    """`problem`: why the ranks, which are connected, can't have parts of the model `name`."""
+    """Return the finding on a model that the connected ranks can't share."""
     fix = "as many hosts as can share it, or another model: docs/cluster.md, Which models"
     return fail("group", f"{name}: {problem}", fix)
 
 
 def latency(times: Sequence[float], name: str, sizes: Sizes | None) -> Finding:
-    """`times`: the seconds of each sum of SMALL_BYTES over all ranks."""
+    """Return the finding on `times`: the seconds of each sum of SMALL_BYTES over all ranks."""
     seconds = median(times)
     says = f"a sum of 8 kB takes {1e3 * seconds:.2f} ms (median of {len(times)})"
     if sizes is not None:
@@ -110,8 +110,8 @@ def latency(times: Sequence[float], name: str, sizes: Sizes | None) -> Finding:
 
 
 def bandwidth(times: Sequence[float], size: int, name: str, sizes: Sizes | None) -> Finding:
-    """`times`: the seconds of each sum of LARGE_BYTES over all ranks. A rank of a ring sends
-    2 (size - 1) / size of what is summed to its neighbour."""
+    """Return the finding on `times`: the seconds of each sum of LARGE_BYTES over all ranks. A rank
+    of a ring sends 2 (size - 1) / size of the sum to its neighbour."""
     share = 2 * (size - 1) / size
     rate = share * LARGE_BYTES / median(times)  # bytes per second
     says = f"a sum of 8 MB takes {1e3 * median(times):.0f} ms: {8e-9 * rate:.2g} Gbit/s"

@@ -1,4 +1,4 @@
-"""What a check of the self-test found, and how much the self-test does."""
+"""The result of a check of the self-test, and the extent of the test."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -23,15 +23,15 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class SelftestPlan:
-    """How much is tested. Lengths are in tokens.
+    """The extent of the test. Lengths are in tokens.
 
     base       the prompt whose blocks later prompts hit
-    hits       how many prompts are asked that begin as it does
-    rows       how many rows decode together
+    hits       the number of prompts that begin as it does
+    rows       the rows that decode together
     row        the longest prompt of these
     answer     the length of each answer that is compared
     contexts   before the forwards whose memory is measured
-    chunks     how many chunks the prompt has whose time is measured
+    chunks     the chunks of the prompt whose time is measured
     decoded    the length of each answer that is timed
     rounds     how often each speed is measured; the best one counts
     seconds    no further hit is asked for after so long, but for the first three

@@ -39,14 +39,14 @@ class Line:
     @property
     def is_under(self) -> bool:
         """Whether too little was planned. The server plans every decode as if its buffers grew, so
-        others are not asked."""
+        other decodes don't count."""
         is_asked = isinstance(self.forward, PrefillShape) or self.grows
         return is_asked and self.ratio < UNDER and self.measured - self.planned > _NOTHING
 
     @property
     def is_over(self) -> bool:
-        """Whether too much was planned. Room for buffers that grow serves rows that come or go,
-        too, and is more than growing alone needs."""
+        """Whether too much was planned. Room for growing buffers also serves rows that come or
+        go."""
         return not self.grows and self.ratio > OVER and self.planned - self.measured > _NOTHING
 
     @property

@@ -1,5 +1,5 @@
-"""Warm equals cold: an answer after a hit of the prefix cache is that of a fresh prefill, whether
-the hit was in memory or in files of the cold tier."""
+"""Warm equals cold: an answer after a hit of the prefix cache, in memory or in files, is that of a
+fresh prefill."""
 
 import time
 from dataclasses import dataclass, field
@@ -18,8 +18,7 @@ _LONGEST_OWN = 40
 
 
 class Eager(Rates):
-    """Blocks are always read from the cold tier, also where computing them would be faster, and are
-    waited for."""
+    """Rates that always read blocks from the cold tier and wait for them."""
 
     def reading_pays(self, tokens: int, nbytes: int) -> bool:
         return True
@@ -30,8 +29,8 @@ class Eager(Rates):
 
 @dataclass(slots=True)
 class Hits:
-    """The verdicts on the answers after hits of one tier, how many of them had a hit, and how many
-    tokens these saved."""
+    """The verdicts on the answers after hits of one tier, the number of hits, and the tokens that
+    these saved."""
 
     tally: Tally = field(default_factory=Tally)
     count: int = 0
@@ -54,7 +53,7 @@ class PrefixCase:
 
 class Prefixes:
     """Asks for prompts that leave the base prompt at random places near ends of blocks. The base
-    prompt's blocks have the salt `_warm`; a prompt of a salt that is new hits nothing."""
+    prompt's blocks have the salt `_warm`; a prompt with a new salt hits nothing."""
 
     def __init__(self, subject: Subject, plan: SelftestPlan) -> None:
         self._subject = subject
@@ -64,7 +63,7 @@ class Prefixes:
         self._prompts: list[PrefixCase] = []
 
     def memory(self, beat: Beat) -> Check:
-        """Check the hits of what is in memory."""
+        """Check the hits in memory."""
         instance = self._subject.instance
         if not instance.cache.layout.keeps:
             return Check(ok(_RAM, f"nothing is reused: {self._why_nothing()}"))
@@ -85,7 +84,7 @@ class Prefixes:
         return Check(_judged(_RAM, hits), self._figures(hits))
 
     def files(self, beat: Beat) -> Check:
-        """Check the hits of what was evicted to files, with the prompts of `memory`."""
+        """Check the hits of blocks evicted to files, with the prompts of `memory`."""
         instance, cold = self._subject.instance, self._subject.instance.tiers.cold
         if not self._prompts or not self._subject.settings.cache.has_cold:
             why = "cache.hot_cache_only is on" if self._prompts else "there is nothing to store"
@@ -118,8 +117,8 @@ class Prefixes:
         return self._session.alone(TestPrompt(tokens, self._plan.answer, salt))
 
     def _branch(self, told: list[int]) -> tuple[int, ...]:
-        """The beginning of the base prompt and its answer, up to the end of a block or a few tokens
-        beside it, and then a text of its own."""
+        """Return the beginning of the base prompt and its answer, up to the end of a block or a few
+        tokens beside it, and then a text of its own."""
         random, size = self._subject.prompts.random, self._subject.instance.cache.layout.block_size
         block = random.randint(1, max(1, len(told) // size)) * size
         beside = random.choice((-1, 0, 0, 1, random.randrange(size)))
@@ -168,8 +167,8 @@ def _judged(what: str, hits: Hits) -> Finding:
 
 
 def _stored(hits: Hits, report: ColdReport) -> Finding:
-    """The finding on files. Answers that are wrong weigh more than files that are damaged, which
-    cost time only."""
+    """Return the finding on files. Wrong answers weigh more than damaged files, which cost time
+    only."""
     late, finding = report.failed["timeout"], _judged(_FILES, hits)
     failed = sum(report.failed.values()) - late
     if hits.tally.wrong or hits.tally.problem:

@@ -1,4 +1,4 @@
-"""Runs the self-test: what is checked, in which order."""
+"""Runs the checks of the self-test in order."""
 
 import logging
 from collections.abc import Callable, Iterator
@@ -27,7 +27,7 @@ _SPEEDS = ("chunks", "1 stream", "8 streams")
 
 
 def checks(subject: Subject, plan: SelftestPlan, progress: Progress) -> Iterator[Check]:
-    """All checks of a loaded model, one after the other."""
+    """Yield all checks of a loaded model."""
     yield software_check()
     yield blas_check(software_device())
     yield _load(subject)
@@ -47,8 +47,8 @@ def checks(subject: Subject, plan: SelftestPlan, progress: Progress) -> Iterator
 
 
 def _guarded(name: str, check: Callable[[Beat], Check], beat: Beat) -> Check:
-    """The check; one that raises is a finding, and the others follow. Of a speed it is no fault of
-    the server: the bare loop, too, may raise."""
+    """Run the check; an exception becomes a finding. A failed speed is only a warning: the bare
+    loop, too, may raise."""
     made = guarded(check, beat)
     if not isinstance(made, Crash):
         return made

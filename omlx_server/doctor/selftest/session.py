@@ -1,4 +1,4 @@
-"""Asks a model instance for answers, as the engine's thread does, without HTTP and text."""
+"""Asks a model instance for answers as the engine's thread does, without HTTP and text."""
 
 import time
 from collections.abc import Sequence
@@ -27,8 +27,8 @@ _ANSWERS = (FinishReason.STOP, FinishReason.LENGTH)
 
 @dataclass(frozen=True, slots=True)
 class TestPrompt:
-    """A prompt, and the number of tokens that its answer shall have. Prompts of different `salt`
-    share no cached prefix. Tokens are drafted as the settings say, or not at all."""
+    """A prompt, and the number of tokens of its answer. Prompts of different `salt` share no cached
+    prefix. `drafts` allows drafts as the settings say."""
 
     tokens: tuple[int, ...]
     length: int
@@ -38,9 +38,9 @@ class TestPrompt:
 
 @dataclass(slots=True)
 class GreedyAnswer:
-    """The greedy answer to a question. `times` are time.perf_counter() seconds at which its tokens
-    came, `begun` when it was asked. The first `cached` tokens of the prompt came from the prefix
-    cache. `problem` is why there is no whole answer, or empty."""
+    """A greedy answer. `begun` and `times`, of its tokens, are time.perf_counter() seconds. The
+    first `cached` tokens of the prompt came from the prefix cache. `problem` is why there is no
+    whole answer, or empty."""
 
     begun: float
     tokens: list[int] = field(default_factory=list)
@@ -61,18 +61,15 @@ class Session:
         self._heard = 0.0
 
     def salt(self) -> bytes:
-        """A salt that no question had before."""
+        """Return a salt that no question had before."""
         return f"self-test {next(self._numbers)}".encode()
 
     def ask(
         self, questions: Sequence[TestPrompt], late: Sequence[TestPrompt] = ()
     ) -> list[GreedyAnswer]:
-        """The answers to all questions, in their order. They are computed together; those that are
-        `late` come when all others have begun to answer, and their answers are the last ones.
-
-        Raises:
-            OmlxError: nothing has come for three minutes.
-        """
+        """Return the answers to all questions, computed together. The `late` ones come when all
+        others have begun to answer; their answers are last. Raises OmlxError if nothing comes for
+        three minutes."""
         ids = [self._admit(question) for question in questions]
         first = [self._answers[id] for id in ids]
         waiting = list(late)
@@ -85,16 +82,11 @@ class Session:
         return [self._answers.pop(id) for id in ids]
 
     def alone(self, question: TestPrompt) -> GreedyAnswer:
-        """The answer to one question."""
         return self.ask([question])[0]
 
     def evict_all(self) -> None:
-        """Evict every block from memory, and wait until the cold tier has written what it takes of
-        them.
-
-        Raises:
-            OmlxError: it was not written within three minutes.
-        """
+        """Evict every block from memory, and wait until the cold tier has written its share. Raises
+        OmlxError after three minutes."""
         instance = self.instance
         instance.cache.eviction.make_room(instance.cache.index.nbytes, 0)
         instance.drop_evicted(wholly=True)

@@ -1,4 +1,4 @@
-"""How fast prompts are prefilled, and how fast answers are decoded beside MLX's bare loop."""
+"""The speed of prefill, and of decoding beside MLX's bare loop."""
 
 from omlx_server.compute.bare import decode_rate, rate_since_all_began
 from omlx_server.core.scheduler.limits import SchedulerLimits
@@ -14,8 +14,7 @@ _PROMPT = 64
 
 
 def chunks(subject: Subject, plan: SelftestPlan, beat: Beat) -> Check:
-    """How large the chunks of a prompt are, and how long one takes: so long other answers wait at a
-    time."""
+    """Check the chunks of a prompt: their size and their time, for which other answers wait."""
     found = limits(subject.settings, subject.located.names)
     size, halved = found.prefill_chunk_tokens, found.halve_chunks_at
     count = max(1, subject.tokens(plan.chunks * size) // size)
@@ -53,8 +52,8 @@ def _seconds(value: float) -> str:
 
 
 def decoding(subject: Subject, plan: SelftestPlan, streams: int, beat: Beat) -> Check:
-    """Output tokens per second of so many answers together, with the server's engine and with
-    mlx-lm's loop on the same weights, by turns: the best of all rounds."""
+    """Check the output tokens per second of `streams` answers together, beside mlx-lm's loop on the
+    same weights: the best of all rounds."""
     streams = min(streams, subject.most_rows)
     what = f"{streams} stream{'s' if streams > 1 else ''}"
     ours, bare = list[float](), list[float]()
@@ -82,7 +81,8 @@ def decoding(subject: Subject, plan: SelftestPlan, streams: int, beat: Beat) -> 
 
 
 def _rate(subject: Subject, prompts: list[tuple[int, ...]], length: int) -> float:
-    """Without drafts, as the bare loop has none. 0 where not every prompt was answered."""
+    """Return the tokens per second, without drafts, as the bare loop has none. 0 if not every
+    prompt was answered."""
     session = subject.session
     questions = [TestPrompt(prompt, length, session.salt(), drafts=False) for prompt in prompts]
     answers = session.ask(questions)

@@ -1,5 +1,4 @@
-"""The model under test, loaded as `serve` would load it, by the user's settings. But its cold tier
-is in a temporary directory, so that nothing of the user's is touched."""
+"""The model under test, loaded as `serve` would load it, but with a temporary cold tier."""
 
 import shutil
 import tempfile
@@ -40,8 +39,8 @@ _NOTES = ("steps.json", "fingerprints.json")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Subject:
-    """The loaded model, and what the checks need to ask it. `settings` are those in force for it;
-    `context` is the length in tokens that its files name."""
+    """The loaded model and its tools. `settings` are those in force for it; `context` is the length
+    in tokens that its files name."""
 
     located: Located
     settings: Settings
@@ -62,21 +61,18 @@ class Subject:
 
     @property
     def most_rows(self) -> int:
-        """How many rows decode together at most."""
+        """The most rows that decode together."""
         runner = self.instance.runner
         return limits(self.settings, self.located.names).max_batch_size if runner.batchable else 1
 
     def tokens(self, count: int) -> int:
-        """`count`, or what half of the model's context has room for."""
+        """Return `count`, or half of the model's context if that is less."""
         return min(count, self.context // 2)
 
 
 def find_subject(name: str, settings: Settings) -> Located:
-    """The model that `name` means. Nothing is downloaded.
-
-    Raises:
-        ModelUnavailable: it is not on this machine, is not whole, or does not chat.
-    """
+    """Return the model that `name` means; nothing is downloaded. Raises ModelUnavailable if it is
+    not on this machine, is not whole, or does not chat."""
     name = settings.models.resolve_alias(name)
     located = find_model_here(name, settings)
     if located is None:
@@ -123,8 +119,9 @@ def _not_here(name: str, settings: Settings) -> ModelUnavailable:
 
 
 def _apart(settings: Settings, directory: Path) -> Settings:
-    """The settings with the cold tier in this directory, and without a remote store. What was noted
-    of models in the user's directory is copied, so that the plans are those of the server."""
+    """Return the settings with the cold tier in this directory, and without a remote store. The
+    notes on models in the user's directory are copied, so that the plans are those of the server.
+    """
     if settings.cache.has_cold:
         directory.mkdir(mode=0o700)
         for name in _NOTES:
@@ -154,7 +151,7 @@ def _loaded(factory: InstanceFactory, located: Located, tokenizer: Tokenizer) ->
 
 
 def _draft_model(located: Located, tokenizer: Tokenizer, settings: Settings) -> Located | None:
-    """The draft model that the settings name; None where they name none, or it does not fit."""
+    """Return the draft model that the settings name; None if they name none, or it does not fit."""
     name = settings.models.resolve_alias(draft_model_name(located, settings))
     if not name:
         return None

@@ -1,4 +1,4 @@
-"""Compares two greedy answers to one prompt: the same, other by a rounding, or wrong."""
+"""Compares two greedy answers to one prompt: the same, different by rounding, or wrong."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ class SelftestVerdict(StrEnum):
 
 @dataclass(slots=True)
 class Tally:
-    """How many answers had which verdict. `problem` is that of an answer which was not whole."""
+    """The number of answers by verdict. `problem` is of an answer that was not whole."""
 
     same: int = 0
     ties: int = 0
@@ -30,7 +30,7 @@ class Tally:
 
     @property
     def by_ties(self) -> str:
-        """The ties in words, to follow other words; empty where there is none."""
+        """The ties in words, to follow other words; empty if there are none."""
         return f" ({self.ties} but for a tie of two tokens)" if self.ties else ""
 
 
@@ -43,9 +43,8 @@ class Judge:
     def verdict(
         self, prompt: Sequence[int], expected: Sequence[int], found: Sequence[int]
     ) -> SelftestVerdict:
-        """A tie is where the answers begin to differ by two tokens that a forward of the model
-        alone finds as likely as each other, so far as numbers of its precision can tell. What
-        follows a tie is not compared."""
+        """Return the verdict. In a tie the answers first differ by two tokens that a forward of the
+        model finds equally likely within its precision; what follows is not compared."""
         if expected == found:
             return SelftestVerdict.SAME
         pairs = zip(expected, found, strict=False)
