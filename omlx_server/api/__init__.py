@@ -1,2 +1,1 @@
-"""The HTTP side of the server. It runs on the asyncio thread, and works on tokens only through
-text/ and engine/client/."""
+"""The HTTP side of the server, on the asyncio thread."""

@@ -1,5 +1,4 @@
-"""The ASGI application: the routes, the access guard before them, and around both the handlers that
-put every error into its envelope."""
+"""The ASGI application: routes, access guard, and error handlers."""
 
 from collections.abc import Iterator
 from types import ModuleType
@@ -57,8 +56,8 @@ _ADMIN_PARTS = (admin_models, admin_activity, admin_cache, admin_settings, admin
 
 
 class App(FastAPI):
-    """The application. It makes its own OpenAPI document, because FastAPI can't see bodies that a
-    route reads itself, nor answers that a route builds by hand."""
+    """The application, with its own OpenAPI document: FastAPI sees neither bodies that a route
+    reads itself nor answers that it builds by hand."""
 
     def change(self, context: ApiContext) -> None:
         """Use `context` from the next request on; the routes stay the same."""
@@ -66,7 +65,8 @@ class App(FastAPI):
         self.openapi_schema = None
 
     def openapi(self) -> dict[str, Any]:
-        """The OpenAPI document. It is made at the first call and kept until the context changes."""
+        """Return the OpenAPI document, made at the first call and kept until the context
+        changes."""
         if self.openapi_schema is None:
             context = self.state.context
             keys_needed = bool(context.api_keys)
@@ -74,8 +74,8 @@ class App(FastAPI):
         return self.openapi_schema
 
     def build_middleware_stack(self) -> ASGIApp:
-        """Starlette's stack with `Exchanges` around it: so the 500 that starlette's outermost layer
-        sends for an unexpected error has a request id and is counted, too."""
+        """Put `Exchanges` around Starlette's stack, so that a 500 also has a request id and is
+        counted."""
         context = self.state.context
         stack, count = super().build_middleware_stack(), context.metrics.answered
         recent = context.activity.recent
@@ -83,9 +83,8 @@ class App(FastAPI):
 
 
 class Entrance:
-    """Runs CORS and the access guard before all routes, by the settings in force when a request
-    comes. A request keeps that context to its end, even if the settings change meanwhile. Runs on
-    the asyncio thread."""
+    """Runs CORS and the access guard before all routes. A request keeps its context to the end,
+    even if the settings change meanwhile."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -111,8 +110,7 @@ class Entrance:
 
 
 def _as_get(scope: Scope, send: Send) -> tuple[Scope, Send]:
-    """A HEAD request as a GET, of which only the head is sent: so each route for GET answers it,
-    and a stream ends at once."""
+    """Answer a HEAD request as a GET of which only the head is sent."""
     is_done = False
 
     async def send_head(message: Message) -> None:
@@ -127,8 +125,8 @@ def _as_get(scope: Scope, send: Send) -> tuple[Scope, Send]:
 
 
 def create_app(context: ApiContext) -> App:
-    """The application with all its routes and error handlers. FastAPI's interactive docs are off:
-    their page loads scripts from a CDN."""
+    """Return the application with all routes. FastAPI's interactive docs are off: they load scripts
+    from a CDN."""
     app = App(
         openapi_url=None,
         redirect_slashes=False,  # a redirect has no envelope, and most clients do not repeat a POST
@@ -142,8 +140,6 @@ def create_app(context: ApiContext) -> App:
 
 
 def _parts(context: ApiContext) -> Iterator[ModuleType]:
-    """The modules whose routes the server has; /metrics, the page, Ollama's API and the admin
-    routes are left out where the settings switch them off."""
     yield from (part for part in _PARTS if part is not metrics or context.shows_metrics)
     if context.web is not None:
         yield web

@@ -1,4 +1,4 @@
-"""What every route may need. wiring/ makes it, and each request carries it in its ASGI scope."""
+"""The context of the routes. wiring/ makes it, and each request carries it in its ASGI scope."""
 
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
@@ -34,8 +34,7 @@ _IMAGE_NICENESS = 10
 
 
 def make_image_threads() -> WorkerThreads:
-    """The threads in which images are decoded and prepared. No more bitmaps than threads are in
-    memory at once; images that wait are files."""
+    """Return the threads that decode images, at most one bitmap each."""
     return WorkerThreads(
         "images",
         _IMAGES_AT_ONCE,
@@ -46,9 +45,8 @@ def make_image_threads() -> WorkerThreads:
 
 @dataclass(frozen=True, slots=True)
 class ConfigState:
-    """What became of changes to the config while the server runs. `problem` says why the config
-    can't be used: the earlier settings stay in force then. `needs_restart` names the keys whose
-    changed values come into force only after a restart."""
+    """The state of changed settings. `problem` says why the config can't be used, and the earlier
+    settings stay; `needs_restart` names keys whose new values wait for a restart."""
 
     problem: str = ""
     needs_restart: tuple[str, ...] = ()
@@ -56,10 +54,7 @@ class ConfigState:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ApiContext:
-    """`web` has the files of the page; None where the server has none. `settings` shows and changes
-    the settings, and `fetcher` fetches models; None where nothing does that. `speaks_ollama`:
-    whether the server has the routes of Ollama's API. `cluster` reports the ranks that compute
-    the model together, None where there is no cluster."""
+    """Settings and parts for the routes; a field is None or off where the server lacks the part."""
 
     models: ServedModels
     max_body_bytes: int
@@ -93,6 +88,6 @@ def context_of(request: Request) -> ApiContext:
 
 
 async def in_time(request: Request, work: Coroutine[Any, Any, T]) -> T:
-    """`sse.while_connected` for as long as a request may take. Raises as that."""
+    """Await `work` for as long as a request may take. Raises as `while_connected`."""
     seconds = context_of(request).request_timeout_seconds
     return await sse.while_connected(request.receive, work, seconds)

@@ -1,4 +1,4 @@
-"""Makes metric families for Prometheus; `api/metrics/` says which families there are."""
+"""Make metric families for Prometheus."""
 
 from collections.abc import Iterable, Mapping
 from typing import TypeVar
@@ -15,27 +15,25 @@ _Labels = TypeVar("_Labels", bound=tuple[str, ...])
 
 
 def label_of(model: str) -> str:
-    """A model's name as a label. Bytes that are no text, as a directory's name may hold, become
-    question marks."""
+    """Return a model's name as a label; bytes that are no text become question marks."""
     return model.encode(errors="replace").decode()
 
 
 def gauges(
     name: str, text: str, labels: tuple[str, ...], values: Mapping[_Labels, float]
 ) -> Metric:
-    """One gauge, which goes up and down, for each set of labels."""
+    """Return one gauge for each set of labels."""
     return _labelled(GaugeMetricFamily(name, text, labels=labels), values)
 
 
 def counters(
     name: str, text: str, labels: tuple[str, ...], values: Mapping[_Labels, float]
 ) -> Metric:
-    """One counter, which only goes up, for each set of labels; `_total` is put behind its name."""
+    """Return one counter for each set of labels; its name gets the suffix `_total`."""
     return _labelled(CounterMetricFamily(name, text, labels=labels), values)
 
 
 def sums(pairs: Iterable[tuple[str, int]]) -> dict[tuple[str, ...], int]:
-    """The counts summed up by their label."""
     found: dict[tuple[str, ...], int] = {}
     for label, count in pairs:
         found[(label,)] = found.get((label,), 0) + count
@@ -43,7 +41,6 @@ def sums(pairs: Iterable[tuple[str, int]]) -> dict[tuple[str, ...], int]:
 
 
 def by_model(values: Mapping[str, float]) -> dict[tuple[str, ...], float]:
-    """Values by the label of their model."""
     return {(label_of(model),): value for model, value in values.items()}
 
 

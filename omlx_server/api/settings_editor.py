@@ -1,4 +1,4 @@
-"""What the admin routes need to show and change the settings; process/ brings the object."""
+"""The editor of a running server's settings, which process/ implements."""
 
 from collections.abc import Mapping
 from typing import Any, Literal, NotRequired, Protocol
@@ -7,11 +7,10 @@ from typing_extensions import TypedDict
 
 
 class ListedSetting(TypedDict):
-    """One setting: its `value` in force and its `default`. `origin` says where the value is from:
-    flag, env NAME, file PATH, fallback (of `omlx-server up`) or default. `live`: a change applies
-    while the server runs. `needs_restart`: the config has another value, which a restart brings
-    into force. `by_hand`: only `omlx-server config set` changes it. `least` and `most` bound
-    numbers, `choices` are all that is allowed. `help`: what it takes, in words."""
+    """A setting with its `value` in force. `origin` is the value's source: flag, env NAME, file
+    PATH, fallback (of `omlx-server up`) or default. `live`: a change applies at once.
+    `needs_restart`: the config has another value. `by_hand`: only `omlx-server config set` changes
+    it."""
 
     key: str
     value: Any
@@ -35,7 +34,7 @@ class SettingsListed(TypedDict):
 
 
 class SettingsChanged(TypedDict):
-    """The changed keys: those that are in force now, and those that a restart brings into force."""
+    """The changed keys: those in force now, and those that wait for a restart."""
 
     applied: list[str]
     needs_restart: list[str]
@@ -45,18 +44,17 @@ class SettingsEditor(Protocol):
     """Shows the settings of a running server, and changes its config file."""
 
     async def listed(self) -> SettingsListed:
-        """All settings in force. Raises Conflict while the config file can't be read."""
+        """Return all settings in force. Raises Conflict while the config file can't be read."""
 
     async def change(self, values: Mapping[str, Any]) -> SettingsChanged:
-        """Write new values of keys, as JSON has them, to the config file, and apply what can be
-        applied. Either all are written or none.
+        """Write new values to the config file, all or none, and apply what can be applied.
 
         Raises:
             BadRequest: there is no such key, or it does not allow this value; `param` names it.
             Conflict: a flag or the environment sets it, the file can't be written, or the server
-                can't use the value now.
+                can't use the value.
         """
 
     async def reload(self) -> SettingsChanged:
-        """Read the config file again, and apply what has changed in it and can be applied. Raises
-        Conflict where the server can't use the file now."""
+        """Read the config file again, and apply what can be applied. Raises Conflict where the
+        server can't use the file now."""

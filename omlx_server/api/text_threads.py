@@ -1,6 +1,8 @@
-"""Threads that render and encode prompts, in pools by size: a short prompt never waits for a text
-of megabytes. A long text is encoded in many jobs, one for each batch of its pieces, so that clients
-take turns between them, and memory is bounded by the batches under way. Runs on the asyncio thread.
+"""Threads that render and encode prompts, in pools by size: a short prompt never waits for
+megabytes.
+
+A long text is encoded in many jobs, so that clients take turns between them and memory is bounded
+by the jobs under way. Runs on the asyncio thread.
 """
 
 import asyncio
@@ -25,12 +27,12 @@ _NICENESS = 10
 
 
 class EncodingAbandoned(Exception):
-    """Ends the encoding of a text for which nobody waits any more."""
+    """Nobody waits any more for the text that is being encoded."""
 
 
 class TextThreads:
-    """Runs work in the pool of its size. The client that is furthest behind is next. Work that is
-    cancelled while it waits is never run, and work that encodes a long text ends with its batch."""
+    """Runs work in the pool of its size, the client that is furthest behind first. Work that is
+    cancelled while it waits is never run, and encoding ends with its batch."""
 
     def __init__(self) -> None:
         self._pools = [
@@ -40,10 +42,8 @@ class TextThreads:
         self._batches = WorkerThreads("encoding", _BATCHES, niceness=_NICENESS)
 
     async def run(self, work: Callable[[*Ts], T], *args: *Ts, size: int = 0, beside: int = 0) -> T:
-        """Run `work(*args)` in a thread, and return or raise what it does. The pool follows from
-        `size`, the length of its texts, or from the bytes of the request's body if those are more;
-        `beside` of them are no text, but images.
-        """
+        """Run `work(*args)` in a thread. The pool follows from `size`, the length of its texts, or
+        from the size of the request's body without `beside` bytes of images if that is more."""
         size, owner = max(size, exchange.current().body - beside), (CLIENT.get(),)
         pool = next(pool for most, pool in self._pools if size <= most)
         loop = asyncio.get_running_loop()

@@ -1,5 +1,5 @@
-"""Threads for work on a request before the engine has it, such as decoding its images. Clients take
-turns, by the seconds that their turns have taken. Runs on the asyncio thread."""
+"""Threads for work before the engine has a request, such as decoding images. Clients take turns, by
+the seconds that their turns have taken. Runs on the asyncio thread."""
 
 import asyncio
 import math
@@ -23,8 +23,8 @@ IsAbandoned = Callable[[], bool]
 
 
 class RunInThread(Protocol):
-    """Runs `work` in a thread, and returns or raises what it does. When the caller is cancelled,
-    the work is told so and waited for, because it holds memory until it ends."""
+    """Runs `work` in a thread. If the caller is cancelled, the work is told so and waited for,
+    because it holds memory until it ends."""
 
     async def __call__(self, work: Callable[[IsAbandoned], T]) -> T: ...
 
@@ -41,9 +41,9 @@ class _Turn:
 
 
 class WorkerThreads:
-    """A pool of `threads` threads. The next turn is one of the owner that is furthest behind, of
-    these the first to come. A client has at most `each` turns at a time. Nobody waits for one
-    longer than `patience` seconds. `niceness` is added to the nice value of the threads."""
+    """A pool of threads. The owner that is furthest behind has the next turn; a client has at most
+    `each` turns at a time, and waits at most `patience` seconds. `niceness` is added to the
+    threads' own."""
 
     def __init__(
         self,
@@ -65,13 +65,12 @@ class WorkerThreads:
         self._times = VirtualTimes()
 
     async def run(self, owner: Owner, work: Callable[[IsAbandoned], T]) -> T:
-        """Run `work` in a turn of its own, as `RunInThread`. Raises also as `turn`."""
+        """Run `work` in a turn of its own. Raises as `turn`."""
         async with self.turn(owner) as run:
             return await run(work)
 
     @asynccontextmanager
     async def turn(self, owner: Owner) -> AsyncIterator[RunInThread]:
-        """A turn: see `Turns`."""
         turn, begun = _Turn(owner, asyncio.get_running_loop().create_future()), math.inf
         self._waiting.append(turn)
         self._begin_next()

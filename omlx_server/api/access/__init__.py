@@ -1,1 +1,1 @@
-"""Who may send requests (host, origin, API key), and for which tenant a request runs."""
+"""Access control (host, origin, API key), and the tenant of a request."""

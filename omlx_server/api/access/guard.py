@@ -1,5 +1,4 @@
-"""Who may talk to the server, checked before any route runs. The health routes and the files of the
-page need no API key; Host and Origin are checked there as well.
+"""The access check before any route runs.
 
 It is plain ASGI: starlette's BaseHTTPMiddleware would hide a client's disconnect from the routes.
 """
@@ -45,9 +44,9 @@ _OPEN_BELOW = "/web/"
 
 
 class AccessGuard:
-    """Refuses a request by headers that it has twice, its Host and Origin (against DNS rebinding),
-    its API key, or the media type of its body. A request that is cancelled by the server's
-    shutdown before its response has begun gets Unavailable as its response."""
+    """Refuses a request by repeated headers, its Host and Origin (against DNS rebinding), its API
+    key, or its media type. A request that the shutdown cancels before its response gets
+    Unavailable."""
 
     def __init__(self, app: ASGIApp, context: ApiContext) -> None:
         self._app = app
@@ -91,36 +90,32 @@ class AccessGuard:
         return None
 
     async def _is_called_rightly(self, scope: Scope, headers: Headers) -> bool:
-        """Whether the Host header is allowed. A request over a Unix socket always is: DNS can't
-        point there."""
+        """Return whether Host is allowed; over a Unix socket it always is: DNS can't point
+        there."""
         if not self._hosts or came_by_unix_socket(scope):
             return True
         return await self._is_known(host_of(headers.get("host", "")))
 
     async def _is_welcome(self, origin: str) -> bool:
-        """Whether a page of this origin may send requests. A request without an Origin may: a
-        browser leaves it out only where another site's page can't send a body or read the answer.
-        """
+        """Return whether a page of this origin may send requests. Without an Origin it may:
+        browsers omit it only where another site's page can't send a body or read the answer."""
         if not origin or not self._hosts or self._origins & {origin.lower(), "*"}:
             return True
         return await self._is_known(host_of(origin.partition("://")[2]))
 
     async def _is_known(self, host: str) -> bool:
-        """Whether `host` is in `server.allowed_hosts`, or, where API keys are needed, one of this
-        machine's own names."""
         if host in self._hosts:
             return True
         return self._own_names is not None and await self._own_names.has(host)
 
 
 def _is_open(path: str) -> bool:
-    """Whether no API key is needed: for health, the page, and the page's own files."""
     return path in _OPEN_PATHS or path.startswith(_OPEN_BELOW)
 
 
 def is_authorized(context: ApiContext, headers: Headers) -> bool:
-    """Whether a request carries a valid API key or the admin token, or the server has no API keys.
-    All keys are compared in constant time, whichever one matches."""
+    """Return whether a request has a valid API key or the admin token, or needs none. All keys are
+    compared in constant time."""
     if not context.api_keys:
         return True
     given = key_of(headers).encode()
@@ -129,19 +124,18 @@ def is_authorized(context: ApiContext, headers: Headers) -> bool:
 
 
 def key_of(headers: Headers) -> str:
-    """The API key that a request carries, valid or not; "" where it carries none."""
+    """Return the API key that a request carries, valid or not, or ""."""
     token = bearer_of(headers)
     return headers.get("x-api-key", "") if token is None else token
 
 
 def _media_types(path: str, headers: Headers) -> tuple[str, ...]:
-    """The media types that a body for `path` may have. Ollama's routes take that of curl, unless
-    the request comes from a web page."""
+    """Return the media types of a body for `path`. Ollama's routes take curl's default too, unless
+    a web page sends it."""
     wanted = _BODIES.get(path, _JSON)
     is_of_page = "origin" in headers or "sec-fetch-site" in headers
     return (*wanted, _FORM) if path.startswith("/api/") and not is_of_page else wanted
 
 
 def _media_type(headers: Headers) -> str:
-    """The media type of the body, in lower case and without parameters; "" where none is named."""
     return headers.get("content-type", "").partition(";")[0].strip().lower()

@@ -1,9 +1,8 @@
-"""The tenant of a request: with whom it shares cached prefixes, and the machine's time.
+"""The tenant of a request, with whom it shares cached prefixes and the machine's time.
 
-Where there are several API keys, each has cached prefixes of its own (unless `cache.salt` says
-otherwise), so that no client can learn from the time of its answers what another one has asked. A
-request's `cache_salt` divides the prefixes of one key further. Neither the key nor the salt can be
-recovered from stored blocks.
+With several API keys each has prefixes of its own (unless `cache.salt` says otherwise), so that no
+client learns from response times what another has asked. `cache_salt` divides them further. Neither
+can be recovered from stored blocks.
 """
 
 import hmac
@@ -31,7 +30,7 @@ class CacheShared(Forbidden):
 
 
 def salt_of(request: Request, cache_salt: str | None) -> bytes:
-    """The salt that goes into a request's block keys; empty where all requests share blocks."""
+    """Return the salt of a request's block keys; empty where all requests share blocks."""
     context = context_of(request)
     apart = context.per_key_salt and len(context.api_keys) > 1
     key = key_of(request.headers) if apart else ""
@@ -42,11 +41,8 @@ def salt_of(request: Request, cache_salt: str | None) -> bytes:
 
 
 def salt_to_reset(request: Request, cache_salt: str | None) -> bytes | None:
-    """The salt of the blocks that a request may drop; None where it may drop all blocks.
-
-    Raises:
-        CacheShared: several API keys share their blocks, and the request has no admin rights.
-    """
+    """Return the salt of the blocks that a request may drop, None for all. Raises CacheShared where
+    several API keys share their blocks and the request has no admin rights."""
     context = context_of(request)
     alone, admin = len(context.api_keys) < 2, context.admin
     gives_orders = admin.enabled and (not admin.needs_token or admin.admits(request.headers))
@@ -61,15 +57,15 @@ def salt_to_reset(request: Request, cache_salt: str | None) -> bytes | None:
 
 
 def client_of(request: Request) -> bytes:
-    """Who sends a request, by what a client can't make up: a digest of its API key; its network
-    where the server has no keys."""
+    """Return what stands for the client and can't be made up: a digest of its API key, or its
+    network on a server without keys."""
     if context_of(request).api_keys:
         return hmac.digest(key_of(request.headers).encode(), b"owner", "sha256")
     return network_of(request.client.host if request.client else "")
 
 
 def conversation_of(said: str | None, tokens: Sequence[int]) -> bytes:
-    """Which of a client's conversations a prompt belongs to: the one that the request names, else
-    that of all prompts with the same first tokens. It only divides what the client gets."""
+    """Return a digest of the conversation that the request names, or of the prompt's first
+    tokens."""
     first = ",".join(map(str, tokens[:_FIRST_TOKENS])) if said is None else said
     return blake2b(first.encode(errors="replace"), digest_size=16).digest()

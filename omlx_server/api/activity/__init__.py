@@ -1,1 +1,1 @@
-"""What the server is doing, for those who look: requests at work and done, memory, caches."""
+"""Reports of what the server is doing."""

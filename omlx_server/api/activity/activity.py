@@ -1,5 +1,4 @@
-"""What the server is doing, in one place: requests, memory, models and caches. Runs on the asyncio
-thread."""
+"""Reports on requests, memory, models and caches. Runs on the asyncio thread."""
 
 import time
 from collections.abc import Iterable
@@ -31,8 +30,8 @@ _MOST_MODELS = 200
 
 
 class Activity:
-    """Looks at the requests and at `models` when somebody asks. `recent` is told of all exchanges,
-    and `memory` takes samples; `live` sends the state to those who listen."""
+    """Reports on requests and `models`. `recent` hears of all exchanges, `memory` takes samples,
+    `live` sends the state to listeners."""
 
     def __init__(self, models: ServedModels) -> None:
         self._models = models
@@ -43,7 +42,6 @@ class Activity:
         self.live = Broadcast(self._event)
 
     async def requests(self) -> Requests:
-        """The requests at work and the last ones done."""
         return {"at_work": await self._at_work(), "done": self.recent.done()}
 
     async def _at_work(self) -> list[RequestAtWork]:
@@ -71,7 +69,7 @@ class Activity:
 
 
 def counters_of(models: ServedModels) -> list[ModelCache]:
-    """The counters of each chat model that was ever loaded."""
+    """Return the counters of each chat model that was ever loaded."""
     counted = models.vitals.counted
     return [{"model": name, "counters": counters(one.cache)} for name, one in counted.items()]
 

@@ -1,4 +1,4 @@
-"""What is told of the server's activity. Bytes, tokens and seconds; no text of any prompt."""
+"""The answers about the server's activity. They hold no text of any prompt."""
 
 from typing import Literal, NotRequired
 
@@ -8,10 +8,9 @@ Place = Literal["queued", "restoring", "prefilling", "decoding", "paused"]
 
 
 class MemorySample(TypedDict):
-    """The account of the memory at one moment, in bytes; `at` in seconds since 1970. `live`: what
-    sequences at work hold for themselves, and `shared` the blocks of the prefix cache that they
-    refer to. `blocks` and `checkpoints` are those that no sequence uses. `free`: what the limit
-    leaves. `pool`: freed buffers, which wait for their next use and count as free."""
+    """The memory at one moment, in bytes; `at` in seconds since 1970. `live` is held by running
+    sequences alone, `shared` are cached blocks that they use; `blocks` and `checkpoints` are unused
+    ones. `pool`: freed buffers that wait for their next use and count as free."""
 
     at: float
     limit: int
@@ -34,11 +33,9 @@ class MemoryTold(TypedDict):
 
 
 class RequestAtWork(TypedDict):
-    """A request that is being answered. `place`: restoring waits for the cold tier; paused was
-    decoding, and made room for others. `computed_tokens` of the prompt are in its caches, of which
-    `cached_tokens` came from the prefix cache. `waits_for` is null where it waits for nothing but
-    the next step. `tokens_per_second`: of its answer since the first token; while it is
-    prefilling those of its prompt in about the last second. Null before there are two tokens."""
+    """A request that is being answered. `restoring` waits for the cold tier; `paused` made room for
+    others. Of the prompt, `computed_tokens` are in caches, `cached_tokens` of them from the prefix
+    cache. `tokens_per_second` is about the answer, or while prefilling about the prompt."""
 
     id: str
     model: str
@@ -55,8 +52,7 @@ class RequestAtWork(TypedDict):
 
 class RequestDone(TypedDict):
     """A request that has ended; it began at `at`, in seconds since 1970. `status` is 0 where no
-    response began. `error` is the code of the error that it ended with. What it had not, such as
-    tokens, is null."""
+    response began. `error` is the code of its error. What it had not is null."""
 
     id: str
     at: float
@@ -84,10 +80,9 @@ class Requests(RequestsAtWork):
 
 
 class CacheCounters(TypedDict):
-    """What a model's prefix cache has counted since the server's start, and holds now. `hits`:
-    prompts of which all was there; `misses`: the others, by why there was no more. `found_tokens`
-    of `looked_up_tokens` were there, `cold_tokens` of them in the cold tier. `bytes`, of which
-    sequences at work use `in_use_bytes`, may be `budget_bytes` beside those in use."""
+    """Counts of a model's prefix cache since the server's start, and its content now. `hits` are
+    prompts that were there as a whole, `misses` the others by reason. `bytes` without
+    `in_use_bytes` may be `budget_bytes`."""
 
     hits: int
     misses: dict[str, int]

@@ -1,5 +1,4 @@
-"""What is told of each request at work: what its exchange knows, and where its sequences stand in
-the scheduler. Pure."""
+"""The state of each request at work, from its exchange and its sequences in the scheduler."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
@@ -27,8 +26,8 @@ def lanes(
     loaded: Iterable[str],
     now: float,
 ) -> list[RequestAtWork]:
-    """One lane for each request whose prompt is in the engine, or whose model is not among the
-    `loaded` ones yet. `paces` are tokens of prompts in a second. `now` is time.monotonic()."""
+    """Return the state of each request that is in the engine, or waits for a model that is not
+    `loaded`. `paces` are prompt tokens a second; `now` is time.monotonic()."""
     here = frozenset(loaded)
     found = []
     for exchange in under_way:
@@ -63,7 +62,7 @@ def _lane(
 
 
 def prefilled(standings: Sequence[Standing]) -> int:
-    """How many tokens of prompts that are being prefilled were computed, and not restored."""
+    """Return the tokens of prompts in prefill that were computed, not restored."""
     active = [standing for standing in standings if standing.place == "active"]
     return sum(max(0, standing.computed - standing.restored) for standing in active)
 
@@ -79,12 +78,12 @@ def _place(standing: Standing, phases: Sequence[Phases]) -> Place:
 
 
 def _unasked(phases: Sequence[Phases]) -> Place:
-    """The place of a request that the scheduler was not asked about since it came."""
     return "decoding" if any(one.first is not None for one in phases) else "queued"
 
 
 def _cached(phases: Sequence[Phases], standings: Sequence[Standing]) -> int:
-    """What came from the prefix cache: until the first token only the scheduler knows."""
+    """Return the tokens from the prefix cache; until the first token only the scheduler knows
+    them."""
     by_request: dict[str, int] = {}
     for standing in standings:
         known = by_request.get(standing.request, 0)
@@ -93,7 +92,7 @@ def _cached(phases: Sequence[Phases], standings: Sequence[Standing]) -> int:
 
 
 def _computed(phases: Sequence[Phases], standings: Sequence[Standing]) -> int:
-    """How many tokens of the prompts are in caches. Choices of one request share its prompt."""
+    """Return the prompt tokens in caches. Choices of one request share its prompt."""
     by_request: dict[str, int] = {}
     for standing in standings:
         computed = min(standing.computed, standing.prompt)

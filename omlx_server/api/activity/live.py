@@ -1,5 +1,4 @@
-"""Sends what the server is doing to all who listen, once a second. It is found out once for all of
-them, and not at all while nobody listens. Runs on the asyncio thread."""
+"""Send the server's state to all listeners once a second. Runs on the asyncio thread."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable
@@ -13,8 +12,8 @@ _MOST_BEHIND = 16
 
 
 class Broadcast:
-    """Events for any number of listeners. `make` makes the next event, and is told whether it is
-    the first one after a time without listeners."""
+    """Events for any number of listeners, made only while there are some. `make` is told whether an
+    event is the first after a time without listeners."""
 
     def __init__(self, make: Callable[[bool], Awaitable[bytes]]) -> None:
         self._make = make
@@ -28,7 +27,7 @@ class Broadcast:
         return len(self._listeners)
 
     async def events(self, most: int | None = None) -> AsyncGenerator[bytes, None]:
-        """The latest event and those from now on, until the server ends; with `most` so many.
+        """Yield the latest event and the next ones, at most `most`.
 
         Raises:
             QueueFull: there are too many listeners.
@@ -58,7 +57,7 @@ class Broadcast:
                 self._task = self._latest = None
 
     def close(self) -> None:
-        """End all streams, because the server shuts down: they would hold it up."""
+        """End all streams, which would hold up the shutdown."""
         self._closed = True
         self._send(None)
 

@@ -1,5 +1,4 @@
-"""Samples of the account of the memory, of the last minutes. Runs on the asyncio thread; it reads
-reports that the mlx thread has published anyway."""
+"""Samples of the memory's account over the last minutes. Runs on the asyncio thread."""
 
 import asyncio
 import time
@@ -28,8 +27,7 @@ class MemoryHistory:
             await asyncio.sleep(EVERY_SECONDS)
 
     def now(self) -> MemorySample | None:
-        """The account as it was last reported; None where there is no report, as while the first
-        model loads."""
+        """Return the account as last reported, None while the first model loads."""
         report = self._models.vitals.memory
         if report is None:
             return None
@@ -51,7 +49,6 @@ class MemoryHistory:
         }
 
     def told(self) -> MemoryTold:
-        """All samples, and the account of now."""
         now = self.now()
         history = [*self._samples, *([now] if now is not None else [])]
         return {"every_seconds": EVERY_SECONDS, "history": history}

@@ -1,7 +1,4 @@
-"""The requests that are under way, and the last ones that have ended. Runs on the asyncio thread.
-
-Only requests for work are kept: what is posted, but for orders of the server's owner.
-"""
+"""The requests for work that are under way or have ended lately. Runs on the asyncio thread."""
 
 import time
 from collections import deque
@@ -34,11 +31,11 @@ class RecentExchanges:
             self._done.appendleft(_shape(exchange))
 
     def under_way(self) -> Iterator[Exchange]:
-        """The requests that have not ended, the oldest first."""
+        """Return the requests that have not ended, the oldest first."""
         return iter(tuple(self._under_way.values()))
 
     def done(self, since: int = 0) -> list[RequestDone]:
-        """The last requests that have ended, the newest first: those after the first `since`."""
+        """Return the last requests that have ended after the first `since`, the newest first."""
         return list(self._done)[: max(0, self.ended - since)]
 
 

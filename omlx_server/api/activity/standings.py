@@ -1,5 +1,4 @@
-"""Asks the schedulers where requests stand: at most once a second for all who want to know, and
-only models that have requests. Runs on the asyncio thread."""
+"""Ask the schedulers about requests, at most once a second. Runs on the asyncio thread."""
 
 import asyncio
 import time
@@ -21,8 +20,8 @@ ByExchange = Mapping[Exchange, Sequence[Standing]]
 
 
 class StandingsAsked:
-    """The last answer of the schedulers. `paces`: how many tokens of the prompt were computed in a
-    second, of requests whose prompts were being prefilled in the last two answers."""
+    """The last answer of the schedulers. `paces` are prompt tokens a second of requests in
+    prefill."""
 
     def __init__(self, models: ServedModels) -> None:
         self._models = models
@@ -32,8 +31,8 @@ class StandingsAsked:
         self._asking: asyncio.Task[None] | None = None
 
     async def of(self, under_way: Iterable[Exchange]) -> ByExchange:
-        """Where the sequences of these requests stand. What is told may be a second old, or older
-        while the mlx thread is in a long step: it is waited for half a second."""
+        """Return the places of these requests' sequences, a second old, or more during a long
+        step."""
         now = time.monotonic()
         wanted = {exchange.model for exchange in under_way if exchange.phases}
         models = [m for m in self._models.loaded() if label_of(m.names[0]) in wanted]

@@ -1,1 +1,1 @@
-"""What only the owner of a server may do."""
+"""Routes for the owner of a server."""

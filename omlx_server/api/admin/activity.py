@@ -1,4 +1,4 @@
-"""The admin routes that tell what the server is doing."""
+"""The admin routes about the server's activity."""
 
 from fastapi import APIRouter, Depends, Request
 from starlette.responses import Response
@@ -26,7 +26,7 @@ _LIVE = Operation(
 
 @router.get("/admin/memory", openapi_extra=_MEMORY)
 async def memory(request: Request) -> Response:
-    """What the memory was used for in the last ten minutes."""
+    """The use of the memory in the last ten minutes."""
     return JsonResponse(context_of(request).activity.memory.told())
 
 
@@ -38,7 +38,7 @@ async def requests(request: Request) -> Response:
 
 @router.get("/admin/live", openapi_extra=_LIVE)
 async def live(request: Request, events: str | None = None) -> Response:
-    """What the server is doing, once a second, as a stream of server-sent events."""
+    """The state of the server, once a second, as a stream of server-sent events."""
     if events is not None and not (events.isascii() and events.isdigit() and len(events) < 10):
         raise BadRequest("events must be a number", param="events")
     context = context_of(request)

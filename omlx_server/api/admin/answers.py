@@ -1,4 +1,4 @@
-"""What admin routes answer."""
+"""The answers of admin routes."""
 
 from typing import Literal
 
@@ -9,11 +9,10 @@ from omlx_server.api.http.errors import ErrorDetails
 
 
 class AdminModel(TypedDict):
-    """`weight_bytes` of one that is loaded, `disk_bytes` of its files. One that chats prefills
-    prompts in chunks of `chunk_tokens` beside running answers, of `chunk_tokens_alone` else; null
-    while it is not loaded. `adapters` are the names of its LoRA adapters in memory. `in_use` by so
-    many requests; it leaves after `ttl_seconds` without any, unless that is 0. `problem`: why the
-    last try to load it failed, or why its files can't be served."""
+    """A model on this machine; its `weight_bytes` and `adapters` in memory. `chunk_tokens` of a
+    prompt are prefilled at once beside running answers, `chunk_tokens_alone` without. It leaves
+    after `ttl_seconds` without requests, unless that is 0. `problem`: why it can't be loaded or
+    served."""
 
     name: str
     names: list[str]
@@ -34,7 +33,7 @@ class AdminModel(TypedDict):
 
 
 class AdminMemory(TypedDict):
-    """Bytes: what the server may hold, and what the weights of all models hold."""
+    """Bytes: the server's limit, and the weights of all models."""
 
     limit: int
     weights: int
@@ -46,9 +45,8 @@ class AdminModels(TypedDict):
 
 
 class MapBlock(TypedDict):
-    """Tokens from `start` to before `stop` after the block `parent`, which is null at the start of
-    a prompt. `bytes` counts its checkpoints as well; `checkpoint`: it has any. `in_use`: a request
-    at work refers to it. `idle_seconds` is null in the cold tier."""
+    """A block with the tokens from `start` to before `stop`; `parent` is null at the start of a
+    prompt. `bytes` includes its checkpoints. `idle_seconds` is null in the cold tier."""
 
     id: str
     parent: str | None
@@ -63,8 +61,8 @@ class MapBlock(TypedDict):
 
 
 class CacheMap(TypedDict):
-    """The blocks that were used last, at most 4,000, parents before their children; `left_out` more
-    are there. Blocks that a server has found in its cold tier and not read yet are not counted."""
+    """The blocks that were used last, at most 4,000, parents before their children, without
+    `left_out` more. Blocks in the cold tier that were not read yet are not counted."""
 
     model: str
     block_tokens: int
@@ -82,10 +80,10 @@ class CacheStretch(TypedDict):
 
 
 class CacheComparison(TypedDict):
-    """Where a prompt leaves what is cached. `pieces`: the text of each token from `pieces_start`
-    on, at most 20,000. From the token `diverges_at` on nothing of it is cached; null where all is,
-    but for the last token, which is always computed. `stored`: the text of the tokens, at most 64,
-    that the nearest cached prompt has from there; empty where it ends there."""
+    """The point where a prompt leaves what is cached. `pieces`: the text of each token from
+    `pieces_start` on, at most 20,000. From the token `diverges_at` on nothing is cached; null where
+    all is, but for the last token, which is always computed. `stored`: the text of the next tokens,
+    at most 64, of the nearest cached prompt."""
 
     model: str
     prompt_tokens: int
@@ -99,10 +97,8 @@ class CacheComparison(TypedDict):
 
 
 class ModelResolved(TypedDict):
-    """What a name stands for. `alias_of` is the name for which it is an alias. `kind`: a model
-    below models.dirs, one of the hub, one of the catalogue, or nothing that is known. `here`: it is
-    on the disk, at `path`, with all `names` that requests may use. `problem`: why it can't be used.
-    `suggestions`: names that are near an unknown one."""
+    """The model that a name stands for. `here`: it is on the disk, at `path`. `names` may be used
+    in requests. `problem`: why it can't be used. `suggestions`: names near an unknown one."""
 
     name: str
     kind: Literal["directory", "hub", "catalogue", "unknown"]

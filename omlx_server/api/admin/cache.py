@@ -1,4 +1,4 @@
-"""The admin routes that show a prefix cache: its blocks, and where a prompt leaves them."""
+"""The admin routes that show a prefix cache, and where a prompt leaves it."""
 
 import time
 from collections.abc import Sequence
@@ -85,7 +85,7 @@ async def compare(request: Request) -> Response:
 
 
 async def _loaded(models: ServedModels, name: str | None) -> ServedModel:
-    """The loaded chat model of that name, or the only one.
+    """Return the loaded chat model of that name, or the only one.
 
     Raises:
         ModelNotFound: there is no such model.
@@ -133,14 +133,13 @@ def _stretches(found: Divergence) -> list[CacheStretch]:
 
 
 def first_piece(tokens: int, diverges_at: int | None) -> int:
-    """The first token of those that are shown: of a prompt that is too long those around the place
-    where it diverges."""
+    """Return the first token to show: of a long prompt those around its divergence are shown."""
     middle = (diverges_at or 0) - MOST_PIECES // 2
     return max(0, min(middle, tokens - MOST_PIECES))
 
 
 def _pieces(model: ServedModel, tokens: Sequence[int]) -> list[str]:
-    """The text of each token; those of images have none."""
+    """Return the text of each token; image tokens have none."""
     text = partial(_text, model)
     return [text(token) for token in tokens]
 

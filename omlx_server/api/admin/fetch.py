@@ -1,4 +1,4 @@
-"""The admin routes that tell what a model's name stands for, and fetch models."""
+"""The admin routes that resolve a model's name, and fetch models."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -46,7 +46,7 @@ FetchStep = FetchProgress | ModelFetched
 
 
 class FetchStopped(OmlxError):
-    """Ends a fetch, because nobody waits for it any more."""
+    """Ends a fetch that nobody waits for any more."""
 
 
 class FetchProblem(Unavailable):
@@ -55,8 +55,8 @@ class FetchProblem(Unavailable):
 
 @router.get("/admin/models/resolve", openapi_extra=_RESOLVE)
 async def resolve(request: Request, name: str | None = None) -> Response:
-    """What a name stands for: a model that is here, one that can be fetched, an alias, or nothing;
-    then with names that are near. Uses no network."""
+    """The model that a name stands for: one that is here, one that can be fetched, an alias, or
+    nothing; then with names that are near. Uses no network."""
     if not name or len(name) > LONGEST_NAME:
         raise BadRequest(
             f"a name of at most {LONGEST_NAME} characters is needed, as ?name=", param="name"
@@ -86,11 +86,11 @@ async def pull(request: Request) -> Response:
 
 
 async def fetching(request: Request, name: str) -> AsyncGenerator[FetchStep, None]:
-    """The steps of fetching a model, which begins with the first of them. Closing the generator
-    ends it. The generator raises QueueFull, and FetchProblem where the fetch fails.
+    """Return the steps of fetching a model. Closing the generator ends the fetch. It raises
+    QueueFull, and FetchProblem where the fetch fails.
 
     Raises:
-        ModelNotFound: the name is that of no model.
+        ModelNotFound: there is no model of that name.
         Unavailable: this server fetches no models.
     """
     fetcher = _fetcher(request)
@@ -142,13 +142,12 @@ async def _steps(
 
 
 def _retrieve_exception(task: "asyncio.Future[Fetched]") -> None:
-    """Look at the exception of a fetch: asyncio logs one that nobody has looked at."""
+    """Look at the exception of a fetch, or asyncio would log it."""
     if not task.cancelled():
         task.exception()
 
 
 def _fetch(fetcher: ModelFetcher, name: str, progress: "_Latest") -> Fetched:
-    """In a worker thread; it gives back the place of a fetch when it has ended."""
     try:
         return fetcher.fetch(name, progress)
     finally:
@@ -171,7 +170,7 @@ def _as_event(error: OmlxError) -> bytes:
 
 
 class _Latest:
-    """A Progress that keeps the latest state, and ends the work once it was stopped."""
+    """A progress listener that keeps the latest state, and ends the work once stopped."""
 
     def __init__(self) -> None:
         self.latest: FetchProgress = _progress("look", 0, 0)

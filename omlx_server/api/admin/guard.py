@@ -1,4 +1,4 @@
-"""Refuses requests that have no admin rights."""
+"""Refuse requests without admin rights."""
 
 from fastapi import Request
 
@@ -22,7 +22,7 @@ ADMIN = (401,)
 
 
 class AdminOnly(NotAuthorized):
-    """The message says how to send the token; the log has a short reason instead."""
+    """The request has no admin token. The log gets a short reason, not the message."""
 
     code = "admin_token_needed"
 
@@ -36,7 +36,7 @@ class AdminClosed(Forbidden):
 
 
 def require_admin(request: Request) -> None:
-    """Refuse a request that has no admin rights; runs before every admin route.
+    """Refuse a request without admin rights.
 
     Raises:
         AdminOnly: 401, the request has no admin token, or a wrong one.

@@ -1,5 +1,4 @@
-"""The types of the Messages API's answers: events.py returns them, and the OpenAPI document is made
-from them."""
+"""The types of the Messages API's answers."""
 
 from typing import Annotated, Any, Literal
 
@@ -19,8 +18,7 @@ class ThinkingTokens(TypedDict):
 
 
 class CountsOfMessage(TypedDict):
-    """`input_tokens` are those that were not in the cache. Nothing counts as creating one, and no
-    tool runs on a server."""
+    """Token counts. `input_tokens` were not in the cache; creating a cache costs nothing."""
 
     input_tokens: int
     cache_creation_input_tokens: int
@@ -42,7 +40,7 @@ class MessageUsage(CountsOfMessage):
 
 
 class TextBlock(TypedDict):
-    """There are no citations."""
+    """A text, always without citations."""
 
     type: Literal["text"]
     text: str

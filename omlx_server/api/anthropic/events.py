@@ -1,5 +1,4 @@
-"""Turns the parts of an answer into Anthropic's events, and those into one whole message. The
-objects here belong to one answer, on the asyncio thread.
+"""Turn the parts of an answer into Anthropic's events, and those into one whole message.
 
 message_start
   (content_block_start content_block_delta* content_block_stop)*   one block is open at a time
@@ -45,8 +44,8 @@ class Ending:
 
 
 class MessageEvents:
-    """Makes the events of one answer: call `start`, then `add` for each part, then `end`. `start`
-    and `end` read the token counts from `usage` at that moment."""
+    """Makes the events of one answer: call `start`, then `add` for each part, then `end`. Token
+    counts are read from `usage` by `start` and `end`."""
 
     def __init__(self, id: str, model: str, usage: TokenCounts) -> None:
         self._id = id
@@ -57,7 +56,7 @@ class MessageEvents:
         self._called = False
 
     def start(self) -> list[answers.MessageEvent]:
-        """The `message_start` event: a message without content and without a stop reason."""
+        """Return the `message_start` event."""
         message: answers.AssistantTurn = {
             "id": self._id,
             "type": "message",
@@ -110,8 +109,8 @@ class MessageEvents:
     def _grown(
         self, block: answers.TextBlock | answers.ThinkingBlock, delta: answers.ContentDelta
     ) -> list[answers.MessageEvent]:
-        """The events that add `delta` to the open block, or to a new `block` if the open one has
-        another type."""
+        """Return the events that add `delta` to the open block, or to a new `block` if the open one
+        has another type."""
         begun = [] if self._open == block["type"] else self._begun(block)
         return [*begun, self._delta(delta)]
 
@@ -138,8 +137,8 @@ class MessageEvents:
 
 
 def _counts(usage: TokenCounts) -> answers.CountsOfMessage:
-    """Token counts as Anthropic has them: `input_tokens` are the prompt tokens that did not come
-    from the prefix cache. Cache creation is always 0, as storing blocks costs a client nothing."""
+    """Return the token counts as Anthropic has them. Storing blocks costs a client nothing, so
+    cache creation is 0."""
     return {
         "input_tokens": usage.prompt - usage.cached,
         "cache_creation_input_tokens": 0,
@@ -151,8 +150,7 @@ def _counts(usage: TokenCounts) -> answers.CountsOfMessage:
 
 
 def _tool_use(call: CallStart) -> answers.ToolUseBlock:
-    """The tool_use block of a call. Its caller is "direct": the model itself, not a program that
-    the model has written."""
+    """Return the tool_use block of a call, whose caller is the model itself ("direct")."""
     return {
         "type": "tool_use",
         "id": tool_use_id(call.id),
@@ -163,7 +161,7 @@ def _tool_use(call: CallStart) -> answers.ToolUseBlock:
 
 
 def assembled(events: Iterable[answers.MessageEvent]) -> answers.AssistantTurn:
-    """The whole message that `events` make, as a client would put it together from the stream."""
+    """Return the whole message, as a client would put it together from the stream."""
     start, *rest = events
     assert start["type"] == "message_start"
     message = start["message"]

@@ -1,4 +1,4 @@
-"""From a Messages request to the chat request that asks for the same."""
+"""Translate a Messages request into a chat request."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -19,8 +19,8 @@ Fields = dict[str, Any]
 
 
 def chat_request(asked: CountRequest, template: ChatTemplate) -> ChatRequest:
-    """The chat request that asks for the same as `asked`. Raises BadRequest for a field or a
-    combination of fields that this server can't honour."""
+    """Return the chat request that asks for the same. Raises BadRequest for a field or a
+    combination of fields that is not supported."""
     messages = turns.chat_messages(asked)
     fields = {
         "model": asked.model,
@@ -40,8 +40,8 @@ def chat_request(asked: CountRequest, template: ChatTemplate) -> ChatRequest:
 
 
 def _prefill(last: turns.Message) -> Fields:
-    """The fields with which a final assistant turn becomes the beginning of the answer. Raises
-    BadRequest where that turn calls tools."""
+    """Return the fields with which a final assistant turn begins the answer. Raises BadRequest
+    where that turn calls tools."""
     if last["role"] != "assistant":
         return {}
     if "tool_calls" in last:
@@ -50,8 +50,8 @@ def _prefill(last: turns.Message) -> Fields:
 
 
 def _tools(asked: CountRequest) -> Fields:
-    """The tools and the tool choice of a chat. Tools that Anthropic runs or defines are left out,
-    with a warning: this server can't run them, and a request does not hold their schemas."""
+    """Return the tools and the tool choice. Tools that Anthropic runs or defines are left out, with
+    a warning."""
     left_out({tool.type or "" for tool in asked.tools or () if not tool.custom})
     tools = [_tool(i, tool) for i, tool in enumerate(asked.tools or ()) if tool.custom]
     names = [tool["function"]["name"] for tool in tools]
@@ -87,8 +87,8 @@ def _tool_choice(kind: str, name: str | None, names: Sequence[str]) -> str | Fie
 
 
 def _thinking(asked: CountRequest, template: ChatTemplate) -> Fields:
-    """The fields that switch thinking on or off and bound its length. Without `thinking` in the
-    request, the model's chat template decides."""
+    """Return the fields that switch thinking on or off and bound it; without `thinking` the
+    template decides."""
     kwargs = dict(asked.chat_template_kwargs or {})
     fields: Fields = {}
     if asked.thinking is not None:
@@ -108,8 +108,8 @@ def _budget(asked: CountRequest, budget: int | None) -> int:
 
 
 def _output(asked: CountRequest) -> Fields:
-    """The reasoning effort and the response format. `output_format` is the older name of
-    `output_config.format`, which wins where both are given."""
+    """Return the reasoning effort and the response format. `output_format` is the older name of
+    `output_config.format`, which wins."""
     config = asked.output_config
     wanted = asked.output_format if config is None else config.format or asked.output_format
     effort = config.effort if config is not None else None

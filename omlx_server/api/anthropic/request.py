@@ -1,8 +1,5 @@
-"""What a Messages request may hold, field by field. Strict; unknown fields are ignored.
-
-`cache_control`, `metadata`, `context_management`, `service_tier`, `container` and the like are such
-unknown fields: they ask for nothing that would change an answer here.
-"""
+"""The fields of a Messages request. Strict; unknown fields, such as `cache_control` and `metadata`,
+are ignored: none of them changes an answer."""
 
 from typing import Annotated, Any, Literal
 

@@ -54,7 +54,7 @@ async def messages(request: Request) -> Response:
 
 @router.post("/v1/messages/count_tokens", openapi_extra=_COUNT)
 async def count_tokens(request: Request) -> Response:
-    """How many tokens the prompt of a message has, cached ones included."""
+    """Count the tokens of a message's prompt, cached ones included."""
     asked = await json_body.read(request, CountRequest, context_of(request).max_body_bytes)
     turn = await _turn(request, asked)
     count = await sse.while_connected(request.receive, turn.count())
@@ -62,8 +62,7 @@ async def count_tokens(request: Request) -> Response:
 
 
 async def _turn(request: Request, asked: CountRequest) -> ChatTurn:
-    """The turn that `asked` wants. The conversion of a long conversation takes a while, so it runs
-    in a worker thread."""
+    """Return the turn that `asked` wants, converted in a worker thread as it may be long."""
     context = context_of(request)
     model = await context.models.find(asked.model, adapter=asked.adapter, preset=asked.preset)
     chat = await context.threads.run(
@@ -73,21 +72,19 @@ async def _turn(request: Request, asked: CountRequest) -> ChatTurn:
 
 
 async def _whole(asked: MessagesRequest, choices: Choices) -> AssistantTurn:
-    """The whole message as one JSON answer; closes the generation."""
     async with choices.generation:
         return assembled([event async for some in _events(asked, choices) for event in some])
 
 
 async def _stream(asked: MessagesRequest, choices: Choices) -> AsyncGenerator[bytes, None]:
-    """The message as server-sent events; closes the generation at the end."""
     async with choices.generation:
         async for events in _events(asked, choices):
             yield sse.named(*events)
 
 
 async def _events(asked: MessagesRequest, choices: Choices) -> AsyncIterator[list[MessageEvent]]:
-    """Lists of events, as the answer grows. message_start waits for the first delta: only then the
-    count of cached tokens is known."""
+    """Yield lists of events. message_start waits for the first delta, when the count of cached
+    tokens is known."""
     request = choices.generation.request
     told = MessageEvents(request.id, asked.model, choices.usage)
     full = request.sampling.max_tokens < asked.max_tokens

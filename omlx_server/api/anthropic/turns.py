@@ -1,11 +1,10 @@
-"""Converts the turns of a Messages request into the messages of a chat. Pure.
+"""Convert the turns of a Messages request into the messages of a chat.
 
-Turns keep their order, and so does a system turn: if it moved to the front, it would change the
-beginning of the prompt, and nothing after it would be found in the prefix cache. Two things change,
-as chat templates expect: tool results go before the other blocks of their turn, and neighbouring
-messages of one role become one. A content with images becomes a list of parts; all other contents
-become one text. Tools that Anthropic ran within a turn of the assistant become calls and results,
-around which the turn is split; a summary (`compaction`) takes the place of all that came before.
+Turns keep their order, system turns too: moved to the front, one would change the beginning of the
+prompt, and the prefix cache would miss. Tool results go before the other blocks of their turn, and
+neighbouring messages of one role become one, as chat templates expect. Content with images becomes
+a list of parts, other content one text. Tools that Anthropic ran become calls and results between
+two parts of the assistant's turn; a summary (`compaction`) replaces all that came before.
 """
 
 import json
@@ -34,8 +33,8 @@ Content = str | list[Part]
 
 
 def chat_messages(asked: CountRequest) -> list[Message]:
-    """The messages of a chat for the system prompt and the turns of `asked`. Raises BadRequest for
-    blocks that hold neither text nor an image, and where no message is left."""
+    """Return the chat messages for the system prompt and the turns. Raises BadRequest for blocks
+    that are neither text nor image, and where no message is left."""
     names: dict[str, str] = {}
     messages = _system("system", asked.system)
     for index, turn in enumerate(asked.messages):
@@ -52,7 +51,7 @@ def chat_messages(asked: CountRequest) -> list[Message]:
 
 
 def image_chars(asked: CountRequest) -> int:
-    """How many characters of a request are images."""
+    """Return the number of characters of a request that are images."""
     rest: list[Any] = [turn.content for turn in asked.messages]
     chars = 0
     while rest:
@@ -114,7 +113,7 @@ def _result(path: str, block: ContentBlock, names: Mapping[str, str]) -> Message
 
 
 def _inner(path: str, content: object) -> list[str | Part]:
-    """The texts and images within a result or a document."""
+    """Return the texts and images within a result or a document."""
     if content is None or isinstance(content, str):
         return [content or ""]
     if not isinstance(content, list):
@@ -128,8 +127,8 @@ def _inner(path: str, content: object) -> list[str | Part]:
 
 
 def _assistant(path: str, blocks: Sequence[ContentBlock]) -> list[Message]:
-    """The assistant message of all blocks of a turn, which the results of tools that Anthropic ran
-    split into several. Its texts are joined without separators, as the model has written them."""
+    """Return the messages of an assistant turn, which results of Anthropic's tools split into
+    several. Texts are joined without separators, as the model wrote them."""
     told, texts, reasoning = list[Message](), list[str](), list[str]()
     calls, theirs = list[Message](), dict[str | None, Message]()
     for index, block in enumerate(blocks):
@@ -158,13 +157,14 @@ _UNSEEN = ("redacted_thinking", "compaction", "fallback")
 
 
 def _is_summary(block: ContentBlock) -> bool:
-    """Whether a block stands for all that came before it. One without a text is one that failed."""
+    """Return whether a block replaces all that came before; one without a text is a failed
+    summary."""
     return block.type == "compaction" and isinstance(block.content, str) and bool(block.content)
 
 
 def _run(block: ContentBlock, theirs: Mapping[str | None, Message]) -> tuple[Message, Message]:
-    """The call and the result of a tool that Anthropic ran, from its result `block` and the calls
-    before it."""
+    """Return the call and the result of a tool that Anthropic ran, from its result `block` and the
+    calls before it."""
     id, name = call_id(block.tool_use_id or ""), block.type.removesuffix("_tool_result")
     unseen = {"id": id, "type": "function", "function": {"name": name, "arguments": "{}"}}
     call = theirs.get(block.tool_use_id, unseen)
@@ -177,7 +177,6 @@ def _run(block: ContentBlock, theirs: Mapping[str | None, Message]) -> tuple[Mes
 
 
 def _readable(fields: dict[str, Any]) -> dict[str, Any]:
-    """What a model can read of an object in the result of a tool."""
     sealed = ("data",) if fields.get("type") == "base64" else ()
     return {k: v for k, v in fields.items() if k not in sealed and not k.startswith("encrypted_")}
 
@@ -203,8 +202,7 @@ def _text(path: str, block: ResultBlock) -> str:
 
 
 def _shown(path: str, block: ResultBlock) -> list[str | Part]:
-    """What a model is shown of a block: its text, its image as a part of a chat's message, or the
-    texts and images of a document."""
+    """Return what a model sees of a block: text, an image part, or the pieces of a document."""
     if block.type in ("document", "search_result"):
         return ["<document>", *_document(path, block), "</document>"]
     if block.type != "image":
@@ -226,8 +224,8 @@ def _document(path: str, block: ResultBlock) -> list[str | Part]:
 
 
 def _content(pieces: Iterable[str | Part]) -> Content:
-    """A content of texts and images: one text where there are no images. Between texts that are
-    neighbours there are line breaks, and none at images."""
+    """Return one text, or parts where there are images; line breaks go between texts, not at
+    images."""
     parts: list[Part] = []
     for is_text, run in groupby(pieces, lambda piece: isinstance(piece, str)):
         same: list[Any] = list(run)
@@ -238,15 +236,13 @@ def _content(pieces: Iterable[str | Part]) -> Content:
 
 
 def _tool_names(turn: AnthropicMessage) -> dict[str, str]:
-    """The names of the tools that a turn calls, by call id: some templates show the tool's name
-    with its result."""
+    """Return the names of called tools by call id; some templates show them with the results."""
     blocks = turn.content if isinstance(turn.content, list) else ()
     return {b.id: b.name for b in blocks if b.type == "tool_use" and b.id and b.name}
 
 
 def _paragraphs(texts: Iterable[str]) -> str:
-    """The texts of blocks joined to one; a line break goes between two texts where neither has
-    white space there."""
+    """Join texts, with a line break where neither has white space there."""
     pieces: list[str] = []
     for text in filter(None, texts):
         if pieces and not (pieces[-1][-1].isspace() or text[0].isspace()):
@@ -256,7 +252,6 @@ def _paragraphs(texts: Iterable[str]) -> str:
 
 
 def _pieces(contents: Iterable[Content]) -> list[str | Part]:
-    """The texts and images of several contents, one after the other."""
     pieces: list[str | Part] = []
     for content in contents:
         parts = [{"type": "text", "text": content}] if isinstance(content, str) else content
@@ -265,8 +260,8 @@ def _pieces(contents: Iterable[Content]) -> list[str | Part]:
 
 
 def _joined(messages: Iterable[Message]) -> list[Message]:
-    """The messages with neighbours of one role joined, as many templates want roles to alternate;
-    tool results stay separate messages."""
+    """Join neighbouring messages of one role, as many templates want roles to alternate; tool
+    results stay separate."""
     result: list[Message] = []
     for role, run in groupby(messages, itemgetter("role")):
         same = list(run)

@@ -1,8 +1,7 @@
-"""The prefix cache over HTTP: which blocks of a prompt are cached, pins, archives, resets.
+"""The routes for the prefix cache.
 
-The routes that are about a prompt take the body of a chat completion. A pin is a prefix that
-neither tier evicts: each API key sees and ends its own pins; keys that share cached blocks share
-their pins. An archive holds the cached blocks of one prompt as a file, for another server.
+A pin is a prefix that neither tier evicts; each API key sees and ends its own pins. An archive is a
+file with the cached blocks of one prompt, for another server.
 """
 
 from collections.abc import Sequence
@@ -59,7 +58,8 @@ _UNPIN = Operation("Cache", answers.DeletedPin, query=(SALT,), may_fail=MODEL + 
 
 @router.post("/v1/cache/probe", openapi_extra=_PROBE)
 async def probe(request: Request) -> Response:
-    """Which blocks of a conversation's prompt are there. Takes the body of a chat completion."""
+    """The blocks of a conversation's prompt that are cached. Takes the body of a chat
+    completion."""
     asked = await prefix_of(request)
     tokens, salt = asked.tokens, asked.salt
     found = await asked.model.engine.ask(lambda instance: instance.cache.probe(tokens, salt))
@@ -92,7 +92,7 @@ async def reset(request: Request, cache_salt: str | None = None) -> Response:
 
 
 async def _reset(model: ServedModel, salts: Sequence[bytes | None]) -> answers.DroppedCache:
-    """Drop a model's blocks of these salts, one after the other. Returns what there was of all."""
+    """Drop a model's blocks of these salts, and return what there was."""
     dropped = [await model.reset_cache(salt) for salt in salts]
     return {
         "bytes": sum(one.nbytes for one in dropped),

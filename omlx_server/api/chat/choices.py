@@ -1,7 +1,7 @@
-"""Turns the token events of one generation into the deltas of its choices, for the routes.
+"""Turn the token events of one generation into the deltas of its choices.
 
-A token's log-probability is held back as long as the text that it belongs to. So the tokens that a
-client gets, joined, are the content that it gets, also where a stop string cuts the answer.
+A token's log-probability waits as long as its text, so the tokens that a client gets, joined, are
+its content.
 """
 
 import math
@@ -42,25 +42,22 @@ CACHE_HEADERS = (
 
 @dataclass(frozen=True, slots=True)
 class LoggedToken:
-    """A token of the content with its log-probability, and in `top` the likeliest alternatives, the
-    most likely first."""
+    """A token of the content with its log-probability; `top` has the likeliest alternatives."""
 
     entry: TokenEntry
     top: tuple[TokenEntry, ...]
 
 
 def logged(tokenizer: Tokenizer, piece: Piece | None, logprobs: Logprobs) -> LoggedToken:
-    """The LoggedToken of a chosen token; `piece` is what it gave to the text."""
+    """Return the LoggedToken of a chosen token, which gave `piece` to the text."""
     top = tuple(token_entry(tokenizer, id, value) for id, value in logprobs.top)
     return LoggedToken(piece_entry(piece, logprobs.chosen), top)
 
 
 @dataclass(slots=True)
 class ChoiceDelta:
-    """What one choice gained: `parts` of its answer, `tokens` with their log-probabilities where
-    those were asked for, and `finish` with its last delta. `stopped`: the stop string that ended
-    it, if one did. Nothing changes it. There is one for each token, and a frozen one takes more
-    than twice as long to make."""
+    """The gain of one choice. `stopped` is the stop string that ended it. Not frozen: one is made
+    for each token, and frozen ones take twice as long."""
 
     index: int
     parts: tuple[Part, ...] = ()
@@ -74,7 +71,7 @@ class ChoiceDelta:
 
     @property
     def only_text(self) -> str | None:
-        """The text, where the choice has gained nothing else."""
+        """The text where the choice gained nothing else, otherwise None."""
         if len(self.parts) != 1 or self.tokens or self.finish:
             return None
         [part] = self.parts
@@ -97,10 +94,8 @@ class WholeChoice:
 
 @dataclass(slots=True)
 class TokenCounts:
-    """Token counts of a whole request. `completion` is the sum over its choices, `reasoning` the
-    part of it that was spent on thoughts; `cached` is the part of `prompt` that the prefix cache
-    had. `dropped` counts the messages that were left out of the prompt. Of the tokens that were
-    drafted `accepted` are in the answer, and `rejected` were wrong."""
+    """Token counts of a request, summed over its choices. `cached` is part of `prompt`, `reasoning`
+    of `completion`; `dropped` counts messages, `accepted` and `rejected` drafted tokens."""
 
     prompt: int
     completion: int = 0
@@ -118,7 +113,7 @@ class _Choice:
 
 
 class Choices:
-    """Assembles the answer of every choice of one `generation`. Its user closes the generation."""
+    """The choices of one `generation`, which its user closes."""
 
     def __init__(
         self, generation: Generation, tokenizer: Tokenizer, form: AnswerForm, metrics: ModelMetrics
@@ -131,14 +126,14 @@ class Choices:
         self._choices = [_Choice(AnswerParser(tokenizer, form)) for _ in range(request.n)]
 
     async def deltas(self) -> AsyncIterator[ChoiceDelta]:
-        """The deltas of all choices as they come: one for all that a step gave to a choice. Each
-        choice's last delta has `finish`. Raises the error that ended the request, if one did."""
+        """Yield one delta for each choice and step; a choice's last has `finish`. Raises the error
+        that ended the request."""
         try:
             async for events in self.generation:
                 if not self.usage.completion:
                     self._note_admission()
-                for index, own in _by_choice(events):
-                    delta = self._take(index, own)
+                for index, of_choice in _by_choice(events):
+                    delta = self._take(index, of_choice)
                     if delta.parts or delta.tokens or delta.finish:
                         yield delta
         except GrammarTooComplex:
@@ -146,26 +141,25 @@ class Choices:
             raise
 
     def headers(self) -> dict[str, str]:
-        """Response headers: how much of the prompt the prefix cache had (once the request is
-        admitted), how many messages were dropped, and the most seconds until the first token."""
+        """Return the response headers that are known by now."""
         generation, dropped = self.generation, self.usage.dropped
         headers = {"X-Omlx-Dropped-Messages": str(dropped)} if dropped else {}
         if generation.longest_wait:
             headers["X-Omlx-Longest-Wait"] = str(math.ceil(generation.longest_wait))
-        if found := generation.admitted:
-            headers["X-Omlx-Cached-Tokens"] = str(found.cached)
-            if found.miss is not Miss.NONE:
-                headers["X-Omlx-Cache-Miss"] = f"{found.miss}; known-tokens={found.known}"
+        if admission := generation.admitted:
+            headers["X-Omlx-Cached-Tokens"] = str(admission.cached)
+            if admission.miss is not Miss.NONE:
+                headers["X-Omlx-Cache-Miss"] = f"{admission.miss}; known-tokens={admission.known}"
         return headers
 
     def _note_admission(self) -> None:
         generation = self.generation
-        if found := generation.admitted:
-            self.usage.cached = found.cached
-            self._followed.admitted(generation.admitted_at, found, generation.restored)
+        if admission := generation.admitted:
+            self.usage.cached = admission.cached
+            self._followed.admitted(generation.admitted_at, admission, generation.restored)
 
     def _take(self, index: int, events: Sequence[TokenEvent]) -> ChoiceDelta:
-        """The delta of a choice that has these events. What comes behind its end is dropped."""
+        """Return the delta of a choice for these events; tokens behind its end are dropped."""
         choice, before = self._choices[index], self.usage.completion
         answer, parts, reason = choice.answer, list[Part](), None
         ended = answer.ended
@@ -189,7 +183,6 @@ class Choices:
         return self._end(index, _joined(parts), reason)
 
     def _end(self, index: int, parts: tuple[Part, ...], reason: FinishReason | None) -> ChoiceDelta:
-        """The last delta of a choice."""
         choice = self._choices[index]
         finish = _finish(choice.answer, reason)
         self._followed.finished(finish)
@@ -212,13 +205,12 @@ class Choices:
 
 
 def _by_choice(events: Sequence[TokenEvent]) -> Iterable[tuple[int, Sequence[TokenEvent]]]:
-    """The events of each choice by its index, in the order in which choices have the first."""
     if len(events) == 1:
         return ((events[0].index, events),)
-    found: dict[int, list[TokenEvent]] = {}
+    by_choice: dict[int, list[TokenEvent]] = {}
     for event in events:
-        found.setdefault(event.index, []).append(event)
-    return found.items()
+        by_choice.setdefault(event.index, []).append(event)
+    return by_choice.items()
 
 
 def _joined(parts: list[Part]) -> tuple[Part, ...]:
@@ -226,16 +218,15 @@ def _joined(parts: list[Part]) -> tuple[Part, ...]:
 
 
 def _finish(answer: AnswerParser, reason: FinishReason | None) -> Finish:
-    """The finish reason of an ended choice. A stop string, or one call more than allowed, goes
-    before the engine's own `reason`."""
+    """Return a choice's finish reason: a stop string, or one call too many, beats `reason`."""
     if reason is FinishReason.LENGTH and not answer.ended:
         return "length"
     return "tool_calls" if answer.calls and answer.stopped is None else "stop"
 
 
 def _release(choice: _Choice, *, ends: bool = False) -> tuple[LoggedToken, ...]:
-    """The pending tokens whose text may be shown now; when the choice `ends`, those without a text
-    as well, unless a stop string cut them off."""
+    """Take the pending tokens whose text may be shown; when the choice `ends`, also those without
+    text, unless a stop string cut them off."""
     if not choice.pending:
         return ()
     answer = choice.answer

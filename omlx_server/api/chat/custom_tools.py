@@ -1,5 +1,5 @@
-"""Custom tools, which are called with a text. A model sees each as a function whose only parameter
-is the text, `input`; its calls become calls of the custom tool again."""
+"""Custom tools, which are called with a text. A model sees each as a function with one parameter,
+`input`."""
 
 import json
 import re
@@ -25,7 +25,7 @@ _SYNTAXES = {"lark": "Lark grammar", "regex": "regular expression"}
 
 
 def shown_custom(tool: ChatCustomTool) -> Mapping[str, Any]:
-    """The function that stands for a custom tool in the prompt. Its description has the grammar."""
+    """Return the function that stands for a custom tool in the prompt."""
     custom = tool.custom
     about = [custom.description] if custom.description else []
     if isinstance(custom.format, GrammarFormat):
@@ -38,7 +38,7 @@ def shown_custom(tool: ChatCustomTool) -> Mapping[str, Any]:
 
 
 def custom_function(index: int, tool: ChatCustomTool) -> Function:
-    """The function as which the calls of a custom tool are enforced."""
+    """Return the function by which calls of a custom tool are enforced."""
     custom = tool.custom
     if not isinstance(custom.format, GrammarFormat):
         return Function(custom.name, _parameters({"type": "string"}))
@@ -54,7 +54,6 @@ def custom_function(index: int, tool: ChatCustomTool) -> Function:
 
 
 def _quoted(index: int, definition: str) -> QuotedLark | None:
-    """The grammar, as it is enforced; None, with a warning, where it can't be."""
     try:
         return quoted_lark(definition)
     except ValueError:
@@ -72,13 +71,13 @@ def _parameters(schema: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def arguments_of(input: str) -> str:
-    """The arguments of the function for the text of a call."""
+    """Return the function's arguments for the text of a call."""
     return json.dumps({"input": input}, ensure_ascii=False)
 
 
 class InputReader:
     """Reads the text of one call from its arguments while they come. Arguments of another form than
-    `{"input": "…"}` are the text themselves, when they are whole."""
+    `{"input": "…"}` are the text themselves."""
 
     def __init__(self) -> None:
         self._pieces: list[str] = []
@@ -86,7 +85,7 @@ class InputReader:
         self._is_open = self._is_closed = False
 
     def feed(self, fragment: str) -> str:
-        """The text that became certain with this fragment of the arguments."""
+        """Take a fragment of the arguments and return the text that became certain."""
         if not self._is_open:
             self._pieces.append(fragment)
             if len(self._held) > _LONGEST_OPENING:
@@ -99,17 +98,16 @@ class InputReader:
         if self._is_closed:
             return ""
         text = self._held + fragment
-        end = found.end() if (found := _CHARACTERS.match(text)) else 0
+        end = match.end() if (match := _CHARACTERS.match(text)) else 0
         self._held, self._is_closed = text[end:], text[end : end + 1] == '"'
         return whole(json.loads(f'"{text[:end]}"', strict=False))
 
     def finish(self) -> str:
-        """The rest of the text, when the arguments are whole."""
         return "" if self._is_open else _text_of("".join(self._pieces))
 
 
 def input_of(arguments: str) -> str:
-    """The text of a call with these arguments."""
+    """Return the text of a call with these arguments."""
     reader = InputReader()
     return reader.feed(arguments) + reader.finish()
 

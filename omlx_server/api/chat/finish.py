@@ -1,5 +1,4 @@
-"""Why a choice has ended, in OpenAI's words. This is a module of its own because the other modules
-of api/chat take long to import."""
+"""OpenAI's finish reasons, in a module that imports fast."""
 
 from typing import Literal
 

@@ -1,7 +1,8 @@
-"""Conversations that outgrew the context: what of them is left out (`text/overflow.py`).
+"""Drop messages of a conversation that is longer than the context (policies: `text/overflow.py`).
 
-The system messages at the front, the tools and the user's last message always stay. Earlier turns
-go first, then the oldest rounds of calls in the last turn. A call and its results go together.
+The leading system messages, the tools and the last user message stay. Earlier turns go first, then
+the oldest rounds of calls in the last turn. A call goes with its results, an image with its
+message.
 """
 
 import json
@@ -30,7 +31,7 @@ _FACTORS = (1.0, 1.15, 1.5, 2.5)
 
 @dataclass(frozen=True, slots=True)
 class Fitted:
-    """The messages that stay, the tokens of their prompt, and how many messages were dropped."""
+    """The messages that stay, the tokens of their prompt, and the number of dropped messages."""
 
     messages: list[Message]
     tokens: list[int]
@@ -39,13 +40,11 @@ class Fitted:
 
 @dataclass(frozen=True, slots=True)
 class Fitter:
-    """Fits one conversation into its context of `context` tokens. `limit`: the most tokens of its
-    prompt. `encode` makes the prompt of messages, and raises ContextTooLong where it has more
-    tokens than its second argument. `images` are those that are marked in the messages: an image
-    goes with its message.
+    """Fits one conversation into a context of `context` tokens, its prompt into `limit`. `encode`
+    raises ContextTooLong for more tokens than its second argument.
 
-    Each message is encoded once by itself, and the chosen ones together once for each factor that
-    is tried: the work grows with the length of the conversation, not with its square.
+    Each message is encoded once, and the chosen ones once per factor: the work is linear in the
+    length.
     """
 
     overflow: Overflow
@@ -56,8 +55,7 @@ class Fitter:
     images: ImageMarks | None = None
 
     def fitted(self, messages: list[Message]) -> Fitted:
-        """The messages that fit, by the overflow policy. Raises ContextTooLong where even those
-        that must stay are too long."""
+        """Return the messages that fit. Raises ContextTooLong where those that must stay do not."""
         front, units = messages[: front_of(messages)], units_of(messages, self._costs(messages))
         base = self._tokens([*front, _USER])
         if base is None:
@@ -85,8 +83,7 @@ class Fitter:
         return Window(self.limit, low, front).kept(scaled)
 
     def _costs(self, messages: Sequence[Message]) -> list[int]:
-        """The estimated cost of each message in tokens. A message is not encoded further than
-        `limit` tokens: one that is longer can't stay anyway."""
+        """Estimate the tokens of each message, counted up to `limit`."""
         overhead = self._overhead()
         texts = [_text_of(message) for message in messages]
         if self.images is None:
@@ -96,7 +93,7 @@ class Fitter:
         return [overhead + count + more for count, more in zip(counts, seen, strict=True)]
 
     def _overhead(self) -> int:
-        """The tokens that the template adds to a message: half of what two more messages cost."""
+        """Return the tokens that the template adds to a message: half the cost of two more."""
         try:
             three = len(self.encode([_USER, _ASSISTANT, _USER], self.limit))
             return max(1, -(-(three - len(self.encode([_USER], self.limit))) // 2))
@@ -104,7 +101,6 @@ class Fitter:
             return _OVERHEAD
 
     def _tokens(self, messages: Sequence[Message]) -> list[int] | None:
-        """The prompt of these messages; None where it has more than `limit` tokens."""
         try:
             return self.encode(messages, self.limit)
         except ContextTooLong:

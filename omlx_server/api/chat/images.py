@@ -1,5 +1,5 @@
-"""The images of a chat: which parts of its messages they are, how they are read before its prompt
-is made, and how the model sees those that it has not seen yet. Runs on the asyncio thread."""
+"""The images of a chat: find and read them, and have the model compute new ones. Runs on the
+asyncio thread."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
@@ -29,9 +29,8 @@ _ROLES = ("user", "tool")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ChatImages:
-    """The images of one chat. `texts` has the mark that stands for an image in each place, and
-    `read` an image by the digest of each of its runs. `nbytes`: how much of the request's body
-    they are."""
+    """The images of one chat. `texts` holds the mark for each place, `read` the image of each
+    digest, `nbytes` their share of the body."""
 
     marks: ImageMarks
     texts: Mapping[Place, str]
@@ -40,14 +39,13 @@ class ChatImages:
 
 
 def image_turns(request: Request) -> Turns:
-    """Makes the turns in which the images of an HTTP request are worked on."""
+    """Return a maker of turns in which the images of a request are worked on."""
     return partial(context_of(request).image_threads.turn, (client_of(request),))
 
 
 async def read_images(chat: ChatRequest, model: ServedModel, turns: Turns) -> ChatImages | None:
-    """Read the images of a chat; None where it has none. Raises what `ImageReader.read` raises, and
-    BadRequest for a model that takes text only, or an image in a message of another role than user
-    or tool."""
+    """Read the images of a chat, None without any. Raises as `ImageReader.read` and `given_images`,
+    and BadRequest for a model that takes text only."""
     given = given_images(chat)
     if not given:
         return None
@@ -67,9 +65,9 @@ async def read_images(chat: ChatRequest, model: ServedModel, turns: Turns) -> Ch
 
 
 def given_images(chat: ChatRequest) -> dict[Place, GivenImage]:
-    """The images of a chat by their places, in order. Raises BadRequest for one in a message of
-    another role than user or tool."""
-    found: dict[Place, GivenImage] = {}
+    """Return the images of a chat by place. Raises BadRequest for one in a message that is neither
+    the user's nor a tool's."""
+    images: dict[Place, GivenImage] = {}
     for index, message in enumerate(chat.messages):
         for number, part in enumerate(message.content if isinstance(message.content, list) else ()):
             if part.type != "image_url":
@@ -77,8 +75,8 @@ def given_images(chat: ChatRequest) -> dict[Place, GivenImage]:
             path = f"messages.{index}.content.{number}.image_url"
             if message.role not in _ROLES:
                 raise BadRequest("only messages of user and tool may hold images", param=path)
-            found[index, number] = _given(part.image_url, path)
-    return found
+            images[index, number] = _given(part.image_url, path)
+    return images
 
 
 def _given(value: str | ImageUrl | None, param: str) -> GivenImage:
@@ -102,9 +100,8 @@ class ImageEngine(Protocol):
 async def compute_features(
     images: ChatImages, request: EngineRequest, engine: ImageEngine, turns: Turns
 ) -> None:
-    """Have a model compute the features of a prompt's images that it does not have. Each image
-    is decoded, prepared and computed in one turn, with memory set aside for its bitmap. Raises what
-    `turns` and the methods of `engine` raise."""
+    """Have the model compute the image features that it lacks, one image in each turn. Raises as
+    `turns` and `engine`."""
     by_image: dict[bytes, list[ImageSpan]] = {}
     for span in await engine.images_to_compute(request.tokens, request.block_salt, request.images):
         by_image.setdefault(images.read[span.digest].digest, []).append(span)

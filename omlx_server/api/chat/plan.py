@@ -1,4 +1,4 @@
-"""What the answer to a chat must obey (length, tools, schemas, thinking budget), and how it is
+"""Constraints of the answer to a chat (length, tools, schemas, thinking budget), and how it is
 read."""
 
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Turns a validated chat request into what the engine needs: token ids and sampling parameters."""
+"""Turn a validated chat request into token ids."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -10,7 +10,7 @@ from omlx_server.api.chat import shared_ends
 from omlx_server.api.chat.custom_tools import arguments_of
 from omlx_server.api.chat.fit_prompt import Fitted, Fitter
 from omlx_server.api.chat.images import ChatImages, Place
-from omlx_server.api.chat.plan import ChatPlan, plan_of
+from omlx_server.api.chat.plan import ChatPlan, plan_of, wanted_tokens
 from omlx_server.api.chat.request import (
     UNSUPPORTED,
     ChatRequest,
@@ -21,7 +21,6 @@ from omlx_server.api.chat.request import (
 from omlx_server.api.http.json_body import refuse
 from omlx_server.api.models.served_model import ServedModel
 from omlx_server.core.images import FIRST_ID, ImageSpan
-from omlx_server.core.request import SamplingParams
 from omlx_server.errors import BadRequest, ContextTooLong, PromptTooLong, TooManyTokens
 from omlx_server.text.prompt import PromptRenderer
 from omlx_server.text.reasoning import effort
@@ -32,8 +31,7 @@ _NO_MARKS: Mapping[Place, str] = MappingProxyType({})
 
 
 def check_supported(chat: ChatRequest) -> None:
-    """Raises BadRequest for fields that this server would have to ignore although they change the
-    answer, and for fields that contradict each other."""
+    """Raise BadRequest for fields that are not supported or contradict each other."""
     refuse(chat, UNSUPPORTED)
     if chat.modalities not in (None, [], ["text"]):
         raise BadRequest("this model makes text only", param="modalities")
@@ -47,10 +45,9 @@ def check_supported(chat: ChatRequest) -> None:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ChatPrompt:
-    """A prompt's token ids, and where its `images` are among them. `checkpoints_at`: positions in
-    `tokens` up to which later prompts will probably repeat this one. `opening`: whether the answer
-    begins within a thought. `dropped`: how many messages were left out because the conversation
-    outgrew the context."""
+    """A prompt's token ids with its images. Later prompts probably repeat it up to
+    `checkpoints_at`; `opening` says whether the answer begins in a thought; `dropped` counts
+    messages."""
 
     tokens: list[int]
     checkpoints_at: tuple[int, ...]
@@ -61,7 +58,7 @@ class ChatPrompt:
 
 
 def size_of(chat: ChatRequest) -> int:
-    """How many characters the contents of the messages have; tools and calls are not counted."""
+    """Return the characters of all messages' contents."""
     return sum(map(_size, chat.messages))
 
 
@@ -75,13 +72,11 @@ def _size(message: Message) -> int:
 def template_messages(
     chat: ChatRequest, marks: Mapping[Place, str] = _NO_MARKS
 ) -> list[dict[str, Any]]:
-    """Messages as chat templates want them: plain strings, with `marks` in the places of images,
-    and the role developer as system. Raises BadRequest for content that is missing, or of another
-    kind.
+    """Return messages for the chat template: plain strings, with `marks` for images, the role
+    developer as system. Raises BadRequest for missing or other content.
 
-    A system text that changes with every request would keep what follows it from being found in the
-    prefix cache. One such text is known (a client's billing line); it tells the model nothing and
-    is left out.
+    A client's billing line is left out: it changes with each request and would spoil the prefix
+    cache.
     """
     return without_empty_systems(
         [_template_message(i, message, marks) for i, message in enumerate(chat.messages)]
@@ -89,16 +84,15 @@ def template_messages(
 
 
 def encode(chat: ChatRequest, model: ServedModel, images: ChatImages | None = None) -> ChatPrompt:
-    """The prompt's token ids, with those of its `images`. Slow for long prompts: call it in a
-    worker thread.
+    """Return the prompt. Slow: call it in a worker thread.
 
     Raises:
         ContextTooLong: the prompt is too long for the model's context.
         BadRequest: the template refused the messages, or the fields contradict each other.
     """
     renderer = _Renderer(chat, model, plan_of(chat, model), images)
-    told = template_messages(chat, images.texts if images else _NO_MARKS)
-    messages = [*_default_system(chat, model), *told]
+    turns = template_messages(chat, images.texts if images else _NO_MARKS)
+    messages = [*_default_system(chat, model), *turns]
     fitted = _fitting(chat, model, renderer, messages)
     tokens = fitted.tokens
     if not tokens:
@@ -114,8 +108,8 @@ def encode(chat: ChatRequest, model: ServedModel, images: ChatImages | None = No
 
 
 def _default_system(chat: ChatRequest, model: ServedModel) -> list[dict[str, Any]]:
-    """The system message of the model's defaults, if it has one and the conversation does not begin
-    with a system message, be it an empty one."""
+    """Return the model's default system message, unless the conversation has one, even an empty
+    one."""
     text = model.defaults.system
     if not text or chat.messages[0].role in ("system", "developer"):
         return []
@@ -125,14 +119,14 @@ def _default_system(chat: ChatRequest, model: ServedModel) -> list[dict[str, Any
 def _fitting(
     chat: ChatRequest, model: ServedModel, renderer: "_Renderer", messages: list[dict[str, Any]]
 ) -> Fitted:
-    """The messages that fit the context, and their prompt. The overflow policy decides whether
-    some are left out; ContextTooLong is raised where it is "error", or where nothing helps."""
+    """Return the messages that fit the context. Raises ContextTooLong by policy, or where nothing
+    helps."""
     policy = chat.context_overflow or model.overflow.policy
     if policy == "error":
         return Fitted(messages, renderer.encode(messages, model.context_length - 1))
     overflow, context = replace(model.overflow, policy=policy), model.context_length
     # Room for the answer, but not so much that a prompt would be empty.
-    limit = context - min(_wanted(chat, model) or context, context // 4)
+    limit = context - min(wanted_tokens(chat, model) or context, context // 4)
     with suppress(ContextTooLong):
         return Fitted(messages, renderer.encode(messages, limit))
     marks = renderer.prompts.images
@@ -141,8 +135,6 @@ def _fitting(
 
 
 class _Renderer:
-    """Turns messages into token ids with the template settings and the tools of one request."""
-
     def __init__(
         self, chat: ChatRequest, model: ServedModel, plan: ChatPlan, images: ChatImages | None
     ) -> None:
@@ -160,11 +152,11 @@ class _Renderer:
         self._opens = not self._goes_on if given is None else given
 
     def encode(self, messages: Sequence[dict[str, Any]], most: int) -> list[int]:
-        """The prompt's token ids. Raises ContextTooLong where it has more than `most` tokens; a
-        text that is certainly longer is not encoded to its end."""
-        told = self.prompts.told(messages)
+        """Return the prompt's token ids. Raises ContextTooLong for more than `most`, often before
+        the text is encoded to its end."""
+        shown = self.prompts.told(messages)
         try:
-            return self.prompts.tokenize(told, opens=self._opens, goes_on=self._goes_on, most=most)
+            return self.prompts.tokenize(shown, opens=self._opens, goes_on=self._goes_on, most=most)
         except TooManyTokens as error:
             raise ContextTooLong(self._context, error.at_least) from None
         except PromptTooLong as error:
@@ -172,7 +164,7 @@ class _Renderer:
 
 
 def _template_kwargs(chat: ChatRequest, model: ServedModel) -> dict[str, Any]:
-    """The variables of the model's chat template; those of the request win over the config's."""
+    """Return the variables of the template; the request's win over the config's."""
     asked = effort.template_kwargs(
         chat.chat_template_kwargs or {},
         model.template.variables,
@@ -186,28 +178,11 @@ def _template_kwargs(chat: ChatRequest, model: ServedModel) -> dict[str, Any]:
 def _shared_ends(
     model: ServedModel, prompts: PromptRenderer, messages: list[dict[str, Any]], tokens: list[int]
 ) -> tuple[int, ...]:
-    """The positions at which checkpoints pay; none for a model without recurrent layers, which
-    needs no checkpoints."""
+    """Return the positions at which checkpoints pay; none without recurrent layers."""
     if not model.engine.status.counted.cache.checkpointed:
         return ()
-    told, strips = prompts.told(messages), model.strips_reasoning
-    return shared_ends.shared_ends(told, tokens, prompts.tokenize, strips=strips)
-
-
-def sampling_of(chat: ChatRequest, model: ServedModel, prompt_tokens: int) -> SamplingParams:
-    """The sampling parameters for the answer to a prompt of `prompt_tokens` tokens. `max_tokens` is
-    cut to what the prompt leaves of the context. Raises BadRequest for bad token ids."""
-    room = model.context_length - prompt_tokens
-    return chat.params(
-        model,
-        max_tokens=min(_wanted(chat, model) or room, room),
-        top_logprobs=(chat.top_logprobs or 0) if chat.logprobs else None,
-    )
-
-
-def _wanted(chat: ChatRequest, model: ServedModel) -> int:
-    """The most tokens of the answer, by the request or else the model's default; 0 for no limit."""
-    return max(0, chat.max_completion_tokens or chat.max_tokens or model.defaults.max_tokens)
+    shown, strips = prompts.told(messages), model.strips_reasoning
+    return shared_ends.shared_ends(shown, tokens, prompts.tokenize, strips=strips)
 
 
 def _template_message(index: int, message: Message, marks: Mapping[Place, str]) -> dict[str, Any]:
@@ -226,7 +201,6 @@ def _template_call(call: ChatToolCall | MadeCustomCall) -> dict[str, Any]:
 
 
 def _texts(index: int, message: Message, marks: Mapping[Place, str]) -> list[str]:
-    """The texts of a message, with the mark of each image in its place."""
     path = f"messages.{index}.content"
     if message.content is None:
         if message.role == "assistant" and message.tool_calls:

@@ -1,8 +1,5 @@
-"""What a chat completion request may hold, field by field. Strict; unknown fields are ignored.
-
-A field that would change the answer and that this version does not honour is refused, never
-ignored: see `UNSUPPORTED`. Other APIs for conversations are translated into this one.
-"""
+"""The fields of a chat completion request, to which other chat APIs are translated. Strict; unknown
+fields are ignored, but those in `UNSUPPORTED`, which would change the answer, are refused."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
@@ -219,6 +216,5 @@ class ChatRequest(SamplingFields):
 
     @property
     def custom_names(self) -> frozenset[str]:
-        """The names of the custom tools."""
         tools = self.tools or ()
         return frozenset(tool.custom.name for tool in tools if isinstance(tool, ChatCustomTool))

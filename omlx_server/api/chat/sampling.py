@@ -1,5 +1,4 @@
-"""The request fields that say how tokens are sampled and when an answer ends. Chat and text
-completions share them."""
+"""The request fields for sampling and for the end of an answer."""
 
 import secrets
 from dataclasses import fields as fields_of
@@ -34,13 +33,12 @@ _PRESETS = (
 
 
 def sampling_of(defaults: RequestDefaults) -> dict[str, float]:
-    """The numbers among `defaults` that say how a token is sampled, by the names of the API."""
+    """Return the sampling numbers among `defaults`, by their API names."""
     return {name: getattr(defaults, name) for name in _PRESETS}
 
 
 def _not_more(biases: object) -> object:
-    """Raises ValueError for too many biases. It runs before pydantic validates them one by one:
-    pydantic would collect an error for each."""
+    """Raise ValueError for too many biases, before pydantic collects an error for each."""
     if isinstance(biases, dict) and len(biases) > _BIASES:
         raise ValueError(f"at most {_BIASES} tokens can have a bias")
     return biases
@@ -51,7 +49,7 @@ class StreamOptions(StrictModel):
 
 
 class EngineFields(StrictModel):
-    """Which model a request is for, with which adapter, and how it stands to others."""
+    """The model of a request, its adapter, and its rank among other requests."""
 
     model: Annotated[str, StringConstraints(min_length=1)]
     preset: PresetName | None = None
@@ -61,8 +59,8 @@ class EngineFields(StrictModel):
 
 
 class TokenFields(StrictModel):
-    """How a token is chosen from what the model computes, each field with its bounds. All APIs have
-    these, Ollama's in its `options`."""
+    """How a token is chosen, each field with its bounds. All APIs have these, Ollama's in its
+    `options`."""
 
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
     top_p: Annotated[float, Field(ge=0, le=1)] | None = None
@@ -73,14 +71,14 @@ class TokenFields(StrictModel):
 
 
 class SharedFields(EngineFields, TokenFields):
-    """The fields that requests of OpenAI's and Anthropic's APIs have."""
+    """The fields that OpenAI's and Anthropic's requests share."""
 
     speculation: Mode | None = None
     stream: bool | None = None
 
 
 class SamplingFields(SharedFields):
-    """Those that all requests of OpenAI's APIs have."""
+    """The fields that all requests of OpenAI's APIs share."""
 
     repetition_penalty: Annotated[float, Field(gt=0, le=10)] | None = None
     presence_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
@@ -111,25 +109,23 @@ class SamplingFields(SharedFields):
     grammar: Source | None = None
 
     def stops(self, model: ServedModel) -> tuple[str, ...]:
-        """The stop strings of the request, or else the model's defaults."""
         if self.stop is None:
             return model.defaults.stop
         return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
 
     @property
     def in_conversation(self) -> str | None:
-        """What the client names as one conversation, or as one user of its own."""
+        """The client's name for one conversation or one of its users."""
         return self.prompt_cache_key or self.safety_identifier or self.user
 
     @property
     def with_usage(self) -> bool:
-        """Whether a stream ends with a chunk of token counts."""
         return bool(self.stream_options and self.stream_options.include_usage)
 
     @property
     def format(self) -> GrammarSpec | None:
-        """The grammar or schema that the answer must obey; None where it is free. Raises BadRequest
-        where the fields for it contradict each other or can't be read."""
+        """The grammar or schema that the answer must obey. Raises BadRequest where its fields
+        contradict each other or can't be read."""
         names = (*fields.FIELDS, "guided_whitespace_pattern")
         return fields.from_request({name: getattr(self, name) for name in names})
 
@@ -140,8 +136,8 @@ class SamplingFields(SharedFields):
     def params(
         self, model: ServedModel, *, max_tokens: int, top_logprobs: int | None
     ) -> SamplingParams:
-        """The sampling parameters: the request's values, and the model's defaults for the fields
-        that it leaves out. Raises BadRequest for token ids or biases out of bounds."""
+        """Return the sampling parameters, with the model's defaults. Raises BadRequest for token
+        ids or biases out of bounds."""
         chosen: dict[str, Any] = {**sampling_of(model.defaults)}
         chosen |= self.model_dump(include=set(_PRESETS), exclude_none=True)
         seed = model.defaults.seed if self.seed is None else self.seed

@@ -1,10 +1,7 @@
-"""The positions in a prompt up to which later requests will probably repeat it.
+"""Find the positions in a prompt up to which later requests will probably repeat it.
 
-Recurrent layers can be restored at checkpoints only, so these are placed at such positions: after
-the system prompt, and before the user's last message. Where the next turn will not repeat the
-answer as it is made, they are also placed where it leaves the prompt: at its end if the template
-shows past answers without their reasoning, before its end if it ends with the start of a thought
-that is not shown later.
+Recurrent layers are restored at checkpoints only, so checkpoints go there: after the system prompt,
+before the last user message, and where the next turn leaves the prompt before its end.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -25,9 +22,9 @@ _ANSWER = {"role": "assistant", "content": _SECRET}
 def shared_ends(
     messages: Messages, tokens: Sequence[int], encode: Encode, *, strips: bool = False
 ) -> tuple[int, ...]:
-    """The positions in `tokens` up to which the prompt would stay the same if another user message
-    followed the system prompt, or took the place of the last one, and up to which the next turn
-    repeats it. `encode` gives a prompt's tokens; `strips` is what `strips_reasoning` says."""
+    """Return the positions in `tokens` up to which the prompt stays the same if another user
+    message follows the system prompt or replaces the last one, and up to which the next turn
+    repeats it. `strips` is the result of `strips_reasoning`."""
     last_user = max((i for i, m in enumerate(messages) if m["role"] == "user"), default=0)
     others = [[*messages[:count], _OTHER] for count in {front_of(messages), last_user}]
     ends = {_shared(tokens, other, encode) for other in others}
@@ -39,8 +36,8 @@ def shared_ends(
 
 
 def _shared(tokens: Sequence[int], other: Messages, encode: Encode) -> int:
-    """How many of `tokens` another conversation begins with. 0 where the template refuses it, so
-    that it will not come."""
+    """Return how many of `tokens` another conversation begins with; 0 where the template refuses
+    it."""
     try:
         return shared(tokens, encode(other))
     except BadRequest:
@@ -48,8 +45,7 @@ def _shared(tokens: Sequence[int], other: Messages, encode: Encode) -> int:
 
 
 def strips_reasoning(render: Callable[[Messages], str]) -> bool:
-    """Whether a template leaves the reasoning out of past answers; False where it refuses the
-    probe."""
+    """Return whether a template leaves reasoning out of past answers."""
     turns = [
         {"role": "user", "content": "a"},
         {"role": "assistant", "content": f"<think>\n{_SECRET}\n</think>\n\nb"},

@@ -1,4 +1,4 @@
-"""The tools of a chat request: which of them the model sees, which it may or must call. Pure."""
+"""The tools of a chat request: which the model sees, and which it may or must call."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -19,9 +19,9 @@ from omlx_server.text.grammar.tools import Function
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Toolbox:
-    """The tools of one request. `shown`: all of them, as the chat template sees them. `callable`:
-    those that the answer may call. `required`: the answer must be a call. `limited`: some that are
-    shown may not be called. `many`: the answer may have more than one call."""
+    """The tools of one request. `shown` go to the template; the answer may call `callable` ones,
+    must call one if `required`, and may have `many` calls. `limited`: some shown tools may not be
+    called."""
 
     shown: tuple[Mapping[str, Any], ...] = ()
     callable: tuple[Function, ...] = ()
@@ -36,11 +36,11 @@ class Toolbox:
 
 
 def toolbox_of(chat: ChatRequest) -> Toolbox:
-    """The tools of a chat. Raises BadRequest where two have one name, or where `tool_choice` names
-    one that is not in `tools`."""
+    """Return the tools of a chat. Raises BadRequest for equal names, and for a `tool_choice` that
+    is not in `tools`."""
     tools, choice = chat.tools or [], chat.tool_choice
-    made = [_function(i, tool) for i, tool in enumerate(tools)]
-    functions = {function.name: function for function in made}
+    all_functions = [_function(i, tool) for i, tool in enumerate(tools)]
+    functions = {function.name: function for function in all_functions}
     if len(functions) < len(tools):
         raise BadRequest("two tools have the same name", param="tools")
     if choice not in (None, "none", "auto") and not tools:
@@ -81,7 +81,7 @@ def _function(index: int, tool: ChatFunctionTool | ChatCustomTool) -> Function:
 def _chosen(
     choice: str | NamedFunction | NamedCustom | AllowedChoice | None, names: list[str]
 ) -> tuple[list[str], bool]:
-    """The functions that may be called, and whether one must be."""
+    """Return the functions that may be called, and whether one must be."""
     match choice:
         case "none":
             return [], False

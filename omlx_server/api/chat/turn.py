@@ -1,5 +1,4 @@
-"""One turn of a conversation. Every chat API translates its requests into the chat request that
-this module renders, encodes and queues."""
+"""One turn of a conversation, for all chat APIs: render, encode and queue a chat request."""
 
 import asyncio
 import time
@@ -12,12 +11,12 @@ from fastapi import Request
 from omlx_server.api.access.tenant import client_of, conversation_of, salt_of
 from omlx_server.api.chat import prompt
 from omlx_server.api.chat.choices import Choices
-from omlx_server.api.chat.encoding import encoded, read_and_encoded
 from omlx_server.api.chat.images import ChatImages, compute_features, image_turns, read_images
-from omlx_server.api.chat.plan import constraint_of, form_of
+from omlx_server.api.chat.plan import constraint_of, form_of, sampling_of
+from omlx_server.api.chat.prompt import ChatPrompt
 from omlx_server.api.chat.request import ChatRequest
 from omlx_server.api.chat.sampling import SamplingFields
-from omlx_server.api.context import context_of
+from omlx_server.api.context import ApiContext, context_of
 from omlx_server.api.http.exchange import current, known_as
 from omlx_server.api.models.served_model import ServedModel
 from omlx_server.core.request import Request as EngineRequest
@@ -26,10 +25,23 @@ from omlx_server.errors import DeadlineExceeded
 from omlx_server.text.answers.form import AnswerForm
 
 
+async def read_and_encode(chat: ChatRequest, model: ServedModel, request: Request) -> ChatPrompt:
+    """Read the images of a chat and return its prompt. Raises as both steps do."""
+    images = await read_images(chat, model, image_turns(request))
+    return await encode_chat(chat, model, images, context_of(request))
+
+
+async def encode_chat(
+    chat: ChatRequest, model: ServedModel, images: ChatImages | None, context: ApiContext
+) -> ChatPrompt:
+    """Return the prompt of a chat whose `images` have been read. Raises as `prompt.encode`."""
+    size, beside = prompt.size_of(chat), images.nbytes if images else 0
+    return await context.threads.run(prompt.encode, chat, model, images, size=size, beside=beside)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class ChatTurn:
-    """One turn to be answered. `request` is the HTTP request, `id` the id of the engine's request.
-    Cancelling `start` cancels what it has queued."""
+    """One turn to be answered. `id` is the id of the engine's request."""
 
     chat: ChatRequest
     model: ServedModel
@@ -37,14 +49,14 @@ class ChatTurn:
     id: str
 
     async def count(self) -> int:
-        """How many tokens the prompt has. Raises BadRequest and ContextTooLong."""
+        """Return the number of tokens in the prompt. Raises BadRequest and ContextTooLong."""
         prompt.check_supported(self.chat)
-        made = await read_and_encoded(self.chat, self.model, self.request)
-        return len(made.tokens)
+        encoded = await read_and_encode(self.chat, self.model, self.request)
+        return len(encoded.tokens)
 
     async def start(self) -> Choices:
-        """Read the images, render the prompt, encode it, have the model see what it has not seen,
-        and queue the request. Every fault of a request is found here, before a response begins.
+        """Encode the prompt with its images and queue the request. All faults of a request are
+        found here, before a response begins. Cancelling this cancels what is queued.
 
         Raises:
             BadRequest, ContextTooLong: the request is wrong, or its prompt too long.
@@ -58,27 +70,26 @@ class ChatTurn:
         # Images take a while, so nothing waits for a request with some.
         with nullcontext() if images else model.engine.preparing():
             async with _deadline(self.request):
-                made = await encoded(chat, model, images, context_of(self.request))
-            constraint = await constraint_of(chat, made.plan, model, made.opening)
+                encoded = await encode_chat(chat, model, images, context_of(self.request))
+            constraint = await constraint_of(chat, encoded.plan, model, encoded.opening)
             request = EngineRequest(
                 RequestId(self.id),
-                tuple(made.tokens),
-                prompt.sampling_of(chat, model, len(made.tokens)),
+                tuple(encoded.tokens),
+                sampling_of(chat, model, len(encoded.tokens)),
                 n=chat.n or 1,
-                checkpoints_at=made.checkpoints_at,
+                checkpoints_at=encoded.checkpoints_at,
                 constraint=constraint,
-                images=made.images,
+                images=encoded.images,
             )
-            form = form_of(chat, made.plan, model, made.opening)
+            form = form_of(chat, encoded.plan, model, encoded.opening)
             async with self._seen(images, request):
                 choices = await submit(request, form, model, self.request, chat)
-        choices.usage.dropped = made.dropped
+        choices.usage.dropped = encoded.dropped
         return choices
 
     @asynccontextmanager
     async def _seen(self, images: ChatImages | None, request: EngineRequest) -> AsyncIterator[None]:
-        """A context that begins when the model has seen the `images`, and in which what it made of
-        them stays for the request to be queued."""
+        """Compute the features of `images`, and keep them until the context ends."""
         if images is None:
             yield
             return
@@ -93,7 +104,7 @@ class ChatTurn:
 
 @asynccontextmanager
 async def _deadline(http: Request) -> AsyncIterator[None]:
-    """A context that ends with DeadlineExceeded when the time limit of the request is over."""
+    """Raise DeadlineExceeded when the request's time is over."""
     limit = context_of(http).request_timeout_seconds
     left = current().started + limit - time.monotonic() if limit else None
     try:
@@ -110,9 +121,8 @@ async def submit(
     http: Request,
     asked: SamplingFields,
 ) -> Choices:
-    """Queue `request` and return its choices, which `form` says how to read. The HTTP request
-    `http` and its body `asked` decide its salt (whose cached prefixes it shares), its owner, its
-    priority, its deadline, and how tokens are drafted for it. It has the adapter of `model`.
+    """Queue `request`, with what the HTTP request and its body `asked` say of its owner and its
+    rank.
 
     Raises:
         QueueFull, NoMemory, Unavailable: the engine does not take the request.

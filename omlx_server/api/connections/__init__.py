@@ -1,1 +1,1 @@
-"""Connections of clients: their bounds, their shares of the descriptors, who accepts them."""
+"""Connections of clients, bounded in number, size and time."""

@@ -1,15 +1,13 @@
-"""One client's connection, with bounds that uvicorn's own does not have.
+"""One client's connection, with bounds that uvicorn does not have.
 
-They bound the size of a request's head (its request line and headers), the time in which it must
-come, the pauses in its body, and the time for which an answer may lie unread. A client that breaks
-a bound loses its connection; before that it gets an error in the envelope, unless its answer has
-begun. Other connections go on. How many there may be says `connections.py`. Runs on the asyncio
-thread.
+They bound the size of a request's head and the time until it is whole, the pauses in its body, and
+the time for which an answer lies unread; uvicorn's options bound only idle connections and their
+number. A client that breaks a bound loses its connection, after an error if its answer has not
+begun. Runs on the asyncio thread.
 
-A client may end its side of the connection after its request, and gets its answer. That looks as if
-it had closed the connection; what is sent to a closed one comes back as an error. So until the
-answer begins it is sent `100 Continue`, which clients pass over, now and then. HTTP/1.0 does not
-have that: there only an answer that begins at once is sent.
+A client may end its side after its request and gets its answer. That looks like a closed
+connection, so until the answer begins it is sent `100 Continue` now and then, which comes back as
+an error from a closed one. HTTP/1.0 has no such probe: there only an immediate answer is sent.
 
 phase   lasts                                  the server ends it when
 IDLE    between two requests                   the first request does not begin in `header_seconds`
@@ -53,9 +51,9 @@ _PROBE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 @dataclass(frozen=True, slots=True)
 class ConnectionLimits:
-    """The bounds of a connection, as the settings under `server` say. `header_bytes` bounds the
-    head of a request, and what may come between two parts of a body: trailers, extensions of
-    chunks, blank lines. `write_seconds`: how long an answer may lie unread."""
+    """The bounds of a connection. `header_bytes` bounds a request's head, and what may come between
+    two parts of a body (trailers, chunk extensions, blank lines); `write_seconds` the time for
+    which an answer lies unread."""
 
     header_bytes: int
     header_seconds: float
@@ -71,7 +69,7 @@ class _Phase(enum.Enum):
 
 
 class _Alarm:
-    """A timer that calls `call` once, so many seconds after it was last started."""
+    """A timer that calls `call` once, `seconds` after it was last started."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, call: Callable[[], None]) -> None:
         self._loop, self._call = loop, call
@@ -96,8 +94,8 @@ class _Alarm:
 
 
 class Connection(HttpToolsProtocol):
-    """uvicorn's HTTP protocol with ConnectionLimits. The methods that are overridden here call
-    uvicorn's own, and keep the phase, the timers and the counted bytes up to date."""
+    """uvicorn's HTTP protocol with ConnectionLimits. The overridden methods call uvicorn's own, and
+    keep the phase, the timers and the counted bytes up to date."""
 
     def __init__(
         self,
@@ -201,8 +199,8 @@ class Connection(HttpToolsProtocol):
         super().on_message_complete()
 
     def send_400_response(self, msg: str) -> None:
-        """Refuse the request. uvicorn calls this after its parser, or a method that the parser
-        calls, has raised."""
+        """Refuse the request. uvicorn calls this after its parser, or a callback of it, has
+        raised."""
         self._refuse(self._problem or NoHttp(msg))
 
     # -- from the request at work ------------------------------------------------------------
@@ -235,7 +233,7 @@ class Connection(HttpToolsProtocol):
         return self.transport.is_closing()
 
     def close(self) -> None:
-        """End the connection after an answer. The request's body may not have come to its end."""
+        """End the connection after an answer. The request's body may not be whole."""
         if self._phase is _Phase.BODY and not self.transport.is_closing():
             self._linger()
         else:
@@ -269,8 +267,7 @@ class Connection(HttpToolsProtocol):
         return self._answered is not None and not self._answered.response_complete
 
     def _expect_more(self) -> None:
-        """Start the timer for the bytes that must follow those that have just come; refuse the
-        request if they were too many."""
+        """Start the timer for the bytes that must follow, or refuse too many."""
         if self._gone:
             return
         if self._overhead > self._limits.header_bytes:
@@ -281,8 +278,7 @@ class Connection(HttpToolsProtocol):
             self._reading.start(self._limits.header_seconds)
 
     def _on_silence(self) -> None:
-        """The time in which bytes should have come is over: end the connection, or wait on while an
-        answer is under way that does not need them."""
+        """End the connection, or wait on while an answer is under way that needs no bytes."""
         body = self._phase is _Phase.BODY
         if self._gone:
             self.transport.close()
@@ -296,8 +292,8 @@ class Connection(HttpToolsProtocol):
             self.close()
 
     def _probe(self) -> None:
-        """Find out whether a client that has ended its side is still there: the connection is lost
-        with the second probe, or the second part of an answer, if it is not."""
+        """Check that a half-closed client is there: if not, the second probe or the second part of
+        an answer fails."""
         if self._answered is None or self._answered.response_started:
             return
         if self._answered.scope["http_version"] == "1.0":
@@ -309,12 +305,10 @@ class Connection(HttpToolsProtocol):
 
     @property
     def _waits_for_body(self) -> bool:
-        """Whether the answer has not begun, and the server reads what the client sends."""
         started = self._answered is not None and self._answered.response_started
         return not started and not self.flow.read_paused
 
     def _watch_writing(self) -> None:
-        """Start the timer in which the client must read from what is buffered for it."""
         self._unsent = self.transport.get_write_buffer_size()
         if self._unsent:
             self._writing.start(self._limits.write_seconds)
@@ -339,7 +333,7 @@ class Connection(HttpToolsProtocol):
         self._linger()
 
     def _linger(self) -> None:
-        """Send no more, and let what the client still sends pass by."""
+        """Send no more, and discard what the client still sends."""
         self._phase = _Phase.GONE
         self._gone_by = self.loop.time() + self._limits.body_seconds
         self._abandon()
@@ -349,8 +343,8 @@ class Connection(HttpToolsProtocol):
         self._reading.start(_LINGER_SECONDS)
 
     def _abandon(self) -> None:
-        """Tell the request that is being answered that its client has gone. uvicorn tells only the
-        last request that came, which is another one when requests are pipelined."""
+        """Tell the running request that its client has gone. uvicorn tells only the last request
+        that came, another one with pipelining."""
         if self._answered is not None and self._answering:
             self._answered.disconnected = True
             self._answered.message_event.set()
@@ -359,8 +353,8 @@ class Connection(HttpToolsProtocol):
 async def _without_chunks(
     app: ASGIApp, cycle: RequestResponseCycle, scope: Scope, receive: Receive, send: Send
 ) -> None:
-    """Run `app` for an HTTP/1.0 request, which knows neither chunks nor `100 Continue`: an answer
-    without a length ends with the connection, which uvicorn closes after each HTTP/1.0 answer."""
+    """Run `app` for an HTTP/1.0 request, without chunks and `100 Continue`: an answer without a
+    length ends with the connection."""
     cycle.waiting_for_100_continue = False
     measured = True
 

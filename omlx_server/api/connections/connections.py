@@ -1,9 +1,8 @@
-"""The open connections of a server, which share the descriptors that its process may have.
+"""The open connections of a server, which share the descriptors of its process.
 
-Each client address has a share. Above it, the address's own oldest idle connection is closed for
-each new one; where none is idle, the new one is refused. A part of each share is kept for requests
-about health and for the admin, and a quarter of all descriptors for files. Runs on the asyncio
-thread.
+Each client address has a share. Above it, its oldest idle connection is closed for a new one, or
+the new one is refused. A part of each share is kept for /health and /admin, and a quarter of all
+descriptors for files. Runs on the asyncio thread.
 """
 
 import logging
@@ -21,8 +20,8 @@ DEFAULT_DESCRIPTORS = 1024
 
 
 class Held(Protocol):
-    """A connection. `address` is its client's, as `network_of` has it. `unread`: bytes of a
-    body that nobody has read yet. `drop` closes it at once."""
+    """A connection of a client `address` (see `network_of`), with `unread` bytes of a body. `drop`
+    closes it at once."""
 
     @property
     def address(self) -> bytes: ...
@@ -33,14 +32,15 @@ class Held(Protocol):
 
 @dataclass(slots=True, eq=False)
 class _Place:
-    """The connections of one address. Idle ones have no request under way; the oldest is first."""
+    """The connections of one address. Idle ones have no request; the oldest is first."""
 
     open: int = 0
     idle: dict[Held, None] = field(default_factory=dict)
 
 
 class Connections:
-    """`ended` counts connections that had to go, by the reason: `idle`, `refused` or `busy`."""
+    """Counts connections. `ended` counts those that had to go, by reason: `idle`, `refused` or
+    `busy`."""
 
     def __init__(self, descriptors: int = DEFAULT_DESCRIPTORS) -> None:
         self._most = max(2, descriptors - descriptors // 4)
@@ -55,12 +55,11 @@ class Connections:
 
     @property
     def unread(self) -> int:
-        """The bytes of bodies that lie in the buffers of connections."""
         return sum(one.unread for one in self._open)
 
     def open(self, new: Held) -> bool:
-        """Note a new connection, and close an idle one where there are too many. Returns whether
-        the new one may stay."""
+        """Add a connection, and close an idle one where there are too many. Returns whether the new
+        one may stay."""
         place = self._places.setdefault(new.address, _Place())
         place.open += 1
         place.idle[new] = None
@@ -73,8 +72,8 @@ class Connections:
         return True
 
     def begin(self, one: Held, path: str) -> bool:
-        """Note that a request for `path` has come. Returns whether it may be answered: as many of
-        its address as have a share are under way already, if not."""
+        """Note a request for `path`. Returns whether it may be answered, or its address has too
+        many under way."""
         if one not in self._open:
             return False
         place = self._places[one.address]
@@ -86,14 +85,14 @@ class Connections:
         return False
 
     def rest(self, one: Held) -> None:
-        """Note that a connection has no request under way any more."""
+        """Note that a connection has no request any more."""
         if one in self._open:
             idle = self._places[one.address].idle
             idle.pop(one, None)
             idle[one] = None
 
     def close(self, one: Held) -> None:
-        """Note that a connection was closed."""
+        """Remove a closed connection."""
         if one not in self._open:
             return
         self._open.remove(one)
@@ -104,8 +103,8 @@ class Connections:
             del self._places[one.address]
 
     def _share(self, place: _Place) -> int:
-        """How many connections an address may have: half of what the others leave, and no fewer
-        than all addresses and one more could have."""
+        """Return the connections that an address may have: half of what the others leave, at least
+        an equal share."""
         others = len(self._open) - place.open
         return max((self._most - others) // 2, self._most // (len(self._places) + 1))
 
@@ -135,7 +134,6 @@ class Connections:
 
 
 def _shown(address: bytes) -> str:
-    """An address for the log: of a network the first one."""
     if not address:
         return "a Unix socket"
     return str(ip_address(address if len(address) == _IPV4_BYTES else address + bytes(8)))

@@ -1,4 +1,4 @@
-"""Why a connection is refused, and the answer that says so before any request is read."""
+"""Refusals of connections, answered before any request is read."""
 
 import orjson
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE
@@ -16,7 +16,7 @@ class HeadTooLarge(BadRequest):
 
 
 class NoHttp(BadRequest):
-    """What the client has sent is no HTTP."""
+    """The client has sent something other than HTTP."""
 
     quotes_request = False
 
@@ -34,7 +34,7 @@ def too_many() -> TooManyRequests:
 
 
 def reply(error: OmlxError) -> bytes:
-    """A whole HTTP response, after which the connection ends."""
+    """Return a whole HTTP response, after which the connection ends."""
     body = orjson.dumps(envelope(error))
     retry = b"retry-after: %d\r\n" % error.retry_after if isinstance(error, NotNow) else b""
     head = b"content-type: application/json\r\nconnection: close\r\ncontent-length: %d\r\n"

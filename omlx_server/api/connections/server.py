@@ -1,7 +1,7 @@
-"""uvicorn with this server's own connections (`connection_timeouts.py`) and its own shutdown.
+"""uvicorn with this server's own connections and shutdown.
 
-At the first SIGTERM or SIGINT the server stops listening, and running answers have the grace time
-to finish; at the second one they are not awaited. `exit_code` is 0 unless `stop` was given another.
+The first SIGTERM or SIGINT stops listening, and running answers have the grace time to finish; the
+second ends them.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ _SEND_BUFFER = 256 * 2**10
 
 
 class HttpServer(uvicorn.Server):
-    """Serves one app on one bound socket."""
+    """Serves one app on one bound socket. `exit_code` is 0 unless `stop` was given another."""
 
     def __init__(
         self,
@@ -34,9 +34,8 @@ class HttpServer(uvicorn.Server):
         on_stopping: Callable[[], None] = lambda: None,
         on_forced: Callable[[], None] = lambda: None,
     ) -> None:
-        """`grace_seconds`: how long running answers may take at a shutdown. `on_stopping` is called
-        when the shutdown begins, before listening stops and running answers are awaited;
-        `on_forced` at the second signal, and at each one after it."""
+        """`grace_seconds`: time for running answers at a shutdown. `on_stopping` is called when it
+        begins, `on_forced` at the second signal and each one after it."""
         super().__init__(
             uvicorn.Config(
                 app,
@@ -66,11 +65,10 @@ class HttpServer(uvicorn.Server):
 
     @property
     def under_way(self) -> int:
-        """How many requests are under way."""
         return len(self.server_state.tasks)
 
     def change_grace(self, seconds: float) -> None:
-        """Let running answers take so many seconds at a shutdown; rounded, and at least 1."""
+        """Set the grace time for running answers, rounded to at least 1 second."""
         self.config.timeout_graceful_shutdown = max(1, round(seconds))
 
     def stop(self, exit_code: int) -> None:
@@ -84,8 +82,8 @@ class HttpServer(uvicorn.Server):
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Leave signals to `run_on`. uvicorn's own version raises a signal again after the
-        shutdown, and the process would end as if it had crashed."""
+        """Leave signals to `run_on`. uvicorn raises them again after the shutdown, and the process
+        would end as if it had crashed."""
         yield
 
     def _on_signal(self) -> None:

@@ -1,1 +1,1 @@
-"""The OpenAPI document: what each route takes and answers."""
+"""The OpenAPI document, made from what the routes' decorators say."""

@@ -1,5 +1,4 @@
-"""Makes the OpenAPI document from what the routes' decorators say. Pure, and slow: the document is
-made at the first request for it.
+"""Make the OpenAPI document from the routes' Operations. Slow: it is made at the first request.
 
 It is OpenAPI 3.2, the first version that can describe the events of a stream.
 """
@@ -35,7 +34,7 @@ _ABOUT = "An LLM server with the APIs of OpenAI, Anthropic and Ollama, on MLX."
 
 
 def document(routes: Iterable[APIRoute], *, keys_needed: bool) -> Schema:
-    """The OpenAPI document of `routes`. Raises KeyError for a route without an Operation."""
+    """Return the OpenAPI document of `routes`. Raises KeyError for a route without an Operation."""
     known = [(route, (route.openapi_extra or {})[EXTRA]) for route in routes]
     schemas = Schemas(kind for _, operation in known for kind in _kinds(operation))
     paths: dict[str, Schema] = {}
@@ -57,7 +56,6 @@ def document(routes: Iterable[APIRoute], *, keys_needed: bool) -> Schema:
 
 
 def _kinds(operation: Operation) -> Iterator[Any]:
-    """The types in an operation for which the document needs a schema."""
     yield from problems.KINDS
     yield from (query.kind for query in operation.query)
     given = [operation.answer, operation.sick, operation.body, operation.lines]
@@ -68,7 +66,7 @@ def _kinds(operation: Operation) -> Iterator[Any]:
 
 @dataclass(frozen=True, slots=True)
 class _Item:
-    """One method of one path. `shape` adds the error responses to which it refers to `failures`."""
+    """One method of one path. `shape` adds the error responses that it refers to to `failures`."""
 
     route: APIRoute
     operation: Operation

@@ -1,5 +1,4 @@
-"""What a route takes and answers, as its decorator says it. These are plain values: no schema is
-made before the document is asked for (document.py)."""
+"""Descriptions of routes as plain values: no schema is made at import time."""
 
 from dataclasses import KW_ONLY, dataclass
 from typing import Any
@@ -29,7 +28,7 @@ class Query:
 
 @dataclass(frozen=True, slots=True)
 class ResponseHeader:
-    """A response header. Without `always`, a response has it only if there is something to tell."""
+    """A response header, sent with each response only if `always`."""
 
     name: str
     about: str
@@ -46,9 +45,8 @@ class Bytes:
 
 @dataclass(frozen=True, slots=True)
 class Events:
-    """A stream of server-sent events. `data`: the type of the JSON in each event. `named`: each
-    event has a name, which is the `type` in its data. `done`: the last event is `[DONE]`, not JSON.
-    """
+    """A stream of server-sent events with JSON of type `data`. `named`: the event's name is the
+    `type` in its data. `done`: the last event is `[DONE]`."""
 
     data: Any
     named: bool = False
@@ -57,14 +55,12 @@ class Events:
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """What one route takes and answers; a route has it as `openapi_extra=Operation(...).extra`.
-    `body`, `answer` and `sick` are types of which pydantic can make a schema, or Bytes.
+    """The input and the answers of one route, given as `openapi_extra=Operation(...).extra`. Types
+    are those of which pydantic makes a schema, or Bytes.
 
-    `tag`: the route's group in the document. `answer` None: the route answers with `events` or
-    errors only. `may_fail`: error statuses besides those of every route. `sick`: the body of a 503
-    that is no error envelope. `is_open`: the route needs no API key. `page`: what a browser gets
-    instead. `lines`: the type of each line of a stream of JSON lines, which the route may answer
-    with as well.
+    Without `answer` the route answers with `events` or errors only. `may_fail`: error statuses
+    besides those of every route. `sick`: the body of a 503 that is no error envelope. `page`: what
+    a browser gets instead. `lines`: the type of each line of a stream of JSON lines.
     """
 
     tag: str

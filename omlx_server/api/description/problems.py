@@ -1,7 +1,6 @@
-"""The errors of a route in the OpenAPI document: which statuses it may have, and each one's body.
+"""The error responses of a route in the OpenAPI document.
 
-408 (the request did not come to its end) and 431 (its head is too long) are sent before the route
-is known, so they always have OpenAI's envelope.
+408 and 431 are sent before the route is known, so they always have OpenAI's envelope.
 """
 
 from typing import Any
@@ -50,7 +49,7 @@ KINDS: tuple[Any, ...] = (
 
 
 def statuses(operation: Operation, method: str, path: str) -> list[int]:
-    """The error statuses that `operation` can answer with, in order."""
+    """Return the error statuses that `operation` can answer with, in order."""
     found = {*_ALWAYS, *operation.may_fail}
     found |= set() if operation.is_open else {401}
     if method in ("POST", "PATCH"):
@@ -65,7 +64,7 @@ def statuses(operation: Operation, method: str, path: str) -> list[int]:
 
 
 def shared(status: int, path: str) -> tuple[str, Any]:
-    """The name under which routes share the response for `status`, and the type of its body."""
+    """Return the name under which routes share the response for `status`, and its body's type."""
     if status not in _EARLY and ollama.applies_to(path):
         # What is no HTTP at all is refused before the path is known.
         return f"OllamaError{status}", Error | OllamaError if status == 400 else OllamaError

@@ -1,5 +1,4 @@
-"""Makes the JSON schemas of many types at once; a schema that several of them use is made once,
-under a name of its own. Pure."""
+"""Make the JSON schemas of many types at once, with shared parts under names of their own."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -41,13 +40,13 @@ class Schemas:
         self._by_kind: dict[Any, Schema] = {k: _walked(made[k, _MODE], names) for k in unique}
 
     def of(self, kind: Any) -> Schema:
-        """The schema of a type that was given to the constructor; KeyError for any other type."""
+        """Return the schema of one of `kinds`; KeyError for any other type."""
         return self._by_kind[kind]
 
 
 def _short_names(defs: Mapping[str, Schema]) -> dict[str, str]:
-    """A short name for each definition. Where two types have one name, pydantic puts the whole
-    module before it; the folder is enough here. Raises ValueError if two short names are equal."""
+    """Return a short name for each definition: of pydantic's module path only the folder. Raises
+    ValueError if two are equal."""
     names = {name: _short_name(name) for name in defs}
     if len(set(names.values())) < len(names):
         raise ValueError(f"two of these have one name: {sorted(names.values())}")
@@ -61,7 +60,7 @@ def _short_name(name: str) -> str:
 
 
 def _allow_null(body: Schema) -> None:
-    """Change the schema of a body so that each field that may be left out may also be null."""
+    """Let each optional field of a body's schema also be null."""
     fields = body.get("properties", {})
     for name in fields.keys() - set(body.get("required", ())):
         options = fields[name].get("anyOf", [fields[name]])
@@ -70,8 +69,8 @@ def _allow_null(body: Schema) -> None:
 
 
 def _walked(node: Any, names: Mapping[str, str]) -> Any:
-    """The schema with short names in its references. A `oneOf` without a discriminator becomes
-    `anyOf`: only the server's code tells its members apart."""
+    """Return the schema with short names. `oneOf` without a discriminator becomes `anyOf`: only the
+    server's code tells its members apart."""
     if isinstance(node, list):
         return [_walked(item, names) for item in node]
     if isinstance(node, str) and node.startswith(_PREFIX):

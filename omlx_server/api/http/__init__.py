@@ -1,1 +1,1 @@
-"""HTTP itself, whatever the API: bodies, headers, errors, streams, connections."""
+"""HTTP itself, the same for all APIs: bodies, headers, errors, streams."""

@@ -1,4 +1,4 @@
-"""Who may call the admin routes of a server."""
+"""The right to call a server's admin routes."""
 
 import hmac
 from collections.abc import Callable
@@ -11,10 +11,9 @@ TOKEN_HEADER = "x-admin-token"
 
 @dataclass(frozen=True, slots=True)
 class AdminAccess:
-    """Who may call the admin routes. Without `enabled` the server has no admin routes. Without
-    `needs_token` every client that passes the access guard may call them. `find` returns the
-    server's admin token, read anew at each call, as its file may change; it returns "" where the
-    server has none, and `problem` says why."""
+    """The right to call the admin routes, which exist if `enabled`. With `needs_token` only for
+    those who have the admin token. `find` returns it, read anew at each call, or "" where `problem`
+    says why there is none."""
 
     enabled: bool = True
     needs_token: bool = False
@@ -22,8 +21,7 @@ class AdminAccess:
     problem: str = "nobody has made one"
 
     def admits(self, headers: Headers) -> bool:
-        """Whether a request carries the admin token, in its own header or as a bearer token. Calls
-        `find`, which may read a small file."""
+        """Return whether a request carries the admin token. May read a small file."""
         given = [text for text in (headers.get(TOKEN_HEADER, ""), bearer_of(headers)) if text]
         token = self.find() if given else ""
         matches = [hmac.compare_digest(text.encode(), token.encode()) for text in given]
@@ -31,6 +29,6 @@ class AdminAccess:
 
 
 def bearer_of(headers: Headers) -> str | None:
-    """The Bearer token of a request; None where it has none."""
+    """Return the Bearer token of a request, or None."""
     scheme, _, token = headers.get("authorization", "").partition(" ")
     return token.strip() if scheme.lower() == "bearer" else None

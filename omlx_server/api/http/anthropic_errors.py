@@ -1,5 +1,4 @@
-"""Errors in Anthropic's envelope: {"type": "error", "error": {type, message}, request_id}; and the
-paths whose errors have it. Pure."""
+"""Errors in Anthropic's envelope, and the paths that use it."""
 
 from typing import Literal
 
@@ -44,7 +43,7 @@ class AnthropicErrorDetails(TypedDict):
 
 
 class AnthropicError(TypedDict):
-    """What went wrong. `request_id` is that of the header."""
+    """An error. `request_id` is that of the header."""
 
     type: Literal["error"]
     error: AnthropicErrorDetails
@@ -52,19 +51,17 @@ class AnthropicError(TypedDict):
 
 
 def applies_to(path: str) -> bool:
-    """Whether the errors of a request for `path` have Anthropic's envelope."""
     return path == _PATH or path.startswith(f"{_PATH}/")
 
 
 def status(error: OmlxError) -> int:
-    """The HTTP status for an error: 529 for Unavailable, as Anthropic's API has no 503 and its
-    clients wait and try again on a 529; else the error's own."""
+    """Return the HTTP status for an error: 529 for Unavailable, on which Anthropic's clients try
+    again."""
     return _OVERLOADED if isinstance(error, Unavailable) else error.status
 
 
 def envelope(error: OmlxError, request_id: str | None) -> AnthropicError:
-    """The body of an error response, and the `data:` of an error event in a stream. `request_id`
-    is the id in the response's header of that name."""
+    """Return the body of an error response, or the `data:` of an error event."""
     message = error.message
     if error.code == ContextTooLong.code:
         message = f"{_TOO_LONG}: {message}"

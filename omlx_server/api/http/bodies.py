@@ -1,12 +1,13 @@
-"""The bodies of requests on their way: one bound for the bytes of all, and a least rate for each.
+"""Bodies of requests while they are received: one bound for the bytes of all, a least rate for
+each.
 
-A body counts from its first byte until it is parsed. Up to 64 KB of each come without a question;
-then the rest needs room, for as many bytes as the body says that it has. It gets room
+A body counts from its first byte until it is parsed. The first 64 KB come without a question; the
+rest needs room for its declared size. It gets room
 
-- if it needs half of what is free, or less: large ones leave room for smaller ones;
-- if its client would hold no more than its share of the bound, which all clients with bodies have
-  alike: then younger bodies of clients with more than that are refused;
-- else once others have left. Meanwhile nothing is read of it, and after a while it is refused.
+- if it needs at most half of what is free, so that large ones leave room for smaller ones;
+- if its client stays within an equal share of the bound: younger bodies of clients above theirs are
+  refused for it;
+- else when others have left. It is not read until then, and is refused after a while.
 
 Runs on the asyncio thread.
 """
@@ -25,7 +26,7 @@ _MOST_BYTES = 256 * 2**20
 
 
 def bound_for(memory_limit: int) -> int:
-    """The bytes that all bodies together may have, where so many bytes are the memory's limit."""
+    """Return the most bytes of all bodies for a memory limit in bytes."""
     return min(_MOST_BYTES, memory_limit // 16)
 
 
@@ -34,7 +35,7 @@ class TooManyBodies(Unavailable):
 
 
 class RequestBody:
-    """One body that is read or parsed. `held` bytes of it are here; `taken` are kept for it."""
+    """One body that is read or parsed: `held` bytes have come, `taken` are reserved."""
 
     def __init__(self, bodies: "Bodies", client: bytes) -> None:
         self.client = client
@@ -51,8 +52,8 @@ class RequestBody:
 
     @asynccontextmanager
     async def coming(self) -> AsyncIterator[None]:
-        """Read the body within this. Raises RequestTimeout if it comes too slowly, TooManyBodies
-        if it has to make way for another client's."""
+        """Receive the body within this. Raises RequestTimeout if it is too slow, TooManyBodies if
+        it has to make way for another client's."""
         self._begun = asyncio.get_running_loop().time()
         try:
             async with asyncio.timeout(self._bodies.seconds) as self._deadline:
@@ -63,8 +64,8 @@ class RequestBody:
             self._deadline = None
 
     async def add(self, count: int, whole: int) -> None:
-        """Note that `count` more bytes have come, of `whole` that are expected; wait for room.
-        Raises TooManyBodies if there is none in time."""
+        """Count `count` new bytes, of `whole` expected, and wait for room. Raises TooManyBodies if
+        there is none in time."""
         self.held += count
         self._received += count
         if self.held > SMALL:
@@ -85,7 +86,7 @@ class RequestBody:
         self._begun += loop.time() - began
 
     def become(self, size: int) -> None:
-        """Note that the whole body is `size` bytes now."""
+        """Set the size of the whole body, which is decoded now."""
         self.held = size
         self.taken = size if size > SMALL else 0
 
@@ -97,12 +98,12 @@ class RequestBody:
 
 
 class Bodies:
-    """All bodies on their way. `refused` counts those that were refused, by the reason: `slow`,
-    `full` where no room came in time, `cut` where it had to make way."""
+    """All bodies that are received now. `refused` counts by reason: `slow`, `full` (no room in
+    time), `cut` (made way)."""
 
     def __init__(self, most: int = _MOST_BYTES, seconds: float = 10.0) -> None:
-        """`most` bytes is the bound; one body may be larger while it is alone. A body may take
-        `seconds` more than the least rate says, and waits that long for room."""
+        """`most` bounds the bytes; one body may be larger while it is alone. A body may take
+        `seconds` more than the least rate allows, and waits that long for room."""
         self.seconds = seconds
         self.refused = Counter({"slow": 0, "full": 0, "cut": 0})
         self._most = most
@@ -111,12 +112,11 @@ class Bodies:
 
     @property
     def held(self) -> int:
-        """The bytes of all bodies that are here."""
         return sum(body.held for body in self._bodies)
 
     @contextmanager
     def of(self, client: bytes) -> Iterator[RequestBody]:
-        """A body of this client, which counts within the `with`."""
+        """Count a body of this client within the `with`."""
         body = RequestBody(self, client)
         self._bodies.append(body)
         try:
@@ -126,7 +126,7 @@ class Bodies:
             self._wake()
 
     async def take(self, body: RequestBody, size: int) -> None:
-        """Wait until `size` bytes are kept for `body`."""
+        """Wait until `size` bytes are reserved for `body`."""
         if self._gives(body, size):
             return
         if sum(one.client == body.client for one, *_ in self._waiting) >= _MOST_WAITING:
@@ -142,7 +142,7 @@ class Bodies:
             self._waiting.remove(waits)
 
     def refusal(self, reason: str) -> OmlxError:
-        """Count a body that is refused, and return its error."""
+        """Count a refused body and return its error."""
         self.refused[reason] += 1
         if reason == "slow":
             return RequestTimeout("the body came too slowly")
@@ -151,7 +151,7 @@ class Bodies:
         )
 
     def _gives(self, body: RequestBody, size: int) -> bool:
-        """Whether there is room for `body`; keeps it for it then."""
+        """Reserve `size` bytes for `body` if there is room; return whether there is."""
         others = [one for one in self._bodies if one is not body and one.taken]
         free = self._most - sum(one.taken for one in others)
         if 2 * size > free and others and not self._cuts(body, size, free):
@@ -160,8 +160,8 @@ class Bodies:
         return True
 
     def _cuts(self, body: RequestBody, size: int, free: int) -> bool:
-        """Whether `body` fits without more than its client's share. Where others have to make way
-        for that, they are cut."""
+        """Return whether `body` fits into its client's share; cut bodies of clients above theirs
+        for it."""
         by_client = Counter[bytes]({body.client: size})
         for one in self._bodies:
             by_client[one.client] += 0 if one is body else one.taken
@@ -183,7 +183,6 @@ class Bodies:
         return True
 
     def _wake(self) -> None:
-        """Let those go on that wait, in order, and for which there is room now."""
         for body, size, future in self._waiting:
             if not future.done() and self._gives(body, size):
                 future.set_result(None)

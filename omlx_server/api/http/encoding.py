@@ -1,7 +1,7 @@
-"""Decodes bodies that a client has compressed, never to more bytes than are allowed. Pure.
+"""Decode compressed bodies, never to more bytes than allowed.
 
-gzip, x-gzip    one member only: a body of many empty members would take long and hold nothing
-deflate         zlib's format, as HTTP means it, or a bare deflate stream, as some clients send it
+gzip, x-gzip    one member only: many empty members would take long and hold nothing
+deflate         zlib's format as HTTP says, or the bare stream that some clients send
 """
 
 import zlib
@@ -16,11 +16,8 @@ MOST_EXPANDED = 1032
 
 
 def coding_of(header: str) -> str:
-    """The coding that a Content-Encoding header names, in lower case; "" for an uncompressed body.
-
-    Raises:
-        UnsupportedMedia: the coding is not supported, or the header names several.
-    """
+    """Return the coding that a Content-Encoding header names, "" for none. Raises UnsupportedMedia
+    for an unknown one, or for several."""
     coding = header.strip().lower()
     if coding in _PLAIN:
         return ""
@@ -30,10 +27,10 @@ def coding_of(header: str) -> str:
 
 
 def decoded(body: bytes, coding: str, limit: int) -> bytes:
-    """The decoded bytes of a whole body, at most `limit` of them.
+    """Return the decoded bytes of a whole body.
 
     Raises:
-        PayloadTooLarge: the decoded body would have more than `limit` bytes.
+        PayloadTooLarge: they would be more than `limit`.
         BadBody: the body is not of this coding, breaks off, or goes on after its end.
     """
     if not body:
@@ -53,7 +50,7 @@ def decoded(body: bytes, coding: str, limit: int) -> bytes:
 
 
 def _bits(coding: str, data: bytes) -> int:
-    """zlib's `wbits` for the format of `data`. A zlib header is a multiple of 31."""
+    """Return zlib's `wbits` for the format of `data`. A zlib header is a multiple of 31."""
     if coding in _GZIP_CODINGS:
         return _GZIP
     is_zlib = data[0] & 0x0F == zlib.DEFLATED and int.from_bytes(data[:2]) % 31 == 0

@@ -1,8 +1,7 @@
-"""Puts every error into OpenAI's envelope: {"error": {message, type, param, code}}; for paths below
-/v1/messages into Anthropic's (api/http/anthropic_errors.py), below /api into Ollama's
-(api/http/ollama_errors.py).
+"""Put every error into the envelope of its API: OpenAI's, Anthropic's below /v1/messages, Ollama's
+below /api.
 
-Validation errors do not repeat the values that the client has sent.
+Validation errors do not repeat values that the client has sent.
 """
 
 import logging
@@ -38,13 +37,13 @@ class ErrorDetails(TypedDict):
 
 
 class Error(TypedDict):
-    """What went wrong."""
+    """An error."""
 
     error: ErrorDetails
 
 
 def envelope(error: OmlxError) -> Error:
-    """The body of an error response, and the `data:` of an error event in a stream."""
+    """Return the body of an error response, or the `data:` of an error event."""
     return {
         "error": {
             "message": error.message,
@@ -56,8 +55,8 @@ def envelope(error: OmlxError) -> Error:
 
 
 def response(error: OmlxError, path: str, headers: Mapping[str, str] | None = None) -> Response:
-    """The response for an error, in the envelope of `path`. The current exchange notes the error's
-    code."""
+    """Return the response for an error in the envelope of `path`, and note the error in the current
+    exchange."""
     failed(error)
     all_headers = dict(headers or {})
     if isinstance(error, NotNow) and error.retry_after:
@@ -75,11 +74,10 @@ _TAG = re.compile(r"\AInput tag '.*'(?= found using)", re.DOTALL)
 
 
 def from_validation(error: ValidationError, fields: frozenset[str]) -> BadRequest:
-    """The problem of the first field in which pydantic found some, as one sentence with its path.
-    Of a union it is that of the type which the value seems to be meant as.
+    """Return the first field's problem as one sentence with its path; of a union's branches, the
+    one that the value seems to be meant as.
 
-    Of pydantic's path only the names in `fields` and indices are kept: the rest are keys that the
-    client has chosen, and branches of unions, which mean nothing to a client.
+    Of the path only names in `fields` and indices are kept: other keys are the client's own.
     """
     found = error.errors(include_url=False, include_context=False, include_input=False)
     paths = [[str(p) for p in one["loc"] if isinstance(p, int) or p in fields] for one in found]
@@ -98,8 +96,8 @@ def _is_of_right_type(problem: str) -> bool:
 
 
 def install(app: FastAPI, routes: Sequence[Route]) -> None:
-    """Install the handlers that answer every exception with an envelope. `routes`: all of the
-    app's, for the Allow header of a 405."""
+    """Install handlers that answer every exception with an envelope. `routes` are all of the app's,
+    for the Allow header of a 405."""
     app.add_exception_handler(OmlxError, _on_own)
     app.add_exception_handler(HTTPException, partial(_on_http, routes))
     app.add_exception_handler(Exception, _on_unexpected)
@@ -128,15 +126,14 @@ async def _on_http(routes: Sequence[Route], request: Request, error: Exception) 
 
 
 def _near(routes: Sequence[Route], path: str) -> str:
-    """Words about the route that may have been meant: clients often leave `/v1` out, or say it
-    twice. Empty where none is near."""
+    """Return a hint at the route that may have been meant: clients often leave `/v1` out, or say it
+    twice."""
     patterns = {route.path for route in routes}
     meant = f"/v1{path}" if f"/v1{path}" in patterns else path.removeprefix("/v1")
     return f". Did you mean {meant}?" if meant in patterns else ""
 
 
 async def _on_unexpected(request: Request, error: Exception) -> Response:
-    """Answer an unexpected exception with a 500, and log its traceback."""
     _log.error("unexpected error", exc_info=error)
     shown = InternalError("internal error; the server's log has the details")
     return response(shown, request.scope["path"])

@@ -1,12 +1,11 @@
-"""An exchange: one HTTP request and its answer, with an id that its log lines carry.
+"""One HTTP request and its answer, with an id that its log lines carry.
 
-The id is the client's own `x-request-id` where that looks like an id (hexadecimal, as UUIDs and
-trace ids are, with at most a short prefix); any other text could be private, and would be in the
-log. Every response has the id in a header of the same name.
+The id is the client's own `x-request-id` where that looks like an id; any other text could be
+private. Every response has it in a header of that name.
 
-The last log line of a request has names that this server knows (route, model, field) and, where
-there is no such route, the path. It never has a query, a key, a prompt or an answer; of an error it
-has the message only where that repeats nothing of the request (OmlxError.reason).
+The last log line has names that the server knows (route, model, field) and, without a route, the
+path; never a query, a key, a prompt or an answer. An error's message is there only where it repeats
+nothing of the request (OmlxError.reason).
 """
 
 import logging
@@ -60,12 +59,9 @@ Fields = dict[str, str | int | float]
 
 @dataclass(slots=True, eq=False)
 class Phases:
-    """Times of one prompt in time.monotonic() seconds, None until they are known, and its token
-    counts. `queued`: when the engine had accepted it. `admitted`: when word of its admission came.
-    `restored`: when the restoring of its cached prefix began and ended. `first`, `last`: when its
-    first and its last token came, over all choices; `generated` counts those tokens, and `begun`
-    the choices that have one. `miss`: why no more of it came from the prefix cache. `finished`: the
-    finish reasons of choices that have ended."""
+    """Times of one prompt (time.monotonic() seconds) and its token counts. `restored` is when
+    restoring began and ended; `first` and `last` are tokens of any choice; `generated` counts
+    tokens, `begun` choices with one; `finished` has the finish reasons of ended choices."""
 
     prompt_tokens: int
     queued: float = field(default_factory=time.monotonic)
@@ -82,14 +78,13 @@ class Phases:
 
 @dataclass(slots=True, eq=False, weakref_slot=True)
 class Exchange:
-    """One HTTP request and its answer. `parent`: the `traceparent` header. `route`: the pattern of
-    the path, as the path itself can hold text that a client chose. `status`: 0 until a response
-    begins. `model`: the first name of the requested model; `about`: that of the model that an admin
-    route, /api/show or /api/pull is about. `problem`: the code of the error that the answer was, or
-    ended with; `param` and `reason` are those of the error. `encoded`: tokens of texts that an
-    encoder was given. `body`: the size of the request's body in bytes. `warnings`: what of the
-    request could not be done. Times are in time.monotonic() seconds. The calls in `afterwards` run
-    when the answer was sent or given up."""
+    """One HTTP request and its answer; times are time.monotonic() seconds.
+
+    `parent` is the `traceparent` header, `route` the pattern of the path, `status` 0 until a
+    response begins. `model` is the requested model's first name, `about` that of an admin route.
+    `problem`, `param` and `reason` describe the error. `encoded` counts an encoder's tokens, `body`
+    bytes. `afterwards` are called when the answer was sent or given up.
+    """
 
     id: str
     method: str = ""
@@ -111,14 +106,14 @@ class Exchange:
 
 
 class ExchangeLog(Protocol):
-    """Is told when an exchange begins, and when it has ended."""
+    """Is told of the begin and the end of each exchange."""
 
     def begins(self, exchange: Exchange) -> None: ...
     def ends(self, exchange: Exchange) -> None: ...
 
 
 class Tracer(Protocol):
-    """Gets every exchange that has ended, to make traces of it."""
+    """Makes traces of exchanges that have ended."""
 
     def record(self, exchange: Exchange) -> None: ...
     def shutdown(self) -> None: ...
@@ -131,18 +126,16 @@ _BY_ENGINE_ID: Final[MutableMapping[str, Exchange]] = WeakValueDictionary()
 
 
 def current() -> Exchange:
-    """The exchange for which the caller runs, in worker threads of asyncio as well. Outside of an
-    exchange it returns a new one with an empty id, to which nothing else refers."""
+    """Return the exchange of the caller's context; outside of one, a new one with an empty id."""
     return _CURRENT.get() or Exchange("")
 
 
 def request_id() -> str | None:
-    """The id of the current exchange; None outside of one."""
     return current().id or None
 
 
 def afterwards(call: Callable[[], None]) -> None:
-    """Run `call` when the current exchange has ended; at once, if there is none."""
+    """Run `call` when the current exchange has ended; at once outside of one."""
     exchange = _CURRENT.get()
     if exchange is None:
         call()
@@ -151,15 +144,15 @@ def afterwards(call: Callable[[], None]) -> None:
 
 
 def failed(error: OmlxError) -> None:
-    """Note in the current exchange that its answer is, or ends with, `error`."""
+    """Note that the current exchange's answer is, or ends with, `error`."""
     exchange = current()
     exchange.problem = error.code or error.kind
     exchange.param, exchange.reason = error.param or "", error.reason
 
 
 def warned(text: str) -> None:
-    """Tell the client of the current exchange, in a header, and the log that something of the
-    request could not be done. `text`: printable ASCII, without anything private."""
+    """Warn the client, in a header, and the log. `text` is printable ASCII without anything
+    private."""
     warnings = current().warnings
     if text not in warnings and len(warnings) < _MOST_WARNINGS:
         warnings.append(text)
@@ -173,7 +166,7 @@ def left_out(types: Iterable[str]) -> None:
 
 
 def left() -> None:
-    """Note in the current exchange that its client left before the answer was complete."""
+    """Note that the client left before its answer was complete."""
     current().problem = _CLIENT_LEFT
 
 
@@ -183,12 +176,12 @@ def known_as(engine_id: str) -> None:
 
 
 def of_engine_id(engine_id: str) -> Exchange | None:
-    """The exchange under way whose engine request `engine_id` is; None if it has ended."""
+    """Return the exchange of an engine request, None if it has ended."""
     return _BY_ENGINE_ID.get(engine_id)
 
 
 def name_of(record: logging.LogRecord) -> str:
-    """The id of the exchange to which a log line belongs; empty if it belongs to none."""
+    """Return the id of the exchange to which a log line belongs, or ""."""
     exchange = _CURRENT.get()
     if exchange is None and isinstance(record.args, tuple):
         found = (_BY_ENGINE_ID.get(arg) for arg in record.args if isinstance(arg, str))
@@ -197,17 +190,15 @@ def name_of(record: logging.LogRecord) -> str:
 
 
 def id_for(headers: Headers) -> str:
-    """The id for an exchange: the client's own where it looks like an id, else a new one."""
+    """Return the client's own id where it looks like one, otherwise a new one."""
     given = headers.get(REQUEST_ID, "")
     return given if _SANE.fullmatch(given) else f"req_{uuid.uuid4().hex}"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Exchanges:
-    """ASGI middleware that makes an exchange of each HTTP request. It is around the whole app, so
-    that error responses have an id, too. `routes`: all of the app's. `count` is called with the
-    method, route and status of each exchange; the status is 0 where no response began. `log` is
-    told of each."""
+    """ASGI middleware around the whole app that makes an exchange of each HTTP request. `count`
+    gets method, route and status of each; the status is 0 where no response began."""
 
     app: ASGIApp
     tracer: Tracer | None
@@ -254,8 +245,7 @@ class Exchanges:
             self.tracer.record(exchange)
 
     def _route_of(self, scope: Scope) -> str:
-        """The pattern of the route. A request that the guard has refused never came to the router:
-        its route is found by its path."""
+        """Return the route's pattern; for a request that the guard refused, by its path."""
         if "route" in scope:
             return str(getattr(scope["route"], "path", _UNKNOWN))
         found = routes_at(self.routes, scope["path"])
@@ -263,8 +253,7 @@ class Exchanges:
 
 
 def _tell(exchange: Exchange, scope: Scope) -> None:
-    """Write the last log line of a request: at DEBUG for a GET, HEAD or OPTIONS that did not fail
-    or came before the server was ready, else at INFO."""
+    """Write the last log line: at DEBUG for a successful GET, HEAD or OPTIONS, else at INFO."""
     seconds = exchange.ended - exchange.started
     more = {**work_of(exchange), **_named(exchange)}
     if exchange.route == _UNKNOWN:
@@ -286,7 +275,6 @@ def _tell(exchange: Exchange, scope: Scope) -> None:
 
 
 def _named(exchange: Exchange) -> Fields:
-    """The model of a request, and its error; without what it has not."""
     named = {
         "model": _in_one_line(exchange.model or exchange.about),
         "error": exchange.problem,
@@ -298,10 +286,8 @@ def _named(exchange: Exchange) -> Fields:
 
 
 def work_of(exchange: Exchange) -> Fields:
-    """Token counts and times over all prompts of a request; only `prompt_tokens` for an encoder's,
-    and nothing where it had no prompt. `tokens_per_second` counts all choices together, from the
-    first token to the last, without the first token of each. `cache_miss` is there where a prompt
-    was not wholly in the prefix cache."""
+    """Return token counts and times over all prompts of a request; empty without a prompt.
+    `tokens_per_second` leaves out the first token of each choice."""
     phases, started = exchange.phases, exchange.started
     if not phases:
         return {"prompt_tokens": exchange.encoded} if exchange.encoded else {}
@@ -325,30 +311,27 @@ def work_of(exchange: Exchange) -> Fields:
 
 
 def path_of(scope: Scope) -> str:
-    """The path of a request, as `shown_path` shows it."""
     return shown_path(scope.get("raw_path") or scope["path"].encode())
 
 
 def shown_path(raw: bytes) -> str:
-    """A path for the log: as it was sent, without the query, in one line, of bounded length."""
+    """Return a path for the log: as sent, without the query, in one line of bounded length."""
     path = raw.partition(b"?")[0].decode("latin-1")
     shown = _ODD.sub(lambda match: f"%{ord(match[0]):02X}", path[: _LONGEST_PATH + 1])
     return shown if len(shown) <= _LONGEST_PATH else f"{shown[:_LONGEST_PATH]}..."
 
 
 def _in_one_line(text: str) -> str:
-    """The text without control characters, of bounded length."""
     shown = "".join(letter if letter.isprintable() else " " for letter in text)
     return shown if len(shown) <= _LONGEST_REASON else f"{shown[:_LONGEST_REASON]}..."
 
 
 def _in_words(fields: Fields) -> str:
-    """The fields as text for people, to stand behind other words."""
     known = ((words, fields[name]) for name, words in _WORDS.items() if name in fields)
     return "".join(words.format(round(v, 3) if isinstance(v, float) else v) for words, v in known)
 
 
 def routes_at(routes: Sequence[Route], path: str) -> list[Route]:
-    """The routes for `path`: those whose pattern is the path itself, or else those it matches."""
+    """Return the routes for `path`: those with this very pattern, otherwise those that match."""
     exact = [route for route in routes if route.path == path]
     return exact or [route for route in routes if route.path_regex.match(path)]

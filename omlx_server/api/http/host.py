@@ -1,4 +1,4 @@
-"""Reads host names from headers, and tells whether a request comes from this machine."""
+"""Host names in headers, and whether a request comes from this machine."""
 
 from ipaddress import IPv6Address, ip_address
 
@@ -12,7 +12,7 @@ _OWN_NAMES = ("localhost", "127.0.0.1", "::1")
 
 
 def host_of(authority: str) -> str:
-    """The name in `name:port`, `[v6]:port` or either without a port; lower case."""
+    """Return the lower-case name in `name:port`, `[v6]:port` or either without a port."""
     authority = authority.lower()
     if authority.startswith("["):
         return authority[1:].partition("]")[0]
@@ -20,8 +20,8 @@ def host_of(authority: str) -> str:
 
 
 def network_of(host: str) -> bytes:
-    """The network of a client's address, which stands for the client: an IPv4 address; the first 64
-    bits of an IPv6 address, since one machine has all that begin so. Empty over a Unix socket."""
+    """Return the network that stands for a client: its IPv4 address, or the first 64 bits of an
+    IPv6 address; empty over a Unix socket."""
     try:
         address = ip_address(host)
     except ValueError:
@@ -31,10 +31,9 @@ def network_of(host: str) -> bytes:
 
 
 def is_from_here(scope: Scope) -> bool:
-    """Whether a request comes from this machine: over a Unix socket, or from a loopback address
-    with this machine's name as Host. The name counts because a local browser may show a page of
-    somebody else, which reaches the server under another name (DNS rebinding). What a proxy passes
-    on comes from elsewhere."""
+    """Return whether a request comes from this machine, and not through a proxy. A loopback client
+    must also name this machine as Host: a page of another site may reach the server under its own
+    name (DNS rebinding)."""
     if came_by_unix_socket(scope):
         return True
     headers, client = Headers(scope=scope), scope.get("client")
@@ -45,6 +44,5 @@ def is_from_here(scope: Scope) -> bool:
 
 
 def came_by_unix_socket(scope: Scope) -> bool:
-    """Whether the request came over a Unix socket, which file permissions protect."""
     address = scope.get("server")
     return address is not None and address[1] is None and str(address[0]).startswith("/")

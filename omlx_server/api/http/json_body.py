@@ -1,4 +1,4 @@
-"""Reads request bodies, up to a number of bytes, as strict JSON and validates them strictly."""
+"""Read request bodies of bounded size as strict JSON, and validate them strictly."""
 
 import asyncio
 from collections.abc import Iterator, Mapping
@@ -41,9 +41,7 @@ _LARGE = ThreadPoolExecutor(1, thread_name_prefix="bodies")
 class StrictModel(BaseModel):
     """No coercion: true is not 1, "5" is not 5, NaN is nothing. Unknown fields are ignored.
 
-    A text that is not declared as one of `texts` has at most the length of a name. A list is
-    validated up to its first fault: a million of them would take minutes to tell. Other threads go
-    on between two models of a body.
+    A plain text has at most the length of a name. A list is validated up to its first fault.
     """
 
     model_config = ConfigDict(strict=True, extra="ignore", allow_inf_nan=False, frozen=True)
@@ -51,8 +49,8 @@ class StrictModel(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _let_others_go_on(cls, value: Any) -> Any:
-        """Return `value`. pydantic holds the GIL until a whole body is validated, but where Python
-        code runs, another thread that waits for the GIL gets it."""
+        """Return `value`. pydantic holds the GIL for a whole body, except where Python code runs:
+        there other threads get it."""
         return value
 
     @classmethod
@@ -65,8 +63,8 @@ class StrictModel(BaseModel):
 
 
 def refuse(asked: BaseModel, unsupported: Mapping[str, str]) -> None:
-    """Raises BadRequest for the first field of `unsupported` that `asked` sets to a number or a
-    true value; the value in `unsupported` is the message."""
+    """Raise BadRequest for the first field of `unsupported` that `asked` sets to a number or a true
+    value; the value in `unsupported` is the message."""
     for name, message in unsupported.items():
         if (value := getattr(asked, name, None)) or type(value) in (int, float):
             raise BadRequest(message, param=name)
@@ -91,7 +89,6 @@ async def read(request: Request, kind: type[M], limit: int) -> M:
 
 
 def _validated(raw: bytes, kind: type[M]) -> M:
-    """The body as `kind`. Raises what `read` raises."""
     _check_values(raw)
     data = _parse(raw)
     try:
@@ -104,15 +101,15 @@ def _validated(raw: bytes, kind: type[M]) -> M:
 
 @cache
 def _field_names(kind: type[BaseModel]) -> frozenset[str]:
-    """The names of all fields of a model and of the models in it; messages may name these."""
+    """Return the field names of a model and of the models in it, which messages may repeat."""
     schema = kind.model_json_schema()
     parts = (schema, *schema.get("$defs", {}).values())
     return frozenset(name for part in parts for name in part.get("properties", {}))
 
 
 async def read_bytes(request: Request, limit: int, body: RequestBody) -> bytes:
-    """The body of a request, at most `limit` bytes before and after decoding. Raises what `read`
-    raises before it parses, and BadBody if the body breaks off."""
+    """Return the body of a request, at most `limit` bytes before and after decoding. Raises as
+    `read`, and BadBody if it breaks off."""
     coding = coding_of(request.headers.get("content-encoding", ""))
     sent = await _sent_bytes(request, limit, body)
     if not coding:
@@ -167,8 +164,8 @@ def _check_values(body: bytes) -> None:
 
 
 def values_in(body: bytes) -> Iterator[int]:
-    """Count the objects, arrays and keys of a JSON text, and yield the sum so far after each slice.
-    Brackets and colons inside of strings are not counted."""
+    """Count the objects, arrays and keys of a JSON text, and yield the sum after each slice.
+    Strings are skipped."""
     count, quoted, start = 0, False, 0
     while start < len(body):
         part = body[start : start + _SLICE]
@@ -183,5 +180,4 @@ def values_in(body: bytes) -> Iterator[int]:
 
 
 def _count(text: bytes) -> int:
-    """How many opening brackets, opening braces and colons a text has."""
     return len(text) - len(text.translate(None, b"[{:"))

@@ -1,4 +1,4 @@
-"""Reads several asynchronous streams at once as one. Runs on the asyncio thread."""
+"""Merge asynchronous streams into one. Runs on the asyncio thread."""
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
@@ -11,9 +11,8 @@ _ROOM = 64
 
 
 async def merged(streams: Sequence[AsyncIterator[A]], at_once: int) -> AsyncGenerator[A, None]:
-    """The items of all streams; each stream's items keep their order. At most `at_once` streams run
-    at a time, and they begin in order. If a stream raises an error, the others are cancelled and
-    that error is raised."""
+    """Yield the items of all streams, each stream's in order; at most `at_once` streams run at a
+    time. If one raises an error, the others are cancelled and that error is raised."""
     items: asyncio.Queue[A | None] = asyncio.Queue()
     turn, room = asyncio.Semaphore(at_once), asyncio.Semaphore(_ROOM)
 
@@ -43,7 +42,7 @@ async def merged(streams: Sequence[AsyncIterator[A]], at_once: int) -> AsyncGene
 
 
 async def _finished(work: asyncio.Task[None]) -> None:
-    """Wait for `work`; of several errors the first one is raised."""
+    """Wait for `work`, and raise the first of several errors."""
     try:
         await work
     except BaseExceptionGroup as group:

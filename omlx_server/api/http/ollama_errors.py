@@ -1,4 +1,4 @@
-"""Errors in Ollama's envelope, {"error": message}, and the paths whose errors have it. Pure."""
+"""Errors in Ollama's envelope, and the paths that use it."""
 
 from typing_extensions import TypedDict
 
@@ -12,23 +12,22 @@ _NOT_FOUND = "model not found"
 
 
 class OllamaError(TypedDict):
-    """What went wrong."""
+    """An error."""
 
     error: str
 
 
 def applies_to(path: str) -> bool:
-    """Whether the errors of a request for `path` have Ollama's envelope."""
     return path.startswith(_BELOW)
 
 
 def status(error: OmlxError) -> int:
-    """The HTTP status for an error: 503 for a full queue, as with Ollama; else the error's own."""
+    """Return the HTTP status for an error: 503 for a full queue, as with Ollama."""
     return _BUSY if isinstance(error, QueueFull) else error.status
 
 
 def envelope(error: OmlxError) -> OllamaError:
-    """The body of an error response, and the last line of a stream that has failed."""
+    """Return the body of an error response, or the last line of a failed stream."""
     if error.code == ModelNotFound.code:
         return {"error": f"{_NOT_FOUND}: {error.message}"}
     return {"error": error.message}

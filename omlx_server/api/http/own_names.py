@@ -1,9 +1,8 @@
-"""The names and addresses by which other machines may call this one. Runs on the asyncio thread.
+"""The names and addresses by which other machines call this one. Runs on the asyncio thread.
 
-They change while a server runs: a laptop joins another network. So they are looked up again when
-a request uses an unknown name, at most every `_REST_SECONDS`, and never on the event loop. DNS is
-asked only for this machine's own full name, in a thread for which nobody waits. DNS is never asked
-about the name in a request: a stranger can make a name of his own stand for any address.
+They are looked up again when a request uses an unknown name, at most every `_REST_SECONDS`. DNS is
+asked only for this machine's own full name, in a thread for which nobody waits, never about the
+name in a request: a stranger's name may stand for any address.
 """
 
 import asyncio
@@ -26,8 +25,8 @@ _FAMILIES = (socket.AF_INET, socket.AF_INET6)
 
 
 def names_here() -> frozenset[str]:
-    """The addresses of all interfaces, and the machine's name: as it is, without its domain, and
-    with `.local` behind it (mDNS). No addresses where the system does not let us see them."""
+    """Return the addresses of all interfaces (none where the system hides them), and the machine's
+    name: whole, without its domain, and with `.local` (mDNS)."""
     try:
         interfaces = list(psutil.net_if_addrs().values())
     except OSError as error:  # a sandbox without netlink sockets
@@ -40,14 +39,14 @@ def names_here() -> frozenset[str]:
 
 
 def whole_name() -> str:
-    """The machine's name with its domain. May take as long as DNS does."""
+    """Return the machine's name with its domain. May take as long as DNS does."""
     return socket.getfqdn().lower()
 
 
 @dataclass(slots=True, eq=False)
 class OwnNames:
-    """The names of this machine, found when they are first asked for. `find` returns those that
-    need no DNS; `ask_dns` returns the full name, and may take long. `clock` is in seconds."""
+    """The names of this machine, found when first needed. `find` returns those without DNS,
+    `ask_dns` the full name, slowly."""
 
     find: Callable[[], frozenset[str]] = names_here
     ask_dns: Callable[[], str] = whole_name
@@ -59,8 +58,8 @@ class OwnNames:
     _asking: threading.Thread | None = None
 
     async def has(self, name: str) -> bool:
-        """Whether `name` is a name or an address of this machine. An unknown name makes the names
-        be looked up again, unless that was done in the last `_REST_SECONDS`."""
+        """Return whether `name` is a name or address of this machine, after a new look-up if need
+        be."""
         name = plain(name)
         if not self._knows(name):
             async with self._finding:
@@ -69,7 +68,7 @@ class OwnNames:
         return self._knows(name)
 
     async def known(self) -> frozenset[str]:
-        """The names that need no DNS, looked up anew."""
+        """Look up the names that need no DNS, and return them."""
         async with self._finding:
             await self._refresh()
         return self._names
@@ -90,8 +89,8 @@ class OwnNames:
 
 
 def plain(name: str) -> str:
-    """A name in the form in which names are compared: lower case, without a final dot; an address
-    in its one spelling, without an interface (`%en0`)."""
+    """Return a name in comparable form: lower case, no final dot; an address in its one spelling,
+    without an interface (`%en0`)."""
     name = name.lower().partition("%")[0].removesuffix(".")
     try:
         return str(ipaddress.ip_address(name))
@@ -100,7 +99,7 @@ def plain(name: str) -> str:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether `host` is `localhost` or a loopback address, which only this machine can reach."""
+    """Return whether `host` is `localhost` or a loopback address."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -108,8 +107,8 @@ def is_loopback(host: str) -> bool:
 
 
 def for_others(names: Iterable[str], host: str) -> list[str]:
-    """Those of `names` by which other machines reach a server that listens on all addresses
-    (`host` is a wildcard): first the mDNS names, then the addresses. Empty for any other `host`."""
+    """Return those of `names` by which other machines reach a server that listens on a wildcard
+    `host`, mDNS names first."""
     if host not in _WILDCARDS:
         return []
     found = sorted(name for name in names if name.endswith(".local"))

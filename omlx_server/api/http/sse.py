@@ -1,8 +1,4 @@
-"""Sends server-sent events, and notices that a client has disconnected.
-
-The work for a response that streams or takes long runs beside a watcher of the connection. When
-the client disconnects, the work is cancelled: that closes its generation and ends its sequences.
-"""
+"""Send server-sent events."""
 
 import asyncio
 import time
@@ -29,13 +25,13 @@ class ClientGone(Exception):
 
 
 def event(data: object) -> bytes:
-    """One event without a name, with `data` as JSON."""
+    """Return an event without a name, with `data` as JSON."""
     return b"data: " + orjson.dumps(data) + b"\n\n"
 
 
 class TextEvents:
-    """Events whose data differ in one text: `data` without it, where it is the last empty string.
-    A token's way out is mostly such an event, and only the text is encoded anew."""
+    """Events that differ in one text, encoded around it once: it takes the place of the last empty
+    string in `data`."""
 
     def __init__(self, data: object) -> None:
         self._before, _, self._behind = event(data).rpartition(b'""')
@@ -45,8 +41,7 @@ class TextEvents:
 
 
 def named(*events: Mapping[str, Any]) -> bytes:
-    """Events with a name, which is the `type` in the data of each. Both are sent because many
-    clients read only one of them."""
+    """Return events that are named by the `type` in their data."""
     return b"".join(
         b"event: %s\ndata: %s\n\n" % (data["type"].encode(), orjson.dumps(data)) for data in events
     )
@@ -55,14 +50,13 @@ def named(*events: Mapping[str, Any]) -> bytes:
 async def while_connected(
     receive: Receive, work: Coroutine[Any, Any, T], seconds: float = 0.0
 ) -> T:
-    """Await `work` and return its result. If the client disconnects first, or `seconds` are over (0
-    is no limit), `work` is cancelled. `receive` is the ASGI callable of the request.
+    """Await `work` and return its result; cancel it if the client disconnects or `seconds` are over
+    (0 is no limit).
 
     Raises:
         ClientGone: the client disconnected.
         DeadlineExceeded: `seconds` are over.
-        Unavailable: in place of CancelledError. uvicorn cancels the request's task when the grace
-            time of the shutdown is over.
+        Unavailable: the server shuts down. uvicorn cancels the request's task then.
     """
     task = asyncio.ensure_future(work)
     watcher = asyncio.ensure_future(_disconnected(receive))
@@ -82,12 +76,11 @@ async def while_connected(
 
 
 class EventStream(Response):
-    """Sends the bytes of `events`, each of them one or more events. After `keepalive_seconds`
-    without an event it sends `keepalive` (by default a comment), so that the connection stays open.
+    """Sends `events`, and `keepalive` after `keepalive_seconds` without one. The work is cancelled
+    when the client disconnects.
 
-    The status is sent with the first event or keep-alive. So an error before that is raised and
-    becomes an HTTP error, and `late_headers` is called only then, for headers that are known late.
-    After that an OmlxError becomes an event, which `on_error` makes, and the stream ends.
+    The status is sent with the first event or keep-alive, with `late_headers`. An error before that
+    becomes an HTTP error; later an OmlxError becomes an event by `on_error`, and the stream ends.
     """
 
     media_type = "text/event-stream"
@@ -153,8 +146,8 @@ class EventStream(Response):
         self._unsent, self._sent_at = None, self._clock()
 
     async def _keep_alive(self, send: Send) -> None:
-        """Send a keep-alive whenever nothing was sent for long. For ever, or until `send` raises:
-        then `_write` raises that too, before the next event."""
+        """Send a keep-alive after each silence, until `send` raises; `_write` raises that error
+        too."""
         self._sent_at = self._clock()
         while True:
             silent = self._clock() - self._sent_at
@@ -169,9 +162,8 @@ class EventStream(Response):
             self._sent_at = self._clock()
 
     async def _last_words(self, error: OmlxError) -> bytes:
-        """The last bytes of a stream that the shutdown cuts: the event that was being sent, for
-        its `send` was cancelled before it wrote, the next one if that is ready, and the error
-        event."""
+        """Return the last bytes of a stream that the shutdown cuts: the event whose `send` was
+        cancelled, the next one if it is ready, and the error event."""
         failed(error)
         if self._unsent is None:  # then the wait for the next event was cancelled
             return self._on_error(error)
@@ -208,6 +200,5 @@ async def _cancel(task: asyncio.Future[Any]) -> None:
 
 
 def _raise_failure(task: asyncio.Future[Any]) -> None:
-    """Raise the exception of a task that has failed."""
     if task.done() and not task.cancelled():
         task.result()

@@ -1,6 +1,5 @@
-"""The files of the page, as a browser gets them: with a tag of their content, compressed where that
-is shorter, and with headers that keep a browser from running anything else. Reading them blocks.
-"""
+"""The files of the page, with a tag of their content, compressed where that is shorter, and with
+headers that keep a browser from running anything else. Reading them blocks."""
 
 import gzip
 import hashlib
@@ -54,8 +53,8 @@ _PAGE = ("text/html", "application/xhtml+xml")
 
 @dataclass(frozen=True, slots=True)
 class WebFile:
-    """One file. `tag` names its content; `packed` is `data` as gzip, None where that is no shorter.
-    An `immutable` file has a version or a digest in its name."""
+    """One file. `packed` is `data` as gzip where that is shorter; `immutable` files have a version
+    or a digest in their name."""
 
     media: str
     data: bytes
@@ -72,8 +71,8 @@ class WebFiles:
         self._read: dict[str, tuple[tuple[int, int], WebFile]] = {}
 
     def find(self, name: str) -> WebFile | None:
-        """The file of a path such as `style/base.css`; None where there is none. No path leads out
-        of the folder, nor to a file whose name begins with a dot."""
+        """Return the file of a path such as `style/base.css`, or None. No path leads out of the
+        folder or to a hidden file."""
         if not all(_PART.fullmatch(part) for part in name.split("/")):
             return None
         path = self._folder / name
@@ -88,7 +87,7 @@ class WebFiles:
         return known[1]
 
     def media(self) -> tuple[str, ...]:
-        """The media types of all files that are there, in order."""
+        """Return the media types of all files, in order."""
         paths = (path for path in self._folder.rglob("*") if path.is_file())
         return tuple(sorted({_media_of(path.name) for path in paths}))
 
@@ -113,8 +112,7 @@ def _media_of(name: str) -> str:
 
 
 def sent(file: WebFile, asked: Headers) -> Response:
-    """The response with a file: 304 without it where the browser has this content already. A
-    browser keeps a file for good if it is immutable, else it asks each time."""
+    """Return the response with a file, or a 304 where the browser has this content already."""
     packed = file.packed if _takes_gzip(asked) else None
     tag = f'"{file.tag}{"-gzip" if packed is not None else ""}"'
     headers = {
@@ -131,8 +129,7 @@ def sent(file: WebFile, asked: Headers) -> Response:
 
 
 def wants_page(asked: Headers) -> bool:
-    """Whether a client would rather have a page than JSON: the first type that it accepts is
-    HTML, as of a browser. One that says nothing, or takes anything, does not."""
+    """Return whether the first type that a client accepts is HTML."""
     first = asked.get("accept", "").partition(",")[0].partition(";")[0]
     return first.strip().lower() in _PAGE
 

@@ -1,5 +1,5 @@
-"""Types of the texts in a request, by how long they may be. A plain `str` field of a `StrictModel`
-is a name, and has at most `LONGEST_NAME` characters. Pure."""
+"""Types of the texts in a request, by their greatest length. A plain `str` field of a `StrictModel`
+is a name of at most `LONGEST_NAME` characters."""
 
 from typing import Annotated, Any
 
@@ -22,8 +22,8 @@ def _without_bound(source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
 
 
 def _bounded(value: Any) -> Any:
-    """Return `value`. Raises PydanticCustomError where it has more than MAX_CHARS bytes as JSON, or
-    is nested so deeply that an answer could not repeat it."""
+    """Return `value`. Raises PydanticCustomError for more than MAX_CHARS bytes as JSON, or where it
+    is nested too deeply to be repeated in an answer."""
     nested = value
     for _ in range(_ANSWER_LEVELS):
         nested = [nested]
@@ -52,8 +52,8 @@ Choices = Annotated[list[Source], AfterValidator(_bounded)]
 
 
 def bound_texts_and_lists(schema: Any) -> None:
-    """Bound each string of a pydantic core schema that has no bound to a name's length, and make
-    each list stop at its first fault."""
+    """Bound each unbounded string of a pydantic core schema to a name's length, and make each list
+    stop at its first fault."""
     if isinstance(schema, dict):
         if schema.get("type") == "list":
             schema["fail_fast"] = True

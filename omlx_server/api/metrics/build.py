@@ -1,4 +1,4 @@
-"""Metrics that say what runs: the versions of the server, and the models that it has loaded."""
+"""Metrics of the server's versions, and of its loaded models."""
 
 import platform
 from collections.abc import Iterable
@@ -12,7 +12,7 @@ from omlx_server.api.models.served_model import Served, role_of
 
 
 def build_info() -> Metric:
-    """The versions as labels of a gauge that is always 1, as Prometheus' own `build_info`."""
+    """Return a gauge that is always 1 and has the versions as labels."""
     versions = (__version__, platform.python_version(), version("mlx"), version("mlx-lm"))
     return gauges(
         f"{OWN}build_info",
@@ -23,13 +23,12 @@ def build_info() -> Metric:
 
 
 class LoadedModels:
-    """Remembers the models that were seen loaded, so that one that leaves is told as 0."""
+    """Remembers the models that were loaded, so that one that leaves is reported as 0."""
 
     def __init__(self) -> None:
         self._seen: dict[tuple[str, str], None] = {}
 
     def family(self, loaded: Iterable[Served]) -> Metric:
-        """The gauge, if these models are loaded now."""
         now = {(label_of(model.names[0]), role_of(model).kind) for model in loaded}
         self._seen |= dict.fromkeys(sorted(now))
         return gauges(

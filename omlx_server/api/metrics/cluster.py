@@ -1,4 +1,4 @@
-"""Metrics of the ranks of a cluster; they have no samples where one machine computes the model."""
+"""Metrics of the ranks of a cluster, without samples where there is none."""
 
 from collections.abc import Callable, Iterator
 
@@ -12,7 +12,6 @@ _RANK = "rank"
 
 
 def no_cluster() -> ClusterReport | None:
-    """The report of a server without a cluster."""
     return None
 
 

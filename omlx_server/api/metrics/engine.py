@@ -1,8 +1,7 @@
 """Metrics of the engine, read from its snapshots when /metrics is requested.
 
-Metrics that vLLM has as well are given for each model, by default under vLLM's names; their sum
-over the models is that of the server. Metrics of the cache tiers and the memory are of all models
-together, as the models share these.
+Metrics that vLLM also has are given for each model; those of the cache tiers and the memory are of
+all models together, which share these.
 """
 
 import time
@@ -37,8 +36,8 @@ _NO_LOAD = Load(0, 0, 0)
 
 
 class EngineMetrics:
-    """A Prometheus collector over the engine's snapshots. `shared` is the prefix of the metrics
-    that vLLM has as well. A model that was loaded once has metrics until the server ends."""
+    """A Prometheus collector over the engine's snapshots. `shared` is the prefix of vLLM's metrics.
+    A model that was loaded once has metrics until the server ends."""
 
     def __init__(
         self, models: ServedModels, shared: str, responses: Store, traffic: Traffic
@@ -53,8 +52,7 @@ class EngineMetrics:
 
     @property
     def names(self) -> list[str]:
-        """The names of the models that have metrics: the chat models that were ever loaded, and at
-        the start the first one."""
+        """The chat models that were ever loaded, and at the start the first one."""
         return list(dict.fromkeys((*self._models.vitals.counted, *self._loads)))
 
     @property
@@ -134,7 +132,6 @@ def _stalls(counted: Mapping[str, Counted]) -> Metric:
 
 
 def _drafts(counted: Mapping[str, Counted]) -> Iterator[Metric]:
-    """Tokens that were drafted, and those that were right."""
     drafted, accepted = dict[tuple[str, str], float](), dict[tuple[str, str], float]()
     for name, one in counted.items():
         for method in Method:
@@ -150,7 +147,6 @@ def _drafts(counted: Mapping[str, Counted]) -> Iterator[Metric]:
 
 
 def _images(counted: Mapping[str, Counted]) -> Iterator[Metric]:
-    """Images that vision towers computed, and their time."""
     yield counters(
         "omlx_images_computed",
         "Images, or tiles of images, that a vision tower has computed. One that is seen again, in "
@@ -167,9 +163,8 @@ def _images(counted: Mapping[str, Counted]) -> Iterator[Metric]:
 
 
 def account_of(models: ServedModels, responses: Store, traffic: Traffic) -> MemoryReport | None:
-    """The memory report of the engine, with the bytes of what the HTTP side holds: grammars, token
-    ids of texts, stored responses and bodies on their way. None where the engine has no report yet,
-    as while the first model loads."""
+    """Return the engine's memory report with the bytes that the HTTP side holds, None while the
+    first model loads."""
     report = models.vitals.memory
     if report is None:
         return None
@@ -184,7 +179,6 @@ def account_of(models: ServedModels, responses: Store, traffic: Traffic) -> Memo
 
 
 def memory_families(report: MemoryReport | None) -> Iterator[Metric]:
-    """The metrics of the memory, for all models together; none where there is no report."""
     if report is None:
         return
     yield gauges(

@@ -1,5 +1,5 @@
-"""What is noted for every token of every stream: their number, and the times between them. With the
-library's own counter and histogram this would take a tenth of the time of a token's way out."""
+"""Metrics of every token: their number and the times between them. The library's own counter and
+histogram would take a tenth of the time of each token."""
 
 from bisect import bisect_left
 from collections.abc import Iterator
@@ -14,8 +14,7 @@ _SECONDS = (0.002, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 1.0, 2.5, 5.
 
 
 class TokenFlow:
-    """The tokens of one model: their number, and the times between two of a choice by bucket, the
-    last for what is above all buckets."""
+    """The tokens of one model: their number, and the times between two of a choice, by bucket."""
 
     def __init__(self) -> None:
         self.tokens = 0
@@ -23,12 +22,12 @@ class TokenFlow:
         self.seconds = 0.0
 
     def first(self, tokens: int) -> None:
-        """Note the first tokens of a choice."""
+        """Count the first tokens of a choice."""
         self.tokens += tokens
         self.gaps[0] += tokens - 1
 
     def next(self, tokens: int, seconds: float) -> None:
-        """Note tokens that came together, so many seconds after the last one of their choice."""
+        """Count tokens that came together, `seconds` after the last one of their choice."""
         self.tokens += tokens
         self.gaps[0] += tokens - 1
         self.gaps[bisect_left(_SECONDS, seconds)] += 1
@@ -43,7 +42,6 @@ class TokenFlows(Collector):
         self._models: dict[str, TokenFlow] = {}
 
     def of(self, label: str) -> TokenFlow:
-        """That of the model with this label."""
         return self._models.setdefault(label, TokenFlow())
 
     def collect(self) -> Iterator[Metric]:

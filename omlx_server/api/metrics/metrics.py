@@ -1,9 +1,7 @@
-"""GET /metrics: Prometheus text; by default with vLLM's names where vLLM has the metric, so that
-its dashboards work.
+"""GET /metrics: Prometheus text; by default with vLLM's names where vLLM has the metric.
 
-Each app has a registry of its own. The engine's snapshots are read at each GET /metrics
-(api/metrics/engine.py). What only the HTTP side knows, such as times as a client sees them, is
-observed while requests run, for each model.
+The engine's snapshots are read at each request (api/metrics/engine.py). What only the HTTP side
+knows, such as times as a client sees them, is observed while requests run.
 """
 
 import asyncio
@@ -36,9 +34,8 @@ _SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25, 50, 100)
 
 
 class AppMetrics:
-    """The counters and histograms of one app. `shared` is the prefix of the metrics that vLLM has
-    as well; `responses` is the store of responses, whose bytes in memory are a metric;
-    `cluster` reports the ranks; `traffic` is what comes in over HTTP."""
+    """The counters and histograms of one app. `shared` is the prefix of metrics that vLLM also
+    has."""
 
     def __init__(
         self,
@@ -82,30 +79,28 @@ class AppMetrics:
         self._requests, self._damaged = self._of_the_app()
 
     def answered(self, method: str, route: str, status: int) -> None:
-        """Count an HTTP request that has ended; `status` is 0 where no response began because the
-        client had gone."""
+        """Count an HTTP request that has ended; `status` is 0 where no response began."""
         known = method if method in _METHODS else "other"
         self._requests.labels(known, route, str(status or "none")).inc()
 
     def response_damaged(self, reason: str) -> None:
-        """Count a stored response that could not be used; `reason` is that of `Damaged`."""
+        """Count a stored response that could not be used."""
         self._damaged.labels(reason).inc()
 
     def of(self, model: str) -> "ModelMetrics":
-        """The metrics of a model; `model` is the first of its names."""
+        """Return the metrics of a model, by the first of its names."""
         if model not in self._models:
             self._models[model] = ModelMetrics(self, label_of(model))
         return self._models[model]
 
     def collected(self) -> "Collected":
-        """All metrics as they are now. The counters of a loaded model are there from zero on:
-        Prometheus sees no increase in a counter that appears with its first request."""
+        """Return all metrics as they are now. A loaded model's counters begin at zero: Prometheus
+        sees no increase in a counter that appears with its first request."""
         for name in self._engines.names:
             self.of(name)
         return Collected(list(self.registry.collect()))
 
     def _of_the_app(self) -> tuple[Counter, Counter]:
-        """The counters that belong to no model: HTTP requests, and damaged stored responses."""
         requests = self._counter(
             OWN + "http_requests",
             "HTTP requests that have ended, by method, route and status; `unknown` is no route.",
@@ -137,13 +132,11 @@ class Collected(Collector):
         return self._values
 
     def text(self) -> bytes:
-        """As Prometheus text."""
         return generate_latest(self)
 
 
 class ModelMetrics:
-    """The counters and histograms of one model. Each is bound to the model's label, but for
-    `finished`, which also needs a reason."""
+    """The counters and histograms of one model, bound to its label."""
 
     def __init__(self, metrics: AppMetrics, label: str) -> None:
         self.label = label
@@ -156,7 +149,7 @@ class ModelMetrics:
         self.queued = metrics.queued.labels(label)
 
     def follow(self, prompt_tokens: int) -> "Followed":
-        """Count a request that was submitted, and return the object that observes its times."""
+        """Count a submitted request, and return the observer of its times."""
         self.prompt_tokens.inc(prompt_tokens)
         phases = Phases(prompt_tokens)
         current().phases.append(phases)
@@ -172,9 +165,8 @@ class Followed:
         self._last: dict[int, float] = {}
 
     def admitted(self, moment: float, found: Admitted, restored: Restored | None) -> None:
-        """The scheduler admitted the request at `moment` (time.monotonic() seconds); `found` says
-        what the prefix cache had for it, `restored` when that was restored. The queue time counts
-        at the first call only."""
+        """Note the admission at `moment` (time.monotonic() seconds). Only the first one counts for
+        the queue time."""
         if self._phases.admitted is None:
             self._phases.admitted = moment
             self._metrics.queued.observe(max(0.0, moment - self._phases.queued))
@@ -183,7 +175,7 @@ class Followed:
             self._phases.restored = restored.begun, restored.ended
 
     def tokens(self, choice: int, count: int) -> None:
-        """So many tokens of the choice with this index have come at once."""
+        """Count `count` tokens of a choice that came at once."""
         now = time.monotonic()
         self._phases.generated += count
         self._phases.last = now
@@ -198,13 +190,12 @@ class Followed:
             self._metrics.ttft.observe(now - self._phases.queued)
 
     def finished(self, reason: str) -> None:
-        """A choice has ended, with this finish reason."""
+        """Count a choice that has ended."""
         self._phases.finished.append(reason)
         self._metrics.finished.labels(reason, self._metrics.label).inc()
         self._metrics.total.observe(time.monotonic() - self._phases.queued)
 
     def too_complex(self) -> None:
-        """The request ended because its grammar took too much time or memory at a token."""
         self._metrics.bombs.inc()
 
 

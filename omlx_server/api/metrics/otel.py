@@ -1,11 +1,11 @@
-"""Makes OpenTelemetry spans of an exchange when it has ended, from the times that it has noted.
+"""Make OpenTelemetry spans of an exchange that has ended. Needs the extra "otel".
 
-Needs the extra "otel". An HTTP request has a span, and below it each of its prompts has these:
+An HTTP request has a span, and below it each of its prompts has these:
 
-    queue      from the submission until the scheduler admits it
-    restore    from then until its cached prefix is restored, if it has one
-    prefill    from then until the first token
-    decode     from the first token until the last one
+    queue      until the scheduler admits it
+    restore    until its cached prefix is restored, if it has one
+    prefill    until the first token
+    decode     until the last token
 
 A span whose end was not reached ends with the request. Spans hold no text of prompts or answers.
 """
@@ -82,7 +82,8 @@ def _of_request(exchange: Exchange) -> dict[str, Value]:
 
 
 def _spans(phases: Phases, end: float) -> Iterator[tuple[str, float, float, Mapping[str, Value]]]:
-    """Name, start, stop (time.monotonic() seconds) and attributes of each span that has begun."""
+    """Yield name, start, stop (time.monotonic() seconds) and attributes of each span that has
+    begun."""
     admitted = phases.admitted if phases.admitted is not None else phases.first
     if admitted is not None and phases.restored is not None:
         # The event of the admission arrives a moment after the restoring has begun.
@@ -114,8 +115,7 @@ def _or(moment: float | None, end: float) -> float:
 
 
 def make_tracer() -> OtelTracer:
-    """A tracer that sends to the address in OTEL_EXPORTER_OTLP_ENDPOINT, by default on this
-    machine."""
+    """Return a tracer that sends to OTEL_EXPORTER_OTLP_ENDPOINT, by default on this machine."""
     resource = Resource.create({"service.name": _NAME, "service.version": __version__})
     provider = TracerProvider(resource=resource, shutdown_on_exit=False)
     provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(timeout=_EXPORT_SECONDS)))

@@ -1,5 +1,4 @@
-"""Metrics of the prefix cache: lookups and hits, and what its two tiers hold, evict, write and
-read."""
+"""Metrics of the prefix cache and its two tiers."""
 
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -11,8 +10,7 @@ from omlx_server.core.prefix_cache.report import CacheReport
 
 
 def of_models(caches: Mapping[str, CacheReport], shared: str) -> Iterator[Metric]:
-    """Metrics of each model: its share of the hot tier, and the tokens that were looked up and
-    found. Their names begin with `shared`."""
+    """Yield each model's share of the hot tier, and its lookups and hits."""
     budget = _budget(list(caches.values()))
     yield gauges(
         f"{shared}kv_cache_usage_perc",
@@ -39,15 +37,15 @@ def of_models(caches: Mapping[str, CacheReport], shared: str) -> Iterator[Metric
 
 
 def of_tiers(caches: Sequence[CacheReport], cold: ColdReport | None) -> Iterator[Metric]:
-    """Metrics of the two tiers, over all models together. `cold` is None without a cold tier."""
+    """Yield the metrics of the two tiers over all models; `cold` is None without a cold tier."""
     yield from _kept(caches, cold)
     yield from _moved(caches, cold)
     yield from _traffic(cold)
 
 
 def _kept(caches: Sequence[CacheReport], cold: ColdReport | None) -> Iterator[Metric]:
-    """What each tier holds and may hold, in bytes and pieces. A file of the cold tier is a block or
-    a checkpoint; only its header tells which, so both are counted as files."""
+    """Yield what each tier holds and may hold. Files of the cold tier are blocks or checkpoints;
+    only their headers tell which."""
     states = sum(c.checkpoint_bytes for c in caches)
     nbytes = {
         ("hot", "blocks"): sum(c.nbytes for c in caches) - states,
@@ -69,7 +67,6 @@ def _kept(caches: Sequence[CacheReport], cold: ColdReport | None) -> Iterator[Me
 
 
 def _moved(caches: Sequence[CacheReport], cold: ColdReport | None) -> Iterator[Metric]:
-    """Cache misses by their reason; evictions and hit tokens by tier."""
     from_cold = sum(c.cold_hit_tokens for c in caches)
     hit = {("hot",): sum(c.hit_tokens for c in caches) - from_cold}
     evicted = {
@@ -101,7 +98,6 @@ def _moved(caches: Sequence[CacheReport], cold: ColdReport | None) -> Iterator[M
 
 
 def _traffic(cold: ColdReport | None) -> Iterator[Metric]:
-    """What was written to the cold tier and read from it; no metrics without a cold tier."""
     if cold is None:
         return
     for name, text, value in (
@@ -121,5 +117,5 @@ def _traffic(cold: ColdReport | None) -> Iterator[Metric]:
 
 
 def _budget(caches: Sequence[CacheReport]) -> int:
-    """The budget of the hot tier in bytes; all models share it."""
+    """Return the bytes of the hot tier's budget, which all models share."""
     return max((c.budget for c in caches), default=0)

@@ -1,4 +1,4 @@
-"""Metrics of texts that became tokens, read from the tokenizers of the models that are loaded."""
+"""Metrics of texts that became tokens, read from the tokenizers of loaded models."""
 
 import weakref
 from collections.abc import Iterable
@@ -12,15 +12,13 @@ from omlx_server.text.tokenizer import Tokenizer
 
 
 class TextMetrics:
-    """Counts the characters by model, over all tokenizers that a model had: it gets another one
-    each time it is loaded."""
+    """Counts characters by model, over all tokenizers that it had: each load makes another."""
 
     def __init__(self) -> None:
         self._earlier: dict[str, Characters] = {}
         self._last: dict[str, tuple[weakref.ref[Tokenizer], Characters]] = {}
 
     def family(self, names: Iterable[str], loaded: Iterable[ServedModel]) -> Metric:
-        """The counter of all `names`, of which some models may be `loaded`."""
         for model in loaded:
             self._note(model.names[0], model.tokenizer)
         values: dict[tuple[str, str], float] = {}

@@ -1,4 +1,4 @@
-"""What comes in over HTTP: connections, and bodies on their way; with their metrics."""
+"""Open connections and bodies in transit, with their metrics."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -13,7 +13,7 @@ from omlx_server.api.metric_helpers import OWN, counters, sums
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Traffic(Collector):
-    """`imports` are bodies that are archives of prefixes, of which one is taken in at a time."""
+    """Connections and bodies. `imports` are archives of prefixes, one at a time."""
 
     connections: Connections = field(default_factory=Connections)
     bodies: Bodies = field(default_factory=Bodies)
@@ -21,7 +21,6 @@ class Traffic(Collector):
 
     @property
     def body_bytes(self) -> int:
-        """The bytes of all bodies on their way."""
         return self.bodies.held + self.imports.held + self.connections.unread
 
     def collect(self) -> Iterator[Metric]:

@@ -13,10 +13,10 @@ from fastapi import APIRouter, Request
 from pydantic import Field
 from starlette.responses import Response
 
-from omlx_server.api.chat.encoding import encoded
 from omlx_server.api.chat.images import image_turns, read_images
 from omlx_server.api.chat.request import ChatRequest, Message, Tool
 from omlx_server.api.chat.sampling import PresetName, TokenId
+from omlx_server.api.chat.turn import encode_chat
 from omlx_server.api.context import context_of, in_time
 from omlx_server.api.description.operation import MODEL, Operation
 from omlx_server.api.http import json_body
@@ -132,7 +132,7 @@ async def _of_conversation(
         tools=asked.tools,
     )
     images = await read_images(chat, model, image_turns(request))
-    tokens = (await encoded(chat, model, images, context_of(request))).tokens
+    tokens = (await encode_chat(chat, model, images, context_of(request))).tokens
     return images.marks.bare(tokens) if images else tokens
 
 
