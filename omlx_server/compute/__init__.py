@@ -1,7 +1,6 @@
-"""The only code that computes with mlx. Everything here runs on the mlx thread.
+"""The only code that computes with MLX. Everything here runs on the mlx thread.
 
-Importing this package loads the fast BLAS, which must happen before mlx itself is loaded; so it
-is done here and not by a caller, who might forget it.
+Importing this package loads the fast BLAS, which must happen before mlx is loaded.
 """
 
 from omlx_server.compute.hardware import blas

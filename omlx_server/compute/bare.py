@@ -1,7 +1,4 @@
-"""A loaded model without our engine: mlx-lm's own loops and caches, and the logits of one forward.
-
-The self-test compares our answers and our speed with them. Mlx thread.
-"""
+"""Measures mlx-lm's own loops and forwards, as the self-test's reference. Mlx thread."""
 
 import time
 from collections.abc import Iterator, Sequence
@@ -27,7 +24,7 @@ _SIDE = 512
 
 @contextmanager
 def mlx_lm_caches(model: nn.Module) -> Iterator[None]:
-    """Within the block, `model` makes no caches of ours. Those that are there stay."""
+    """Make `model` create mlx-lm's caches within the block."""
     ours = vars(model).pop("make_cache", None)
     try:
         yield
@@ -37,9 +34,8 @@ def mlx_lm_caches(model: nn.Module) -> Iterator[None]:
 
 
 def decode_rate(loaded: LoadedModel, prompts: Sequence[Sequence[int]], count: int) -> float:
-    """Tokens per second of mlx-lm's bare loop that answers all prompts with `count` tokens each,
-    from when all answers have begun. One prompt runs in `generate_step`, several in a
-    `BatchGenerator`. 0 where the answers were too short to measure."""
+    """Return the tokens per second of mlx-lm's loop for `count` tokens after each prompt; 0 if too
+    short."""
     with mlx_lm_caches(loaded.target):
         if len(prompts) == 1:
             return rate_since_all_began([_times_alone(loaded.target, prompts[0], count)])
@@ -70,16 +66,15 @@ def _times_together(
 
 
 def rate_since_all_began(times: Sequence[Sequence[float]]) -> float:
-    """Tokens per second of several answers together, by the seconds at which each token came, from
-    when the last answer began to when the first one ended; 0 where no token came in between."""
+    """Return tokens per second, by the times of tokens, while all answers run; 0 for an empty
+    span."""
     begun, ended = max(own[0] for own in times), min(own[-1] for own in times)
     counted = sum(begun < at <= ended for own in times for at in own)
     return counted / (ended - begun) if ended > begun else 0.0
 
 
 def matmul_gflops() -> float:
-    """Billions of float32 operations per second in a product of square matrices, at best of a
-    few."""
+    """Return the best of three float32 matrix products."""
     matrix = mx.ones((_SIDE, _SIDE))
     mx.eval(matrix)
     seconds = []
@@ -92,8 +87,8 @@ def matmul_gflops() -> float:
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """How far the less likely one of two tokens is behind the likeliest of all, in logits. Up to
-    the `bound` rounding explains it."""
+    """The distance in logits of the less likely of two tokens from the likeliest. Up to `bound` it
+    may be rounding."""
 
     logits: float
     bound: float
@@ -104,8 +99,7 @@ class Gap:
 
 
 def gap_after(loaded: LoadedModel, tokens: Sequence[int], first: int, second: int) -> Gap:
-    """The gap of the tokens `first` and `second` after these `tokens`, by forwards of the model
-    alone, on fresh caches of the model's format. Waits for the device."""
+    """Return the gap of two tokens after `tokens`, by the model alone on fresh caches. Waits."""
     model, caches = loaded.target, cache_ops.new_caches(loaded.target)
     size, last = device_policy.current().chunk, len(tokens) - 1
     for start in range(0, last, size):

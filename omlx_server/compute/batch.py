@@ -1,10 +1,8 @@
-"""The live batch: every row in it samples a token per step, or some behind a draft. Rows join and
-leave between steps.
+"""The live batch: rows that decode together. Rows join and leave between steps.
 
-Invariants: `rows`, the newest tokens [B] and the rows of every cache are in the same order.
-A lone first row keeps its solo caches (no padding, no mask); they become a batch when a second
-row joins. Rows of a recurrent model that have no state yet, since no token of theirs was computed,
-are the last rows, in caches of their own; after their first forward these join the others.
+Invariants: `rows`, the newest tokens [B] and the rows of every cache are in the same order. A lone
+first row keeps its solo caches until a second one joins. Rows of a recurrent model without a state
+yet come last, in caches of their own, until their first forward.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -39,8 +37,6 @@ NO_DRAFTS: Mapping[Any, Any] = MappingProxyType({})
 
 
 class LiveBatch:
-    """The rows that decode together."""
-
     def __init__(
         self,
         model: nn.Module,
@@ -50,8 +46,7 @@ class LiveBatch:
         adapters: AdapterStore | None = None,
         ranks: Ranks | None = None,
     ) -> None:
-        """`runs` are those of the model's blocks, of `block_size` tokens. Of several `ranks` only
-        the first samples: the others have its tokens from it."""
+        """Of several `ranks` only the first samples; the others receive its tokens."""
         self._ranks = ranks
         self._follows = ranks is not None and not ranks.leads
         self._adapters = adapters or AdapterStore()
@@ -70,7 +65,6 @@ class LiveBatch:
         self.clear()
 
     def clear(self) -> None:
-        """Drop all rows."""
         cache_ops.leave(self._caches)
         if self._beginners is not None:
             cache_ops.leave(self._beginners.caches)
@@ -88,11 +82,11 @@ class LiveBatch:
         return tuple([row.id for row in self.rows])
 
     def row_of(self, id: SequenceId) -> int | None:
-        """The index of a row at this moment; None when it is not live."""
+        """Return the current index of a row; None when it is not live."""
         return next((i for i, row in enumerate(self.rows) if row.id == id), None)
 
     def tokens(self, index: int) -> int:
-        """How many tokens of a row are in the caches."""
+        """Return the number of a row's tokens in the caches."""
         return self.rows[index].position - 1
 
     @property
@@ -101,39 +95,34 @@ class LiveBatch:
 
     @property
     def _decoding(self) -> Caches:
-        """The caches of the model that answers."""
         return self._caches[: self._own]
 
     @property
     def _drafting(self) -> Caches:
-        """The caches of the drafter."""
         return self._caches[self._own :] if self._own is not None else []
 
     def is_behind(self, id: SequenceId) -> bool:
-        """Whether the drafter has not taken in all of a row."""
+        """Return whether the drafter lacks some of a row's tokens."""
         index = self.row_of(id)
         return index is not None and self._drafter is not None and self._drafter.is_behind(index)
 
     def catch_up(self) -> None:
-        """Let the drafter take in what rows have decoded without it, so that they can be cut, or
-        others come. Launches the work and does not wait for it. Nothing where a row refers to
-        tokens that are lost: it will leave."""
+        """Feed the drafter what rows decoded without it. Does not wait. Does nothing with lost
+        rows."""
         if self._drafter is not None and not cache_ops.lost_rows(self._drafting):
             self._drafter.catch_up(self._drafting)
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the rows' caches and sampling state, once all launched work is done."""
+        """Bytes of the caches and sampling state, once all launched work is done."""
         return cache_ops.nbytes(self._caches) + sampler.nbytes(self.rows)
 
     @property
     def _begun(self) -> int:
-        """How many rows are in the caches of the batch."""
         return len(self.rows) - (len(self._beginners.joins) if self._beginners else 0)
 
     def drop(self, ids: Collection[SequenceId]) -> None:
-        """Remove rows; ids that are not here are ignored. Copies the caches of the rows that stay
-        (hardware/copies.py)."""
+        """Remove rows, ignoring unknown ids."""
         keep = [i for i, row in enumerate(self.rows) if row.id not in ids]
         if len(keep) == len(self.rows):
             return
@@ -147,9 +136,7 @@ class LiveBatch:
             self._drafter.keep(keep)
 
     def join(self, arrivals: Sequence[Prefilled]) -> None:
-        """Add rows. Each call copies mlx-lm's caches as a whole, and of our caches the groups that
-        rows come into (hardware/copies.py): so all arrivals of a step come in one call. A decode
-        must come between two calls."""
+        """Add the rows of all arrivals of a step. A decode must come between two calls."""
         if not arrivals:
             return
         self.catch_up()
@@ -170,8 +157,7 @@ class LiveBatch:
         self.has_newcomers = True
 
     def _add_beginners(self, arrivals: Sequence[Prefilled]) -> None:
-        """Add rows that have no state yet. Their caches stay apart until the next decode, unless
-        there is no other row."""
+        """Add rows without a state. Their caches stay apart until the next decode."""
         assert self._beginners is None, "a batch is decoded before others join"
         if not self.rows and len(arrivals) == 1:
             self._add_rows(arrivals[0])
@@ -189,8 +175,8 @@ class LiveBatch:
 
     @property
     def constrained(self) -> bool:
-        """Whether a row has a constraint, so that its next token must be known before the one after
-        it can be sampled."""
+        """Whether a row has a constraint, so that its token must be known before the next is
+        sampled."""
         return any(row.constraint is not None for row in self.rows)
 
     def decode(
@@ -198,15 +184,13 @@ class LiveBatch:
         drafts: Mapping[SequenceId, Sequence[int]] = NO_DRAFTS,
         asks: Mapping[SequenceId, int] = NO_DRAFTS,
     ) -> Decoded:
-        """`begin` a decode, and sample at once."""
         return self.begin(self.feeds(drafts, asks) if drafts or asks else [])()
 
     def feeds(
         self, drafts: Mapping[SequenceId, Sequence[int]], asks: Mapping[SequenceId, int]
     ) -> list[Feed]:
-        """What the next decode feeds each row: its newest token and, of the rows that `drafts` has
-        tokens for, or the drafter which `asks` has numbers for, these as well. Nothing where no row
-        has a draft that may be right. Waits for the drafts with `asks`, and for nothing else."""
+        """Return each row's newest token and draft, from `drafts` or the drafter; empty without a
+        draft. Waits only for the drafter."""
         self.drafted = None
         if asks and self._drafter is not None and self._beginners is None:
             counts = [asks.get(row.id, 0) for row in self.rows]
@@ -219,12 +203,8 @@ class LiveBatch:
     def begin(
         self, feeds: list[Feed] | None = None, *, samples_late: bool = False
     ) -> Callable[[], Decoded]:
-        """Prepare a decode, and return what samples a token for every row, after its newest token
-        and after each draft of its feed. After a decode with drafts its tokens must be taken before
-        anything else is done.
-
-        What is returned is to be called once, when the constraints of all rows have taken the
-        tokens of the decode before. With `samples_late` the forward runs until then."""
+        """Prepare a decode; the result samples it. Call that once, when all constraints have taken
+        the tokens of the decode before. With `samples_late` the forward is launched now."""
         self.has_newcomers = False
         if feeds:
             verifying = self._verify(feeds)
@@ -250,7 +230,6 @@ class LiveBatch:
         return Verifying.launch(logits, feeds, accept, samples=not self._follows)
 
     def _shared(self, tokens: mx.array) -> mx.array:
-        """The same tokens; on a rank that does not sample, those of the first rank."""
         return tokens if self._ranks is None else self._ranks.shared(tokens)
 
     def _accept(
@@ -262,9 +241,7 @@ class LiveBatch:
         right: Sequence[int],
         newest: Sequence[int],
     ) -> None:
-        """Go on behind the drafted tokens that were right, and forget the others. Recurrent states
-        are put back, and what was right is computed again; that is waited for, because it is a part
-        of what the draft costs."""
+        """Keep the right drafted tokens and cut the others."""
         if self._ranks is not None:
             self._ranks.tell(Accept(right, newest))
         width = tokens.shape[1]
@@ -285,7 +262,8 @@ class LiveBatch:
         put_back: Sequence[Callable[[Sequence[int]], None]],
         right: Sequence[int],
     ) -> None:
-        """Put the rows back whose draft was wrong, and compute what was right of it."""
+        """Restore the recurrent states of rows with a wrong draft, and compute the right part
+        again. Waits, since this is a cost of the draft."""
         width = tokens.shape[1]
         back = [_rejects(feed, count) for feed, count in zip(feeds, right, strict=True)]
         padding = [width - len(feed.states) for feed in feeds]
@@ -300,7 +278,6 @@ class LiveBatch:
         cache_ops.evaluate(caches, wait=True)
 
     def _feed_newest(self) -> mx.array:
-        """Logits [B, V] after each row's newest token."""
         if self._beginners is not None:
             return self._feed_beginners(self._beginners)
         tokens = self._shared(self._tokens)[:, None]
@@ -310,7 +287,6 @@ class LiveBatch:
         return logits
 
     def _answer(self, tokens: mx.array, cache: Caches, rows: Sequence[SamplingRow]) -> mx.array:
-        """Logits [B, T, V] of the model that answers, for tokens int [B, T] of these rows."""
         if not isinstance(self._model, Headed):
             return self._answering(rows)(tokens, cache=cache)
         decode = self._adapters.adapted(self._model.decode, [row.adapter for row in rows])
@@ -318,7 +294,7 @@ class LiveBatch:
         return logits
 
     def _answering(self, rows: Sequence[SamplingRow]) -> Callable[..., mx.array]:
-        """The model that answers, for a forward of these rows with their adapters and positions."""
+        """Return the target's forward for these rows, with their adapters and positions."""
         forward = behind(self._target, [row.shift for row in rows])
         for row in rows:
             if row.adapter is not None:  # else a step makes no call for adapters
@@ -326,8 +302,7 @@ class LiveBatch:
         return forward
 
     def _feed_beginners(self, beginners: Prefilled) -> mx.array:
-        """As `_feed_newest`, in two forwards, after which all rows are in the batch's caches. Heads
-        take the tokens in behind these."""
+        """Run two forwards, then move all rows to the batch's caches."""
         self.catch_up()
         tokens, first = self._shared(self._tokens)[:, None], self._begun
         parts = (slice(first), self._caches), (slice(first, None), beginners.caches)
@@ -346,9 +321,7 @@ class LiveBatch:
         return mx.concatenate(logits)
 
     def _add_caches(self, arrival: Prefilled) -> None:
-        """Merge caches into those of the batch, layer by layer, so that few layers exist twice at a
-        time. Left to the next forward, all of them would, and once more for each further change
-        before it."""
+        """Merge an arrival's caches layer by layer, so that few layers exist twice at a time."""
         count = len(arrival.joins)
         if not self._caches and count == 1 and arrival.solo:
             cache_ops.begin_decode(arrival.caches)
@@ -361,7 +334,7 @@ class LiveBatch:
         self._caches, self._solo = layers, False
 
     def _forked(self, arrival: Prefilled) -> list[Caches]:
-        """Solo caches for each row of an arrival. Takes those of the arrival."""
+        """Return solo caches for each row of an arrival, and empty the arrival's list."""
         count, caches = len(arrival.joins), arrival.caches[:]
         arrival.caches.clear()
         if count == 1:
@@ -371,7 +344,6 @@ class LiveBatch:
         return cache_ops.forked(caches, count, boundary, self._runs)
 
     def _keep_rows(self, rows: Sequence[int]) -> None:
-        """Keep only these rows (ascending) in the caches."""
         first = self._begun
         if self._beginners is not None:
             late = [row - first for row in rows if row >= first]
@@ -391,5 +363,4 @@ class LiveBatch:
 
 
 def _rejects(feed: Feed, right: int) -> bool:
-    """Whether not all of a draft was right."""
     return right < len(feed.draft)

@@ -1,13 +1,9 @@
-"""The mean of each layer's keys, which is subtracted from them before they are quantised.
+"""Measures the mean of each layer's keys, which is subtracted before they are quantised.
 
-All keys of a head share a large part. It adds one number to all scores of a query, which softmax
-does not see, yet it takes up most of the levels of the quantiser. (SageAttention, arXiv 2410.02367,
-subtracts the mean of a sequence's keys for the same reason. Our mean is the same for all sequences,
-so that what is stored of a token depends on that token alone.)
-
-The mean is measured on random tokens, in short pieces at many positions, since RoPE turns what is
-common to the keys at one position another way at the next. The same model on the same machine gives
-the same bits each time. On another machine they may differ by rounding, as the keys themselves do.
+All keys of a head share a large part, which softmax does not see and which takes up most of the
+quantiser's levels (SageAttention, arXiv 2410.02367). Our mean is the same for all sequences, so
+that what is stored of a token depends on that token alone. It is taken over random tokens, in short
+pieces at many positions because of RoPE, and is reproducible on one machine.
 """
 
 import hashlib
@@ -20,8 +16,7 @@ from mlx_lm.models.cache import create_attention_mask
 
 from omlx_server.compute.caches import Caches
 from omlx_server.compute.codecs.base import Cache
-from omlx_server.compute.kv.caches import PackedKVCache
-from omlx_server.compute.kv.packed import PackedKV
+from omlx_server.compute.kv.caches import PackedKV, PackedKVCache
 from omlx_server.compute.kv.schemes.base import Arrays, Mask
 from omlx_server.compute.kv.schemes.plain import Plain
 
@@ -38,9 +33,8 @@ Replaced = Callable[[Mapping[int, Callable[[], Cache]]], Caches]
 def key_centres(
     model: nn.Module, replaced: Replaced, members: Sequence[int], vocabulary: int
 ) -> list[mx.array]:
-    """The mean key f32 [H, 1, D] of each member (the number of a leaf of the caches), in their
-    order. `replaced` makes the model's caches with other ones in the place of given members. Runs
-    one forward for each piece, and waits for it."""
+    """Return the mean key f32 [H, 1, D] of each member (a leaf number of the caches), in order.
+    `replaced` makes the model's caches with other ones for some members. Waits."""
     listeners = {member: _Listener() for member in members}
     for number, position in enumerate(_POSITIONS):
         makers = {m: _maker(listener, position) for m, listener in listeners.items()}
@@ -50,8 +44,6 @@ def key_centres(
 
 
 class _Listener(Plain):
-    """A plain scheme that remembers the mean of the keys of each piece."""
-
     def __init__(self) -> None:
         self.means: list[mx.array] = []
 
@@ -62,8 +54,7 @@ class _Listener(Plain):
         return super().quantize_keys(x)
 
     def centre(self) -> mx.array:
-        """The mean over all pieces, f32 [H, 1, D]; zeros where the model computes no finite keys.
-        Waits for it."""
+        """Return the mean over all pieces f32 [H, 1, D], 0 where it is not finite. Waits."""
         mean = sum(self.means[1:], start=self.means[0]) * (1 / len(self.means))
         centre = mx.where(mx.isfinite(mean), mean, 0.0)
         mx.eval(centre)
@@ -71,8 +62,8 @@ class _Listener(Plain):
 
 
 class _Piece(PackedKVCache):
-    """A cache that takes in one piece of a sequence, at the positions after `offset`, as if it had
-    no tokens before it."""
+    """A cache that takes in one piece at the positions after `offset`, as if no tokens were before
+    it."""
 
     def __init__(self, scheme: Any, offset: int) -> None:
         super().__init__(scheme)
@@ -101,9 +92,8 @@ def _maker(listener: _Listener, position: int) -> Callable[[], Cache]:
 
 
 def _tokens(number: int, vocabulary: int) -> list[int]:
-    """Random tokens, of those that most text consists of: vocabularies begin with control tokens
-    and bytes, and go on by frequency. They come from a hash, because numpy's generators may change
-    from version to version."""
+    """Return random tokens of common text, which vocabularies list after control tokens and bytes.
+    They come from a hash: numpy's generators may change."""
     first = vocabulary // 100
     stop = max(vocabulary // 16, first + 1)
     stream = hashlib.shake_256(f"piece {number}".encode()).digest(4 * _TOKENS)

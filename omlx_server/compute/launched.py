@@ -1,4 +1,4 @@
-"""A step that a runner has launched, and what it gave."""
+"""A launched step and its results."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -17,8 +17,8 @@ from omlx_server.core.step import Chunk, ChunkFailure, Cut, SequenceId, StepResu
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CutPayload:
-    """The payloads that a `cut` gave, launched and perhaps not computed yet; None for a block or
-    checkpoint that it did not ask for."""
+    """The payloads of a `cut`, launched and perhaps not computed yet; None where it asked for
+    none."""
 
     cut: Cut
     block: Payload | None
@@ -26,17 +26,14 @@ class CutPayload:
 
     @property
     def sizes(self) -> tuple[Size | None, Size | None]:
-        """The sizes of the block and of the checkpoint."""
         block = size_of(self.block) if self.block else None
         return block, size_of(self.checkpoint) if self.checkpoint else None
 
 
 @dataclass(slots=True, eq=False)
 class ChunksLaunched:
-    """What has become of a step's `chunks`, which ran in `groups`. `lost` chunks did not run,
-    because their restore raised, or what they refer to was lost with another prompt; `starved`
-    chunks found no memory. `restored` has the times of restores. The device has done all when it
-    has computed `last`, if there is one."""
+    """The outcome of a step's `chunks`, which ran in `groups`. `lost` chunks refer to what can't be
+    read, `starved` ones found no memory. The device has done all when it has computed `last`."""
 
     chunks: tuple[Chunk, ...]
     groups: tuple[tuple[Chunk, ...], ...]
@@ -52,14 +49,13 @@ class ChunksLaunched:
         return sum(len(chunk.tokens) for chunk in self.chunks)
 
     def wait(self) -> None:
-        """Wait until the device has done all of it."""
         if self.last is not None:
             device.wait_for(self.last)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Decoding:
-    """A decode whose tokens are launched, and what was cut of its rows."""
+    """A decode whose tokens are launched, and the payloads cut from its rows."""
 
     sampled: Decoded
     payloads: tuple[CutPayload, ...] = ()
@@ -67,10 +63,9 @@ class Decoding:
 
 @dataclass(slots=True, eq=False)
 class Launched:
-    """A step under way on the device. `ids` are the rows that decode. `tails` were cut from rows
-    just dropped. With `at_once`, nothing else
-    should be planned before the step's tokens are taken. The decode was `begun` at this
-    time.perf_counter(), `behind_chunks` of the step before that may not have been done."""
+    """A step in progress on the device. `tails` were cut from dropped rows. With `at_once` the
+    step's tokens must be taken before anything else is planned. The decode `begun` at this
+    perf_counter() time, perhaps `behind_chunks` of the step before."""
 
     ids: tuple[SequenceId, ...]
     tails: tuple[CutPayload, ...]
@@ -90,25 +85,23 @@ class Launched:
     behind_chunks: bool = False
 
     def finish_launch(self) -> None:
-        """Sample, unless that is done. Nothing refers to the logits then."""
+        """Sample, unless that is done. Frees the logits."""
         sample, self.sample = self.sample, None
         if sample is not None:
             self.decoding = sample()
 
     @property
     def places(self) -> int:
-        """How many tokens the decode computes, padding counted."""
+        """The number of tokens that the decode computes, padding included."""
         sampled = self.decoding.sampled if self.decoding else None
         return len(self.ids) * (sampled.width if isinstance(sampled, Verifying) else 1)
 
     @property
     def is_verifying(self) -> bool:
-        """Whether the decode verifies drafts."""
         return self.decoding is not None and isinstance(self.decoding.sampled, Verifying)
 
     @property
     def payloads(self) -> tuple[CutPayload, ...]:
-        """What was cut of the rows that decode."""
         return self.decoding.payloads if self.decoding else ()
 
     @property
@@ -116,7 +109,7 @@ class Launched:
         return bool(self.chunks)
 
     def tokens(self) -> StepResult:
-        """Wait for the decode and bring its tokens to the host."""
+        """Wait for the decode and return its tokens."""
         self.finish_launch()
         rows = self.decoding.sampled.to_host() if self.decoding else []
         return StepResult(dict(zip(self.ids, rows, strict=True)))

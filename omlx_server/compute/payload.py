@@ -1,9 +1,8 @@
 """Payloads: what the hot tier holds for a block or a checkpoint.
 
-A payload refers to the run of the sequence that has computed it where its caches allow that
-(compute/kv/spans.py), and has copies of all else: a slice of a cache would keep the whole cache
-alive. Its own arrays of one shape and dtype are packed into one buffer, because Metal bounds the
-number of buffers as well as their bytes.
+A payload refers to the run of the sequence that computed it where its caches allow that
+(compute/kv/spans.py), and copies all else: a slice of a cache would keep the whole cache alive.
+Arrays of one shape and dtype share a buffer, because Metal bounds the number of buffers.
 """
 
 from collections.abc import Mapping, Sequence
@@ -31,9 +30,9 @@ SHORT_BLOCKS = 8
 
 @dataclass(slots=True, eq=False, repr=False, weakref_slot=True)
 class Payload:
-    """The arrays of a block or checkpoint. `places` says for each array of each leaf (of the
-    model's caches) where it is: (number of the buffer, index on its first axis). What the leaves
-    `referring` have, in this order, is in the `segment`: nobody has made a copy of it."""
+    """The arrays of a block or checkpoint. `places` says where each array of each leaf is: (number
+    of the buffer, index on its first axis). The leaves `referring` are in the `segment` instead, in
+    order."""
 
     buffers: Arrays
     places: tuple[tuple[tuple[int, int], ...], ...]
@@ -42,7 +41,6 @@ class Payload:
 
     @property
     def nbytes(self) -> int:
-        """Its bytes, those of the segment included."""
         return self.own_bytes + self.referred_bytes
 
     @property
@@ -58,7 +56,7 @@ class Payload:
         return self.segment is not None and self.segment.run.is_lost
 
     def leaves(self) -> list[Arrays]:
-        """Views of every leaf's arrays, as they were cut. Raises LostTokens if it `is_lost`."""
+        """Return views of every leaf's arrays. Raises LostTokens if it `is_lost`."""
         parts = [mx.split(buffer, buffer.shape[0]) for buffer in self.buffers]
         found = [tuple(parts[buffer][index] for buffer, index in places) for places in self.places]
         if self.segment is not None:
@@ -68,19 +66,18 @@ class Payload:
         return found
 
     def first(self, tokens: int) -> "Payload":
-        """A copy of the first `tokens` tokens of a block's payload; itself if it has no more."""
+        """Return a copy of a block's first `tokens` tokens; itself if it has no more."""
         leaves = self.leaves()
         if all(array.shape[-2] == tokens for arrays in leaves for array in arrays):
             return self
         return _pack([token_slice(arrays, 0, tokens) for arrays in leaves])
 
     def detached(self) -> "Payload":
-        """A payload of its own arrays: itself, or a copy that is not computed yet."""
+        """Return a payload without a segment: itself, or a copy that is not computed yet."""
         return _pack(self.leaves()) if self.segment is not None else self
 
     def detach(self) -> None:
-        """Hold a copy of the segment's tokens instead of the segment, if it has one. Launches the
-        copy."""
+        """Replace the segment, if any, by a copy of its tokens. Launches the copy."""
         if self.segment is None:
             return
         made = self.detached()
@@ -89,7 +86,7 @@ class Payload:
         self.segment, self.referring = None, ()
 
     def refer(self, segment: Segment, referring: tuple[int, ...]) -> None:
-        """Refer to these tokens from now on, and let go of its own copy of them."""
+        """Refer to the segment's tokens and drop the own copy of them."""
         if self.segment is None and any(self.places[leaf] for leaf in referring):
             others = self.leaves()
             for leaf in referring:
@@ -101,7 +98,7 @@ class Payload:
 
 
 class BlockCodec:
-    """Cuts payloads out of one model's caches, and joins payloads to caches."""
+    """Cuts payloads out of one model's caches, and restores caches from payloads."""
 
     def __init__(self, model: nn.Module, codecs: Sequence[Codec], block_size: int) -> None:
         self._model = model
@@ -124,13 +121,13 @@ class BlockCodec:
 
     @classmethod
     def of(cls, model: nn.Module, block_size: int) -> "BlockCodec | None":
-        """The codec of a model; None if `why_not_reused` has a reason against it."""
+        """Return the codec of a model; None if `why_not_reused` has a reason against it."""
         codecs = codecs_for(cache_ops.new_caches(model))
         return cls(model, codecs, block_size) if codecs and not why_not_reused(model) else None
 
     def cut_block(self, caches: Caches, row: CacheRow, start: int, stop: int) -> Payload:
-        """The DELTA and WINDOW parts of tokens [start, stop) of a row: by reference to the buffers
-        of the row where its caches allow it, else copied, and not computed yet."""
+        """Return the DELTA and WINDOW parts of tokens [start, stop) of a row, not yet computed, by
+        reference where the caches allow that."""
         flat = list(leaves(caches))
         referring = self._referring(flat)
         segment = self._segment(flat, referring, row.index, start, stop)
@@ -147,7 +144,7 @@ class BlockCodec:
         return packed
 
     def cut_checkpoint(self, caches: Caches, row: CacheRow) -> Payload:
-        """The CHECKPOINT parts of one row as they are now, not yet computed."""
+        """Return the CHECKPOINT parts of a row as they are now, not yet computed."""
         return _pack(
             [
                 codec.cut(leaf, row, 0, row.length) if codec.kind is LayerKind.CHECKPOINT else ()
@@ -164,14 +161,12 @@ class BlockCodec:
         launch: bool = True,
         rebase: bool = True,
     ) -> Caches:
-        """Make solo caches as they were after `stop` tokens. `blocks` are those of a sequence from
-        its first token on, the last of which may go on behind `stop`.
+        """Return solo caches as they were after `stop` tokens; the last of the `blocks` may reach
+        beyond.
 
-        What long segments hold is referred to, the rest is copied. With `rebase` all may be taken
-        over instead from a sequence that has ended (`Codec.adopts`), and blocks of which all was
-        copied refer to the copy from now on, so that nothing is there twice.
-        Launched layer by layer, so that the peak is the result. Without `launch` nothing is
-        computed: right for caches that are about to be merged.
+        Long segments are referred to, the rest is copied. With `rebase` the buffers of an ended
+        sequence may be taken over (`Codec.adopts`), and copied blocks refer to the copy from now
+        on. Without `launch` nothing is computed: right for caches that are about to be merged.
         """
         caches = cache_ops.new_caches(self._model)
         flat, size = list(leaves(caches)), self.layout.block_size
@@ -197,9 +192,9 @@ class BlockCodec:
         return caches
 
     def _adopted(self, flat: Caches, blocks: Sequence[Payload], stop: int) -> Mapping[int, Strip]:
-        """By the numbers of leaves, the strips that a sequence of these blocks takes over and goes
-        on writing; empty where it refers to them or copies. Nobody else may read them, and few
-        tokens may be behind its own: their blocks get copies."""
+        """Return the strips, by leaf number, that a sequence of these blocks takes over and writes
+        to. Empty unless all blocks are of one run that nobody reads, with few tokens after
+        `stop`."""
         segment = blocks[-1].segment if blocks else None
         if segment is None or not segment.run.is_free:
             return {}
@@ -213,8 +208,8 @@ class BlockCodec:
         return strips
 
     def _rebase(self, flat: Caches, blocks: Sequence[Payload], first: int, stop: int) -> None:
-        """Let full blocks behind `first` refer to the caches into which they were copied, unless a
-        sequence at work has them."""
+        """Let full blocks after `first` refer to these caches, unless a running sequence has
+        them."""
         size, referring = self.layout.block_size, self._referring(flat)
         runs = {block.segment.run for block in blocks if block.segment is not None}
         free = {id(run) for run in runs if run.is_free}
@@ -229,15 +224,14 @@ class BlockCodec:
         device.launch(left)  # until then they keep all that was in one buffer with them
 
     def _referring(self, flat: Caches) -> tuple[int, ...]:
-        """The numbers of leaves to whose buffers blocks refer. A layer without attention has a
-        cache that stays empty (nemotron-nas)."""
+        """Return the numbers of leaves to whose buffers blocks refer."""
         numbered = enumerate(zip(self._codecs, flat, strict=True))
         return tuple(n for n, (codec, leaf) in numbered if codec.by_reference and not leaf.empty())
 
     def _segment(
         self, flat: Caches, referring: tuple[int, ...], row: int, start: int, stop: int
     ) -> Segment | None:
-        """Tokens [start, stop) of a row; None where they are not in buffers of its own."""
+        """Return tokens [start, stop) of a row; None where they are not in its own buffers."""
         strips = tuple(flat[number].strip(row) for number in referring)
         if not strips or start < strips[0].first:
             return None
@@ -245,14 +239,14 @@ class BlockCodec:
 
 
 class _Parts:
-    """What blocks hold of each leaf, up to token `stop`; looked up when it is asked for."""
+    """The parts of blocks up to token `stop`, by leaf. A block's payload is opened when first
+    needed."""
 
     def __init__(self, blocks: Sequence[Payload], size: int, stop: int) -> None:
         self._blocks, self._size, self._stop = blocks, size, stop
         self._leaves: dict[int, list[Arrays]] = {}
 
     def of(self, leaf: int, first: int) -> list[Arrays]:
-        """Of a leaf from token `first` on, which begins a block."""
         return [
             token_slice(self._of_block(start // self._size)[leaf], 0, stop - start)
             for start in range(first, self._stop, self._size)
@@ -266,8 +260,7 @@ class _Parts:
 
 
 def _referred(blocks: Sequence[Payload], size: int, stop: int, least: int) -> list[Segment]:
-    """The segments to which a sequence of so many tokens refers, from its first token on: what
-    follows begins a block, so that it becomes a block itself."""
+    """Return the segments, from the first token on, to which a sequence of `stop` tokens refers."""
     found = list[tuple[TokenRun, int, int]]()
     for start, block in zip(range(0, stop // size * size, size), blocks, strict=False):
         if block.segment is None:
@@ -284,7 +277,6 @@ def _referred(blocks: Sequence[Payload], size: int, stop: int, least: int) -> li
 
 
 def _spans(blocks: Sequence[Payload], segments: Sequence[Segment]) -> dict[int, tuple[Span, ...]]:
-    """These segments of the blocks in each layer, by the number of its leaf."""
     if not segments:
         return {}
     by_layer = zip(*(segment.spans() for segment in segments), strict=True)
@@ -292,7 +284,7 @@ def _spans(blocks: Sequence[Payload], segments: Sequence[Segment]) -> dict[int, 
 
 
 def why_not_reused(model: nn.Module) -> str:
-    """Why this model's caches can't be cut into blocks; empty where they can."""
+    """Return why this model's caches can't be cut into blocks; empty where they can."""
     if codecs_for(cache_ops.new_caches(model)) is None:
         return "it has a kind of cache that is not known"
     reasons = (NOT_REUSED.get(architecture_of(member)) for member in members(model))
@@ -300,9 +292,8 @@ def why_not_reused(model: nn.Module) -> str:
 
 
 def size_of(payload: Payload) -> Size:
-    """Bytes and buffers of a payload, and its share of the arrays of the run to which it refers,
-    which at rest has `SHORT_BLOCKS` blocks or more. A payload without arrays counts as one buffer,
-    because its place in the index is not free."""
+    """Return a payload's bytes and buffers, with its share of its run's arrays (at rest a run has
+    `SHORT_BLOCKS` or more). Counts one buffer at least."""
     shared, segment = 0, payload.segment
     if segment is not None:
         shared = segment.run.array_count // max(SHORT_BLOCKS, len(segment.run.segments))

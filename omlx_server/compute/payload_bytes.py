@@ -1,8 +1,7 @@
-"""Turns payloads into bytes for the cold tier, and bytes into payloads.
+"""Converts payloads to bytes for the cold tier, and back. Mlx thread; any thread may read the
+bytes.
 
-Packing copies what a payload refers to in a run, and nothing else: a tensor's data is the array's
-own memory, which is computed and never changes. Both directions run on the mlx thread; any thread
-may read the bytes.
+A tensor's data is the array's own memory; only what a payload refers to in a run is copied.
 """
 
 from typing import Any
@@ -34,19 +33,15 @@ _NAMES = {ours: name for name, (ours, _) in _TYPES.items()}
 
 
 def pack(payload: Payload) -> PackedArrays:
-    """The bytes of a payload. Waits until it is computed."""
+    """Return the bytes of a payload. Waits until it is computed."""
     payload = payload.detached()
     device.wait_for(*payload.buffers)
     return PackedArrays(tuple(_tensor(buffer) for buffer in payload.buffers), payload.places)
 
 
 def unpack(packed: PackedArrays) -> Payload:
-    """The payload that these bytes are, as arrays that own their memory.
-
-    Raises:
-        ValueError: the dtype of an array is unknown, it is not what its dtype and shape say, or a
-            place is outside of it.
-    """
+    """Return the payload of these bytes, as arrays that own their memory. Raises ValueError for an
+    unknown dtype, a wrong length or a place out of range."""
     buffers = tuple(_array(tensor) for tensor in packed.tensors)
     for leaf in packed.places:
         for buffer, index in leaf:

@@ -1,7 +1,4 @@
-"""Computes prompts into caches, chunk by chunk.
-
-core/scheduler/grouping.py decides which chunks run in one forward.
-"""
+"""Computes prompts into caches, chunk by chunk."""
 
 from collections.abc import Callable, Iterable, Sequence
 
@@ -20,8 +17,7 @@ from omlx_server.core.step import Chunk, SequenceId
 
 
 class Prefiller:
-    """Holds the solo caches of unfinished prompts. Without `vision` there must be no images in
-    them. `adapters` are those of the model."""
+    """The solo caches of unfinished prompts. Prompts with images need `vision`."""
 
     def __init__(
         self,
@@ -50,7 +46,6 @@ class Prefiller:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the caches of unfinished prompts."""
         return sum(map(cache_ops.nbytes, self._unfinished.values()))
 
     def clear(self) -> None:
@@ -58,7 +53,7 @@ class Prefiller:
         self._restored.clear()
 
     def drop(self, ids: Iterable[SequenceId]) -> None:
-        """Forget prompts and their caches. Ids that are not here are ignored."""
+        """Forget prompts and their caches, ignoring unknown ids."""
         for id in ids:
             self._unfinished.pop(id, None)
             self._restored.pop(id, None)
@@ -68,23 +63,21 @@ class Prefiller:
         self._unfinished[prefill] = caches
 
     def restore_later(self, prefill: SequenceId, rebuild: Callable[[], Caches]) -> None:
-        """Start a prefill from the caches that `rebuild` makes when the prefill's group runs. Made
-        earlier and held here, they would stay in memory while they are merged into a batch."""
+        """Start a prefill from the caches that `rebuild` makes when its group runs, to save
+        memory."""
         self._restored[prefill] = rebuild
 
     def unfinished(self, prefill: SequenceId) -> Caches | None:
-        """The caches of a prompt that is not wholly computed."""
         return self._unfinished.get(prefill)
 
     @property
     def lost(self) -> list[SequenceId]:
-        """The unfinished prompts whose caches refer to tokens that are lost."""
+        """Unfinished prompts whose caches refer to lost tokens."""
         return [id for id, caches in self._unfinished.items() if cache_ops.lost_rows(caches)]
 
     def fail(self, ids: Sequence[SequenceId], *, together: bool) -> None:
-        """Note that a forward has raised. What prompts had computed before it stays where they ran
-        `together`, to be run one by one; a prompt that ran alone is forgotten, and what blocks
-        refer to in its caches is lost."""
+        """Handle a forward that raised. Prompts that ran `together` keep what was computed before;
+        one that ran alone is forgotten, and its caches are lost to blocks."""
         for id in ids:
             caches = self._unfinished.get(id)
             if caches is not None and together:
@@ -95,8 +88,8 @@ class Prefiller:
             self.drop(ids)
 
     def run(self, group: Sequence[Chunk]) -> Prefilled | None:
-        """Launch one forward over the group, without waiting for it. Returns the group's rows if it
-        completes their prompts, else None."""
+        """Launch one forward over the group. Returns its rows if their prompts are complete, else
+        None."""
         if len(group) == 1:
             return self._run_solo(group[0])
         caches = cache_ops.merge([self._caches(chunk.prefill) for chunk in group])
@@ -143,7 +136,6 @@ class Prefiller:
 
 
 def _forward_padded(model: nn.Module, rows: Sequence[Sequence[int]], caches: Caches) -> None:
-    """Launch one forward over rows of different lengths, padded on the right with zeros."""
     lengths = [len(row) for row in rows]
     cache_ops.forward_padded(model, cache_ops.padded(rows), lengths, caches)
     cache_ops.evaluate(caches, wait=False)

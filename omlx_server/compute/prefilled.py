@@ -10,9 +10,9 @@ from omlx_server.core.step import Join
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Prefilled:
-    """Rows whose context is computed but for its last token. With `solo`, the caches are those of
-    one sequence, which all rows begin with; else they are in batch form, with a row for each join.
-    The batch that the rows join takes the caches out of the list."""
+    """Rows whose context is computed except for its last token. `solo` caches are of one sequence,
+    with which all rows begin; else they are in batch form. The live batch empties the list of
+    caches."""
 
     joins: tuple[Join, ...]
     caches: Caches
@@ -20,7 +20,7 @@ class Prefilled:
 
     @property
     def begins(self) -> bool:
-        """Whether the context is one token, so that the caches are still empty."""
+        """Whether the context is one token, so that the caches are empty."""
         return len(self.joins[0].context) == 1
 
     def only(self, rows: Sequence[int]) -> "Prefilled":

@@ -1,10 +1,8 @@
 """Gives a model our full-attention caches, after a proof that its attention can read them.
 
-The proof runs a few tokens on caches of ours that hold keys and values as the model computes them:
-the logits must be those of mlx-lm's caches, for one sequence and for a batch, and attention must
-read each of these caches through our hook (compute/kv/dispatch.py). Where that fails with all
-caches at once, each is tried alone, and those that pass are replaced. For Rotated and TurboQuant
-the mean of each layer's keys (`centre`) is measured then.
+The proof runs a few tokens on plain caches of ours: the logits must be those of mlx-lm's caches,
+alone and in a batch, and attention must read each cache through our hook (compute/kv/dispatch.py).
+Where that fails for all caches at once, each is tried alone, and those that pass are replaced.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -55,8 +53,8 @@ _REFUSALS = (AttributeError, IndexError, RuntimeError, TypeError, ValueError)
 
 @dataclass(frozen=True, slots=True)
 class Quantised:
-    """How many of a model's full-attention caches are of our classes (`quantised`), and how many
-    are still mlx-lm's (`plain`). `reason` says why those are not ours."""
+    """The numbers of full-attention caches of our classes (`quantised`) and of mlx-lm's (`plain`),
+    and the `reason` for the latter."""
 
     quantised: int
     plain: int = 0
@@ -64,12 +62,8 @@ class Quantised:
 
 
 def make_scheme(name: str, bits: float, group_size: int) -> Scheme | None:
-    """The scheme of this name, or None for "none". `bits` are those of each coordinate, on average
-    over keys and values; `group_size` counts for affine and rotated.
-
-    Raises:
-        ValueError: there is no such scheme, or not with these bits or this group size.
-    """
+    """Return the scheme of this name, or None for "none". `bits` is the average over keys and
+    values. Raises ValueError for an unknown name, or bits or a group size that it can't have."""
     match name:
         case "none":
             return None
@@ -89,12 +83,8 @@ def _whole(bits: float) -> int:
 
 
 def use_scheme(model: nn.Module, scheme: Scheme) -> Quantised:
-    """Make `new_caches` use this scheme for the model's full-attention caches, where its attention
-    allows it. All other caches stay as they are. A second call replaces the first.
-
-    Raises:
-        ModelUnavailable: none of its caches can be of the scheme. The model is as it was.
-    """
+    """Make `new_caches` use this scheme for the full-attention caches whose attention allows it. A
+    second call replaces the first. Raises ModelUnavailable if there is none."""
     dispatch.install()
     own = _OwnCaches(model)
     members = [number for number, leaf in enumerate(leaves(own())) if type(leaf) is KVCache]
@@ -114,12 +104,8 @@ def use_scheme(model: nn.Module, scheme: Scheme) -> Quantised:
 
 
 def use_rows_of_own_length(model: nn.Module) -> Quantised:
-    """Make `new_caches` use our caches with the plain scheme for the model's full-attention caches,
-    where its attention allows it: in a batch each row then takes memory for its own length only,
-    and refers to what other rows or blocks have. Latent attention gets what it needs
-    (compute/kv/latent.py), other attention that computes with keys and values by itself gets arrays
-    (compute/kv/whole.py). The remaining caches stay mlx-lm's, whose batch is padded to its longest
-    row; the `reason` returned says why."""
+    """Make `new_caches` use our plain caches where the model's attention allows it. A row of a
+    batch then takes memory for its own length only, and can refer to other rows or blocks."""
     dispatch.install()
     own = _OwnCaches(model)
     adapted = leaves(special.adapted(model, own()))
@@ -139,8 +125,8 @@ def use_rows_of_own_length(model: nn.Module) -> Quantised:
 
 
 class _OwnCaches:
-    """Makes the caches that the model's class asks for, or else a KVCache for each layer. Holds the
-    model by a weak reference: the model holds this object, and would be part of a cycle."""
+    """Makes the caches of the model's class, or a KVCache per layer. It holds the model weakly, to
+    avoid a cycle."""
 
     def __init__(self, model: nn.Module) -> None:
         self._model = ref(model)
@@ -156,7 +142,8 @@ class _OwnCaches:
 
 
 class _Replacing:
-    """Makes the model's own caches, with some leaves replaced: `makers` make these by number."""
+    """Makes the model's own caches with some leaves replaced by `makers`, which are keyed by leaf
+    number."""
 
     def __init__(self, own: MakeCaches, makers: Makers) -> None:
         self._own = own
@@ -170,8 +157,7 @@ class _Replacing:
 def _makers(
     model: nn.Module, own: MakeCaches, scheme: Scheme, members: Sequence[int], vocabulary: int
 ) -> dict[int, Callable[[], Cache]]:
-    """A function for each member that makes its cache. Measures the keys where the scheme has a
-    `centre`, and waits for it."""
+    """Return a cache maker for each member, with the measured `centre` where the scheme has one."""
     if not isinstance(scheme, Rotated | TurboQuant):
         return dict.fromkeys(members, partial(PackedKVCache, scheme))
     centres = key_centres(model, lambda makers: _Replacing(own, makers)(), members, vocabulary)
@@ -180,7 +166,7 @@ def _makers(
 
 
 class _Witness(Plain):
-    """A plain scheme that notes the head dims it was given, and whether attention used it."""
+    """A plain scheme that notes the head dims it got, and whether attention used it."""
 
     def __init__(self) -> None:
         self.head_dims: set[int] = set()
@@ -205,8 +191,8 @@ class _Witness(Plain):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Proof:
-    """Finds out which caches of a model can be of a scheme. `expected` are the logits that the
-    model computes with its own caches."""
+    """Finds out which caches of a model can be of a scheme. `expected` are the logits with its own
+    caches."""
 
     model: nn.Module
     own: MakeCaches
@@ -218,14 +204,13 @@ class _Proof:
         return cls(model, own, scheme, list(_forwards(model, own)))
 
     def sorted_out(self, members: Sequence[int]) -> tuple[list[int], Quantised]:
-        """The members that can be of the scheme; and how many can and can't, with a reason."""
         obstacles = self.obstacles(members)
         able = [member for member in members if member not in obstacles]
         reason = next(iter(obstacles.values()), "")
         return able, Quantised(len(able), len(obstacles), reason)
 
     def obstacles(self, members: Sequence[int]) -> dict[int, str]:
-        """The members that can't be of the scheme, each with the reason."""
+        """Return the members that can't be of the scheme, each with the reason."""
         with_all = self._obstacle(members)
         if not with_all:
             return {}
@@ -238,7 +223,6 @@ class _Proof:
         return found | dict.fromkeys(able, together) if together else found
 
     def _obstacle(self, members: Sequence[int]) -> str:
-        """What keeps these members from being of the scheme at once; empty when nothing does."""
         witnesses = {member: _Witness() for member in members}
         makers = {member: partial(PackedKVCache, witness) for member, witness in witnesses.items()}
 
@@ -260,8 +244,8 @@ class _Proof:
         return ""
 
     def difference(self, makers: Makers, objection: Callable[[], str] = lambda: "") -> str:
-        """What differs when some caches are made by `makers`; empty when the logits are the same.
-        After each forward there may be an `objection` to how they came about."""
+        """Return how logits differ when some caches are made by `makers`, or the `objection` after
+        a forward; empty when there is none."""
         try:
             replacing = _Replacing(self.own, makers)
             forwards = zip(_forwards(self.model, replacing), self.expected, strict=True)
@@ -279,11 +263,8 @@ class _Proof:
 
 
 def _forwards(model: nn.Module, make: MakeCaches) -> Iterator[mx.array]:
-    """The logits of each forward of the proof. First one sequence: a prompt, then a decode (these
-    are the `_ALONE` forwards), and a decode that refers to the prompt's tokens. Then, where rows
-    can share a batch, a prompt of two rows; a decode of three rows of different lengths, of which
-    one refers to tokens; one that verifies a draft of each; and another decode after one of these
-    was wrong."""
+    """Yield the logits of each forward of the proof: the `_ALONE` ones, one with references, and
+    batches."""
     prompt, alone = mx.array(_ROWS[:1]), make()
     yield model(prompt, cache=alone)
     yield model(mx.array([[1]]), cache=alone)

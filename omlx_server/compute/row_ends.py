@@ -1,6 +1,5 @@
-"""Whether the recurrent layers of a model stop at the end of each row, where rows of a batch are
-padded on the right. Several of mlx-lm's do not, so it is tried out when a model is loaded.
-"""
+"""Tests whether a model's recurrent layers stop at the end of each right-padded row. Several of
+mlx-lm's do not."""
 
 from collections.abc import Sequence
 
@@ -25,15 +24,13 @@ _FLOAT32, _HALF = 1e-3, 5e-2
 
 
 def verifies_drafts(model: nn.Module) -> Verifies:
-    """When rows of a model can verify drafts. Tries it out where it has recurrent layers."""
     fresh = cache_ops.new_caches(model)
     return cache_ops.verifies(fresh, stops_at_row_ends=stops_at_row_ends(model))
 
 
 def stops_at_row_ends(model: nn.Module) -> bool:
-    """Whether rows go on, after a padded forward, as they would have alone; also one that was fed
-    nothing. False for a model without recurrent layers, one whose rows can't share a batch, and
-    one that fails at it."""
+    """Return whether rows continue after a padded or empty forward as they would alone. False
+    without recurrent layers, where rows can't share a batch, and where the test raises."""
     solo = cache_ops.new_caches(model)
     if not cache_ops.is_recurrent(solo) or cache_ops.why_alone(model):
         return False
@@ -54,7 +51,6 @@ def _goes_on_as_alone(model: nn.Module) -> bool:
 
 
 def _alone(model: nn.Module, prompt: Sequence[int], fed: Sequence[int]) -> mx.array:
-    """Logits [1, V] after a prompt and some tokens, one by one."""
     caches = cache_ops.new_caches(model)
     model(mx.array([prompt]), cache=caches)
     logits = mx.zeros(())
@@ -64,7 +60,7 @@ def _alone(model: nn.Module, prompt: Sequence[int], fed: Sequence[int]) -> mx.ar
 
 
 def _together(model: nn.Module) -> mx.array:
-    """Logits [R, V] after the same tokens, with padding behind those that have fewer."""
+    """Return the logits [R, V] of all rows after padded forwards."""
     rows: list[Caches] = []
     for prompt in _PROMPTS:
         rows.append(cache_ops.new_caches(model))

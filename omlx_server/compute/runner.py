@@ -1,11 +1,11 @@
 """Executes steps on one model: the device side of the engine. Owned by the mlx thread.
 
     execute(step)             drops rows and launches the decode
-    Launched.finish_launch()  samples the tokens, where that must wait for those of the step before
+    Launched.finish_launch()  samples, where that must wait for the tokens of the step before
     Launched.tokens()         waits for the decode and brings its tokens to the host
     Launched.launch_chunks()  launches the step's restores and chunks
 
-Which of the last two comes first is for the engine to say (engine/pipeline.py).
+The engine chooses the order of the last two (engine/pipeline.py).
 """
 
 import logging
@@ -47,11 +47,8 @@ _log = logging.getLogger(__name__)
 
 
 class ModelRunner:
-    """One loaded model, its live batch and its unfinished prefills.
-
-    `codec` is None for a model whose caches can't be cut into blocks. `fetch` returns the payload
-    with an id, and must know every payload that a step restores.
-    """
+    """One loaded model, its live batch and its unfinished prefills. `codec` is None for a model
+    whose caches can't be cut into blocks. `fetch` must know every payload that a step restores."""
 
     def __init__(
         self,
@@ -85,26 +82,21 @@ class ModelRunner:
 
     @property
     def live_bytes(self) -> int:
-        """Bytes that the live rows and the unfinished prefills hold, and all that blocks refer
-        to."""
+        """Bytes held by live rows, unfinished prefills and all that blocks refer to."""
         return self._batch.nbytes + self._prefiller.nbytes + self.runs.idle_bytes
 
     @property
     def lost(self) -> list[SequenceId]:
-        """The live rows and unfinished prefills that refer to tokens that are lost, since another
-        prompt, which had them, has failed."""
+        """Live rows and unfinished prefills that refer to lost tokens."""
         ids = self._batch.ids
         rows = [ids[index] for index in sorted(cache_ops.lost_rows(self._batch.caches))]
         return [*rows, *self._prefiller.lost]
 
     def execute(self, step: Step) -> Launched:
-        """Cut the tails, drop rows, and launch the decode and the row cuts of a step. With drafts
-        rows are cut in `Launched.cut`. Beside the host, what is sampled by constraints is left to
-        `Launched.finish_launch`: meanwhile the forward runs.
+        """Cut the tails, drop rows, and launch the step's decode and row cuts.
 
-        A chunk that raises in `Launched.launch_chunks` is reported as a failure and costs only its
-        own rows. An exception of the decode is raised: it can't be laid on one row, and the caches
-        are unusable after it.
+        A chunk that raises is reported as a failure of its own rows; an exception of the decode is
+        raised, and the caches are unusable after it.
         """
         tails = self._cut_rows(step.tails)
         self._batch.drop(step.drops)
@@ -138,7 +130,7 @@ class ModelRunner:
         return launched
 
     def _feeds(self, step: Step) -> list[Feed]:
-        """What the decode feeds where it verifies drafts; other ranks are told of it."""
+        """Return the feeds of a verifying decode, and tell other ranks of the step."""
         feeds = self._batch.feeds(step.drafts, step.asks) if step.verifies else []
         if self.tell is not None:
             pairs = zip(self._batch.ids, feeds, strict=False)
@@ -147,10 +139,8 @@ class ModelRunner:
         return feeds
 
     def _must_be_read(self, step: Step, *, beside_host: bool) -> bool:
-        """Whether the tokens of a step without drafts should be taken before anything else is
-        planned. Chunks take long enough to hide that work of the host, so newcomers wait for one
-        chunk, not for two. Where a launch takes as long as the work, it would hold back the first
-        token of an answer, and nothing is gained by it where there are constraints."""
+        """Return whether the tokens of a step without drafts must be taken before anything else is
+        planned. Where a launch takes as long as its work, planning ahead would only delay them."""
         if beside_host:
             return step.prefill_tokens > 0
         return bool(step.chunks) or self._batch.has_newcomers or self._batch.constrained
@@ -160,8 +150,8 @@ class ModelRunner:
         return Decoding(sampled, () if step.verifies else tuple(self._cut_rows(step.row_cuts)))
 
     def reset(self) -> None:
-        """Forget every row and prefill, whose steps may have failed: what blocks refer to in their
-        caches is lost. Gives freed memory back to the system."""
+        """Forget every row and prefill after a failure, and what blocks refer to in their
+        caches."""
         if self.tell is not None:
             self.tell(Reset())
         self.runs.lose()
@@ -170,9 +160,8 @@ class ModelRunner:
         device.drain_pool()
 
     def probe(self, join: Join, images: tuple[ImageSpan, ...] = ()) -> None:
-        """Prefill one context with these images and decode a token after it, in caches of its own.
-        Waits for both. Raises RuntimeError when the prefill fails, and whatever the decode
-        raises."""
+        """Prefill one context and decode a token, in separate caches. Waits. Raises RuntimeError
+        when the prefill fails, and whatever the decode raises."""
         scratch = ModelRunner(self.loaded)
         context = join.context[:-1]
         chunk = Chunk(join.id, 0, context, (join,), images=images, adapter=join.adapter)
@@ -185,8 +174,8 @@ class ModelRunner:
                 raise RuntimeError(chunks.failures[0].message)
 
     def warming(self) -> Work[None]:
-        """Run a prefill, a decode and a drop of a row, a step in each slice, so that kernels are
-        compiled before the first request."""
+        """Run a prefill, decodes and a drop, one step per slice, to compile kernels before the
+        first request."""
         scratch = ModelRunner(self.loaded)
         greedy = SamplingParams(max_tokens=4, temperature=0, top_logprobs=2)
         drawn = SamplingParams(
@@ -225,8 +214,6 @@ class ModelRunner:
         return self._launch_chunks(step, tuple(self.grouping.group(step.chunks)))
 
     def _launch_chunks(self, step: Step, groups: tuple[tuple[Chunk, ...], ...]) -> ChunksLaunched:
-        """Launch a step's restores, chunks and their cuts, and let the rows whose prompts are
-        complete join the live batch."""
         chunks, arrivals = ChunksLaunched(step.chunks, groups), list[Prefilled]()
         self._restore(step, chunks)
         gone = (*chunks.lost, *chunks.starved)
@@ -241,9 +228,8 @@ class ModelRunner:
         return chunks
 
     def _restore(self, step: Step, launched: ChunksLaunched) -> None:
-        """Rebuild the caches of prefills, without waiting. For prefills that run in a group this is
-        a trial only: the group rebuilds them. Chunks whose restore raises are noted in
-        `launched`."""
+        """Rebuild the caches of prefills; for those of a group this is a trial, since the group
+        rebuilds them."""
         several = (group for group in launched.groups if len(group) > 1)
         merged = {chunk.prefill for group in several for chunk in group}
         for restore in step.restores:
@@ -272,7 +258,6 @@ class ModelRunner:
         return caches
 
     def _tried(self, restore: Restore, launched: ChunksLaunched) -> Caches:
-        """Caches that nobody will use: whether they can be made is the question."""
         return self._join(restore, launch=False, rebase=False)
 
     def _join(self, restore: Restore, *, launch: bool, rebase: bool) -> Caches:
@@ -283,9 +268,8 @@ class ModelRunner:
         return self.codec.join(blocks, checkpoint, plan.stop, launch=launch, rebase=rebase)
 
     def _prefill(self, group: Sequence[Chunk], launched: ChunksLaunched) -> list[Prefilled]:
-        """Run a group; if it raises, run its members one by one to find the one that fails. Returns
-        the rows of prompts that are complete. Raises RuntimeError where a rank of the cluster is
-        gone."""
+        """Run a group and return its complete rows. If it raises, run its members one by one to
+        find the one that fails. Raises RuntimeError where a rank of the cluster is gone."""
         prefilled = guarded(self._prefiller.run, group)
         if not isinstance(prefilled, Crash):
             self._cut_chunks(group, prefilled, launched)
@@ -311,7 +295,6 @@ class ModelRunner:
     def _cut_chunks(
         self, group: Sequence[Chunk], prefilled: Prefilled | None, launched: ChunksLaunched
     ) -> None:
-        """Cut the blocks and checkpoints that the chunks of a group ask for."""
         for index, chunk in enumerate(group):
             caches = prefilled.caches if prefilled else self._prefiller.unfinished(chunk.prefill)
             if caches is not None:
@@ -321,8 +304,8 @@ class ModelRunner:
                     launched.last = cache_ops.one_number(caches)
 
     def _cut_rows(self, cuts: Sequence[RowCut]) -> list[CutPayload]:
-        """Cut blocks and checkpoints of live rows. A row is passed over that failed to join, or has
-        not come that far, because its draft was wrong."""
+        """Cut blocks and checkpoints of live rows. Skips rows that failed to join or whose draft
+        was wrong."""
         made = []
         # Rows that are not behind first: when others catch up, a ring drops a token that a block of
         # these has.

@@ -1,14 +1,10 @@
-"""Samples one token per row, or per state of a row that verifies a draft, from logits: by per-row
-parameters, reproducible in any batch.
+"""Samples one token from logits for each row, or each state of a row that verifies a draft. A row's
+result is the same in any batch.
 
-The order is that of vLLM: log-probabilities of the raw logits; then logit_bias, penalties, banned
-stop tokens; the mask of a constraint; temperature; min_p; top_k; top_p; then argmax(logits +
-Gumbel noise), which samples from the softmax. A row's noise depends on its seed, choice and
-position only, never on other rows or on the global generator.
-
-Rows that ask for nothing special cost an argmax. Everything else is computed only for the rows that
-ask for it, in a number of kernels that does not grow with the rows, and a row's numbers are the
-same alone and in a batch.
+The order is vLLM's: log-probabilities of the raw logits; logit_bias, penalties, banned stop tokens;
+the mask of a constraint; temperature; min_p; top_k; top_p; then argmax(logits + Gumbel noise),
+which samples from the softmax. A row's noise depends on its seed, choice and position. Only rows
+that ask for a feature pay for it, in a number of kernels independent of their number.
 """
 
 import hashlib
@@ -45,11 +41,9 @@ _NEVER = float("-inf")
 
 @dataclass(slots=True, eq=False)
 class SamplingRow:
-    """Sampling state of one live row; None where a row needs no such part.
-
-    `position` counts the tokens before the one to be sampled next; to the model they are `shift`
-    further, because of images. Stop tokens are `banned` until min_tokens are generated.
-    """
+    """Sampling state of one live row; None for what it does not need. `position` counts the tokens
+    before the next one; images `shift` it for the model. Stop tokens are `banned` until
+    min_tokens."""
 
     id: SequenceId
     sampling: SamplingParams
@@ -65,7 +59,6 @@ class SamplingRow:
 
     @classmethod
     def of(cls, join: Join, vocab: int) -> "SamplingRow":
-        """State of a row that is about to sample its first (or, resumed, its next) token."""
         sampling = join.sampling
         generated = join.context[join.prompt_tokens :]
         row = cls(join.id, sampling, len(join.context), len(generated), sampling.greedy)
@@ -84,22 +77,20 @@ class SamplingRow:
 
     @property
     def constrained(self) -> bool:
-        """Whether its next token must obey a constraint. A row whose answer has ended is sampled
-        once more where the next decode was launched before."""
+        """Whether its next token must obey a constraint that has not ended."""
         constraint = self.constraint
         return constraint is not None and not (constraint.problem or constraint.done)
 
     def key(self) -> tuple[int, int]:
-        """The random key of the next token, from (seed, choice, position)."""
+        """Return the random key of the next token, from (seed, choice, position)."""
         sampling = self.sampling
         text = f"{sampling.seed}:{self.id.choice}:{self.position}".encode()
         digest = hashlib.blake2b(text, digest_size=8).digest()
         return int.from_bytes(digest[:4], "little"), int.from_bytes(digest[4:], "little")
 
     def ahead(self, draft: Sequence[int]) -> "list[SamplingRow]":
-        """Its states before each sample of a step that verifies a draft: this row itself, then one
-        behind each drafted token, with a copy of the constraint. The draft ends where the
-        constraint ends or does not allow it."""
+        """Return the states before each sample of a verifying step: this row, then one after each
+        drafted token. The draft ends where the constraint forbids it."""
         if self.constraint is not None and not self.constraint.takes_drafts:
             return [self]
         states = [self]
@@ -111,7 +102,7 @@ class SamplingRow:
         return states
 
     def _behind(self, token: int) -> "SamplingRow | None":
-        """The state after a drafted token; None where the answer can't go on after it."""
+        """Return the state after a drafted token; None where the answer can't go on after it."""
         constraint = self.constraint
         if constraint is not None:
             if constraint.problem or not allows(constraint.mask(), token):
@@ -126,7 +117,6 @@ class SamplingRow:
         return after
 
     def took(self) -> None:
-        """Note that a token was drafted or sampled for this row."""
         self.position += 1
         self.generated += 1
         if self.generated >= self.sampling.min_tokens:
@@ -134,22 +124,16 @@ class SamplingRow:
 
 
 def nbytes(rows: Sequence[SamplingRow]) -> int:
-    """Bytes of the rows' histories. Rows that were sampled together share them, also with rows that
-    have left since."""
+    """Return the bytes of the rows' histories, which rows that were sampled together share."""
     tables = {row.history.table for row in rows if row.history is not None}
     return sum(table.entries.nbytes for table in tables)
 
 
 @dataclass(slots=True, eq=False)
 class Sampled:
-    """The sampled tokens int32 [B] of a step, still on the device: one for each row, or for each
-    state of rows that verify drafts. Each of the `constraints`, by row, takes its row's token in
-    `outcome`.
-
-    W rows, those in `logprob_rows`, ask for log-probabilities: `chosen` [W] are those of the
-    sampled tokens, `top_ids` and `top_values` [W, K] the likeliest tokens, `widths` how many of
-    these each row asks for.
-    """
+    """The sampled tokens int32 [B] of a step, still on the device, and the rows' constraints. W
+    rows, `logprob_rows`, want log-probabilities: `chosen` [W] of the sampled tokens, `top_ids` and
+    `top_values` [W, K] of the likeliest, `widths` of them each."""
 
     tokens: mx.array
     constraints: dict[int, Constraint] = field(default_factory=dict)
@@ -164,13 +148,12 @@ class Sampled:
         return [array for array in candidates if array is not None]
 
     def to_host(self) -> list[SampledRow]:
-        """Wait for the decode and bring its results to the host. Advances the constraints, so it is
-        to be called once."""
+        """Wait for the decode and return its results. Advances the constraints: call it once."""
         tokens = self.on_host()
         return self.outcomes(range(len(tokens)), [[token] for token in tokens])
 
     def on_host(self) -> list[SampledToken]:
-        """Wait for the decode and bring its tokens to the host."""
+        """Wait for the decode and return its tokens."""
         tokens: list[int] = device.to_host(self.tokens)
         logprobs = self._logprobs()
         return [SampledToken(token, logprobs.get(row)) for row, token in enumerate(tokens)]
@@ -178,8 +161,8 @@ class Sampled:
     def outcomes(
         self, places: Sequence[int], tokens: Sequence[Sequence[SampledToken]]
     ) -> list[SampledRow]:
-        """What a step gave to rows: tokens[i], of which the last was sampled in places[i] here.
-        Advances their constraints by that token, side by side, which makes the next masks."""
+        """Return the rows' results: tokens[i], the last of which was sampled in places[i]. Advances
+        their constraints by that token."""
         outcomes = [SampledRow(tuple(own)) for own in tokens]
         held = [at for at, place in enumerate(places) if place in self.constraints]
         work = [partial(_advance, self.constraints[places[at]], outcomes[at]) for at in held]
@@ -203,8 +186,7 @@ class Sampled:
 
 
 def sample(logits: mx.array, rows: Sequence[SamplingRow]) -> Sampled:
-    """Choose a token for each row, and note it in the row. `logits` are [B, V] of any float dtype.
-    Nothing is launched here."""
+    """Choose a token for each row of `logits` [B, V], and note it in the row. Launches nothing."""
     logits = logits.astype(mx.float32)
     histories = [row.history for row in rows if row.history is not None]
     table = together(histories) if histories else None
@@ -228,16 +210,14 @@ def sample(logits: mx.array, rows: Sequence[SamplingRow]) -> Sampled:
 
 
 def unsampled(logits: mx.array, rows: Sequence[SamplingRow]) -> Sampled:
-    """As `sample`, for a process that does not sample: the tokens are 0, and computed only when the
-    logits are."""
+    """Return tokens of 0 that depend on the logits, on a rank that does not sample."""
     for row in rows:
         row.took()
     return Sampled(mx.depends(mx.zeros(len(rows), dtype=mx.int32), logits))
 
 
 def _note(tokens: mx.array, rows: Sequence[SamplingRow], table: Table) -> None:
-    """Add the sampled tokens int32 [B] to the histories of the rows that have one; `table` is that
-    of these."""
+    """Add the sampled tokens int32 [B] to the rows' histories; `table` is that of these rows."""
     places = [i for i, row in enumerate(rows) if row.history is not None]
     if len(places) < len(rows):
         tokens = tokens[mx.array(places)]
@@ -256,7 +236,6 @@ def _mask(logits: mx.array, rows: Sequence[SamplingRow]) -> mx.array:
 
 
 def _noisy(logits: mx.array, rows: Sequence[SamplingRow]) -> mx.array:
-    """Logits [R, V] divided by the temperature and filtered, plus Gumbel noise."""
     temperature = mx.array([[row.sampling.temperature] for row in rows])
     scaled = filtered(logits / temperature, [row.sampling for row in rows])
     keys = mx.array([row.key() for row in rows], dtype=mx.uint32)
@@ -265,7 +244,6 @@ def _noisy(logits: mx.array, rows: Sequence[SamplingRow]) -> mx.array:
 
 
 def _advance(constraint: Constraint, outcome: SampledRow) -> SampledRow:
-    """The outcome with what its constraint says after its last token."""
     if not (constraint.problem or constraint.done):
         constraint.take(outcome.tokens[-1].id)
     done, problem = constraint.done, constraint.problem or ""
@@ -275,8 +253,6 @@ def _advance(constraint: Constraint, outcome: SampledRow) -> SampledRow:
 
 
 def _add_logprobs(sampled: Sampled, logits: mx.array, rows: Sequence[SamplingRow]) -> None:
-    """Add the log-probabilities of the chosen and of the likeliest tokens to `sampled`, for the
-    rows that ask for them."""
     wanted = [(i, row.sampling.top_logprobs) for i, row in enumerate(rows)]
     asked = [(i, width) for i, width in wanted if width is not None]
     if not asked:
@@ -295,8 +271,8 @@ def _add_logprobs(sampled: Sampled, logits: mx.array, rows: Sequence[SamplingRow
 
 
 def likeliest(logits: mx.array, norm: mx.array, count: int) -> tuple[mx.array, mx.array]:
-    """Ids and log-probabilities [R, count] of the likeliest tokens, in descending order. `logits`
-    are [R, V], `norm` [R, 1] is their logsumexp; `count` is at least 1 and at most V."""
+    """Return ids and log-probabilities [R, count] of the likeliest tokens, descending. `norm` [R,
+    1] is the logsumexp of `logits` [R, V]; 1 <= count <= V."""
     ids = mx.argpartition(-logits, count - 1, axis=-1)[:, :count]
     values = mx.take_along_axis(logits, ids, axis=-1) - norm
     order = mx.argsort(-values, axis=-1)

@@ -1,8 +1,4 @@
-"""Computes how likely a model finds a given text: the log-probabilities of a prompt's own tokens.
-
-It is a job of the mlx thread, done in slices of few tokens, because each token's row of logits is
-as wide as the vocabulary.
-"""
+"""Computes the log-probabilities of a prompt's own tokens, in slices: a row of logits is wide."""
 
 from collections.abc import Callable, Generator, Sequence
 from typing import Any
@@ -34,11 +30,9 @@ def score_prompt(
     forward: Callable[..., mx.array] | None = None,
     tell: Callable[[Sequence[int]], None] = _nobody,
 ) -> Generator[None, None, list[Logprobs]]:
-    """A job that returns an entry for each token but the first: its log-probability after the
-    tokens before it, and the `top` likeliest tokens there with theirs. They come from the raw
-    logits, as those of sampled tokens do. `forward` is called in the model's place: the model with
-    an adapter. `tell` is called with the tokens of each forward before it. Waits for each
-    slice."""
+    """Return, for each token but the first, its log-probability and the `top` likeliest ones there,
+    from raw logits. `forward` replaces the model; `tell` receives the tokens before each forward.
+    Waits."""
     caches = cache_ops.new_caches(model)
     rows = slice_rows(vocab)
     found: list[Logprobs] = []
@@ -51,27 +45,26 @@ def score_prompt(
 
 
 def launch_slice(model: nn.Module, caches: Caches, tokens: Sequence[int]) -> None:
-    """Launch what another rank waits for in the forward of a slice."""
+    """Launch another rank's share of a slice's forward."""
     device.launch(model(mx.array([list(tokens)]), cache=caches))
     cache_ops.evaluate(caches, wait=False)
 
 
 def slice_rows(vocab: int) -> int:
-    """How many tokens a slice computes: no more than a chunk of a prefill, whose memory was
-    probed."""
+    """Return the number of tokens in a slice, at most a chunk, whose memory was probed."""
     return max(1, min(device_policy.current().chunk, _BYTES // (4 * vocab)))
 
 
 def logits_bytes(vocab: int, rows: int) -> int:
-    """The most bytes that the logits of so many tokens, and all that is computed from them, take
-    at a time."""
+    """Return the most bytes that the logits of `rows` tokens, and what is computed from them,
+    take."""
     return _TIMES * 4 * vocab * rows
 
 
 def _score(
     model: Callable[..., mx.array], caches: Caches, tokens: Sequence[int], top: int
 ) -> list[Logprobs]:
-    """Feed all tokens but the last, and return the entries of all but the first. Waits for it."""
+    """Feed all tokens but the last, and return the entries of all but the first. Waits."""
     logits = model(mx.array([list(tokens[:-1])]), cache=caches)[0].astype(mx.float32)
     norm = mx.logsumexp(logits, axis=-1, keepdims=True)
     chosen = mx.take_along_axis(logits, mx.array(list(tokens[1:]))[:, None], axis=-1) - norm
@@ -82,7 +75,6 @@ def _score(
 
 
 def _likeliest(logits: mx.array, norm: mx.array, top: int) -> list[tuple[tuple[int, float], ...]]:
-    """The `top` likeliest tokens of each row of logits [R, V], with their log-probabilities."""
     ids, values = likeliest(logits, norm, min(top, logits.shape[-1]))
     rows = zip(_rows(ids), _rows(values), strict=True)
     return [tuple(zip(its_ids, its_values, strict=True)) for its_ids, its_values in rows]

@@ -1,6 +1,5 @@
-"""A decode that verifies drafts. Each row is fed its newest token and its draft, and a token is
-sampled after each of them, as a step of its own would: by the same noise, penalties, bans and mask.
-Drafted tokens are right up to the first that differs from what was sampled in its place.
+"""A decode that verifies drafts. A token is sampled after a row's newest and each drafted token, as
+steps of its own would. Drafted tokens are right up to the first that differs from its sample.
 
     fed        newest   d0   d1   d2
     sampled        s0   s1   s2   s3      d0 == s0, d1 != s1: the row gets s0 and s1,
@@ -23,22 +22,19 @@ from omlx_server.core.step import SequenceId
 
 @dataclass(frozen=True, slots=True)
 class Feed:
-    """What a verifying decode feeds a row after its newest token, and the row's `states` before
-    each of its samples, one more than there are drafted tokens."""
+    """A row's draft for one decode, and the row's `states` before each of its samples, one more."""
 
     draft: tuple[int, ...]
     states: list[SamplingRow]
 
     @classmethod
     def of(cls, row: SamplingRow, draft: Sequence[int]) -> "Feed":
-        """The feed of as much of a draft as the row's constraint allows."""
+        """Return the feed of as much of a draft as the row's constraint allows."""
         states = row.ahead(draft)
         return cls(tuple(draft[: len(states) - 1]), states)
 
 
 def feeds_of(rows: Sequence[SamplingRow], drafts: Mapping[SequenceId, Sequence[int]]) -> list[Feed]:
-    """What is fed to each row of a batch. Constraints of several rows follow their drafts side by
-    side."""
     work = [partial(Feed.of, row, drafts.get(row.id, ())) for row in rows]
     if sum(row.constrained and row.id in drafts for row in rows) > 1:
         return side_by_side(work)
@@ -46,16 +42,15 @@ def feeds_of(rows: Sequence[SamplingRow], drafts: Mapping[SequenceId, Sequence[i
 
 
 def tokens_of(newest: mx.array, feeds: Sequence[Feed]) -> mx.array:
-    """Tokens int32 [B, T]: each row's newest token and its draft, padded on the right."""
+    """Return tokens int32 [B, T]: each row's newest token and its draft, padded on the right."""
     drafts = cache_ops.padded([feed.draft for feed in feeds])
     return mx.concatenate([newest[:, None], drafts], axis=1)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Verifying:
-    """A verifying decode under way: `sampled` has a row for each state of each feed, in order.
-    `accept` is called once the tokens are known, with how many drafted tokens of each row were
-    right, and each row's newest token."""
+    """A verifying decode in progress: `sampled` has a row for each state of each feed, in order.
+    `accept` receives the number of right drafted tokens and the newest token of each row."""
 
     feeds: list[Feed]
     sampled: Sampled
@@ -70,8 +65,8 @@ class Verifying:
         *,
         samples: bool = True,
     ) -> "Verifying":
-        """Sample after each fed token, from `logits` [B, T, V]. Launches the work and does not wait
-        for it. Where another process `samples`, that says what to accept."""
+        """Launch a sample after each fed token, from `logits` [B, T, V]. With `samples` False
+        another rank says what to accept."""
         if not samples:
             sampled = unsampled(logits, [state for feed in feeds for state in feed.states])
             device.launch(sampled.arrays())
@@ -89,12 +84,11 @@ class Verifying:
 
     @property
     def width(self) -> int:
-        """How many tokens each row is fed, padding counted."""
         return max([len(feed.states) for feed in self.feeds])
 
     def to_host(self) -> list[SampledRow]:
-        """Wait for the tokens, have those that were wrongly drafted taken back, and return what
-        each row got. To be called once."""
+        """Wait for the tokens, take back wrong drafts, and return each row's result. Call it
+        once."""
         sampled, first = self.sampled.on_host(), 0
         right, indices, tokens = list[int](), list[int](), list[Sequence[SampledToken]]()
         for feed in self.feeds:
@@ -110,6 +104,5 @@ class Verifying:
 
 
 def _agreeing(draft: Sequence[int], sampled: Sequence[SampledToken]) -> int:
-    """How many drafted tokens are what was sampled in their places."""
     pairs = enumerate(zip(draft, sampled, strict=False))
     return next((at for at, (token, own) in pairs if token != own.id), len(draft))

@@ -1,1 +1,1 @@
-"""LoRA adapters of a loaded model: their weights, and forwards in which each row has its own."""
+"""LoRA adapters of a loaded model, with a different one for each row of a forward."""

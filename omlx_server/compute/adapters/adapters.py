@@ -1,12 +1,7 @@
-"""The adapters of one loaded model, and forwards in which its rows use them. Owned by the mlx
-thread.
+"""The adapters of one loaded model. Owned by the mlx thread.
 
-    loading(model, adapter)    reads an adapter and checks it, in slices
-    using(rows)                a context: a forward in it has an adapter, or none, for each row
-    unloading(adapter)         lets go of one
-
-Outside `using` the model has its own layers only. Within it, those layers are replaced that an
-adapter of a row changes; where no row has one, nothing is.
+Within `using`, the layers that an adapter of a row changes are replaced; outside it, and where no
+row has an adapter, the model has its own layers.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -41,7 +36,7 @@ _Placed = list[tuple[LayerEntry, AdaptedLinear]]
 
 
 class AdapterStore:
-    """`loaded`: the adapters whose weights are in memory, the least recently used first."""
+    """The `loaded` adapters, whose weights are in memory, the least recently used first."""
 
     def __init__(self) -> None:
         self.loaded: dict[Adapter, None] = {}
@@ -52,7 +47,6 @@ class AdapterStore:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all weights."""
         return sum(group.nbytes for group in self._groups.values())
 
     @property
@@ -62,34 +56,33 @@ class AdapterStore:
         return max((stack.token_bytes for stack in stacks), default=0)
 
     def nbytes_with(self, adapter: Adapter) -> int:
-        """Bytes of all weights once an adapter is loaded."""
         group = self._group(adapter)
         return self.nbytes - group.nbytes + group.nbytes_with(adapter)
 
     def needs(self, adapter: Adapter) -> int:
-        """The most bytes that it takes to load an adapter, beside the weights that are there: its
-        file, what is read of it, the same as float32, and all stacks of its rank anew, with the
-        zeros of a slice of them."""
+        """Return the most bytes that loading an adapter takes beside the present weights: its file,
+        its matrices as read and as float32, and all stacks of its rank anew, with the zeros of a
+        slice."""
         stacks = self._group(adapter).nbytes_with(adapter)
         return 3 * adapter.nbytes + stacks + min(stacks, SLICE_BYTES)
 
     def needs_without(self, adapter: Adapter) -> int:
-        """The most bytes that it takes to let an adapter go, beside the weights that are there: all
-        stacks of its rank anew, without it."""
+        """Return the most bytes that unloading takes beside the present weights: its rank's other
+        stacks."""
         return self._group(adapter).nbytes_without(adapter)
 
     def _group(self, adapter: Adapter) -> RankGroup:
         return self._groups.get(adapter.rank, RankGroup(adapter.rank))
 
     def check(self, model: nn.Module, adapter: Adapter) -> None:
-        """Raises AdapterUnusable if it is known, before its weights are read, that `model` can't
-        have an adapter: by its shapes, or since it was loaded in vain."""
+        """Raise AdapterUnusable, before weights are read, if its shapes don't fit or a load has
+        failed."""
         if adapter in self._refused:
             raise unusable(adapter, self._refused[adapter])
         check_shapes(adapter, model)
 
     def touch(self, adapter: Adapter) -> bool:
-        """Whether an adapter is loaded; if so it becomes the most recently used."""
+        """Mark an adapter as most recently used, and return whether it is loaded."""
         if adapter not in self.loaded:
             return False
         del self.loaded[adapter]
@@ -97,12 +90,8 @@ class AdapterStore:
         return True
 
     def loading(self, model: nn.Module, adapter: Adapter) -> Work[None]:
-        """Loads an adapter of `model`, in slices, unless one with the same files is there. No other
-        is to come or go meanwhile.
-
-        Raises:
-            AdapterUnusable: its files can't be read, or don't fit the model.
-        """
+        """Load an adapter in slices, unless it is loaded. No other may come or go meanwhile. Raises
+        AdapterUnusable if its files can't be read or don't fit the model."""
         if adapter in self.loaded:
             return
         self.check(model, adapter)
@@ -120,8 +109,8 @@ class AdapterStore:
             raise unusable(adapter, self._refused[adapter])
 
     def unloading(self, adapter: Adapter) -> Work[None]:
-        """Lets go of an adapter that is loaded and that no row has, in slices. From the first one
-        on it is not loaded, so that nobody counts on it; if the work is closed, it stays."""
+        """Unload an adapter that no row has, in slices. It counts as unloaded from the first slice
+        on, but stays if the work is closed."""
         del self.loaded[adapter]
         try:
             group = yield from self._groups[adapter.rank].without(adapter)
@@ -131,8 +120,8 @@ class AdapterStore:
         self._change(group)
 
     def _try(self, model: nn.Module, adapter: Adapter) -> None:
-        """Set up a forward over one token, which is not computed: a model may want more of a layer
-        than to call it."""
+        """Set up a forward over one token, uncomputed: a model may want more of a layer than to
+        call it."""
         with self.using([adapter]):
             model(mx.array([[0]]))
 
@@ -147,8 +136,7 @@ class AdapterStore:
 
     @contextmanager
     def using(self, rows: RowAdapters) -> Iterator[None]:
-        """A context in which a forward of the model, over as many rows, gives each its adapter.
-        All of them must be loaded."""
+        """Give each row its adapter, which must be loaded, in forwards within the block."""
         placed = self._placed(rows) if any(rows) else ()
         try:
             for place, layer in placed:
@@ -159,8 +147,7 @@ class AdapterStore:
                 place.restore()
 
     def adapted(self, forward: Callable[..., A], rows: RowAdapters) -> Callable[..., A]:
-        """A forward of the model over rows with these adapters; `forward` itself where no row has
-        one."""
+        """Return a forward over rows with these adapters; `forward` itself where no row has one."""
         return partial(self._within, forward, rows) if any(rows) else forward
 
     def _within(
@@ -170,8 +157,8 @@ class AdapterStore:
             return forward(*args, **options)
 
     def _placed(self, rows: RowAdapters) -> _Placed:
-        """The layers for a forward, and where they stand. Those of the newest forward are kept:
-        the next decode mostly has the same rows."""
+        """Return the layers for a forward, and where they stand. Those of the newest forward are
+        cached."""
         if self._last_placed[0] == tuple(rows):
             return self._last_placed[1]
         missing = [adapter.name for adapter in rows if adapter and adapter not in self.loaded]

@@ -1,4 +1,4 @@
-"""Reads the weights of an adapter, and checks them against the model. Runs on the mlx thread."""
+"""Reads the weights of an adapter, and checks them against the model. Mlx thread."""
 
 import hashlib
 import io
@@ -19,11 +19,8 @@ _CHANGED = "its files have just changed"
 
 
 def reading(adapter: Adapter) -> Work[Matrices]:
-    """Reads the matrices of an adapter, in slices.
-
-    Raises:
-        AdapterUnusable: they can't be read, or are not those of the digest.
-    """
+    """Read the matrices of an adapter, in slices. Raises AdapterUnusable if they can't be read, or
+    are not those of the digest."""
     try:
         config = (adapter.path / CONFIG).read_bytes()
         content, digest = yield from _content(adapter.path / WEIGHTS)
@@ -40,12 +37,11 @@ def reading(adapter: Adapter) -> Work[Matrices]:
 
 
 def unusable(adapter: Adapter, why: str) -> AdapterUnusable:
-    """The error that an adapter can't be used."""
     return AdapterUnusable(f"the adapter '{adapter.name}' can't be used: {why}", param="adapter")
 
 
 def _content(file: Path) -> Work[tuple[io.BytesIO, bytes]]:
-    """A file's bytes, and their SHA-256: what is loaded is what the digest is of."""
+    """Read a file and its SHA-256 together, so that the digest is of what is loaded."""
     content, digest = io.BytesIO(), hashlib.sha256()
     with file.open("rb") as opened:
         while piece := opened.read(_PIECE):
@@ -57,8 +53,7 @@ def _content(file: Path) -> Work[tuple[io.BytesIO, bytes]]:
 
 
 def check_shapes(adapter: Adapter, model: nn.Module) -> None:
-    """Raises AdapterUnusable for an adapter whose matrices don't fit the model. It reads no
-    weights."""
+    """Raise AdapterUnusable for an adapter whose matrices don't fit the model. Reads no weights."""
     for path, (a, b) in adapter.shapes.items():
         inner, outer = sizes_of(adapter, place_of(adapter, model, path).layer, path)
         needed = (inner, adapter.rank), (adapter.rank, outer)
@@ -79,7 +74,7 @@ def _matrices(adapter: Adapter, arrays: Mapping[str, mx.array]) -> Matrices:
 
 
 class LayerEntry:
-    """A layer of a model: what stands under a name in its parent."""
+    """A layer of a model, by its name in its parent."""
 
     def __init__(self, parent: dict[str, object] | list[object], name: str) -> None:
         self._parent = parent
@@ -90,24 +85,22 @@ class LayerEntry:
         return self._parent[self._key]  # type: ignore[index]
 
     def replace(self, layer: object) -> None:
-        """Have another layer stand there."""
         self._parent[self._key] = layer  # type: ignore[index]
 
     def restore(self) -> None:
-        """Have the model's own layer stand there again."""
+        """Put the model's own layer back."""
         self.replace(self.layer)
 
 
 def _index(name: str) -> int:
-    """A name as the index of a list. Raises ValueError for any but the one way to write it."""
+    """Return a name as the index of a list. Raises ValueError for "01" and other spellings."""
     if not (name.isdecimal() and name == str(int(name))):
         raise ValueError(name)
     return int(name)
 
 
 def place_of(adapter: Adapter, model: nn.Module, path: str) -> LayerEntry:
-    """The layer of a model at a `path` of names with dots. Raises AdapterUnusable if there is
-    none."""
+    """Return the layer at a dotted `path`. Raises AdapterUnusable if there is none."""
     node: object = model
     *above, name = path.split(".")
     try:
@@ -119,8 +112,8 @@ def place_of(adapter: Adapter, model: nn.Module, path: str) -> LayerEntry:
 
 
 def sizes_of(adapter: Adapter, layer: object, path: str) -> tuple[int, int]:
-    """The widths of the input and the output of a linear layer. Raises AdapterUnusable for any
-    other layer."""
+    """Return the input and output widths of a linear layer. Raises AdapterUnusable for any other
+    layer."""
     if isinstance(layer, nn.QuantizedLinear):
         outer, groups = layer.scales.shape
         return groups * layer.group_size, outer

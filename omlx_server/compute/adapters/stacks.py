@@ -2,13 +2,12 @@
 
     rows        none    adapter 1    adapter 2          slot 0 is zeros: a row without an adapter
     slot        0       1            2
-    a           [slots, in, rank]                       float32; of a layer that an adapter
-    b           [slots, rank, out]                      does not have, its slot is zeros
+    a           [slots, in, rank]                       float32; zeros in layers that an adapter
+    b           [slots, rank, out]                      does not change
     scales      [slots, 1, 1]
 
-Adapters of another rank have stacks of their own. So what a row computes depends on its adapter
-alone, and not on those beside it: sums of zeros, as padding to one rank would add, change no value,
-but a product of another width may be summed in another order.
+Adapters of another rank have other stacks: padding to one rank could change the order in which a
+product is summed, and so a row's numbers by its neighbours.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -46,21 +45,20 @@ class AdapterStack:
 
     @property
     def slot_bytes(self) -> int:
-        """The bytes of each slot."""
         return self.nbytes // self.a.shape[0]
 
     @property
     def token_bytes(self) -> int:
-        """The most bytes that the layer takes for a token beside what it takes without adapters:
-        its input as float32, the inner product, the sum, scaled, and cast."""
+        """Bytes per token beside a forward without adapters: float32 input, inner product, sums,
+        cast."""
         (_, inner, rank), outer = self.a.shape, self.b.shape[2]
         return 4 * inner + 4 * rank + 12 * outer
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RankGroup:
-    """The stacks of all adapters of one rank, by the path of their layer. It never changes: what
-    is on the device may refer to it."""
+    """The stacks of all adapters of one rank, by layer path. Immutable: the device may refer to
+    it."""
 
     rank: int
     adapters: tuple[Adapter, ...] = ()
@@ -75,19 +73,18 @@ class RankGroup:
         return sum(stack.nbytes for stack in self.stacks.values())
 
     def nbytes_with(self, adapter: Adapter) -> int:
-        """The bytes of the stacks with one adapter more: each layer that any of them has takes a
-        slot for each, and one of zeros."""
+        """Return the bytes with one more adapter: a slot for each, and one of zeros, in every
+        layer."""
         slots = {path: stack.slot_bytes for path, stack in self.stacks.items()}
         slots |= {path: _F32 * sum(map(prod, pair)) for path, pair in adapter.shapes.items()}
         return (2 + len(self.adapters)) * sum(slots.values())
 
     def nbytes_without(self, adapter: Adapter) -> int:
-        """The bytes of the stacks without one of the adapters."""
         left = (stack for stack in self.stacks.values() if stack.having - {adapter.digest})
         return len(self.adapters) * sum(stack.slot_bytes for stack in left)
 
     def joined(self, adapter: Adapter, matrices: Matrices) -> "Work[RankGroup]":
-        """The group with one adapter more, made in slices of SLICE_BYTES."""
+        """Return the group with one more adapter, made in slices of SLICE_BYTES."""
         paths = {**self.stacks, **matrices}
         made = yield from _made((path, self._joined(path, adapter, matrices)) for path in paths)
         return RankGroup(self.rank, (*self.adapters, adapter), made)
@@ -103,7 +100,7 @@ class RankGroup:
         return AdapterStack(a, b, having | {adapter.digest} if new else having)
 
     def without(self, adapter: Adapter) -> "Work[RankGroup]":
-        """The group without one of its adapters, made in slices of SLICE_BYTES."""
+        """Return the group without one adapter, made in slices of SLICE_BYTES."""
         slot = 1 + self.adapters.index(adapter)
         kept = mx.array([at for at in range(1 + len(self.adapters)) if at != slot])
         made = yield from _made(
@@ -115,8 +112,7 @@ class RankGroup:
         return RankGroup(self.rank, left, made)
 
     def slots_of(self, adapters: Sequence[Adapter | None]) -> "RowSlots | None":
-        """The slots of rows with these `adapters` in this group; None where no row has one of
-        it."""
+        """Return the rows' slots in this group; None where no row has an adapter of it."""
         slots = {adapter: slot for slot, adapter in enumerate(self.adapters, 1)}
         indices = [slots.get(adapter, 0) if adapter else 0 for adapter in adapters]
         if not any(indices):
@@ -131,8 +127,7 @@ class RankGroup:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RowSlots:
-    """Rows of a forward in a `group`: the slots uint32 [B] of their adapters, and their scales
-    float32 [B, 1, 1]."""
+    """Rows of a forward in a `group`: their slots uint32 [B] and scales float32 [B, 1, 1]."""
 
     group: RankGroup
     slots: mx.array
@@ -140,15 +135,15 @@ class RowSlots:
 
 
 class AdaptedLinear:
-    """Stands for a linear layer in forwards whose rows have adapters. It is called as that is."""
+    """A linear layer for forwards whose rows have adapters."""
 
     def __init__(self, linear: nn.Module, parts: Sequence[tuple[AdapterStack, RowSlots]]) -> None:
         self._linear = linear
         self._parts = parts
 
     def __call__(self, x: mx.array) -> mx.array:
-        """The layer's output for `x` [B, ..., in], and what the adapter of each row adds: computed
-        in float32, as mlx-lm does where an adapter was saved so."""
+        """Return the layer's output for `x` [B, ..., in] plus each row's adapter, computed in
+        float32."""
         y: mx.array = self._linear(x)
         for stack, rows in self._parts:
             flat = x.reshape(rows.slots.size, -1, x.shape[-1]).astype(mx.float32)
@@ -159,7 +154,7 @@ class AdaptedLinear:
 
 
 def _made(stacks: Iterable[tuple[str, AdapterStack]]) -> Work[dict[str, AdapterStack]]:
-    """Waits for stacks as they come, in slices of SLICE_BYTES, and returns them by their paths."""
+    """Compute stacks in slices of SLICE_BYTES, and return them by path."""
     made, started, nbytes = dict[str, AdapterStack](), list[mx.array](), 0
     for path, stack in stacks:
         made[path] = stack
@@ -174,8 +169,7 @@ def _made(stacks: Iterable[tuple[str, AdapterStack]]) -> Work[dict[str, AdapterS
 
 
 def _with_a_slot_more(old: mx.array | None, new: mx.array | None, count: int) -> list[mx.array]:
-    """The `count` slots of a stack, which are zeros where there is none, and one more: `new`, or
-    zeros."""
+    """Return the `count` slots of a stack and one more; zeros where there is none."""
     like: Any = new if old is None else old[0]
     first = mx.zeros((count, *like.shape)) if old is None else old
     last = mx.zeros(like.shape) if new is None else new

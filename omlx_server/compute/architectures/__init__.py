@@ -1,1 +1,1 @@
-"""Exceptions for single architectures of mlx-lm, whose cache classes alone would mislead us."""
+"""Special cases of single architectures of mlx-lm."""

@@ -1,5 +1,4 @@
-"""Gemma 3 with a vision tower: mlx-lm's class, which also takes the names that newer checkpoints
-have for its weights."""
+"""Gemma 3 with a vision tower."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -15,10 +14,10 @@ _OTHERS = ("vision_tower.", "multi_modal_projector.")
 
 
 class Gemma3Model(gemma3.Model):  # type: ignore[misc]
-    """It is loaded as mlx-lm's."""
+    """mlx-lm's Gemma 3, which also accepts the weight names of newer checkpoints."""
 
     def sanitize(self, weights: Weights) -> Weights:
-        """The weights of the language model, by the names of mlx-lm's class."""
+        """Return the language model's weights by mlx-lm's names."""
         found: Weights = {}
         for name, array in weights.items():
             if name.startswith("model.language_model."):
@@ -32,5 +31,5 @@ class Gemma3Model(gemma3.Model):  # type: ignore[misc]
 
 
 def classes(config: Mapping[str, Any]) -> tuple[type[nn.Module], type[Any]] | None:
-    """The classes for mlx-lm's `load_model`, if config.json is that of such a model."""
+    """Return the classes for mlx-lm's `load_model`, if config.json is of such a model."""
     return (Gemma3Model, gemma3.ModelArgs) if config.get("model_type") == "gemma3" else None

@@ -1,4 +1,4 @@
-"""The cache of plain keys and values for gemma2, which computes attention by groups of heads."""
+"""Plain caches for gemma2, which computes attention by groups of heads."""
 
 from typing import ClassVar
 
@@ -18,11 +18,7 @@ class GroupedMaskRowsKVCache(WholeRowsKVCache):
 
 
 class GroupedMaskKVCache(WholeKVCache):
-    """A WholeKVCache whose batch form makes masks of five dimensions.
-
-    gemma2 has scores [B, G, H / G, L, T] and applies a mask to them as it is. One of [B, 1, L, T]
-    does not broadcast; or, if the batch has as many rows as the model has groups of heads (B = G),
-    the mask of each row is applied to a group instead.
-    """
+    """A WholeKVCache whose batch form makes masks of five dimensions, as gemma2's scores [B, G, H /
+    G, L, T] need: [B, 1, L, T] would not broadcast, or mask groups for rows."""
 
     batch_form: ClassVar[type[RowsKVCache]] = GroupedMaskRowsKVCache

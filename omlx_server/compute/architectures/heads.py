@@ -1,11 +1,11 @@
-"""Heads of a model that predict the token after the next (multi-token prediction; DeepSeek-AI,
-DeepSeek-V3, 2024), of the architectures whose heads mlx-lm leaves out.
+"""Heads that predict the token after the next (multi-token prediction; DeepSeek-V3, 2024), of the
+architectures whose heads mlx-lm leaves out.
 
     entry of token t    layer(project([norm(embedding of t), norm(hidden state before t)]))
     prediction          norm of that, through the model's own head
 
-The hidden state before a token is the model's last one of the token before it; zeros where that was
-in another chunk, which makes a draft worse and no answer other.
+The hidden state before a token is the model's last one of the token before; zeros across chunks,
+which only makes a draft worse.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,9 +21,8 @@ from omlx_server.compute.architectures import special
 
 @dataclass(frozen=True, slots=True)
 class HeadsStyle:
-    """How an architecture has its heads. `names`: of our parts in its weights; what is left is the
-    `layer`, below that name. With `array_mask` its attention needs a mask that is an array. With
-    `chains_normed` the next head's hidden state is the norm of this one's."""
+    """The layout of an architecture's heads. `names` maps our parts to its weights; the rest is the
+    `layer`. With `chains_normed` the next head's hidden state is the norm of this one's."""
 
     names: Mapping[str, str]
     layer: str
@@ -52,8 +51,7 @@ STYLES: Mapping[str, HeadsStyle] = {
 
 
 class PredictionHeads(nn.Module):
-    """The heads, as one that is used again for each further token. Its layer is of the same class
-    as those of the model."""
+    """One head, used again for each further token, with a layer of the model's own class."""
 
     def __init__(self, layer: nn.Module, hidden: int, eps: float, style: HeadsStyle) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -67,8 +65,8 @@ class PredictionHeads(nn.Module):
     def __call__(
         self, embedded: mx.array, hidden: mx.array, cache: Any
     ) -> tuple[mx.array, mx.array]:
-        """Of the embeddings [B, T, D] of tokens and the hidden states [B, T, D] before them: what
-        the model's own head takes, and the hidden states for a further head, both [B, T, D]."""
+        """Return the input of the model's own head, and the hidden states for a further head, both
+        [B, T, D], from embeddings [B, T, D] and the hidden states [B, T, D] before them."""
         parts = [self.embed_norm(embedded), self.hidden_norm(hidden)]
         inputs = self.project(mx.concatenate(parts, axis=-1))
         if self._style.array_mask:
@@ -81,11 +79,10 @@ class PredictionHeads(nn.Module):
 
 
 class Headed(nn.Module):
-    """A model with its heads. Its caches are those of the `target`, then one of the heads. Prompts
-    are computed for both together."""
+    """A model with its heads. Its caches are those of the `target`, then one of the heads."""
 
     def __init__(self, target: nn.Module, heads: PredictionHeads, like: int) -> None:
-        """The heads have a cache as layer number `like` has."""
+        """The heads' cache is like that of layer number `like`."""
         super().__init__()  # type: ignore[no-untyped-call]
         self._like = like
         self.target = target
@@ -93,39 +90,37 @@ class Headed(nn.Module):
         self.own_caches = len(special.fresh_caches(target))
 
     def make_cache(self) -> list[Any]:
-        """Fresh caches of both."""
         own, more = (special.fresh_caches(self.target) for _ in range(2))
         return [*own, more[self._like]]
 
     def __call__(self, tokens: mx.array, cache: Sequence[Any]) -> mx.array:
-        """The target's logits [B, T, V] for tokens int [B, T], which both take in."""
+        """Return the target's logits [B, T, V] for tokens int [B, T], which both take in."""
         logits, hidden = self.decode(tokens, cache[: self.own_caches])
         before = mx.concatenate([mx.zeros_like(hidden[:, :1]), hidden[:, :-1]], axis=1)
         self.draft(tokens, before, cache[self.own_caches :])
         return logits
 
     def decode(self, tokens: mx.array, cache: Sequence[Any]) -> tuple[mx.array, mx.array]:
-        """The target's logits [B, T, V] and its last hidden states [B, T, D]."""
+        """Return the target's logits [B, T, V] and its last hidden states [B, T, D]."""
         hidden: mx.array = self._body.model(tokens, cache)
         return self._logits(hidden), hidden
 
     def draft(
         self, tokens: mx.array, hidden: mx.array, cache: Sequence[Any]
     ) -> tuple[mx.array, mx.array]:
-        """The heads' logits [B, T, V] for tokens int [B, T] behind hidden states [B, T, D], and the
-        hidden states that they give."""
+        """Return the heads' logits [B, T, V] and hidden states for tokens int [B, T] after `hidden`
+        [B, T, D]."""
         embedded = self._body.model.embed_tokens(tokens)
         out, after = self.heads(embedded, hidden, cache[0])
         return self._logits(out), after
 
     def no_hidden(self, rows: int) -> mx.array:
-        """Hidden states [rows, 1, D] that are not known: zeros."""
+        """Return zeros [rows, 1, D] for unknown hidden states."""
         norm = self.heads.hidden_norm.weight
         return mx.zeros((rows, 1, norm.shape[0]), dtype=norm.dtype)
 
     @property
     def _body(self) -> Any:
-        """The module that has the layers below `model`, and the head."""
         return language_model(self.target)
 
     def _logits(self, hidden: mx.array) -> mx.array:
@@ -136,5 +131,5 @@ class Headed(nn.Module):
 
 
 def language_model(model: nn.Module) -> Any:
-    """Of a model that may have other parts beside it, such as those for images."""
+    """Return the language part of a model that may have others, such as a vision tower."""
     return model.language_model if "language_model" in model else model

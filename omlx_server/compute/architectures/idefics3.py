@@ -1,5 +1,4 @@
-"""The language model of Idefics3 and SmolVLM, which mlx-lm does not have: its llama under other
-names. The vision tower is in compute/vision/towers/idefics3.py."""
+"""The language model of Idefics3 and SmolVLM: llama under other names, absent from mlx-lm."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -23,7 +22,7 @@ class ModelArgs(BaseModelArgs):  # type: ignore[misc]
 
 
 class Idefics3Model(nn.Module):
-    """It has the interface of mlx-lm's models, and is loaded as they are."""
+    """A llama with the interface of mlx-lm's models."""
 
     def __init__(self, args: ModelArgs) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -35,15 +34,15 @@ class Idefics3Model(nn.Module):
     def __call__(
         self, inputs: mx.array, cache: Any = None, input_embeddings: mx.array | None = None
     ) -> mx.array:
-        """Logits [B, T, V] for tokens int [B, T], or for what enters in their place [B, T, D]."""
+        """Return logits [B, T, V] for tokens int [B, T], or for `input_embeddings` [B, T, D]."""
         found: mx.array = self.language_model(
             inputs, cache=cache, input_embeddings=input_embeddings
         )
         return found
 
     def sanitize(self, weights: Weights) -> Weights:
-        """The weights of the language model, by the names of mlx-lm's llama. Where a checkpoint has
-        no head, the embedding is that, too."""
+        """Return the language model's weights by llama's names. Without a head, the embedding is
+        tied."""
         found: Weights = {}
         for name, array in weights.items():
             start = next((start for start in _STARTS if name.startswith(start)), None)
@@ -64,6 +63,6 @@ class Idefics3Model(nn.Module):
 
 
 def classes(config: Mapping[str, Any]) -> tuple[type[nn.Module], type[ModelArgs]] | None:
-    """The classes for mlx-lm's `load_model`, if config.json is that of such a model."""
+    """Return the classes for mlx-lm's `load_model`, if config.json is of such a model."""
     known = config.get("model_type") in ("idefics3", "smolvlm")
     return (Idefics3Model, ModelArgs) if known else None

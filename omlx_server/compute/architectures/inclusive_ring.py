@@ -9,15 +9,12 @@ from mlx_lm.models.cache import RotatingKVCache
 
 
 class InclusiveRing(RotatingKVCache):  # type: ignore[misc]
-    """A ring of `max_size` tokens for a decode, and of one more for a prefill.
+    """A ring of `max_size` tokens for a decode, and of one more for a prefill, until
+    `begin_decode`.
 
-    plamo3 masks a prefill with `window + 1` and decodes on a ring of `window`. mlx-lm's ring holds
-    too little for that mask: the first token of each chunk but the first misses its oldest key, so
-    the logits depend on where chunks begin. With this ring they are those of a prefill in one
-    chunk.
-
-    A ring is in its prefill until `begin_decode` is called. Merging makes mlx-lm's ordinary batch
-    form of it, which is for decoding only.
+    plamo3 masks a prefill with `window + 1` and decodes on `window`. In mlx-lm's ring the first
+    token of each later chunk misses its oldest key, so that logits depend on where chunks begin.
+    Merging makes mlx-lm's batch form, which is for decoding only.
     """
 
     decodes = False

@@ -1,7 +1,7 @@
-"""The exceptions for single architectures of mlx-lm. No other file has a table of their names.
+"""The table of exceptions for single architectures of mlx-lm: the only one with their names.
 
-`scripts/campaign architectures` compares our answers with those of mlx-lm alone for every
-architecture; one whose answers differ is entered here, with the reason.
+`scripts/campaign architectures` compares our answers with mlx-lm's for every architecture; one that
+differs is entered here, with the reason.
 """
 
 from collections.abc import Mapping
@@ -31,26 +31,23 @@ NOT_REUSED: Mapping[str, str] = {
 
 
 def architecture_of(model: nn.Module) -> str:
-    """The name of mlx-lm's module that defines the model's class."""
+    """Return the name of mlx-lm's module that defines the model's class."""
     return type(model).__module__.rpartition(".")[2]
 
 
 def why_alone(model: nn.Module) -> str:
-    """Why sequences of this model can't share a batch even if its caches have a batch form; empty
-    if none of the reasons here holds."""
+    """Return why sequences of this model can't share a batch; empty if no reason here holds."""
     if any(isinstance(module, DynamicNTKScalingRoPE) for module in model.modules()):
         return "its positions are scaled by the length of one sequence"
     return SERVED_ALONE.get(architecture_of(model), "")
 
 
 def fresh_caches(model: nn.Module) -> list[Any]:
-    """Fresh, empty caches for one sequence of a model."""
     return adapted(model, make_prompt_cache(model))
 
 
 def adapted(model: nn.Module, caches: list[Any]) -> list[Any]:
-    """The model's fresh `caches`, in which those that would give wrong answers are replaced by
-    caches of our own classes. Does not change the list."""
+    """Return the fresh `caches`, with caches of ours where mlx-lm's would give wrong answers."""
     match architecture_of(model):
         case "gemma2" if model.args.num_attention_heads != model.args.num_key_value_heads:
             return [GroupedMaskKVCache(Plain()) if type(c) is KVCache else c for c in caches]

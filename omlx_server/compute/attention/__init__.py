@@ -1,1 +1,1 @@
-"""Attention: on the CPU backend, and of all tokens to all tokens."""
+"""Attention on the CPU backend, and of all tokens to all tokens."""

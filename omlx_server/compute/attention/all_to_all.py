@@ -1,5 +1,4 @@
-"""Attention of all tokens of a text, or of all patches of an image, to all of them, with bounded
-memory."""
+"""Attention of all tokens or image patches to all of them, with bounded memory."""
 
 from functools import partial
 
@@ -15,11 +14,9 @@ all of those of a text of 8,192 tokens would take 4 GB, of an image of 16,384 pa
 def attend(
     q: mx.array, k: mx.array, v: mx.array, mask: mx.array | None, most_scores: int = MOST_SCORES
 ) -> mx.array:
-    """Attention [B, H, L, D] for q, k, v [B, H, L, D], whose scores are divided by the root of D.
-    `mask` is bool [B, 1, 1, L] (True is seen) or is added. Where the device fuses attention for
-    heads of some width, those that are narrower are padded to it. Elsewhere more than `most_scores`
-    scores are made in pieces of the queries. It waits for each piece, because one evaluation of all
-    of them would hold the scores of several at once."""
+    """Return attention [B, H, L, D] for q, k, v [B, H, L, D], whose scores are divided by the root
+    of D. `mask` is bool [B, 1, 1, L] (True is seen) or is added. Where attention is not fused,
+    computes at most `most_scores` scores at a time, and waits for each piece."""
     batch, heads, length, width = q.shape
     attention = partial(mx.fast.scaled_dot_product_attention, scale=width**-0.5, mask=mask)
     fused = next((most for most in device_policy.current().fused_widths if most >= width), None)
@@ -38,6 +35,6 @@ def attend(
 
 
 def _padded(array: mx.array, width: int) -> mx.array:
-    """The array [B, H, L, D] with zeros behind, up to `width`: they change no score."""
+    """Pad the last axis with zeros, which change no score."""
     more = width - array.shape[-1]
     return mx.pad(array, [(0, 0), (0, 0), (0, 0), (0, more)]) if more else array

@@ -1,9 +1,8 @@
-"""Opens the part of a model that one rank has, and reads of its weights only that part. Mlx thread.
+"""Opens one rank's part of a model, and reads only that part of its weights. Mlx thread.
 
-mlx-lm's classes split arrays that are not read yet, but MLX then reads each of them whole. Which
-slices a class takes is found by what it does to a second, empty copy of the model whose arrays hold
-the numbers of their own indices. What is stored in another form than the model's, or is not sliced
-along one axis, is left to MLX.
+mlx-lm's classes split lazy arrays, which MLX then reads whole. The slices that a class takes are
+found by splitting an empty copy of the model whose arrays hold their own indices. MLX reads what is
+stored in another form, or not sliced along one axis.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -35,8 +34,8 @@ _MOST_RANGES = 64
 
 @dataclass(frozen=True, slots=True)
 class _Sliced:
-    """A parameter of which a rank keeps a slice along `axis`. `first` is the number of its first
-    index in the empty copy: no two parameters there have a number in common."""
+    """A parameter of which a rank keeps a slice along `axis`. Its indices are numbered from `first`
+    on; no two parameters share a number."""
 
     name: str
     stored: StoredArray
@@ -46,7 +45,7 @@ class _Sliced:
 
     @property
     def indices(self) -> mx.array:
-        """An int32 array of the stored shape, in which each number says its index along `axis`."""
+        """An int32 array of the stored shape, which holds each element's number along `axis`."""
         shape = [1] * len(self.stored.shape)
         shape[self.axis] = -1
         count = self.stored.shape[self.axis]
@@ -54,8 +53,8 @@ class _Sliced:
         return mx.broadcast_to(numbers.reshape(shape), self.stored.shape)
 
     def found(self, taken: mx.array, shape: tuple[int, ...]) -> AxisSlice | None:
-        """The slice of what a class has `taken` of the indices; None unless that has this shape and
-        is the same at each place along the other axes."""
+        """Return the slice that a class has `taken`; None unless it has this shape and is the same
+        at each place along the other axes."""
         if taken.shape != shape or taken.dtype != mx.int32:
             return None
         line = taken[
@@ -74,12 +73,8 @@ class _Sliced:
 def opening_part(
     path: Path, ranks: Ranks, open_model: Open
 ) -> Work[tuple[nn.Module, dict[str, Any]]]:
-    """This rank's part of the model in `path`, and its config.json. Slices of arrays are read; all
-    else is still lazy.
-
-    Raises:
-        ModelUnavailable: a file can't be read, or the model can't be split over so many ranks.
-    """
+    """Open this rank's part of the model in `path`, and its config.json. Sliced arrays are read,
+    others are lazy. Raises ModelUnavailable if a file can't be read or the model can't be split."""
     files = dict[str, mx.array]()
     model, config = of_model(path, lambda: open_model(files.update))
     whole = _parameters(model)
@@ -111,8 +106,8 @@ def _parameters(model: nn.Module) -> dict[str, mx.array]:
 
 
 def _sliced(path: Path, files: Arrays, whole: Arrays, part: Arrays) -> Iterator[_Sliced]:
-    """The parameters that are in the files as they are in the `whole` model, and of which the
-    `part` has less along one axis."""
+    """Yield the parameters that are stored as the `whole` model has them, and shorter in one axis
+    of the `part`."""
     names = {id(array): name for name, array in files.items()}
     stored = stored_arrays(path)
     first = 0
@@ -127,7 +122,7 @@ def _sliced(path: Path, files: Arrays, whole: Arrays, part: Arrays) -> Iterator[
 
 
 def _axes(whole: mx.array, part: mx.array) -> list[int]:
-    """The axes along which a part is shorter; none where it differs in more than that."""
+    """Return the axes along which a part is shorter; none where it differs in more than that."""
     if whole.ndim != part.ndim or whole.dtype != part.dtype:
         return []
     sizes = enumerate(zip(whole.shape, part.shape, strict=True))
@@ -135,7 +130,7 @@ def _axes(whole: mx.array, part: mx.array) -> list[int]:
 
 
 def _taken(sliced: list[_Sliced], ranks: Ranks, open_model: Open) -> dict[str, mx.array]:
-    """What the model's class takes of the indices of these arrays, by the names of parameters."""
+    """Return what the model's class takes of the indices, by parameter name."""
     copy, _ = open_model(lambda arrays: None)
     copy.update(tree_unflatten([(one.name, one.indices) for one in sliced]))
     split(copy, ranks)

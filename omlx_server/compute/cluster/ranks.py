@@ -1,6 +1,6 @@
 """The group of processes that compute one model together, on mx.distributed. Mlx thread.
 
-Source: MLX, "Distributed Communication" (the files and the environment of its back ends).
+Source: MLX, "Distributed Communication".
 """
 
 import json
@@ -27,9 +27,8 @@ def _nobody(command: Command) -> None:
 
 @dataclass(slots=True, eq=False)
 class Ranks:
-    """The place of this process in a `group` of `size` ranks. Rank 0 calls `tell` with what the
-    others have to do, before it does the same itself; on these it tells nobody. `by_layers`: the
-    model is split by layers, not within them."""
+    """This process's `rank` in a `group` of `size`. Rank 0 calls `tell` with each command before it
+    runs it; other ranks tell nobody. `by_layers`: the model is split by layers, not within them."""
 
     rank: int
     size: int
@@ -42,9 +41,9 @@ class Ranks:
         return self.rank == 0
 
     def shared(self, tokens: mx.array) -> mx.array:
-        """The tokens int [...] that rank 0 has, for an array of the same shape on each rank. Rank 0
-        uses its own: where a neighbour is gone, MLX leaves any numbers in a sum, and to look up the
-        embedding of such a token ends the process."""
+        """Return rank 0's tokens on every rank, in an array of the same shape. Rank 0 uses its own:
+        where a neighbour is gone a sum holds garbage, and embedding such a token ends the
+        process."""
         own = tokens if self.leads else mx.zeros_like(tokens)
         shared = mx.distributed.all_sum(own, group=self.group)
         if self.by_layers:  # else only the rank that has the first layer would take part
@@ -52,19 +51,16 @@ class Ranks:
         return mx.depends([own], [shared])[0] if self.leads else shared
 
     def least(self, number: int) -> int:
-        """The least of the numbers that all ranks ask with, each at the same place of its work.
-        Waits for them."""
+        """Return the least number of all ranks, which must all ask. Waits."""
         return self._of_all(mx.distributed.all_min, number)
 
     def most(self, number: int) -> int:
-        """The greatest of the numbers that all ranks ask with, each at the same place of its work.
-        Waits for them."""
+        """Return the greatest number of all ranks, which must all ask. Waits."""
         return self._of_all(mx.distributed.all_max, number)
 
     def time_sums(self, nbytes: int, rounds: int) -> list[float]:
-        """The seconds that each of `rounds` sums of arrays float16 [nbytes / 2] over all ranks
-        takes, when each is waited for. All ranks must call it. One more sum comes first, uncounted:
-        the ranks begin at different times."""
+        """Return the seconds of each of `rounds` sums of float16 [nbytes / 2] over all ranks, which
+        must all call it. A first, uncounted sum lines them up."""
         own, times = mx.zeros((nbytes // 2,), dtype=mx.float16), list[float]()
         for _ in range(1 + rounds):
             began = time.perf_counter()
@@ -83,14 +79,12 @@ class Ranks:
 def form(
     addresses: Sequence[Sequence[str]], rank: int, backend: str = "ring", rdma: Devices = ()
 ) -> Ranks:
-    """Connect with the other ranks, which must do the same at about the same time. `addresses` are
-    the "IP:port" of each rank, one or more; `rdma` the devices between them, for the back end
-    "jaccl". To be called once in a process.
+    """Connect with the other ranks, once in a process. `addresses` are the "IP:port"s of each rank;
+    `rdma` the devices between them, for the back end "jaccl".
 
     Raises:
         ModelUnavailable: the ranks can't be connected.
-        TimeoutError: another rank has not connected within some seconds. This process can't be in
-            a group any more.
+        TimeoutError: another rank is missing. This process can't join a group any more.
     """
     with tempfile.TemporaryDirectory() as directory:
         os.environ.update(environment(Path(directory), addresses, rank, backend, rdma))
@@ -107,7 +101,7 @@ def form(
 
 
 def tells_of_loss(error: Exception) -> bool:
-    """Whether an error of MLX says no more than that a neighbour in the ring is gone."""
+    """Return whether an error of MLX only says that a neighbour in the ring is gone."""
     return isinstance(error, RuntimeError) and str(error).startswith("[ring]")
 
 
@@ -122,8 +116,7 @@ def _unblocking(
 def environment(
     directory: Path, addresses: Sequence[Sequence[str]], rank: int, backend: str, rdma: Devices
 ) -> dict[str, str]:
-    """The environment variables from which MLX learns of the group. Writes the file that one of
-    them names into `directory`."""
+    """Return MLX's environment variables for the group. Writes a file of them into `directory`."""
     file, own = directory / "group.json", {"MLX_RANK": str(rank)}
     if backend == "jaccl":
         file.write_text(json.dumps(rdma), encoding="utf-8")

@@ -1,8 +1,5 @@
-"""Leaves a rank its part of a model: some heads of each layer, or some layers. Mlx thread.
-
-mlx-lm's own classes know how they are split: `shard` for tensor parallelism, `pipeline` where that
-is all that a model has.
-"""
+"""Leaves a rank its part of a model: some heads of each layer (mlx-lm's `shard`), or some layers
+(`pipeline`). Mlx thread."""
 
 import math
 from typing import Any
@@ -21,11 +18,8 @@ _HEADS = {
 
 
 def split(model: nn.Module, ranks: Ranks) -> None:
-    """Leave the part of this rank of a model whose weights are not read yet.
-
-    Raises:
-        ModelUnavailable: it can't be split over so many ranks.
-    """
+    """Leave this rank's part of a model whose weights are still lazy. Raises ModelUnavailable if it
+    can't be split over so many ranks."""
     inner: Any = getattr(model, "model", None)
     try:
         if hasattr(model, "shard"):
@@ -50,8 +44,7 @@ def split(model: nn.Module, ranks: Ranks) -> None:
 
 
 def _check_heads(model: nn.Module, size: int) -> None:
-    """Raises ModelUnavailable where a rank would get a part of a head. It says which numbers of
-    ranks can share them."""
+    """Raise ModelUnavailable where a rank would get a part of a head."""
     args: Any = getattr(model, "args", None)
     args = getattr(args, "text_config", None) or args
     found = {
@@ -70,5 +63,4 @@ def _check_heads(model: nn.Module, size: int) -> None:
 
 
 def _kinds(model: nn.Module) -> set[type]:
-    """The classes of the caches of its layers."""
     return {type(leaf) for leaf in leaves(new_caches(model))}

@@ -1,9 +1,7 @@
-"""Reads slices of the arrays in safetensors files, and as little as possible of what lies between
-them. Mlx thread, and some threads that read for it.
+"""Reads slices of the arrays in safetensors files. Mlx thread, and reader threads.
 
-Pieces that lie close together are read with what is between them, since a disk takes longer to
-begin anew than to read on. That is so for the columns of a matrix: its file is read through, in
-batches, and only the columns are kept.
+Pieces that lie close together are read with what is between them, since seeking costs more. The
+columns of a matrix are therefore cut from batches of whole rows.
 """
 
 import json
@@ -47,13 +45,12 @@ class AxisSlice:
 
     @property
     def length(self) -> int:
-        """How many indices it has."""
         return sum(stop - start for start, stop in self.ranges)
 
 
 def stored_arrays(directory: Path) -> Mapping[str, StoredArray]:
-    """The arrays in a directory's files of weights by name, without names that occur twice.
-    Raises OSError or ValueError for a file that can't be read."""
+    """Return the arrays in a directory's weight files, without names that occur twice. Raises
+    OSError or ValueError for a file that can't be read."""
     found, twice = dict[str, StoredArray](), set[str]()
     for file in weight_files(directory):
         with file.open("rb") as opened:
@@ -71,8 +68,8 @@ def stored_arrays(directory: Path) -> Mapping[str, StoredArray]:
 def read_slice(
     array: StoredArray, kept: AxisSlice, dtype: mx.Dtype, pool: ThreadPoolExecutor
 ) -> mx.array:
-    """Read a slice of an array of this `dtype` into memory, which takes no more than the slice and
-    some batches. Raises OSError where the file can't be read."""
+    """Read a slice of an array of this `dtype`, in little more memory than its own. Raises
+    OSError."""
     shape = list(array.shape)
     shape[kept.axis] = kept.length
     made = mx.zeros(shape, dtype=_UNSIGNED[dtype.size])
@@ -90,7 +87,7 @@ def read_slice(
 def _jobs(
     file: int, array: StoredArray, kept: AxisSlice, target: NDArray[np.uint8]
 ) -> Iterator["partial[None]"]:
-    """What there is to read into `target` uint8 [rows, bytes of a row that are kept]."""
+    """Yield the reads that fill `target` uint8 [rows, kept bytes of a row]."""
     rows = len(target)
     row_bytes = array.nbytes // rows
     unit = row_bytes // array.shape[kept.axis]
@@ -120,7 +117,7 @@ def _read_columns(
     runs: Sequence[tuple[int, int]],
     target: NDArray[np.uint8],
 ) -> None:
-    """Read as many whole rows as `target` has, and keep the `runs` of each."""
+    """Read whole rows into a buffer, and keep the `runs` of each."""
     whole = np.empty((len(target), row_bytes), np.uint8)
     _read(file, offset, whole.reshape(-1))
     at = 0

@@ -1,13 +1,11 @@
-"""Ends a wait of MLX for a rank that is gone, while MLX connects the ranks of a ring.
+"""Ends MLX's wait for a missing rank while it connects the ranks of a ring.
 
-`mx.distributed.init` holds the GIL. It waits for ever for the connection of its left neighbour
-(`accept`), and tries for 31 seconds to reach the right one. So where a neighbour is gone no thread
-of this process could notice it, nor answer a request. A small process beside this one, which runs
-this file, waits a few seconds; then it connects in the place of the left neighbour, and listens in
-the place of the right one if that was on this machine. So `init` returns.
+`mx.distributed.init` holds the GIL and waits for ever for its left neighbour, so no thread of this
+process could act. A small process, which runs this file, waits a few seconds and then connects in
+the left neighbour's place, and listens in the right one's if that was on this machine.
 
-Source: MLX, mlx/distributed/ring/ring.cpp (CONN_ATTEMPTS, CONN_WAIT). Standard library only: the
-process has to start in no time.
+Source: MLX, mlx/distributed/ring/ring.cpp (CONN_ATTEMPTS, CONN_WAIT). Standard library only, so
+that it starts at once.
 """
 
 import select
@@ -25,8 +23,8 @@ _KNOCK_SECONDS = 0.05
 
 
 class Unblocking:
-    """The process beside this one for one `with`, in which MLX connects. `own` and `right` are the
-    "IP:port" at which this rank and its right neighbour are to be reached."""
+    """A context with the helper process, in which MLX connects. `own` and `right` are the
+    "IP:port"s of this rank and its right neighbour."""
 
     def __init__(
         self, own: Sequence[str], right: Sequence[str], seconds: float = PATIENCE_SECONDS
@@ -48,7 +46,7 @@ class Unblocking:
 
 
 def _run(seconds: float, own: Sequence[str], right: Sequence[str]) -> int:
-    """What the process does; it ends with its standard input. Returns its exit code."""
+    """Run the helper until its standard input ends, and return its exit code."""
     if _ends_within(seconds):
         return 0
     with ExitStack() as stack:

@@ -1,5 +1,4 @@
-"""The interface of codecs. A codec knows of a cache class how it is cut into parts of blocks and
-joined again, how it runs in a batch, and what memory it takes.
+"""The interface of codecs.
 
 A part is what a block or checkpoint holds of one cache: a tuple of arrays. Those of DELTA and
 WINDOW parts have the token axis at -2: [..., tokens, features].
@@ -28,23 +27,22 @@ Arrays = tuple[mx.array, ...]
 
 
 class CannotFill(Exception):
-    """A cache is of a class whose size is not known, or that can't be made long without a prefill
-    of a long prompt."""
+    """A cache has an unknown size, or can only be filled by a real prefill."""
 
 
 @dataclass(frozen=True, slots=True)
 class CacheRow:
-    """One sequence in a cache: its row (0 in a solo cache) and how many tokens it has."""
+    """One sequence in a cache: its row (0 in a solo cache) and its number of tokens."""
 
     index: int
     length: int
 
 
 class Codec:
-    """Knows the cache classes in `classes`, solo and batch forms. Stateless.
+    """Handles the cache classes in `classes`, solo and batch forms. Stateless.
 
-    This base class itself serves all cache classes that have no codec: their sequences run one at a
-    time, nothing of them is stored, and the memory of a step is bounded, not measured.
+    This base class serves all other cache classes: their sequences run one at a time, nothing of
+    them is stored, and the memory of a step is bounded, not measured.
     """
 
     classes: tuple[type, ...] = ()
@@ -77,116 +75,105 @@ class Codec:
     """Whether `undo` puts some rows back while others go on."""
 
     def batchable(self, fresh: Cache) -> bool:
-        """Whether this solo cache has a batch form."""
         return False
 
     def begin_decode(self, cache: Cache) -> None:
-        """Tell a solo cache that from now on tokens are decoded, which matters to some classes."""
+        """Tell a solo cache that its tokens are decoded from now on."""
 
     def finalize(self, cache: Cache) -> None:
-        """End a forward of right-padded rows: drop the padding, which mlx-lm's caches do by
-        turning it into padding on the left."""
+        """End a forward of right-padded rows by dropping the padding."""
         cache.finalize()
 
     def begin_verify(self, cache: Cache, lengths: Sequence[int], width: int) -> None:
-        """Tell a cache that decodes that the next forward brings lengths[i] tokens of row i, which
-        are padded on the right to `width`."""
+        """Announce a decode of lengths[i] tokens of row i, padded on the right to `width`."""
 
     def end_verify(self, cache: Cache) -> None:
-        """Tell it that this forward is built."""
+        """End that decode."""
 
     def cut_back(self, cache: Cache, counts: Sequence[int]) -> None:
-        """Forget the last counts[i] tokens of row i of a cache, solo or batch: no more than the
-        newest forward has brought. A ring's must have brought more than one."""
+        """Forget the last counts[i] tokens of row i, at most those of the newest forward. A ring
+        must have got more than one."""
         raise NotImplementedError
 
     def undo(self, cache: Cache) -> Callable[[Sequence[int]], None] | None:
-        """What undoes the next forward: called with counts, row i forgets its last counts[i]
-        tokens, which are all that the forward brings, or its padding. It undoes several forwards
-        too, if all rows forget all that these bring. None where that can't be done. Without
-        `puts_rows_back` it is for a lone row, or for all."""
+        """Return a function that undoes the next forward: row i forgets its last counts[i] tokens,
+        all of the forward or its padding. It undoes several forwards if all rows forget all. None
+        where impossible."""
         return (lambda counts: self.cut_back(cache, counts)) if self.cuts_back else None
 
     def reusable(self, fresh: Cache) -> bool:
-        """Whether parts hold all that this solo cache holds. A subclass of a known cache class may
-        hold more."""
+        """Return whether parts hold all that this solo cache holds; a subclass may hold more."""
         return type(fresh) in self.classes
 
     def describe(self, fresh: Cache) -> str:
-        """The format of the parts in words. It is part of the namespace of blocks."""
+        """Return the format of the parts, which is part of the namespace of blocks."""
         raise NotImplementedError
 
     def window(self, fresh: Cache) -> int:
-        """How many tokens a WINDOW layer looks back on; 0 for other kinds."""
+        """Return the number of tokens that a WINDOW layer attends to; 0 for other kinds."""
         return 0
 
     def cut(self, cache: Cache, row: CacheRow, start: int, stop: int) -> Arrays:
-        """The part for tokens [start, stop) of a row, or the whole state of a CHECKPOINT cache:
-        mostly views, which hold the cache's memory. Does not modify the cache. Raises IndexError
-        when a WINDOW cache no longer holds these tokens."""
+        """Return the part for tokens [start, stop) of a row, or the whole state of a CHECKPOINT
+        cache: mostly views, which hold the cache's memory. Raises IndexError when a WINDOW cache
+        has dropped them."""
         raise NotImplementedError
 
     def join(self, fresh: Cache, parts: Sequence[Arrays], stop: int) -> Cache:
-        """Fill the `fresh` solo cache, so that it is as it was after `stop` tokens, and return it.
-        `parts` are in order and end at `stop`; of a CHECKPOINT cache there is one."""
+        """Fill the `fresh` solo cache as it was after `stop` tokens, and return it. `parts` are in
+        order and end at `stop`; a CHECKPOINT cache has one."""
         raise NotImplementedError
 
     def join_behind(self, fresh: Cache, spans: Spans, parts: Sequence[Arrays], stop: int) -> None:
-        """As `join`, of a codec with `by_reference`: `parts` follow the spans."""
+        """Fill a cache that refers to `spans`, which `parts` follow."""
         raise NotImplementedError
 
     def adopts(self, fresh: Cache, strip: Strip) -> bool:
-        """Whether a sequence had rather go on in the buffers of one that has ended than refer to
-        them: where attention in parts reads much more."""
+        """Return whether a sequence should take over the buffers of an ended one rather than refer
+        to them."""
         return False
 
     def adopt(self, fresh: Cache, strip: Strip, tokens: int) -> None:
-        """Let the `fresh` solo cache go on behind the first tokens of an idle strip."""
+        """Let the `fresh` solo cache continue after the first tokens of an idle strip."""
         raise NotImplementedError
 
     def leave(self, cache: Cache) -> None:
-        """Leave what blocks and rows refer to in a cache, solo or batch, whose rows all end."""
+        """Hand over what blocks and rows refer to in a cache whose rows all end."""
 
     def rejoin(self, cache: Cache) -> None:
-        """Have blocks refer to a solo cache again that was merged into a batch in vain."""
+        """Let blocks refer again to a solo cache whose merge into a batch failed."""
 
     def lost_rows(self, cache: Cache) -> Sequence[int]:
-        """The rows of a cache that refer to tokens that are lost; 0 if a solo cache does."""
+        """Return the rows of a cache that refer to lost tokens; 0 for a solo cache."""
         return ()
 
     def lose(self, cache: Cache) -> None:
-        """Note that blocks may not use what is in a cache any more: a step has failed."""
+        """Mark the cache's contents as lost to blocks, after a failed step."""
 
     def scheme(self, cache: Cache) -> Scheme | None:
-        """The scheme of a quantised cache; None for others."""
         return None
 
     def layer_kv(self, cache: Cache) -> LayerKv:
-        """What caches like this one keep of a sequence; `cache` is a solo cache of one token.
-
-        Raises:
-            CannotFill: its size is not known.
-        """
+        """Return what such caches keep of a sequence, from a solo cache of one token. Raises
+        CannotFill."""
         raise CannotFill(f"its {type(cache).__name__} has an unknown size")
 
     def fill(self, fresh: Cache, short: Cache, tokens: int, chunk: int) -> None:
-        """Fill a fresh solo cache with zeros, so that it is as large as after a prefill of `tokens`
-        tokens in chunks of `chunk` tokens. `short` is a cache of the same layer with one token.
-
-        Raises:
-            CannotFill: only a real prefill can do that.
-        """
+        """Fill a fresh solo cache with zeros, as large as after a prefill of `tokens` tokens in
+        chunks of `chunk`. `short` is a cache of the same layer with one token. Raises
+        CannotFill."""
         raise CannotFill(f"its {type(fresh).__name__} can't be filled")
 
 
 def spare_tail(stop: int) -> int:
-    """How many unused places follow the `stop` tokens of a rebuilt cache: one at least, so that the
-    first decode after a restore does not copy the cache once more."""
+    """Return the unused places after the `stop` tokens of a rebuilt cache: at least one, so that
+    the first decode need not copy it."""
     return places_with_room(stop) - stop
 
 
 def concatenate(parts: Sequence[Arrays], spare: int = 0) -> Arrays:
-    """The parts joined along the token axis, with `spare` zeroed places behind, in one copy."""
+    """Return the parts joined along the token axis, with `spare` zeroed places behind, in one
+    copy."""
     joined = []
     for pieces in zip(*parts, strict=True):
         first = pieces[0]
@@ -197,7 +184,7 @@ def concatenate(parts: Sequence[Arrays], spare: int = 0) -> Arrays:
 
 
 def newest(parts: Sequence[Arrays], count: int) -> list[Arrays]:
-    """The last `count` tokens of parts that are in order, as parts that are views."""
+    """Return views of the last `count` tokens of ordered parts."""
     kept: list[Arrays] = []
     for part in reversed(parts):
         if not count:
@@ -210,17 +197,17 @@ def newest(parts: Sequence[Arrays], count: int) -> list[Arrays]:
 
 
 def token_slice(arrays: Arrays, start: int, stop: int) -> Arrays:
-    """Tokens [start, stop) of a part, as views."""
+    """Return tokens [start, stop) of a part, as views."""
     if start == 0 and all(array.shape[-2] == stop for array in arrays):
         return arrays
     return tuple(array[..., start:stop, :] for array in arrays)
 
 
 def token_bytes(arrays: Arrays) -> int:
-    """Bytes of each token in buffers [1, H, T, D]."""
+    """Return the bytes of each token in buffers [1, H, T, D]."""
     return sum(array.nbytes // array.shape[2] for array in arrays)
 
 
 def zeros(like: Arrays, tokens: int) -> Arrays:
-    """Buffers [B, H, tokens, D] of zeros, with the other axes and the dtypes of `like`."""
+    """Return buffers [B, H, tokens, D] of zeros, otherwise shaped as `like`."""
     return tuple(mx.zeros((*a.shape[:2], tokens, a.shape[3]), a.dtype) for a in like)

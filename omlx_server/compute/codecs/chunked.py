@@ -1,5 +1,5 @@
-"""ChunkedKVCache (llama4): keys and values from `start_position` on, which are those of the last
-`chunk_size` tokens or more. It has no batch form."""
+"""ChunkedKVCache (llama4): the last `chunk_size` tokens or more, from `start_position` on. It has
+no batch form."""
 
 from collections.abc import Sequence
 
@@ -25,7 +25,6 @@ class ChunkedKVCodec(Codec):
         return int(fresh.chunk_size)
 
     def cut(self, cache: Cache, row: CacheRow, start: int, stop: int) -> Arrays:
-        """Raises IndexError when the cache no longer holds the tokens."""
         if start < cache.start_position:
             raise IndexError("these tokens have left the chunk")
         first = cache.start_position

@@ -1,8 +1,7 @@
-"""LayerCache (deepseek_v41): a window, groups of tokens that were compressed, and one open group.
+"""LayerCache (deepseek_v41): a window, compressed groups of tokens, and one open group.
 
-The tokens of a compressed group are gone, so the cache at an earlier position can't be had from a
-later one: a checkpoint holds all of it. Each token adds a fraction of what plain keys and values
-would take. It has no batch form.
+An earlier position can't be had from a later one, so a checkpoint holds all of it. It has no batch
+form.
 """
 
 from collections.abc import Callable, Sequence

@@ -1,4 +1,4 @@
-"""InclusiveRing: cut and joined as mlx-lm's ring is, but decoded tokens never become blocks."""
+"""InclusiveRing: a ring whose decoded tokens never become blocks."""
 
 from omlx_server.compute.architectures.inclusive_ring import InclusiveRing
 from omlx_server.compute.codecs.base import Cache
@@ -6,8 +6,8 @@ from omlx_server.compute.codecs.rotating import RotatingKVCodec
 
 
 class InclusiveRingCodec(RotatingKVCodec):
-    """A decode looks back one token less than a prefill, so after it the layers above this one hold
-    something else of the same tokens. The next turn computes the answer's tokens again."""
+    """The codec of rings whose decode window is one token shorter than their prefill window. The
+    next turn computes decoded tokens again."""
 
     classes = (InclusiveRing,)
     stores_decoded = False

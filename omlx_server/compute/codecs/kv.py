@@ -11,7 +11,7 @@ from omlx_server.core.memory.kv import Keeps, LayerKv, places
 
 
 class KVCodec(Codec):
-    """The codec of these caches. A part is the array of the keys, then that of the values."""
+    """The codec of plain caches. A part is the array of the keys, then that of the values."""
 
     kind = LayerKind.DELTA
     keeps = Keeps.PADDED
@@ -22,16 +22,16 @@ class KVCodec(Codec):
         return True
 
     def finalize(self, cache: Cache) -> None:
-        """End a forward of right-padded rows. mlx-lm's `finalize` fails on the empty cache of a
-        layer without attention (nemotron-nas), which only has to forget the padding."""
+        """mlx-lm's `finalize` fails on the empty cache of a layer without attention
+        (nemotron-nas)."""
         if cache.keys is None:
             cache._right_padding = None
         else:
             cache.finalize()
 
     def cut_back(self, cache: Cache, counts: Sequence[int]) -> None:
-        """Rows of mlx-lm's batch end at one place: what one row forgets more than the others moves
-        all of its keys and values behind more padding."""
+        """Rows of mlx-lm's batch end at one place: a row that forgets more than others moves behind
+        padding."""
         if cache.keys is None:
             return
         cache.trim(min(counts))
@@ -44,8 +44,7 @@ class KVCodec(Codec):
         return "kv"
 
     def cut(self, cache: Cache, row: CacheRow, start: int, stop: int) -> Arrays:
-        """The part for these tokens; () for the cache of a layer without attention (nemotron-nas),
-        which stays empty."""
+        """Return () for the empty cache of a layer without attention (nemotron-nas)."""
         if cache.empty():
             return ()
         first = cache.size() - row.length
@@ -64,7 +63,6 @@ class KVCodec(Codec):
         self.put(fresh, base.zeros(self.arrays(short), places(tokens)), tokens)
 
     def arrays(self, cache: Cache) -> Arrays:
-        """The buffers of a cache that is not empty."""
         return cache.keys, cache.values
 
     def put(self, fresh: Cache, arrays: Arrays, tokens: int) -> None:

@@ -1,4 +1,4 @@
-"""Our full-attention caches: parts hold what the scheme has stored, unchanged."""
+"""Our full-attention caches: parts hold what the scheme stores, unchanged."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -73,8 +73,8 @@ class QuantizedKVCodec(KVCodec):
         fresh.put(arrays[:half], arrays[half:], tokens, spans)
 
     def adopts(self, fresh: PackedKVCache, strip: Strip) -> bool:
-        """In half precision: parts are attended in float32, to which keys and values are widened
-        in each step. And where a model gets arrays, into which spans are copied."""
+        """True in half precision, where parts are widened to float32 in each step, and where a
+        model gets arrays, into which spans are copied."""
         widens = fresh.scheme.is_fused and strip.holder.keys[0].dtype != mx.float32
         return widens or _gets_arrays(fresh)
 
@@ -100,5 +100,5 @@ class QuantizedKVCodec(KVCodec):
 
 
 def _gets_arrays(cache: PackedKVCache) -> bool:
-    """Whether its model computes with keys and values by itself, in decodes too."""
+    """Return whether its model computes with keys and values by itself, in decodes too."""
     return isinstance(cache, WholeKVCache) and not isinstance(cache, LatentKVCache)

@@ -1,7 +1,6 @@
-"""Which codec serves which cache class. The only table of its kind.
+"""The table of cache classes and their codecs.
 
-A CacheList has no codec. Its members count as caches of their own; all caches that are not a
-CacheList are called leaves.
+A CacheList has no codec: its members count as caches of their own. All other caches are leaves.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -31,7 +30,7 @@ _UNKNOWN = Codec()
 
 
 def leaves(caches: Sequence[Cache]) -> Iterator[Cache]:
-    """The caches in order, with the members of each CacheList in its place."""
+    """Yield the caches in order, with the members of each CacheList in its place."""
     for cache in caches:
         if isinstance(cache, CacheList):
             yield from leaves(cache.caches)
@@ -40,7 +39,7 @@ def leaves(caches: Sequence[Cache]) -> Iterator[Cache]:
 
 
 def replaced(caches: Sequence[Cache], change: Callable[[Cache], Cache]) -> list[Cache]:
-    """The caches with each leaf replaced by `change` of it; CacheLists are made anew."""
+    """Return the caches with each leaf replaced by `change` of it; CacheLists are made anew."""
     return [
         CacheList(*replaced(cache.caches, change))
         if isinstance(cache, CacheList)
@@ -50,14 +49,12 @@ def replaced(caches: Sequence[Cache], change: Callable[[Cache], Cache]) -> list[
 
 
 def codec_of(leaf: Cache) -> Codec:
-    """The codec of a cache's class, or else of the nearest class that it is derived from; the bare
-    `Codec` where there is none."""
+    """Return the codec of a cache's class or its nearest base class; else the bare `Codec`."""
     return next((BY_CLASS[kind] for kind in type(leaf).__mro__ if kind in BY_CLASS), _UNKNOWN)
 
 
 def codecs_for(fresh: Sequence[Cache]) -> list[Codec] | None:
-    """The codec of every leaf of a model's fresh caches; None when a leaf may hold more than parts
-    do, or is of a class without a codec."""
+    """Return the codec of every leaf of fresh caches; None when parts can't hold all of a leaf."""
     found = [(codec_of(leaf), leaf) for leaf in leaves(fresh)]
     if not all(codec.reusable(leaf) for codec, leaf in found):
         return None

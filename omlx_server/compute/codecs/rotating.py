@@ -1,9 +1,8 @@
 """RotatingKVCache and its batch form: a ring of the last `max_size` tokens.
 
 The newest token is at `_idx - 1`. After a prefill the ring is in temporal order and may be longer
-than the window; once decoding has wrapped it, older tokens follow behind `_idx`. Tokens are cut
-before the ring drops them, so a ring can be rebuilt at any position. It is rebuilt in temporal
-order and never padded, because a zero in a ring would be attended to.
+than the window; once decoding has wrapped it, older tokens follow `_idx`. Tokens are cut before the
+ring drops them. It is rebuilt in temporal order and never padded: a zero would be attended to.
 """
 
 from collections.abc import Callable, Sequence
@@ -28,15 +27,14 @@ class RotatingKVCodec(Codec):
         return bool(fresh.keep == 0)  # the batch form forgets `keep`
 
     def begin_verify(self, cache: Cache, lengths: Sequence[int], width: int) -> None:
-        """Put a batch in temporal order, as its update would. mlx-lm makes the mask before that: it
-        would mask a token too much of a row with padding once the ring has wrapped."""
+        """Put a batch in temporal order before mlx-lm makes the mask, which would be one token off
+        for padded rows of a wrapped ring."""
         if isinstance(cache, BatchRotatingKVCache):
             cache._temporal_order()
 
     def cut_back(self, cache: Cache, counts: Sequence[int]) -> None:
-        """After a forward of several tokens a ring is in temporal order and longer than its window:
-        it still has what the window is for the tokens that stay. Rows that forget more than others
-        move behind padding."""
+        """After a forward of several tokens a ring still has the window of the tokens that stay.
+        Rows that forget more than others move behind padding."""
         least = min(counts)
         keep = cache.keys.shape[2] - least
         cache.keys, cache.values = cache.keys[:, :, :keep], cache.values[:, :, :keep]
@@ -47,8 +45,7 @@ class RotatingKVCodec(Codec):
             _push_right(cache, mx.array([count - least for count in counts]))
 
     def undo(self, cache: Cache) -> Callable[[Sequence[int]], None]:
-        """A forward of several tokens makes new keys and values; one of a single token writes into
-        them, and so copies what is held here. Numbers are changed in place."""
+        """A forward of one token writes into the arrays, and so copies those that are kept here."""
         held = {name: _kept(value) for name, value in vars(cache).items()}
 
         def put_back(counts: Sequence[int]) -> None:
@@ -58,7 +55,8 @@ class RotatingKVCodec(Codec):
         return put_back
 
     def reusable(self, fresh: Cache) -> bool:
-        """Not if the ring keeps its first tokens for ever: parts do not hold those."""
+        """Return False also if the ring keeps its first tokens for ever: parts do not hold
+        those."""
         return super().reusable(fresh) and self.batchable(fresh)
 
     def describe(self, fresh: Cache) -> str:
@@ -68,7 +66,6 @@ class RotatingKVCodec(Codec):
         return int(fresh.max_size)
 
     def cut(self, cache: Cache, row: CacheRow, start: int, stop: int) -> Arrays:
-        """Raises IndexError when the ring no longer holds the tokens."""
         size = cache.keys.shape[2]
         oldest_age, newest_age = row.length - start, row.length - stop
         if oldest_age > size:
@@ -113,5 +110,5 @@ def _push_right(cache: BatchRotatingKVCache, counts: mx.array) -> None:
 
 
 def _kept(value: object) -> object:
-    """A value that stays as it is when the original is changed in place. Copies no bytes."""
+    """Return a value that later changes in place do not reach. Copies no bytes."""
     return mx.array(value) if isinstance(value, mx.array) else value

@@ -1,7 +1,7 @@
-"""Drafts by heads of the model itself (compute/architectures/heads.py), one of which predicts any
-number of tokens, each from the hidden state that it gave for the one before.
+"""Drafts by a model's own heads (compute/architectures/heads.py), used again for each further
+token.
 
-The heads are never behind: what they keep of a token costs two small products.
+The heads are never behind: taking in a token costs two small products.
 """
 
 import time
@@ -18,8 +18,8 @@ from omlx_server.compute.sampler import SamplingRow, sample
 
 
 class HeadsDrafter:
-    """A `Drafter`. It keeps the hidden states [B, 1, D] before the rows' newest tokens: zeros where
-    they are not known, because a row came from a prefill."""
+    """A `Drafter` that keeps the hidden states [B, 1, D] before the newest tokens; zeros after a
+    prefill."""
 
     def __init__(self, model: Headed) -> None:
         self._model = model

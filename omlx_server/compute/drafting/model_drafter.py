@@ -1,7 +1,6 @@
-"""Drafts by a model of its own, which takes part in the live batch (compute/architectures/pair.py).
+"""Drafts by a draft model, which takes part in the live batch (compute/architectures/pair.py).
 
-Its caches may lag behind those of the model it drafts for: tokens that were decoded, and drafted
-ones that were right, are `Behind` until they are needed, and then are computed in one forward.
+Decoded tokens and right drafts are `Behind` until needed, and then computed in one forward.
 
     caches hold   t0 t1 t2            behind   t3 t4           newest   t5
     draft of 3    [t3 t4 t5] -> d0,  [d0] -> d1,  [d1] -> d2   and d0, d1 are taken back
@@ -23,15 +22,14 @@ from omlx_server.core.memory.shape import MOST_BEHIND
 
 
 class Behind:
-    """The tokens that each row has taken in and the drafter has not: those on the host, then one of
-    each row for every step that was not read yet."""
+    """The tokens of each row that the drafter lacks: those on the host, then one per row and unread
+    step."""
 
     def __init__(self, rows: int = 0) -> None:
         self._known: list[list[int]] = [[] for _ in range(rows)]
         self._steps: list[mx.array] = []
 
     def __len__(self) -> int:
-        """The most tokens that a row is behind."""
         return max(self.lengths, default=0)
 
     @property
@@ -47,20 +45,19 @@ class Behind:
         self._steps.append(tokens)
 
     def verified(self, fed: Sequence[Sequence[int]]) -> None:
-        """Note a step after which each row is so many tokens more behind. All earlier steps must be
-        read."""
+        """Add `fed` tokens of each row. All earlier steps must be read."""
         self._read()
         for known, more in zip(self._known, fed, strict=True):
             known.extend(more)
 
     def keep(self, rows: Sequence[int]) -> None:
-        """Only these rows stay, in this order."""
+        """Keep only these rows, in this order."""
         self._known = [self._known[row] for row in rows]
         indices = mx.array(list(rows))
         self._steps = [step[indices] for step in self._steps]
 
     def add(self, rows: int) -> None:
-        """So many rows have joined, none of which is behind. All earlier steps must be read."""
+        """Append rows that are not behind. All earlier steps must be read."""
         self._read()
         self._known += [[] for _ in range(rows)]
 
@@ -71,7 +68,7 @@ class Behind:
         self._steps = []
 
     def tokens(self) -> mx.array:
-        """int32 [B, T], padded on the right. At least one row must have a token."""
+        """Return int32 [B, T], padded on the right. At least one row must have a token."""
         known = cache_ops.padded(self._known)
         if not self._steps:
             return known
@@ -90,10 +87,9 @@ class Behind:
 
 
 class ModelDrafter:
-    """A `Drafter`."""
+    """A `Drafter` with a model of its own."""
 
     def __init__(self, pair: Pair, vocab: int) -> None:
-        """The rows' logits have `vocab` entries."""
         self._pair = pair
         self._vocab = vocab
         self.behind = Behind()
@@ -162,7 +158,8 @@ class ModelDrafter:
         return Drafted(found, depth + late, time.perf_counter() - begun)
 
     def _first(self, newest: mx.array, caches: Caches) -> mx.array:
-        """Logits [B, V] after the newest tokens, which the caches take in with what is behind."""
+        """Return the logits [B, V] after the newest tokens, which the caches take in with those
+        behind."""
         tokens, lengths = newest[:, None], [1] * len(newest)
         if len(self.behind):
             self.behind.stepped(newest)
@@ -180,7 +177,7 @@ class ModelDrafter:
         return logits
 
     def _fitted(self, logits: mx.array) -> mx.array:
-        """Logits [B, V] for the rows' tokens: the drafter may have fewer, or more."""
+        """Return logits [B, V] for the rows' vocabulary: the drafter's may be smaller or larger."""
         missing = self._vocab - logits.shape[1]
         if missing > 0:
             return mx.pad(logits, [(0, 0), (0, missing)], constant_values=float("-inf"))

@@ -1,1 +1,1 @@
-"""The machine: its processor, its memory, and the device that MLX computes on."""
+"""The machine: its processor, its memory, and MLX's device."""

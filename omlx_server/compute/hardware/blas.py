@@ -1,12 +1,8 @@
-"""Makes MLX use OpenBLAS, which is 30 times as fast in float32 as the reference BLAS in mlx's
-wheel for Linux.
+"""Makes MLX use OpenBLAS on Linux, 30 times as fast in float32 as the reference BLAS of its wheel.
 
-The dynamic linker takes the first definition of `cblas_sgemm` that it finds, so a library that is
-loaded globally before mlx wins. macOS has Accelerate and needs nothing.
-
-OpenBLAS chooses its kernels by the processor's model number. It runs processors that are newer than
-itself with the kernels of the oldest ones, at a fifth of the speed. So the kernels are chosen here,
-by the instructions that the processor has.
+The dynamic linker takes the first `cblas_sgemm` that it finds, so a library loaded globally before
+mlx wins. OpenBLAS runs processors newer than itself with its oldest kernels, at a fifth of the
+speed, so the kernels are chosen here by the processor's instructions.
 """
 
 import ctypes
@@ -25,9 +21,8 @@ _KERNELS = {
 
 
 def preload() -> str | None:
-    """Load OpenBLAS, if it is installed, and set its environment variables where they are not set.
-    To be called before mlx is imported. Returns the library's file name, or None where there is
-    none; on macOS does nothing and returns "Accelerate"."""
+    """Load OpenBLAS, and set its unset environment variables, before mlx is imported. Returns the
+    library's file name, or None where there is none; "Accelerate" on macOS."""
     if sys.platform == "darwin":
         return "Accelerate"
     # More threads were no faster for the shapes of a transformer, and they starve the host thread.
@@ -45,13 +40,12 @@ def preload() -> str | None:
 
 
 def kernels_for(instructions: Set[str]) -> str | None:
-    """OpenBLAS's name of the fastest kernels for a processor with these `instructions`. None for an
-    old x86 processor or one of another kind: OpenBLAS chooses for these itself."""
+    """Return OpenBLAS's name of the fastest kernels; None where it should choose itself."""
     return next((name for name, needed in _KERNELS.items() if needed <= instructions), None)
 
 
 def instructions() -> frozenset[str]:
-    """The flags of the first processor in /proc/cpuinfo; empty where it lists no flags."""
+    """Return the flags of the first processor in /proc/cpuinfo; empty where there are none."""
     if not _CPU_INFO.exists():
         return frozenset()
     for line in _CPU_INFO.read_text(encoding="utf-8", errors="replace").splitlines():

@@ -1,4 +1,4 @@
-"""Computes the copies that are made of caches when rows come or go."""
+"""Computes the copies of caches when rows come or go."""
 
 from collections.abc import Iterable
 
@@ -8,13 +8,12 @@ from omlx_server.compute.hardware import device, device_policy
 
 
 def compute_copies(arrays: Iterable[mx.array]) -> None:
-    """Compute arrays in parts of `DevicePolicy.copied_at_once` bytes, or of one array where that is
-    larger. (MLX takes memory when work is launched and gives back that of the old arrays when it is
-    done: launched together, all caches would exist twice.)
+    """Compute arrays in parts of `DevicePolicy.copied_at_once` bytes. Launched together, old and
+    new caches would all exist at once.
 
-    A device that runs beside the host gets parts of half as many bytes, and another one while the
-    last one runs: only what is before that is waited for. When an array is taken from `arrays`, all
-    before it are launched but the last part."""
+    A device beside the host gets half as much at a time, and the next part while the last one runs.
+    When an array is taken from `arrays`, all before it are launched but the last part.
+    """
     policy = device_policy.current()
     most = policy.copied_at_once // 2 if policy.beside_host else policy.copied_at_once
     running, part, size = list[mx.array](), list[mx.array](), 0
@@ -29,8 +28,8 @@ def compute_copies(arrays: Iterable[mx.array]) -> None:
 
 
 def _compute(part: list[mx.array], running: list[mx.array], *, beside_host: bool) -> list[mx.array]:
-    """Compute a part; on a device beside the host wait for the `running` part only. Returns what
-    runs then."""
+    """Compute a part, and return what still runs. A device beside the host waits for `running`
+    only."""
     if not beside_host:
         device.wait_for(*part)
         return []

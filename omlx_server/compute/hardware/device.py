@@ -1,7 +1,4 @@
-"""The device that MLX computes on: its memory, what is launched on it and waited for.
-
-In which order, and in pieces of which sizes, says compute/hardware/device_policy.py.
-"""
+"""MLX's device: its memory, and what is launched on it and waited for."""
 
 from pathlib import Path
 from typing import Any
@@ -20,76 +17,71 @@ _GROUP_SIZE = 64
 
 
 def is_cpu() -> bool:
-    """Whether the default device is the CPU backend, where only float32 is fast."""
+    """Return whether the default device is the CPU backend, where only float32 is fast."""
     return mx.default_device() == mx.Device(mx.cpu)
 
 
 def name() -> str:
-    """The device in words, for the log and for the keys of what holds on this device only."""
+    """Return the device's name, for the log and for keys."""
     return "CPU" if is_cpu() else str(mx.device_info().get("device_name", "GPU"))
 
 
 def working_set() -> int | None:
-    """The most bytes that a GPU recommends to use; None where the device has no such figure."""
+    """Return the most bytes that a GPU recommends to use; None where it does not say."""
     recommended = mx.device_info().get("max_recommended_working_set_size", 0)
     return recommended if isinstance(recommended, int) and recommended > 0 else None
 
 
 def active_memory() -> int:
-    """Bytes of all arrays that are alive, as MLX counts them."""
+    """Return the bytes of all live arrays."""
     return mx.get_active_memory()
 
 
 def pool_memory() -> int:
-    """Bytes of freed buffers that MLX keeps in its pool for their next use."""
+    """Return the bytes of freed buffers in MLX's pool."""
     return mx.get_cache_memory()
 
 
 def begin_peak() -> None:
-    """Make `peak_memory` begin anew."""
     mx.reset_peak_memory()
 
 
 def peak_memory() -> int:
-    """The most bytes that arrays took at any moment since `begin_peak`."""
+    """Return the most bytes of live arrays since `begin_peak`."""
     return mx.get_peak_memory()
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether `error` says that an allocation failed. That is no fault of the request that was
-    being computed. MLX has no exception class for it, so the message decides. (MLX's CPU backend
-    does not raise when malloc fails: the process dies.)"""
+    """Return whether an allocation failed. MLX has no exception class for it, so the message
+    decides. (Its CPU backend dies instead of raising.)"""
     text = str(error).lower()
     words = ("unable to allocate", "out of memory", "outofmemory", "insufficient memory")
     return isinstance(error, MemoryError) or any(word in text for word in words)
 
 
 def launch(*arrays: Any) -> None:
-    """Have the device compute arrays, or trees of them, behind what was launched before, and go
-    on."""
+    """Start computing arrays, or trees of them, without waiting."""
     mx.async_eval(*arrays)
 
 
 def wait_for(*arrays: Any) -> None:
-    """Launch arrays, or trees of them, unless that was done before, and wait until the
-    device has them."""
+    """Launch arrays, or trees of them, and wait for them."""
     mx.eval(*arrays)
 
 
 def to_host(array: mx.array) -> Any:
-    """The numbers of an array, as Python's, in lists. Waits for the device."""
+    """Return the numbers of an array, in lists. Waits."""
     return array.tolist()
 
 
 def wait() -> None:
-    """Wait until the device has done all the work that was launched."""
+    """Wait for all launched work."""
     mx.synchronize()
 
 
 def bound(limit: int, *, pool: int) -> None:
-    """Make MLX keep at most `pool` bytes of freed buffers. On Metal, also wire up to `limit` bytes
-    of arrays, at most the working set, so that other apps can't have them paged out (macOS 15 and
-    later)."""
+    """Let MLX keep at most `pool` bytes of freed buffers. On Metal, also wire up to `limit` bytes,
+    so that they can't be paged out (macOS 15 and later)."""
     mx.set_cache_limit(pool)
     wired = wired_bytes(limit, working_set())
     if wired:
@@ -97,12 +89,11 @@ def bound(limit: int, *, pool: int) -> None:
 
 
 def drain_pool() -> None:
-    """Free the buffers in MLX's pool."""
     mx.clear_cache()
 
 
 def give_back() -> None:
-    """Free the buffers in MLX's pool, and give freed memory back to the operating system."""
+    """Free the pool, and give freed memory back to the operating system."""
     mx.clear_cache()
     heap.return_freed()
 

@@ -1,4 +1,4 @@
-"""What is fast on a kind of device: in which order steps run, and sizes of work."""
+"""Sizes and order of work for a kind of device."""
 
 from dataclasses import dataclass
 
@@ -7,21 +7,19 @@ from omlx_server.compute.hardware import device
 
 @dataclass(frozen=True, slots=True)
 class DevicePolicy:
-    """What is fast on a kind of device. Sizes are in tokens of the prompt unless said.
+    """Sizes of work, in tokens unless said.
 
     beside_host     whether a launch takes the host much less time than the device, so that it pays
-                    to launch all that can be launched before anything is waited for
-    copied_at_once  bytes of caches that are copied at a time when rows come or go, of which the old
-                    and the new ones take memory
+                    to launch before waiting
+    copied_at_once  bytes of caches copied at a time when rows come or go
     chunk           a chunk, where it is not measured for a model (core/chunk_sizes.py)
-    halved          the position from which chunks are halved, because attention that is not fused
-                    takes about as long there as all other work; None where attention is fused
+    halved          the position from which chunks are halved, because unfused attention dominates
+                    there; None where attention is fused
     grouped         the longest chunk that is computed in one forward with others
-    places          how many tokens of all rows together, padding counted, can be fed to one decode
-                    before it is much slower than with one token for each row
-    joins           how many prompts may join the batch in one step, which is copied for each of
-                    them
-    fused_widths    of heads, ascending, for which attention over many queries makes no scores
+    places          the most tokens of all rows of a decode, padding included, before it is much
+                    slower than one per row
+    joins           the most prompts that join the batch in a step, which is copied for each
+    fused_widths    head widths, ascending, for which attention makes no scores
     """
 
     beside_host: bool
@@ -66,5 +64,4 @@ GPU = DevicePolicy(
 
 
 def current() -> DevicePolicy:
-    """The policy of the default device."""
     return CPU if device.is_cpu() else GPU

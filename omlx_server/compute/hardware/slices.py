@@ -1,4 +1,4 @@
-"""How much work is done in one slice between the steps of models."""
+"""The amount of work in one slice between the steps of models."""
 
 from omlx_server.compute.hardware import device, device_policy
 
@@ -8,6 +8,6 @@ _GPU_WEIGHTS = 1e9
 
 
 def slice_products() -> float:
-    """How many multiplications one slice has on this machine."""
+    """Return the number of multiplications in one slice."""
     weights = _CPU_WEIGHTS if device.is_cpu() else _GPU_WEIGHTS
     return device_policy.current().chunk * weights

@@ -1,1 +1,1 @@
-"""Loads models from their directories, and computes the fingerprints that tell them apart."""
+"""Loads models from their directories, and computes their fingerprints."""

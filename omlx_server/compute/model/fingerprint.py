@@ -1,10 +1,8 @@
-"""The fingerprint of a model: SHA-256 over its JSON files, Jinja templates and weights, whatever
-the model is called.
+"""The fingerprint of a model: SHA-256 over its JSON files, Jinja templates and weights.
 
-Blocks that outlive the process need a fingerprint of all bytes of the weights. Hashing 40 GB takes
-half a minute, so the digest of each weight file is noted down, and holds as long as the file's
-size, times and inode and samples of it stay the same: `cp -p` over a file keeps its size, inode and
-time of change. For blocks in memory, samples of each weight file are enough.
+Blocks on disk need a fingerprint of all weight bytes. Hashing 40 GB takes half a minute, so the
+digest of each weight file is noted, and holds while the file's size, times, inode and samples stay
+the same (`cp -p` keeps all but the samples). For blocks in memory, samples are enough.
 """
 
 import hashlib
@@ -24,14 +22,8 @@ _LONG_BYTES = 4 << 30
 def fingerprint(
     path: Path, notes: Path | None = None, *, whole: bool = False, allowed: Allowed = always
 ) -> str:
-    """The fingerprint of a model directory. It covers every byte of the weights if `whole` or if
-    there is a file of `notes`, else samples of them. Digests of weight files are read from `notes`;
-    new ones are written there if `allowed()` says so at the end. Notes that can't be read or
-    written cost time only.
-
-    Raises:
-        OSError: a file of the model can't be read.
-    """
+    """Return the fingerprint of a model directory. It covers every byte if `whole` or with a file
+    of `notes`, else samples. New digests are noted if `allowed()` at the end. Raises OSError."""
     digest = hashlib.sha256()
     for file in sorted([*path.glob("*.json"), *path.glob("*.jinja")]):
         digest.update(f"{file.name}\0".encode() + file.read_bytes())
@@ -47,14 +39,13 @@ def fingerprint(
 
 
 def file_states(path: Path) -> dict[str, list[int]]:
-    """Size in bytes, times and inode of each file that the fingerprint of a model covers,
-    by its name: they change when a file does. Raises OSError as `fingerprint`."""
+    """Return size, times and inode of each file of the fingerprint, by name. Raises OSError."""
     files = [*path.glob("*.json"), *path.glob("*.jinja"), *weight_files(path)]
     return {file.name: _state(file) for file in files}
 
 
 def together_fingerprint(target: str, drafter: str) -> str:
-    """The fingerprint of a model with what drafts for it: blocks hold the caches of both."""
+    """Return the fingerprint of a model with its drafter: blocks hold the caches of both."""
     return hashlib.sha256(f"{target}\0{drafter}".encode()).hexdigest()
 
 
@@ -64,8 +55,8 @@ def _state(file: Path) -> list[int]:
 
 
 def _samples(file: Path) -> str:
-    """The digest of 64 samples of 64 KiB, evenly spread from the header to the end of the file.
-    They differ between any two trainings of a model."""
+    """Return the digest of 64 samples of 64 KiB, evenly spread. They differ between any two
+    trainings."""
     digest, size = hashlib.sha256(), file.stat().st_size
     with file.open("rb") as stream:
         for part in range(_SAMPLES_PER_FILE):
@@ -75,7 +66,7 @@ def _samples(file: Path) -> str:
 
 
 def _content(file: Path, known: dict[str, Any]) -> str:
-    """The digest of all bytes of a file: from `known`, or else computed and added to `known`."""
+    """Return the digest of all bytes of a file: from `known`, or computed and added to it."""
     name, state = str(file.resolve()), _state(file)
     signs = {"state": state, "samples": _samples(file)}
     note, size = known.get(name), state[0]

@@ -1,4 +1,4 @@
-"""Loads the heads of a model, which mlx-lm drops though their weights are there."""
+"""Loads the prediction heads of a model, whose weights mlx-lm drops."""
 
 import re
 from collections.abc import Mapping
@@ -25,12 +25,8 @@ Weights = dict[str, mx.array]
 
 
 def with_heads(model: nn.Module, config: Mapping[str, Any], path: Path) -> Headed | None:
-    """The model with the heads whose weights are in its directory, as lazy arrays; None where there
-    are none, or its architecture has heads that are not known here.
-
-    Raises:
-        ValueError: the weights are not those of such heads.
-    """
+    """Return the model with the heads in its directory, as lazy arrays; None where it has no known
+    ones. Raises ValueError for weights that don't fit."""
     style = STYLES.get(architecture_of(model))
     if style is None:
         return None
@@ -59,7 +55,7 @@ def _made(model: nn.Module, style: HeadsStyle) -> PredictionHeads:
 
 
 def _of_heads(stored: Weights, model: nn.Module) -> Weights:
-    """Those of the first head, without what stands before their names."""
+    """Return the weights of the first head, without their prefix."""
     layer = f"layers.{language_model(model).args.num_hidden_layers}."
     for start in ("mtp.", f"model.{layer}"):
         found = {name.partition(start)[2]: array for name, array in stored.items() if start in name}
@@ -69,7 +65,8 @@ def _of_heads(stored: Weights, model: nn.Module) -> Weights:
 
 
 def _named(weights: Weights, style: HeadsStyle) -> Weights:
-    """Named as in `PredictionHeads`. The embedding and the head are the model's own."""
+    """Rename weights as in `PredictionHeads`, without the embedding and the head, which are the
+    model's."""
     own = {f"{theirs}.": f"{ours}." for ours, theirs in style.names.items()}
     found: Weights = {}
     for name, array in weights.items():
@@ -88,7 +85,7 @@ _AS_LAYER = "model.layers.0."
 
 
 def _sanitized(model: nn.Module, style: HeadsStyle, named: Weights, stored: Weights) -> Weights:
-    """As the model's own class wants them: experts together, norms around one."""
+    """Convert weights as the model's own class does: experts stacked, norms around one."""
     renamed = {_AS_LAYER + name.removeprefix("layer."): array for name, array in named.items()}
     # By these its class sees whether weights are as they were trained.
     signs = {name: array for name, array in stored.items() if "conv1d.weight" in name}
@@ -112,7 +109,7 @@ _EXPERT = re.compile(r"layer\.mlp\.experts\.(\d+)\.(.+)")
 
 
 def _stacked(weights: Weights) -> Weights:
-    """With the experts together that a class leaves apart, since its own layers have none so."""
+    """Stack the experts that a class leaves apart because its own layers have none."""
     found, apart = Weights(), dict[str, dict[int, mx.array]]()
     for name, array in weights.items():
         if match := _EXPERT.fullmatch(name):
@@ -125,7 +122,7 @@ def _stacked(weights: Weights) -> Weights:
 
 
 def _quantise(heads: PredictionHeads, weights: Weights) -> None:
-    """Make those layers quantised whose weights are, in as many bits as they have."""
+    """Quantise the layers whose weights are, to their bits."""
 
     def packed(path: str, module: nn.Module) -> bool | dict[str, Any]:
         if not hasattr(module, "to_quantized") or f"{path}.scales" not in weights:

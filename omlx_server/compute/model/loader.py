@@ -1,4 +1,4 @@
-"""Loads a model directory into memory. Runs on the mlx thread, which owns the arrays."""
+"""Loads a model directory into memory. Mlx thread."""
 
 import logging
 from collections.abc import Callable
@@ -40,9 +40,8 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class ModelDims:
-    """Sizes of a model in elements. `vocab` is the width of its logits, and `dtype` their type.
-    `intermediate` is the width of the MLP for one token; in a mixture of experts, that of all the
-    experts chosen for a token together."""
+    """Sizes of a model in elements. `vocab` is the width of its logits, `dtype` their type,
+    `intermediate` the width of the MLP for one token: of all experts chosen for it."""
 
     layers: int
     hidden: int
@@ -56,11 +55,9 @@ class ModelDims:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LoadedModel:
-    """A model with its weights in memory. `fingerprint` is the same for the same weights, config
-    and tokenizer, with `vision` and without: they change nothing for text. Its rows can `verify`
-    drafts alone or together. `drafter`: the other one of a pair. Where it has no vision,
-    `why_no_vision` may say why, for users. Its `adapters` come and go while it is loaded. With
-    `ranks` it is one rank's part of a model."""
+    """A model with its weights in memory. `fingerprint` covers weights, config and tokenizer, not
+    `vision`. `drafter` is the other model of a pair. `why_no_vision` is for users. With `ranks` it
+    is one rank's part."""
 
     model: nn.Module
     dims: ModelDims
@@ -75,7 +72,6 @@ class LoadedModel:
 
     @property
     def has_vision(self) -> bool:
-        """Whether it takes images: its vision tower is loaded."""
         return self.vision is not None
 
     @property
@@ -90,13 +86,9 @@ class LoadedModel:
 
 
 def load(path: Path, notes: Path | None = None, scheme: Scheme | None = None) -> LoadedModel:
-    """Load an MLX-layout directory. Never runs code that the directory carries. `notes` is the file
-    of noted digests (compute/model/fingerprint.py). With a `scheme` the KV caches of full attention
-    are quantised.
-
-    Raises:
-        ModelUnavailable: the architecture is unknown, or the files or the scheme do not fit it.
-    """
+    """Load an MLX-layout directory, without running its code. `notes` is a file of digests
+    (compute/model/fingerprint.py). A `scheme` quantises the KV caches of full attention. Raises
+    ModelUnavailable if the architecture is unknown, or files or scheme do not fit."""
     return finish(loading(path, notes, scheme))
 
 
@@ -109,11 +101,9 @@ def loading(
     heads: bool = False,
     vision: bool = False,
 ) -> Work[LoadedModel]:
-    """Load a directory as `load` does, in slices of about 128 MiB of weights, so that other models
-    hardly wait. `known_as` is the model's fingerprint, if it was already computed: for a large
-    model that can take as long as the load. With `heads` those that predict further tokens are
-    loaded, too, if it has any; with `vision` its vision tower. A tower that can't be loaded leaves
-    a warning and a model that takes text only."""
+    """Load as `load`, in slices of about 128 MiB of weights. `known_as` is the fingerprint, if
+    computed before. With `heads` and `vision` loads these, if it has any; a tower that can't be
+    loaded leaves a warning."""
     model, config, dims = yield from _reading(path, scheme)
     known_as = known_as or fingerprint(path, notes)
     verifies = verifies_drafts(model)
@@ -129,8 +119,8 @@ def loading(
 def loading_part(
     path: Path, ranks: Ranks, known_as: str, scheme: Scheme | None = None
 ) -> Work[LoadedModel]:
-    """Load this rank's part of a model with the fingerprint `known_as`, which all ranks load at the
-    same time. The fingerprint of the part says which one it is."""
+    """Load this rank's part of the model with the fingerprint `known_as`, as all ranks do. The
+    part's fingerprint names the rank."""
     model, _, dims = yield from _reading(path, scheme, ranks)
     own = together_fingerprint(known_as, f"rank {ranks.rank} of {ranks.size}")
     verifies = verifies_drafts(model)
@@ -138,15 +128,14 @@ def loading_part(
 
 
 def open_lazily(path: Path) -> nn.Module:
-    """The model in this directory, with arrays that are not read. Raises ModelUnavailable."""
+    """Return the model in this directory, with lazy arrays. Raises ModelUnavailable."""
     return of_model(path, lambda: _open(path))[0]
 
 
 def _reading(
     path: Path, scheme: Scheme | None, ranks: Ranks | None = None
 ) -> Work[tuple[nn.Module, dict[str, Any], ModelDims]]:
-    """The model with its weights and caches, its config.json, and its sizes; with `ranks` this
-    rank's part."""
+    """Return the model with its weights and caches, its config.json and its sizes."""
     dispatch.install()
     if ranks is None:
         model, config = of_model(path, lambda: _open(path))
@@ -167,8 +156,7 @@ def _reading(
 def _vision(
     model: nn.Module, config: dict[str, Any], path: Path
 ) -> Work[tuple[Vision | None, str]]:
-    """The vision of a loaded model, whose rotary embeddings learn three axes where it has them; or
-    None, and why it has none."""
+    """Return a model's vision, or None and why it has none."""
     family = family_of(config)
     if family is None:
         return None, "no vision tower is known for it"
@@ -186,8 +174,7 @@ def _vision(
 def _with_heads(
     model: nn.Module, config: dict[str, Any], path: Path, known_as: str
 ) -> Work[tuple[nn.Module, str]]:
-    """The model with its heads, and the fingerprint of both: their caches are in its blocks. What
-    was given where it has none."""
+    """Return the model with its heads, if any, and its fingerprint: heads have caches in blocks."""
     headed = of_model(path, lambda: with_heads(model, config, path))
     if headed is None:
         _log.warning("%s has no heads that predict further tokens, or none that are known", path)
@@ -199,8 +186,8 @@ def _with_heads(
 def _open(
     path: Path, tell: Callable[[Arrays], None] | None = None
 ) -> tuple[nn.Module, dict[str, Any]]:
-    """The model, with weights that are lazy arrays, and its config.json. `tell` is called with the
-    arrays as they are in its files, by their names there."""
+    """Return the lazy model and its config.json. `tell` receives the arrays of its files, by
+    name."""
 
     def classes(config: dict[str, Any]) -> tuple[Callable[[Any], nn.Module], Any]:
         if quantization := own_quantization(config):
@@ -222,8 +209,7 @@ def _open(
 def _telling(
     made: Callable[[Any], nn.Module], tell: Callable[[Arrays], None]
 ) -> Callable[[Any], nn.Module]:
-    """What makes a model as its class does; the model tells which arrays it is given to sanitize,
-    the one time that mlx-lm has it do so."""
+    """Wrap a model class so that `tell` receives the arrays that mlx-lm sanitizes, once."""
 
     def make(args: Any) -> nn.Module:
         model: Any = made(args)
@@ -256,14 +242,13 @@ def _log_rows(found: Quantised) -> None:
 
 
 def weight_bytes(model: nn.Module) -> int:
-    """Bytes of all parameters of a model."""
     leaves = dict(tree_flatten(model.parameters()))
     return sum(array.nbytes for array in leaves.values())
 
 
 def read_dims(model: nn.Module, config: dict[str, Any]) -> ModelDims:
-    """The sizes in config.json. The width and the dtype of the logits come from a forward over one
-    token, which is set up but not computed."""
+    """Return the sizes in config.json; `vocab` and `dtype` come from a forward that is not
+    computed."""
     text = {**config, **config.get("text_config", {})}
     hidden = _int(text, "hidden_size", "d_model", "hidden_dim", "model_dim", "n_embd", default=0)
     heads = _int(text, "num_attention_heads", "num_heads", "n_heads", "n_head", default=1)
@@ -281,7 +266,6 @@ def read_dims(model: nn.Module, config: dict[str, Any]) -> ModelDims:
 
 
 def _widened(text: dict[str, Any], hidden: int) -> int:
-    """The width of the MLP for one token: in a mixture of experts, of all those chosen for it."""
     dense = _int(text, "intermediate_size", default=4 * hidden)
     chosen = _int(text, "num_experts_per_tok", "num_experts_per_token", "moe_topk", default=0)
     if chosen == 0:

@@ -1,7 +1,5 @@
-"""Notes: small JSON files that keep computed results for the next start. Any thread.
-
-They only save time: a file that is damaged or can't be written does not prevent a start.
-"""
+"""Notes: JSON files that keep computed results for the next start. Damage only costs time. Any
+thread."""
 
 import json
 import logging
@@ -22,7 +20,7 @@ def always() -> bool:
 
 
 def read(file: Path) -> dict[str, Any]:
-    """The JSON object in a file; empty where the file can't be read or holds no object."""
+    """Return the JSON object in a file; empty where there is none."""
     try:
         known = json.loads(file.read_bytes())
     except (OSError, ValueError):
@@ -31,8 +29,7 @@ def read(file: Path) -> dict[str, Any]:
 
 
 def write(file: Path, known: dict[str, Any]) -> None:
-    """Replace the file by one that holds `known` and that only this user may read. An OSError is
-    logged, not raised."""
+    """Replace the file, readable by this user only. An OSError is logged, not raised."""
     temporary = file.with_name(f"{file.name}.{os.getpid()}")
     try:
         file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)

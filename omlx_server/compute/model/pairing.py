@@ -8,11 +8,7 @@ from omlx_server.errors import ModelUnavailable
 
 
 def check_can_draft(drafter: LoadedModel) -> None:
-    """Check that a model can draft.
-
-    Raises:
-        ModelUnavailable: what it takes in can't be taken back.
-    """
+    """Raise ModelUnavailable for a model that can't take back tokens."""
     if drafter.verifies is Verifies.NEVER:
         raise ModelUnavailable(
             "the draft model can't take back tokens that it drafted",
@@ -21,8 +17,8 @@ def check_can_draft(drafter: LoadedModel) -> None:
 
 
 def paired(target: LoadedModel, drafter: LoadedModel) -> LoadedModel:
-    """The pair in which `drafter` drafts for `target`. Its rows can verify drafts where those of
-    both models can: alone, or beside others."""
+    """Return the pair in which `drafter` drafts for `target`. It verifies drafts where both models
+    can."""
     return LoadedModel(
         Pair(target.model, drafter.model, drafter.dims.vocab),
         target.dims,

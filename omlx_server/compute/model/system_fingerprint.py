@@ -1,7 +1,6 @@
-"""The `system_fingerprint` of OpenAI's API: a short name of what computed an answer. Any thread.
+"""OpenAI's `system_fingerprint`: a short name of what computed an answer. Any thread.
 
-Where it is equal, equal requests with equal seeds are computed alike: with the same weights, config
-and tokenizer, the same format of keys and values, on the same device, by the same versions.
+Where it is equal, equal requests with equal seeds are computed alike.
 """
 
 import hashlib
@@ -17,15 +16,9 @@ _DIGITS = 12
 
 
 def system_fingerprint(path: Path, scheme: Scheme | None) -> str:
-    """The fingerprint for the model in the directory `path`, with keys and values in the format of
-    `scheme`, or plain ones for None.
-
-    Only samples of the weights are read: so the name does not depend on whether there is a cold
-    tier, and a large model takes a moment.
-
-    Raises:
-        OSError: a file of the model can't be read.
-    """
+    """Return the fingerprint for the model in `path`, whose keys and values are in `scheme`, on
+    this device and these versions. It samples the weights, with a cold tier or without. Raises
+    OSError."""
     libraries = [f"{name} {metadata.version(name)}" for name in ("mlx", "mlx-lm")]
     caches = scheme.name if scheme else "plain"
     parts = [fingerprint(path), caches, device.name(), f"omlx_server {__version__}", *libraries]

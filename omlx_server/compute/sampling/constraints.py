@@ -1,4 +1,4 @@
-"""Masks of rows that obey a constraint, and work on several constraints side by side."""
+"""Masks of rows that obey a constraint, and parallel work on several constraints."""
 
 import os
 from collections import deque
@@ -20,11 +20,9 @@ _THREADS = max(2, min(4, os.cpu_count() or 1))
 
 
 def side_by_side(work: Sequence[Callable[[], T]]) -> list[T]:
-    """The results of pieces of work on different constraints, none of which touches an array. A
-    grammar releases the GIL while it makes a mask, so some threads help with two or more pieces.
-
-    This thread works, too, and does not wait for helpers that have not begun. Raises what a piece
-    has raised, when no piece is at work any more."""
+    """Run pieces of work on different constraints, none of which touches an array, and return their
+    results. A grammar releases the GIL, so some threads help; this thread works too, and waits for
+    none that has not begun. Raises what a piece raised, when none is running."""
     left, done = deque(range(len(work))), dict[int, T]()
 
     def run() -> None:
@@ -48,13 +46,11 @@ def side_by_side(work: Sequence[Callable[[], T]]) -> list[T]:
 
 @cache
 def _pool() -> ThreadPoolExecutor:
-    """Threads beside the one that asks, for all models. They start when they are needed."""
     return ThreadPoolExecutor(max(1, _THREADS - 1), thread_name_prefix="constraints")
 
 
 def allowed(logits: mx.array, constraints: Sequence[Constraint]) -> mx.array:
-    """Logits f32 [R, V], -inf for tokens that the row's constraint does not allow. The masks are
-    asked for one after the other: what told the constraints their newest tokens has made them."""
+    """Return logits f32 [R, V], -inf for tokens that the row's constraint does not allow."""
     vocab = logits.shape[1]
     masks = mx.array(np.stack([_words(constraint.mask(), vocab) for constraint in constraints]))
     bits = (masks[:, :, None] >> mx.arange(32, dtype=mx.uint32)) & 1
@@ -63,13 +59,13 @@ def allowed(logits: mx.array, constraints: Sequence[Constraint]) -> mx.array:
 
 
 def allows(mask: bytes, token: int) -> bool:
-    """Whether a constraint's mask allows a token."""
+    """Return whether a constraint's mask allows a token."""
     byte = token // 8  # words are little-endian
     return byte < len(mask) and bool(mask[byte] >> token % 8 & 1)
 
 
 def _words(mask: bytes, vocab: int) -> npt.NDArray[np.uint32]:
-    """A constraint's mask as u32 [vocab / 32, rounded up], padded with zeros: a grammar may know
-    fewer tokens than the model has logits."""
+    """Return a mask as u32 [vocab / 32, rounded up], padded with zeros: a grammar may know fewer
+    tokens."""
     size = -(-vocab // 32) * 4
     return np.frombuffer(mask[:size].ljust(size, b"\0"), dtype="<u4")

@@ -1,8 +1,7 @@
-"""Filters of tokens before one is drawn: min_p, then top_k, then top_p. A filter that drops tokens
-makes their logits -inf. Tokens as likely as the last kept one are kept, too.
+"""Filters before a token is drawn: min_p, then top_k, then top_p. Dropped tokens get -inf; ties
+with the last kept token are kept.
 
-The numbers of a row are the same in any company: sums are made in order of the logits, so that
-neither the length of what follows nor other rows change them.
+Sums are made in order of the logits, so that a row's numbers are the same in any batch.
 """
 
 from collections.abc import Sequence
@@ -19,7 +18,7 @@ _CHUNK = 64
 
 
 def filtered(logits: mx.array, rows: Sequence[SamplingParams]) -> mx.array:
-    """Logits f32 [R, V], divided by the temperature already, with all filters of each row."""
+    """Apply all filters of each row to logits f32 [R, V], already divided by the temperature."""
     vocab = logits.shape[-1]
     few = [0 < row.top_k < vocab for row in rows]
     likely = [row.top_p < 1 and not by_count for row, by_count in zip(rows, few, strict=True)]
@@ -29,7 +28,6 @@ def filtered(logits: mx.array, rows: Sequence[SamplingParams]) -> mx.array:
 
 
 def _min_p(logits: mx.array, rows: Sequence[SamplingParams]) -> mx.array:
-    """Drop tokens less likely than min_p times the likeliest."""
     floor = mx.array([[row.min_p] for row in rows])
     least = logits.max(axis=-1, keepdims=True) + mx.log(floor)
     return mx.where(logits >= least, logits, _NEVER)
@@ -44,16 +42,16 @@ def _top_k(logits: mx.array, rows: Sequence[SamplingParams]) -> mx.array:
 
 
 def _top_p(logits: mx.array, rows: Sequence[SamplingParams]) -> mx.array:
-    """Keep the smallest set of tokens that reaches top_p. All are sorted, because any number of
-    them may be in the set, and no shape can depend on values."""
+    """Keep the smallest set of tokens that reaches top_p. Sorts all: no shape can depend on
+    values."""
     return _nucleus(logits, mx.sort(logits, axis=-1), mx.array(True), rows)
 
 
 def _nucleus(
     logits: mx.array, best: mx.array, eligible: mx.array, rows: Sequence[SamplingParams]
 ) -> mx.array:
-    """Keep the smallest set of `eligible` logits that reaches top_p. `best` [R, K] are the largest
-    of each row, ascending, and `eligible` [R, K] are the last ones of these."""
+    """Keep the smallest set of `eligible` logits that reaches top_p. `best` [R, K] are each row's
+    largest, ascending, and `eligible` [R, K] the last ones of these."""
     parts = mx.array([[max(row.top_p, _LEAST) if row.top_p < 1 else _ALL] for row in rows])
     weights = mx.where(eligible, mx.exp(best - best[:, -1:]), 0)
     above = mx.cumsum(weights, axis=-1, reverse=True, inclusive=False)
@@ -64,11 +62,8 @@ def _nucleus(
 
 
 def _largest(x: mx.array, count: int) -> mx.array:
-    """The `count` largest of each row of x [R, V], ascending.
-
-    They are in the `count` chunks of x with the largest maxima. MLX sorts to make a partition on a
-    GPU, so it is done on the maxima and on what these chunks have, both far shorter than V.
-    """
+    """Return the `count` largest of each row of x [R, V], ascending. They are in the `count` chunks
+    with the largest maxima, which are far shorter than V to sort."""
     rows, vocab = x.shape
     if count * _CHUNK * 2 < vocab:
         if missing := -vocab % _CHUNK:

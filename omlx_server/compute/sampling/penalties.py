@@ -1,8 +1,7 @@
-"""Penalties for the tokens of a prompt and its answer, and logit_bias and bans: each is one
-computation for all rows that ask for it.
+"""Penalties, logit_bias and bans, each in one computation for all rows that ask for it.
 
-Rows that are sampled together share a `Table` of the tokens that they have. A table never changes:
-a step makes the next one, in the memory of the last one where nothing else needs that.
+Rows that are sampled together share an immutable `Table` of their tokens. A step makes the next
+one, in the memory of the last one where possible.
 """
 
 from collections.abc import Mapping, Sequence
@@ -29,12 +28,9 @@ def has_penalties(sampling: SamplingParams) -> bool:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Table:
-    """The tokens of R rows, and their penalties.
-
-    `entries` f32 [R, V] say how often an answer has a token, plus 0.5 where the prompt has it.
-    `penalties` are those for repetition, frequency and presence, each f32 [R, 1]. The entries of a
-    row begin at `starts` int32 [R] when all are laid in one line.
-    """
+    """The tokens of R rows, and their penalties. `entries` f32 [R, V] count a token in the answer,
+    plus 0.5 where the prompt has it. `penalties` are repetition, frequency and presence, each f32
+    [R, 1]. `starts` int32 [R] are the rows' offsets in the flat entries."""
 
     entries: mx.array
     penalties: tuple[mx.array, mx.array, mx.array]
@@ -51,27 +47,25 @@ class Table:
         return cls(entries, penalties, mx.array([row * vocab for row in range(rows)]))
 
     def is_all(self, rows: Sequence[int]) -> bool:
-        """Whether these are all rows, in their order."""
+        """Return whether these are all rows, in order."""
         return list(rows) == list(range(len(self.entries)))
 
     def entries_of(self, rows: Sequence[int]) -> mx.array:
-        """The entries f32 [len(rows), V] of some rows."""
         return self.entries if self.is_all(rows) else self.entries[mx.array(list(rows))]
 
     def penalised(self, logits: mx.array) -> mx.array:
-        """Logits f32 [R, V] less the penalties."""
+        """Return logits f32 [R, V] with the penalties."""
         return _penalised(logits, self.entries, *self.penalties)
 
     def after(self, tokens: mx.array) -> "Table":
-        """The table when each row has one more of `tokens` int32 [R], perhaps not yet computed."""
+        """Return the table when each row has one more of `tokens` int32 [R]."""
         entries = self.entries.reshape(-1).at[tokens + self.starts].add(1.0)
         return replace(self, entries=entries.reshape(self.entries.shape))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class History:
-    """The tokens of one row: those of row `row` of a table, and behind them `drafted` ones, which
-    the table does not have."""
+    """The tokens of one row: row `row` of a table, then `drafted` ones."""
 
     sampling: SamplingParams
     table: Table
@@ -82,7 +76,7 @@ class History:
     def of(
         cls, sampling: SamplingParams, prompt: Sequence[int], answer: Sequence[int], vocab: int
     ) -> "History":
-        """The history of a row in a table of its own. Tokens beyond the vocabulary are left out:
+        """Return a row's history in a table of its own, without tokens beyond the vocabulary, since
         MLX checks no bounds."""
         entries = np.zeros((1, vocab), dtype=np.float32)
         entries[0, _known(prompt, vocab)] = _IN_PROMPT
@@ -90,13 +84,12 @@ class History:
         return cls(sampling, Table.of(mx.array(entries), [sampling]))
 
     def after(self, token: int) -> "History":
-        """The history with one more drafted token."""
         return replace(self, drafted=(*self.drafted, token))
 
 
 def together(histories: Sequence[History]) -> Table:
-    """The table of rows that are sampled together, in this order: the one that they have, if it is
-    of just these rows, or a new one."""
+    """Return the table of rows that are sampled together, in order: the one they share, or a new
+    one."""
     table = histories[0].table
     settled = all(own.table is table and not own.drafted for own in histories)
     if settled and table.is_all([own.row for own in histories]):
@@ -113,14 +106,14 @@ def together(histories: Sequence[History]) -> Table:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Offsets:
-    """What is added to the logits of one row: `values` f32 [n] at the tokens `ids` [n]."""
+    """Offsets of one row's logits: `values` f32 [n] at the tokens `ids` [n]."""
 
     ids: npt.NDArray[np.int64]
     values: npt.NDArray[np.float32]
 
     @classmethod
     def of(cls, values: Mapping[int, float], vocab: int) -> "Offsets | None":
-        """None where there are none. Tokens beyond the vocabulary are left out: MLX checks no
+        """Return None where there are none. Drops tokens beyond the vocabulary, since MLX checks no
         bounds."""
         known = {id: value for id, value in values.items() if id < vocab}
         if not known:
@@ -129,7 +122,7 @@ class Offsets:
 
 
 def shifted(logits: mx.array, rows: Sequence[Sequence[Offsets | None]]) -> mx.array:
-    """Logits f32 [R, V] with all offsets of each row added."""
+    """Return logits f32 [R, V] with all offsets of each row added."""
     found = [(row, offsets) for row, own in enumerate(rows) for offsets in own if offsets]
     places = np.repeat([row for row, _ in found], [len(offsets.ids) for _, offsets in found])
     ids = np.concatenate([offsets.ids for _, offsets in found])
@@ -142,7 +135,8 @@ def _added(
     tokens: npt.NDArray[np.int64],
     values: npt.NDArray[np.float32],
 ) -> mx.array:
-    """x f32 [R, V] with values [n] added at tokens of rows. A place may come more than once."""
+    """Return x f32 [R, V] with values [n] added at tokens of rows. A place may come more than
+    once."""
     at = mx.array((rows * x.shape[1] + tokens).astype(np.int32))
     return x.reshape(-1).at[at].add(mx.array(values)).reshape(x.shape)
 
@@ -160,8 +154,8 @@ def _penalised(
     frequency: mx.array,
     presence: mx.array,
 ) -> mx.array:
-    """As in vLLM: repetition for tokens of prompt and answer, the others for those of the answer
-    only."""
+    """Apply penalties as vLLM does: repetition for tokens of prompt and answer, the others for the
+    answer."""
     repeated = mx.where(logits > 0, logits / repetition, logits * repetition)
     logits = mx.where(entries > 0, repeated, logits) - frequency * mx.floor(entries)
     return mx.where(entries >= 1, logits - presence, logits)

@@ -14,8 +14,7 @@ def for_rows(
     wanted: Sequence[bool],
     change: Callable[[mx.array, list[T]], mx.array],
 ) -> mx.array:
-    """x [B, V] of `rows`, with the wanted ones replaced by change(x of these, these). x is not
-    modified."""
+    """Return x [B, V] with the `wanted` rows replaced by `change` of them."""
     if not any(wanted):
         return x
     if all(wanted):

@@ -1,1 +1,1 @@
-"""Reads weights from the files of a model directory into modules, in slices. Mlx thread."""
+"""Reads weights from model directories into modules, in slices. Mlx thread."""

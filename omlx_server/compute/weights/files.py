@@ -1,4 +1,4 @@
-"""Finds the files of a model that count. Any thread."""
+"""Finds the weight files of a model. Any thread."""
 
 import json
 from collections.abc import Iterator
@@ -16,8 +16,8 @@ _GENERATION = "generation_config.json"
 
 
 def weight_files(directory: Path) -> list[Path]:
-    """The paths of the files of weights: those that the index names, else model*.safetensors.
-    Raises ModelUnavailable for an index that can't be read."""
+    """Return the files that the index names, else model*.safetensors. Raises ModelUnavailable for
+    an index that can't be read."""
     index = directory / INDEX
     if not index.is_file():
         return sorted(directory.glob("model*.safetensors"))
@@ -28,8 +28,7 @@ def weight_files(directory: Path) -> list[Path]:
 
 
 def lazy_weights(directory: Path) -> dict[str, mx.array]:
-    """All arrays of the files of weights by their names, not read yet. Raises ModelUnavailable for
-    a file that can't be read."""
+    """Return all arrays of the weight files by name, not read yet. Raises ModelUnavailable."""
     found: dict[str, mx.array] = {}
     for file in weight_files(directory):
         try:
@@ -42,9 +41,8 @@ def lazy_weights(directory: Path) -> dict[str, mx.array]:
 
 @contextmanager
 def view_of(directory: Path) -> Iterator[Path]:
-    """A directory as mlx-lm may read it, which takes all that is called model*.safetensors: one of
-    links to those files of `directory` that count, if others are there. Arrays that were opened
-    within can be read after its end."""
+    """Yield a directory for mlx-lm, which takes every model*.safetensors: one of links to the right
+    files, if others are there. Arrays opened within can be read afterwards."""
     ignored = set(directory.glob("model*.safetensors")) - set(weight_files(directory))
     if not _is_object(directory / _GENERATION):
         ignored.add(directory / _GENERATION)
@@ -58,7 +56,7 @@ def view_of(directory: Path) -> Iterator[Path]:
 
 
 def _is_object(file: Path) -> bool:
-    """Whether a file holds a JSON object, or is not there."""
+    """Return whether a file holds a JSON object, or is absent."""
     try:
         return isinstance(json.loads(file.read_bytes()), dict)
     except FileNotFoundError:

@@ -19,8 +19,8 @@ _SHOWN = 4
 
 def filling(module: nn.Module, weights: Mapping[str, mx.array], source: Path) -> Work[None]:
     """Put `weights` into the module, and read them from disk in slices, nothing in the first one.
-    `source` is the directory that errors name. Raises ModelUnavailable if weights are missing, left
-    over, or of another shape."""
+    Errors name `source`. Raises ModelUnavailable if weights are missing, left over, or of another
+    shape."""
     parameters: Any = tree_flatten(module.parameters())
     wanted = {name: array.shape for name, array in parameters}
     used = {name: weights[name] for name in wanted if name in weights}

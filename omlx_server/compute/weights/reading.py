@@ -19,12 +19,8 @@ _SLICE_BYTES = 128 << 20
 
 
 def reading(model: nn.Module, path: Path) -> Work[None]:
-    """Read the model's weights into memory, in slices, where they are still lazy arrays. Waits for
-    each slice. `path` is the directory that errors name.
-
-    Raises:
-        ModelUnavailable: a file can't be read.
-    """
+    """Read the model's lazy weights into memory, in slices. Waits for each. Errors name `path`.
+    Raises ModelUnavailable if a file can't be read."""
     leaves = iter(dict(tree_flatten(model.parameters())).values())
     while group := _some(leaves):
         of_model(path, partial(mx.eval, group))
@@ -32,8 +28,8 @@ def reading(model: nn.Module, path: Path) -> Work[None]:
 
 
 def of_model(path: Path, work: Callable[[], T]) -> T:
-    """Do `work` with a model's own class and files, which may raise anything, and return its
-    result. Every error is raised as ModelUnavailable, with its message."""
+    """Return the result of `work` with a model's own class and files. Any error becomes
+    ModelUnavailable."""
     done = guarded(work)
     if not isinstance(done, Crash):
         return done
@@ -44,7 +40,7 @@ def of_model(path: Path, work: Callable[[], T]) -> T:
 
 
 def _some(arrays: Iterator[mx.array]) -> list[mx.array]:
-    """Take the next arrays from the iterator, until they have `_SLICE_BYTES` bytes together."""
+    """Take arrays from the iterator until they have `_SLICE_BYTES` bytes."""
     group, nbytes = list[mx.array](), 0
     for array in arrays:
         group.append(array)
