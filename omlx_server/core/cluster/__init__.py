@@ -1,1 +1,1 @@
-"""What the processes tell each other that compute one model together. Pure."""
+"""Messages between the processes that compute one model together. Pure."""

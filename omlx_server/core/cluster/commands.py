@@ -1,9 +1,9 @@
-"""The commands of rank 0 to the other ranks, its followers. Each does them in the order in which
-rank 0 does the same: with its own part of the model. Plain values.
+"""The commands of rank 0 to its followers, which run them in order on their part of the model.
+Plain values.
 
-Rank 0 has the requests, the scheduler, the index of blocks and the sampling. The others have no
-samples: a decode's newest tokens reach them inside its forward, and what a draft was worth by
-`Accept`. A block has the same id on every rank, and each rank its own part of what it holds.
+Rank 0 has the requests, the scheduler, the index of blocks and the sampling. Followers get a
+decode's newest tokens inside its forward, and the accepted drafts by `Accept`. A block has the same
+id on every rank.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,15 +21,15 @@ _GREEDY = SamplingParams(max_tokens=1, temperature=0)
 
 @dataclass(frozen=True, slots=True)
 class LaunchStep:
-    """The tails, drops, decode and row cuts of a step. Its drafts are what rank 0 verifies."""
+    """The tails, drops, decode and row cuts of a step, with the drafts that rank 0 verifies."""
 
     step: Step
 
 
 @dataclass(frozen=True, slots=True)
 class Accept:
-    """The result of a decode that verified drafts, of the last `LaunchStep`: for each row, how many
-    tokens of its draft were right, and its newest token."""
+    """The result of the last `LaunchStep` that verified drafts: for each row the number of right
+    tokens, and its newest token."""
 
     right: Sequence[int]
     newest: Sequence[int]
@@ -44,8 +44,7 @@ class Chunks:
 
 @dataclass(frozen=True, slots=True)
 class CutIds:
-    """What the cut with this number has become: a block and a checkpoint with these ids. What has
-    no id is not kept."""
+    """The ids under which the cut with this `number` is kept; None where it is not."""
 
     number: int
     block: PayloadId | None
@@ -54,7 +53,7 @@ class CutIds:
 
 @dataclass(frozen=True, slots=True)
 class Drop:
-    """These payloads leave the memory."""
+    """Payloads that leave the memory."""
 
     ids: Sequence[PayloadId]
 
@@ -69,14 +68,14 @@ class Tidy:
 
 @dataclass(frozen=True, slots=True)
 class Reset:
-    """All rows and prefills are forgotten, and with `blocks` all payloads in memory."""
+    """Forget all rows and prefills, and with `blocks` all payloads in memory."""
 
     blocks: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class WritePayload:
-    """This payload goes to the cold tier under this record."""
+    """Write this payload to the cold tier under this record."""
 
     id: PayloadId
     record: Record
@@ -84,8 +83,8 @@ class WritePayload:
 
 @dataclass(frozen=True, slots=True)
 class ReadPayload:
-    """The payload of this record is to be read from the cold tier: `PayloadRead` answers it. After
-    `patience` seconds it is of no use. No other read has the same `number`."""
+    """Read this record's payload from the cold tier; `PayloadRead` answers it. After `patience`
+    seconds it is of no use. `number` is unique."""
 
     number: int
     record: Record
@@ -94,7 +93,7 @@ class ReadPayload:
 
 @dataclass(frozen=True, slots=True)
 class Promote:
-    """What a read gave becomes the payload with this id; without one it is not kept."""
+    """Keep what a read gave as the payload with this id; without one drop it."""
 
     number: int
     id: PayloadId | None
@@ -102,28 +101,27 @@ class Promote:
 
 @dataclass(frozen=True, slots=True)
 class Clear:
-    """The cold tier forgets all blocks of the model, or those that descend from these keys."""
+    """Forget in the cold tier all blocks of the model, or the descendants of these keys."""
 
     keys: Sequence[BlockKey] | None
 
 
 @dataclass(frozen=True, slots=True)
 class ClearAll:
-    """The cold tier forgets all blocks of all models."""
+    """Forget all blocks of all models in the cold tier."""
 
 
 @dataclass(frozen=True, slots=True)
 class Closing:
-    """The server ends: what is queued for the cold tier is written, for so many seconds at most,
-    and then the rank ends."""
+    """The server ends: write what is queued for the cold tier within `seconds`, then end."""
 
     seconds: float
 
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """Feed the next slice of a prompt whose own log-probabilities are asked for. `number` is that
-    of the job. A slice without tokens ends the job: its caches are freed."""
+    """Feed the next slice of a prompt whose own log-probabilities are asked for by job `number`. A
+    slice without tokens ends the job."""
 
     number: int
     tokens: Sequence[int]
@@ -131,13 +129,12 @@ class Score:
 
 @dataclass(frozen=True, slots=True)
 class OneToken:
-    """A forward of one token with empty caches."""
+    """Run a forward of one token with empty caches."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProbeForward:
-    """A forward of the bench, of this kind and with one of these shapes
-    (compute/planning/probe.py)."""
+    """Run a forward of the bench of this kind and shape (compute/planning/probe.py)."""
 
     kind: str
     prefill: PrefillShape | None = None
@@ -146,14 +143,14 @@ class ProbeForward:
 
 @dataclass(frozen=True, slots=True)
 class Width:
-    """A forward over so many tokens with empty caches, as measured for drafts."""
+    """Run a forward over so many tokens with empty caches, as measured for drafts."""
 
     tokens: int
 
 
 @dataclass(frozen=True, slots=True)
 class PayloadRead:
-    """What a rank answers to `ReadPayload`: that it has the payload, or the `reason` why not."""
+    """A rank's answer to `ReadPayload`: it has the payload, or the `reason` why not."""
 
     number: int
     reason: str = ""
@@ -181,23 +178,23 @@ Command = (
 
 
 def without_samples(step: Step, drafts: Mapping[SequenceId, tuple[int, ...]]) -> Step:
-    """The decode of a step, which verifies these drafts, as other ranks need it: without what
-    samples, and the objects of the scheduler."""
+    """Return a step's decode with these drafts for other ranks: without sampling and the
+    scheduler's objects."""
     tails, row_cuts = (tuple(map(_row_cut, cuts)) for cuts in (step.tails, step.row_cuts))
     return Step(step.drops, tails, step.decodes, drafts, row_cuts=row_cuts)
 
 
 def chunks_of(step: Step, left: Sequence[Chunk]) -> Step:
-    """Those of a step's chunks that run, with their restores, as other ranks need them: without
-    sampling, constraints and the tokens of contexts."""
+    """Return the running chunks of a step with their restores for other ranks: without sampling,
+    constraints and the tokens of contexts."""
     running = {chunk.prefill for chunk in left}
     restores = tuple(restore for restore in step.restores if restore.prefill in running)
     return Step(restores=restores, chunks=tuple(map(_chunk, left)))
 
 
 def with_contexts(step: Step) -> Step:
-    """The step of `chunks_of`, whose contexts have their lengths again. Their tokens are 0:
-    what rank 0 samples is added to that."""
+    """Return the step of `chunks_of` with contexts of the right length again. Their tokens are 0,
+    to which rank 0's samples are added."""
     return replace(step, chunks=tuple(map(_chunk_with_contexts, step.chunks)))
 
 

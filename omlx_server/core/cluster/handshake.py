@@ -1,15 +1,15 @@
-"""What ranks say to each other before they compute together, and while they do. Plain values.
+"""The messages by which ranks come together. Plain values.
 
-    rank r      Hello                  who it is, and its versions
-    rank 0      Welcome, or Refused    which model is to be loaded, and how
-    rank r      Ready, or Refused      it has the same files, and where it can be reached
-    rank 0      RollCall               when all are ready: who is still there?
-    rank r      Ready                  once more
-    rank 0      Form                   where all ranks can be reached
+    rank r      Hello                       who it is, and its versions
+    rank 0      Welcome, or RankRefusal     which model is to be loaded, and how
+    rank r      Ready, or RankRefusal       it has the same files, and where it can be reached
+    rank 0      RollCall                    when all are ready: who is still there?
+    rank r      Ready                       once more
+    rank 0      Formation                   where all ranks can be reached
     rank 0      commands (core/cluster/commands.py)
-    both        Alive                  now and then
+    both        Alive                       now and then
 
-A rank that can't go on says Refused at any time.
+A rank that can't go on sends RankRefusal at any time.
 """
 
 from collections.abc import Sequence
@@ -20,8 +20,8 @@ from omlx_server.core.cluster.hosts import Devices
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """What a rank says first. `versions` are those of what must be the same on all ranks: this
-    program, MLX and mlx-lm; `machine` is the name of its machine."""
+    """A rank's first message. `versions` must be equal on all ranks: this program, MLX and mlx-lm;
+    `machine` is its machine's name."""
 
     rank: int
     versions: Sequence[tuple[str, str]]
@@ -30,10 +30,10 @@ class Hello:
 
 @dataclass(frozen=True, slots=True)
 class Welcome:
-    """The model to load, of `size` ranks: the names by which it may be found, the fingerprint of
-    its files, its KV scheme (name, bits, group size) and the tokens of a block, 0 where there is no
-    prefix cache. With `has_cold` evicted blocks go to a cold tier. `ips`: the addresses at which
-    the rank is to be reached. `rdma`: the devices of all ranks, where they connect by JACCL."""
+    """The model to load on `size` ranks: possible names, the fingerprint of its files, its KV
+    scheme (name, bits, group size) and the tokens of a block (0 without a prefix cache). With
+    `has_cold` evicted blocks go to a cold tier. `ips` are the rank's addresses; `rdma` the devices
+    of all ranks for JACCL."""
 
     size: int
     ips: Sequence[str]
@@ -47,21 +47,21 @@ class Welcome:
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """The "IP:port" at which a rank can be reached by its neighbours."""
+    """The "IP:port" addresses at which neighbours can reach a rank."""
 
     addresses: Sequence[str]
 
 
 @dataclass(frozen=True, slots=True)
 class RollCall:
-    """Asks for `Ready` once more: a rank that was stopped is noticed only after a while, and must
-    not be waited for while MLX connects."""
+    """A request for another `Ready`: a stopped rank is noticed late, and MLX must not wait for it
+    while it connects."""
 
 
 @dataclass(frozen=True, slots=True)
 class Formation:
-    """The addresses of all ranks, which connect and load the model. With `sums`, which are (bytes,
-    rounds) each, they load nothing: they sum arrays of so many bytes so many times."""
+    """The addresses of all ranks, which connect and load the model. With `sums`, (bytes, rounds)
+    each, they only sum arrays of so many bytes so many times."""
 
     addresses: Sequence[Sequence[str]]
     sums: Sequence[tuple[int, int]] = ()
@@ -69,15 +69,15 @@ class Formation:
 
 @dataclass(frozen=True, slots=True)
 class RankRefusal:
-    """Why a rank can't take part, in one line."""
+    """The reason in one line why a rank can't take part."""
 
     why: str
 
 
 @dataclass(frozen=True, slots=True)
 class Alive:
-    """A rank lives. `done` counts the messages that it has handled; `active` and `peak` are
-    bytes of arrays."""
+    """A sign of life. `done` counts the handled messages; `active` and `peak` are bytes of
+    arrays."""
 
     done: int = 0
     active: int = 0

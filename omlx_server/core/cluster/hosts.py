@@ -1,15 +1,14 @@
-"""The machines of a cluster, as its hosts file says: JSON as `mlx.launch --hostfile` takes it, a
-list of hosts, or an object that has it as "hosts" (`mlx.distributed_config` writes that).
+"""The hosts file of a cluster: JSON as `mlx.launch --hostfile` takes it, a list of hosts or an
+object that has it as "hosts". Pure.
 
     [{"ssh": "studio-1", "ips": ["10.0.0.1"]}, {"ssh": "studio-2", "ips": ["10.0.0.2"]}]
 
 The first host is that of rank 0, where the server runs. For RDMA over Thunderbolt (JACCL) each host
-has the devices that lead to the others, by rank, with null for itself. Of several cables to one
-host there is a list:
+has the devices that lead to the others by rank, null for itself, and a list for several cables:
 
     {"ssh": "studio-1", "ips": ["10.0.0.1"], "rdma": [null, "rdma_en2"]}
 
-Pure. Source: MLX, "Getting Started with JACCL" and mlx/distributed/jaccl/lib/jaccl/jaccl.cpp.
+Source: MLX, "Getting Started with JACCL" and mlx/distributed/jaccl/lib/jaccl/jaccl.cpp.
 """
 
 import json
@@ -27,9 +26,8 @@ Devices = Sequence[Sequence[Sequence[str]]]
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """The machine of one rank: the name by which `ssh` reaches it, and the IPv4 addresses by which
-    other ranks do. MLX's ring knows no other addresses. `rdma`: its devices to each rank, empty
-    where the file has none."""
+    """The machine of one rank: its `ssh` name, and the IPv4 addresses for other ranks (MLX's ring
+    knows no others). `rdma`: its devices to each rank, if the file has them."""
 
     ssh: str
     ips: Sequence[str]
@@ -37,13 +35,13 @@ class Host:
 
     @property
     def is_here(self) -> bool:
-        """Whether it is the machine of rank 0, as far as its name says."""
+        """Whether it is rank 0's machine by its name."""
         return self.ssh in _HERE
 
 
 def parsed(text: str) -> list[Host]:
-    """The hosts in the text of a hosts file, by rank. Raises ValueError with a line that says what
-    is wrong."""
+    """Return the hosts in a hosts file's text, by rank. Raises ValueError with a line that says
+    what is wrong."""
     try:
         entries = json.loads(text)
     except ValueError as error:
@@ -83,9 +81,8 @@ def _devices(number: int, entries: Any) -> Sequence[Sequence[str]]:
 
 
 def rdma_of(hosts: Sequence[Host]) -> Devices:
-    """The RDMA devices between the hosts, which must be a mesh (each is connected with each other)
-    or a ring (each with the one before and the one after it). Raises ValueError where they are
-    none."""
+    """Return the RDMA devices between the hosts, which must be a full mesh or a ring; else raises
+    ValueError."""
     size = len(hosts)
     for number, host in enumerate(hosts):
         if len(host.rdma) != size or host.rdma[number]:
@@ -98,6 +95,6 @@ def rdma_of(hosts: Sequence[Host]) -> Devices:
 
 
 def _missing(hosts: Sequence[Host], wanted: Sequence[set[int]]) -> tuple[int, int] | None:
-    """The first two ranks without a device from one to the other, of those that are wanted."""
+    """Return the first two of the wanted pairs of ranks without a device between them."""
     pairs = ((rank, other) for rank, others in enumerate(wanted) for other in sorted(others))
     return next((pair for pair in pairs if not hosts[pair[0]].rdma[pair[1]]), None)

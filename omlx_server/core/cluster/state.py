@@ -1,4 +1,4 @@
-"""How the ranks of a cluster are. Plain values."""
+"""The states of a cluster's ranks. Plain values."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,8 +9,8 @@ from omlx_server.core.cluster.handshake import Alive
 
 class RankStatus(StrEnum):
     """AWAY: its process does not run, or has not come. CHECKING: it looks for the model. READY: it
-    waits for the others. HERE: it is a part of the group. LOST: it had come, and then its
-    connection ended, or it could not go on. REFUSED: it can't take part."""
+    waits for the others. HERE: it is in the group. LOST: it had come, then its connection ended or
+    it could not go on. REFUSED: it can't take part."""
 
     AWAY = "away"
     CHECKING = "checking"
@@ -22,7 +22,7 @@ class RankStatus(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class RankState:
-    """One rank: its machine, how it is, and what is wrong, if anything. `alive` is its last sign of
+    """One rank: its machine, its status, and its problem, if any. `alive` is its last sign of
     life."""
 
     rank: int
@@ -34,13 +34,12 @@ class RankState:
 
 @dataclass(frozen=True, slots=True)
 class ClusterReport:
-    """All ranks, rank 0 first. `restarts` counts how often the process of rank 0 started anew
-    because a rank was lost."""
+    """All ranks, rank 0 first. `restarts` counts how often rank 0's process restarted because a
+    rank was lost."""
 
     ranks: Sequence[RankState]
     restarts: int = 0
 
     @property
     def is_whole(self) -> bool:
-        """Whether every rank computes."""
         return all(state.status is RankStatus.HERE for state in self.ranks)

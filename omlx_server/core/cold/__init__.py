@@ -1,1 +1,1 @@
-"""What the cold tier is known to hold, and what is read back from it. Pure."""
+"""The index of the cold tier, and reads from it. Pure."""

@@ -1,7 +1,7 @@
-"""What the cold tier holds, as far as decisions need to know. Pure; owned by the mlx thread.
+"""The index of the cold tier. Pure; owned by the mlx thread.
 
-One index covers all namespaces, because they share one budget. A block is not evicted while a child
-of it is here. A child may come before its parent, which leaves the hot tier later.
+It covers all namespaces, because they share one budget. A block is not evicted while a child of it
+is here. A child may come before its parent, which leaves the hot tier later.
 """
 
 from collections import Counter
@@ -17,7 +17,7 @@ from omlx_server.core.blocks.record import Record
 @dataclass(slots=True, eq=False)
 class ColdEntry:
     """One block or checkpoint in the cold tier. `record` is None until the entry is read, if a scan
-    has found it: a scan reads names only."""
+    found it: a scan reads names only."""
 
     key: BlockKey
     namespace: str
@@ -29,9 +29,8 @@ class ColdEntry:
 
 @dataclass(slots=True)
 class ColdReport:
-    """What the cold tier holds now, and what it has counted since the start, in blocks unless a
-    name says otherwise; `budget` and `queued` are in bytes. The tier counts in a report of its own,
-    and hands out copies."""
+    """The contents of the cold tier now, and its counters since the start, in blocks unless a name
+    says otherwise; `budget` and `queued` are in bytes."""
 
     nbytes: int = 0
     budget: int = 0
@@ -47,10 +46,8 @@ class ColdReport:
 
 
 class ColdIndex:
-    """Entries by key, within a `budget` in bytes. What `pins` hold is never evicted.
-
-    Without `listed` the store may hold more than the index knows, because others share it.
-    """
+    """Entries by key, within a `budget` in bytes. What `pins` hold is never evicted. Without
+    `listed` the store may hold more, because others share it."""
 
     def __init__(self, budget: int, pins: Pins | None = None, *, listed: bool = True) -> None:
         self.budget = budget
@@ -71,8 +68,7 @@ class ColdIndex:
         return self._entries.get(key)
 
     def children(self, parent: BlockKey) -> Iterator[Record]:
-        """The records of blocks and checkpoints right after `parent`, as far as their entries have
-        one."""
+        """Yield the known records of blocks and checkpoints right after `parent`."""
         for key in self._children.get(parent, ()):
             record = self._entries[key].record
             if record is not None:
@@ -82,7 +78,7 @@ class ColdIndex:
         return self._entries.values()
 
     def below(self, keys: Iterable[BlockKey]) -> list[ColdEntry]:
-        """All entries that descend from these keys, as far as their records are known."""
+        """Return all entries that descend from these keys, as far as their records are known."""
         found, todo = dict[BlockKey, ColdEntry](), list(keys)
         while todo:
             for key in self._children.get(todo.pop(), ()):
@@ -92,9 +88,8 @@ class ColdIndex:
         return list(found.values())
 
     def add(self, record: Record, nbytes: int) -> list[ColdEntry] | None:
-        """Add an entry of `nbytes` bytes as the newest. Returns the entries evicted for it, which
-        the caller has to delete; none if the key is known already. None when it does not fit,
-        because it is larger than the budget or all others are held: then nothing is evicted."""
+        """Add an entry as the newest. Returns the entries evicted for it, which the caller deletes;
+        none if the key is known. Returns None, and evicts nothing, when it does not fit."""
         key = record.key
         if key in self._entries:
             return []
@@ -113,35 +108,32 @@ class ColdIndex:
         return gone
 
     def load(self, entries: Iterable[ColdEntry]) -> None:
-        """Add entries that a scan has found, the least recently used first."""
+        """Add the entries of a scan, the least recently used first."""
         for entry in entries:
             if entry.key not in self._entries:
                 self._insert(entry)
                 self.touch(entry.key)
 
     def discover(self, record: Record) -> None:
-        """Add what a store that can't be listed turned out to have. Its size counts as 0 bytes
-        until it is read."""
+        """Add what an unlisted store turned out to have. Its size counts as 0 until it is read."""
         self.load([ColdEntry(record.key, namespace_id(record.namespace), 0, record)])
 
     def learn(self, record: Record) -> None:
-        """Give an entry that a scan has found its record."""
+        """Give an entry of a scan its record."""
         entry = self._entries.get(record.key)
         if entry is not None and entry.record is None:
             entry.record = record
             self._children.setdefault(record.parent, {})[record.key] = None
 
     def resize(self, key: BlockKey, nbytes: int) -> None:
-        """Set the size of an entry in bytes, which was an estimate before it was written or
-        read."""
+        """Set the size of an entry, which was an estimate before."""
         entry = self._entries.get(key)
         if entry is not None:
             self.nbytes += nbytes - entry.nbytes
             entry.nbytes = nbytes
 
     def take(self, key: BlockKey) -> list[ColdEntry]:
-        """Remove an entry and return it in a list, which is empty if the entry is not here, leased
-        or pinned."""
+        """Remove an entry and return it in a list; empty if it is not here, leased or pinned."""
         entry = self._entries.get(key)
         if entry is None or entry.leases or key in self.pins:
             return []
@@ -149,7 +141,6 @@ class ColdIndex:
         return [entry]
 
     def touch(self, key: BlockKey) -> None:
-        """Note that an entry was used now."""
         self._order.touch(key)
 
     def make_first_to_go(self, namespace: str) -> None:
@@ -163,21 +154,19 @@ class ColdIndex:
         self._entries[key].leases += 1
 
     def release(self, key: BlockKey) -> None:
-        """Undo one `lease`. An entry that was forgotten meanwhile is ignored."""
+        """Undo one `lease`. Forgotten entries are ignored."""
         entry = self._entries.get(key)
         if entry is not None and entry.leases:
             entry.leases -= 1
             self._order.note(key)
 
     def unpinned(self, keys: Iterable[BlockKey]) -> None:
-        """Let entries with these keys be evicted, unless another pin holds them: one was
-        removed."""
+        """Let entries of a removed pin be evicted, unless another pin holds them."""
         for key in keys:
             self._order.note(key)
 
     def forget(self, key: BlockKey) -> None:
-        """Remove an entry, leased or not: the store does not have it, or what it has is
-        unusable."""
+        """Remove an entry, leased or not: the store does not have it, or it is unusable."""
         entry = self._entries.get(key)
         if entry is not None:
             self._remove(entry)

@@ -1,8 +1,7 @@
-"""Has blocks read from the cold tier for prompts that wait. Pure; owned by the prefix cache.
+"""Reads blocks from the cold tier for waiting prompts. Pure; owned by the prefix cache.
 
-What is read is held in memory until its prompt begins. So all such prompts together bring back no
-more than `spare()` bytes. When a prompt could begin, it asks once more: there may have been too
-little room before, or blocks in memory had to go.
+What is read stays in memory until its prompt begins, so all such prompts together bring back no
+more than `spare()` bytes. A prompt that could begin asks once more.
 """
 
 import sys
@@ -22,8 +21,8 @@ _MOST_ASKED = 8
 
 
 class ReadAhead:
-    """Without a `tier` nothing is read. `spare` gives the bytes that blocks which no sequence
-    uses yet may have, if all others leave memory."""
+    """Reads ahead from a `tier`, if there is one. `spare` gives the bytes that blocks without a
+    running sequence may take."""
 
     def __init__(
         self,
@@ -46,8 +45,8 @@ class ReadAhead:
         self.waits.end()
 
     def enter(self, handle: PrefixHandle, found: PrefixMatch) -> None:
-        """Have read what follows the blocks in memory, if there is room for all of it. Where the
-        cold tier can't be listed, ask it first what it has."""
+        """Read what follows the blocks in memory, if there is room for all of it. Ask an unlisted
+        tier first what it has."""
         if self.tier is None:
             return
         if not self.tier.listed:
@@ -61,33 +60,32 @@ class ReadAhead:
             self.want(handle, recalled)
 
     def can_ask(self, handle: PrefixHandle) -> bool:
-        """Whether a prompt may ask again: not where it can't be told beforehand what there is, nor
-        after a read that failed."""
+        """Return whether a prompt may ask again: not of an unlisted tier, nor after a failed
+        read."""
         listed = self.tier is not None and self.tier.listed
         failed = handle.missed not in (None, Miss.NO_ROOM)
         return listed and not failed and handle.asked < _MOST_ASKED
 
     def look(self, handle: PrefixHandle, found: PrefixMatch) -> Recall:
-        """What follows the blocks in memory, as far as there is room for it now."""
+        """Return what follows the blocks in memory, as far as there is room now."""
         handle.room = self.room
         recalled = self.recall(RecallPrompt.of(handle, found), handle.room)
         handle.missed = recalled.why
         return recalled
 
     def want(self, handle: PrefixHandle, recalled: Recall) -> None:
-        """Have this read."""
         handle.asked += bool(recalled.records)
         self.waits.want(handle, recalled.records)
 
     def recall(self, prompt: RecallPrompt, room: int) -> Recall:
-        """What follows the blocks of a prompt in memory, as far as `room` bytes take it."""
+        """Return what follows a prompt's blocks in memory, within `room` bytes."""
         if self.tier is None:
             return Recall([])
         return recall(prompt, self.tier, self._layout, self._namespace, self.rates, room)
 
     @property
     def room(self) -> int:
-        """How many bytes one prompt may bring back now."""
+        """The bytes that one prompt may bring back now."""
         tier, keys = self.tier, self.waits.reading
         entries = (tier.entry(key) for key in keys) if tier is not None else ()
         coming = sum(entry.nbytes for entry in entries if entry is not None)

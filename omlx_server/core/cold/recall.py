@@ -1,7 +1,7 @@
-"""What to bring back from the cold tier for a prompt. Pure; it looks at the index only.
+"""Chooses what to read from the cold tier for a prompt. Pure; it looks at the index only.
 
-Full blocks are found by their keys, which follow from the prompt's tokens. The block after the last
-of them and checkpoints are found by comparing tokens with those of the index's records.
+Full blocks are found by their keys. The block after the last of them, and checkpoints, are found by
+comparing tokens.
 """
 
 import sys
@@ -28,8 +28,7 @@ _MOST_CANDIDATES = 4096
 
 @dataclass(slots=True)
 class Rates:
-    """How fast prompts are computed and blocks are read, as averages over what was measured; 0
-    before the first measurement."""
+    """Average speeds of computing prompts and reading blocks; 0 before the first measurement."""
 
     seconds_per_token: float = 0.0
     seconds_per_byte: float = 0.0
@@ -43,8 +42,8 @@ class Rates:
             self.seconds_per_byte = _blend(self.seconds_per_byte, seconds / nbytes)
 
     def reading_pays(self, tokens: int, nbytes: int) -> bool:
-        """Whether reading `nbytes` bytes takes less time than computing the `tokens` tokens that
-        they save; True before both were measured, but never for fewer than 16 tokens."""
+        """Return whether reading `nbytes` is faster than computing the `tokens` they save: True
+        before both were measured, but never for fewer than 16 tokens."""
         if tokens < _SHORTEST_READ:
             return False
         computing = tokens * self.seconds_per_token
@@ -54,20 +53,17 @@ class Rates:
         return False
 
     def patience(self, tokens: int) -> float:
-        """Seconds to wait for a read that saves `tokens` tokens: as long as computing them takes,
-        but at least 1 and at most 60."""
+        """Return the seconds to wait for a read that saves `tokens` tokens: as long as computing
+        them takes, from 1 to 60."""
         computing = tokens * (self.seconds_per_token or _UNKNOWN_TOKEN)
         return min(max(_LEAST_PATIENCE, computing), _MOST_PATIENCE)
 
 
 @dataclass(frozen=True, slots=True)
 class RecallPrompt:
-    """A prompt and what of it is in memory.
-
-    `keys` are those of its full blocks. The first `full` tokens are in memory as full blocks, the
-    first `known` ones if part of one more block counts; the first `cached` ones can be restored
-    without the cold tier.
-    """
+    """A prompt and its part in memory. `keys` are those of its full blocks. The first `full` tokens
+    are in memory as full blocks, `known` with part of one more; `cached` ones can be restored
+    without the cold tier."""
 
     root: BlockKey
     tokens: tuple[int, ...]
@@ -78,20 +74,19 @@ class RecallPrompt:
 
     @classmethod
     def of(cls, handle: PrefixHandle, found: PrefixMatch) -> "RecallPrompt":
-        """The prompt of a `handle`, with what was `found` of it in memory."""
         match = found.match
         full = match.blocks[-1].stop if match.blocks else 0
         return cls(handle.root, handle.tokens, handle.keys, full, match.depth, found.cached)
 
     def parent_of(self, start: int, size: int) -> BlockKey:
-        """The key of the full block that ends at `start`, or the root key if `start` is 0."""
+        """Return the key of the full block that ends at `start`, or the root key."""
         return self.keys[start // size - 1] if start else self.root
 
 
 @dataclass(frozen=True, slots=True)
 class Recall:
-    """The `records` to read for a prompt, parents first and the checkpoint last. `why`: the reason
-    why not all is read that is stored."""
+    """The `records` to read for a prompt, parents first and the checkpoint last, and `why` not all
+    that is stored is read."""
 
     records: list[Record]
     why: Miss | None = None
@@ -105,7 +100,8 @@ def recall(
     rates: Rates,
     room: int,
 ) -> Recall:
-    """What to read for a prompt: `room` bytes at most, and nothing if computing is faster."""
+    """Choose the records to read for a prompt: at most `room` bytes, and nothing if computing is
+    faster."""
     most, records = _within(prompt, cold, layout, namespace, sys.maxsize)
     stop = most
     if _nbytes(cold, records) > room:
@@ -120,7 +116,8 @@ def recall(
 def _within(
     prompt: RecallPrompt, cold: ColdIndex, layout: CacheLayout, namespace: str, room: int
 ) -> tuple[int, list[Record]]:
-    """How far a prompt can be restored with `room` bytes of the cold tier, and these records."""
+    """Return how far a prompt can be restored with `room` bytes of the cold tier, and the
+    records."""
     records = _blocks(prompt, cold, layout.block_size, namespace, room)
     deepest = max([prompt.known, *(reach(prompt, last) for last in records[-1:])])
     if not layout.checkpointed:
@@ -138,9 +135,8 @@ def candidates(
     namespace: str,
     checkpoints_at: Iterable[int],
 ) -> list[Record]:
-    """What of a prompt may be in a store that can't be listed: the blocks after those in memory,
-    the tail, and checkpoints at the positions where prompts leave them, without what the index
-    knows already."""
+    """Return what an unlisted store may have of a prompt: blocks after those in memory, the tail,
+    and checkpoints where prompts leave them, without what the index knows."""
     size, total = layout.block_size, len(prompt.tokens)
     if total - prompt.cached < _SHORTEST_READ:
         return []
@@ -160,7 +156,7 @@ def candidates(
 def _blocks(
     prompt: RecallPrompt, cold: ColdIndex, size: int, namespace: str, room: int
 ) -> list[Record]:
-    """Full blocks after those in memory, then the block that shares most of what follows them."""
+    """Return full blocks after those in memory, then the block that shares most of what follows."""
     records: list[Record] = []
     at = prompt.full
     for key in prompt.keys[at // size :]:
@@ -179,13 +175,13 @@ def _blocks(
 
 
 def reach(prompt: RecallPrompt, record: Record) -> int:
-    """The position up to which a prompt has the tokens of a `record`, if it has those before it."""
+    """Return the position up to which a prompt has the tokens of a `record`."""
     return record.start + shared(record.tokens, prompt.tokens[record.start : record.stop])
 
 
 def _tail(prompt: RecallPrompt, cold: ColdIndex, at: int, parent: BlockKey) -> Record | None:
-    """The block after `parent` that shares the most tokens with the prompt, and more than those
-    that are in memory."""
+    """Return the block after `parent` that shares more tokens with the prompt than those in
+    memory."""
     best, longest = None, max(prompt.known - at, 0)
     for record in cold.children(parent):
         length = reach(prompt, record) - at
@@ -197,8 +193,7 @@ def _tail(prompt: RecallPrompt, cold: ColdIndex, at: int, parent: BlockKey) -> R
 def _checkpoint(
     prompt: RecallPrompt, cold: ColdIndex, size: int, reach: int, blocks: list[Record], room: int
 ) -> Record | None:
-    """The deepest checkpoint within reach that gains anything and fits with the blocks before
-    it."""
+    """Return the deepest useful checkpoint within reach that fits with the blocks before it."""
     for start in range((reach - 1) // size * size, -1, -size):
         parent = prompt.parent_of(start, size)
         checkpoints = [
@@ -217,7 +212,6 @@ def _checkpoint(
 
 
 def _up_to(checkpoint: Record, blocks: list[Record]) -> list[Record]:
-    """The blocks that a checkpoint needs, then the checkpoint."""
     return [*(block for block in blocks if block.start < checkpoint.stop), checkpoint]
 
 

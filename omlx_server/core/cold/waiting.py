@@ -1,7 +1,7 @@
-"""Which prompt waits for what from the cold tier. Pure; owned by the mlx thread.
+"""The questions and reads that prompts wait for from the cold tier. Pure; owned by the mlx thread.
 
-A store that can't be listed is asked first what it has. Then blocks are read, each once for all
-prompts that want it.
+An unlisted store is asked first what it has. Then each block is read once for all prompts that want
+it.
 """
 
 from collections.abc import Collection, Iterable
@@ -17,14 +17,14 @@ from omlx_server.core.request import Miss
 
 @dataclass(frozen=True, slots=True)
 class StoreQuery:
-    """Asks a store that can't be listed which of these records it has."""
+    """Asks an unlisted store which of these records it has."""
 
     id: int
     records: tuple[Record, ...]
 
 
 class ColdWaits:
-    """Questions and reads for the cold tier, and the handles of the prompts that wait for them."""
+    """Questions and reads for the cold tier, and the handles that wait for them."""
 
     def __init__(self) -> None:
         self._reads: list[Record] = []
@@ -35,16 +35,15 @@ class ColdWaits:
 
     @property
     def reading(self) -> Collection[BlockKey]:
-        """The keys of what is being read."""
         return self._waiting.keys()
 
     def take_questions(self) -> list[StoreQuery]:
-        """The questions that have come up since the last call."""
+        """Return the questions since the last call."""
         questions, self._questions = self._questions, []
         return questions
 
     def take_reads(self) -> list[Record]:
-        """The records to read that have come up since the last call, in order."""
+        """Return the records to read since the last call, in order."""
         reads, self._reads = self._reads, []
         return reads
 
@@ -55,15 +54,14 @@ class ColdWaits:
         self._questions.append(StoreQuery(handle.question, tuple(records)))
 
     def answered(self, question: int) -> PrefixHandle | None:
-        """Note that a question was answered. Returns the handle that asked it; None if that waits
-        no more."""
+        """Note an answer. Returns the handle that asked; None if it waits no more."""
         handle = self._asking.pop(question, None)
         if handle is not None:
             handle.question = 0
         return handle
 
     def want(self, handle: PrefixHandle, records: Iterable[Record]) -> None:
-        """Have these records read for a prompt, parents first; not again what others wait for."""
+        """Read these records for a prompt, parents first, unless they are being read already."""
         for record in records:
             if record.key not in self._waiting:
                 self._reads.append(record)
@@ -71,12 +69,11 @@ class ColdWaits:
             handle.reading.add(record.key)
 
     def take_waiting(self, key: BlockKey) -> list[PrefixHandle]:
-        """Take out and return the handles that wait for a key, which has come or will not come."""
+        """Remove and return the handles that wait for a key."""
         return self._waiting.pop(key, [])
 
     def again(self, record: Record, waiting: list[PrefixHandle]) -> None:
-        """Have a record read once more for the handles `waiting`: it came before what it
-        follows."""
+        """Read a record once more for the handles `waiting`: it came before its parent."""
         if waiting:
             self._waiting[record.key] = waiting
             self._reads.append(record)
@@ -84,8 +81,8 @@ class ColdWaits:
     def arrived(
         self, handle: PrefixHandle, record: Record, held: Block | Checkpoint | None, nbytes: int
     ) -> None:
-        """Note that a record came for a prompt. The caller has leased `held` for it, if it is kept;
-        `nbytes` bytes of the prompt's room are used up, and below 0 it waits for nothing more."""
+        """Note that a record came for a prompt. The caller has leased `held`, if it is kept.
+        `nbytes` of the prompt's room are used up; below 0 it waits for nothing more."""
         handle.reading.discard(record.key)
         handle.room -= nbytes
         if held is not None:
@@ -102,7 +99,7 @@ class ColdWaits:
         self.stop(handle)
 
     def stop(self, handle: PrefixHandle) -> None:
-        """Let a prompt wait for no question and no read any more."""
+        """End all waits of a prompt."""
         self._asking.pop(handle.question, None)
         handle.question = 0
         for key in handle.reading:
@@ -112,7 +109,7 @@ class ColdWaits:
         handle.reading = set()
 
     def end(self) -> None:
-        """Let no prompt wait any more: nothing will come from the cold tier."""
+        """End all waits of all prompts."""
         waiting = [*self._asking.values(), *chain.from_iterable(self._waiting.values())]
         for handle in waiting:
             self.stop(handle)
@@ -120,7 +117,7 @@ class ColdWaits:
 
 
 def comes_early(record: Record, handle: PrefixHandle) -> bool:
-    """Whether a record came for a prompt before what it follows, which is still being read: the
-    prompt had joined a read that others began."""
+    """Return whether a record came before its parent, which is still being read: the prompt had
+    joined a read that others began."""
     others = handle.reading - {record.key}
     return bool(others) if record.part is RecordKind.CHECKPOINT else record.parent in others

@@ -1,1 +1,1 @@
-"""How memory is shared out, and what a step takes of it. Bytes everywhere; pure arithmetic."""
+"""Memory budgets, and estimates of what a step takes. Bytes everywhere; pure arithmetic."""

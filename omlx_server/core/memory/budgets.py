@@ -1,5 +1,4 @@
-"""How much of the machine the server may use, and how this limit is shared out. Bytes everywhere;
-pure arithmetic."""
+"""The server's memory limit, and its shares. Bytes everywhere; pure arithmetic."""
 
 from typing import Literal
 
@@ -23,13 +22,13 @@ _FEATURES_SHARE = 0.03125
 
 
 def reserve_bytes(ram: int) -> int:
-    """What is left to the system and the user's own apps where the settings say "auto"."""
+    """Return the bytes left to the system and the user's apps by "auto"."""
     return int(min(max(ram * _RESERVE_SHARE, _LEAST_RESERVE), _MOST_RESERVE, ram / 2))
 
 
 def limit_bytes(ram: int, working_set: int | None, reserve: int) -> int:
-    """The limit where the settings say "auto": what the reserve leaves of the RAM, and no more than
-    a GPU can well use (Metal's recommended working set)."""
+    """Return the limit by "auto": the RAM without the reserve, at most Metal's recommended working
+    set."""
     left = max(ram - reserve, int(ram * _LEAST_SHARE))
     return min(left, working_set) if working_set else left
 
@@ -40,40 +39,39 @@ def limit_of(
     ram: int,
     working_set: int | None,
 ) -> int:
-    """The limit by the settings `limit` and `reserve`: a number is taken as it is."""
+    """Return the limit by the settings `limit` and `reserve`."""
     if limit != "auto":
         return limit
     return limit_bytes(ram, working_set, reserve_bytes(ram) if reserve == "auto" else reserve)
 
 
 def wired_bytes(limit: int, working_set: int | None) -> int:
-    """How many bytes may be wired, so that they are never paged out: macOS refuses more than the
-    working set. 0 where there is no working set, on other systems."""
+    """Return how many bytes may be wired, so that they are never paged out: macOS refuses more than
+    the working set. 0 on other systems."""
     return min(limit, working_set) if working_set else 0
 
 
 def hot_cache_bytes(limit: int, taken: int) -> int:
-    """The hot tier's budget where the settings say "auto": what is left of the limit when weights,
-    the worst step, pool and queue are `taken`. Live caches take their part of it when they grow."""
+    """Return the hot tier's budget by "auto": the limit without weights, worst step, pool and queue
+    (`taken`). Live caches take their part of it when they grow."""
     return int(max(limit - taken, limit * _HOT_FLOOR))
 
 
 def pool_bytes(limit: int) -> int:
-    """How many bytes of freed buffers MLX may keep for their next use while there is work."""
+    """Return how many bytes of freed buffers MLX may keep while there is work."""
     return int(limit * _POOL_SHARE)
 
 
 def queue_bytes(limit: int, wanted: int) -> int:
-    """How many bytes may wait to be written to the cold tier: as `wanted`, up to a share of the
-    limit."""
+    """Return how many bytes may wait for the cold tier: `wanted`, up to a share of the limit."""
     return min(wanted, int(limit * _QUEUE_SHARE))
 
 
 def features_bytes(limit: int) -> int:
-    """How many bytes of features of images a model keeps that no prompt needs at the moment."""
+    """Return how many bytes of image features a model keeps that no prompt needs now."""
     return int(limit * _FEATURES_SHARE)
 
 
 def checkpoint_bytes(hot: int) -> int:
-    """How many bytes of a hot tier of `hot` bytes checkpoints may take."""
+    """Return how much of a hot tier of `hot` bytes checkpoints may take."""
     return int(hot * _CHECKPOINT_SHARE)

@@ -1,12 +1,12 @@
-"""How much memory a pass of an encoder takes, from its beginning to its end. Pure.
+"""The peak memory of a pass of an encoder. Pure.
 
     R    tokens that go through a layer at a time
     C    tokens that each of them sees
     A    R x (hidden + intermediate + (heads + 2 kv_heads) x head_dim)
     S    R x heads x C: scores, where they are made
 
-Factors of A and S are fitted to probes (compute/embed/probe.py), as those of steps are. What a
-text that is encoded in chunks leaves behind is known by its structure.
+Factors of A and S are fitted to probes (compute/embed/probe.py). What the chunks of a long text
+leave behind follows from the structure.
 """
 
 from dataclasses import dataclass
@@ -23,8 +23,8 @@ _FLOAT32 = 4
 @dataclass(frozen=True, slots=True)
 class EncoderShape:
     """Sizes of a model in elements of `width` bytes. At most `most_scores` attention scores are
-    made at a time (0: all). A `causal` model computes texts longer than a slice in chunks, with
-    caches that grow; any other one computes all of a text in each layer."""
+    made at a time (0: all). A `causal` model computes long texts in chunks with growing caches;
+    others compute a whole text in each layer."""
 
     layers: int
     hidden: int
@@ -40,7 +40,7 @@ class EncoderShape:
 @dataclass(frozen=True, slots=True)
 class Pass:
     """A pass over `rows` texts, padded to `tokens` tokens each. A causal model computes about
-    `slice_tokens` tokens of all rows together at a time."""
+    `slice_tokens` tokens of all rows at a time."""
 
     rows: int
     tokens: int
@@ -48,7 +48,7 @@ class Pass:
 
     @property
     def chunk(self) -> int:
-        """How many tokens of a row a causal model computes at a time."""
+        """The tokens of a row that a causal model computes at a time."""
         return min(self.tokens, max(1, self.slice_tokens // self.rows))
 
 
@@ -60,14 +60,14 @@ class EncoderPlan:
     factors: tuple[float, float]
 
     def needs(self, one: Pass) -> int:
-        """The most bytes that a pass takes above what is held before it."""
+        """Return the most bytes that a pass takes above what is held before it."""
         activations, scores = terms(self.shape, one)
         inner = int((activations * self.factors[0] + scores * self.factors[1]) * _MARGIN)
         return max(inner + left_behind(self.shape, one), _ending(self.shape, one)) + _FLOOR
 
 
 def terms(shape: EncoderShape, one: Pass) -> tuple[int, int]:
-    """The bytes of A and of S in a pass."""
+    """Return the bytes of A and of S in a pass."""
     chunk = one.chunk if shape.causal else one.tokens
     rows = one.rows * chunk
     wide = shape.hidden + shape.intermediate
@@ -80,8 +80,8 @@ def terms(shape: EncoderShape, one: Pass) -> tuple[int, int]:
 
 
 def left_behind(shape: EncoderShape, one: Pass) -> int:
-    """Bytes that the chunks of a pass leave until its last one is computed: keys and values of all
-    layers, those of one layer twice while its buffers grow, and the hidden states."""
+    """Return the bytes that chunks leave until the last is computed: keys and values of all layers,
+    one layer twice while it grows, and the hidden states."""
     if not _in_chunks(shape, one):
         return 0
     step = places(one.chunk)
@@ -93,8 +93,8 @@ def left_behind(shape: EncoderShape, one: Pass) -> int:
 
 
 def _ending(shape: EncoderShape, one: Pass) -> int:
-    """Bytes at the end of a pass in chunks, when its caches are gone: the hidden states of all
-    chunks, those joined, and two copies in float32."""
+    """Return the bytes at the end of a pass in chunks, after its caches: the chunks' hidden states,
+    those joined, and two float32 copies."""
     number = 2 * (shape.width + _FLOAT32) if _in_chunks(shape, one) else 0
     return one.rows * one.tokens * shape.hidden * number
 
@@ -104,4 +104,4 @@ def _in_chunks(shape: EncoderShape, one: Pass) -> bool:
 
 
 STRUCTURAL = (8.0, 6.0)
-"""Factors of A and S where nothing could be measured: an upper bound."""
+"""Factors of A and S without measurements: an upper bound."""

@@ -1,8 +1,7 @@
-"""The transient memory of a step before it runs: what is alive at its worst moment, above the
-weights and the caches as they are afterwards. Pure.
+"""Estimates the transient memory of a step: its peak above the weights and the caches as they are
+afterwards. Pure.
 
-What one moment of a forward needs is mostly gone when the next begins, so there is a fit for each
-and the largest counts:
+Each moment of a forward has a fit of its own, and the largest counts:
 
     wide    a prefill as it would be without a context   alone or together
     deep    a prefill while it attends to its context    alone or together
@@ -49,7 +48,7 @@ CHUNK = 512
 
 @dataclass(frozen=True, slots=True)
 class PrefillFactors:
-    """Factors of `wide_columns`, for the same chunks without a context, and `deep_columns`."""
+    """Factors of `wide_columns`, for the same chunks without a context, and of `deep_columns`."""
 
     wide: tuple[float, ...]
     deep: tuple[float, ...]
@@ -57,8 +56,8 @@ class PrefillFactors:
 
 @dataclass(frozen=True, slots=True)
 class Coefficients:
-    """Factors of the columns below; of `copies`, of the layer and of what else a decode takes.
-    `calibrated`: from probes of the model; if not, they are an upper bound from its structure."""
+    """Factors of the columns below; `copies` are those of the copied layer and of the rest of a
+    decode. `calibrated`: fitted to probes of the model; else an upper bound from its structure."""
 
     alone: PrefillFactors
     together: PrefillFactors
@@ -91,44 +90,39 @@ STRUCTURAL = Coefficients(
 
 
 def wide_columns(terms: Terms) -> tuple[int, ...]:
-    """Of `Prefills.wide`."""
     return terms.activations, terms.scores
 
 
 def deep_columns(terms: Terms) -> tuple[int, ...]:
-    """Of `Prefills.deep`."""
     return *terms.inner, terms.grown, terms.copied
 
 
 def head_columns(terms: Terms) -> tuple[int, ...]:
-    """Of `head`."""
     return terms.logits, *terms.inner
 
 
 @dataclass(slots=True)
 class Correction:
-    """A ratio that corrects estimates by what steps really took, from 1 to `HIGHEST`. Times are
-    seconds of one clock; it never runs backwards."""
+    """A ratio, from 1 to `HIGHEST`, that corrects estimates by what steps really took. Times are
+    seconds of one clock."""
 
     _excess: float = 0.0
     _at: float = 0.0
 
     def ratio(self, now: float) -> float:
-        """By what estimates are to be multiplied."""
         return 1.0 + self._excess * math.exp2(-max(0.0, now - self._at) / HALF_LIFE_SECONDS)
 
     def observe(self, estimated: int, measured: int, now: float) -> None:
-        """A step for which `estimated` bytes, uncorrected, were planned took so many."""
+        """Note that a step planned with `estimated` bytes, uncorrected, took `measured`."""
         wanted = min(measured / estimated, HIGHEST) if estimated > 0 else 1.0
         self._excess = max(self.ratio(now) - 1.0, wanted - 1.0)
         self._at = max(now, self._at)
 
 
 class Planner:
-    """Estimates for one model, corrected by what its steps took. Prefills and decodes have a
-    correction each: the small ones of decodes are no measure for the others. Prompts are prefilled
-    in chunks of at most `chunk` tokens, which may be set once more is known of them. Of each token
-    of a forward the adapters that are loaded may take `adapter_token_bytes` more."""
+    """Estimates for one model, corrected by what its steps took, prefills and decodes apart.
+    Prompts are prefilled in chunks of at most `chunk` tokens. Loaded adapters take
+    `adapter_token_bytes` more per token of a forward."""
 
     def __init__(self, model: ModelShape, coefficients: Coefficients, chunk: int = CHUNK) -> None:
         self.model = model
@@ -139,12 +133,12 @@ class Planner:
         self._prefills = Correction()
 
     def transient(self, step: StepShape) -> int:
-        """Bytes above what `live` says is held when the step is over, or was before: of its worst
-        forward."""
+        """Return the bytes of a step's worst forward, above what `live` counts before or after
+        it."""
         return self._at_once(*self._parts(step)) + self._behind_rings(step)
 
     def prefill(self, prefill: PrefillShape) -> int:
-        """The same for one prefill."""
+        """Return the transient bytes of one prefill."""
         known = self.coefficients.together if prefill.rows > 1 else self.coefficients.alone
         shallow = prefill_terms(self.model, PrefillShape(prefill.rows, prefill.tokens, 0))
         deep = prefill_terms(self.model, prefill) if prefill.context else shallow
@@ -154,9 +148,9 @@ class Planner:
         return _rounded(max(wide, deepest) + adapted)
 
     def decode(self, decode: Decode) -> int:
-        """The same for a decode. One that grows has room for a layer of all its rows, or for some
-        layers of rows that come or go, which mlx-lm's caches copy twice: padded to the new width,
-        and as one."""
+        """Return the transient bytes of a decode. One that grows has room for a layer of all rows,
+        or for some layers of rows that come or go, which mlx-lm's caches copy twice: padded to the
+        new width, and as one."""
         terms = decode_terms(self.model, decode)
         steady = self._verifying(decode, terms) if decode.tokens > 1 else self.steady(terms)
         behind = caught_up(self.model, decode)
@@ -176,7 +170,7 @@ class Planner:
         return _rounded(max(steady, copied, sum(at_once)))
 
     def steady(self, terms: Terms) -> float:
-        """Of a decode as if it copied nothing, and without a margin."""
+        """Return the bytes of a decode that copies nothing, without a margin."""
         known = self.coefficients
         return max(
             times(terms.inner, known.layers),
@@ -186,8 +180,8 @@ class Planner:
         )
 
     def _verifying(self, decode: Decode, terms: Terms) -> float:
-        """As `steady`, of a decode of several tokens a row, which attends as a prefill does. What
-        probes of one token tell of scores in tiles is not so of several: there were too few."""
+        """Return the `steady` bytes of a decode of several tokens a row, which attends as a prefill
+        does. Probes of one token say nothing of several tokens' scores in tiles."""
         as_prefill = times(terms.inner, self.coefficients.alone.deep[:3])
         if self.model.tiles is not None:
             one = decode_terms(self.model, replace(decode, tokens=1))
@@ -195,12 +189,13 @@ class Planner:
         return max(self.steady(terms), as_prefill)
 
     def live(self, rows: Sequence[int], prefills: Sequence[int] = (), in_blocks: int = 0) -> int:
-        """Bytes of all live caches, at most: of a batch of rows of so many tokens each, and of
-        prompts under way, of which so many tokens are computed. No less than what they have in
-        arrays; for rows of one length no more than 256 places a row above it. Rings that are wider
-        than their rows need are not known here: `transient` has the chunk that newcomers bring, and
-        a longer row leaves those of shorter ones as wide as its own were. Of `in_blocks` tokens of
-        these the growing caches are not counted, because the blocks are."""
+        """Return the most bytes that live caches take: of a batch of rows of so many tokens each,
+        and of prompts under way with so many computed tokens. Growing caches of `in_blocks` tokens
+        are left out, because the blocks count.
+
+        It is at most 256 places a row above the arrays for rows of one length. Rings that are wider
+        than their rows need are not counted here: `transient` has the chunk that newcomers bring.
+        """
         layers = self.model.layers
         # With what may be left over beyond the grid. Rings hold it until the next.
         longest = self.chunk + self.chunk // 8
@@ -208,18 +203,17 @@ class Planner:
         return held_bytes(layers, rows) + sum(under_way) - referred_bytes(layers, in_blocks)
 
     def decoding(self, rows: Sequence[int], leaving: Sequence[int] = ()) -> Decode | None:
-        """The decode of rows of so many tokens each; None of no rows. Rows can leave and buffers
-        grow at any step, so there is always room for one layer twice; and for what rows that refer
-        to others need, or that are behind in a draft model. `leaving` are those that the batch has
-        beside them before the step."""
+        """Return the worst decode of rows of so many tokens each, beside the `leaving` ones of the
+        batch; None without rows. Rows can leave and buffers grow at any step, so there is always
+        room for that."""
         seen = seen_together(self.model.layers, rows, leaving)
         if not rows:
             return None
         return Decode(len(rows), seen, grows=True, refers=True, catches_up=True)
 
     def kept(self, tokens: int, checkpoints: int = 0, *, refers: bool = False) -> int:
-        """Bytes that blocks of so many tokens and so many checkpoints take besides the caches.
-        Where it `refers`, they hold what growing caches have by reference."""
+        """Return the bytes that blocks of so many tokens and so many checkpoints take besides the
+        caches. With `refers` they share what growing caches have."""
         layers = self.model.layers
         apart = (Keeps.CONSTANT, Keeps.GROWING) if refers else (Keeps.CONSTANT,)
         token = sum(layer.nbytes * layer.count for layer in layers if layer.keeps not in apart)
@@ -228,21 +222,20 @@ class Planner:
         return tokens * token + checkpoints * checkpoint
 
     def corrected(self, step: StepShape, now: float) -> int:
-        """`transient` as far as is known at this time."""
+        """Return `transient` with the corrections of this time."""
         decode, prefill = self._parts(step)
         decodes, prefills = self._decodes.ratio(now), self._prefills.ratio(now)
         return self._at_once(decode * decodes, prefill * prefills) + self._behind_rings(step)
 
     def observe(self, step: StepShape, measured: int, now: float) -> None:
-        """A step took so many bytes above what is held when it is over, rings as they are. Times
-        are seconds of one clock."""
+        """Note that a step took `measured` bytes above what is held after it."""
         decode, prefill = self._parts(step)
         part = self._prefills if prefill >= decode else self._decodes
         part.observe(self._at_once(decode, prefill), measured, now)
 
     def _at_once(self, decode: float, prefill: float) -> int:
-        """What a decode and the chunks behind it take. Beside the host they are under way at once,
-        and the chunks of the step before may be, too."""
+        """Return the bytes of a decode and the chunks behind it. Beside the host they run at once,
+        and maybe the chunks of the step before too."""
         return int(decode + 2 * prefill if self.model.beside_host else max(decode, prefill))
 
     def _parts(self, step: StepShape) -> tuple[int, int]:
@@ -250,7 +243,7 @@ class Planner:
         return decode, max(map(self.prefill, step.prefills), default=0)
 
     def _behind_rings(self, step: StepShape) -> int:
-        """What rings hold until the next decode: of the chunks of rows that join, and of drafts.
+        """Return what rings hold until the next decode: the chunks of rows that join, and drafts.
         Rows that were prefilled together widen the rings of all."""
         if step.decode is None:
             return 0
@@ -262,8 +255,7 @@ class Planner:
 
 
 class FlatPlanner(Planner):
-    """A planner for who knows better: `nbytes` for any step, as the settings say; caches are
-    planned as ever."""
+    """A planner that takes `nbytes` for any step, as the settings say."""
 
     def __init__(self, model: ModelShape, nbytes: int) -> None:
         super().__init__(model, STRUCTURAL)
@@ -277,7 +269,7 @@ class FlatPlanner(Planner):
 
 
 def times(columns: Sequence[float], factors: Sequence[float]) -> float:
-    """What a moment takes, by its columns and their factors."""
+    """Return the sum of columns times factors."""
     return sum([column * factor for column, factor in zip(columns, factors, strict=True)])
 
 

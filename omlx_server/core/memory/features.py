@@ -1,4 +1,4 @@
-"""What is alive in the middle of a forward, in bytes, before anything is fitted.
+"""The bytes alive in the middle of a forward, before any fit.
 
     R    rows x tokens of the forward        C    tokens that a query sees: context + chunk
     A    R x hidden                          Q    R x (heads + 2 kv_heads) x head_dim
@@ -58,12 +58,12 @@ class Terms:
 
     @property
     def inner(self) -> tuple[int, ...]:
-        """What the layers need, growth and copies aside."""
+        """The needs of the layers, without growth and copies."""
         return self.activations, self.scores, self.unpacked
 
 
 def prefill_terms(model: ModelShape, prefill: PrefillShape) -> Terms:
-    """Of a chunk, or of several together. Its logits are never made."""
+    """Return the terms of a chunk, or of several together. Its logits are never made."""
     rows, context, tokens = prefill.rows, prefill.context, prefill.tokens
     merged = rows > 1 and context > 0
     layers = _moved(model, prefill) if context > 0 else 0
@@ -75,9 +75,8 @@ def prefill_terms(model: ModelShape, prefill: PrefillShape) -> Terms:
 
 
 def _moved(model: ModelShape, prefill: PrefillShape) -> float:
-    """How many layers of the caches are copied at a time while the chunk is computed. Rows of ours
-    that come together get room for some tokens more than they have. Keys and values in few bits are
-    read where they are."""
+    """Return how many layers of the caches are copied at a time while the chunk is computed.
+    Quantised keys and values are read where they are."""
     rows, context, tokens = prefill.rows, prefill.context, prefill.tokens
     growing = any(layer.keeps is Keeps.GROWING for layer in model.layers)
     if prefill.refers and growing and model.tiles is None:
@@ -89,13 +88,13 @@ def _moved(model: ModelShape, prefill: PrefillShape) -> float:
 
 
 def _is_in_parts(model: ModelShape, tokens: int) -> bool:
-    """Whether plain stored tokens are attended apart from a row's own."""
+    """Return whether plain stored tokens are attended apart from a row's own."""
     reads_arrays = any(layer.reads_padding or layer.latent for layer in model.layers)
     return tokens <= FEW_QUERIES and not reads_arrays
 
 
 def decode_terms(model: ModelShape, decode: Decode) -> Terms:
-    """Of a token a row, or of some that verify a draft."""
+    """Return the terms of a decode, also of one that verifies drafts."""
     rows, context = decode.rows, decode.context
     return Terms(
         *_inner(model, rows, decode.tokens, context),
@@ -105,8 +104,8 @@ def decode_terms(model: ModelShape, decode: Decode) -> Terms:
 
 
 def widened(model: ModelShape, decode: Decode) -> int:
-    """Bytes to which a decode widens stored tokens: keys, values, and one of both of the tile
-    before."""
+    """Return the bytes to which a decode widens stored tokens: keys, values, and one of both of the
+    tile before."""
     if not decode.refers:
         return 0
     own = _widened(model, decode.context)
@@ -114,7 +113,7 @@ def widened(model: ModelShape, decode: Decode) -> int:
 
 
 def widened_for_few(model: ModelShape, prefill: PrefillShape) -> int:
-    """The same of a chunk that is so short that stored tokens are attended apart."""
+    """Return the widened bytes of a chunk so short that stored tokens are attended apart."""
     parts = prefill.refers and _is_in_parts(model, prefill.tokens)
     return _widened(model, prefill.context) if parts else 0
 
@@ -129,7 +128,7 @@ def _widened(model: ModelShape, context: int) -> int:
 
 
 def gathered(model: ModelShape, decode: Decode) -> int:
-    """Bytes of the arrays in which one layer brings rows together that differ in length or refer
+    """Return the bytes of the arrays in which one layer gathers rows that differ in length or refer
     to stored tokens, where its attention reads arrays."""
     several = decode.tokens > 1
     tokens = [
@@ -142,8 +141,8 @@ def gathered(model: ModelShape, decode: Decode) -> int:
 
 
 def rings_copied(model: ModelShape, decode: Decode) -> int:
-    """Bytes of the rings of one layer, which a decode of several tokens writes anew. Those of a
-    draft model are all kept from before it drafts."""
+    """Return the bytes of one layer's rings, which a decode of several tokens writes anew, and of
+    all rings of a draft model from before it drafts."""
     if decode.tokens == 1:
         return 0
     before = 0
@@ -157,16 +156,15 @@ def _rings(model: ModelShape) -> list[LayerKv]:
 
 
 def caught_up(model: ModelShape, decode: Decode) -> tuple[int, ...]:
-    """What the layers of a draft model need when it takes in what rows are behind: as
-    `Terms.inner`."""
+    """Return `Terms.inner` of a draft model that takes in the tokens rows are behind by."""
     if model.drafter is None or not decode.catches_up:
         return 0, 0, 0
     return _inner(model.drafter, decode.rows, MOST_BEHIND, decode.context)
 
 
 def states_before(model: ModelShape, decode: Decode) -> int:
-    """Bytes of the recurrent states from before a decode that verifies drafts, and of those that
-    are chosen from these and the new ones."""
+    """Return the bytes of the recurrent states from before a decode that verifies drafts, and of
+    those chosen after it."""
     if decode.tokens == 1:
         return 0
     constant = (layer for layer in model.layers if layer.keeps is Keeps.CONSTANT)
@@ -174,7 +172,7 @@ def states_before(model: ModelShape, decode: Decode) -> int:
 
 
 def _inner(model: ModelShape, rows: int, tokens: int, context: int) -> tuple[int, int, int]:
-    """Activations, scores, unpacked."""
+    """Return activations, scores and unpacked bytes."""
     tile, few = _tile(model, rows, tokens, context + tokens)
     wide = model.hidden + model.intermediate
     wide += (model.heads + 2 * model.kv_heads) * model.head_dim
@@ -188,8 +186,8 @@ def _inner(model: ModelShape, rows: int, tokens: int, context: int) -> tuple[int
 
 
 def _merged(model: ModelShape, rows: int, tokens: int, context: int) -> int:
-    """Rows become a batch while who brought them still holds all their caches: the smaller of what
-    there was before and is afterwards."""
+    """Return the bytes of rows that become a batch while their old caches are held: the smaller of
+    what was before and is afterwards."""
     return min(
         cache_bytes(model.layers, rows, context, _LAST_CHUNK),
         cache_bytes(model.layers, rows, context + tokens, tokens),
@@ -197,8 +195,8 @@ def _merged(model: ModelShape, rows: int, tokens: int, context: int) -> int:
 
 
 def _tile(model: ModelShape, rows: int, tokens: int, seen: int) -> tuple[int, bool]:
-    """How many tokens' scores are alive: the next tile begins before all of the last is gone. And
-    whether they are unpacked for few queries."""
+    """Return how many tokens' scores are alive (the next tile begins before all of the last is
+    gone), and whether they are unpacked for few queries."""
     tiles = model.tiles
     if tiles is None:
         return seen, False

@@ -1,4 +1,4 @@
-"""Whether a step fits into the memory, and what is let go to make it fit. Pure; mlx thread.
+"""Decides whether a step fits into memory, and frees memory for it. Pure; mlx thread.
 
 The ladder of relief, in this order; each use of a relief is counted:
 
@@ -47,10 +47,10 @@ _PORTIONS = 64
 
 @dataclass(frozen=True, slots=True)
 class Caches:
-    """Live caches: a batch of `rows` of so many tokens each, and prompts under way apart, of which
-    so many tokens are computed. The rows and prompts refer to `in_blocks` tokens of blocks, all
-    counted, and these blocks have `block_bytes` bytes, each counted once. `idle_bytes` of these are
-    in blocks that no sequence uses yet."""
+    """Live caches: a batch of `rows` of so many tokens each, and `prefills` with so many computed
+    tokens. They refer to `in_blocks` tokens of blocks (each use counted), and these blocks have
+    `block_bytes` bytes (each block counted once), of which `idle_bytes` are in blocks no sequence
+    uses yet."""
 
     rows: tuple[int, ...] = ()
     prefills: tuple[int, ...] = ()
@@ -61,8 +61,8 @@ class Caches:
 
 @dataclass(frozen=True, slots=True)
 class Cuts:
-    """Blocks of so many tokens, and so many checkpoints. Where it `refers`, blocks hold no copy of
-    what the caches of sequences hold."""
+    """The tokens of new blocks, and the number of new checkpoints. With `refers` blocks share the
+    caches' bytes."""
 
     tokens: int = 0
     checkpoints: int = 0
@@ -71,9 +71,12 @@ class Cuts:
 
 class Neighbours(Protocol):
     """The other models and all jobs (engine/jobs.py) together, in bytes, as the next step is
-    planned. `count`: models with a hot tier. `live`: caches now. `reserved`: caches when all that
-    was let in is finished, with the jobs that run or wait. `at_work`: whether there are live caches
-    or a model is being loaded, so that there may be more room later."""
+    planned.
+
+    `count`: models with a hot tier. `live`: caches now. `reserved`: caches when all that was
+    admitted is finished, with the jobs that run or wait. `at_work`: whether there are live caches
+    or a model is loading, so that there may be more room later.
+    """
 
     live: int
     reserved: int
@@ -87,16 +90,18 @@ class Neighbours(Protocol):
     def at_work(self) -> bool: ...
 
     def make_room(self, nbytes: int, floor: int, *, at_rest: bool) -> int:
-        """Let so much of their hot tiers go: those of models without requests, or of the others,
-        each down to `floor`. Returns what went."""
+        """Evict up to `nbytes` from their hot tiers, each down to `floor`: of models without
+        requests, or of the others. Returns what went."""
         ...
 
 
 class MemoryGuard:
-    """`queue` bytes are set aside for what is on its way to the cold tier. `ledger` is what this
-    model holds as the next step is planned, with the weights of all; `features` is the part of its
-    live bytes that are features of images, not caches. Their owner keeps both up to date.
-    `neighbours` are the models beside it."""
+    """Checks one model's steps against the memory `limit`.
+
+    `queue` bytes are set aside for what is on its way to the cold tier. Before each step the owner
+    updates `ledger` (what this model holds, with the weights of all) and `features` (bytes of image
+    features within its live bytes).
+    """
 
     def __init__(
         self, limit: int, planner: Planner, neighbours: Neighbours, *, queue: int = 0
@@ -114,35 +119,33 @@ class MemoryGuard:
         self._counted: set[Relief] = set()
 
     def change(self, limit: int, queue: int) -> None:
-        """Other bounds from now on."""
         self.limit, self._queue = limit, queue
 
     def under(self, limit: int, queue: int) -> "MemoryGuard":
-        """One with other bounds, to ask what would be."""
+        """Return a copy with other bounds, to ask what would fit."""
         other = copy(self)
         other.change(limit, queue)
         return other
 
     def begin(self, ledger: Ledger, features: int = 0) -> None:
-        """A step is planned on what is held now."""
+        """Begin planning a step on what is held now."""
         self.ledger, self.features = ledger, features
         self._drained_ago = 0 if self._drains else self._drained_ago + 1
         self._drains = False
         self._counted = set()
 
     def note(self, relief: Relief) -> None:
-        """Count a relief: what happens to a sequence each time, all else once a step."""
+        """Count a relief: those of one sequence each time, all others once a step."""
         if relief not in self._counted or relief in _EACH:
             self._counted.add(relief)
             self.used[relief] += 1
 
     def decoding(self, rows: Sequence[int], leaving: Sequence[int] = ()) -> Decode | None:
-        """See `Planner.decoding`."""
         return self._planner.decoding(rows, leaving)
 
     @property
     def pauses(self) -> bool:
-        """Whether a request was not let in since the last look, because memory is short."""
+        """Whether a request had to wait for memory since the last look."""
         return Relief.PAUSE in self._counted
 
     @property
@@ -163,12 +166,12 @@ class MemoryGuard:
     # -- questions -----------------------------------------------------------------------
 
     def ever_fits(self, caches: Caches, chunk: int) -> bool:
-        """Whether these caches and a step of `chunk` tokens fit when nothing else is at work.
-        Estimates are used without the correction of measured steps: who is alone goes on."""
+        """Return whether these caches and a step of `chunk` tokens fit when nothing else runs.
+        Estimates are not corrected by measured steps: whoever is alone goes on."""
         return self._fits(caches, self._planner.transient(self._shape(caches, chunk)))
 
     def explain(self, caches: Caches, chunk: int) -> str:
-        """The account, and what a request of such caches would need by itself."""
+        """Return a text of what a request with such caches would need alone, and what is held."""
         live = self._live(caches)
         step = self._planner.transient(self._shape(caches, chunk))
         return (
@@ -177,13 +180,13 @@ class MemoryGuard:
         )
 
     def can_reserve(self, caches: Caches, chunk: int, now: float) -> bool:
-        """Whether all of this can be held at once, beside what other models are at work on, if the
-        hot tiers go down to their floor."""
+        """Return whether all of this can be held at once, beside the other models' work, with the
+        hot tiers at their floor."""
         step = self._planner.corrected(self._shape(caches, chunk), now) + self.features
         return self._fits(caches, step + max(self._neighbours.live, self._neighbours.reserved))
 
     def fits_without_others(self, caches: Caches, chunk: int, weights: int) -> bool:
-        """Whether so much could be held if of all models only these weights were there."""
+        """Return whether these caches would fit if of all models only these weights were loaded."""
         held, self.ledger = self.ledger, replace(self.ledger, weights=weights)
         try:
             return self.ever_fits(caches, chunk)
@@ -191,15 +194,14 @@ class MemoryGuard:
             self.ledger = held
 
     def reserve(self, caches: Caches) -> None:
-        """Who is at work now will hold so much at the end."""
+        """Set the bytes that running sequences will hold when they finish."""
         self.reserved = self._live(caches) + self.features
 
     def allows(
         self, step: StepShape, after: Caches, cuts: Cuts, cache: PrefixCache, now: float
     ) -> bool:
-        """Whether a step that leaves these caches, and cuts so much, may run. Uses the first
-        reliefs of the ladder for it. What rows that leave give back counts, though not before they
-        were copied."""
+        """Return whether a step that leaves these caches and cuts may run; use the first reliefs of
+        the ladder for it. What leaving rows give back counts, but not before they were copied."""
         transient = self._planner.corrected(step, now)
         need = self._growth(after, cuts) + transient
         self._relieve(max(need, transient), cache)
@@ -208,14 +210,14 @@ class MemoryGuard:
     def spares(
         self, step: StepShape, after: Caches, cuts: Cuts, cache: PrefixCache, now: float
     ) -> bool:
-        """As `allows`, though nothing is let go for the step."""
+        """Return whether such a step may run without any relief."""
         transient = self._planner.corrected(step, now)
         need = self._growth(after, cuts) + transient + self.ledger.pool
         return self._noted(transient, fits=need <= self._room(cache))
 
     def spare(self) -> int:
-        """The bytes that blocks for prompts which wait may have beside all who are at work, if the
-        hot tier goes down to its floor."""
+        """Return the bytes that blocks of waiting prompts may take beside all running sequences,
+        with the hot tier at its floor."""
         others, ledger = self._neighbours, self.ledger
         live = max(ledger.live, self.reserved) + max(others.live, others.reserved)
         queue = max(self._queue, ledger.pending + others.pending)
@@ -225,19 +227,17 @@ class MemoryGuard:
     # -- inside --------------------------------------------------------------------------
 
     def _growth(self, after: Caches, cuts: Cuts) -> int:
-        """Bytes that are held more when a step has left these caches and cut so much."""
         kept = self._planner.kept(cuts.tokens, cuts.checkpoints, refers=cuts.refers)
         live = self._live(after) + self.features
         return live - after.idle_bytes - self.ledger.live + kept
 
     def _noted(self, transient: int, *, fits: bool) -> bool:
-        """Whether it `fits`; then the step under way may take so much."""
+        """Return `fits`; if so, the step under way may take `transient` bytes."""
         if fits:
             self.ledger = replace(self.ledger, step=max(self.ledger.step, transient))
         return fits
 
     def _fits(self, caches: Caches, transient: int) -> bool:
-        """Beside what is held whatever runs."""
         least = self.ledger.weights + self._queue + self.floor
         return least + self._live(caches) + transient <= self.limit
 
@@ -247,7 +247,8 @@ class MemoryGuard:
 
     @property
     def floor(self) -> int:
-        """Below this the hot tiers do not shrink: the last turns of a conversation or two."""
+        """The bytes below which the hot tiers do not shrink: the last turns of a conversation or
+        two."""
         return max(0, self.limit - self.ledger.weights) // 20
 
     def _room(self, cache: PrefixCache) -> int:
@@ -268,8 +269,8 @@ class MemoryGuard:
             self._shrink(need - self._room(cache), cache)
 
     def _shrink(self, nbytes: int, cache: PrefixCache) -> None:
-        """What models at rest have kept goes first, then our own, then that of models at work. A
-        portion goes at a time, because what is left of a run may have to be copied."""
+        """Evict blocks of idle models first, then our own, then those of models at work. A portion
+        goes at a time, because what is left of a run may have to be copied."""
         nbytes = max(nbytes, max(0, self.limit - self.ledger.weights) // _PORTIONS)
         others = self._neighbours
         floor = self.floor // (1 + others.count)
@@ -283,8 +284,8 @@ class MemoryGuard:
             self.note(Relief.BLOCKS)
 
     def _shape(self, caches: Caches, chunk: int) -> StepShape:
-        """The most that any step with these caches needs: the last chunk of the longest prompt
-        beside the decode of all rows. The prompt may begin with stored tokens."""
+        """Return the largest step with these caches: the last chunk of the longest prompt beside
+        the decode of all rows. The prompt may begin with stored tokens."""
         longest = max((*caches.rows, *caches.prefills))
         decode = self.decoding(caches.rows or (longest,))
         prefill = PrefillShape(1, chunk, max(0, longest - chunk), refers=True)

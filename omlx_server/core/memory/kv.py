@@ -1,8 +1,8 @@
 """Bytes of the caches of live sequences, by the class of each layer's cache.
 
-GROWING   all tokens of each row, in buffers that grow by 256; rows of about one length together
+GROWING   all tokens of each row, in buffers that grow by 256; rows of similar length together
 PADDED    as GROWING, but the rows of a batch are padded to the longest
-RING      the window's tokens; a chunk longer than one token stands behind them until the next
+RING      the window's tokens; a longer chunk stands behind them until the next decode
 CONSTANT  a recurrent state
 """
 
@@ -12,18 +12,16 @@ from dataclasses import dataclass
 from enum import Enum
 
 GROWTH = 256
-"""By how many places the buffers of mlx-lm's caches grow, and of ours."""
+"""The places by which the buffers of mlx-lm's caches grow, and ours."""
 
 
 def reach(tokens: int) -> int:
-    """How long the longest row can be that is held together with one of so many tokens: 15 % longer
-    or `GROWTH` tokens, whichever is more."""
+    """Return the longest row that is grouped with one of so many tokens: 15 % or `GROWTH` tokens
+    longer, whichever is more."""
     return tokens + max(GROWTH, tokens * 3 // 20)
 
 
 class Keeps(Enum):
-    """What a layer's cache keeps of a sequence."""
-
     GROWING = "growing"
     PADDED = "padded"
     RING = "ring"
@@ -32,10 +30,10 @@ class Keeps(Enum):
 
 @dataclass(frozen=True, slots=True)
 class LayerKv:
-    """The caches of `count` layers that are alike. `nbytes` is that of one row: of each token, or
-    of the whole state. `window` is a ring's. With `reads_padding` attention reads all rows in
-    one array, in which they are as long as the longest. A `latent` is made into keys and values of
-    all heads, of all tokens, where a row computes several tokens."""
+    """The caches of `count` equal layers. `nbytes` is per token of a row, or of the whole state.
+    `window` is a ring's. With `reads_padding` attention reads all rows in one array, padded to the
+    longest. A `latent` is expanded into keys and values of all heads where a row computes several
+    tokens."""
 
     keeps: Keeps
     nbytes: int
@@ -51,24 +49,23 @@ class LayerKv:
 
 
 def places(tokens: int) -> int:
-    """For how many tokens a growing cache has room when it holds so many."""
+    """Return the capacity, in tokens, of a growing cache that holds so many."""
     return -(-tokens // GROWTH) * GROWTH
 
 
 def places_with_room(tokens: int) -> int:
-    """For how many tokens a cache is made that holds so many: one more at least, so that the next
-    step copies nothing."""
+    """Return the capacity of a new cache: room for one token more, so that the next step copies
+    nothing."""
     return places(tokens + 1)
 
 
 def grows(context: int, tokens: int) -> bool:
-    """Whether so many more tokens need larger buffers."""
     return places(context) < context + tokens
 
 
 def layer_bytes(layer: LayerKv, tokens: int, chunk: int = 1) -> int:
-    """Of one of these layers, for one row of `tokens` tokens, of which the last `chunk` were
-    written at once."""
+    """Return the bytes of one of these layers for one row of `tokens`, of which the last `chunk`
+    were written at once."""
     if layer.keeps is Keeps.CONSTANT:
         return layer.nbytes
     if layer.keeps is Keeps.RING:
@@ -78,13 +75,13 @@ def layer_bytes(layer: LayerKv, tokens: int, chunk: int = 1) -> int:
 
 
 def cache_bytes(layers: Iterable[LayerKv], rows: int, tokens: int, chunk: int = 1) -> int:
-    """Of all layers, for rows of `tokens` tokens each."""
+    """Return the bytes of all layers for rows of `tokens` tokens each."""
     return rows * sum(layer.count * layer_bytes(layer, tokens, chunk) for layer in layers)
 
 
 def held_bytes(layers: Iterable[LayerKv], rows: Sequence[int], chunk: int = 1) -> int:
-    """At most of all layers, for rows of so many tokens each in one batch, whatever their buffers
-    went through: they are made to fit and then grow, so they end anywhere."""
+    """Return the most bytes of all layers for one batch of rows of so many tokens, however their
+    buffers grew."""
     longest = max(rows, default=0)
     if longest == 0:
         return 0
@@ -99,13 +96,15 @@ def held_bytes(layers: Iterable[LayerKv], rows: Sequence[int], chunk: int = 1) -
 
 
 def referred_bytes(layers: Iterable[LayerKv], tokens: int) -> int:
-    """What growing layers hold of so many tokens: bytes that blocks hold, and rows refer to."""
+    """Return the bytes of growing layers for so many tokens, held by blocks and referred to by
+    rows."""
     growing = (layer for layer in layers if layer.keeps is Keeps.GROWING)
     return tokens * sum(layer.count * layer.nbytes for layer in growing)
 
 
 def grouped(rows: Sequence[int]) -> list[int]:
-    """To how many tokens each row is padded at most where rows of about one length are together."""
+    """Return the tokens to which each row is padded at most where rows of similar length are
+    together."""
     ordered = sorted(rows)
     if not ordered or ordered[-1] <= reach(ordered[0]):
         return ordered[-1:] * len(ordered)
@@ -115,9 +114,8 @@ def grouped(rows: Sequence[int]) -> list[int]:
 def seen_together(
     layers: Iterable[LayerKv], rows: Sequence[int], leaving: Sequence[int] = ()
 ) -> int:
-    """How many tokens a decode of these rows attends to for each row, padding counted, on average;
-    a share of a token counts as one. Padded rows stay as wide as those that leave until they are
-    copied."""
+    """Return the mean number of tokens, rounded up, that a decode attends to for each row, padding
+    included. Padded rows stay as wide as the `leaving` ones until they are copied."""
     if not rows:
         return 0
     if any(layer.is_padded for layer in layers):
@@ -126,8 +124,8 @@ def seen_together(
 
 
 def behind_rings(layers: Iterable[LayerKv], chunk: int) -> int:
-    """Of a row of which `chunk` tokens were computed at once: what rings hold besides their
-    window."""
+    """Return what rings hold besides their window for a row of which `chunk` tokens were computed
+    at once."""
     rings = (layer for layer in layers if layer.keeps is Keeps.RING)
     return (chunk - 1) * sum(layer.count * layer.nbytes for layer in rings)
 
@@ -142,10 +140,10 @@ def _at_most(layer: LayerKv, tokens: int, chunk: int) -> int:
 
 
 def largest_layer(layers: Iterable[LayerKv], tokens: int, chunk: int = 1) -> int:
-    """Of the layer that holds the most of one row."""
+    """Return the bytes of the layer that holds the most of one row."""
     return max((layer_bytes(layer, tokens, chunk) for layer in layers), default=0)
 
 
 def largest_at_most(layers: Iterable[LayerKv], tokens: int) -> int:
-    """The same, whatever its buffers went through."""
+    """Return `largest_layer` however its buffers grew."""
     return max((_at_most(layer, tokens, 1) for layer in layers), default=0)

@@ -1,11 +1,11 @@
-"""What the memory is used for at one moment, line by line. Bytes; a frozen value."""
+"""The uses of memory at one moment, in bytes. A frozen value."""
 
 from dataclasses import asdict, dataclass, replace
 
 # A buffer may be 16 KB larger than its array, which is much in proportion to that of a toy model.
 _SMALL = 1 << 24
 DRIFT = 0.02
-"""The share of what is held by which the account may differ from MLX before it counts as wrong."""
+"""The share of `held` by which the ledger may differ from MLX before it counts as wrong."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,16 +13,16 @@ class Ledger:
     """One account of all that MLX holds, and of what is kept beside it.
 
     weights      of all models that are loaded
-    live         caches of sequences at work
+    live         caches of running sequences
     blocks       the hot tier without its checkpoints
     checkpoints  checkpoints of the hot tier
     pending      on the way to the cold tier, and not in the hot one any more
-    step         what the step under way needs for itself, as planned
+    step         planned need of the step under way
     pool         freed buffers that wait for their next use
-    grammars     compiled ones that are kept for their next use; not MLX's, and estimated
-    token_ids    of texts that were encoded, with the texts, for the next turn; not MLX's
-    responses    those of the Responses API that are kept in memory; not MLX's
-    bodies       of requests, from their first byte until they are parsed; not MLX's
+    grammars     compiled grammars; not MLX's, and estimated
+    token_ids    of encoded texts, with the texts; not MLX's
+    responses    of the Responses API, in memory; not MLX's
+    bodies       of requests, until they are parsed; not MLX's
     """
 
     limit: int = 0
@@ -44,8 +44,8 @@ class Ledger:
         return self.weights + self.live + self.blocks + self.checkpoints + self.pending
 
     def __add__(self, other: "Ledger") -> "Ledger":
-        """What two models hold together: live, blocks, checkpoints and pending are added. All other
-        lines are those of `self`: limit, weights and pool are of all models already."""
+        """Add live, blocks, checkpoints and pending of two models. All other lines are those of
+        `self`: limit, weights and pool count all models already."""
         return replace(
             self,
             live=self.live + other.live,
@@ -55,12 +55,10 @@ class Ledger:
         )
 
     def drift(self, active: int) -> float:
-        """By what share of `held` the account differs from the `active` bytes that MLX reports;
-        positive when something is held that no line knows."""
+        """Return the share of `held` by which MLX's `active` bytes exceed it."""
         return (active - self.held) / max(self.held, _SMALL)
 
     def lines(self) -> dict[str, int]:
-        """All lines by name, in bytes, without the limit."""
         lines = asdict(self)
         del lines["limit"]
         return lines
@@ -72,9 +70,8 @@ class Ledger:
 
 @dataclass(frozen=True, slots=True)
 class MemoryReport:
-    """A snapshot for metrics and health. `drift` is that of `Ledger.drift`; `reliefs` counts the
-    uses of each relief of the ladder (core/memory/guard.py); `resident` is the bytes of RAM that
-    the system says the process takes."""
+    """A snapshot for metrics and health. `reliefs` counts the uses of each relief
+    (core/memory/guard.py); `resident` is the process's RAM as the system reports it."""
 
     ledger: Ledger
     drift: float
@@ -83,7 +80,7 @@ class MemoryReport:
 
 
 def in_words(nbytes: int) -> str:
-    """Bytes with three digits, in decimal units as the settings have them."""
+    """Format bytes with three digits in decimal units, as the settings have them."""
     value = float(nbytes)
     for unit in ("B", "KB", "MB"):
         if value < 999.5:

@@ -1,4 +1,4 @@
-"""Memory for jobs, which are no steps of a conversation, and ask for it before they begin. Pure."""
+"""Memory for jobs, which are not steps of a sequence and ask for it before they begin. Pure."""
 
 from collections.abc import Generator, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -8,20 +8,20 @@ A = TypeVar("A")
 Y = TypeVar("Y")
 
 Claim = AbstractContextManager[int]
-"""Memory that is set aside until this context is left. Entering it gives the number of the need
-that was met, from 1."""
+"""Memory set aside until this context is left. Entering it gives the number, from 1, of the need
+that was met."""
 
 
 class Room(Protocol):
     """Gives jobs their part of the memory. Owned by the mlx thread."""
 
     def check(self, nbytes: int) -> None:
-        """Raises NoMemory if `nbytes` bytes would not fit even if nothing else were at work."""
+        """Raise NoMemory if `nbytes` bytes would not fit even if nothing else ran."""
         ...
 
     def claim(self, needs: Sequence[int]) -> Generator[None, None, Claim]:
         """Set aside the largest of `needs` (bytes, rising) that fits now. Yields while not even the
-        first one fits, until other work has ended; raises NoMemory if that one never will."""
+        first fits; raises NoMemory if it never will."""
         ...
 
 
@@ -37,8 +37,8 @@ class Boundless:
 
 
 def within(room: Room, nbytes: int, work: Generator[Y, None, A]) -> Generator[Y | None, None, A]:
-    """Do `work`, which takes `nbytes` bytes from its beginning to its end, once they are set aside.
-    Raises NoMemory as `Room.check`."""
+    """Do `work`, which takes `nbytes` bytes, once they are set aside. Raises NoMemory as
+    `Room.check`."""
     room.check(nbytes)
     with (yield from room.claim([nbytes])):
         return (yield from work)

@@ -1,5 +1,4 @@
-"""What the transient memory of a step depends on: a model's sizes, and how much a step computes.
-Frozen values."""
+"""The sizes of a model and of a step, on which its transient memory depends. Frozen values."""
 
 from dataclasses import dataclass
 
@@ -16,14 +15,14 @@ FEW_QUERIES = 1 + DEPTHS[-1]
 parts: those of a decode that verifies the longest draft."""
 
 MOST_BEHIND = 8
-"""When rows are so many tokens behind in a draft model, it takes them in beside a plain decode."""
+"""A draft model takes in a row's tokens beside a plain decode when it is this many behind."""
 
 
 @dataclass(frozen=True, slots=True)
 class TileSizes:
-    """How many numbers of quantised keys are unpacked at a time, in all rows and heads together:
-    `numbers_of_many` from `many_rows` query rows a head on, `numbers_of_few` for fewer; but no less
-    than those of `fewest` tokens. Unpacked, a number takes `number_bytes`."""
+    """The numbers of quantised keys unpacked at a time, over all rows and heads: `numbers_of_many`
+    from `many_rows` query rows a head on, else `numbers_of_few`, but at least those of `fewest`
+    tokens. An unpacked number takes `number_bytes`."""
 
     many_rows: int
     numbers_of_many: int
@@ -34,13 +33,14 @@ class TileSizes:
 
 @dataclass(frozen=True, slots=True)
 class ModelShape:
-    """Sizes of a model in elements. `width` is the bytes of a number that it computes with;
-    `intermediate` is the width of the MLP for one token, so k times an expert's where k experts are
-    chosen. With `tiles` keys and values are quantised, and attention unpacks them tile by tile.
-    `layers` count those of a draft model, too, and `drafter` is the shape of that alone. When rows
-    come or go, `copied_at_once` bytes of caches are there twice, or one array where that is
-    larger. On a device that runs `beside_host` the chunks of a step are launched while its decode
-    runs."""
+    """Sizes of a model in elements.
+
+    `width` is the bytes of a computed number. `intermediate` is the width of the MLP for one token:
+    k times an expert's where k experts are chosen. With `tiles` keys and values are quantised and
+    unpacked tile by tile. `layers` include those of a draft model, whose own shape is `drafter`.
+    When rows come or go, `copied_at_once` bytes of caches exist twice, or one array where that is
+    larger. On a device that runs `beside_host` a step's chunks are launched while its decode runs.
+    """
 
     hidden: int
     intermediate: int
@@ -59,8 +59,8 @@ class ModelShape:
 @dataclass(frozen=True, slots=True)
 class PrefillShape:
     """One forward over chunks of `rows` prompts, padded to `tokens` tokens, behind at most
-    `context` cached tokens each. The caches of several rows are merged into one batch first. Where
-    one `refers` to stored tokens, these and its own are brought together, a layer at a time."""
+    `context` cached tokens each. Caches of several rows are merged first. With `refers`, stored
+    tokens and its own are joined, a layer at a time."""
 
     rows: int
     tokens: int
@@ -70,12 +70,13 @@ class PrefillShape:
 
 @dataclass(frozen=True, slots=True)
 class Decode:
-    """One forward over `tokens` of each of `rows` rows, each of which attends to `context` tokens,
-    its padding counted, or to that on average (`kv.seen_together`). Where one `refers` to stored
-    tokens, plain ones in half precision are widened, a tile at a time. Rows of different lengths
-    are `uneven`. With `catches_up` a draft model may take in what rows are behind. With `grows` the
-    buffers may have to grow, one layer after the other: plain ones do when rows came, and then
-    every 256 tokens. That room also serves rows that come or go."""
+    """One forward over `tokens` of each of `rows` rows, each attending to `context` tokens on
+    average, padding included (`kv.seen_together`).
+
+    With `refers` stored half-precision tokens are widened tile by tile. `uneven`: rows differ in
+    length. With `catches_up` a draft model may take in tokens that rows are behind by. With `grows`
+    buffers may grow, one layer after the other, which also covers rows that come or go.
+    """
 
     rows: int
     context: int

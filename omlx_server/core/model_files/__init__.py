@@ -1,2 +1,2 @@
-"""What the files of a model tell about its kind, its parsers and its vision tower, without any
-weight. Pure."""
+"""Facts that a model's files tell without loading weights: its kind, parsers, quantisation and
+vision tower. Pure."""

@@ -1,4 +1,4 @@
-"""How many tokens of a text an encoder reads, by its JSON files. Pure."""
+"""The longest text of an encoder, by its JSON files. Pure."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -10,8 +10,8 @@ _PAD_ID = "pad_token_id"
 
 
 def first_position(config: Mapping[str, Any]) -> int:
-    """The position of a text's first token: RoBERTa's family counts from behind the id of its
-    padding, all others from 0."""
+    """Return the position of a text's first token: RoBERTa's family counts from after its padding
+    id, others from 0."""
     if "Roberta" not in architecture_of(config):
         return 0
     pad_id = config.get(_PAD_ID)
@@ -19,8 +19,7 @@ def first_position(config: Mapping[str, Any]) -> int:
 
 
 def trained_length(sentence_config: Mapping[str, Any], most: int) -> int:
-    """`max_seq_length` of SENTENCE_CONFIG, but no more than `most`; `most` where it is
-    not there, or is no number of tokens."""
+    """Return `max_seq_length` of SENTENCE_CONFIG, at most `most`; `most` without a valid one."""
     value = sentence_config.get("max_seq_length")
     if isinstance(value, int) and not isinstance(value, bool) and value > 0:
         return min(most, value)

@@ -1,6 +1,7 @@
-"""Tells by signs in a model's chat template and vocabulary which parsers its answers need. Pure;
-any thread. It gives names; text/tool_calls/formats.py and text/reasoning/style.py say what they
-stand for.
+"""Chooses the parsers of a model's answers by signs in its template and vocabulary. Pure; any
+thread.
+
+text/tool_calls/formats.py and text/reasoning/style.py implement the named parsers.
 """
 
 from collections.abc import Collection, Mapping
@@ -9,7 +10,7 @@ JSON_TOOLS = "json_tools"
 NO_REASONING = "none"
 
 Signs = tuple[tuple[tuple[str, ...], str], ...]
-"""(texts, parser) pairs: the first parser whose texts are all in one place is the one needed."""
+"""(texts, parser) pairs: the first parser whose texts are all in one place is chosen."""
 
 # Looked for in a template: those that mlx-lm does not know, then mlx-lm's in its order
 # (tokenizer_utils._infer_tool_parser).
@@ -85,8 +86,8 @@ CODED_TEMPLATES: Mapping[str, str] = {
         "enable_thinking | default(true)) }}"
     )
 }
-"""By the `chat_template_type` of a tokenizer's configuration: a template that calls code, with the
-signs of its parsers in a comment."""
+"""By a tokenizer's `chat_template_type`: a template that calls code, with the signs of its parsers
+in a comment."""
 
 
 def tool_parser_of(
@@ -96,12 +97,9 @@ def tool_parser_of(
     *,
     shows_tools: bool = True,
 ) -> str:
-    """The parser for a model's tool calls. A known parser in `declared`, the `tool_parser_type` of
-    the tokenizer's configuration, goes before all signs.
-
-    A template that shows no tools, and one without a sign of any parser, gets JSON in
-    `<tool_call>`, which the server teaches in the system message.
-    """
+    """Return the parser for a model's tool calls. A known parser in `declared`, the tokenizer's
+    `tool_parser_type`, precedes all signs. A template without tools or signs gets JSON in
+    `<tool_call>`, which the server teaches in the system message."""
     if not shows_tools:
         return JSON_TOOLS
     if isinstance(declared, str) and declared in TOOL_PARSERS:
@@ -110,17 +108,16 @@ def tool_parser_of(
 
 
 def parser_beside(template: str) -> str:
-    """The parser for calls that a model may write as its makers taught it, although its template
-    shows no tools; an empty text for none."""
+    """Return the parser for calls that a model may write although its template shows no tools; ""
+    for none."""
     return _first(_TOOLS, template)
 
 
 def reasoning_parser_of(template: str, vocabulary: Collection[str]) -> str:
-    """The parser for a model's thoughts, by control tokens of the vocabulary; else by markers in
-    the template, for models that write a marker in many tokens; else `NO_REASONING`."""
+    """Return the parser for a model's thoughts: by control tokens of the vocabulary, else by
+    markers in the template."""
     return _first(_REASONING, vocabulary) or _first(_REASONING, template) or NO_REASONING
 
 
 def _first(signs: Signs, place: str | Collection[str]) -> str:
-    """The first parser whose signs are all in `place`; an empty text for none."""
     return next((name for texts, name in signs if all(text in place for text in texts)), "")

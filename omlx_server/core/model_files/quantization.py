@@ -1,4 +1,4 @@
-"""How the weights of a model are quantised, as its config.json says. Pure; any thread."""
+"""The quantisation of a model's weights, by its config.json. Pure; any thread."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -19,8 +19,7 @@ _FOREIGN = (
 
 
 def quantization_of(config: Mapping[str, Any]) -> str:
-    """How the weights are quantised, as people say it: "4-bit", "mxfp4", "8-bit fp8"; empty for
-    none."""
+    """Return the quantisation as people say it: "4-bit", "mxfp4", "8-bit fp8"; "" for none."""
     said = _table(config, "quantization") or _table(config, "quantization_config")
     bits = said.get("bits")
     words = (
@@ -33,15 +32,15 @@ def quantization_of(config: Mapping[str, Any]) -> str:
 
 
 def own_quantization(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """MLX's table of how the weights are quantised; empty for none, or for a method of others.
-    Some programs leave only its copy for transformers."""
+    """Return MLX's table of the quantisation; empty for none or another method. Some programs leave
+    only its copy for transformers."""
     copied = _table(config, "quantization_config")
     is_ours = "quant_method" not in copied and {"bits", "group_size"} <= copied.keys()
     return _table(config, "quantization") or (copied if is_ours else {})
 
 
 def foreign_method(config: Mapping[str, Any]) -> str:
-    """The name of a quantisation that mlx-lm can't load; empty for any other."""
+    """Return the name of a quantisation that mlx-lm can't load, or ""."""
     if _table(config, "quantization"):
         return ""
     method = _table(config, "quantization_config").get("quant_method")

@@ -1,4 +1,4 @@
-"""The variables that requests and overrides may pass to a chat template. Constants only."""
+"""The variables that requests and overrides may pass to a chat template."""
 
 ALLOWED_KWARGS = frozenset(
     {

@@ -1,6 +1,6 @@
-"""Whether a model takes images, as its files and the settings tell. Pure; any thread.
+"""Tells whether a model takes images, by its files and the settings. Pure; any thread.
 
-The reasons against it are ends of a sentence that begins with "it takes no images: ".
+The reasons against it end a sentence that begins with "it takes no images: ".
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -19,34 +19,33 @@ FAMILIES: Mapping[str, str] = {
     "qwen3_5_moe": "Qwen3.5",
     "smolvlm": "SmolVLM",
 }
-"""The families of vision towers that are known here, by the `model_type` in config.json."""
+"""The known families of vision towers, by the `model_type` in config.json."""
 
 PREPROCESSORS = ("preprocessor_config.json", "processor_config.json")
-"""The files that say how the images of a model are prepared; a model has at least one."""
+"""The files that say how a model's images are prepared; it has at least one."""
 
 # How the names of a tower's tensors begin in the checkpoints of all families.
 _TOWER = ("visual.", "vision_tower.", "vision_model.")
 
 
 def has_vision(config: Mapping[str, Any]) -> bool:
-    """Whether config.json describes a vision tower, of whatever family."""
+    """Return whether config.json describes a vision tower of any family."""
     return isinstance(config.get("vision_config"), Mapping)
 
 
 def vision_family(config: Mapping[str, Any]) -> str:
-    """The name of the family of a model's vision tower; empty where it has no tower, or one of a
-    family that is not known here."""
+    """Return the name of the family of a model's vision tower; "" without a known one."""
     return FAMILIES.get(str(config.get("model_type")), "") if has_vision(config) else ""
 
 
 def has_tower(tensors: Iterable[str]) -> bool:
-    """Whether a tensor of a vision tower is among those with these names."""
+    """Return whether a vision tower's tensor is among these names."""
     return any(name.removeprefix("model.").startswith(_TOWER) for name in tensors)
 
 
 def files_lack(config: Mapping[str, Any], tensors: Iterable[str], files: Collection[str]) -> str:
-    """Why the files of a model don't allow it to take images; empty when they do. `tensors` are the
-    names of its weights, `files` those of the files in its directory."""
+    """Return why a model's files don't allow images, or "". `tensors` are the names of its weights,
+    `files` those in its directory."""
     if not has_vision(config):
         return "it is a model for text"
     if not vision_family(config):
@@ -59,9 +58,8 @@ def files_lack(config: Mapping[str, Any], tensors: Iterable[str], files: Collect
 
 
 def server_lacks(*, enabled: bool, has_pillow: bool, uses_heads: bool) -> str:
-    """Why a server lets a model take no images, whatever its files hold; empty when it lets it.
-    `enabled` is the setting `images.enabled`. With `uses_heads` heads of the model draft for it,
-    which can't be combined with images."""
+    """Return why the server allows no images whatever the model's files hold, or "". Heads that
+    draft (`uses_heads`) can't be combined with images."""
     if not enabled:
         return "images.enabled is off"
     if not has_pillow:

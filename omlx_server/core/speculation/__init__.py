@@ -1,2 +1,2 @@
-"""Speculation: which tokens are drafted for a row, how many of them are worth a wider step. A draft
-token is taken if it is what the row samples at its position, so a draft changes no answer."""
+"""Speculation: which tokens are drafted for a row, and how many are worth a wider step. A drafted
+token is kept only if the row samples it, so drafts change no answer."""

@@ -1,10 +1,8 @@
-"""What speculation has cost and gained. It may lose a small part of the time, as far as estimates
-hold. Pure.
+"""The balance of what speculation costs and gains. Pure.
 
-Drafts are a bet: a step that verifies takes longer, and only right tokens make up for it. The stake
-comes from an account: each step pays a small share of its time in, gains pay in too, and a bet is
-made only when the account covers its loss. So, however wrong the drafts, the rows lose no more than
-that share and what the account had at first.
+A step that verifies drafts takes longer, and only correct tokens make up for it. Each step pays in
+a small share of its time, gains pay in too, and a draft is tried only when the balance covers its
+loss. So rows lose at most that share and the first balance.
 """
 
 _SHARE = 0.01
@@ -22,8 +20,8 @@ class DraftBalance:
         self._balance = _FIRST
 
     def most_seconds(self, plain: float) -> float:
-        """How long a step that verifies may take where a plain one takes `plain` seconds, though
-        all of its drafts may be wrong."""
+        """Return how long a verifying step may take where a plain one takes `plain` seconds, though
+        all drafts may be wrong."""
         return plain * (1 + self._balance)
 
     def stepped(self) -> None:
@@ -31,12 +29,11 @@ class DraftBalance:
         self._pay(_SHARE)
 
     def failed(self) -> None:
-        """Note a step that failed: nothing is bet for a while."""
+        """Note a step that failed: nothing is drafted for a while."""
         self._balance = -_MOST
 
     def verified(self, verify: float, plain: float, rows: int, tokens: int) -> None:
-        """Note a step that took `verify` seconds and gave so many `tokens` to `rows` rows, all
-        together."""
+        """Note a step that took `verify` seconds and gave `tokens` to `rows` rows together."""
         steps = tokens / rows  # of plain ones, that would have given as many
         self._pay(steps - verify / plain + _SHARE)
 

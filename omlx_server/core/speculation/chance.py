@@ -1,4 +1,4 @@
-"""How likely the next drafted token of a row is right, learnt from what it sampled. Pure."""
+"""Learns how likely a row's next drafted token is right. Pure."""
 
 # What is believed of a new row counts as if so many tokens had shown it.
 _WEIGHT = 4.0
@@ -9,11 +9,11 @@ _FORGOTTEN = 0.02
 
 
 class Chance:
-    """The share of expected tokens that came, of late. Tokens that were only expected count as
-    those do that were drafted: so a row whose drafts pause learns whether they would be right."""
+    """The recent share of predicted tokens that were right. Predictions that were not drafted count
+    too, so a row whose drafts pause learns whether they would be right."""
 
     def __init__(self, believed: float = 0.5) -> None:
-        """`believed`: the chance before anything is known."""
+        """`believed` is the chance before anything is known."""
         self._believed = believed
         self._right = believed * _WEIGHT
         self._tried = _WEIGHT
@@ -23,12 +23,12 @@ class Chance:
         return self._right / self._tried
 
     def saw(self, right: float, tried: float) -> None:
-        """Note that of `tried` expected tokens so many were right."""
+        """Note that `right` of `tried` predicted tokens were right."""
         kept = max(0.0, 1 - tried / _WINDOW)
         self._right = self._right * kept + right
         self._tried = self._tried * kept + tried
 
     def forget(self) -> None:
-        """Note a token for which nothing was expected: what was once wrong is tried again later."""
+        """Note a token without a prediction: what was once wrong is tried again later."""
         self._right += _FORGOTTEN * (self._believed * _WEIGHT - self._right)
         self._tried += _FORGOTTEN * (_WEIGHT - self._tried)

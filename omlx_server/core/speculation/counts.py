@@ -1,4 +1,4 @@
-"""How many tokens were drafted, and how many of them were right, by where the drafts came from."""
+"""Counts of drafted and accepted tokens, by the source of the drafts."""
 
 from collections import Counter
 from dataclasses import dataclass, field
@@ -8,8 +8,6 @@ from omlx_server.core.speculation.methods import Method
 
 @dataclass(slots=True)
 class DraftCounts:
-    """Tokens by method; those that were right are `accepted`."""
-
     drafted: Counter[Method] = field(default_factory=Counter)
     accepted: Counter[Method] = field(default_factory=Counter)
 
@@ -18,5 +16,5 @@ class DraftCounts:
         self.accepted[method] += accepted
 
     def after(self, earlier: "DraftCounts") -> "DraftCounts":
-        """These counts with `earlier` ones added; a copy in any case."""
+        """Return a copy of these counts with `earlier` ones added."""
         return DraftCounts(self.drafted + earlier.drafted, self.accepted + earlier.accepted)

@@ -1,8 +1,8 @@
-"""How many draft tokens are worth a wider step: as many as give most tokens a second, by what steps
-of each width take. Pure; times in seconds.
+"""Chooses the draft depth with the most tokens a second, from measured step times. Pure; times in
+seconds.
 
-A step that verifies feeds every row as many tokens as its longest draft needs and one more, so the
-places of a step are rows x (1 + depth), whoever drafts.
+A verifying step feeds every row one token more than its longest draft, so the places of a step are
+rows x (1 + depth).
 """
 
 from collections.abc import Sequence
@@ -25,13 +25,13 @@ _LEAST_SHARE = 0.25
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """What a row can draft: of each token, in order, how likely it is right if those before are.
-    An empty one is of a row that drafts nothing."""
+    """A row's possible draft: for each token the chance that it is right if those before are. Empty
+    for a row that drafts nothing."""
 
     chances: tuple[float, ...] = ()
 
     def gains(self) -> list[float]:
-        """How many tokens the row is expected to get with a draft of 0, 1, 2 … tokens."""
+        """Return the expected tokens of the row with a draft of 0, 1, 2 … tokens."""
         gains, right = [1.0], 1.0
         for chance in self.chances:
             right *= chance
@@ -40,20 +40,16 @@ class Offer:
 
 
 class Bet(NamedTuple):
-    """A `depth` and the `rate` that it promises, in tokens a second of all rows together. Depth 0
-    has the rate that a draft must exceed."""
+    """A `depth`, and the `rate` it promises in tokens a second of all rows. The rate of depth 0 is
+    what a draft must exceed."""
 
     depth: int
     rate: float
 
 
 class StepCosts:
-    """How long a decode takes by its places. `probed` are (places, seconds) of a short sequence,
-    ascending; what is measured later corrects them: a long context makes all steps slower.
-
-    Raises:
-        ValueError: nothing was measured.
-    """
+    """Estimates the time of a decode by its places. `probed` are ascending (places, seconds) of a
+    short sequence; later measurements correct them. Raises ValueError without any."""
 
     def __init__(self, probed: Sequence[tuple[int, float]]) -> None:
         if not probed:
@@ -64,13 +60,13 @@ class StepCosts:
         self._seen = {False: False, True: False}
 
     def seconds(self, places: int, *, verifies: bool) -> float:
-        """The estimate for a step of so many places, plain or one that verifies."""
+        """Return the estimate for a step of so many places, plain or verifying."""
         seen, probed = self._seen[verifies], self._as_probed(places)
         excess = self._excess[verifies if seen else not verifies]
         return max(probed + excess, probed * _LEAST_SHARE)
 
     def took(self, places: int, seconds: float, *, verifies: bool) -> None:
-        """Note what a step took. One freak measurement moves the estimate by a small part."""
+        """Note the time of a step. One freak measurement moves the estimate little."""
         excess = seconds - self._as_probed(places)
         weight = 0.1 if self._seen[verifies] else 1.0
         self._excess[verifies] += weight * (excess - self._excess[verifies])
@@ -79,12 +75,11 @@ class StepCosts:
             self._excess[True] += _FORGOTTEN * (self._excess[False] - self._excess[True])
 
     def forget(self) -> None:
-        """Go back a little to what was probed."""
+        """Move a little back to what was probed."""
         for kind in self._excess:
             self._excess[kind] *= 1 - _FORGOTTEN
 
     def _as_probed(self, places: int) -> float:
-        """The estimate by what was probed, without what was measured later."""
         known = self._known.get(places)
         if known is None:
             known = self._known[places] = self._between_probes(places)
@@ -109,9 +104,9 @@ def best_depth(
     most_seconds: float,
     drafting: float = 0.0,
 ) -> Bet:
-    """How many tokens each row may draft at most in the next step; 0 where a plain step gives more.
-    Never more than `most`, nor so many that the step takes more than `most_seconds`. `offers` has
-    all rows of the batch. It takes `drafting` seconds to draft a token of each row."""
+    """Return the best depth for the next step, at most `most` and within `most_seconds`; 0 where a
+    plain step gives more. `offers` has all rows. Drafting a token of each row takes `drafting`
+    seconds."""
     rows = len(offers)
     plain = costs.seconds(rows, verifies=False)
     best = Bet(0, _LEAST_GAIN * rows / plain)
@@ -135,7 +130,7 @@ def _depths(most: int) -> list[int]:
 
 
 def _between(low: tuple[int, float], high: tuple[int, float], places: int) -> float:
-    """On the straight line through two points (places, seconds), for any `places`."""
+    """Return the seconds for `places` on the line through two (places, seconds) points."""
     if high[0] == low[0]:
         return high[1]
     share = (places - low[0]) / (high[0] - low[0])

@@ -1,11 +1,11 @@
-"""Where drafts come from, and which of these ways a mode allows."""
+"""Sources of drafts, and which of them a mode allows."""
 
 from enum import StrEnum
 from typing import Literal
 
 
 class Method(StrEnum):
-    """What a grammar forces, the text itself, a draft model, or heads of the model itself."""
+    """A grammar's forced tokens, the text itself, a draft model, or the model's own heads."""
 
     GRAMMAR = "grammar"
     NGRAM = "ngram"
@@ -26,6 +26,6 @@ _ALLOWED: dict[Mode, frozenset[Method]] = {
 
 
 def methods_of(mode: Mode) -> frozenset[Method]:
-    """The methods that a mode allows, as far as the model has what they need. Heads are loaded in
-    the mode `heads` alone: they cost memory and a part of each step."""
+    """Return the methods that a mode allows, as far as the model has them. Heads are loaded in the
+    mode `heads` alone: they cost memory and time."""
     return _ALLOWED[mode]

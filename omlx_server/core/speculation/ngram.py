@@ -1,10 +1,10 @@
-"""Drafts from the text itself: where the newest tokens stood before, what followed them then.
+"""Drafts from the text itself: the tokens that followed an earlier copy of the newest ones.
 
     context   ... a b c d e f ... a b c | d e f ...
                         ^ source        ^ the next token
 
-After prompt look-up decoding (Saxena, 2023). The text is kept as bytes, four for each token, so
-that a search is one pass of C code: 0.2 ms for 100,000 tokens.
+After prompt look-up decoding (Saxena, 2023). The text is kept as four bytes per token, so a search
+is one pass of C code: 0.2 ms for 100,000 tokens.
 """
 
 from array import array
@@ -22,8 +22,8 @@ _MOST_ASTRAY = 4
 
 
 class NgramLookup:
-    """Predicts the next tokens of one sequence. `source` is the position of the token that it
-    expects to come next; None where nothing like the newest tokens stood before."""
+    """Predicts the next tokens of one sequence. `source` is the position of the predicted next
+    token; None where nothing matches."""
 
     def __init__(self, tokens: Sequence[int]) -> None:
         self._text = bytearray(array("I", tokens).tobytes())
@@ -31,12 +31,11 @@ class NgramLookup:
         self._search()
 
     def __len__(self) -> int:
-        """How many tokens it knows."""
         return len(self._text) // _WIDTH
 
     def take(self, tokens: Iterable[int]) -> tuple[int, int]:
-        """Go on by the next tokens of the text. Returns how many of them it expected, and for how
-        many it expected anything."""
+        """Append the next tokens. Returns how many of them were predicted right, and how many had a
+        prediction."""
         right = expected = 0
         for token in tokens:
             new = token.to_bytes(_WIDTH, byteorder)
@@ -52,13 +51,13 @@ class NgramLookup:
         return right, expected
 
     def skip(self, tokens: Iterable[int]) -> None:
-        """Go on by tokens that were not expected one by one: many of them, at once."""
+        """Append many tokens at once, without checking predictions."""
         self._text += array("I", tokens).tobytes()
         self._search()
 
     def draft(self, count: int) -> tuple[int, ...]:
-        """The next `count` tokens as it expects them; () without a source. Where it runs into the
-        end of the text it goes on with what it has drafted. It ends before an image."""
+        """Return the next `count` predicted tokens; () without a source. Past the end of the text
+        it repeats its draft; it stops before an image."""
         if self.source is None or count <= 0:
             return ()
         period = len(self) - self.source
@@ -74,8 +73,8 @@ class NgramLookup:
         return self._text[first * _WIDTH : (first + count) * _WIDTH]
 
     def _search(self) -> None:
-        """Find the newest place, before the end, at which a run of the newest tokens stands. Where
-        there is none of a short run, there is none of a long one."""
+        """Set `source` to the newest earlier place of a run of the newest tokens. Without a short
+        run there is no long one."""
         self.source = None
         for run in _RUNS:
             found = self._newest(bytes(self._text[-run * _WIDTH :])) if run < len(self) else None
@@ -84,7 +83,7 @@ class NgramLookup:
             self.source = found + run
 
     def _newest(self, run: bytes) -> int | None:
-        """The position of the first token of the newest `run` before the one at the end."""
+        """Return the first token's position of the newest earlier `run`."""
         end = len(self._text) - 1
         for _ in range(_MOST_ASTRAY):
             at = self._text.rfind(run, 0, end)

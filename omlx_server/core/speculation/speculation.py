@@ -1,4 +1,4 @@
-"""How much one model bets on drafts, and what came of it. Pure; owned by its instance."""
+"""Decides how much one model drafts, and learns from the results. Pure; owned by its instance."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -17,16 +17,15 @@ _KNOWN = 12
 
 @dataclass(frozen=True, slots=True)
 class DrafterRecord:
-    """What is known of what drafts for a model beside its text, a draft model or heads (`method`).
-    It drafts a token of each row in one forward. `costs` say how long that takes by the number of
-    rows; `chance` is how likely a token of any row is right."""
+    """The measured speed and accuracy of a draft model or heads (`method`). It drafts a token of
+    each row in one forward; `costs` go by the number of rows, `chance` is over all rows."""
 
     method: Method
     costs: StepCosts
     chance: Chance = field(default_factory=lambda: Chance(_BELIEVED))
 
     def new_chance(self) -> Chance:
-        """The chance for a new row, which begins with what is known of the others."""
+        """Return the chance for a new row, which begins with that of the others."""
         chance = Chance(_BELIEVED)
         chance.saw(_KNOWN * self.chance.value, _KNOWN)
         return chance
@@ -37,13 +36,12 @@ class DrafterRecord:
         self.costs.forget()
 
     def seconds(self, rows: int) -> float:
-        """The estimate for a token of each of so many rows."""
         return self.costs.seconds(rows, verifies=False)
 
 
 class DraftController:
-    """The bets of one model: `costs` say what a wider step takes, the account what may be lost.
-    `drafter`: what drafts beside the text and grammars, if anything does."""
+    """Decides on the drafts of one model from its step `costs` and draft balance. `drafter` is its
+    draft model or heads, if any."""
 
     def __init__(self, costs: StepCosts, drafter: DrafterRecord | None = None) -> None:
         self._costs = costs
@@ -52,8 +50,8 @@ class DraftController:
         self.counts = DraftCounts()
 
     def bet(self, offers: Sequence[Offer], most: int, *, with_drafter: bool = False) -> Bet:
-        """How many tokens each row may draft at most; 0 where a plain step is better. `offers` has
-        all rows of the batch; if `with_drafter` is set, the drafter drafts for some of them."""
+        """Return how many tokens each row may draft; 0 where a plain step is better. `offers` has
+        all rows; `with_drafter`: the drafter drafts for some of them."""
         rows = len(offers)
         plain = self._costs.seconds(rows, verifies=False)
         drafting = self.drafter.seconds(rows) if with_drafter and self.drafter else 0.0
@@ -61,12 +59,11 @@ class DraftController:
         return best_depth(offers, self._costs, most, allowed, drafting)
 
     def failed(self) -> None:
-        """Note that a step that verified drafts has failed: there are none for a while."""
+        """Note that a verifying step has failed: there are no drafts for a while."""
         self._account.failed()
 
     def stepped(self, rows: int, seconds: float | None) -> None:
-        """Note a plain decode of so many rows, and the `seconds` that it took, if they are
-        known."""
+        """Note a plain decode of so many rows and its `seconds`, if known."""
         if self.drafter is not None:
             self.drafter.forget()
         if seconds is not None:
@@ -81,9 +78,8 @@ class DraftController:
     def verified(
         self, rows: int, places: int, seconds: float | None, accepted: int, drafting: float = 0.0
     ) -> None:
-        """Note a decode of so many rows and places and the `seconds` that it took, if they are
-        known, after the drafter took so many for `drafting`, and how many drafted tokens were
-        right."""
+        """Note a verifying decode of so many rows and places, its `seconds` if known, the
+        `drafting` seconds before it, and the accepted tokens."""
         if seconds is None:
             seconds = self._costs.seconds(places, verifies=True)
         else:

@@ -1,11 +1,11 @@
-"""When the rows of a model can verify drafts."""
+"""The conditions under which a model's rows can verify drafts."""
 
 from enum import Flag, auto
 
 
 class Verifies(Flag):
-    """A row can when it is the only one (`ALONE`), or beside others. What was drafted wrongly must
-    be taken back from its caches."""
+    """A row can verify when it is the only one (`ALONE`) or beside others (`TOGETHER`): wrong
+    drafts must be taken back from its caches."""
 
     NEVER = 0
     ALONE = auto()
