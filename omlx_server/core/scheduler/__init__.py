@@ -1,1 +1,1 @@
-"""Which prompts and rows the next step computes: order, admission, queues. Pure."""
+"""The scheduler: chooses the prompts and rows that the next step computes. Pure."""

@@ -1,7 +1,4 @@
-"""Holds the scheduler's steps within the memory: asks the guard what fits. Pure; mlx thread.
-
-Without a guard everything fits.
-"""
+"""Keeps the scheduler's steps within the memory. Pure; mlx thread."""
 
 from collections.abc import Collection, Iterable
 from collections.abc import Sequence as Items
@@ -19,14 +16,14 @@ from omlx_server.core.scheduler.sequence import PrefillState, Sequence
 from omlx_server.core.step import Chunk
 
 HEADROOM = 256
-"""A request is checked with room for an answer of so many tokens, as if it were alone."""
+"""Tokens of an answer for which a request must have room when it is alone."""
 
 
 @dataclass(frozen=True, slots=True)
 class AtWork:
-    """The sequences that count when memory is checked: rows that decode, prompts that are being
-    prefilled (`active`), and rows that leave in this step (`ended`), whose places stay until those
-    who stay are copied. The leases of `others` can be released where memory is short."""
+    """The sequences that count when memory is checked: decoding `rows`, `active` prompts, and rows
+    that leave in this step (`ended`), which keep their places until the others are copied. The
+    leases of `others` can be released."""
 
     rows: Collection[Sequence]
     active: Collection[PrefillState]
@@ -35,18 +32,16 @@ class AtWork:
 
     @property
     def lengths(self) -> tuple[int, ...]:
-        """How many tokens each row that decodes has."""
         return tuple([row.fed for row in self.rows])
 
     @property
     def leaving(self) -> tuple[int, ...]:
-        """How many tokens each row has that leaves."""
         return tuple([row.fed for row in self.ended])
 
 
 class Admission:
-    """Asks the guard of the memory whether prompts, chunks and rows fit. Without a `guard`
-    everything fits."""
+    """Asks the memory guard whether prompts, chunks and rows fit. Without a `guard` everything
+    fits."""
 
     def __init__(self, guard: MemoryGuard | None, cache: PrefixCache, grouping: Grouping) -> None:
         self._guard = guard
@@ -59,16 +54,15 @@ class Admission:
 
     @property
     def shares(self) -> bool:
-        """Whether another model is at work, whose end would leave more room."""
+        """Whether another model is at work, whose end would free memory."""
         return self._guard is not None and self._guard.shares
 
     def note(self, relief: Relief) -> None:
-        """Count a relief of the ladder."""
         if self._guard is not None:
             self._guard.note(relief)
 
     def explain(self, tokens: int) -> str:
-        """For a request that is refused: what a row of so many tokens needs, and the account."""
+        """Return what a row of so many tokens needs, for a refused request."""
         chunk = min(SMALLEST_CHUNK, tokens)
         return self._guard.explain(Caches((tokens,)), chunk) if self._guard is not None else ""
 
@@ -78,13 +72,13 @@ class Admission:
             self._guard.reserve(self._finished(work, work.active))
 
     def fits_without_others(self, request: Request, weights: int) -> bool:
-        """Whether a request could be served if of all models only these weights were loaded."""
+        """Return whether a request would fit if of all models only these weights were loaded."""
         tokens = len(request.tokens) + 1
         chunk, caches = min(SMALLEST_CHUNK, tokens), Caches((tokens,) * request.n)
         return self._guard is None or self._guard.fits_without_others(caches, chunk, weights)
 
     def rows_fit(self, work: AtWork, now: float) -> bool:
-        """Whether all rows can decode once more."""
+        """Return whether all rows can decode once more; may evict."""
         if self._guard is None or not work.rows:
             return True
         step = StepShape(self._guard.decoding(work.lengths, work.leaving))
@@ -92,8 +86,8 @@ class Admission:
         return self._allows(step, after, [], work, now)
 
     def spares(self, work: AtWork, now: float, more: int) -> bool:
-        """Whether all rows can decode `more` tokens beside their newest one, without anything being
-        let go for it."""
+        """Return whether all rows can decode `more` tokens beside the newest one without any
+        relief."""
         decode = self._guard.decoding(work.lengths, work.leaving) if self._guard else None
         if self._guard is None or decode is None:
             return True
@@ -102,24 +96,22 @@ class Admission:
         return self._guard.spares(step, after, self._cuts([], work, 1 + more), self._cache, now)
 
     def lasts(self, work: AtWork, now: float, more: int) -> bool:
-        """Whether there are rows that can go on for so many `more` tokens each without another
-        look: nothing is let go for the next step, and no other model is at work."""
+        """Return whether the rows can decode `more` tokens each without another look at memory."""
         if self._guard is None:
             return True
         busy = self._guard.drains_pool or self._guard.made_room or self._guard.shares
         return bool(work.rows) and not busy and self.spares(work, now, more)
 
     def fits_alone(self, tokens: int, rows: int) -> bool:
-        """Whether so many rows of so many tokens fit when nobody else is at work."""
         chunk = min(SMALLEST_CHUNK, tokens)
         return self._guard is None or self._guard.ever_fits(Caches((tokens,) * rows), chunk)
 
     def lets_in(self, prefill: PrefillState, work: AtWork, now: float) -> bool:
-        """Whether a prompt that waits can begin."""
+        """Return whether a waiting prompt can begin; may evict."""
         return self.has_room(prefill, work, now) and self.takes_first(prefill, work, now)
 
     def has_room(self, prefill: PrefillState, work: AtWork, now: float) -> bool:
-        """Whether all who are at work can be finished beside a prompt that waits."""
+        """Return whether all at work can be finished beside a waiting prompt."""
         if self._guard is None:
             return True
         if self._is_alone(work):
@@ -128,7 +120,7 @@ class Admission:
         return self._guard.can_reserve(self._finished(work, (*work.active, prefill)), chunk, now)
 
     def takes_first(self, prefill: PrefillState, work: AtWork, now: float) -> bool:
-        """Whether the first piece of a prompt that waits can be computed now."""
+        """Return whether the first piece of a waiting prompt can be computed now; may evict."""
         if self._guard is None or self._is_alone(work):
             return True
         start = prefill.expected
@@ -137,7 +129,7 @@ class Admission:
         return self.takes([], piece, replace(work, active=(*work.active, prefill)), now)
 
     def takes(self, planned: Items[Chunk], chunk: Chunk, work: AtWork, now: float) -> bool:
-        """Whether a chunk can run in a step besides what is planned."""
+        """Return whether a chunk can run besides the planned ones; may evict."""
         if self._guard is None:
             return True
         chunks = [*planned, chunk]
@@ -149,8 +141,6 @@ class Admission:
         return self._allows(step, self._after(chunk, work), chunks, work, now)
 
     def _after(self, chunk: Chunk, work: AtWork) -> Caches:
-        """The caches when a chunk has run besides what is planned: its prompt becomes rows with
-        its last one."""
         own = next((p for p in work.active if p.key == chunk.prefill), None)
         others = [prefill for prefill in work.active if prefill is not own]
         tokens, nbytes = self._use(own) if own is not None else (0, 0)
@@ -165,7 +155,7 @@ class Admission:
         )
 
     def _caches(self, work: AtWork, more: int, prefills: Iterable[PrefillState]) -> Caches:
-        """The caches of rows that get so many more tokens each, and of prompts under way."""
+        """Return the caches of rows that get `more` tokens each, and of prompts under way."""
         prefills = list(prefills)
         users = [row.blocks for row in work.rows] + [p.handle.blocks for p in prefills]
         return Caches(
@@ -176,7 +166,7 @@ class Admission:
         )
 
     def _finished(self, work: AtWork, prefills: Iterable[PrefillState]) -> Caches:
-        """The caches when these prompts are computed and have joined."""
+        """Return the caches when these prompts are computed and have joined."""
         caches = self._caches(work, 1, ())
         rows, in_blocks, nbytes = list(caches.rows), caches.in_blocks, caches.block_bytes
         for prefill in prefills:
@@ -187,8 +177,8 @@ class Admission:
         return Caches(tuple(rows), in_blocks=in_blocks, block_bytes=nbytes)
 
     def _use(self, prefill: PrefillState) -> tuple[int, int]:
-        """How many tokens of a prompt are in blocks that its caches refer to, or will when it is
-        let in; and how many bytes these have that nobody uses now."""
+        """Return how many tokens of a prompt its caches refer to, and the bytes of these that
+        nobody uses now."""
         if prefill.handle.waiting:
             return self._cache.use_of(prefill.handle, prefill.expected)
         return prefill.handle.blocks.referred, 0
@@ -209,8 +199,7 @@ class Admission:
         return bool(held) and guard.allows(step, after, cuts, self._cache, now)
 
     def _cuts(self, chunks: Items[Chunk], work: AtWork, fed: int = 1) -> Cuts:
-        """What the step adds to the hot tier, at most: blocks that rows are about to complete with
-        `fed` tokens, or just have, or leave, and blocks of the chunks."""
+        """Return the most that a step adds to the hot tier, when rows are fed `fed` tokens."""
         if not self._cache.layout.keeps:
             return Cuts()
         size = self._cache.layout.block_size
@@ -221,7 +210,7 @@ class Admission:
 
 
 def forwards(groups: Iterable[Items[Chunk]]) -> tuple[Forward, ...]:
-    """What the planner has to know of groups of chunks."""
+    """Return the shapes of groups of chunks for the planner."""
     return tuple(
         Forward(
             rows=len(group),

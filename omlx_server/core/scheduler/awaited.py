@@ -1,5 +1,5 @@
-"""Where each request stands and what it waits for, for who looks at a server, and for the log when
-no request moves on. Pure; mlx thread."""
+"""The place of each request and what it waits for, for status pages and the stall log. Pure; mlx
+thread."""
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ _GLANCED = 500
 
 
 class Awaited(StrEnum):
-    """What a sequence waits for before it is computed further."""
+    """The thing that a sequence waits for."""
 
     BLOCK = "a block that another prompt computes"
     COLD = "the cold tier"
@@ -28,10 +28,9 @@ class Awaited(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """In which place (queue) `choices` of one request are, and what they wait for. `prompt` is the
-    number of tokens to prefill, of a row that of its request's; `computed` of them are in caches,
-    of a row with those of its output. `output` counts generated tokens. `restored` tokens of a
-    prompt that is being prefilled came from the prefix cache; 0 in all other places."""
+    """The place (queue) of `choices` of one request. `prompt` counts tokens to prefill, for a row
+    its request's; `computed` tokens are in caches; `output` tokens are generated; `restored` came
+    from the prefix cache, counted only while active."""
 
     request: RequestId
     place: str
@@ -44,7 +43,7 @@ class Standing:
     restored: int = 0
 
     def line(self, now: float) -> str:
-        """One line for the log at time `now`, without any text of the prompt."""
+        """Return one line for the log, without any text of the prompt."""
         return (
             f"{self.request} is {self.place}, of {now - self.arrived:.1f} s: {self.prompt} tokens "
             f"to read, {self.computed} computed, {self.choices} choices, {self.output} tokens "
@@ -53,8 +52,7 @@ class Standing:
 
 
 class Standings:
-    """Says what the sequences in a scheduler's queues wait for. It asks admission as a step would,
-    which may evict blocks."""
+    """Tells what queued sequences wait for."""
 
     def __init__(
         self,
@@ -69,12 +67,13 @@ class Standings:
         self._limits = limits
 
     def all(self, now: float) -> Iterator[Standing]:
-        """One of each prefill and each row: waiting, active, running, finishing, preempted."""
+        """Yield the standing of each prefill and row. Asks admission as a step would, which may
+        evict blocks."""
         return self._each(self._queues.waiting, lambda prefill: self._awaited(prefill, now))
 
     def glance(self) -> Iterator[Standing]:
-        """As `all`, of at most the first 500 waiting prefills, but admission is not asked, and
-        nothing changes: who waits for memory waits for its turn here."""
+        """Yield the standings with at most 500 waiting prefills, without asking admission: waits
+        for memory appear as TURN."""
         first = self._queues.waiting[:_GLANCED]
         return self._each(first, lambda prefill: self._before_admission(prefill) or Awaited.TURN)
 
@@ -95,7 +94,6 @@ class Standings:
                 yield _of_row(row, place)
 
     def _before_admission(self, prefill: PrefillState) -> Awaited | None:
-        """What a prompt waits for before admission is asked; None where nothing."""
         if prefill.handle.awaits_cold:
             return Awaited.COLD
         if self._cache.must_wait(prefill.handle):

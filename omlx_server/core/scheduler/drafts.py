@@ -1,6 +1,5 @@
-"""What each row drafts for the next step: tokens that its grammar forces, then what followed the
-same words before; or it asks the drafter for some. Pure; owned by the scheduler.
-"""
+"""Drafts of each row for the next step: forced by its grammar, found in its text, or asked of the
+drafter. Pure; owned by the scheduler."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -29,7 +28,7 @@ _IN_FLIGHT, _TOKENS = attrgetter("in_flight"), attrgetter("tokens")
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """What a row can draft: these `tokens`, or as many as it `asks` the drafter for."""
+    """A row's possible draft: these `tokens`, or as many as it `asks` the drafter for."""
 
     offer: Offer = field(default_factory=Offer)
     tokens: tuple[int, ...] = ()
@@ -41,7 +40,7 @@ _NO_DRAFT = Draft()
 
 @dataclass(frozen=True, slots=True)
 class DraftPlan:
-    """The drafts of a step, as in `Step`: no row drafts more than `depth` tokens."""
+    """The drafts of a step, as in `Step`, of at most `depth` tokens."""
 
     drafts: dict[SequenceId, tuple[int, ...]] = field(default_factory=dict)
     asks: dict[SequenceId, int] = field(default_factory=dict)
@@ -49,7 +48,6 @@ class DraftPlan:
 
     @classmethod
     def of(cls, rows: Sequence[Row], drafts: Sequence[Draft], depth: int) -> "DraftPlan":
-        """The plan in which no row drafts more than `depth` tokens."""
         pairs = [(row.id, draft) for row, draft in zip(rows, drafts, strict=True) if depth]
         return cls(
             {id: draft.tokens[:depth] for id, draft in pairs if draft.tokens},
@@ -58,17 +56,16 @@ class DraftPlan:
         )
 
     def feed(self, row: Row) -> None:
-        """Note what the step feeds to a row."""
         asked = self.asks.get(row.id, 0)
         row.feed(asked or len(self.drafts.get(row.id, ())), by_drafter=asked > 0)
 
 
 class Drafts:
-    """Plans the drafts of all rows of a batch together, because the longest makes them all wait."""
+    """Plans the drafts of a batch's rows together, because all rows wait for the longest."""
 
     def __init__(self, speculation: DraftController | None, layout: CacheLayout) -> None:
-        """Without `speculation` nothing is drafted. `learns`: there is a drafter, whose chance is
-        learnt from rows that drafted nothing, too."""
+        """Without `speculation` nothing is drafted. `learns`: rows without drafts teach about a
+        drafter too."""
         self._speculation = speculation
         self._layout = layout
         self.learns = speculation is not None and speculation.drafter is not None
@@ -76,8 +73,8 @@ class Drafts:
     def plan(
         self, rows: Sequence[Row], limits: SchedulerLimits, fits: Callable[[int], bool]
     ) -> DraftPlan:
-        """The drafts of the next step. `fits` says whether the memory is enough for rows that are
-        fed so many tokens more than one. Nothing while tokens of rows are in flight."""
+        """Return the next step's drafts; none while tokens are in flight. `fits` tells whether
+        memory allows so many tokens more per row."""
         most = _most(rows, limits) if self._speculation is not None else 0
         if not most or any(map(_IN_FLIGHT, rows)):
             return DraftPlan()
@@ -91,8 +88,8 @@ class Drafts:
     def will_follow(
         self, rows: Sequence[Row], limits: SchedulerLimits, fits: Callable[[int], bool]
     ) -> bool:
-        """Whether there will probably be drafts once the tokens in flight are known, so that it is
-        worth it to read these before the next step is planned. `fits` as in `plan`."""
+        """Return whether drafts are likely once the tokens in flight are read, so that reading them
+        first is worth it."""
         most = _most(rows, limits) if self._speculation is not None else 0
         if not most or not all(map(_IN_FLIGHT, rows)):
             return False
@@ -102,8 +99,8 @@ class Drafts:
         return depth > 0 and fits(1)
 
     def verified(self, row: Row, result: SampledRow) -> None:
-        """Count a row's draft by method, and learn from it how likely the drafter is right. To be
-        called for each row with a draft, for all if it `learns`, before new tokens are noted."""
+        """Count a row's verified draft and learn from it. Call it for each row with a draft, or for
+        all if it `learns`, before new tokens are noted."""
         if self._speculation is None:
             return
         counts, drafter = self._speculation.counts, self._speculation.drafter
@@ -120,8 +117,8 @@ class Drafts:
     def _best(
         self, known: Sequence[Draft], asked: Sequence[Draft], most: int
     ) -> tuple[int, Sequence[Draft]]:
-        """The depth with most tokens a second, and what each row drafts: what is `known`, or with
-        the drafter, which makes them all wait, whichever of both promises more."""
+        """Return the depth with most tokens a second and the drafts: the `known` ones, or mixed
+        with the drafter's."""
         assert self._speculation is not None
         if not (asked or any(map(_TOKENS, known))):
             return 0, known
@@ -134,7 +131,7 @@ class Drafts:
         return (other.depth, mixed) if other.rate > bet.rate else (bet.depth, known)
 
     def _known(self, row: Row, most: int, limits: SchedulerLimits) -> Draft:
-        """At most `most` tokens that are forced or looked up, and no end of the answer."""
+        """Return at most `most` tokens that are forced or looked up, before any stop token."""
         methods = _methods(row, limits)
         count = self._room(row, most) if methods else 0
         if count <= 0:
@@ -151,15 +148,13 @@ class Drafts:
         return Draft(Offer(_chances(row, tokens)), tokens)
 
     def _all_asked(self, rows: Sequence[Row], most: int, limits: SchedulerLimits) -> list[Draft]:
-        """What each row may ask the drafter for; empty without one."""
         if self._speculation is None or self._speculation.drafter is None:
             return []
         return [self._asked(row, most, limits) for row in rows]
 
     def _asked(self, row: Row, most: int, limits: SchedulerLimits) -> Draft:
-        """As many tokens as the drafter may draft. None before the row's first token is computed:
-        what recurrent layers would take back then is no state at all. Nor where there are images,
-        which a drafter does not see."""
+        """Return a draft from the drafter. None before the row's first token, when recurrent layers
+        have no state to take back, or with images, which a drafter does not see."""
         drafter = self._speculation.drafter if self._speculation is not None else None
         if drafter is None or drafter.method not in _methods(row, limits) or not row.fed:
             return _NO_DRAFT
@@ -169,8 +164,8 @@ class Drafts:
         return Draft(Offer((_drafter_chance(row, drafter).value,) * count), asks=count)
 
     def _room(self, row: Row, most: int) -> int:
-        """How many tokens a row may draft, `most` at most: not beyond the end of the block, where
-        the row is cut, and so many that one token may still be sampled."""
+        """Return how many tokens a row may draft: not beyond its block, where it is cut, and one
+        token may still be sampled."""
         room = row.request.sampling.max_tokens - len(row.output) - row.in_flight - 1
         if self._layout.keeps:
             size = self._layout.block_size
@@ -179,7 +174,7 @@ class Drafts:
 
 
 def _most(rows: Sequence[Row], limits: SchedulerLimits) -> int:
-    """How many tokens each of these rows may draft at most."""
+    """Return how many tokens each row may draft."""
     needed = Verifies.ALONE if len(rows) == 1 else Verifies.TOGETHER
     if not rows or needed not in limits.verify or limits.speculation == "off":
         return 0
@@ -187,7 +182,6 @@ def _most(rows: Sequence[Row], limits: SchedulerLimits) -> int:
 
 
 def _methods(row: Row, limits: SchedulerLimits) -> frozenset[Method]:
-    """How tokens may be drafted for a row."""
     constraint = row.request.constraint
     refuses = constraint is not None and not constraint.takes_drafts
     if limits.speculation == "off" or refuses:
@@ -196,7 +190,7 @@ def _methods(row: Row, limits: SchedulerLimits) -> frozenset[Method]:
 
 
 def _looked_up(row: Row) -> NgramLookup:
-    """The row's look-up, which knows all of its tokens that were read."""
+    """Return the row's look-up, brought up to date."""
     prompt = row.request.tokens
     if row.lookup is None:
         row.lookup = NgramLookup(row.context)
@@ -209,17 +203,17 @@ def _looked_up(row: Row) -> NgramLookup:
 
 
 def _drafter_chance(row: Row, drafter: DrafterRecord) -> Chance:
-    """The chance of what the drafter drafts for a row: at first that of all rows."""
     if row.drafter_chance is None:
         row.drafter_chance = drafter.new_chance()
     return row.drafter_chance
 
 
 def _learn(row: Row, drafter: DrafterRecord, result: SampledRow) -> None:
-    """Learn from the drafter's tokens up to the first that was wrong. Those after it tell nothing.
-    In a row with a constraint whatever was cut off counts as wrong: what the grammar does not
-    allow, and what would end the answer. In others, what would end the answer does not count. Where
-    it drafted none, what was learnt of the row is forgotten a little."""
+    """Learn from the drafter's tokens up to the first wrong one.
+
+    What was cut off a constrained row's draft counts as wrong; in other rows what would end the
+    answer does not count. A row without a draft forgets a little.
+    """
     own = _drafter_chance(row, drafter)
     if not row.by_drafter:
         own.forget()
@@ -230,7 +224,7 @@ def _learn(row: Row, drafter: DrafterRecord, result: SampledRow) -> None:
 
 
 def _after_first(draft: Draft) -> Draft:
-    """The draft after its first token, which has to be right, too."""
+    """Return the draft after its first token, which has to be right too."""
     if not draft.tokens:
         return draft
     chances = draft.offer.chances

@@ -1,9 +1,7 @@
-"""Which chunks of a step are computed in one forward. Pure.
+"""Groups the chunks of a step that are computed in one forward. Pure.
 
-A chunk that does not end its prompt runs alone: it is large enough to fill the machine. So does one
-with images or behind some, whose positions are its own. Last
-chunks of similar shape run together as one right-padded batch, because short prompts one by one
-waste most of a forward pass.
+Last chunks of similar shape run together as one right-padded batch. Other chunks, and those with or
+after images, run alone.
 """
 
 from collections.abc import Sequence
@@ -20,17 +18,15 @@ _MAX_START_SPREAD = 256
 
 @dataclass(frozen=True, slots=True)
 class Grouping:
-    """What a model's caches allow: `batchable`, that rows run together; `pads`, that these may have
-    different lengths. Without `pads` there is recurrent state: then a chunk that starts at token 0
-    is not grouped with others, which would give it a state of zeros. A chunk of more than
-    `most_tokens` tokens runs alone: it fills the machine by itself."""
+    """The limits of a model's caches. `batchable`: rows run together. `pads`: they may differ in
+    length; without it there is recurrent state, and chunks from token 0 do not join others. Chunks
+    above `most_tokens` run alone."""
 
     batchable: bool = True
     pads: bool = True
     most_tokens: int = 256
 
     def group(self, chunks: Sequence[Chunk]) -> list[tuple[Chunk, ...]]:
-        """The `chunks` of a step, in the groups that are computed in one forward each."""
         groups: list[tuple[Chunk, ...]] = []
         for chunk in sorted(chunks, key=lambda c: (len(c.joins) != 1, c.start, len(c.tokens))):
             if groups and self._fits(groups[-1], chunk):

@@ -1,4 +1,4 @@
-"""Bounds of the scheduler, and how full it is. Frozen values."""
+"""Limits of the scheduler, and its load. Frozen values."""
 
 from dataclasses import dataclass, field
 
@@ -12,18 +12,15 @@ SMALLEST_CHUNK = 64
 
 @dataclass(frozen=True, slots=True)
 class SchedulerLimits:
-    """Bounds of the scheduler. Tokens count prompt tokens of one step over all sequences.
+    """Limits of the scheduler. Tokens count prompt tokens of one step over all sequences.
 
-    At most `max_batch_size` rows are computed together, and `max_queue` requests wait.
-    `prefill_chunk_tokens` is the chunk grid, and the budget of a step while rows are decoding;
-    `max_batched_tokens` is the budget while none is. While no row decodes and no other model is at
-    work, a chunk has `alone_chunk_tokens`, a multiple of the grid; None for the grid's own size.
-    Where attention takes a time that grows with depth, chunks are halved at `halve_chunks_at`
-    tokens and at each double of it. While prompts are prefilled, rows that decode keep
-    `decode_share` of the time. Tokens are drafted as `speculation` says. Rows may `verify` drafts
-    alone or together; one decode feeds them at most `most_places` tokens, padding counted. At most
-    `most_joins` prompts are prefilled in a step in which rows decode. If `fair`, owners share the
-    machine (core/scheduler/order.py); else the first to come is first."""
+    `prefill_chunk_tokens` is the chunk grid, and a step's budget while rows decode; else the budget
+    is `max_batched_tokens`. While nothing else is at work a chunk has `alone_chunk_tokens`, a
+    multiple of the grid. Chunks are halved at `halve_chunks_at` tokens and each double of it.
+    Decoding rows keep `decode_share` of the time. One decode feeds at most `most_places` tokens,
+    padding included. At most `most_joins` prompts are prefilled beside decoding rows. If `fair`,
+    owners share the machine (core/scheduler/order.py); else first come, first served.
+    """
 
     max_batch_size: int = 8
     max_queue: int = 128
@@ -56,9 +53,8 @@ class SchedulerLimits:
         )
 
     def grid_at(self, position: int, *, alone: bool = False) -> int:
-        """The chunk size in tokens at a `position` in a prompt, beside rows that decode or `alone`.
-        It depends on nothing else, so a prompt is cut alike whether the prefix cache had its
-        beginning or not. Chunks that are computed alone end where others end, too."""
+        """Return the chunk size at a `position` in a prompt. It depends on nothing else, so a
+        prompt is cut alike with or without a cache hit."""
         size = self.chunks.alone if alone else self.prefill_chunk_tokens
         limit = self.halve_chunks_at
         while limit and position >= limit and size > SMALLEST_CHUNK:
@@ -68,7 +64,7 @@ class SchedulerLimits:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """How many sequences wait, are prefilled, and are rows: for health and metrics."""
+    """The numbers of sequences that wait, are prefilled, and are rows."""
 
     waiting: int
     prefilling: int

@@ -1,5 +1,5 @@
-"""Frees rows and memory for a prompt that is far behind: who is far ahead goes back to the queue.
-Pure; owned by the scheduler."""
+"""Preempts owners that are far ahead for a prompt that is far behind. Pure; owned by the
+scheduler."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -22,8 +22,8 @@ _EVEN_LEAD_SECONDS = 8.0
 
 
 class MakingWay:
-    """Sends rows, and prompts under way, back to the queue for the prompt whose turn it is. Their
-    blocks stay in the prefix cache as long as there is room, and they go on later."""
+    """Sends rows and active prompts back to the queue for the next prompt. Their blocks stay in the
+    prefix cache."""
 
     def __init__(
         self,
@@ -39,9 +39,9 @@ class MakingWay:
         self._look_again = Interval(REPORT_SECONDS)
 
     def make_way(self, limits: SchedulerLimits, work: Callable[[], AtWork], now: float) -> None:
-        """If the next prompt finds no row or no memory: preempt those who are further ahead than
-        its work is long, the furthest first, if it fits then. As many go as it needs at once: else
-        the next prompt would take what they leave."""
+        """If the next prompt lacks rows or memory, preempt those ahead by more than its work, the
+        furthest first, if it fits then. All go at once, else the next prompt would take what they
+        leave."""
         queues = self._queues
         if not (queues.waiting and limits.fair and self._look_again.has_passed(now)):
             return
@@ -62,7 +62,6 @@ class MakingWay:
         self._order.found_no_room(first, REPORT_SECONDS)
 
     def _next(self, now: float) -> PrefillState | None:
-        """The waiting prompt that is next of those that could be let in."""
         queues = self._queues
         ordered = self._order.in_order((*queues.waiting, *queues.active), now)
         waiting = (p for p in ordered if p.handle.waiting)
@@ -76,7 +75,7 @@ class MakingWay:
         limits: SchedulerLimits,
         now: float,
     ) -> bool:
-        """Whether a waiting prompt has rows and memory when these have left."""
+        """Return whether a waiting prompt has rows and memory when these have left."""
         rows = [row for row in work.rows if row not in leaving]
         active = [prefill for prefill in work.active if prefill not in leaving]
         taken = len(rows) + sum(len(p.sequences) for p in active)
@@ -86,7 +85,6 @@ class MakingWay:
         return self._admission.has_room(first, replace(work, rows=rows, active=active), now)
 
     def _who_may_go(self, first: PrefillState, now: float) -> list[Sequence | PrefillState]:
-        """Rows and prompts under way that may make way, in the order in which they do."""
         at_work: list[Sequence | PrefillState] = [
             *self._queues.running.values(),
             *self._queues.active,
@@ -97,8 +95,8 @@ class MakingWay:
         return going
 
     def _may_go(self, one: Sequence | PrefillState, first: PrefillState, now: float) -> bool:
-        """Whether a row or a prompt under way may go for a prompt that waits. A row that has not
-        decoded yet may not, else prompts would be computed again and again for nothing."""
+        """Return whether a row or an active prompt may go for a waiting prompt. A row must have
+        decoded, else prompts would be computed again and again."""
         request, order = one.request, self._order
         if now - one.admitted < STAY_SECONDS or request.priority < first.request.priority:
             return False
@@ -118,7 +116,6 @@ class MakingWay:
         return lead >= lost + wanted
 
     def _has_more(self, request: Request, other: Request) -> bool:
-        """Whether the owner of `request` has more rows than the owner of another one."""
         depth = 1 if request.owner != other.owner else 2
         rows = [
             *self._queues.running.values(),
@@ -128,7 +125,8 @@ class MakingWay:
         return held[request.owner_path[:depth]] > held[other.owner_path[:depth]]
 
     def _lost(self, one: Sequence | PrefillState) -> float:
-        """Seconds of work that is done again if this one makes way: none if its blocks stay."""
+        """Return the seconds of work that is done again if this one goes: none if its blocks
+        stay."""
         cache = self._cache
         computed, used = (
             (one.fed, one.blocks)
@@ -147,7 +145,8 @@ class MakingWay:
 
 
 def _is_later(one: Sequence | PrefillState, first: PrefillState) -> bool:
-    """Whether one at work has its next token already, or was told a later time than `first`."""
+    """Return whether a sequence at work has its next token already, or was told a later time than
+    `first`."""
     if isinstance(one, Sequence) or one.told is None or first.told is None:
         return True
     return one.told > first.told

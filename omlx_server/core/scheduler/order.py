@@ -1,20 +1,19 @@
-"""Whose turn it is. Pure; owned by the scheduler; times in seconds.
+"""The order of prompts. Pure; owned by the scheduler; times in seconds.
 
-One rule shares the machine. Clients, and their conversations among each other, have virtual times,
-which advance by the device seconds that their prompts and rows take. Prompts are ordered
+Clients and their conversations have virtual times, which advance by the device seconds of their
+prompts and rows. Prompts are ordered
 
     1. by priority class
-    2. those that would else miss the time that was told for their first token, by that time: they
-       have half of the time while others wait. If all are urgent, that is the order
-    3. by the virtual time of their client: the one that is furthest behind is next
-    4. of one client, by the virtual time that their conversation has after its next turn: an
-       answer, or `TURN_SECONDS`. So a short one does not wait until all others had a turn
-    5. of one conversation, by `due`: its time when they came, and `_STRETCH` times the work that
-       they are predicted to be. So short ones pass long ones, but not for ever
+    2. urgent ones, which would miss the time told for their first token, by that time: they get
+       half of the time while others wait
+    3. by the virtual time of their client: the one furthest behind is next
+    4. of one client, by the virtual time of their conversation after its next turn: an answer, or
+       `TURN_SECONDS`, so a short one does not wait until all others had a turn
+    5. of one conversation, by `due`: its time when they came, plus `_STRETCH` times their
+       predicted work, so short ones pass long ones, but not for ever
 
-When a prompt is queued, it is told how long all that is there before it takes, `_TOLD` times. That
-is more than urgent prompts need with half of the time. And where a time was told that can't be met,
-the others wait no longer than twice as long.
+A queued prompt is told `_TOLD` times the work before it, more than urgent prompts need with half of
+the time.
 """
 
 import math
@@ -40,39 +39,34 @@ _TOLD, _TOLD_MORE = 3.0, 5.0
 _URGENT, _URGENT_MORE = 2.0, 1.5
 _URGENT_SHARE = 0.5
 URGENT_PART = 0.75
-"""A model with an urgent prompt has this part of the device, beside others without one."""
+"""The part of the device that a model with an urgent prompt gets beside others without one."""
 # Steps are planned while the chunks of one before run, and while others wait for them.
 _MOST_UNREAD = 2
 
 
 class TimeShare:
     """Keeps a `share` (0 to below 1) of the time for one of two sides. Each second of the other
-    side makes a debt of share / (1 - share) seconds, and while there is a debt it is that side's
-    turn. The debt never exceeds what the other side's last turn makes or that turn itself,
-    whichever is longer: unused time is not saved up."""
+    side makes a debt of share / (1 - share) seconds. The debt is at most what the other side's last
+    turn makes, or that turn, whichever is longer: unused time is not saved up."""
 
     def __init__(self, share: float) -> None:
         self._debt = 0.0
         self.change(share)
 
     def change(self, share: float) -> None:
-        """Keep another `share` from now on."""
         self._debt_per_second = share / (1.0 - share)
 
     def others_had(self, seconds: float) -> None:
-        """Note that the other side was served for `seconds`: the debt grows."""
         if seconds <= 0:
             return
         most = seconds * max(1.0, self._debt_per_second)
         self._debt = min(self._debt + seconds * self._debt_per_second, most)
 
     def had(self, seconds: float) -> None:
-        """Note that the side with the share was served for `seconds`: the debt shrinks, at most
-        to 0."""
         self._debt = max(0.0, self._debt - max(0.0, seconds))
 
     def forgive(self) -> None:
-        """Cancel the debt, because nobody is there any more to whom it is owed."""
+        """Cancel the debt, because nobody is there to whom it is owed."""
         self._debt = 0.0
 
     @property
@@ -82,8 +76,7 @@ class TimeShare:
 
 @dataclass(frozen=True, slots=True)
 class _Planned:
-    """What a step does: the rows that it decodes, the prompts that it computes (for each the row
-    that it ends in), and their chunks."""
+    """A step's decoded rows, its prompts (each by the row that it ends in), and their chunks."""
 
     rows: Sequence[Row] = ()
     prompts: Sequence[Row] = ()
@@ -91,8 +84,7 @@ class _Planned:
 
 
 class PrefillOrder:
-    """Puts prompts into order, tells them their longest waits, and charges each step's time to the
-    owners that it served."""
+    """Orders prompts, tells them their longest waits, and charges each step's time to owners."""
 
     def __init__(self, limits: SchedulerLimits) -> None:
         self._limits = limits
@@ -109,20 +101,19 @@ class PrefillOrder:
         """Whether no prompt was there when it last put any into order."""
 
     def change(self, limits: SchedulerLimits) -> None:
-        """Use other `limits` from now on."""
         self._limits = self.predictions.limits = limits
         self._decoding.change(limits.decode_share)
 
     def has_part(self, part: float, away: float = 0.0) -> None:
-        """Note that its model has a `part` of the device, and had nothing for `away` seconds."""
+        """Note that the model has a `part` of the device, and had nothing for `away` seconds."""
         self.predictions.part = part
         self._begun += away
 
     # -- the time of steps -------------------------------------------------------------------
 
     def begin(self, now: float) -> None:
-        """Note that a step is being planned: the time since the last one was planned, without the
-        prefills that were done in it, went to that one's rows."""
+        """Note that a step is being planned: charge the time since the last one, without its
+        prefills, to that one's rows."""
         rows = self._planned[-1].rows if self._planned else ()
         decoding = now - self._begun - self._reading
         if rows and decoding > 0:
@@ -134,7 +125,7 @@ class PrefillOrder:
     def planned(
         self, rows: Sequence[Row], prompts: Sequence[PrefillState], chunks: Sequence[Chunk] = ()
     ) -> None:
-        """Note what the step does: the rows that it decodes, the prompts and their chunks."""
+        """Note the rows, prompts and chunks of the step."""
         firsts = [prefill.sequences[0] for prefill in prompts]
         unread = [step for step in self._planned if step.chunks][-_MOST_UNREAD:]
         self._planned = [*unread, _Planned(rows, firsts, tuple(chunks))]
@@ -146,8 +137,8 @@ class PrefillOrder:
             self._decoding.forgive()
 
     def read(self, chunks: tuple[Chunk, ...], seconds: float) -> None:
-        """Note that these chunks, of the newest step or of one shortly before it, took `seconds`,
-        and charge the owners of their prompts."""
+        """Note that these chunks, of the newest step or one shortly before, took `seconds`, and
+        charge their owners."""
         [step] = [step for step in self._planned if step.chunks == chunks][-1:]
         if step is not self._planned[-1]:
             self._planned.remove(step)
@@ -161,13 +152,11 @@ class PrefillOrder:
         self._charge([(first, each * count) for first, count in parts])
 
     def _charge_rows(self, rows: Sequence[Row], seconds: float) -> None:
-        """Charge a decode: half of its time in equal parts, half by the tokens that rows hold, for
-        the memory that they keep from others."""
+        """Charge a decode: half of its time in equal parts, half by the tokens that rows hold."""
         each, token = seconds / 2 / len(rows), seconds / 2 / max(1, sum([r.fed for r in rows]))
         self._charge([(row, each + token * row.fed) for row in rows])
 
     def _charge(self, served: Sequence[tuple[Row, float]]) -> None:
-        """Charge seconds to the owners of rows."""
         parts = dict[Owner, float]()
         for row, seconds in served:
             request = row.request
@@ -183,13 +172,13 @@ class PrefillOrder:
 
     @property
     def rows_first(self) -> bool:
-        """Whether rows that decode are owed time before another chunk is computed."""
+        """Whether decoding rows are owed time before another chunk."""
         return self._decoding.is_owed
 
     # -- the order ---------------------------------------------------------------------------
 
     def in_order(self, prefills: Collection[PrefillState], now: float) -> list[PrefillState]:
-        """`prefills`, all that wait or are being computed, in the order of their turns."""
+        """Return all waiting and active prompts in the order of their turns."""
         self.is_empty = not prefills
         if not self._limits.fair:
             return sorted(prefills, key=lambda p: (p.request.priority, p.request.arrived, p.order))
@@ -213,21 +202,21 @@ class PrefillOrder:
             prefill.tell(now + self.longest_wait(prefill.request, prefills))
 
     def longest_wait(self, request: Request, prefills: Collection[PrefillState]) -> float:
-        """The longest wait that is told for the first token of a request, whose prompt is one of
-        `prefills`. 0 where that is not known yet."""
+        """Return the longest wait told for a request's first token, its prompt being one of
+        `prefills`; 0 where unknown."""
         if not self.predictions.are_known:
             return 0.0
         return _TOLD * self.backlog(request, prefills) + _TOLD_MORE
 
     def backlog(self, request: Request, prefills: Collection[PrefillState]) -> float:
-        """Seconds until all `prefills` of the class of `request` and of better ones have their
+        """Return the seconds until all `prefills` of this request's class and better ones have
         first tokens."""
         before = (p for p in prefills if p.request.priority <= request.priority)
         return sum(map(self.predictions.first_token, before)) / self.predictions.part
 
     def _find_urgent(self, prefills: Collection[PrefillState], now: float) -> None:
-        """Mark the prompts that would miss their told time if they did not go first now, in the
-        order of these times: those before them with them. They stay so."""
+        """Mark the prompts that would miss their told time if they did not go first now, with those
+        told earlier. They stay urgent."""
         told = [(p.request.priority, p.told, p) for p in prefills if p.told is not None]
         told.sort(key=lambda one: one[:2])
         self.urgent_from, work, latest = math.inf, 0.0, dict[int, float]()
@@ -241,7 +230,7 @@ class PrefillOrder:
             prefill.is_urgent |= until <= latest.get(priority, -math.inf)
 
     def _ranks(self, prefills: Sequence[PrefillState]) -> dict[PrefillState, tuple[float, ...]]:
-        """The sort keys of prompts that are in the order of rule 5: the lowest goes first."""
+        """Return the sort keys of prompts that are in the order of rule 5."""
         places = dict[tuple[int, Owner], tuple[float, float]]()
         ranks = dict[PrefillState, tuple[float, ...]]()
         for prefill in prefills:
@@ -256,26 +245,25 @@ class PrefillOrder:
         return ranks
 
     def can_begin_anew(self, prefill: PrefillState, now: float) -> bool:
-        """Whether a prompt under way that makes way can still be in time."""
+        """Return whether an active prompt that makes way can still be in time."""
         work = self.predictions.first_token(prefill, anew=True)
         return prefill.told is None or self._latest_start(work, prefill.told) > now
 
     def _latest_start(self, work: float, until: float) -> float:
-        """From when so many device seconds of work are urgent for who was told `until`."""
         return until - (_URGENT * work + _URGENT_MORE) / max(self.predictions.part, URGENT_PART)
 
     def due(self, work: PrefillState | Row) -> float:
-        """The place of a prompt or a row among others of its owner: the lowest goes first."""
+        """Return the place of a prompt or row among others of its owner; the lowest goes first."""
         if isinstance(work, Row):
             return (work.came or 0.0) + _STRETCH * self.predictions.answer(work)
         first = work.sequences[0]
         return (first.came or 0.0) + _STRETCH * self.predictions.whole(work)
 
     def lead(self, request: Request, other: Request) -> float:
-        """By how many seconds the owner of `request` is ahead of another one; 0 for the same."""
+        """Return by how many seconds one request's owner is ahead of another's."""
         return self._times.lead(request.owner_path, other.owner_path)
 
     def size(self, tokens: int) -> int:
-        """The size of a prompt with so many tokens left to compute, as an index into SIZES."""
+        """Return the size of a prompt as an index into SIZES."""
         chunk = self._limits.prefill_chunk_tokens
         return (tokens > _SHORT * chunk) + (tokens > _MEDIUM * chunk)

@@ -1,4 +1,4 @@
-"""How long prompts and answers will take, by what was measured of late. Pure; times in seconds."""
+"""Predicts the times of prompts and answers from recent ones. Pure; times in seconds."""
 
 import math
 from collections.abc import Sequence
@@ -11,9 +11,9 @@ from omlx_server.core.step import Chunk
 # About so many of the newest tokens decide the pace of prompts.
 _WINDOW_TOKENS = 16_384
 STAY_SECONDS = 1.0
-"""Who was let in stays for so long before it makes way for others."""
+"""The shortest stay of an admitted sequence before it makes way."""
 TURN_SECONDS = 2.0
-"""Device seconds of an owner's turn, at most: by so many it is ahead when it makes way."""
+"""Device seconds of an owner's turn, at most: its lead when it makes way."""
 # No wait is told before so many tokens: the first ones are the head of short prompts.
 _LEAST_TOKENS = 2048
 # The weight of the newest decode, and of the newest answer, in their means.
@@ -25,9 +25,8 @@ _DEEPEST = 16.0
 
 
 class PrefillPace:
-    """Estimates the prefill time of prompts. A token takes longer the more tokens stand before it,
-    since attention looks at all of them: its time is a linear function of its depth, fitted to the
-    chunks of late."""
+    """Estimates prefill times. A token's time is a linear function of its depth, because attention
+    looks at all tokens before it, fitted to recent chunks."""
 
     def __init__(self) -> None:
         self.tokens = 0
@@ -37,7 +36,6 @@ class PrefillPace:
         self._covariance = 0.0
 
     def took(self, seconds: float, chunks: Sequence[Chunk]) -> None:
-        """Note that these `chunks` took `seconds` together."""
         tokens = sum(len(chunk.tokens) for chunk in chunks)
         if not tokens or seconds <= 0:
             return
@@ -52,7 +50,7 @@ class PrefillPace:
         self._covariance = kept * (self._covariance + weight * deeper * longer)
 
     def seconds(self, start: int, stop: int) -> float:
-        """Estimated seconds to compute tokens [start, stop) of a prompt."""
+        """Return the estimated seconds to compute tokens [start, stop)."""
         if not self.tokens:
             return max(0, stop - start) * _UNKNOWN_TOKEN
         depth = (start + stop) / 2
@@ -61,8 +59,8 @@ class PrefillPace:
 
     @property
     def _slope(self) -> float:
-        """How many seconds a token takes longer for each token before it: not less than 0, and not
-        so much that the time at depth 0 would be negative."""
+        """The extra seconds of a token for each token before it, at least 0, with no negative time
+        at depth 0."""
         if not (self._depth_variance and self._depth):
             return 0.0
         slope = self._covariance / self._depth_variance
@@ -70,7 +68,7 @@ class PrefillPace:
 
 
 class Predictions:
-    """What prompts and answers will take of the device."""
+    """Predicts device seconds of prompts and answers."""
 
     def __init__(self, limits: SchedulerLimits) -> None:
         self.limits = limits
@@ -86,18 +84,16 @@ class Predictions:
         return self.pace.tokens >= _LEAST_TOKENS
 
     def decoded(self, seconds: float, rows: int) -> None:
-        """Note that a step decoded so many `rows` in `seconds`."""
         self._decode += _NEWEST_DECODE * (seconds - self._decode)
         self._row_token += _NEWEST_DECODE * (seconds / rows - self._row_token)
 
     def answered(self, tokens: int) -> None:
-        """Note the length of an answer that has ended."""
         self._answer += _NEWEST_ANSWER * (tokens - self._answer)
 
     def first_token(self, prefill: PrefillState, *, anew: bool = False) -> float:
-        """Device seconds until the first token of a prompt that has all prefill time to itself,
-        beside rows that decode once for each chunk, keep their share of the time, and stay for a
-        moment before they make way. `anew`: it begins where it did before."""
+        """Return the device seconds to a prompt's first token with all prefill time to itself,
+        beside rows that decode once per chunk, keep their share, and stay a moment before they make
+        way. `anew`: after a preemption."""
         limits, stop = self.limits, prefill.target
         start = prefill.restored if anew else stop - prefill.remaining
         chunks = math.ceil((stop - start) / limits.prefill_chunk_tokens)
@@ -107,16 +103,16 @@ class Predictions:
         return reading / (1 - limits.decode_share) + (chunks + 1) * self._decode + stay
 
     def step(self, chunks: Sequence[Chunk]) -> float:
-        """Seconds of a step with these `chunks`, which may be empty, and a decode."""
+        """Return the seconds of a step with these `chunks` and a decode."""
         reading = sum(self.pace.seconds(chunk.start, chunk.stop) for chunk in chunks)
         return reading + self._decode
 
     def prompt(self, prefill: PrefillState) -> float:
-        """Device seconds that a prompt and its answers will still take."""
+        """Return the device seconds left of a prompt and its answers."""
         return self._from(prefill.target - prefill.remaining, prefill)
 
     def whole(self, prefill: PrefillState) -> float:
-        """Device seconds that a prompt and its answers take from where they began."""
+        """Return the device seconds of a prompt and its answers from their beginning."""
         return self._from(max(prefill.restored, prefill.expected), prefill)
 
     def _from(self, start: int, prefill: PrefillState) -> float:
@@ -124,11 +120,11 @@ class Predictions:
         return reading + sum(self.answer(sequence) for sequence in prefill.sequences)
 
     def answer(self, row: Row) -> float:
-        """A row's part of the device seconds that the rest of its answer will take."""
+        """Return a row's part of the device seconds of the rest of its answer."""
         return self._left(row) * self._row_token
 
     def _left(self, row: Row) -> float:
-        """How many tokens a row's answer still gets. One that is longer than the mean is taken to
-        be half done."""
+        """Return the expected rest of a row's answer in tokens. One longer than the mean counts as
+        half done."""
         output = len(row.output)
         return min(row.request.sampling.max_tokens - output, max(self._answer - output, output))

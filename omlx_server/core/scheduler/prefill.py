@@ -1,11 +1,9 @@
-"""Which prompts are prefilled in a step, and how much of each. Pure; owned by the scheduler.
+"""Plans which prompts are prefilled in a step, and how much of each. Pure; owned by the scheduler.
 
-Prompts share the token budget of a step in the order of `core/scheduler/order.py`. A step holds any
-number of last chunks and at most one chunk that is not the last of its prompt, so newcomers wait
-for one chunk at most. A waiting prompt that is next but has no room is passed by those beside whom
-it would still fit, when all who are at work now have ended: so it waits for nobody who came later.
-A prompt whose next block is being computed for another one waits for it, and is passed over until
-then.
+Prompts share a step's token budget in the order of `core/scheduler/order.py`. A step holds any
+number of last chunks and at most one other chunk. A prompt without room is passed by those beside
+whom it would still fit when all now at work have ended. A prompt whose next block is being computed
+for another waits for it.
 """
 
 from dataclasses import dataclass, field
@@ -24,8 +22,8 @@ from omlx_server.core.step import Chunk, Restore
 
 @dataclass(slots=True)
 class PrefillPlan:
-    """The prefill work of a step while it is being planned. `alone`: no row decodes in the step,
-    and no other model is at work."""
+    """The prefill work of a step while it is planned. `alone`: no row decodes, and no other model
+    is at work."""
 
     chunks: list[Chunk] = field(default_factory=list)
     restores: list[Restore] = field(default_factory=list)
@@ -34,20 +32,19 @@ class PrefillPlan:
     alone: bool = False
 
     def cost(self, least: int) -> int:
-        """The tokens of all chunks; a chunk of fewer than `least` counts as `least`."""
+        """Return the tokens of all chunks, each counted as at least `least`."""
         return sum(max(least, len(chunk.tokens)) for chunk in self.chunks)
 
 
 class _Refused:
-    """The prompts for which a step has no room: it has none either for one that needs as much or
-    more, so for a long queue the guard is asked once. `first` was next and did not fit."""
+    """The prompts for which a step has no room: nor has it for one that needs as much or more, so a
+    long queue asks the guard once. `first` was next and did not fit."""
 
     def __init__(self) -> None:
         self.first: PrefillState | None = None
         self._needs: list[tuple[int, int]] = []
 
     def has_no_room(self, prefill: PrefillState, now: float) -> None:
-        """Note that a prompt that was next does not fit."""
         if self.first is None:
             self.first = prefill
             prefill.passed_since = now if prefill.passed_since is None else prefill.passed_since
@@ -61,7 +58,7 @@ class _Refused:
 
 
 class PrefillPlanner:
-    """Plans the prefills of each step, and moves prompts between the scheduler's queues."""
+    """Plans the prefills of each step, and moves prompts between queues."""
 
     def __init__(
         self,
@@ -79,8 +76,7 @@ class PrefillPlanner:
         self._ended: list[Sequence] = []
 
     def plan(self, now: float, ended: list[Sequence], *, decoding: bool) -> PrefillPlan:
-        """The prefill work of the next step. `ended` are rows that leave in it; `decoding` says
-        whether other rows decode in it."""
+        """Return the prefill work of the next step, in which the `ended` rows leave."""
         plan = PrefillPlan(alone=not (decoding or self._admission.shares))
         self._ended = ended
         if decoding and self._prefill_order.rows_first:
@@ -114,7 +110,7 @@ class PrefillPlanner:
         return plan
 
     def _may_begin(self, prefill: PrefillState, refused: _Refused, now: float) -> bool:
-        """Whether a prompt may be let in, if there is room for it in the memory, or was."""
+        """Return whether a prompt may go on, or be admitted if memory has room."""
         if self._must_wait(prefill) or _continues(prefill, self._ended):
             if prefill.made_way:
                 refused.has_no_room(prefill, now)
@@ -134,8 +130,8 @@ class PrefillPlanner:
         return True
 
     def _is_in_the_way(self, prefill: PrefillState, first: PrefillState, now: float) -> bool:
-        """Whether `first`, which waits for room, would have none beside `prefill` and those that
-        have passed it already."""
+        """Return whether `first`, which waits for room, would have none beside `prefill` and those
+        that passed it already."""
         if first.made_way or first.passed_since is None:
             return True
         since = first.passed_since
@@ -147,8 +143,8 @@ class PrefillPlanner:
         return not self._admission.has_room(first, AtWork(rows, active, []), now)
 
     def _must_wait(self, prefill: PrefillState) -> bool:
-        """Whether a prompt's next block is under way elsewhere. After such a wait more of it may be
-        in the cache than it expected."""
+        """Return whether a prompt's next block is under way elsewhere; lease what has come after
+        such a wait."""
         if not prefill.handle.waiting:
             return False
         waits = self._cache.must_wait(prefill.handle)
@@ -158,12 +154,11 @@ class PrefillPlanner:
         return waits
 
     def _next_length(self, prefill: PrefillState, plan: PrefillPlan) -> int:
-        """Tokens of a prompt's next chunk, as far as they can be known before its turn."""
         at = max(prefill.computed, prefill.expected)
         return prefill.next_stop(at, self.limits.grid_at(at, alone=plan.alone)) - at
 
     def _lets_in(self, prefill: PrefillState, refused: _Refused, now: float) -> bool:
-        """Whether the memory has room for a prompt that has its turn."""
+        """Return whether the memory has room for a prompt that has its turn; note if not."""
         others = [waiting.handle for waiting in self._queues.waiting if waiting is not prefill]
         work = self._at_work(others)
         has_room = self._admission.has_room(prefill, work, now)
@@ -177,8 +172,8 @@ class PrefillPlanner:
         return False
 
     def _go_on(self, prefill: PrefillState, plan: PrefillPlan, now: float) -> bool:
-        """Plan a prompt's next chunk, if memory has room for it. False after a chunk that does not
-        end its prompt, which must be the step's last."""
+        """Plan a prompt's next chunk, if it fits. Returns False after a chunk that does not end its
+        prompt, which must be the step's last."""
         new = prefill.handle.waiting
         if new:
             self._admit(prefill, plan, now)
@@ -188,9 +183,8 @@ class PrefillPlanner:
         return self._take_chunk(prefill, stop or self._smallest_end(prefill), plan)
 
     def _force_one(self, ordered: list[PrefillState], plan: PrefillPlan) -> None:
-        """When no prompt can go on, because each holds some memory: preempt all but the first,
-        which goes on. Preempt it too where other models hold memory: it goes on when they have
-        ended."""
+        """When no prompt can go on, because each holds some memory: preempt all but the first, or
+        all where other models hold memory."""
         if self._admission.shares:
             for prefill in tuple(self._queues.active):
                 self._admission.note(Relief.PREEMPT)
@@ -204,8 +198,8 @@ class PrefillPlanner:
         self._take_chunk(first, self._smallest_end(first), plan)
 
     def _chunk_end(self, prefill: PrefillState, plan: PrefillPlan, now: float) -> int | None:
-        """The token at which a prompt's next chunk ends, so that it fits into the memory; None
-        where not even the smallest chunk fits."""
+        """Return where a prompt's next chunk ends so that it fits into memory; None if no chunk
+        fits."""
         start = prefill.computed
         size = self.limits.grid_at(start, alone=plan.alone)
         smallest = min(SMALLEST_CHUNK, self.limits.grid_at(start))
@@ -251,8 +245,8 @@ class PrefillPlanner:
 
 
 def _continues(prefill: PrefillState, ended: list[Sequence]) -> bool:
-    """Whether a waiting prompt begins with the prompt of a row that leaves in this step: what is
-    cut of that row can be used in the next step."""
+    """Return whether a waiting prompt begins with that of a row that leaves in this step, whose cut
+    can be used in the next."""
     if not prefill.handle.waiting:
         return False
     prompts = (sequence.request.tokens for sequence in ended)

@@ -1,7 +1,7 @@
-"""In which place each sequence is, and how it moves. Pure; owned by the scheduler.
+"""The queues of sequences. Pure; owned by the scheduler.
 
-A sequence is in exactly one place: in a waiting or active Prefill, as a live row in `running`, or
-for a moment in `finishing` or `preempted`, until its newest token is read.
+A sequence is in exactly one place: in a waiting or active prefill, as a live row in `running`, or
+in `finishing` or `preempted` until its newest token is read.
 
     waiting --> active --> running --> finishing --> gone
        ^-----------+-----> preempted
@@ -19,9 +19,9 @@ from omlx_server.core.step import Chunk, RowCut, SequenceId
 
 
 class SequenceQueues:
-    """All sequences of one model. By `drops` and `tails` the next step tells the runner which ones
-    have left, and what is cut of them before; `ended` are the rows among them. `queued` counts the
-    prefills that were ever queued."""
+    """All sequences of one model. The next step hands the runner `drops` (sequences that left) and
+    `tails` (cuts before they leave); `ended` are the rows among them. `queued` counts all prefills
+    ever queued."""
 
     def __init__(self, cache: PrefixCache) -> None:
         self._cache = cache
@@ -44,7 +44,7 @@ class SequenceQueues:
         yield from self.rows()
 
     def rows(self) -> list[Sequence]:
-        """The sequences that are rows, or whose newest token was not read yet when they left."""
+        """Return the sequences that are rows, or left with an unread token."""
         places = self.running, self.finishing, self.preempted
         return [sequence for place in places for sequence in place.values()]
 
@@ -56,7 +56,7 @@ class SequenceQueues:
         return self.running.get(id) or self.finishing.get(id) or self.preempted.get(id)
 
     def untouched_requests(self) -> set[RequestId]:
-        """The waiting requests that nothing has been computed for yet."""
+        """Return the waiting requests of which nothing is computed yet."""
         touched = {sequence.request.id for sequence in self.rows()}
         touched |= {prefill.request.id for prefill in self.active}
         touched |= {prefill.request.id for prefill in self.waiting if prefill.has_answered}
@@ -70,7 +70,6 @@ class SequenceQueues:
 
     @property
     def is_computing(self) -> bool:
-        """Whether there are rows, or prompts that are being prefilled."""
         return bool(self.running or self.finishing or self.active)
 
     @property
@@ -78,22 +77,22 @@ class SequenceQueues:
         return len(self.running) + sum(len(prefill.sequences) for prefill in self.active)
 
     def has_rows_for(self, prefill: PrefillState, most: int) -> bool:
-        """Whether a waiting prompt gets rows if one client has `most` at most. One that is alone
-        always does: if it needs more than that, it was queued when there were more."""
+        """Return whether a waiting prompt gets rows if one client has `most` at most. One that is
+        alone always does: the limit may have been higher when it was queued."""
         taken = self.rows_taken
         wanted = taken + len(prefill.sequences)
         return not taken or wanted <= most or wanted <= self.most_rows_for(prefill.request, most)
 
     def most_rows_for(self, request: Request, most: int) -> int:
-        """How many rows there may be with one of `request`, if one client has `most` at most: one
-        more for each further client, up to half as many more, but not beside a better class."""
+        """Return how many rows may run with one of `request`: `most`, and one more for each further
+        client up to half as many more, but not beside a better class."""
         at_work = self._at_work()
         if any(one.priority < request.priority for one in at_work):
             return most
         return _most_rows(most, len({one.owner for one in (*at_work, request)}))
 
     def may_be_more(self, most: int) -> bool:
-        """Whether a waiting prompt may get a row where `most` rows are taken."""
+        """Return whether a waiting prompt may get a row where `most` are taken."""
         at_work = {one.owner for one in self._at_work()}
         waiting = {prefill.sequences[0].request.owner for prefill in self.waiting}
         return self.rows_taken < _most_rows(most, len(at_work) + (not waiting <= at_work))
@@ -103,8 +102,8 @@ class SequenceQueues:
         return rows + [prefill.request for prefill in self.active]
 
     def has_place_for(self, request: Request, most: int) -> bool:
-        """Whether a request may wait beside `most` others. Their owners are clients; where there is
-        but one, its conversations."""
+        """Return whether a request may wait beside `most` others. Clients share the places, or the
+        conversations of a single client."""
         queued = {prefill.request.id: prefill.request for prefill in self.waiting}.values()
         depth = 1 if len({other.owner for other in (*queued, request)}) > 1 else 2
         held = Counter(other.owner_path[:depth] for other in queued)
@@ -126,13 +125,13 @@ class SequenceQueues:
     # -- into the queue and out of it ----------------------------------------------------
 
     def add(self, request: Request, width: int) -> None:
-        """Queue a request, as prefills of at most `width` of its choices each."""
+        """Queue a request, as prefills of at most `width` choices each."""
         sequences = [Sequence(SequenceId(request.id, i), request) for i in range(request.n)]
         for first in range(0, request.n, width):
             self.enqueue(sequences[first : first + width])
 
     def enqueue(self, sequences: list[Sequence]) -> PrefillState:
-        """Queue sequences that have the same context, as one prefill."""
+        """Queue sequences with one context as one prefill."""
         request = sequences[0].request
         tokens = sequences[0].context[:-1]
         at, owner = request.checkpoints_at, request.owner
@@ -149,13 +148,11 @@ class SequenceQueues:
         return [self.enqueue([sequence]) for sequence in prefill.sequences]
 
     def activate(self, prefill: PrefillState) -> None:
-        """Make a waiting prefill active: its turn has come."""
         self.waiting.remove(prefill)
         self.active.append(prefill)
 
     def join(self, prefill: PrefillState) -> None:
-        """Make rows of a prefill's sequences, because its last chunk is planned. They decode from
-        the next step on."""
+        """Make rows of a prefill's sequences, because its last chunk is planned."""
         self.active.remove(prefill)
         self._joined.append(prefill.handle)
         for sequence in prefill.sequences:
@@ -166,7 +163,7 @@ class SequenceQueues:
             self.running[sequence.id] = sequence
 
     def leave_joined(self) -> None:
-        """Give back what prompts hold in the prefix cache whose last chunk is launched."""
+        """Give back the cache leases of prompts whose last chunk is launched."""
         joined, self._joined = self._joined, []
         for handle in joined:
             self._cache.leave(handle)
@@ -174,13 +171,13 @@ class SequenceQueues:
     # -- out of the batch ----------------------------------------------------------------
 
     def retire_exhausted(self) -> None:
-        """Take rows out of the batch whose last token is already launched, before it is read."""
+        """Take rows out of the batch whose last token is launched, before it is read."""
         for sequence in exhausted(self.running.values()):
             self.finishing[sequence.id] = self.running.pop(sequence.id)
             self._drop_row(sequence)
 
     def remove(self, sequence: Sequence) -> None:
-        """Take a sequence out of wherever it is; the runner is told in the next step."""
+        """Take a sequence out of wherever it is."""
         id = sequence.id
         if self.running.pop(id, None) is not None:
             self._drop_row(sequence)
@@ -188,8 +185,8 @@ class SequenceQueues:
             self._remove_from_prefill(sequence)
 
     def preempt(self, id: SequenceId) -> None:
-        """Send a row, or the active prefill that a sequence belongs to, back to the queue. Its
-        caches are dropped; its output and its blocks in the prefix cache stay."""
+        """Send a row, or the active prefill of a sequence, back to the queue. Its output and its
+        blocks stay."""
         for prefill in self.active:
             if any(sequence.id == id for sequence in prefill.sequences):
                 self._preempt_prefill(prefill)
@@ -199,22 +196,22 @@ class SequenceQueues:
         self.requeue_when_read(sequence)
 
     def preempt_lost(self, ids: Iterable[SequenceId]) -> None:
-        """Send rows and active prefills back to the queue whose caches refer to tokens that are
-        lost. Ids of others are ignored."""
+        """Preempt rows and active prefills whose caches refer to lost tokens. Other ids are
+        ignored."""
         for id in ids:
             if id in self.running or any(prefill.key == id for prefill in self.active):
                 self.preempt(id)
 
     def requeue_when_read(self, sequence: Sequence) -> None:
-        """Put a preempted row into the queue, as soon as no token of it is in flight: what the
-        device has sampled belongs to its output."""
+        """Queue a preempted row once no token of it is in flight: sampled tokens belong to its
+        output."""
         if not sequence.in_flight and self.preempted.pop(sequence.id, None) is not None:
             sequence.told = None if sequence.output else sequence.told
             self.enqueue([sequence])
 
     def compute_afresh(self, chunk: Chunk, *, reuses: bool) -> None:
         """Send the prompt of a chunk that could not run back to the queue. Unless it `reuses`,
-        nothing of it is restored from the prefix cache then."""
+        nothing of it is restored then."""
         sequences = [self.running.pop(j.id) for j in chunk.joins if j.id in self.running]
         self._end_use(sequences)
         for prefill in [p for p in self.active if p.key == chunk.prefill]:
@@ -242,15 +239,14 @@ class SequenceQueues:
         return live
 
     def groups(self) -> list[list[Sequence]]:
-        """All sequences, in groups of one context, rows and active ones before waiting ones: for
-        `take_in` of another scheduler's queues."""
+        """Return all sequences in groups of one context, rows and active ones first: for
+        `take_in`."""
         prefills = (*self.active, *self.waiting)
         return [[row] for row in self.rows()] + [prefill.sequences for prefill in prefills]
 
     def take_in(self, groups: Iterable[list[Sequence]]) -> None:
-        """Queue the sequences of another scheduler, output kept, also beyond the queue's bound.
-        They don't wait for the cold tier, and tokens that they have in flight there must not be
-        reported."""
+        """Queue the sequences of another scheduler, output kept, beyond the queue's limit. They
+        don't wait for the cold tier; their tokens in flight must not be reported."""
         for sequences in groups:
             for sequence in sequences:
                 sequence.in_flight = 0
@@ -258,7 +254,7 @@ class SequenceQueues:
             self._cache.read_ahead.waits.stop(self.enqueue(sequences).handle)
 
     def take_drops(self) -> tuple[tuple[SequenceId, ...], tuple[RowCut, ...], list[Sequence]]:
-        """What left since the last call: the ids, the cuts of rows before they leave, the rows."""
+        """Return what left since the last call: ids, cuts before they leave, rows."""
         gone = tuple(self.drops), tuple(self.tails), self.ended
         self.drops, self.tails, self.ended = [], [], []
         return gone
@@ -272,7 +268,6 @@ class SequenceQueues:
         self.enqueue(prefill.sequences)
 
     def _drop_row(self, sequence: Sequence) -> None:
-        """Have a row leave in the next step. What it has computed is cut, to be used again."""
         self.drops.append(sequence.id)
         self.ended.append(sequence)
         self._end_use([sequence])
@@ -281,7 +276,6 @@ class SequenceQueues:
             self.tails.append(RowCut(sequence.id, sequence.fed, tail))
 
     def _end_use(self, sequences: Iterable[Sequence]) -> None:
-        """Note that the caches of these sequences go, and with them what they use of blocks."""
         for sequence in sequences:
             self._cache.uses.end(sequence.blocks)
 
@@ -299,12 +293,11 @@ class SequenceQueues:
 
 
 def exhausted(rows: Iterable[Sequence]) -> list[Sequence]:
-    """The rows whose last token is sampled or being sampled."""
+    """Return the rows whose last token is sampled or being sampled."""
     return [
         row for row in rows if len(row.output) + row.in_flight >= row.request.sampling.max_tokens
     ]
 
 
 def _most_rows(most: int, clients: int) -> int:
-    """How many rows so many clients may have, if one has `most` at most."""
     return most + min(most // 2, clients - 1)

@@ -1,9 +1,10 @@
-"""Which sequences the next step computes. Pure; owned by the mlx thread; time comes in as `now`.
+"""Chooses the sequences that the next step computes. Pure; owned by the mlx thread; time comes in
+as `now`.
 
-Rows in `running` decode in every step; `core/scheduler/prefill.py` says which prompts are prefilled
-beside them, and `core/scheduler/queues.py` knows where each sequence is. Where memory is short
-(`core/scheduler/admission.py`), chunks become smaller, then no prompt is let in, and at last the
-newest sequence goes back into the queue, from which its blocks in the prefix cache restore it."""
+Rows decode in every step; `core/scheduler/prefill.py` adds prompts. Where memory is short
+(`core/scheduler/admission.py`), chunks shrink, then no prompt is admitted, and at last the newest
+sequence goes back to the queue.
+"""
 
 import math
 from functools import partial
@@ -37,8 +38,7 @@ _LONGEST_RETRY = 600
 
 
 class Scheduler:
-    """Turns requests into steps and sampled tokens into events. `queues` has all sequences;
-    `prefill_order` says whose turn it is, `admission` what fits. Without a `guard` memory is not
+    """Turns requests into steps and sampled tokens into events. Without a `guard` memory is not
     watched, without `speculation` nothing is drafted."""
 
     def __init__(
@@ -62,8 +62,8 @@ class Scheduler:
         self._making_way = MakingWay(cache, self.queues, self.admission, self.prefill_order)
 
     def change(self, limits: SchedulerLimits) -> None:
-        """Use other `limits` from now on. Sequences keep their rows and places in the queue. Raises
-        ValueError for another chunk size: how a prompt is cut must not depend on when it came."""
+        """Use other `limits` from now on. Raises ValueError for another chunk size: how a prompt is
+        cut must not depend on when it came."""
         if self._limits.chunks != limits.chunks:
             raise ValueError("chunks can't change their size")
         self._limits = self._prefills.limits = limits
@@ -71,7 +71,7 @@ class Scheduler:
         self.prefill_order.change(limits)
 
     def all_fit(self, guard: MemoryGuard) -> bool:
-        """Whether all sequences that are here would fit under another `guard`, one prompt at a
+        """Return whether all sequences here would fit under another `guard`, one prompt at a
         time."""
         admission = Admission(guard, self._cache, self._limits.grouping)
         groups = self.queues.groups()
@@ -80,8 +80,7 @@ class Scheduler:
     # -- requests come and go ------------------------------------------------------------
 
     def add(self, request: Request) -> Rejected | None:
-        """Queue a request and return None, or refuse it when the queue is full or it would not fit
-        into the memory even alone."""
+        """Queue a request, or refuse it when the queue is full or it would not fit even alone."""
         width = self._width_of(request)
         if not width:
             self.admission.note(Relief.REJECT)
@@ -94,8 +93,7 @@ class Scheduler:
         return None
 
     def bound(self, request: Request, now: float) -> float:
-        """Within how many seconds a request that was just added has the first token of each of its
-        choices (`PrefillOrder.longest_wait`). 0 where that is not known."""
+        """Return within how many seconds a new request has its first tokens; 0 where unknown."""
         seconds = self.prefill_order.longest_wait(request, self._prompts())
         for prefill in self.queues.waiting:
             if prefill.request is request and seconds:
@@ -103,7 +101,7 @@ class Scheduler:
         return seconds
 
     def cancel(self, request: RequestId, index: int | None = None) -> None:
-        """Forget a request or one of its choices, wherever it is. Unknown ids are ignored."""
+        """Forget a request or one of its choices. Unknown ids are ignored."""
         for sequence in list(self.queues.sequences()):
             if sequence.id.request == request and index in (None, sequence.id.choice):
                 self.queues.remove(sequence)
@@ -116,13 +114,12 @@ class Scheduler:
         return [self._end(s, FinishReason.ERROR, message) for s in victims]
 
     def fail_sequence(self, id: SequenceId, message: str) -> list[TokenEvent]:
-        """End one choice with an error, wherever it is."""
         victims = [s for s in self.queues.sequences() if s.id == id]
         return [self._end(s, FinishReason.ERROR, message) for s in victims]
 
     def fail_newest(self) -> list[TokenEvent]:
-        """End the newest request at work, because the machine had no memory left for a step, so
-        that the others can go on."""
+        """End the newest request at work, because a step had no memory left, so that the others can
+        go on."""
         rows = self.queues.rows()
         prompts = [s for prefill in self.queues.active for s in prefill.sequences]
         newest = max((*rows, *prompts), key=Sequence.age, default=None)
@@ -144,15 +141,14 @@ class Scheduler:
 
     @property
     def standings(self) -> Standings:
-        """What says in which place each sequence is, and what it waits for."""
         return Standings(self.queues, self._cache, self.admission, self._limits)
 
     # -- a step --------------------------------------------------------------------------
 
     def relieve(self, now: float) -> list[TokenEvent]:
-        """Before a step: preempt the newest sequences until memory is enough for all rows to decode
-        once more. The last one left, of any model, ends where it is. When nothing is at work, end
-        the waiting ones that would not fit even alone."""
+        """Preempt the newest sequences until all rows can decode once more. The last one of all
+        models ends where it is. When nothing is at work, end the waiting ones that would not fit
+        even alone."""
         queues = self.queues
         queues.retire_exhausted()
         self.admission.reserve(self._at_work())
@@ -169,13 +165,13 @@ class Scheduler:
         return events
 
     def is_steady(self) -> bool:
-        """Whether the next step needs no `relieve` before it."""
+        """Return whether the next step needs no `relieve` before it."""
         self.queues.retire_exhausted()
         return self._steadiness.holds
 
     def schedule(self, now: float) -> Step | None:
-        """The next step, or None when there is nothing to do. The sequences' token counts include
-        the step's tokens from now on."""
+        """Return the next step, or None when there is nothing to do. Token counts of sequences
+        include the step's tokens from now on."""
         queues = self.queues
         queues.retire_exhausted()
         self.prefill_order.begin(now)
@@ -202,21 +198,20 @@ class Scheduler:
         )
 
     def awaits_tokens(self, now: float) -> bool:
-        """Whether the tokens in flight should be read before the next step is planned: they will
-        probably be followed by drafts."""
+        """Return whether tokens in flight should be read before the next step is planned, because
+        drafts will probably follow."""
         rows, fits = list(self.queues.running.values()), partial(self._spares, now)
         return self._drafts.will_follow(rows, self._limits, fits)
 
     def chunks_took(self, chunks: tuple[Chunk, ...], seconds: float) -> None:
-        """Note that the chunks of a step, the newest or one shortly before it, took `seconds`."""
         self.prefill_order.read(chunks, seconds)
 
     def keep(
         self, cut: Cut, block: Size | None, checkpoint: Size | None
     ) -> tuple[PayloadId | None, PayloadId | None]:
-        """Note what a step has cut, by the sizes of a block and a checkpoint. Returns the ids under
-        which to keep them; None for what the cache does not need. To be called before `update` for
-        the same step's tokens; after it for what was cut when these were known."""
+        """Note the block and checkpoint of a cut by their sizes. Returns the ids to keep them
+        under; None for what the cache does not need. Call it before `update` for the same step,
+        unless the cut needs the step's tokens."""
         source = source_of(cut)
         place = source.place(cut, self._cache.layout.block_size)
         block_id = checkpoint_id = None
@@ -227,8 +222,8 @@ class Scheduler:
         return block_id, checkpoint_id
 
     def update(self, result: StepResult) -> list[TokenEvent]:
-        """Take in the results of a step, and return the events for clients. Tokens of rows that
-        have ended meanwhile are ignored."""
+        """Take in a step's results, and return the events for clients. Tokens of rows that have
+        ended are ignored."""
         events, queues = [], self.queues
         for id, row in result.rows.items():
             if (sequence := queues.running.get(id) or queues.row(id)) is not None:
@@ -257,9 +252,8 @@ class Scheduler:
         return Load(waiting, prefilling, len(queues.running) + len(queues.finishing))
 
     def oldest(self) -> dict[str, float]:
-        """The arrival (time.monotonic()) of the oldest request that waits in the queue for its
-        first token, by the size of its prompt (SIZES in core/scheduler/order.py). Sizes without
-        such a request are left out."""
+        """Return the arrival (time.monotonic()) of the oldest request that waits for its first
+        token, by the size of its prompt (SIZES in core/scheduler/order.py)."""
         came: dict[str, float] = {}
         for prefill in self.queues.waiting:
             if not prefill.has_answered:
@@ -270,7 +264,7 @@ class Scheduler:
 
     @property
     def waiting_tokens(self) -> int:
-        """The number of prompt tokens left to compute for all prompts in the queue."""
+        """The prompt tokens left to compute in the queue."""
         return sum(prefill.remaining for prefill in self.queues.waiting)
 
     @property
@@ -285,8 +279,7 @@ class Scheduler:
     # -- rows ----------------------------------------------------------------------------
 
     def _advance_rows(self, now: float) -> tuple[DraftPlan, list[RowCut]]:
-        """Feed every live row its newest token, and maybe a draft; cut a row that completes a block
-        with them."""
+        """Feed every row its newest token and maybe a draft; cut rows that complete a block."""
         rows, cuts = list(self.queues.running.values()), list[RowCut]()
         plan = self._drafts.plan(rows, self._limits, partial(self._spares, now))
         self._steadiness.fed(1 + plan.depth)
@@ -302,7 +295,8 @@ class Scheduler:
         return self.admission.spares(self._at_work(), now, more)
 
     def _take(self, sequence: Sequence, row: SampledRow) -> list[TokenEvent]:
-        """The events of the drafted tokens that were right, none of which ends it, and the last."""
+        """Return the events of a row's right drafted tokens, none of which ends it, and of the last
+        token."""
         *right, last = row.tokens
         events = [self._taken(sequence, token, accepted=True) for token in right] if right else []
         rejected = row.rejected if row.drafted else 0
@@ -354,22 +348,22 @@ class Scheduler:
         return [*self.queues.waiting, *self.queues.active]
 
     def _retry_after(self, request: Request) -> int:
-        """Seconds until the prompts that are here have their first tokens."""
+        """Return the seconds until the prompts that are here have their first tokens."""
         seconds = self.prefill_order.backlog(request, self._prompts())
         return min(_LONGEST_RETRY, math.ceil(max(1.0, seconds)))
 
     # -- when memory is short ------------------------------------------------------------
 
     def _width_of(self, request: Request) -> int:
-        """How many choices of a request can be rows together; 0 when not even one fits."""
+        """Return how many choices of a request can be rows together; 0 when none fits."""
         width = min(request.n, self._limits.max_batch_size)
         while width and not self.admission.fits_alone(len(request.tokens) + HEADROOM, width):
             width -= 1
         return width
 
     def _at_work(self) -> AtWork:
-        """What counts for admission between two steps. The leases of active prompts can be released
-        then too, since their caches hold what their blocks do."""
+        """Return what counts for admission between two steps. Leases of active prompts may go too,
+        since their caches hold the same."""
         queues = self.queues
         handles = [prefill.handle for prefill in (*queues.waiting, *queues.active)]
         return AtWork(queues.running.values(), queues.active, handles, tuple(queues.ended))
@@ -380,7 +374,7 @@ class Scheduler:
         self.queues.preempt(max((*self.queues.running.values(), *prompts), key=Sequence.age).id)
 
     def _refuse_the_too_large(self) -> list[TokenEvent]:
-        """End the waiting sequences that do not fit alone. For when nothing is at work."""
+        """End the waiting sequences that do not fit alone, when nothing is at work."""
         events, queue = [], list(self.queues.waiting)
         for prefill in queue:
             if self.admission.fits_alone(len(prefill.context) + 1, len(prefill.sequences)):

@@ -1,10 +1,8 @@
-"""The scheduler's state of one generation, and of the prefill that sequences may share.
+"""The scheduler's state of one generation, and of a prefill that sequences may share.
 
-Owned by the scheduler. Token counts of a sequence:
-
-    prompt | output (read back) | in flight (sampled on the device, not yet read)
-    fed: tokens that its caches hold, those of a draft under way included; the next step feeds the
-         newest sampled token, and maybe a draft
+prompt | output (read back) | in flight (sampled on the device, not yet read)
+fed: tokens that its caches hold, those of a draft under way included; the next step feeds the
+     newest sampled token, and maybe a draft
 """
 
 from collections.abc import Iterable
@@ -22,19 +20,15 @@ from omlx_server.core.step import Chunk, Cut, Join, SequenceId
 
 @dataclass(slots=True, eq=False)
 class Sequence:
-    """One choice of a request. `in_flight` is the number of its tokens that the device samples or
-    has sampled, and that the host has not read.
+    """One choice of a request.
 
-    The first `prefilled` of the fed tokens were computed as a prompt before it became a row.
-    `forced` tokens must follow the output. Of the fed tokens the last `drafted` ones are a draft
-    that is being verified: those that are wrong are fed no more once the step is read. The drafter
-    has drafted them if `by_drafter` is set. `lookup` and `chance` are for drafts from the text,
-    `drafter_chance` is for the drafter's. `ended_by` is the last token where it is not in the
-    output: a stop token, or one after which its constraint has a problem.
-    `blocks` are those to which its row refers; `keys` those of its full blocks behind the key
-    `root`, as far as they are known. `came` is when it came, in its owner's virtual time. `told` is
-    the time until which it was told to wait for its next token at most, while it is in the queue;
-    its prompt was let in at `admitted`."""
+    The first `prefilled` of the `fed` tokens were computed before it became a row; the last
+    `drafted` ones are a draft being verified (`by_drafter`: the drafter's). `forced` tokens must
+    follow the output. `ended_by` is a last token that is not in the output: a stop token, or one
+    with a constraint problem. `blocks` are those its row refers to, `keys` those of its full blocks
+    after the key `root`. `came` is in its owner's virtual time; while queued it was `told` to wait
+    until then at most.
+    """
 
     id: SequenceId
     request: Request
@@ -62,30 +56,29 @@ class Sequence:
 
     @property
     def has_decoded(self) -> bool:
-        """Whether the sequence has decoded a token since it became a row."""
         return self.fed > self.prefilled
 
     def age(self) -> tuple[int, float, SequenceId]:
-        """A sort key: highest for the newest sequence of the last priority class, which makes way
-        first when memory is short."""
+        """Return a sort key: highest for the newest sequence of the last priority class, which
+        makes way first."""
         return self.request.priority, self.request.arrived, self.id
 
     def feed(self, drafted: int = 0, *, by_drafter: bool = False) -> None:
-        """Note that a step feeds the newest token and so many drafted ones after it."""
+        """Note that a step feeds the newest token and so many drafted ones."""
         self.in_flight += 1
         self.drafted, self.by_drafter = drafted, by_drafter
         self.fed += 1 + drafted
 
     def read(self, row: SampledRow) -> None:
-        """Note that a step is read: of its draft only what was right is fed."""
+        """Note that a step is read: only the right part of its draft is fed."""
         self.in_flight -= 1
         if self.drafted:
             self.fed -= self.drafted - row.accepted
             self.drafted = 0
 
     def place(self, cut: Cut, size: int) -> BlockPlace:
-        """Where the tokens of a cut stand, of blocks of `size` tokens. Raises ValueError when not
-        all are read yet."""
+        """Return the place of a cut's tokens in blocks of `size`. Raises ValueError when not all
+        are read yet."""
         start = first_token(cut, size)
         while len(self.keys) * size < start:
             at, above = len(self.keys) * size, self.keys[-1] if self.keys else self.root
@@ -94,7 +87,6 @@ class Sequence:
         return BlockPlace(above, start, self._fed_tokens(start, cut.stop))
 
     def _fed_tokens(self, start: int, stop: int) -> tuple[int, ...]:
-        """The tokens [start, stop) that the caches hold, a stop token among them."""
         prompt, output = self.request.tokens, self.output
         output = output if self.ended_by is None else [*output, self.ended_by]
         count = len(prompt)
@@ -104,7 +96,7 @@ class Sequence:
 
     @property
     def users(self) -> list[BlocksInUse]:
-        """Whose blocks those are that are cut of it."""
+        """Owners of the blocks cut from this sequence."""
         return [self.blocks]
 
     def join(self) -> Join:
@@ -124,14 +116,14 @@ class Sequence:
 
 @dataclass(slots=True, eq=False)
 class PrefillState:
-    """Sequences with one common context that is computed once, then handed to each of them.
+    """Sequences with one context that is computed once, then handed to each of them.
 
-    `target` tokens are to be computed: the `context` but its last token. `computed` tokens are in
-    its caches, of which `restored` came from the prefix cache. While it waits, `expected` tokens
-    could be restored when that was last looked up; `waited`: it had to wait for a block then.
-    `is_urgent`: it would miss the time that was told behind others. `passed_since` is when others
-    were first let in before it, because it did not fit; nobody is once they `made_way` for it. It
-    was let in at `admitted`."""
+    `target` tokens are to be computed: all of `context` but its last. Of the `computed` ones
+    `restored` came from the prefix cache. While it waits, `expected` tokens could be restored at
+    the last look-up; `waited`: it had to wait for a block then. `is_urgent`: it would miss its told
+    time behind others. Others were first admitted before it, because it did not fit, at
+    `passed_since`; none are once they `made_way` for it.
+    """
 
     sequences: list[Sequence]
     order: int
@@ -162,7 +154,7 @@ class PrefillState:
         return self.sequences[0].told
 
     def tell(self, until: float) -> None:
-        """Tell its sequences how long they wait for their next tokens at most."""
+        """Tell its sequences until when they wait at most."""
         for sequence in self.sequences:
             sequence.told = until
 
@@ -172,16 +164,15 @@ class PrefillState:
 
     @property
     def has_answered(self) -> bool:
-        """Whether its sequences have output already: all or none, as they share their context."""
+        """Whether its sequences have output: all or none, as they share their context."""
         return bool(self.sequences[0].output)
 
     def next_stop(self, position: int, grid: int) -> int:
-        """Where the chunk that starts at `position` ends: as the handle says, but no image is
-        cut that must not be."""
+        """Return where the chunk from `position` ends without splitting a whole image."""
         return uncut(self.request.images, position, self.handle.next_stop(position, grid))
 
     def chunk(self, stop: int, cuts: Iterable[Cut] = ()) -> Chunk:
-        """The next chunk, up to token `stop`."""
+        """Return the next chunk, up to token `stop`."""
         start, images = self.computed, self.request.images
         joins = self.joins() if stop == self.target else ()
         seen, ahead = within(images, start, stop), shift(images, start)
@@ -199,15 +190,15 @@ class PrefillState:
         )
 
     def place(self, cut: Cut, size: int) -> BlockPlace:
-        """Where the tokens of a cut stand, of blocks of `size` tokens."""
+        """Return the place of a cut's tokens in blocks of `size`."""
         start, handle = first_token(cut, size), self.handle
         above = handle.keys[start // size - 1] if start else handle.root
         return BlockPlace(above, start, self.context[start : cut.stop])
 
     @property
     def users(self) -> list[BlocksInUse]:
-        """Whose blocks those are that are cut of it: its own while it is under way, then those of
-        its rows."""
+        """Owners of the blocks cut from this prefill: its own blocks while it is under way, then
+        those of its rows."""
         return [self.handle.blocks, *(sequence.blocks for sequence in self.sequences)]
 
     def joins(self) -> tuple[Join, ...]:
@@ -218,11 +209,10 @@ TokenSource = Sequence | PrefillState
 
 
 def first_token(cut: Cut, size: int) -> int:
-    """The first token of the block of `size` tokens in which a cut stops."""
+    """Return the first token of the block of `size` tokens in which a cut stops."""
     return cut.start if cut.start < cut.stop else max(0, cut.stop - size)
 
 
 def source_of(cut: Cut) -> TokenSource:
-    """The sequence or the prefill whose tokens a cut covers."""
     assert isinstance(cut.source, Sequence | PrefillState)
     return cut.source

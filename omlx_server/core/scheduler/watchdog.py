@@ -1,8 +1,8 @@
-"""Whether requests wait though nothing is under way that could end their wait. Pure; mlx thread.
+"""Detects requests that wait although nothing is under way that could end their wait. Pure; mlx
+thread.
 
-Such a standstill is a fault of the bookkeeping: a claim or a read that was never given back. The
-engine then starts the scheduler anew with all its requests. Where that does not help, they end with
-an error, so that no request waits for ever.
+That is a fault of the bookkeeping. The engine then restarts the scheduler with all its requests;
+where that does not help, they end with an error.
 """
 
 from collections.abc import Callable
@@ -20,17 +20,15 @@ _MOST_STARTS = 3
 
 
 class Excuse(Enum):
-    """What may still end a standstill: nothing, a read of the cold tier, other work."""
+    """The work that may still end a standstill."""
 
     NONE = "none"
     READS = "reads"
     OTHERS = "others"
-    """Other models or jobs hold the memory that is waited for, and are at work."""
+    """Other models or jobs at work hold the memory."""
 
 
 class StallVerdict(Enum):
-    """What the engine has to do about a standstill."""
-
     WAIT = "wait"
     START_OVER = "start over"
     GIVE_UP = "give up"
@@ -38,7 +36,7 @@ class StallVerdict(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Stalls:
-    """How often a standstill was met by a new start, and how often by ending the requests."""
+    """Counts of standstills met by a new start, and by ending the requests."""
 
     restarted: int = 0
     ended: int = 0
@@ -48,8 +46,8 @@ class Stalls:
 
 
 class Watchdog:
-    """Counts the seconds of a standstill, in `stood`. Each new start in a row doubles the seconds
-    that it waits for."""
+    """Counts the seconds of a standstill, in `stood`. Each restart in a row doubles the
+    patience."""
 
     def __init__(self) -> None:
         self.stood = 0.0
@@ -58,26 +56,24 @@ class Watchdog:
         self._moved_since = True
 
     def moves(self) -> None:
-        """Note that something is computed for a request: the standstill is over."""
+        """Note that something is computed for a request."""
         self._looked, self._moved_since = None, True
 
     def pauses(self) -> None:
-        """Note that work elsewhere, such as a model that is being loaded, may end the standstill:
-        count its seconds anew."""
+        """Note that work elsewhere, such as loading a model, may end the standstill."""
         self._looked = None
 
     def rests(self) -> None:
-        """Note that no request is there: forget the standstill, and all new starts."""
+        """Note that there is no request: forget the standstill and all restarts."""
         self._looked, self._moved_since, self._starts = None, True, 0
 
     def answered(self) -> None:
-        """Note that a token or an end went to a client: forget all new starts, which have
-        helped."""
+        """Note that a token or an end went to a client: the restarts have helped."""
         self._starts = 0
 
     def look(self, now: float, excuse: Callable[[], Excuse]) -> StallVerdict:
-        """Note that requests wait and nothing moves: count the seconds, and say what to do.
-        `excuse` is called only when the standstill has lasted as long as it may."""
+        """Note that requests wait and nothing moves, and return what to do. `excuse` is called only
+        when patience is exhausted."""
         before, self._looked = self._looked, now
         apart = min(max(0.0, now - before), _MOST_APART) if before is not None else None
         self.stood = self.stood + apart if apart is not None else 0.0
