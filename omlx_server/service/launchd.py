@@ -103,9 +103,6 @@ class Launchd:
         return f"gui/{self.uid}/{LABEL}"
 
 
-# --- The property list ---------------------------------------------------------------------------
-
-
 def text_of(service: Service) -> str:
     """Return the property list of the service. stdout and stderr go to a file beside the log,
     because the server itself rotates the log."""
@@ -139,9 +136,6 @@ def _environment(service: Service) -> dict[str, dict[str, str]]:
 
 def said_in(log: Path) -> Path:
     return log.with_name("launchd.log")
-
-
-# --- Reading -------------------------------------------------------------------------------------
 
 
 def read_state(code: int, answer: str, *, installed: bool) -> ServiceState:

@@ -163,9 +163,6 @@ _PROBE = ("systemd-run", "--user", "--wait", "--quiet", "--collect", *_WANTED, "
 """A command that succeeds where users may create namespaces."""
 
 
-# --- The unit ------------------------------------------------------------------------------------
-
-
 def text_of(service: Service, *, namespaces: bool = True) -> str:
     """Return the text of the unit. The minus before each writable path lets it start when the path
     is missing. Without `namespaces` it has no PrivateUsers. Raises UsageError for a program with
@@ -198,9 +195,6 @@ def _quoted(words: Iterable[str]) -> str:
 
 def _escaped(word: str) -> str:
     return word.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%")
-
-
-# --- Reading -------------------------------------------------------------------------------------
 
 
 def read_state(answer: str) -> ServiceState:

@@ -45,8 +45,6 @@ class ServerBench:
             self.notes.append("the server ends answers when it likes (it refuses ignore_eos)")
         return found
 
-    # -- What the server is like ------------------------------------------------------------------
-
     async def _warm_up(self) -> None:
         self._tell("warm up", 0, 3)
         few = await self._target.ask_first(words.fresh(_FEW_WORDS), _WARM_UP_OUT)
@@ -63,8 +61,6 @@ class ServerBench:
     def _learn(self, reply: BenchReply) -> None:
         if reply.prompt_tokens:
             self._read = reply.stream.ttft / reply.prompt_tokens
-
-    # -- First tokens -----------------------------------------------------------------------------
 
     async def _first_tokens(self, part: TimeSlice) -> list[Figure]:
         found: list[Figure] = []
@@ -92,8 +88,6 @@ class ServerBench:
             warm.append(await self._target.ask(messages, 1))
         self._learn(cold[-1])
         return [_first(FigureGroup.COLD, length, cold), _first(FigureGroup.WARM, length, warm)]
-
-    # -- Decoding ---------------------------------------------------------------------------------
 
     async def _decoding(self, part: TimeSlice) -> list[Figure]:
         found: list[Figure] = []
@@ -137,8 +131,6 @@ class ServerBench:
     async def _stream(self, out: int) -> BenchReply:
         prompt = words.fresh(self._scale.words(self._plan.stream_tokens))
         return await self._target.ask(prompt, out)
-
-    # -- Turns of a talk --------------------------------------------------------------------------
 
     async def _turns(self, part: TimeSlice) -> list[Figure]:
         plan, talks = self._plan, list[list[BenchReply]]()

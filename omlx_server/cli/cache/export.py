@@ -60,9 +60,6 @@ def run(
     return 0
 
 
-# --- Which model ---------------------------------------------------------------------------------
-
-
 def _chosen(cold: ColdDirectory, model: str | None) -> tuple[Use, NamespaceDescription]:
     """Return the one namespace that `model` means, and its description.
 
@@ -101,9 +98,6 @@ def _nothing(use: Use) -> str:
         f"nothing of this is stored for {visible(use.model)}: what a running server uses is in its "
         "memory (POST /v1/cache/export), and what came with a cache_salt is kept apart"
     )
-
-
-# --- What is there -------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,9 +148,6 @@ class _Finder:
         record, packed = block
         self._display.update("writing", record.stop, total)
         return packed
-
-
-# --- The file ------------------------------------------------------------------------------------
 
 
 def _check_output(output: str) -> None:

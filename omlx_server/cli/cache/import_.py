@@ -46,9 +46,6 @@ def run(cache: CacheSettings, *, archive: str, force: bool, as_json: bool) -> in
     return 0
 
 
-# --- The archive ---------------------------------------------------------------------------------
-
-
 def _open(archive: str) -> BinaryIO:
     path = Path(archive)
     if path.exists() and not path.is_file():
@@ -91,9 +88,6 @@ def _named(archive: str) -> Iterator[None]:
             yield
     except BadArchive as error:
         raise OmlxError(f"{archive} can't be used: {error}") from None
-
-
-# --- Who would use it ----------------------------------------------------------------------------
 
 
 def _warnings(
@@ -145,9 +139,6 @@ def _difference(about: ArchiveOrigin, uses: list[Use]) -> str:
         return "keeps its KV cache in another format"
     size, their_size = (one.rpartition("|")[2] for one in (same[0], theirs))
     return f"has blocks of {size} tokens, not {their_size} (cache.block_tokens)"
-
-
-# --- Into the directory --------------------------------------------------------------------------
 
 
 def _name(record: Record) -> Name:
@@ -203,9 +194,6 @@ def _keep(
                 added += 1
             display.update("importing", done, len(again.manifest.sizes))
     return added
-
-
-# --- What is said --------------------------------------------------------------------------------
 
 
 def _document(

@@ -6,9 +6,8 @@ from pathlib import Path
 
 from omlx_server.cli.config.show import value_in_force, warn, written
 from omlx_server.cli.shell import stdin
-from omlx_server.cli.shell.options import load_settings
+from omlx_server.cli.shell.options import check_files, load_settings
 from omlx_server.cli.shell.output import say
-from omlx_server.cli.shell.overrides import check_files
 from omlx_server.errors import OmlxError, UsageError
 from omlx_server.settings import Loaded, Settings, edit
 from omlx_server.settings.override_keys import TABLE, find_override, is_override

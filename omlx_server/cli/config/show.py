@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from omlx_server import settings
-from omlx_server.cli.shell.options import load_settings
+from omlx_server.cli.shell.options import check_all, load_settings
 from omlx_server.cli.shell.output import say, show_found, show_json
-from omlx_server.cli.shell.overrides import check_all
 from omlx_server.settings.json_schema import json_schema
 from omlx_server.settings.layers import check_key, search_path
 from omlx_server.settings.override_keys import find_override, is_override

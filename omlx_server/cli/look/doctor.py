@@ -1,6 +1,7 @@
 """`omlx-server doctor`: runs the checks of omlx_server/doctor/ and prints their findings. If the
 config is wrong, it goes on with the default settings."""
 
+import os
 import shutil
 import subprocess
 import sys
@@ -9,12 +10,10 @@ from dataclasses import asdict
 from pathlib import Path
 
 from omlx_server.cli.launch.clients import CLIENTS
-from omlx_server.cli.look.line import line_of
 from omlx_server.cli.server_client.address import own_server
 from omlx_server.cli.server_client.http import NoAnswer
-from omlx_server.cli.shell.options import load_settings
+from omlx_server.cli.shell.options import check_all, load_settings
 from omlx_server.cli.shell.output import show_json
-from omlx_server.cli.shell.overrides import check_all
 from omlx_server.core.cluster.hosts import Host
 from omlx_server.doctor import memory, network, software, storage
 from omlx_server.doctor.finding import Finding, Level, fail, ok, warn
@@ -35,6 +34,8 @@ from omlx_server.wiring.cluster.options import gathering_options, hosts_of
 
 _PROBE = (sys.executable, "-P", "-m", "omlx_server.doctor.probe")
 _PROBE_SECONDS = 120
+_SIGNS = {Level.OK: "ok  ", Level.WARN: "warn", Level.FAIL: "FAIL"}
+_COLORS = {Level.OK: "32", Level.WARN: "33", Level.FAIL: "31"}
 _VARIANTS = {True: "f32", False: "8bit"}
 
 
@@ -57,6 +58,16 @@ def run(
         rows = [asdict(finding) | {"fix": finding.fix or None} for finding in findings]
         show_json({"ok": not failed, "findings": rows})
     return 1 if failed else 0
+
+
+def line_of(finding: Finding, width: int = 8) -> str:
+    """Return the lines of a finding, coloured on a terminal. `width`: the most letters of what was
+    checked."""
+    sign = _SIGNS[finding.level]
+    if sys.stdout.isatty() and not os.environ.get("NO_COLOR"):
+        sign = f"\x1b[{_COLORS[finding.level]}m{sign}\x1b[0m"
+    fix = f"\n{' ' * (width + 7)}fix: {finding.fix}" if finding.fix else ""
+    return f"{sign}  {finding.what:<{width}} {' '.join(finding.says.splitlines())}{fix}"
 
 
 def _findings(
@@ -85,9 +96,6 @@ def _findings(
         yield wrong
     if hosts:
         yield from _cluster(name, path, loaded, hosts)
-
-
-# --- The parts -----------------------------------------------------------------------------------
 
 
 def _config(

@@ -7,12 +7,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
 
-from omlx_server.cli.look.line import line_of
-from omlx_server.cli.shell.options import load_settings
+from omlx_server.cli.look.doctor import line_of
+from omlx_server.cli.shell.ending import sigterm
+from omlx_server.cli.shell.options import check_all, load_settings
 from omlx_server.cli.shell.output import STDOUT, say, show_json
-from omlx_server.cli.shell.overrides import check_all
 from omlx_server.cli.shell.progress import open_display
-from omlx_server.cli.shell.sigterm import sigterm
 from omlx_server.errors import UsageError
 
 _WIDTH = 11

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from omlx_server.cli.server_client.address import server_of
-from omlx_server.cli.server_client.chunks import in_chunks
 from omlx_server.cli.server_client.http import HttpReply, ServerClient
 from omlx_server.cli.shell.output import count_blocks, show_found
+from omlx_server.core.chunk_sizes import ChunkSizes
 from omlx_server.doctor.finding import in_words
 
 _TEXT = r'"(?:[^"\\]|\\.)*"'
@@ -24,9 +24,6 @@ def run(*, as_json: bool, url: str, api_key: str, config: Path | None, sets: Seq
     found = _found(server)
     show_found(found, _lines(found), as_json=as_json)
     return 0 if found["ready"] else 1
-
-
-# --- What it says --------------------------------------------------------------------------------
 
 
 def _found(server: ServerClient) -> dict[str, Any]:
@@ -103,9 +100,6 @@ def samples_of(text: str) -> Samples:
     return found
 
 
-# --- For people ----------------------------------------------------------------------------------
-
-
 def _lines(found: Mapping[str, Any]) -> Iterator[str]:
     version = f", omlx-server {found['version']}" if found["version"] else ""
     yield f"{found['url']}: {'ready' if found['ready'] else 'not ready'}{version}"
@@ -157,6 +151,14 @@ def _rank(rank: Mapping[str, Any]) -> str:
 
 def _of(engine: Mapping[str, Any]) -> str:
     return f"{engine['model']}: " if engine.get("model") else ""
+
+
+def in_chunks(said: Mapping[str, Any]) -> str:
+    """Return the chunk sizes in a server's description of a model; empty where it did not tell."""
+    beside, alone = said.get("chunk_tokens"), said.get("chunk_tokens_alone")
+    if not (isinstance(beside, int) and isinstance(alone, int)):
+        return ""
+    return str(ChunkSizes(beside, alone))
 
 
 def _memory(memory: Mapping[str, Any]) -> str:

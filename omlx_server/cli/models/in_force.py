@@ -68,9 +68,6 @@ def _template_shape(path: str, origin: str, source: str) -> dict[str, Any]:
     return {"path": path, "origin": origin, "sha256": digest, "problem": None}
 
 
-# --- For people ----------------------------------------------------------------------------------
-
-
 def template_in_words(template: Mapping[str, Any] | None) -> str:
     if template is None:
         return "none: it can't chat"

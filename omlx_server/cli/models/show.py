@@ -6,6 +6,7 @@ from typing import Any
 
 from rich.filesize import decimal
 
+from omlx_server.cli.look.status import in_chunks
 from omlx_server.cli.models.images import in_words, tokens_of_images
 from omlx_server.cli.models.in_force import (
     REPORTED,
@@ -17,7 +18,6 @@ from omlx_server.cli.models.in_force import (
 from omlx_server.cli.models.list import adapters_of, shape
 from omlx_server.cli.models.named import with_adapter
 from omlx_server.cli.models.server import is_of, items_of, own_admin_server, told
-from omlx_server.cli.server_client.chunks import in_chunks
 from omlx_server.cli.shell.options import load_settings
 from omlx_server.cli.shell.output import show_found, visible
 from omlx_server.core.model_files.kind import ModelKind
@@ -121,9 +121,6 @@ def _in_server(model: Installed, settings: Settings) -> dict[str, Any]:
             "chunk_tokens_alone": item.get("chunk_tokens_alone"),
         },
     }
-
-
-# --- For people ----------------------------------------------------------------------------------
 
 
 def _lines(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

@@ -3,7 +3,7 @@
 import logging
 from pathlib import Path
 
-from omlx_server.cli.shell.overrides import check_all
+from omlx_server.cli.shell.options import check_all
 from omlx_server.core.adapters import is_path
 from omlx_server.errors import AdapterNotFound, AdapterUnusable, ModelUnavailable, UsageError
 from omlx_server.models import catalogue, locate, pull

@@ -9,9 +9,9 @@ from types import FrameType
 from omlx_server import settings
 from omlx_server.cli.serve.before_start import begin, check_start
 from omlx_server.cli.server_client.http import socket_of
+from omlx_server.cli.shell.ending import sigterm
 from omlx_server.cli.shell.options import overrides_of
 from omlx_server.cli.shell.progress import Display, open_display
-from omlx_server.cli.shell.sigterm import sigterm
 from omlx_server.errors import ConfigError, UsageError
 from omlx_server.models.catalogue import STARTER
 from omlx_server.process.listen import listening

@@ -59,9 +59,6 @@ def run(options: UpOptions, *, port: str | None) -> int:
     return _start(loaded, free, options)
 
 
-# --- A server that runs already ------------------------------------------------------------------
-
-
 def _served(server: ServerClient) -> list[str]:
     with ChatClient(server) as client:
         return served_by(client)
@@ -74,9 +71,6 @@ def _use(server: ServerClient, model: str, options: UpOptions) -> int:
             ask_twice(client, model)
     _say_where_to_go(server, model, options)
     return 0
-
-
-# --- A server of our own -------------------------------------------------------------------------
 
 
 def _start(loaded: Loaded, at: ListenAddress, options: UpOptions) -> int:
@@ -129,9 +123,6 @@ def _wait(server: child.Server) -> None:
     with suppress(KeyboardInterrupt):
         print("\nServing until Ctrl-C.", flush=True)
         server.wait()
-
-
-# --- How to connect ------------------------------------------------------------------------------
 
 
 def _say_where_to_go(server: ServerClient, model: str, options: UpOptions) -> None:

@@ -118,9 +118,6 @@ def logs(*, follow: bool, lines: int, config: Path | None) -> int:
     return 0
 
 
-# --- The service and its settings ----------------------------------------------------------------
-
-
 def _manager() -> Manager:
     return manager_here(expanded("~"))
 
@@ -156,9 +153,6 @@ def _log_of(manager: Manager, config: Path | None) -> Path:
     is when users look at the log."""
     chosen = salvage(_config_file(config), {}, _NO_ENVIRONMENT).log_file
     return expanded("~") / chosen if chosen else manager.log_dir / LOG_NAME
-
-
-# --- Doing and telling ---------------------------------------------------------------------------
 
 
 def _take(steps: Sequence[Step], *words: str, dry_run: bool) -> int:

@@ -1,12 +1,13 @@
-"""How the program ends when its output can't be written: quietly if the reader of a pipe is gone,
-else with one line."""
+"""How the program ends: at SIGTERM, by a bug, and when its output can't be written."""
 
 import errno
 import os
+import signal
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 from typing import TextIO
 
 from omlx_server.cli.shell import output
@@ -49,3 +50,13 @@ def install_excepthook(environ: Mapping[str, str] = os.environ) -> None:
     """Show a bug in our own words; show nothing while a shell completes a word."""
     silent = _COMPLETING in environ
     sys.excepthook = (lambda *_: None) if silent else output.excepthook
+
+
+@contextmanager
+def sigterm(act: Callable[[int, FrameType | None], None]) -> Iterator[None]:
+    """Let SIGTERM call `act` within the `with`."""
+    before = signal.signal(signal.SIGTERM, act)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -1,10 +1,11 @@
-"""Turns the flags and the --set options of a command into overrides of the settings."""
+"""Loads the settings of a command with its flags and --set options, and checks overrides."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from omlx_server import settings
 from omlx_server.errors import UsageError
+from omlx_server.settings import Settings
 
 
 def load_settings(
@@ -29,3 +30,20 @@ def _split(text: str) -> tuple[str, str]:
             f"--set {text}: expected SECTION.KEY=VALUE", hint="for example --set server.port=9000"
         )
     return key.strip(), value
+
+
+def check_all(settings: Settings) -> None:
+    """Check `models.overrides`. Raises ConfigError for what `serve` would refuse."""
+    from omlx_server.wiring.overrides.names import check_overrides
+
+    check_overrides(settings)
+    check_files(settings)
+
+
+def check_files(settings: Settings) -> None:
+    """Check the files of chat templates; jinja is imported only if there are any. Raises
+    ConfigError."""
+    if any(own.chat_template for own in settings.models.overrides.values()):
+        from omlx_server.wiring.overrides.templates import check_templates
+
+        check_templates(settings)

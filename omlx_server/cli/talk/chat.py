@@ -88,9 +88,6 @@ def fields_of(max_tokens: int | None, temperature: float | None) -> dict[str, fl
     return {name: value for name, value in given.items() if value is not None}
 
 
-# --- Where messages come from, and where answers go ----------------------------------------------
-
-
 def _take_any_text() -> None:
     """Let stdin replace bytes that are no text in its encoding: they don't end the conversation."""
     if isinstance(sys.stdin, TextIOWrapper):
@@ -132,8 +129,7 @@ def _input(is_rich: bool, keeps_history: bool) -> Iterator[MessageInput]:
         yield TypedLines("> " if stdin.is_terminal() else "")
         return
     from omlx_server.cli.talk.terminal.history import history_file
-    from omlx_server.cli.talk.terminal.keys import kept_for_the_prompt
-    from omlx_server.cli.talk.terminal.prompt import PromptLine
+    from omlx_server.cli.talk.terminal.prompt import PromptLine, kept_for_the_prompt
 
     path = None
     try:
@@ -142,9 +138,6 @@ def _input(is_rich: bool, keeps_history: bool) -> Iterator[MessageInput]:
         output.say(f"[{error.message}]")
     with kept_for_the_prompt():
         yield PromptLine(slash.completions(), path)
-
-
-# --- The conversation ----------------------------------------------------------------------------
 
 
 def _converse(conversation: Conversation, reader: MessageInput) -> None:

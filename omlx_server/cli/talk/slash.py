@@ -98,9 +98,6 @@ def _hint(name: str) -> str:
     return f"did you mean {near[0]}? {_LIST}" if near else _LIST
 
 
-# --- The commands --------------------------------------------------------------------------------
-
-
 def _image(conversation: Conversation, argument: str) -> Turn | None:
     path, text = split(argument)
     image = read_image(path)

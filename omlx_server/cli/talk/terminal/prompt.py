@@ -1,6 +1,9 @@
 """Asks for messages on a terminal: lines can be edited, completed, and found again later."""
 
-from collections.abc import Iterable, Mapping
+import sys
+import termios
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 from prompt_toolkit import PromptSession
@@ -13,6 +16,8 @@ from prompt_toolkit.shortcuts import CompleteStyle
 
 from omlx_server.cli.shell.output import say
 from omlx_server.cli.talk.terminal.several_lines import continued, is_open, message
+
+_INPUT_FLAGS, _LOCAL_FLAGS = 0, 3  # of what tcgetattr returns
 
 
 class PromptLine:
@@ -124,3 +129,18 @@ def _keys() -> KeyBindings:
 def _continue(buffer: Buffer) -> None:
     text = continued(buffer.text)
     buffer.document = Document(text, len(text))
+
+
+@contextmanager
+def kept_for_the_prompt() -> Iterator[None]:
+    """Keep the terminal from echoing what is typed into an answer; the next prompt gets it. Ctrl-C
+    still interrupts."""
+    before = termios.tcgetattr(sys.stdin)
+    silent = termios.tcgetattr(sys.stdin)
+    silent[_INPUT_FLAGS] &= ~termios.ICRNL  # else Enter would come as Ctrl-J
+    silent[_LOCAL_FLAGS] &= ~(termios.ECHO | termios.ICANON)
+    termios.tcsetattr(sys.stdin, termios.TCSADRAIN, silent)
+    try:
+        yield
+    finally:
+        termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)
