@@ -1,7 +1,5 @@
-"""Chat templates that mlx-lm has as code, for models whose makers publish none. Pure.
-
-`CODED_TEMPLATES` in core/model_files/parser_signs.py calls them.
-"""
+"""Chat templates that mlx-lm has as code (`CODED_TEMPLATES` in
+core/model_files/parser_signs.py)."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -15,8 +13,8 @@ def deepseek_v32(
     add_generation_prompt: bool,
     enable_thinking: bool,
 ) -> str:
-    """mlx-lm's template of DeepSeek V3.2, which shows tools in a system message only: without one,
-    an empty one has them."""
+    """Render mlx-lm's template of DeepSeek V3.2, which shows tools in a system message only: an
+    empty one is added where there is none."""
     told = list(messages)
     if tools and told[0]["role"] != "system":
         told.insert(0, {"role": "system", "content": ""})

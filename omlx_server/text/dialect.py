@@ -1,7 +1,4 @@
-"""How one model writes thoughts and tool calls, and what its chat template can show.
-
-A dialect is immutable and found once, when the model is loaded; any thread may use it.
-"""
+"""How one model writes thoughts and tool calls, and what its chat template can show. Immutable."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
@@ -30,10 +27,15 @@ _TAIL = 32
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """`family`: how calls are written. `style`: how thoughts are written, None for a model without
-    them. `thinks`: the template holds the marker that begins a thought. `shows_tools`:
-    whether the template shows tools. `systems`, `systems_beside_tools`: where it shows system
-    messages. `calls`: which turns with calls it takes."""
+    """The forms of one model.
+
+    family       how calls are written
+    style        how thoughts are written; None for a model without them
+    thinks       the template holds the marker that begins a thought
+    shows_tools  the template shows tools
+    systems, systems_beside_tools  where it shows system messages
+    calls        which turns with calls it takes
+    """
 
     family: CallFormat = JSON_TOOLS
     style: Style | None = None
@@ -49,12 +51,11 @@ class Dialect:
 
     @property
     def in_channels(self) -> bool:
-        """Whether calls, thoughts and answers have channels of their own."""
         return self.style is not None and bool(self.style.channels)
 
     def opening(self, tokenizer: Tokenizer, prompt: list[int]) -> Opening:
-        """Whether the prompt (token ids) ends within a thought, before a possible one, or past
-        it."""
+        """Return whether the prompt (token ids) ends within a thought, before a possible one, or
+        past it."""
         if self.style is None:
             return Opening.PAST
         tail = [token for token in prompt[-_TAIL:] if token < FIRST_ID]
@@ -64,12 +65,8 @@ class Dialect:
 def dialect_of(
     tokenizer: Tokenizer, render: Render, tool_parser: str = "", reasoning_parser: str = ""
 ) -> Dialect:
-    """Find the dialect by the chat template and the vocabulary, as mlx-lm does, except for parsers
-    that are named. `render` renders messages with the chat template.
-
-    Raises:
-        KeyError: there is no parser of that name.
-    """
+    """Find the dialect by the chat template and the vocabulary. `render` renders messages with
+    the template. Raises KeyError for an unknown name of a parser."""
     sources = list(tokenizer.chat_templates.values())
     template = "\n".join(sources)
     style = STYLES[reasoning_parser or reasoning_parser_of(template, tokenizer.vocabulary)]
@@ -92,13 +89,12 @@ def dialect_of(
 
 
 def _beside(family: CallFormat, other: str) -> CallFormat:
-    """A family that reads the calls of another, too."""
     return family if other in ("", family.name) else replace(family, beside=FAMILIES[other])
 
 
 def shown_ids(tokenizer: Tokenizer, markers: Iterable[str]) -> frozenset[int]:
-    """The ids of the control tokens that `markers` are written with: an answer's parsers must see
-    their text."""
+    """Return the ids of the control tokens in `markers`, whose text an answer's parsers must
+    see."""
     texts = tuple(markers)
     return frozenset(
         token

@@ -1,4 +1,4 @@
-"""How models that fill in code are asked for what stands before a suffix. Constants only."""
+"""The prompts of models that fill in code before a suffix."""
 
 FILL_IN = (
     ("<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>"),

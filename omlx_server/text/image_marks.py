@@ -1,7 +1,6 @@
-"""Images in the messages of a prompt. Each is a mark there, a run of digits that no client can
-guess: it passes through a chat template as text does, and becomes the model's own markup after
-that. In the markup one placeholder token stands for each run of image tokens, which take its
-place at last.
+"""Images in the messages of a prompt. A mark, a run of digits that no client can guess, passes
+through a chat template as text and then becomes the model's own markup. In it a placeholder token
+stands for each run of image tokens.
 
     message    What is 483...000000?
     rendering  ...What is <vision><pad></vision>?
@@ -22,16 +21,16 @@ _DIGITS = 6
 
 @dataclass(frozen=True, slots=True)
 class ImagePlaceholder:
-    """How a model's prompts show one image: a `markup`, which holds the placeholder once for each
-    of the `runs` of image tokens, in order. Where a run starts is not known here."""
+    """How a model's prompts show one image: a `markup`, which holds the placeholder once for
+    each of the `runs` of image tokens, in order."""
 
     markup: str
     runs: tuple[ImageSpan, ...]
 
 
 class ImageMarks:
-    """The images of one request. `placeholder` is the token that stands for a run in the model's
-    markup. To be used by one thread at a time."""
+    """The images of one request. `placeholder`: the token that stands for a run. Used by one
+    thread at a time."""
 
     def __init__(self, placeholder: int) -> None:
         self._placeholder = placeholder
@@ -40,13 +39,11 @@ class ImageMarks:
         self._shown: list[ImagePlaceholder] = []
 
     def add(self, shown: ImagePlaceholder) -> str:
-        """The mark that stands for an image in a message."""
         self._shown.append(shown)
         return f"{self._nonce}{len(self._shown) - 1:0{_DIGITS}d}"
 
     def split(self, text: str) -> list[str]:
-        """Texts and marks in turn, which together are `text`: a text first and last, which may be
-        empty."""
+        """Return texts and marks in turn, beginning and ending with a text, which may be empty."""
         pieces, at = list[str](), 0
         for match in searching.every(self._pattern, text, 0, reach=self._reach):
             pieces += (text[at : match.start()], match[0])
@@ -54,23 +51,18 @@ class ImageMarks:
         return [*pieces, text[at:]]
 
     def without(self, text: str) -> str:
-        """A text without its marks."""
         return self._replaced(text, lambda shown: "")
 
     def tokens(self, text: str) -> int:
-        """How many tokens the images have that are marked in a text."""
+        """Return the number of tokens of the images that a text marks."""
         return sum(run.count for shown in self._marked(text) for run in shown.runs)
 
     def encoded(
         self, rendering: str, encode: Callable[[str, int | None], list[int]], most: int | None
     ) -> list[int]:
-        """The token ids of a rendered template, at most `most`, those of its images included.
-        `encode` makes those of a text, of which there may be so many.
-
-        Raises:
-            TooManyTokens: there are more.
-            BadRequest: the template has done something else with a mark than to show it.
-        """
+        """Return the token ids of a rendered template with its images; `encode` encodes a text,
+        given the most tokens. Raises TooManyTokens for more than `most`, BadRequest where the
+        template does not show a mark as it is."""
         runs = [run for shown in self._marked(rendering) for run in shown.runs]
         extra = sum(run.count - 1 for run in runs)
         if most is not None and extra >= most:
@@ -89,7 +81,7 @@ class ImageMarks:
         return filled
 
     def placed(self, tokens: Sequence[int]) -> tuple[ImageSpan, ...]:
-        """The runs of image tokens among `tokens`, with the places where they start."""
+        """Return the runs of image tokens among `tokens`, with the places where they start."""
         known = {token_ids(run.digest, 1): run for shown in self._shown for run in shown.runs}
         found, at = list[ImageSpan](), 0
         while at < len(tokens):
@@ -102,7 +94,7 @@ class ImageMarks:
         return tuple(found)
 
     def bare(self, tokens: Sequence[int]) -> list[int]:
-        """The tokens as the model's vocabulary has them: the placeholder for each of an image."""
+        """Return the tokens with the placeholder for each token of an image."""
         return [self._placeholder if token >= FIRST_ID else token for token in tokens]
 
     @property

@@ -1,6 +1,5 @@
-"""How prompts of each family of vision models show an image, as transformers' processors write it:
-around each run of image tokens, for which one placeholder stands here, and between runs. Immutable;
-any thread."""
+"""The markup of an image in the prompts of each family of vision models, as transformers'
+processors write it."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -14,8 +13,7 @@ Tiles = tuple[int, int]
 @dataclass(frozen=True, slots=True)
 class _Family:
     """`write`: the markup of an image that is cut into so many rows and columns of tiles, (0, 0)
-    where it is not cut. `controls`: its tokens that a model of the family must have, `placeholder`
-    first."""
+    for none. `controls`: tokens that a model of the family must have, `placeholder` first."""
 
     write: Callable[[Tiles], str]
     controls: tuple[str, ...]
@@ -23,15 +21,14 @@ class _Family:
 
 @dataclass(frozen=True, slots=True)
 class ImageMarkup:
-    """The markup of one model. `placeholder` is the id of the token that stands for a run."""
+    """The markup of one model. `placeholder`: the id of the token that stands for a run."""
 
     write: Callable[[Tiles], str]
     placeholder: int
 
     @classmethod
     def of(cls, family: str, tokenizer: Tokenizer) -> "ImageMarkup":
-        """`family` is that of the preparation of images. Raises LoadFailed if the tokenizer does
-        not have the tokens that the family needs."""
+        """Return the markup of a `family`. Raises LoadFailed if the tokenizer lacks its tokens."""
         known = _FAMILIES[family]
         ids = {text: tokenizer.token_id(text) for text in known.controls}
         lacks = next((text for text, id in ids.items() if id is None), None)
@@ -50,7 +47,6 @@ def _gemma3(tiles: Tiles) -> str:
 
 
 def _idefics3(tiles: Tiles) -> str:
-    """Row by row, then the whole image."""
     rows, columns = tiles
     around = "<fake_token_around_image>"
     lines = [

@@ -1,9 +1,9 @@
-"""Decides which part of a conversation that outgrew its context is kept. Pure.
+"""Decides which part of a conversation that outgrew its context is kept.
 
-A client sends the whole history with every turn and does not know what was left out. So the cuts
-that all earlier requests of this history must have made are worked out anew, in order. While
-nothing more has to go, the same turns are kept, and with them the cached prefix of the prompt; when
-something must go, more goes at once, down to a low-water mark.
+A client sends the whole history with every turn. So the cuts that earlier requests of this history
+must have made are worked out anew, in order. While nothing more has to go, the same turns are kept,
+and with them the cached prefix; when something must go, more goes at once, down to a low-water
+mark.
 """
 
 from collections.abc import Sequence
@@ -13,12 +13,11 @@ from typing import Literal
 
 @dataclass(frozen=True, slots=True)
 class Overflow:
-    """What happens to a conversation that outgrew its context. `low_water` is a share of the
-    context.
+    """What happens to a conversation that outgrew its context.
 
-        error      the request is refused
-        truncate   the oldest turns go, as few as need be
-        rolling    the oldest turns go until the rest is down to `low_water`
+    error      the request is refused
+    truncate   the oldest turns go, as few as need be
+    rolling    the oldest turns go until the rest is down to `low_water`, a share of the context
     """
 
     policy: Literal["error", "truncate", "rolling"] = "error"
@@ -27,12 +26,14 @@ class Overflow:
 
 @dataclass(slots=True)
 class Unit:
-    """Messages that go or stay together. `turn` counts from 0; `cost` is in tokens. `head`: the
-    user's words, which stay while their turn is the last; the other units are rounds: an answer, or
-    calls with their results.
+    """Messages that go or stay together.
 
-    `asks`: the unit ends with the user's words or with results, so the model was asked behind it.
-    `messages`: their positions in the conversation.
+    turn      the turn, from 0
+    cost      tokens
+    head      the user's words, which stay while their turn is the last; other units are rounds: an
+              answer, or calls with their results
+    asks      it ends with the user's words or with results, so the model was asked behind it
+    messages  their positions in the conversation
     """
 
     turn: int
@@ -44,16 +45,16 @@ class Unit:
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """Costs are in tokens. When a prompt costs more than `limit` tokens, its oldest turns go whole,
-    then the oldest rounds of the last turn, until at most `low` tokens remain or nothing more may
-    go. `front`: the cost of what always stays, the system message and the tools."""
+    """Bounds in tokens. When a prompt costs more than `limit`, its oldest turns go whole, then
+    the oldest rounds of the last turn, until at most `low` remain or nothing more may go.
+    `front`: the cost of the system message and the tools, which always stay."""
 
     limit: int
     low: int
     front: int = 0
 
     def kept(self, units: Sequence[Unit]) -> list[bool] | None:
-        """Whether each unit stays. None where what must stay costs more than `limit`."""
+        """Return whether each unit stays; None where what must stay costs more than `limit`."""
         cut, total = _Cut(units), self.front
         for position, unit in enumerate(units):
             total += unit.cost
@@ -64,8 +65,8 @@ class Window:
 
 
 class _Cut:
-    """Goes over the units once, however often there is something to cut. Of the units before
-    `_next` only `_heads` are left, which are of one turn."""
+    """Cuts the units, in one pass over all cuts. Of the units before `_next` only `_heads` are
+    left, of one turn."""
 
     def __init__(self, units: Sequence[Unit]) -> None:
         self.state = [True] * len(units)
@@ -75,7 +76,7 @@ class _Cut:
 
     def down_to(self, low: int, total: int, last: int) -> int:
         """Drop earlier turns whole, then rounds of the turn of the unit at `last`, but not that
-        unit. Returns what is left of `total`, which is more than `low`."""
+        unit. Return what is left of `total`, which is more than `low`."""
         turn = self._units[last].turn
         if self._heads and self._units[self._heads[0]].turn != turn:
             total -= sum(map(self._drop, self._heads))
@@ -92,16 +93,14 @@ class _Cut:
         return total
 
     def _begins(self, position: int) -> bool:
-        """Whether the unit is the first of its turn."""
         return position == 0 or self._units[position - 1].turn != self._units[position].turn
 
     def _drop(self, position: int) -> int:
-        """Drop a unit and return its cost."""
         self.state[position] = False
         return self._units[position].cost
 
 
 def just_enough(units: Sequence[Unit], limit: int, front: int) -> list[bool] | None:
-    """Whether each unit stays when the oldest turns go until at most `limit` tokens remain, without
-    regard to earlier requests. None where what must stay costs more."""
+    """Return whether each unit stays when the oldest turns go until at most `limit` tokens
+    remain, without regard to earlier requests. None where what must stay costs more."""
     return Window(limit, limit, front).kept([replace(unit, asks=False) for unit in units])

@@ -1,8 +1,4 @@
-"""The parts that a parsed answer is made of, and the answer as a whole.
-
-Immutable values. An answer that isn't streamed is `assemble` of the same parts, so that both forms
-say the same.
-"""
+"""The parts of a parsed answer, streamed or whole. Immutable values."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -17,8 +13,7 @@ class Text:
 
 @dataclass(frozen=True, slots=True)
 class Thought:
-    """What the model thinks before it answers. It is shown apart, and is never part of the
-    content."""
+    """What the model thinks before it answers. Never part of the content."""
 
     text: str
 
@@ -82,7 +77,7 @@ def assemble(parts: Iterable[Part]) -> Assembled:
 
 
 def merged(parts: Iterable[Part]) -> list[Part]:
-    """The parts with neighbours of one kind joined, and empty ones left out."""
+    """Return the parts with neighbours of one kind joined, and empty ones left out."""
     result: list[Part] = []
     for part in parts:
         match (result[-1] if result else None), part:

@@ -1,7 +1,7 @@
 """Turns a conversation into the token ids of a prompt.
 
-The server and the commands that look into its cache both make prompts here, because other token ids
-would be another key of the prefix cache. Immutable; any thread.
+The server and the commands that look into its cache use it alike, because other ids would be
+another key of the prefix cache. Immutable; any thread.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,8 +17,8 @@ from omlx_server.text.tool_calls.fallback import is_of_calls, with_tools
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PromptRenderer:
-    """A model's template with what one request passes to it besides messages: tools, variables,
-    and the images that are marked in them."""
+    """A model's template with what one request passes to it: tools, variables, and marked
+    images."""
 
     template: ChatTemplate
     dialect: Dialect
@@ -27,8 +27,8 @@ class PromptRenderer:
     images: ImageMarks | None = None
 
     def told(self, messages: Sequence[Message]) -> list[Message]:
-        """The messages in a form that the template can take. For a template that shows no tools,
-        the tools and earlier calls become plain text in them."""
+        """Return the messages in a form that the template can take. For one that shows no tools,
+        the tools and earlier calls become plain text."""
         if not self.dialect.shows_tools and (self.tools or any(map(is_of_calls, messages))):
             messages = with_tools(messages, self.tools)
         dialect = self.dialect
@@ -44,8 +44,8 @@ class PromptRenderer:
         goes_on: bool = False,
         most: int | None = None,
     ) -> list[int]:
-        """The token ids of messages that `told` made, at most `most`. With `opens` the prompt ends
-        where an answer begins; with `goes_on`, within the last message. Raises what
+        """Return the token ids of messages that `told` made, at most `most`. With `opens` the
+        prompt ends where an answer begins; with `goes_on`, within the last message. Raises what
         `ChatTemplate.encode` raises."""
         return self.template.encode(
             told,

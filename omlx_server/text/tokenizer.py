@@ -1,8 +1,8 @@
 """The tokenizer of one model: text to token ids, ids to text and bytes.
 
-It does not change after loading, but for what it keeps of texts that were encoded; any thread. Only
-`encode_prompt` adds tokens to a text, such as bos. Only tokenizers with a Rust backend
-(tokenizer.json) are taken; no code from a model folder ever runs.
+Immutable after loading but for its cache of texts; any thread. Only `encode_prompt` adds tokens to
+a text, such as bos. Only tokenizers with a Rust backend (tokenizer.json) are taken; no code from a
+model folder ever runs.
 """
 
 import json
@@ -31,12 +31,13 @@ _KEPT_OF_CONVERSATIONS, _KEPT_OF_TEXTS = 32 << 20, 16 << 20
 
 
 class Tokenizer:
-    """Create one with `Tokenizer.load(folder)`.
+    """Created by `Tokenizer.load(folder)`.
 
-    `special_texts`: texts of control tokens, which in a message stay ordinary text. `hidden_ids`:
-    tokens that show no text in answers. `chat_templates`: by name, usually just "default".
-    `template_variables`: what the library hands to a template besides the messages (bos_token, …).
-    `tool_parser`: the name of the markup of tool calls, where the model's files tell it.
+    special_texts       texts of control tokens, which in a message stay ordinary text
+    hidden_ids          tokens that show no text in answers
+    chat_templates      by name, usually just "default"
+    template_variables  what the library hands to a template besides messages (bos_token, …)
+    tool_parser         the name of the markup of tool calls, where the model's files tell it
     """
 
     def __init__(
@@ -70,12 +71,9 @@ class Tokenizer:
 
     @classmethod
     def load(cls, model_dir: Path, *, template: str | None = None) -> "Tokenizer":
-        """Read the tokenizer in a model folder. `template` is a chat template that stands for all
-        those of the folder.
-
-        Raises:
-            ModelUnavailable: the folder has none that can be read, or only one of pure Python.
-        """
+        """Read the tokenizer in a model folder. `template`: a chat template instead of the
+        folder's. Raises ModelUnavailable where there is none that can be read, or only one of
+        pure Python."""
         config = _tokenizer_config(model_dir)
         source = guarded(
             lambda: AutoTokenizer.from_pretrained(
@@ -103,14 +101,13 @@ class Tokenizer:
         )
 
     def prepare(self) -> None:
-        """Make what long texts need. For the thread that loads the model: a thread of low priority,
-        which encodes long texts, would hold the GIL while it waits for a processor."""
+        """Make what long texts need. For the thread that loads the model: a thread of low
+        priority would hold the GIL while it waits for a processor."""
         self._encoder.prepare()
         self._ordinary.prepare()
 
     @property
     def kept_bytes(self) -> int:
-        """Bytes of the texts that were encoded and whose ids are kept, ids included."""
         return sum(kept.nbytes for kept in self._kept)
 
     @property
@@ -120,22 +117,17 @@ class Tokenizer:
 
     @cached_property
     def vocabulary(self) -> frozenset[str]:
-        """The tokens as they are written in the vocabulary."""
         return frozenset(self._backend.get_vocab(with_added_tokens=True))
 
     def most_chars(self, tokens: int) -> int | None:
-        """The number of characters above which a text certainly has more than `tokens` tokens; None
-        where nothing is certain."""
+        """Return the number of characters above which a text certainly has more than `tokens`
+        tokens; None where nothing is certain."""
         return self._floor.most_chars(tokens)
 
     def encode(self, text: str, *, special: bool = True, most: int | None = None) -> list[int]:
-        """The token ids of `text`. With `special` false, the text of a control token becomes
-        ordinary tokens.
-
-        Raises:
-            TooManyTokens: there are more than `most`. A text that is hopelessly long is not
-                encoded at all, another one only until it has more.
-        """
+        """Return the token ids of `text`. With `special` false, the text of a control token
+        becomes ordinary tokens. Raises TooManyTokens for more than `most`; a hopelessly long
+        text is not encoded at all."""
         text = whole(text)
         if not special:
             return self._ordinary.encode(text, most)
@@ -143,8 +135,8 @@ class Tokenizer:
         return self._encoder.ids(text, most)
 
     def encode_prompt(self, text: str, most: int | None = None) -> list[int]:
-        """The token ids of a text that stands by itself, with those that the model puts around
-        every text, if any. Raises TooManyTokens for more than `most`."""
+        """Return the token ids of a text that stands alone, with those that the model puts
+        around every text. Raises TooManyTokens for more than `most`."""
         text = whole(text)
         self._floor.check(text, most)
         return self._encoder.ids(text, most, special=True)
@@ -152,45 +144,41 @@ class Tokenizer:
     def encode_rendered(
         self, rendering: str, restore: Callable[[str], str], most: int | None = None
     ) -> list[int]:
-        """The token ids of a rendered template. Control tokens come from `rendering` only, never
-        from what `restore` puts into it. Raises TooManyTokens for more than `most`."""
+        """Return the token ids of a rendered template. Control tokens come from `rendering`
+        only, never from what `restore` puts into it. Raises TooManyTokens for more than `most`."""
         return self._ordinary.encode_rendered(
             whole(rendering), lambda text: whole(restore(text)), most
         )
 
     def beginning(self, text: str, count: int) -> list[int]:
-        """The first `count` token ids of a text in which no control token is recognised. A long
-        rest of the text is not encoded."""
+        """Return the first `count` token ids of a text in which no control token is recognised."""
         return self._ordinary.beginning(whole(text), count)
 
     def counts(self, texts: Sequence[str], most: int) -> list[int]:
-        """The number of tokens of each text; `most` + 1 for each text that has more."""
+        """Return the number of tokens of each text; `most` + 1 for each text that has more."""
         return self._encoder.counts([whole(text) for text in texts], most)
 
     def decode(self, ids: Iterable[int]) -> str:
-        """The text of `ids` without special tokens.
+        """Return the text of `ids` without special tokens.
 
-        It is what transformers gives, except that in a run of byte tokens that is not UTF-8 only
-        the bad bytes are replaced, not the whole run: otherwise no run could be shown before its
-        end.
+        It is transformers' text, except that in a run of byte tokens that is not UTF-8 only the bad
+        bytes are replaced, not the whole run, so that a run can be shown before its end.
         """
         detokenizer = Detokenizer(self.pieces)
         return "".join([detokenizer.add(token_id) for token_id in ids]) + detokenizer.finish()
 
     def decode_all(self, ids: Iterable[int]) -> str:
-        """The text of `ids`, special tokens included."""
         return b"".join(self.token_bytes(token_id) for token_id in ids).decode(errors="replace")
 
     def token_bytes(self, token_id: int) -> bytes:
-        """The bytes of one token within a text; a special token gives its own text."""
+        """Return the bytes of one token within a text; a special token gives its own text."""
         return self.pieces.raw(token_id)
 
     def token_text(self, token_id: int) -> str:
         return self.token_bytes(token_id).decode(errors="replace")
 
     def token_id(self, text: str) -> int | None:
-        """The id of the token that is written exactly so in the vocabulary; None if there is
-        none."""
+        """Return the id of the token that is written exactly so in the vocabulary, or None."""
         return self._backend.token_to_id(text)
 
 
@@ -203,21 +191,18 @@ def _templates(given: str | Mapping[str, str] | None) -> Mapping[str, str]:
 def _template_of(
     source: PreTrainedTokenizerFast, model_dir: Path
 ) -> str | Mapping[str, str] | None:
-    """The model's own template; mlx-lm's, where the configuration names one of it."""
     coded = CODED_TEMPLATES.get(source.init_kwargs.get("chat_template_type", ""))
     return coded or source.chat_template or _of_processor(model_dir)
 
 
 def _of_processor(model_dir: Path) -> str | None:
-    """The template in chat_template.json, where some vision models have theirs."""
     template = _json(model_dir / "chat_template.json").get("chat_template")
     return template if isinstance(template, str) else None
 
 
 def _tokenizer_config(model_dir: Path) -> PreTrainedConfig:
-    """What transformers needs to know of config.json to choose a tokenizer class: the type of the
-    model and the class that the file names. Other values are left out, because transformers checks
-    them against its own model code and refuses configurations that mlx-lm serves."""
+    """Return what transformers needs of config.json to choose a tokenizer class. Other values
+    are left out: it refuses configurations that mlx-lm serves."""
     own = _json(model_dir / "config.json")
     model_type, named = own.get("model_type"), own.get("tokenizer_class")
     kind = CONFIG_MAPPING.get(model_type, PreTrainedConfig)
@@ -230,7 +215,6 @@ def _tokenizer_config(model_dir: Path) -> PreTrainedConfig:
 
 
 def _eos_ids(model_dir: Path, own: int | None) -> frozenset[int]:
-    """Every id that any of the model's files calls an end."""
     config = _json(model_dir / "config.json")
     text_config = config.get("text_config")
     sources = [config, _json(model_dir / "generation_config.json", optional=True)]
@@ -244,8 +228,8 @@ def _eos_ids(model_dir: Path, own: int | None) -> frozenset[int]:
 
 
 def _channel_ends(backend: Backend) -> frozenset[int]:
-    """The ids that end an answer in channels (gpt-oss). The files of some conversions name only one
-    of them, and then a model would go on after a call."""
+    """Return the ids that end an answer in channels (gpt-oss). The files of some conversions
+    name only one of them."""
     ids = {text: backend.token_to_id(text) for text in ("<|channel|>", "<|call|>", "<|return|>")}
     if None in ids.values():
         return frozenset()
@@ -253,8 +237,7 @@ def _channel_ends(backend: Backend) -> frozenset[int]:
 
 
 def _json(path: Path, *, optional: bool = False) -> dict[str, Any]:
-    """The object in a file; empty where it is not there, or holds another value. An `optional` file
-    may hold anything."""
+    """Return the object in a file; {} where there is none. An `optional` file may hold anything."""
     if not path.is_file():
         return {}
     try:

@@ -1,7 +1,7 @@
-"""Divides the messages of a conversation into units that go or stay together. Pure.
+"""Divides the messages of a conversation into units that go or stay together.
 
 A turn begins with the user's words. Behind them come rounds: an answer, or calls with all their
-results. System messages at the front belong to no turn; later ones belong to the unit before them.
+results. System messages in front belong to no turn; later ones belong to the unit before them.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,12 +13,12 @@ Message = Mapping[str, Any]
 
 
 def front_of(messages: Sequence[Message]) -> int:
-    """How many system messages stand in front, before the first turn."""
+    """Return how many system messages stand in front, before the first turn."""
     return next((i for i, m in enumerate(messages) if m["role"] != "system"), len(messages))
 
 
 def units_of(messages: Sequence[Message], costs: Sequence[int]) -> list[Unit]:
-    """The units of all turns, in order. `costs`: the tokens of each message."""
+    """Return the units of all turns, in order. `costs`: the tokens of each message."""
     units: list[Unit] = []
     for position in range(front_of(messages), len(messages)):
         role = messages[position]["role"]

@@ -2,9 +2,8 @@
 
     tokens -> text -> thoughts split off -> calls split off -> stop strings -> parts
 
-Stop strings are matched only in the content, not in thoughts or calls. Invariant: in an answer
-without thoughts, calls and stops the texts of all parts, joined, are `tokenizer.decode` of all
-tokens.
+Stop strings are matched only in the content. Invariant: without thoughts, calls and stops the texts
+of all parts, joined, are `tokenizer.decode` of all tokens.
 """
 
 from collections.abc import Iterable, Iterator
@@ -24,8 +23,8 @@ from omlx_server.text.tool_calls.values import tool_names
 
 
 class Delta(NamedTuple):
-    """What one token added. `parts` can be shown now. `piece`: what this token alone gave to the
-    text, thoughts and calls included; None when it gave nothing."""
+    """What one token added. `parts` can be shown now. `piece`: the text of this token alone;
+    None for none."""
 
     parts: tuple[Part, ...]
     piece: Piece | None
@@ -33,8 +32,8 @@ class Delta(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TokenEntry:
-    """A token as OpenAI's logprobs show it. Where the token holds only part of a character, `text`
-    is `bytes:` and the escaped bytes. `logprob` is None for the first token of a prompt."""
+    """A token as OpenAI's logprobs show it. For a part of a character `text` is `bytes:` and the
+    escaped bytes. `logprob` is None for the first token of a prompt."""
 
     text: str
     logprob: float | None
@@ -42,10 +41,13 @@ class TokenEntry:
 
 
 class AnswerParser:
-    """Turns the tokens of one choice into parts. `thinking`: whether the newest token was in a
-    thought. `made`: how many characters outside thoughts came.
-    `shown`: up to which of them logprobs can be released; with a `family` of calls, all until the
-    answer ends."""
+    """Turns the tokens of one choice into parts.
+
+    thinking  whether the newest token was in a thought
+    made      how many characters outside thoughts came
+    shown     up to which of them logprobs can be released; with a `family` of calls, all until the
+              answer ends
+    """
 
     def __init__(self, tokenizer: Tokenizer, form: AnswerForm) -> None:
         numbering = Numbering(form.make_call_id)
@@ -73,8 +75,8 @@ class AnswerParser:
 
     @property
     def ended(self) -> bool:
-        """Whether nothing more is shown: a stop string came, or a second call where one was asked
-        for."""
+        """Whether nothing more is shown: a stop string came, or a second call where one was
+        asked for."""
         return self._stops.stopped is not None or self.full
 
     def add(self, token: int) -> Delta:
@@ -87,8 +89,8 @@ class AnswerParser:
         return Delta(self._show(self._read(self._split(text))), piece)
 
     def finish(self, *, cut: bool = False) -> tuple[Part, ...]:
-        """Return the parts that were held back. They can complete a stop string: see `stopped`.
-        `cut`: the answer ends because it has no more tokens."""
+        """Return the parts that were held back. They can complete a stop string. `cut`: the
+        answer ends because it has no more tokens."""
         split = self._split(self._detokenizer.finish())
         if self._splitter is not None:
             split += self._splitter.finish(cut=cut)
@@ -106,7 +108,6 @@ class AnswerParser:
         return parts
 
     def _read(self, parts: Iterable[Part]) -> list[Part]:
-        """Calls out of the text."""
         read: list[Part] = []
         for part in parts:
             if isinstance(part, Text):
@@ -144,18 +145,18 @@ class AnswerParser:
 
 
 def text_of(parts: Iterable[Part]) -> str:
-    """The content that `parts` hold, without thoughts and calls."""
+    """Return the content that `parts` hold, without thoughts and calls."""
     return "".join(part.text for part in parts if isinstance(part, Text))
 
 
 def token_entry(tokenizer: Tokenizer, token_id: int, logprob: float) -> TokenEntry:
-    """The entry of a token by itself, such as an alternative that was not chosen."""
+    """Return the entry of a token by itself, such as an alternative that was not chosen."""
     return piece_entry(tokenizer.token_bytes(token_id), logprob)
 
 
 def piece_entry(piece: Piece | None, logprob: float | None) -> TokenEntry:
-    """The entry of a chosen token, made from its `Delta.piece`: the bytes of all entries, joined,
-    are those of the answer's text."""
+    """Return the entry of a chosen token, made from its `Delta.piece`: the bytes of all entries,
+    joined, are those of the answer's text."""
     given = piece.encode() if isinstance(piece, str) else piece or b""
     return TokenEntry(_readable(given), logprob, list(given))
 

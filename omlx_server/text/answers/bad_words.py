@@ -1,8 +1,7 @@
 """A constraint that keeps words out of an answer. Owned by one thread at a time.
 
-Each word is banned in two spellings, as it stands and after a blank. Of a spelling of several
-tokens the last one is banned whenever the others have just come, as in vLLM. A ban that would leave
-no token to choose is ignored.
+Each word is banned as it stands and after a blank. Of a spelling of several tokens the last is
+banned when the others have just come, as in vLLM. A ban that would leave no token is ignored.
 """
 
 from collections.abc import Iterator, Sequence
@@ -15,15 +14,15 @@ Spelling = tuple[int, ...]
 
 
 def spellings(tokenizer: Tokenizer, words: Sequence[str]) -> tuple[Spelling, ...]:
-    """The distinct token sequences of all words, each as it stands and after a blank."""
+    """Return the distinct token sequences of all words, each as it stands and after a blank."""
     forms = [form for word in words for form in (word, " " + word.lstrip())]
     found = {tuple(tokenizer.encode(form, special=False)) for form in forms}
     return tuple(sorted(spelling for spelling in found if spelling))
 
 
 class BadWords(Around):
-    """Bans the spellings `words`. `size`: the width of the model's logits. `inner`: another
-    constraint that the answer must obey, or None."""
+    """Bans the spellings `words`. `size`: the width of the logits. `inner`: another constraint
+    to obey."""
 
     def __init__(self, words: Sequence[Spelling], size: int, inner: Constraint | None) -> None:
         super().__init__(Anything(b"\xff" * ((size + 31) // 32 * 4)) if inner is None else inner)
@@ -44,7 +43,6 @@ class BadWords(Around):
         self._inner.take(token)
 
     def forced(self) -> Sequence[int]:
-        """What `inner` forces: bad words do not stop it."""
         return self._inner.forced()
 
     def _banned(self) -> Iterator[int]:

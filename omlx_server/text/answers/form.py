@@ -1,4 +1,4 @@
-"""What the text of an answer can hold, and so how it is parsed. Immutable; one for all choices."""
+"""How the text of an answer is parsed. Immutable; one for all choices."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -13,12 +13,13 @@ from omlx_server.text.tool_calls.numbering import new_call_id
 class AnswerForm:
     """How the text of an answer is parsed.
 
-    `continues`: the answer goes on within a text, so a leading space of its first token stays.
-    `style`: how thoughts are written, None without them; `opening`: how the prompt left them.
-    `family`: how calls of `tools` are written, None without them and for calls in channels. Without
-    `many` a second call ends the answer. With `calls_only` any text is dropped: it is the rest of a
-    call that was cut. `shown`: ids of the control tokens in these markers, whose text the parsers
-    must see.
+    continues   the answer goes on within a text, so a leading space of its first token stays
+    style       how thoughts are written; None without them
+    opening     how the prompt left them
+    family      how calls of `tools` are written; None without them and for calls in channels
+    many        a second call does not end the answer
+    calls_only  text is dropped: it is the rest of a call that was cut
+    shown       ids of the control tokens whose text the parsers must see
     """
 
     stops: tuple[str, ...] = ()

@@ -1,17 +1,15 @@
-"""Matches stop strings in text, across the borders of tokens. Owned by one choice, on the asyncio
-thread.
+"""Matches stop strings in text, across the borders of tokens.
 
-Of several matches the one that ends first wins; of those that end together, the longest. So the
-outcome does not depend on how the text was cut into pieces. Invariant: the text held back is the
-longest end of the text so far that begins a stop string, and nothing more.
+Of several matches the one that ends first wins, then the longest, whatever the pieces. Invariant:
+the text held back is the longest end of the text so far that begins a stop string.
 """
 
 from omlx_server.text.markers import held_length
 
 
 class StopMatcher:
-    """`stopped` is the stop string that ended the text, once one did. With `include` it is shown.
-    Raises ValueError for an empty stop string."""
+    """`stopped`: the stop string that ended the text. With `include` it is shown. Raises
+    ValueError for an empty stop string."""
 
     def __init__(self, stops: tuple[str, ...], include: bool = False) -> None:
         if not all(stops):
@@ -36,7 +34,6 @@ class StopMatcher:
         return text[:shown]
 
     def finish(self) -> str:
-        """Return and forget what was held back: for the end of the text, or of all that a stop
-        string can reach over."""
+        """Return and forget what was held back."""
         held, self._held = self._held, ""
         return held

@@ -1,10 +1,8 @@
 """Cuts texts before control tokens, where the tokens of the parts are the tokens of the whole.
 
-The library splits a text at added tokens before anything else and encodes what stands between them
-part by part. So a text can be cut before such a token, unless the token takes blanks on its left,
-must stand between words, or is only looked for after a normalizer has seen both sides. Each kind of
-token is tried out with every kind of neighbour; before tokens of a kind that fails, nothing is cut.
-Immutable after creation; any thread.
+The library splits a text at added tokens first, so a cut before one is safe unless the token takes
+blanks on its left, must stand between words, or is found only after a normalizer. Each kind of
+token is tried with every kind of neighbour. Immutable after creation; any thread.
 """
 
 from collections.abc import Iterator, Sequence
@@ -27,7 +25,7 @@ class ControlCuts:
         self._longest = max((len(token.content) for token in tokens), default=0)
 
     def parts(self, text: str) -> Iterator[str]:
-        """The parts of `text`, in order. Each but the first begins with a control token."""
+        """Return the parts of `text`, in order. Each but the first begins with a control token."""
         start = 0
         for found in searching.every(self._pattern, text, 0, reach=self._longest):
             if found.start() > start:
@@ -41,7 +39,6 @@ class ControlCuts:
 
     @cached_property
     def _pattern(self) -> searching.Pattern:
-        """Finds the tokens before which a text can be cut."""
         kinds: dict[tuple[bool, ...], list[str]] = {}
         for token in self._tokens:
             flags = (token.lstrip, token.rstrip, token.single_word, token.normalized)
@@ -51,7 +48,6 @@ class ControlCuts:
 
 
 def _can_be_cut(backend: Backend, token: str) -> bool:
-    """Whether a text can be cut before `token`, whatever stands around it."""
     lefts = [*AROUND, *(f"{token}{text}" for text in AROUND)]
     pairs = [(left, f"{token}{right}") for left in lefts for right in ("", "a", " b")]
     pairs += [(left, f"{token}{right}") for left in ("a", " ", token) for right in AROUND]

@@ -1,8 +1,7 @@
 """Control tokens: the added tokens that only a template may write, and a pattern that finds them.
 
-Immutable; any thread. An added token is a control token when the tokenizer flags it special, or
-when it has the shape of a turn marker: some families leave `<｜User｜>` or `<|tool|>` unflagged.
-Unflagged markup such as `<think>` is none: models write it, and templates look for it in messages.
+An added token is one when the tokenizer flags it special, or when it has the shape of a turn marker
+such as `<｜User｜>`. Unflagged markup such as `<think>` is none.
 """
 
 import re
@@ -20,27 +19,25 @@ def is_control(token: AddedToken) -> bool:
 
 
 def nonce() -> str:
-    """24 random digits, which no text holds by chance and no normalizer changes."""
+    """Return 24 random digits, which no text holds by chance and no normalizer changes."""
     return str(10**23 + secrets.randbelow(9 * 10**23))
 
 
 def pattern_of(texts: Iterable[str]) -> re.Pattern[str]:
-    """A pattern that finds the leftmost and, there, the longest of `texts`.
+    """Return a pattern that finds the leftmost and, there, the longest of `texts`.
 
-    It branches once per differing character: a plain alternation of a thousand reserved tokens
-    would be tried in full at every `<` of the input.
+    It branches once per differing character: a plain alternation of a thousand tokens would be
+    tried in full at every `<`.
     """
     wanted = sorted({text for text in texts if text})
     return re.compile(_branches(wanted) if wanted else r"(?!)")
 
 
 def _branches(texts: list[str]) -> str:
-    """`texts` are sorted, distinct and not empty."""
     return "|".join(_branch(list(group)) for _, group in groupby(texts, key=lambda text: text[0]))
 
 
 def _branch(texts: list[str]) -> str:
-    """All `texts` start with one character: their common prefix, then what differs."""
     pairs = zip(texts[0], texts[-1], strict=False)  # sorted: what these two share, all share
     prefix = "".join(a for a, _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
     rests = [text[len(prefix) :] for text in texts]

@@ -1,8 +1,7 @@
 """Turns token ids into text, one token at a time. Owned by one choice, on the asyncio thread.
 
-Invariants: what `add` returns never ends in part of a character; all that `add` and `finish`
-returned, joined, is `tokenizer.decode` of all ids; the cost of a token does not depend on how many
-came before, because only the bytes of an unfinished character are kept.
+Invariants: `add` never returns part of a character; all that `add` and `finish` returned, joined,
+is `tokenizer.decode` of all ids; the cost of a token does not depend on how many came before.
 """
 
 from collections.abc import Collection
@@ -12,8 +11,8 @@ from omlx_server.text.encoding.pieces import Piece, Pieces
 
 
 class Detokenizer:
-    """`started`: a text has begun already, so the first token keeps its leading space. `shown`: ids
-    of special tokens whose text is shown; that of others is not."""
+    """`started`: a text has begun already, so the first token keeps its leading space. `shown`:
+    ids of special tokens whose text is shown."""
 
     def __init__(
         self, pieces: Pieces, *, started: bool = False, shown: Collection[int] = ()
@@ -24,11 +23,11 @@ class Detokenizer:
         self._started = started
 
     def add(self, token_id: int) -> str:
-        """The text that is certain now that `token_id` has come."""
+        """Return the text that is certain now that `token_id` has come."""
         return self.join(self.take(token_id))
 
     def take(self, token_id: int) -> Piece | None:
-        """The piece of the next token, for `join`; None when it shows nothing."""
+        """Return the piece of the next token, for `join`; None when it shows nothing."""
         if token_id in self._shown:
             piece: Piece | None = self._pieces.raw(token_id).decode()
         elif self._started:
@@ -48,6 +47,5 @@ class Detokenizer:
         return self._characters.decode(b"", final=True) + piece
 
     def finish(self) -> str:
-        """The rest of the text: U+FFFD where bytes of a character are still missing, else
-        nothing."""
+        """Return the rest of the text: U+FFFD where bytes of a character are missing, else ""."""
         return self._characters.decode(b"", final=True)

@@ -1,10 +1,10 @@
-"""Turns a text into token ids while other threads go on, and only what is new of it. Any thread.
+"""Encodes texts piece by piece, while other threads go on, and only what is new of a text. Any
+thread.
 
-The library holds the GIL for as long as `encode` takes, and releases it in `encode_batch_fast`,
-which is used here. Encoding a text needs more than a hundred times its size in memory: so a long
-text is encoded in batches of pieces, and no further than to the most tokens that are wanted. Where
-a text is cut depends on what stands before the cut alone, so a text that grows at its end has the
-pieces that it had, and their ids are kept.
+The library holds the GIL in `encode`, and releases it in `encode_batch_fast`, which is used here.
+Encoding needs more than a hundred times a text's size in memory, so a long text is encoded in
+batches of pieces, and no further than to the most wanted tokens. A cut depends only on what stands
+before it, so a text that grows at its end keeps its pieces, whose ids are cached.
 """
 
 import os
@@ -40,8 +40,8 @@ that waited for a processor while it holds the GIL would stop all other threads.
 
 
 class PieceEncoder:
-    """Encodes texts piece by piece. `cuts` says where a text can be cut besides at seams, `kept`
-    keeps the ids of pieces, and `meaning` says what the ids of a piece stand for."""
+    """`cuts`: where a text can be cut besides at seams. `kept`: a cache of the ids of pieces.
+    `meaning`: what the ids of a piece stand for."""
 
     def __init__(
         self,
@@ -61,7 +61,6 @@ class PieceEncoder:
         self._meaning = meaning
 
     def prepare(self) -> None:
-        """Find where texts can be cut, before the first one comes."""
         self._cuts.prepare()
         _ = self._seams
 
@@ -71,18 +70,16 @@ class PieceEncoder:
 
     @cached_property
     def _frame(self) -> tuple[list[int], list[int]]:
-        """What the model has before and behind every text of its own."""
+        """The ids that the model puts before and behind every text."""
         bare, framed = (self._native(["a"], special=special)[0].ids for special in (False, True))
         start = next(i for i in range(len(framed)) if framed[i : i + len(bare)] == bare)
         return framed[:start], framed[start + len(bare) :]
 
     def ids(self, text: str, most: int | None = None, *, special: bool = False) -> list[int]:
-        """The token ids of `text`; with `special`, also those that the model puts around every
-        text.
+        """Return the token ids of `text`; with `special`, also those that the model puts around
+        every text.
 
-        Raises:
-            TooManyTokens: there are more than `most`.
-            NoSeam: a part of it can't be cut into pieces.
+        Raises TooManyTokens for more than `most`, NoSeam where a part can't be cut into pieces.
         """
         before, behind = self._frame if special else ([], [])
         ids, long = array("I", before), len(text) > self._batch
@@ -92,8 +89,7 @@ class PieceEncoder:
         return ids.tolist() + behind
 
     def beginning(self, text: str, count: int) -> list[int]:
-        """The ids of the text's first pieces: at least `count`, if the text has as many. Later
-        pieces are not looked at."""
+        """Return the ids of the text's first pieces: at least `count`, if it has as many."""
         ids, long = array("I"), len(text) > self._batch
         for piece in self._pieces(text):
             self._add(ids, [piece], None, long=long)
@@ -102,7 +98,7 @@ class PieceEncoder:
         return ids.tolist()
 
     def counts(self, texts: Sequence[str], most: int) -> list[int]:
-        """The number of tokens of each text by itself; `most` + 1 for each text that has more."""
+        """Return the number of tokens of each text; `most` + 1 for each text with more."""
         found: list[int] = []
         long = sum(map(len, texts)) > self._batch
         for batch in _batches(texts, self._batch):
@@ -141,7 +137,6 @@ class PieceEncoder:
     def _native(
         self, texts: list[str], *, special: bool = False, long: bool = False
     ) -> list[Encoding]:
-        """What the library makes of each text by itself; for a part of a long text, in turn."""
         encode = partial(self._backend.encode_batch_fast, texts, add_special_tokens=special)
         return IN_TURN.get()(encode) if long and texts else encode()
 
@@ -152,7 +147,7 @@ def _check(count: int, most: int | None) -> None:
 
 
 def _batches(texts: Iterable[str], most: int) -> Iterator[list[str]]:
-    """Neighbours of together `most` characters at the most; what is longer stands alone."""
+    """Yield neighbours of at most `most` characters together; a longer one alone."""
     batch: list[str] = []
     size = 0
     for text in texts:

@@ -1,9 +1,8 @@
 """A lower bound of a text's tokens, found without encoding it. Immutable; any thread.
 
-A token holds at most so many letters, so many blanks, so many "e"s: a text with more of one kind
-needs more tokens. Counting bytes of all kinds together would not do: with one token that is a long
-run of blanks, megabytes of letters would seem to fit. For a tokenizer that may lose something of a
-text (an unknown word, an accent, a blank) only what is certain is counted; that can be 0.
+A token holds at most so many letters, so many blanks, so many "e"s, so a text with more of one kind
+needs more tokens. Kinds count apart, because one token may be a long run of blanks. For a tokenizer
+that may lose something of a text only what is certain is counted; that can be 0.
 """
 
 import json
@@ -60,15 +59,15 @@ class TokenFloor:
             raise TooManyTokens(most, least)
 
     def most_chars(self, tokens: int) -> int | None:
-        """The number of characters above which a text certainly has more than `tokens` tokens; None
-        where nothing is certain."""
+        """Return the number of characters above which a text certainly has more than `tokens`
+        tokens; None where nothing is certain."""
         view = self._view
         certain = view is not None and not set(view.blind) & set(_IN_UTF8)
         return tokens * view.classes[0][1] if view is not None and certain else None
 
     def tokens(self, text: str) -> int:
-        """A number of tokens that `text` has at least; 0 where nothing is certain. Counting takes
-        some milliseconds for a megabyte."""
+        """Return a number of tokens that `text` has at least. Takes some milliseconds for a
+        megabyte."""
         view = self._view
         if view is None:
             return 0
@@ -106,9 +105,9 @@ class TokenFloor:
 
 @dataclass(frozen=True, slots=True)
 class _View:
-    """What can be counted on: `classes` are (all other bytes, the most of these in one token).
-    `forms`: the Unicode forms that texts are brought into first. `blind`: bytes that a token can
-    swallow any number of."""
+    """`classes`: pairs of (all other bytes, the most of these in one token). `forms`: the
+    Unicode forms that texts are brought into first. `blind`: bytes that a token can swallow any
+    number of."""
 
     byte_level: bool
     forms: tuple[str, ...]
@@ -117,19 +116,17 @@ class _View:
     singles: Mapping[int, int]
 
     def unseen(self, text: str) -> bytes:
-        """Bytes of this text that say nothing of what is encoded."""
         stays = text.isascii() or all(_is_in_form(form, text) for form in self.forms)
         return self.blind if stays else bytes({*self.blind, *_COMPOSED})
 
 
 def _common(text: str) -> list[int]:
-    """The bytes of which a sample of the text has the most."""
     sample = text[:: max(1, len(text) // _SAMPLE)].encode(errors="replace")
     return [byte for byte, count in Counter(sample).items() if count * 8 >= len(sample)]
 
 
 def _is_in_form(form: Any, text: str) -> bool:
-    """In slices: some texts take a while, and hold the GIL."""
+    """Check in slices, since some texts take long and hold the GIL."""
     starts = range(0, len(text), _SLICE)
     return all(
         unicodedata.is_normalized(form, text[max(0, start - _OVERLAP) : start + _SLICE])
@@ -167,8 +164,8 @@ def _splits_only(split: Mapping[str, Any] | None) -> bool:
 
 
 def _unspelled(model: Mapping[str, Any], *, byte_level: bool) -> bytes:
-    """The bytes that have no token of their own: any number of them can go unseen, or be one
-    unknown token."""
+    """Return the bytes without a token of their own: any number of them can be one unknown
+    token."""
     if any(model.get(name) for name in ("continuing_subword_prefix", "end_of_word_suffix")):
         return _ALL
     if model["type"] == "BPE" and byte_level:

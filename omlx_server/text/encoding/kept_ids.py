@@ -1,9 +1,7 @@
-"""Token ids of texts that were encoded before, so that of a conversation that grows only the new
-part is encoded. A text that was not used for the longest time is dropped first. Any thread.
+"""A cache of token ids by text, so that of a growing conversation only the new part is encoded.
 
-A key is the text itself, so a hit gives exactly what was kept for that text. Clients of all tenants
-share what is kept. A client whose text is kept waits a few milliseconds less; the time tells it
-nothing of another client's text but that somebody has sent this very piece.
+The least recently used text is dropped first. Any thread. Clients of all tenants share it: its
+timing tells a client only that somebody has sent this very piece.
 """
 
 import sys
@@ -19,7 +17,7 @@ _ENTRY = 256
 
 @dataclass(frozen=True, slots=True)
 class Characters:
-    """How many characters of texts were encoded, and of how many the ids were kept."""
+    """How many characters of texts were encoded, and of how many the ids were cached."""
 
     encoded: int = 0
     reused: int = 0
@@ -39,7 +37,7 @@ class KeptIds:
         self.characters = Characters()
 
     def find(self, texts: Sequence[str]) -> dict[str, "array[int]"]:
-        """The ids of those of `texts` that are kept. The others count as encoded."""
+        """Return the cached ids of `texts`. The others count as encoded."""
         found: dict[str, array[int]] = {}
         reused = 0
         with self._lock:
@@ -53,8 +51,6 @@ class KeptIds:
         return found
 
     def keep(self, text: str, ids: "array[int]") -> None:
-        """Keep the ids of a text. A text of more than a quarter of the room is not kept, because
-        most others would go for it."""
         if not self._most_bytes:
             return
         size = _size(text, ids)

@@ -5,7 +5,7 @@ import sys
 
 
 def be_polite(niceness: int) -> None:
-    """Add `niceness` to the nice value of the current thread, for good. Only on Linux: elsewhere
-    the whole process would become nice, so nothing happens."""
+    """Add `niceness` to the nice value of the current thread, for good. Does nothing except on
+    Linux, where alone it concerns one thread."""
     if sys.platform == "linux":
         os.nice(niceness)

@@ -1,10 +1,8 @@
-"""Encodes text in such a way that it can't become control tokens. Immutable after creation; any
-thread.
+"""Encodes text so that it can't become control tokens. Immutable after creation; any thread.
 
-The tokenizer is cloned. The clone does not recognise control tokens, but each has a twin in it: an
-unflagged added token with an unguessable text, recognised by the same rules. A template's own
-control tokens are written as twins; so one pass, with the library's own splitting, encodes both
-text and control tokens. Invariant: a control id in the output came from a twin.
+A clone of the tokenizer does not recognise control tokens, but has a twin of each: an added token
+with an unguessable text, recognised by the same rules. A template's own control tokens are written
+as twins, so one pass encodes both. Invariant: a control id in the output came from a twin.
 """
 
 import json
@@ -23,7 +21,7 @@ from omlx_server.text.encoding.pieces import byte_chars
 
 
 class OrdinaryEncoder:
-    """`kept` keeps the ids of the texts between control tokens; without it none are kept."""
+    """`kept`: a cache of the ids of the texts between control tokens."""
 
     def __init__(
         self,
@@ -61,25 +59,24 @@ class OrdinaryEncoder:
             self._written[token_id] = tuple(_spelled(backend, text, byte_level))
 
     def prepare(self) -> None:
-        """Make what long texts need, before the first one comes."""
         self._floor.prepare()
         self._encoder.prepare()
 
     def encode(self, text: str, most: int | None = None) -> list[int]:
-        """The token ids of `text`, of which none is a control token. Raises TooManyTokens for more
-        than `most`."""
+        """Return the token ids of `text`, of which none is a control token. Raises TooManyTokens
+        for more than `most`."""
         self._floor.check(text, most)
         return self._encoder.ids(text, most)
 
     def beginning(self, text: str, count: int) -> list[int]:
-        """The first `count` tokens of `encode`."""
         return self._encoder.beginning(text, count)[:count]
 
     def encode_rendered(
         self, rendering: str, restore: Callable[[str], str], most: int | None = None
     ) -> list[int]:
-        """The token ids of a rendered template: control texts in `rendering` become control tokens,
-        what `restore` puts in does not. Raises TooManyTokens for more than `most`."""
+        """Return the token ids of a rendered template: control texts in `rendering` become
+        control tokens, what `restore` puts in does not. Raises TooManyTokens for more than
+        `most`."""
         # The text itself is checked: twins are longer than what they stand for.
         self._floor.check(restore(rendering), most)
         marked = searching.replaced(
@@ -88,7 +85,6 @@ class OrdinaryEncoder:
         return self._encoder.ids(restore(marked), most)
 
     def _meant(self, ids: list[int]) -> list[int]:
-        """What ids of the clone mean to the model."""
         if self._written.keys().isdisjoint(ids):
             return ids
         found: list[int] = []
@@ -98,7 +94,6 @@ class OrdinaryEncoder:
 
 
 def _without_controls(backend: Backend) -> Backend:
-    """A clone that sees control texts as ordinary text."""
     description = json.loads(backend.to_str())
     texts = {t.content for t in backend.get_added_tokens_decoder().values() if is_control(t)}
     for token in description["added_tokens"]:
@@ -110,7 +105,8 @@ def _without_controls(backend: Backend) -> Backend:
 
 
 def _twin(backend: Backend, token: AddedToken, text: str) -> AddedToken:
-    """A normalizer that puts something before every text would hide a twin that it normalizes."""
+    """Return the twin. A normalizer that puts something before every text would hide a
+    normalized twin."""
     normalizer = backend.normalizer
     stable = normalizer is None or normalizer.normalize_str(text) == text
     return AddedToken(
@@ -124,7 +120,8 @@ def _twin(backend: Backend, token: AddedToken, text: str) -> AddedToken:
 
 
 def _spelled(backend: Backend, text: str, byte_level: bool) -> Iterator[int]:
-    """The ids of a text's single characters, or of their bytes where the vocabulary lacks one."""
+    """Return the ids of a text's single characters, or of their bytes where the vocabulary lacks
+    one."""
     if byte_level:
         table = byte_chars()
         text = "".join(table[byte] for byte in text.encode())

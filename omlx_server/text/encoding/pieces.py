@@ -1,8 +1,8 @@
 """What each token id adds to a text: bytes that may be part of a character, or whole text.
 
-Immutable but for a memo that only ever gains the same values; any thread. A decoder of the Hugging
-Face kind treats a token the same wherever it stands, with two exceptions kept here: the first token
-of a text (sentencepiece drops its leading space) and runs of bytes, which join into characters.
+Immutable but for a memo; any thread. A token decodes the same wherever it stands, with two
+exceptions: the first token of a text (sentencepiece drops its leading space) and runs of bytes,
+which join into characters.
 """
 
 import json
@@ -20,7 +20,7 @@ _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
 @cache
 def byte_chars() -> dict[int, str]:
-    """The printable stand-in of every byte in a byte-level vocabulary (GPT-2's table)."""
+    """Return the printable stand-in of every byte in a byte-level vocabulary (GPT-2's table)."""
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(256) if byte not in printable]
     return {byte: chr(byte) for byte in printable} | {
@@ -34,15 +34,15 @@ def _stand_ins() -> dict[int, int]:
 
 
 def from_byte_chars(token: str) -> bytes:
-    """The bytes of a byte-level token. A token with a character outside GPT-2's table stands for
-    its own UTF-8, as in the library's decoder."""
+    """Return the bytes of a byte-level token. One with a character outside GPT-2's table stands
+    for its own UTF-8."""
     table = _stand_ins()
     is_of_bytes = table.keys() >= set(map(ord, token))
     return token.translate(table).encode("latin-1") if is_of_bytes else token.encode()
 
 
 def byte_of(token: str) -> bytes | None:
-    """The byte that a token such as `<0x0A>` stands for; None for any other token."""
+    """Return the byte that a token such as `<0x0A>` stands for; None for any other token."""
     found = _BYTE_TOKEN.fullmatch(token)
     return bytes([int(found[1], 16)]) if found else None
 
@@ -62,7 +62,8 @@ class Pieces:
         self._memo: dict[int, Piece | None] = {}
 
     def piece(self, token_id: int) -> Piece | None:
-        """What the token adds anywhere but at the start of a text; None when it shows nothing."""
+        """Return what the token adds anywhere but at the start of a text; None when it shows
+        nothing."""
         try:
             return self._memo[token_id]
         except KeyError:
@@ -70,14 +71,13 @@ class Pieces:
             return piece
 
     def first(self, token_id: int) -> Piece | None:
-        """What the token adds at the start of a text."""
         piece = self.piece(token_id)
         if piece is None or self.byte_level or (isinstance(piece, bytes) and not piece.isascii()):
             return piece
         return self._backend.decode([token_id], skip_special_tokens=False)
 
     def raw(self, token_id: int) -> bytes:
-        """The bytes of one token by itself; a special token gives its text."""
+        """Return the bytes of one token alone; a special token gives its text."""
         piece = self.piece(token_id)
         if piece is None:
             return (self._backend.id_to_token(token_id) or "").encode()
@@ -100,7 +100,6 @@ class Pieces:
         return both[len(anchor) :]
 
     def _find_anchor(self) -> int | None:
-        """An ordinary token of plain letters: behind it nothing stands at the start of a text."""
         for token, token_id in sorted(self._backend.get_vocab().items(), key=lambda item: item[1]):
             if token_id not in self.hidden and token.isascii() and token.isalpha():
                 return token_id

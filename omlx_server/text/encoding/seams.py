@@ -1,9 +1,8 @@
-"""Where a text can be cut, so that the tokens of its pieces are the tokens of the whole.
+"""Finds where a text can be cut, so that the tokens of its pieces are the tokens of the whole.
 
-A seam is a place between two characters that no token of the vocabulary holds beside each other, so
-that nothing is ever merged over it. Whether the tokenizer splits, normalises and finds its added
-tokens in the same way on both sides is tried out with every kind of neighbour; a kind of seam for
-which it does not is not used. Immutable after creation; any thread.
+A seam lies between two characters that no token holds beside each other, so nothing is merged over
+it. Whether the tokenizer splits and normalizes alike on both sides is tried with every kind of
+neighbour; kinds that fail are not used. Immutable after creation; any thread.
 """
 
 import re
@@ -52,9 +51,9 @@ _SOME_LETTERS = ("é", "Я", "א", "ع", "अ", "ก", "あ", "한", "好")
 
 @dataclass(frozen=True, slots=True)
 class _Kind:
-    """`pattern` matches at the place of the cut, where `<L>` and `<M>` stand for letters and marks
-    beyond ASCII; what it consumes belongs to neither piece. `pair`: ASCII that no token may hold.
-    `left` and `right`: texts that end and begin at the cut."""
+    """`pattern` matches at the cut, where `<L>` and `<M>` stand for letters and marks beyond
+    ASCII. `pair`: ASCII that no token may hold. `left` and `right`: texts that end and begin at
+    the cut."""
 
     pattern: str
     pair: str
@@ -95,8 +94,8 @@ _BEFORE_A_MARK = _Kind(
 
 
 class Seams:
-    """`size`: a piece ends at the first seam behind so many characters. `longest`: the most bytes
-    of a piece."""
+    """`size`: a piece ends at the first seam behind so many characters. `longest`: the most
+    bytes of a piece."""
 
     def __init__(self, backend: Backend, *, size: int, longest: int = LONGEST) -> None:
         added = list(backend.get_added_tokens_decoder().values())
@@ -116,12 +115,8 @@ class Seams:
         self._size, self._longest = size, longest
 
     def pieces(self, text: str) -> Iterator[str]:
-        """The pieces of `text`, in order. Each but the last ends at the first seam after `size`
-        characters.
-
-        Raises:
-            NoSeam: a piece would be too long, because the text has no seam for so long.
-        """
+        """Return the pieces of `text`, in order. Each but the last ends at the first seam after
+        `size` characters. Raises NoSeam where a piece would be longer than `longest`."""
         start = 0
         while len(text) - start > self._size:
             seam = self._seam(text, start + self._size, start + self._longest)
@@ -143,13 +138,12 @@ class Seams:
         return piece
 
     def _are_apart(self, left: str, right: str) -> bool:
-        """Whether no token holds these characters beside each other. ASCII was looked at before."""
         if left.isascii() and right.isascii():
             return True
         return (left.encode()[-1], right.encode()[0]) not in self._joined
 
     def _holds(self, backend: Backend, kind: _Kind, letters: str) -> bool:
-        """Whether pieces give the tokens of the whole, whatever stands around the cut."""
+        """Return whether pieces give the tokens of the whole, whatever stands around the cut."""
         lefts, rights = (
             [text for text in texts if letters or text.isascii()]
             for texts in (kind.left, kind.right)
@@ -171,17 +165,15 @@ class Seams:
 
 
 def _around(text: str) -> Sequence[str]:
-    """What stands beside `text` when it is tried out: less of it beyond ASCII, to save time."""
     return AROUND if text.isascii() else ("", *_NEIGHBOURS)
 
 
 def _two_of(texts: Sequence[str], beside: str) -> Sequence[str]:
-    """Two that are tried out beside a text: ASCII, or one of each beside what is beyond ASCII."""
     return texts[:2] if beside.isascii() else (texts[0], texts[-1])
 
 
 def _candidates(added: Sequence[AddedToken]) -> Iterator[_Kind]:
-    """Kinds that no added token would be cut by, or swallow blanks over."""
+    """Return the kinds that no added token would be cut by, or swallow blanks over."""
     swallows = any(token.lstrip or token.rstrip for token in added)
     after_word = any(token.rstrip and token.content[-1:].isalnum() for token in added)
     starts_word = any(token.content[:1].isalnum() for token in added)
@@ -198,8 +190,8 @@ def _candidates(added: Sequence[AddedToken]) -> Iterator[_Kind]:
 
 
 def are_exact(backend: Backend, pairs: Sequence[tuple[str, str]], glue: str = "") -> bool:
-    """Whether for each pair the tokens of both texts are those of the whole text, which has `glue`
-    between them."""
+    """Return whether for each pair the tokens of both texts are those of the whole text, which
+    has `glue` between them."""
     alone = _ids(backend, {text for pair in pairs for text in pair})
     wholes = _ids(backend, {f"{left}{glue}{right}" for left, right in pairs})
     return all(

@@ -1,7 +1,7 @@
-"""Searches large texts with regular expressions in slices: a search holds the GIL until it ends,
-and one over megabytes would keep every other thread waiting. Pure; any thread.
+"""Searches large texts with regular expressions in slices, since a search holds the GIL until it
+ends.
 
-`reach`: the most characters from the beginning of a match on that decide about it.
+`reach`: the most characters from the beginning of a match that decide about it.
 """
 
 import re
@@ -16,7 +16,7 @@ Pattern = re.Pattern[str]
 
 
 def replaced(pattern: Pattern, replace: Callable[[Found], str], text: str, *, reach: int) -> str:
-    """What `pattern.sub` gives, for a pattern that never matches the empty text."""
+    """Return what `pattern.sub` gives, for a pattern that never matches the empty text."""
     parts: list[str] = []
     position = 0
     for found in every(pattern, text, 0, reach=reach):
@@ -28,8 +28,7 @@ def replaced(pattern: Pattern, replace: Callable[[Found], str], text: str, *, re
 def every(
     pattern: Pattern, text: str, start: int, *, reach: int, stop: int = sys.maxsize
 ) -> Iterator[Found]:
-    """The matches that begin from `start` on and before `stop`, and do not overlap, from left to
-    right."""
+    """Yield the matches that begin in [start, stop) and do not overlap, from left to right."""
     stop = min(stop, len(text) + 1)
     for begin in range(start, stop, _SLICE):
         end = min(begin + _SLICE, stop)

@@ -1,7 +1,6 @@
-"""Makes text that can be written as UTF-8. Pure."""
+"""Makes text that can be written as UTF-8."""
 
 
 def whole(text: str) -> str:
-    """`text` with "?" in place of each half of a surrogate pair: JSON can spell those, UTF-8
-    can't."""
+    """Return `text` with "?" in place of each half of a surrogate pair, which JSON can spell."""
     return text.encode(errors="replace").decode()

@@ -1,4 +1,4 @@
-"""The tokens of a vocabulary as the bytes of a text that they stand for. Pure."""
+"""The tokens of a vocabulary as the bytes of a text that they stand for."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -14,7 +14,7 @@ _FORMS = ("NFC", "NFKC", "NFD", "NFKD")
 
 
 def is_byte_level(split: Mapping[str, Any] | None) -> bool:
-    """Whether a pre-tokenizer writes the bytes of a text as stand-in characters (GPT-2's table)."""
+    """Return whether a pre-tokenizer writes bytes as stand-in characters (GPT-2's table)."""
     if split is None:
         return False
     if split["type"] == "Sequence":
@@ -23,14 +23,15 @@ def is_byte_level(split: Mapping[str, Any] | None) -> bool:
 
 
 def _split(backend: Backend) -> Mapping[str, Any] | None:
-    """The pre-tokenizer's description. All of a tokenizer's takes long, and holds the GIL."""
+    """Return the pre-tokenizer's description. Describing the whole tokenizer takes long and
+    holds the GIL."""
     splits = backend.pre_tokenizer
     return None if splits is None else json.loads(splits.__getstate__())
 
 
 def tokens_of(backend: Backend) -> Iterator[bytes]:
-    """The bytes of each token of the vocabulary, without the added tokens. Sentencepiece's mark for
-    a blank becomes a blank."""
+    """Return the bytes of each token, without the added tokens. Sentencepiece's mark for a blank
+    becomes a blank."""
     vocabulary = backend.get_vocab(with_added_tokens=False)
     if is_byte_level(_split(backend)):
         yield from map(from_byte_chars, vocabulary)
@@ -40,7 +41,7 @@ def tokens_of(backend: Backend) -> Iterator[bytes]:
 
 
 def keeps_letters(backend: Backend) -> bool:
-    """Whether each letter of a text is in its tokens as it is, so none is unknown or changed."""
+    """Return whether the tokens of a text hold each of its letters unchanged."""
     model, normalizer = backend.model, backend.normalizer
     described = None if normalizer is None else json.loads(normalizer.__getstate__())
     spells = isinstance(model, BPE) and (model.byte_fallback or not model.fuse_unk)
@@ -48,8 +49,8 @@ def keeps_letters(backend: Backend) -> bool:
 
 
 def forms_of(normalizer: Mapping[str, Any] | None) -> tuple[str, ...] | None:
-    """The Unicode forms that a normalizer brings texts into; None where it does more than that and
-    to mark blanks."""
+    """Return the Unicode forms that a normalizer brings texts into; None where it does more than
+    that."""
     if normalizer is None:
         return ()
     kind = normalizer["type"]

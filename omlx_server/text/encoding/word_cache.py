@@ -1,8 +1,7 @@
-"""Bounds the memory in which the tokenizers library keeps words that it has encoded.
+"""Bounds the memory in which the tokenizers library caches words.
 
-The library keeps the first 10,000 words of up to 256 bytes that it meets, for good, in each
-tokenizer and in each clone. Random words of that length take 8 to 14 kB each: 270 MB for a model
-that chats.
+By default each tokenizer and clone keeps the first 10,000 words of up to 256 bytes for good: up to
+270 MB for a model that chats.
 """
 
 from tokenizers import Tokenizer as Backend
@@ -14,7 +13,7 @@ WORDS = 256
 
 def bound(backend: Backend) -> None:
     """Let `backend` (BPE or unigram) keep at most WORDS words. It must not have encoded anything
-    yet: the words that it keeps already are never freed."""
+    yet."""
     model = backend.model
     if isinstance(model, BPE | Unigram):
         # The library's own way, for all that it has an underscore: no public one exists for a

@@ -1,1 +1,1 @@
-"""Constrains the form of an answer by masks of allowed tokens: structured output, forced tools."""
+"""Constrains answers by masks of allowed tokens: structured output, forced tools."""

@@ -1,7 +1,7 @@
-"""How many symbols a grammar may have to be run in the server's own process. Pure.
+"""Bounds the size of a grammar that may run in the server's own process.
 
-The bound is found by looking at the schema, on the safe side: a key counts wherever it stands. With
-the worst grammars of the sizes in `limits.py` a token took 0.1 s.
+The bound errs on the safe side: a key counts wherever it stands. With the worst grammars of the
+sizes in `limits.py` a token took 0.1 s.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,8 +25,8 @@ _INTERSECTED = (
 
 
 def symbols_allowed(schemas: Sequence[Any]) -> int:
-    """The most symbols that a grammar of these schemas may have in the server's process; 0 for one
-    that must run in a process of its own."""
+    """Return the most symbols that a grammar of these schemas may have in the server's process;
+    0 for one that must run in its own."""
     found = [inner for schema in schemas for inner in _objects(schema)]
     merged = any(_merges(schema) for schema in found)
     if merged and sum(map(_patterns, found)) > 1:
@@ -47,7 +47,6 @@ def _objects(value: Any) -> Iterator[Mapping[str, Any]]:
 
 
 def _merges(schema: Mapping[str, Any]) -> bool:
-    """Whether two schemas meet in one place."""
     applied = [key for key in _APPLIED_IN_PLACE if key in schema]
     several = len(applied) > 1 or len(_listed(schema, "allOf")) > 1
     beside = bool(applied) and any(key in schema for key in _INTERSECTED)
@@ -55,7 +54,6 @@ def _merges(schema: Mapping[str, Any]) -> bool:
 
 
 def _patterns(schema: Mapping[str, Any]) -> int:
-    """Regular expressions in it."""
     keyed = schema.get("patternProperties")
     own = sum(isinstance(schema.get(key), str) for key in ("pattern", "format"))
     own += isinstance(schema.get("multipleOf"), int | float)
@@ -63,7 +61,8 @@ def _patterns(schema: Mapping[str, Any]) -> int:
 
 
 def _branches(schema: Mapping[str, Any]) -> int:
-    """Alternatives that can be open at once: not those whose types differ, nor null."""
+    """Count alternatives that can be open at once. Those of different types and null don't
+    count."""
     return sum(_alike(_listed(schema, key)) for key in ("anyOf", "oneOf"))
 
 

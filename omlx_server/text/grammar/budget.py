@@ -1,8 +1,7 @@
-"""The time that the grammar of one answer may take. Owned by one thread at a time.
+"""The processor time that the grammar of one answer may take. Owned by one thread at a time.
 
-Seconds are those of a processor, so that a busy machine ends no answer. An answer begins with
-SECONDS, for what a grammar needs when the engine first sees it; each token adds SECONDS_PER_TOKEN,
-of which honest grammars need a tenth on average.
+An answer begins with SECONDS; each token adds SECONDS_PER_TOKEN, ten times what honest grammars
+need.
 """
 
 from dataclasses import dataclass
@@ -13,8 +12,7 @@ SECONDS_PER_TOKEN = 0.002
 
 @dataclass(slots=True)
 class GrammarBudget:
-    """`left`: seconds of a processor that can still be spent, never more than SECONDS. `tokens`:
-    how many tokens came."""
+    """`left`: seconds that can still be spent, at most SECONDS. `tokens`: how many tokens came."""
 
     left: float = SECONDS
     tokens: int = 0
@@ -24,8 +22,7 @@ class GrammarBudget:
         return self.left <= 0
 
     def earn(self, tokens: int) -> None:
-        """Note that `tokens` more tokens came, and add their seconds. An empty budget stays
-        empty."""
+        """Add the seconds of `tokens` more tokens. An empty budget stays empty."""
         self.tokens += tokens
         if not self.empty:
             self.left = min(SECONDS, self.left + tokens * SECONDS_PER_TOKEN)

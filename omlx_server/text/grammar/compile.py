@@ -1,10 +1,9 @@
-"""Compiles the grammars of one model: off the event loop, in bounded time, kept in a cache of
-bounded number and size.
+"""Compiles the grammars of one model, off the event loop and in bounded time, with a cache. Any
+thread.
 
-Any thread. The engine releases the GIL while it compiles. A client's grammar is first compiled in a
-child process (`prover.py`), so that none can stop or end the server. A grammar that passed there is
-compiled again here, where the answers are made, unless a token of it could take too long: then it
-stays in the child (`own_process.py`). Requests for the same grammar share one compile.
+A client's grammar is first compiled in a child process (`prover.py`). One that passes is compiled
+again here, unless a token of it could take too long: then it stays in the child (`own_process.py`).
+Requests for the same grammar share one compile. The engine releases the GIL while it compiles.
 """
 
 import asyncio
@@ -47,9 +46,8 @@ Made = LLMatcher | Walker | GrammarRefusal
 
 
 class Grammars:
-    """`seconds`: processor time in which a client's grammar must be compiled. At most `entries`
-    grammars are kept, of about `most_bytes` together; at most `most_apart` have a process of their
-    own."""
+    """`seconds`: processor time for one compile. At most `entries` grammars of about
+    `most_bytes` together are kept; at most `most_apart` have a process of their own."""
 
     seconds = 3.0
     entries = 64
@@ -71,21 +69,19 @@ class Grammars:
 
     @property
     def special_id(self) -> Callable[[str], int | None]:
-        """Finds the id of a control token by its text."""
         return self._vocabulary.special_id
 
     def free(self, calls: Constraint) -> Free:
-        """A constraint that allows any text, in which calls must be as `calls` has it."""
+        """Return a constraint that allows any text, in which calls must be as `calls` has it."""
         vocabulary = self._vocabulary
         return Free(calls, vocabulary.size, vocabulary.eos_ids, vocabulary.bytes_of)
 
     async def constraint(self, spec: GrammarSpec) -> Constraint:
-        """A constraint at the beginning of the grammar. Raises BadRequest that names the field
-        where the grammar can't be used, Unavailable where no process is free for it."""
+        """Return a constraint at the beginning of the grammar. Raises BadRequest that names the
+        field where the grammar can't be used, Unavailable where no process is free."""
         return await asyncio.get_running_loop().run_in_executor(self._threads, self.compile, spec)
 
     def compile(self, spec: GrammarSpec) -> Constraint:
-        """As `constraint`, for a thread that may wait."""
         found = self._shared(spec)
         if not isinstance(found, GrammarRefusal):
             constraint = self._copy(found)
@@ -101,14 +97,12 @@ class Grammars:
 
     @property
     def apart(self) -> int:
-        """How many grammars run in a process of their own at this moment."""
         with self._lock:
             return sum(walker.alive for walker in self._walkers)
 
     def warm(self, memory_limit: int = sys.maxsize) -> None:
-        """Make the engine and a child process, for which the first grammar would wait a second or
-        two. Where the child would be much of the `memory_limit`, in bytes, it begins with the first
-        grammar. It pauses for other threads."""
+        """Make the engine and a child process ahead of the first grammar. A child that would be
+        much of the `memory_limit` (bytes) is not started."""
         if self._vocabulary.eos_ids:
             _ = self._vocabulary.engine
             if memory_limit >= _LIMIT_WITH_CHILD:
@@ -120,14 +114,13 @@ class Grammars:
 
     @property
     def nbytes(self) -> int:
-        """Bytes that the cache takes outside MLX, estimated from the lengths of the grammars'
-        texts."""
+        """Bytes that the cache takes outside MLX, estimated from the lengths of the texts."""
         with self._lock:
             return self._nbytes()
 
     @property
     def bytes_apart(self) -> int:
-        """Bytes that the child processes take, by a rough measure of one."""
+        """Bytes of the child processes, estimated from one."""
         with self._lock:
             return (len(self._walkers) + len(self._idle)) * _BYTES_APART
 
@@ -150,7 +143,6 @@ class Grammars:
         return GrammarConstraint(found.deep_copy(), self._vocabulary.size, self._eos_ids)
 
     def _shared(self, spec: GrammarSpec) -> Made:
-        """What is known of `spec`, made by whoever asks first. A refusal is not kept."""
         with self._lock:
             future = self._known.get(spec)
             mine = future is None
@@ -208,7 +200,6 @@ class Grammars:
         return GrammarRefusal(matcher.get_error()) if matcher.is_error() else matcher
 
     def _apart(self, grammar: str, prover: Prover) -> Walker | GrammarRefusal:
-        """The process that has proven a grammar goes on with it. Raises Unavailable."""
         self._make_room()
         size, eos_ids = self._vocabulary.size, self._vocabulary.eos_ids
         refused = prover.walk(free_spelling(grammar), size, eos_ids, seconds=self.seconds)
@@ -221,7 +212,7 @@ class Grammars:
         return walker
 
     def _make_room(self) -> None:
-        """Close what is dead, and what nobody uses, the oldest first, until one more may come."""
+        """Close dead and unused processes, the oldest first, until one more may come."""
         with self._lock:
             stay = [walker for walker in self._walkers if walker.alive]
             for walker in list(stay):
@@ -237,8 +228,6 @@ class Grammars:
 
     @contextmanager
     def _prover(self) -> Iterator[Prover]:
-        """Lend a child process. Afterwards one idle process is kept and others are closed, except
-        one that was given a grammar to run."""
         with self._lock:
             prover = self._idle.pop() if self._idle else None
         if prover is None or not prover.alive:

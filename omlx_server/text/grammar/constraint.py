@@ -1,8 +1,7 @@
-"""Where one answer stands in its grammar. Made on any thread, then owned by one at a time.
+"""The state of one answer in its grammar. Owned by one thread at a time.
 
 Nothing here raises: an error of the engine becomes `problem`, and from then on only the end is
-allowed. Copies share the engine's lexer (what it has computed, and the limit on that) and nothing
-else. To rebuild a state, give a fresh copy the same tokens again.
+allowed. Copies share the engine's lexer and nothing else.
 """
 
 import time
@@ -34,11 +33,9 @@ class GrammarConstraint:
         self._budget = GrammarBudget()
 
     def mask(self) -> bytes:
-        """A bit per token id: 32-bit little-endian words, ceil(size / 32) of them.
-
-        Bit `id % 32` of word `id // 32`. At least one is set; end tokens are set exactly where the
-        grammar may end.
-        """
+        """Return a bit per token id: bit `id % 32` of 32-bit little-endian word `id // 32`,
+        ceil(size / 32) words. At least one is set; end tokens are set exactly where the grammar
+        may end."""
         if self._budget.empty:
             return mask_of(self._size, self._eos_ids)
         if self._mask is None:
@@ -48,7 +45,7 @@ class GrammarConstraint:
         return self._mask
 
     def take(self, token: int) -> None:
-        """Go on by the next token of the answer. A token outside the mask becomes the `problem`."""
+        """Advance by one token. A token outside the mask becomes the `problem`."""
         if self.problem is not None:
             return
         self._mask = None
@@ -62,7 +59,7 @@ class GrammarConstraint:
             self._refused = f"token {token} does not fit the grammar"
 
     def forced(self) -> list[int]:
-        """The tokens that usually spell what must come now; an end token is not among them."""
+        """Return the tokens that spell the only text that may come, without an end token."""
         if self.problem is not None or self._matcher.is_stopped():
             return []
         return self._timed(self._matcher.compute_ff_tokens) or self._only()
@@ -80,7 +77,6 @@ class GrammarConstraint:
         return bool(allowed) and self._eos_ids.issuperset(allowed)
 
     def _few(self, most: int) -> list[int]:
-        """The allowed tokens, if there are no more than `most`; else none."""
         mask = self.mask()
         if len(mask) - mask.count(0) > most:
             return []
@@ -98,12 +94,11 @@ class GrammarConstraint:
 
     @property
     def too_costly(self) -> bool:
-        """Whether the grammar met a limit of time or size. A token that does not fit is not the
-        grammar's fault."""
+        """Whether the grammar met a limit of time or size."""
         return self._refused is None and self.problem is not None
 
     def copy(self) -> "GrammarConstraint":
-        """The same state, for another choice of the same request."""
+        """Return the same state for another choice of the same request."""
         copied = GrammarConstraint(self._matcher.deep_copy(), self._size, self._eos_ids)
         copied._mask = self._mask
         copied._refused = self._refused
@@ -121,10 +116,9 @@ SLOW = "its tokens take too long"
 
 
 def costly(token: int, why: str) -> str:
-    """The message about a grammar that went over a limit when `token` tokens had come."""
+    """Return the message about a grammar that went over a limit after `token` tokens."""
     return f"the grammar is too expensive at token {token + 1} of what it describes: {why}"
 
 
 def one_line(error: str) -> str:
-    """What an error of the engine says, without the state and the backtrace behind it."""
     return " ".join(error.partition("\n<")[0].split())[:300] or "unknown error"

@@ -1,7 +1,7 @@
-"""Turns the fields of a request into the grammar of its answer. Pure; any thread.
+"""Reads the grammar of an answer from the fields of a request.
 
-Four families of fields say the same: OpenAI's `response_format`, vLLM's `structured_outputs` and
-its older `guided_*`, and llama.cpp's `json_schema` and `grammar`. A request may use one of them.
+Four families of fields are known: OpenAI's `response_format`, vLLM's `structured_outputs` and older
+`guided_*`, llama.cpp's `json_schema` and `grammar`. A request may use one of them.
 """
 
 import json
@@ -32,8 +32,8 @@ _IGNORED = ("disable_fallback", "backend", "_backend", "_backend_was_auto")
 
 
 def from_request(fields: Fields) -> GrammarSpec | None:
-    """The grammar of the answer; None where its form is free. Raises BadRequest that names the
-    field."""
+    """Return the grammar of the answer; None where its form is free. Raises BadRequest that
+    names the field."""
     found = [made for name in FIELDS if (made := _from_field(fields, name)) is not None]
     if len(found) > 1:
         names = " and ".join(made.param for made in found[:2])
@@ -56,8 +56,8 @@ def _from_field(fields: Fields, name: str) -> GrammarSpec | None:
 
 
 def response_format(value: object) -> GrammarSpec | None:
-    """The grammar that OpenAI's `response_format` asks for, also in llama.cpp's form `{"type":
-    "json_object", "schema": …}`. None for plain text. Raises BadRequest."""
+    """Return the grammar of OpenAI's `response_format`, also in llama.cpp's form `{"type":
+    "json_object", "schema": …}`; None for plain text. Raises BadRequest."""
     param = "response_format"
     given = _object(value, param)
     kind = given.get("type")
@@ -73,7 +73,6 @@ def response_format(value: object) -> GrammarSpec | None:
 
 
 def _named_schema(value: Fields, param: str) -> GrammarSpec:
-    """`strict` makes no difference: every schema is kept to."""
     if "schema" in value and "json_schema" not in value:  # as llama.cpp takes it too
         return to_grammar.json_schema(value["schema"], f"{param}.schema")
     param = f"{param}.json_schema"
@@ -81,7 +80,6 @@ def _named_schema(value: Fields, param: str) -> GrammarSpec:
 
 
 def _schema_of(value: Fields, param: str) -> GrammarSpec:
-    """OpenAI: without a schema any JSON object will do."""
     if (schema := value.get("schema")) is None:
         return to_grammar.json_object(param)
     return to_grammar.json_schema(schema, f"{param}.schema")
@@ -108,7 +106,6 @@ def _whitespace(fields: Fields, name: str, parent: str) -> str | None:
 
 
 def _json(value: object, param: str, whitespace: str | None) -> GrammarSpec:
-    """A schema, or, as vLLM has it, the text of one."""
     if isinstance(value, str):
         try:
             value = json.loads(value)

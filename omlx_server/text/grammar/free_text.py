@@ -1,10 +1,8 @@
 """A constraint that allows any text and holds only calls to a grammar. Owned by one thread at a
 time.
 
-The grammar of calls (`tools.free_calls`) follows the text, which may end anywhere but in a call. So
-where it allows an end token, no call is open, and nothing is forced or masked: the answer is what
-the model says without the grammar. Behind a token that the grammar does not know as text (a control
-token) it begins anew.
+The grammar (`tools.free_calls`) may end anywhere but in a call, so where it allows an end token
+nothing is masked or forced. It begins anew behind a control token that it doesn't know as text.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,8 +13,8 @@ from omlx_server.text.grammar.wrappers import Around
 
 
 class Free(Around):
-    """`calls`: the grammar's first state; only copies of it are changed. `size`: the width of the
-    model's logits."""
+    """`calls`: the grammar's first state, of which only copies are changed. `size`: the width of
+    the logits."""
 
     def __init__(
         self,
@@ -57,7 +55,7 @@ class Free(Around):
 
 
 def _cut(text: bytes) -> bool:
-    """Whether bytes of its last character are still to come."""
+    """Return whether bytes of the last character are still to come."""
     for count, byte in enumerate(reversed(text), 1):
         if byte & 0xC0 != 0x80:
             length = 4 if byte >= 0xF0 else 3 if byte >= 0xE0 else 2 if byte >= 0xC0 else 1

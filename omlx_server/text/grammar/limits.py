@@ -1,10 +1,8 @@
-"""Limits on the engine's work for one grammar: the same in a trial and in use, except for symbols.
+"""Limits on the engine's work for one grammar, the same in a trial and in use, except for symbols.
 
-The engine's fuel bounds a step only where the step is made of many small parts. Two things are one
-part to it, however large: the items of one row of the parser, which grow with the cube of the
-alternatives that are open at once, and an intersection of patterns. So only grammars that are small
-in both (`bounds.py`) are run in the server; the others run in a process of their own
-(`own_process.py`).
+The engine's fuel doesn't bound a row of the parser, which grows with the cube of the open
+alternatives, nor an intersection of patterns. So only grammars that are small in both (`bounds.py`)
+run in the server; others run in `own_process.py`.
 """
 
 from llguidance import LLParserLimits
@@ -16,9 +14,9 @@ MOST_SYMBOLS_AMBIGUOUS = 500
 
 
 def engine_limits(symbols: int | None = None) -> LLParserLimits:
-    """Half of the engine's default limits on a step, and a tenth of its lexer states: a state takes
-    1 to 2 kB for as long as its grammar is cached. `symbols`: the most that a grammar may have;
-    None for the engine's own limit."""
+    """Return half of the engine's default limits on a step and a tenth of its lexer states,
+    which take 1 to 2 kB each while the grammar is cached. `symbols`: the most of a grammar; None
+    for the engine's own limit."""
     return LLParserLimits(
         step_lexer_fuel=100_000,
         step_max_items=25_000,

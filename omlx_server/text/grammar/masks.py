@@ -1,10 +1,10 @@
-"""Sets of tokens as bits, in the form of `core.request.Constraint.mask`. Pure."""
+"""Sets of tokens as bits, in the form of `core.request.Constraint.mask`."""
 
 from collections.abc import Iterable, Iterator
 
 
 def mask_of(size: int, tokens: Iterable[int]) -> bytes:
-    """The mask that allows exactly `tokens`, of `size` tokens in all."""
+    """Return the mask that allows exactly `tokens`, of `size` tokens in all."""
     words = bytearray((size + 31) // 32 * 4)
     for token in tokens:
         words[token // 8] |= 1 << token % 8
@@ -12,12 +12,12 @@ def mask_of(size: int, tokens: Iterable[int]) -> bytes:
 
 
 def all_of(size: int) -> bytes:
-    """The mask that allows all of `size` tokens."""
+    """Return the mask that allows all of `size` tokens."""
     return ((1 << size) - 1).to_bytes((size + 31) // 32 * 4, "little")
 
 
 def either(one: bytes, other: bytes) -> bytes:
-    """The mask that allows what at least one of two masks allows."""
+    """Return the union of two masks."""
     size = max(len(one), len(other))
     bits = int.from_bytes(one, "little") | int.from_bytes(other, "little")
     return bits.to_bytes(size, "little")

@@ -1,10 +1,8 @@
 """Runs a grammar in a process of its own, because nothing bounds the work of its tokens.
 
-The mlx thread asks the process for each token. A process that uses more than the token's budget of
-processor time, or gives no answer for PATIENCE seconds more, ends, and all answers of its grammar
-end with it; no others do. Each token costs a trip through a pipe, so only grammars that `bounds.py`
-does not vouch for run here. How text that must come is spelled is left to the model: the process
-knows its tokens, but not its tokenizer.
+The mlx thread asks the process for each token. A process that overruns the token's budget of
+processor time, or is silent for PATIENCE seconds more, ends together with the answers of its
+grammar.
 """
 
 import json
@@ -25,8 +23,7 @@ _FREE_SPELLING = '%llguidance {"no_forcing": true}\n'
 
 
 def free_spelling(grammar: str) -> str:
-    """A proven grammar with the option that it forces no tokens, as Lark: no other form has the
-    option."""
+    """Return a proven grammar as Lark, with the option that it forces no tokens."""
     if not grammar.startswith("{"):
         return _FREE_SPELLING + grammar
     (inner,) = json.loads(grammar)["grammars"]
@@ -35,7 +32,7 @@ def free_spelling(grammar: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """What the process says of one state; the fields are those of `core.request.Constraint`."""
+    """The process's view of one state; the fields are those of `core.request.Constraint`."""
 
     mask: bytes
     forced: Sequence[int] = ()
@@ -63,28 +60,26 @@ class Walker:
         return not self._died and self._prover.alive
 
     def retire(self) -> bool:
-        """Mark the process as dead if no answer needs it. True when it is dead, and is to be
+        """Mark the process as dead if no answer needs it. Return whether it is dead and to be
         closed."""
         with self._lock:
             self._died |= not self._open
         return self._died
 
     def enter(self) -> int:
-        """Register a new state of an answer and return its number."""
         with self._lock:
             number = next(self._numbers)
             self._open.add(number)
         return number
 
     def leave(self, number: int) -> None:
-        """Forget a state that nobody will ask for again. It takes no lock: the collector may call
-        it."""
+        """Forget a state. Takes no lock, since the garbage collector may call it."""
         self._open.discard(number)
         self._gone.append(number)
 
     def view(self, number: int, tokens: Sequence[int], already: int) -> View:
-        """What the process says of state `number` after `tokens` more, behind `already` tokens. If
-        the process is dead, or dies over it, the view has a `problem` and allows only the end."""
+        """Return the view of state `number` after `tokens` more, behind `already` tokens. If the
+        process is dead or dies, the view has a `problem` and allows only the end."""
         with self._lock:
             found = None if self._died else self._ask(number, tokens)
             self._died = found is None
@@ -103,7 +98,6 @@ class Walker:
         return None if state is None else View(mask=state[1], **state[0])
 
     def _over(self, tokens: int) -> View:
-        """Only the end may come."""
         why = costly(tokens, f"{SLOW} or too much memory")
         return View(mask_of(self._size, self._eos_ids), problem=why, too_costly=True)
 
@@ -111,8 +105,8 @@ class Walker:
 class ApartConstraint:
     """The state of one answer in a grammar that has its own process. Owned by one thread at a time.
 
-    Tokens are sent to the process when something is asked. A copy is a new state of the process,
-    which takes all tokens again.
+    Tokens are sent when something is asked. A copy is a new state of the process, which takes all
+    tokens again.
     """
 
     takes_drafts = False

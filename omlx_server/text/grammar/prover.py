@@ -1,7 +1,5 @@
-"""The child process that tries grammars out, seen from the server. Owned by one thread at a time.
-
-Each grammar that it is given ends within its time, or the process does; `trial.py` says why.
-"""
+"""The child process that tries grammars out (`trial.py`), seen from the server. Owned by one
+thread at a time."""
 
 import json
 import os
@@ -39,7 +37,7 @@ State = tuple[Mapping[str, Any], bytes]
 class Prover:
     def __init__(self, vocabulary: bytes) -> None:
         """Start the process. `vocabulary`: the line that `Vocabulary.described` gives. Raises
-        InternalError where it does not start within START_SECONDS."""
+        InternalError if it does not start within START_SECONDS."""
         self._expired = False
         self.walks = False
         self._child = subprocess.Popen(
@@ -69,14 +67,13 @@ class Prover:
     def walk(
         self, grammar: str, size: int, eos: list[int], *, seconds: float
     ) -> GrammarRefusal | None:
-        """From now on the process follows the answers of one proven grammar, and can be asked
-        nothing but `step`. Return why the grammar is refused, or None."""
+        """Make the process follow the answers of one proven grammar from now on. Return why it
+        is refused, or None."""
         self.walks = True
         told = self._told({"walk": grammar, "size": size, "eos": eos}, seconds)
         return told if isinstance(told, GrammarRefusal) else None
 
     def _told(self, asked: Mapping[str, Any], seconds: float) -> Mapping[str, Any] | GrammarRefusal:
-        """Within so many seconds of a processor: a busy machine refuses nothing."""
         line = json.dumps({**asked, "seconds": seconds}).encode() + b"\n"
         reply = self._ask(line, _PATIENCE * seconds)
         if reply is None:
@@ -85,9 +82,8 @@ class Prover:
         return GrammarRefusal(told["error"]) if told["error"] else told
 
     def step(self, asked: Mapping[str, Any], *, seconds: float) -> State | None:
-        """What `asked` gives: a state after more tokens. None when the process died over it; it
-        ends by itself after `asked["seconds"]` of processor time, and is killed after `seconds` of
-        real time."""
+        """Return the state after more tokens; None if the process died over it. It ends itself
+        after `asked["seconds"]` of processor time, and is killed after `seconds` of real time."""
         stdin, stdout = self._child.stdin, self._child.stdout
         assert stdin is not None and stdout is not None
         try:
@@ -98,7 +94,6 @@ class Prover:
         return self._reply(stdout.fileno(), time.monotonic() + seconds)
 
     def _reply(self, pipe: int, deadline: float) -> State | None:
-        """Nothing of it is in the buffer of `stdout`: until now it was read to the end."""
         poll = select.poll()
         poll.register(pipe, select.POLLIN)
         got, told, size = b"", None, 0
@@ -117,7 +112,6 @@ class Prover:
         return told, got
 
     def _ask(self, line: bytes, seconds: float) -> bytes | None:
-        """None when the child died over it."""
         stdin, stdout = self._child.stdin, self._child.stdout
         assert stdin is not None
         assert stdout is not None
@@ -155,5 +149,4 @@ class Prover:
 
 
 def _path() -> str:
-    """Where this package is: it may have been started from a checkout."""
     return os.pathsep.join(filter(None, [_SOURCES, os.environ.get("PYTHONPATH", "")]))

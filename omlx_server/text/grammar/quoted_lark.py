@@ -1,9 +1,8 @@
-"""Turns a Lark grammar of a text into one of the same text inside a JSON string. Pure.
+"""Turns a Lark grammar of a text into one of the same text inside a JSON string.
 
-Each terminal is rewritten to match what JSON writes for its characters: `\\n` for a new line, `\\"`
-for a quote. The engine's lexer would not know where such a terminal ends: behind a backslash it
-may go on, or another may begin. So all rules become one terminal, which only a grammar without
-recursion allows. The regular expressions are those of Rust's regex crate.
+Each terminal is rewritten to match what JSON writes for its characters. The engine's lexer can't
+tell where such terminals end, so all rules become one terminal, which needs a grammar without
+recursion. The regular expressions are those of Rust's regex crate.
 """
 
 import json
@@ -68,8 +67,8 @@ class QuotedLark:
 
 
 def quoted_lark(text: str) -> QuotedLark:
-    """The grammar for the inside of a JSON string. Raises ValueError, with the reason, for one that
-    can't be rewritten."""
+    """Return the grammar for the inside of a JSON string. Raises ValueError, with the reason, if
+    it can't be rewritten."""
     rules, terminal = _Grammar(), _Grammar(is_terminal=True)
     as_rules = _LARK.sub(rules.token, text)
     if rules.regular:
@@ -118,7 +117,6 @@ class _Grammar:
         raise ValueError(f"{match[0]} is not supported")
 
     def _name(self, name: str, *, defines: bool) -> str:
-        """The name, without the priority of a definition: that never changes what matches."""
         if defines:
             self._names = self._used.setdefault(name, set())
         else:
@@ -137,7 +135,6 @@ class _Grammar:
 
 
 def _terminal(found: Mapping[str, str | None]) -> str:
-    """The literal or expression in place of a range, a string or an expression."""
     if (regex := found["regex"]) is not None:
         return f"/{_regex(regex, found['flags'] or '')}/{found['flags']}"
     if (string := found["string"]) is not None:
@@ -161,14 +158,12 @@ def _in_json(text: str) -> str:
 
 
 def _char(char: str) -> str:
-    """The expression for one character."""
     if char in _SPECIAL:
         return f"(?-i:{re.escape(_in_json(char))})"
     return rf"\x{{{ord(char):x}}}" if char in "/#&~- " else re.escape(char)
 
 
 def _class(source: str) -> str:
-    """The expression for one character of a class."""
     inside = source[2:-1] if source.startswith("[^") else source[1:-1]
     if re.search(r"(?<!\\)\[|&&|--|~~|\\[pPxuU]\{|\\[pP]", inside):
         raise ValueError(f"the class {source} is not supported")
@@ -194,8 +189,8 @@ def _dot_all(flags: str, *, dot_all: bool) -> bool:
 
 
 class _RegexQuoting:
-    """Rewrites the atoms of one expression from left to right. `dot_all`: whether a dot matches a
-    new line, in this group and in those around it."""
+    """Rewrites the atoms of one expression from left to right. `dot_all`: whether a dot matches
+    a new line, in this group and in those around it."""
 
     def __init__(self, *, dot_all: bool) -> None:
         self._dot_all = [dot_all]
@@ -218,7 +213,6 @@ class _RegexQuoting:
         return match[0]
 
     def _bracket(self, match: re.Match[str]) -> None:
-        """Follow the flags of groups."""
         if match[0] == ")":
             self._dot_all = (
                 self._dot_all[:-1] or self._dot_all

@@ -1,5 +1,5 @@
-"""Turns a JSON schema, a pattern, choices or a client's grammar into the text of a grammar, which
-is what is compiled and the key of the cache."""
+"""Turns a JSON schema, a pattern, choices or a client's grammar into the text that is compiled,
+which is also the key of the cache."""
 
 import json
 import re
@@ -39,12 +39,13 @@ class GrammarKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class GrammarSpec:
-    """`text`: the grammar in the engine's form; of kind GRAMMAR, a client's Lark or GBNF. `param`:
-    the field of the request that errors name. Raises BadRequest for more than MAX_CHARS characters.
+    """A grammar to compile. Raises BadRequest for more than MAX_CHARS characters.
 
-    `trusted`: no client wrote any of it, so it needs no trial. `symbols`: a grammar with more
-    symbols than these is run in a process of its own; with 0 any grammar is. `places`: of kind
-    TOOLS, the field of the request that each rule `args_0`, `args_1`, … is made of.
+    text     the grammar in the engine's form; of kind GRAMMAR, a client's Lark or GBNF
+    param    the field of the request that errors name
+    trusted  no client wrote any of it, so it needs no trial
+    symbols  a grammar with more symbols than these runs in a process of its own
+    places   of kind TOOLS, the field that each rule `args_0`, `args_1`, … is made of
     """
 
     kind: GrammarKind
@@ -62,8 +63,8 @@ class GrammarSpec:
 
 
 def refusal(spec: GrammarSpec, reason: str) -> BadRequest:
-    """The error that says why the engine refuses a grammar. Of a grammar that the server wrote it
-    names the field, where the engine tells the rule, and quotes no rule."""
+    """Return the error for a grammar that the engine refuses. For one that the server wrote it
+    names the field and quotes no rule."""
     found = _OF_RULE.fullmatch(reason) if spec.kind is GrammarKind.TOOLS else None
     if found is None:
         problem, param = reason, spec.param
@@ -94,8 +95,7 @@ def regex(pattern: str, param: str) -> GrammarSpec:
 
 
 def choice(options: Sequence[str], param: str) -> GrammarSpec:
-    """A grammar of exactly one of `options`, as it stands. Raises BadRequest for none or too
-    many."""
+    """Return a grammar of exactly one of `options`. Raises BadRequest for none or too many."""
     if not 1 <= len(options) <= MAX_CHOICES:
         raise BadRequest(f"{param} must have 1 to {MAX_CHOICES} choices", param=param)
     literals = " | ".join(literal(_storable(option, param)) for option in options)
@@ -105,13 +105,13 @@ def choice(options: Sequence[str], param: str) -> GrammarSpec:
 
 
 def grammar(text: str, param: str) -> GrammarSpec:
-    """A client's grammar: Lark in the engine's dialect, or llama.cpp's GBNF. It runs in a process
-    of its own: both can be ambiguous without end, and Lark can intersect and negate patterns."""
+    """Return a client's grammar: Lark in the engine's dialect, or llama.cpp's GBNF. It always
+    runs in a process of its own."""
     return GrammarSpec(GrammarKind.GRAMMAR, _storable(text, param), param)
 
 
 def schema_text(schema: Any, param: str, whitespace: str | None = None) -> str:
-    """The text of a grammar for one prepared schema. Raises what `inline_schema` raises."""
+    """Return the text of a grammar for one prepared schema. Raises what `inline_schema` raises."""
     inline = inline_schema(schema, param, whitespace=whitespace)
     return f'{{"grammars":[{{"json_schema":{inline}}}]}}'
 
@@ -119,8 +119,8 @@ def schema_text(schema: Any, param: str, whitespace: str | None = None) -> str:
 def inline_schema(
     schema: Any, param: str, *, whitespace: str | None = None, lenient: bool = False
 ) -> str:
-    """A prepared schema as JSON text, in the form that `%json` and `json_schema` take. Raises
-    BadRequest for a schema that nothing satisfies and for NaN and infinity."""
+    """Return a prepared schema as JSON text, in the form that `%json` and `json_schema` take.
+    Raises BadRequest for a schema that nothing satisfies, and for NaN and infinity."""
     if schema is False:
         raise BadRequest(f"{param}: nothing satisfies the schema", param=param)
     options = {
@@ -134,8 +134,8 @@ def inline_schema(
 
 
 def as_rule(spec: GrammarSpec) -> str:
-    """The right side of a Lark rule for a spec that describes JSON. Raises BadRequest for other
-    kinds."""
+    """Return the right side of a Lark rule for a spec that describes JSON. Raises BadRequest for
+    other kinds."""
     if spec.kind not in (GrammarKind.JSON_OBJECT, GrammarKind.JSON_SCHEMA):
         raise BadRequest(
             f"{spec.param} can't be used together with tools that the model is free to call",
@@ -146,12 +146,10 @@ def as_rule(spec: GrammarSpec) -> str:
 
 
 def literal(text: str) -> str:
-    """`text` as a string literal of Lark."""
     return json.dumps(text, ensure_ascii=False)
 
 
 def _storable(text: str, param: str) -> str:
-    """JSON can spell half of a surrogate pair, which no text has."""
     try:
         text.encode()
     except UnicodeEncodeError as error:

@@ -1,12 +1,11 @@
-"""Grammars of tool calls. Pure; any thread.
+"""Grammars of tool calls.
 
     <tool_call>
     {"name": "get_weather", "arguments": {"city": "Paris"}}
     </tool_call>
 
-Forced calls have this form for all models, so that they can always be parsed; other calls have the
-model's own markers (`CallSyntax`). A marker that the vocabulary has as a control token is that
-token; else it is plain text.
+Forced calls have this form for all models; other calls have the model's own markers (`CallSyntax`).
+A marker that is a control token in the vocabulary is that token, else plain text.
 """
 
 import json
@@ -47,11 +46,12 @@ class CallSyntax:
 
 @dataclass(frozen=True, slots=True)
 class Function:
-    """A tool. `parameters`: its JSON schema as the client sent it. `param`: the field that errors
-    name.
+    """A tool.
 
-    If it is not `strict`, keywords of its schema that can't be enforced are dropped instead of
-    refused. `input`: the grammar of the text that is its only argument, instead of a schema.
+    parameters  its JSON schema as the client sent it
+    param       the field that errors name
+    strict      refuse keywords that can't be enforced, instead of dropping them
+    input       the grammar of the text that is its only argument, instead of a schema
     """
 
     name: str
@@ -71,9 +71,8 @@ def forced_calls(
     many: bool,
     answer: GrammarSpec | None = None,
 ) -> GrammarSpec:
-    """A grammar of nothing but calls of `functions`: one, or with `many` up to MAX_CALLS. For a
-    choice by name, give only that function. With `answer`, which must be JSON: either calls or
-    that. Raises BadRequest."""
+    """Return a grammar of nothing but calls of `functions`: one, or with `many` up to MAX_CALLS.
+    With `answer`, which must be JSON: either calls or that. Raises BadRequest."""
     calls = _Calls(functions, CallSyntax(), special_id)
     more = f"({calls.between} call){{0,{MAX_CALLS - 1}}}" if many else ""
     rules = [f"calls: call {more}", f"call: {calls.begin} body", *calls.rules]
@@ -89,8 +88,8 @@ def free_calls(
     many: bool,
     syntax: CallSyntax | None = None,
 ) -> GrammarSpec:
-    """A grammar of any text in which what begins like a call must be a call. Without `many` the
-    answer ends with the first call. Raises BadRequest."""
+    """Return a grammar of any text in which what begins like a call must be one. Without `many`
+    the answer ends with the first call. Raises BadRequest."""
     calls = _Calls(functions, syntax or CallSyntax(), special_id)
     rules = [
         "start: call* tail" if many else "start: tail | call",
@@ -112,7 +111,7 @@ def _spec(
 
 
 def symbols_of(functions: Sequence[Function], schemas: Sequence[Any] = ()) -> int:
-    """`symbols_allowed` for a grammar of calls and of `schemas`."""
+    """Return `symbols_allowed` for a grammar of calls and of `schemas`."""
     if any(function.input and not function.input.regular for function in functions):
         return 0
     return symbols_allowed([*(function.parameters for function in functions), *schemas])
@@ -151,14 +150,14 @@ class _Calls:
 
 
 def marker(text: str, special_id: SpecialId) -> str:
-    """A marker in a Lark rule: the control token, where the vocabulary has it as one."""
+    """Return a marker in a Lark rule: the control token, where the vocabulary has it."""
     token = special_id(text)
     return literal(text) if token is None else f"<[{token}]>"
 
 
 def arguments(function: Function) -> str:
-    """The Lark rule of a call's arguments, always an object; `{}` for a function without a schema.
-    Raises BadRequest for a schema of anything but an object."""
+    """Return the Lark rule of a call's arguments, an object; `{}` for a function without a
+    schema. Raises BadRequest for a schema of anything but an object."""
     if function.input is not None:
         opening = r'"{\"input\":" " "? "\""'
         return f'{opening} %lark {{\n{function.input.text}\n}} "\\"}}"'

@@ -1,17 +1,16 @@
-"""A program: tries grammars out in a child process, where a crash or an endless loop harms nobody.
+"""A program that tries grammars out in a child process, where a crash or an endless loop harms
+nobody.
 
-The engine's own limits do not cover everything: long chains of references overflow its stack, and
-intersections of patterns run for hours. So a grammar that a client wrote is compiled here first,
-and walked a few steps; `prover.py` ends the process when that takes too long.
+The engine's own limits don't cover long chains of references, which overflow its stack, nor
+intersections of patterns, which run for hours. So a client's grammar is compiled here first and
+walked a few steps; `prover.py` ends the process when that takes too long.
 
-Lines of JSON on stdin: first the vocabulary, then `{"kind", "text", "seconds"}` each. A
-line on stdout for each: first `{}`, then `{"error": why it can't be used, or null, "grammar": the
-text for the engine}`. The program ends with stdin, and by itself where it uses up its time.
-
-What is not safe to run in the server stays here (`own_process.py`): `{"walk": grammar, "size",
-"eos", "seconds"}` gives `{"error"}`; from then on each `{"state", "take", "forget", "seconds"}`
-gives the state of one answer after the tokens `take`: `{"problem", "too_costly", "done", "forced",
-"bytes"}`, and behind the line so many bytes of its mask. Seconds are those of a processor.
+Protocol, in lines of JSON: stdin has the vocabulary, then `{"kind", "text", "seconds"}` for each
+grammar; stdout has `{}`, then `{"error": why it can't be used, or null, "grammar": the engine's
+text}` for each. `{"walk": grammar, "size", "eos", "seconds"}` gives `{"error"}`; from then on each
+`{"state", "take", "forget", "seconds"}` gives the state of one answer after the tokens `take`:
+`{"problem", "too_costly", "done", "forced", "bytes"}`, and behind the line so many bytes of its
+mask. Seconds are processor time.
 """
 
 import json
@@ -77,7 +76,7 @@ class Trial:
         return {"error": error, "grammar": grammar}
 
     def walk(self, asked: dict[str, Any]) -> "Walk | str":
-        """Begin to follow the answers of one grammar. Returns why not, if it can't be used."""
+        """Begin to follow the answers of one grammar. Return why it can't be used, or None."""
         with cpu_limited(asked["seconds"]):
             matcher = LLMatcher(self._engine, asked["walk"], log_level=0, limits=engine_limits())
             first = GrammarConstraint(matcher, asked["size"], frozenset(asked["eos"]))
@@ -95,7 +94,7 @@ class Walk:
         limit_memory(vm_bytes() + WALK_BYTES)
 
     def step(self, asked: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
-        """What is said of one state after the tokens `asked["take"]`, and its mask."""
+        """Return the state after the tokens `asked["take"]`, and its mask."""
         for number in asked["forget"]:
             self._states.pop(number, None)
         with cpu_limited(asked["seconds"]):
@@ -115,7 +114,7 @@ class Walk:
 
 
 def readable(kind: str, text: str) -> str:
-    """`text` in the engine's form: a client's GBNF becomes Lark, all else stays as it is."""
+    """Return `text` in the engine's form: a client's GBNF becomes Lark."""
     return any_to_lark(text) if kind == "grammar" else text
 
 
@@ -124,7 +123,7 @@ def failure(matcher: LLMatcher) -> str | None:
 
 
 def walked(matcher: LLMatcher, seed: int) -> str | None:
-    """What goes wrong in the first STEPS tokens of a random answer; None where nothing does."""
+    """Return what goes wrong in the first STEPS tokens of a random answer, or None."""
     chance = random.Random(seed)
     for step in range(STEPS):
         start = time.thread_time()
@@ -143,7 +142,6 @@ def walked(matcher: LLMatcher, seed: int) -> str | None:
 
 
 def some_token(mask: bytes, chance: random.Random) -> int:
-    """A random token id from the mask, which is not empty."""
     rest = mask[chance.randrange(len(mask)) :].lstrip(b"\0") or mask.lstrip(b"\0")
     # `rest` reaches to the end of the mask and begins with a byte that has a bit.
     bits = [bit for bit in range(8) if rest[0] >> bit & 1]
@@ -152,8 +150,8 @@ def some_token(mask: bytes, chance: random.Random) -> int:
 
 @contextmanager
 def cpu_limited(seconds: float) -> Iterator[None]:
-    """End the process when the block takes more than `seconds` of a processor, also within the
-    engine: nobody handles the signal."""
+    """End the process when the block takes more than `seconds` of processor time, also within
+    the engine."""
     limit_cpu(seconds)
     signal.setitimer(signal.ITIMER_PROF, seconds)
     try:
@@ -163,8 +161,7 @@ def cpu_limited(seconds: float) -> Iterator[None]:
 
 
 def limit_cpu(seconds: float) -> None:
-    """Let the process end after about twice `seconds` more of a processor: one that nobody waits
-    for must not run for ever."""
+    """Let the process end after about twice `seconds` more of processor time."""
     used = time.process_time()
     hard = resource.getrlimit(resource.RLIMIT_CPU)[1]
     resource.setrlimit(resource.RLIMIT_CPU, (int(used + 2 * seconds) + 2, hard))
@@ -178,7 +175,6 @@ def limit_memory(count: int) -> None:
 
 
 def vm_bytes() -> int:
-    """Bytes of address space in use; 0 except on Linux."""
     if sys.platform != "linux":
         return 0
     pages = int(Path("/proc/self/statm").read_text().split()[0])

@@ -1,8 +1,7 @@
 """The tokens of one model in the form that the grammar engine needs.
 
-Immutable but for what is made on first use; any thread. A control token is never a spelling of
-plain text: a grammar reaches it by name or id only. Ids from the tokenizer's size to the width of
-the logits, and gaps between ids, stand for nothing and are never allowed.
+Immutable but for what is made on first use; any thread. A grammar reaches control tokens by name or
+id only. Ids that stand for nothing are never allowed.
 """
 
 import json
@@ -35,17 +34,16 @@ class Vocabulary:
         return frozenset(token for token in ids if token is not None and token < self.size)
 
     def special_id(self, text: str) -> int | None:
-        """The id of the control token that is written so, if there is one."""
         token = self._tokenizer.token_id(text)
         return token if token in self.special_ids else None
 
     def bytes_of(self, token: int) -> bytes:
-        """The bytes of a token; empty for an id that stands for nothing."""
+        """Return the bytes of a token; empty for an id that stands for nothing."""
         return self._tokenizer.token_bytes(token) if token < self._tokenizer.vocab_size else b""
 
     @property
     def engine(self) -> LLTokenizer:
-        """The vocabulary as the engine has it. The first use takes a few tenths of a second."""
+        """The engine's form, made on first use in a few tenths of a second."""
         with self._lock:
             if self.made is None:
                 speller = _Speller(self, self._tokenizer)
@@ -54,7 +52,6 @@ class Vocabulary:
             return self.made
 
     def tokens(self) -> list[bytes]:
-        """The bytes of each id; empty where it stands for nothing."""
         known = min(self._tokenizer.vocab_size, self.size)
         tokens = [self._tokenizer.token_bytes(token) for token in range(known)]
         return tokens + [b""] * (self.size - known)
@@ -70,10 +67,10 @@ class Vocabulary:
 
 
 class _Speller(TokenizerWrapper):
-    """How the model's own tokenizer spells what a grammar forces.
+    """Spells what a grammar forces with the model's own tokenizer.
 
-    The engine checks nothing of it, so a spelling that is not byte for byte the text is replaced.
-    It must not hold the engine, which holds it: the collector does not see through such a ring.
+    A spelling that is not byte for byte the text is replaced. It must not hold the engine, which
+    holds it: the collector does not see through such a ring.
     """
 
     def __init__(self, vocabulary: Vocabulary, tokenizer: Tokenizer) -> None:
@@ -98,7 +95,7 @@ class _Speller(TokenizerWrapper):
         return self._tokenizer.encode(text, special=False)
 
     def _behind_anchor(self, text: str) -> list[int]:
-        """As in the middle of a text, where sentencepiece adds no space."""
+        """Encode as in the middle of a text, where sentencepiece adds no space."""
         ids = self._encode(_ANCHOR + text)
         for count in range(1, min(len(ids), 4)):
             if self._spell(ids[:count]).endswith(_ANCHOR.encode()):

@@ -24,16 +24,14 @@ class Anything:
     def mask(self) -> bytes:
         return self._mask
 
-    def take(self, token: int) -> None:
-        """No token changes what may follow."""
-
+    def take(self, token: int) -> None: ...
     def forced(self) -> Sequence[int]:
         return ()
 
 
 class Around:
-    """Base of constraints that add something to `inner`, which the answer must obey, too. A copy
-    has its own copy of `inner`."""
+    """Base of constraints that wrap `inner`, which the answer must obey, too. A copy has its own
+    copy of `inner`."""
 
     def __init__(self, inner: Constraint) -> None:
         self._inner = inner

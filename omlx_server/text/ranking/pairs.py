@@ -1,8 +1,7 @@
-"""Makes what embedding and reranking models read: one text, or a query and a document, between the
-model's own special tokens. Immutable after creation; any thread.
+"""Makes the inputs of embedding and reranking models: one text, or a query and a document, between
+the model's special tokens. Immutable; any thread.
 
-The text of a special token is ordinary text here: a document can't close itself with "[SEP]" and go
-on as another one.
+The text of a special token is ordinary text here.
 """
 
 import json
@@ -31,8 +30,8 @@ _MOST_TOKENS = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class _Frame:
-    """Where special tokens stand around texts: `gaps[i]` is before text i, the last one is the
-    end. Each gap is (ids, types); `types` are those of the texts."""
+    """Where special tokens stand around texts: `gaps[i]`, as (ids, types), is before text i, the
+    last one is the end. `types` are those of the texts."""
 
     gaps: tuple[TokenizedText, ...]
     types: tuple[int, ...]
@@ -51,7 +50,7 @@ class _Frame:
 
 
 class InputEncoder:
-    """Makes the inputs of one model. Create it with `InputEncoder.load(folder)`."""
+    """Makes the inputs of one model. Created by `InputEncoder.load(folder)`."""
 
     def __init__(self, backend: Backend) -> None:
         description = json.loads(backend.to_str())
@@ -89,21 +88,20 @@ class InputEncoder:
         self._ordinary.prepare()
 
     def encode(self, text: str, limit: int) -> TokenizedText:
-        """The input of one text, cut to `limit` tokens: the end of a longer text is left out."""
+        """Return the input of one text; the end of one longer than `limit` tokens is left out."""
         room = max(0, limit - self._single.size)
         return self._single.put_around(self._ordinary.beginning(whole(text), room))
 
     def encode_whole(self, text: str, most: int) -> TokenizedText:
-        """The input of one text. Raises TooManyTokens where it has more than `most` tokens."""
+        """Return the input of one text. Raises TooManyTokens for more than `most` tokens."""
         encoded = self._single.put_around(self._ids(text, most))
         if len(encoded) > most:
             raise TooManyTokens(most, len(encoded))
         return encoded
 
     def is_own(self, ids: Sequence[int]) -> bool:
-        """Whether these are probably tokens of this model: most of them come back when the text
-        that they stand for is encoded. Of another tokenizer's a tenth does, and of this one's all
-        but a few where a text was cut within a word."""
+        """Return whether these are probably tokens of this model: most of them come back when
+        their text is encoded. Of another tokenizer's a tenth does."""
         own = [id for id in ids if id not in self._no_words]
         try:
             again = self._ids(self._plain.decode(own, skip_special_tokens=False), 4 * len(own) + 1)
@@ -112,8 +110,8 @@ class InputEncoder:
         return 2 * (Counter(own) & Counter(again)).total() >= max(len(own), len(again))
 
     def encode_pairs(self, query: str, documents: Sequence[str], limit: int) -> list[TokenizedText]:
-        """The inputs of `query` with each document, cut to `limit` tokens: first the longer text is
-        cut, down to the length of the other, then both."""
+        """Return the inputs of `query` with each document, cut to `limit` tokens: first the
+        longer text is cut to the length of the other, then both."""
         first = self._ids(query, _MOST_TOKENS)
         seconds = (self._ids(document, _MOST_TOKENS) for document in documents)
         return [self._paired(first, second, limit) for second in seconds]
@@ -127,7 +125,7 @@ class InputEncoder:
 
 
 def _share(first: int, second: int, room: int) -> tuple[int, int]:
-    """How much of two texts is kept, as transformers' `longest_first` has it."""
+    """Return how much of two texts is kept, as transformers' `longest_first` has it."""
     if first + second <= room:
         return first, second
     shorter = min(first, second, room // 2)
@@ -135,7 +133,7 @@ def _share(first: int, second: int, room: int) -> tuple[int, int]:
 
 
 def _frame(probe: Encoding) -> _Frame:
-    """Reads the model's template off an encoding of probes."""
+    """Read the model's template off an encoding of probes."""
     count = 1 + max(place for place in probe.sequence_ids if place is not None)
     ids: list[list[int]] = [[] for _ in range(count + 1)]
     types: list[list[int]] = [[] for _ in range(count + 1)]
@@ -152,15 +150,14 @@ def _frame(probe: Encoding) -> _Frame:
 
 
 def _unknown_word(model: Mapping[str, Any]) -> str | None:
-    """The text of a tokenizer's token for unknown words, if it has one."""
     if model["type"] == "Unigram" and model["unk_id"] is not None:
         return str(model["vocab"][model["unk_id"]][0])
     return model.get("unk_token")
 
 
 def _without(unknown: str | None, description: dict[str, Any]) -> Backend:
-    """A tokenizer in which the token for unknown words is no special one: a text is full of them
-    where a vocabulary lacks its script, and they are not to be spelled out."""
+    """Return a tokenizer in which the token for unknown words is an ordinary one: a text is full
+    of them where a vocabulary lacks its script."""
     added = description["added_tokens"]
     description["added_tokens"] = [token for token in added if token["content"] != unknown]
     copy = Backend.from_str(json.dumps(description))

@@ -1,8 +1,4 @@
-"""The question that a language model answers with yes or no when it ranks documents. Any thread.
-
-The words are those that Qwen3-Reranker was trained with; other models that know ChatML's tokens
-understand them too.
-"""
+"""The yes-or-no question to a language model that ranks documents, in Qwen3-Reranker's words."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,7 +19,7 @@ INSTRUCTION = "Given a web search query, retrieve relevant passages that answer 
 
 @dataclass(frozen=True, slots=True)
 class YesNoPrompt:
-    """Asks a model for yes or no. Create it with `YesNoPrompt.of(tokenizer)`. `yes`, `no`: token
+    """Asks a model for yes or no. Created by `YesNoPrompt.of(tokenizer)`. `yes`, `no`: token
     ids."""
 
     tokenizer: Tokenizer
@@ -47,19 +43,16 @@ class YesNoPrompt:
         return cls(tokenizer, before, after, ids["yes"] or 0, ids["no"] or 0)
 
     def encode(self, query: str, document: str, limit: int) -> list[int]:
-        """The prompt's ids, at most `limit`: the end of a long document is left out. Neither text
-        can hold a control token."""
+        """Return the prompt's ids, at most `limit`: the end of a long document is left out.
+        Neither text can hold a control token."""
         question = QUESTION.format(instruction=INSTRUCTION, query=query)
         room = max(0, limit - len(self.before) - len(self.after))
         body = self.tokenizer.beginning(question + document, room)
         return [*self.before, *body, *self.after]
 
     def encode_pairs(self, query: str, documents: Sequence[str], limit: int) -> list[TokenizedText]:
-        """The prompts of `query` with each document, as `encode` makes them.
-
-        Raises:
-            BadRequest: the query leaves documents less than half of `limit`.
-        """
+        """Return the prompts of `query` with each document. Raises BadRequest if the query
+        leaves documents less than half of `limit`."""
         question = len(self.encode(query, "", limit))
         if question > limit // 2:
             least = "at least " if question == limit else ""

@@ -1,8 +1,6 @@
-"""Finds which turns with tool calls a chat template does not show, and writes them so that it does.
-Pure.
+"""Rewrites turns with tool calls that a chat template does not show.
 
-Some templates take one call in a message, or show only the first, and some refuse a user directly
-behind the result of a tool, as where somebody breaks in.
+Some templates show one call in a message, and some refuse a user directly behind a tool's result.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,15 +14,14 @@ from omlx_server.text.templates.system_turns import Render
 
 @dataclass(frozen=True, slots=True)
 class CallTurns:
-    """Whether a template takes several calls in a message (`many`), and a user's message behind a
-    tool's (`interrupted`)."""
+    """Whether a template takes several calls in a message (`many`), and a user's message behind
+    a tool's (`interrupted`)."""
 
     many: bool = True
     interrupted: bool = True
 
     @classmethod
     def of(cls, render: Render) -> "CallTurns":
-        """`render` shows tools."""
         if "c0ffee0" not in _rendered(render, *_CALLED):
             return cls()
         two = {**_CALLED[1], "tool_calls": [_call(0), _call(1)]}
@@ -34,8 +31,8 @@ class CallTurns:
         )
 
     def fitted(self, messages: Sequence[Message]) -> list[Message]:
-        """The messages, changed only where the template would not show them: several calls become
-        neighbouring turns of one call and its result, and the user's words part of a result."""
+        """Return the messages, changed only where the template would not show them: several
+        calls become turns of one call and its result, and the user's words part of a result."""
         told = list(messages) if self.many else _one_by_one(messages)
         return told if self.interrupted else _in_results(told)
 
@@ -51,7 +48,6 @@ def _one_by_one(messages: Sequence[Message]) -> list[Message]:
 
 
 def _divided(turn: Sequence[Message]) -> list[Message]:
-    """A message of calls and the results behind it, call by call; any other as it is."""
     calls = turn[0].get("tool_calls")
     if not isinstance(calls, list) or len(calls) < 2:
         return list(turn)
@@ -75,7 +71,6 @@ def _in_results(messages: Sequence[Message]) -> list[Message]:
 
 
 def _rendered(render: Render, *messages: Mapping[str, Any]) -> str:
-    """A rendering; "" where the template refuses the messages."""
     try:
         return render(list(messages))
     except BadRequest:

@@ -1,5 +1,4 @@
-"""Checks a chat template of the user's own before a model is loaded with it: it is compiled, and
-shows a short conversation. Pure; any thread."""
+"""Checks a chat template of the user's own before a model is loaded with it."""
 
 import traceback
 from collections.abc import Mapping, Sequence
@@ -18,9 +17,8 @@ _TOKENS = ("bos_token", "eos_token", "pad_token", "unk_token")
 
 
 def check_template(source: str, path: str) -> None:
-    """Raises ConfigError for a template that can't be compiled, fails on a conversation of one
-    message, or does not show it. The message is one line that names `path`, where the template is
-    from, and the number of the line that failed, as far as that is known."""
+    """Raises ConfigError, in one line that names `path` and the line that failed, for a template
+    that can't be compiled, fails on a conversation of one message, or does not show it."""
     sandbox = Sandbox(max_chars=_MAX_CHARS, seconds=_SECONDS)
     template = guarded(sandbox.from_string, source)
     if isinstance(template, Crash):
@@ -57,7 +55,6 @@ def _faulty(path: str, error: Exception) -> ConfigError:
 
 
 def _line_of(error: Exception) -> int | None:
-    """The line of the template in which the error was raised; None if it is not known."""
     if isinstance(error, TemplateSyntaxError):
         return error.lineno
     frames = traceback.extract_tb(error.__traceback__)

@@ -1,11 +1,11 @@
-"""How a chat template takes the content of a message, and what it writes for an image. Pure.
+"""How a chat template takes the content of a message, and what it writes for an image.
 
     content    What is 483...000000?
     parts      [{"type": "text", "text": "What is "}, {"type": "image"}, {"type": "text", ...}]
     rendering  ...What is <image>?
 
-A template that shows images takes a message with images as a list of parts, and decides itself what
-stands around them. What it writes for an image is found once, by a trial.
+A template that shows images takes a message with images as a list of parts. What it writes for an
+image is found once, by a trial.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -25,8 +25,8 @@ _BEFORE, _BEHIND = "c0ffee0", "c0ffee1"
 
 @dataclass(frozen=True, slots=True)
 class ContentForm:
-    """`lists`: whether the template shows a text only as a part in a list. `image`: what it writes
-    for a part that is an image, in messages of these `roles`; "" where it shows none."""
+    """`lists`: the template shows a text only as a part in a list. `image`: what it writes for
+    an image, in messages of these `roles`; "" where it shows none."""
 
     lists: bool = False
     image: str = ""
@@ -34,8 +34,8 @@ class ContentForm:
 
     @classmethod
     def of(cls, render: Render, controls: Iterable[str]) -> "ContentForm":
-        """The form of a template. `controls` are the texts of control tokens: a client can't write
-        what an image is shown by, so it must hold one of these."""
+        """Return the form of a template. What shows an image must hold one of `controls`, so
+        that a client can't write it."""
         if _shown(render, [_user(_BEFORE)], _BEFORE):
             form = cls()
         elif _shown(render, [_user([_text(_BEFORE)])], _BEFORE):
@@ -54,7 +54,7 @@ class ContentForm:
     def fitted(
         self, messages: Iterable[Message], images: ImageMarks | None
     ) -> tuple[list[Message], list[str]]:
-        """The messages as the template takes them, and the marks of the images that it shall show,
+        """Return the messages as the template takes them, and the marks of the images to show,
         in order. Other marks stay in the texts."""
         fitted, shown = list[Message](), list[str]()
         for message in messages:
@@ -74,8 +74,8 @@ class ContentForm:
         return fitted, shown
 
     def marked(self, rendering: str, marks: Sequence[str]) -> str:
-        """A rendering with the marks in the places where the template shows the images. Raises
-        BadRequest if it shows more or fewer images than there are marks."""
+        """Return a rendering with the marks in place of the images. Raises BadRequest if it
+        shows more or fewer images than there are marks."""
         if not self.image:
             return rendering
         texts = rendering.split(self.image)
@@ -91,7 +91,7 @@ class ContentForm:
 
 
 def with_ending(content: Any, text: str) -> Any:
-    """A content, in either form, with a text behind it."""
+    """Return a content, in either form, with a text appended."""
     if not isinstance(content, list):
         return f"{content}{text}"
     if content and "text" in content[-1]:
@@ -116,7 +116,6 @@ _RESULT: Message = {"role": "tool", "name": "look", "tool_call_id": "c0ffee000"}
 
 
 def _rendered(render: Render, messages: Sequence[Message]) -> str:
-    """A rendering; "" where the template refuses the messages."""
     try:
         return render(messages)
     except BadRequest:
@@ -128,7 +127,7 @@ def _shown(render: Render, messages: Sequence[Message], text: str) -> bool:
 
 
 def _between(render: Render, messages: Sequence[Message]) -> str:
-    """What a template writes between two texts, without white space at its ends."""
+    """Return what a template writes between two texts, without white space at its ends."""
     _, _, behind = _rendered(render, messages).partition(_BEFORE)
     between, found, _ = behind.partition(_BEHIND)
     return between.strip() if found else ""

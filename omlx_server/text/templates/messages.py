@@ -1,7 +1,4 @@
-"""Brings messages into the form that chat templates expect: plain strings, whatever the API. Pure.
-
-Nothing of the client's values is changed in place.
-"""
+"""Brings messages of any API into the form that chat templates expect. Changes nothing in place."""
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -17,7 +14,7 @@ _BILLING = "x-anthropic-billing-header"
 
 
 def neutral_message(role: str, texts: Iterable[str], fields: Mapping[str, Any]) -> Message:
-    """A message of any API with its text as one string, and those of its `fields` that templates
+    """Return a message with its text as one string, and those of its `fields` that templates
     know. The role "developer" becomes "system"."""
     is_system = role in ("system", "developer")
     content = "".join(without_billing(texts) if is_system else texts)
@@ -26,14 +23,13 @@ def neutral_message(role: str, texts: Iterable[str], fields: Mapping[str, Any]) 
 
 
 def without_billing(texts: Iterable[str]) -> list[str]:
-    """The texts of a system message without Claude Code's billing header, which says nothing to a
-    model."""
+    """Return the texts of a system message without Claude Code's billing header."""
     return [text for text in texts if not text.startswith(_BILLING)]
 
 
 def without_empty_systems(messages: Sequence[Message]) -> list[Message]:
-    """The messages without empty system messages. An only one in front stays: it keeps a template
-    from telling the model a persona of its own."""
+    """Return the messages without empty system messages. An only one in front stays: it keeps a
+    template from adding a persona of its own."""
     told = [m for m in messages if m["role"] != "system" or m["content"]]
     begun = messages[0]["role"] == "system" if messages else False
     if begun and (not told or told[0]["role"] != "system"):
@@ -42,8 +38,8 @@ def without_empty_systems(messages: Sequence[Message]) -> list[Message]:
 
 
 def as_one(run: Sequence[Message], gap: str) -> Message:
-    """Neighbouring messages as one, because many templates want the roles to alternate. `gap`
-    stands between their texts; an empty text leaves no gap."""
+    """Join neighbouring messages, because many templates want the roles to alternate. `gap`
+    stands between their texts."""
     if len(run) == 1:
         return run[0]
     fields = {name: value for message in run for name, value in message.items()}
@@ -55,7 +51,7 @@ def joined(gap: str, *texts: str) -> str:
 
 
 def with_reasoning(message: Mapping[str, Any]) -> Message:
-    """A copy in which an assistant's thoughts have every name that a template may look for."""
+    """Return a copy in which an assistant's thoughts have every name that a template may read."""
     reasoning = next((message[name] for name in _REASONING_FIELDS if name in message), None)
     if reasoning is None:
         return dict(message)
@@ -64,17 +60,14 @@ def with_reasoning(message: Mapping[str, Any]) -> Message:
 
 
 def with_parsed_arguments(message: Message) -> Message:
-    """The message with the arguments of its tool calls as objects: OpenAI sends them as JSON text.
-
-    Most templates write them with `tojson`, which would quote a text once more. What is no object,
-    as an answer that was cut leaves it, becomes one: no arguments `{}`, anything else the value of
-    "arguments".
-    """
+    """Return the message with the arguments of its calls as objects, which most templates write
+    with `tojson`. Arguments that are no object become one: `{}` for none, else the value of
+    "arguments"."""
     return _with_arguments(message, _object_of)
 
 
 def with_text_arguments(message: Message) -> Message:
-    """The message with the arguments of its tool calls as text, the client's own where it sent
+    """Return the message with the arguments of its calls as text, the client's own where it sent
     one."""
     return _with_arguments(message, _text_of)
 
@@ -108,7 +101,7 @@ def _text_of(arguments: Any) -> str:
 
 
 def _loaded(text: str) -> Any:
-    """The value of JSON text; text that is none, as it is, without white space around it."""
+    """Return the value of JSON text; other text stripped."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError):

@@ -1,9 +1,8 @@
 """Compiles and renders chat templates: sandboxed, within limits of time and length.
 
-Results equal those of transformers (a test compares them), except for the limits, and for
-`append` and `pop` of lists and iterators in `tojson`, which only llama.cpp takes. Templates come
-with the model, never with a request; but what a request feeds them may make them run without end.
-Compiled templates are immutable; each rendering keeps its deadline in its own thread.
+Results equal those of transformers, except for the limits and for `append` and `pop` of lists and
+iterators in `tojson`, which only llama.cpp takes. Compiled templates are immutable; each rendering
+keeps its deadline in its own thread.
 """
 
 import json
@@ -32,10 +31,7 @@ class RenderingTooLong(LimitExceeded):
 
 class Sandbox(ImmutableSandboxedEnvironment):
     """Limits a rendering to `max_chars` characters and `seconds`. It can be ended at every call,
-    attribute and piece of output.
-
-    A loop without any of them is as short as its `range`, which jinja's sandbox bounds.
-    """
+    attribute and piece of output; a loop without any is bounded by jinja's `range`."""
 
     intercepted_binops = frozenset({"*", "**"})
 
@@ -99,7 +95,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
 
 
 class _Generation(Extension):
-    """`{% generation %}` marks text for training; here its body is just its body."""
+    """`{% generation %}` marks text for training; here it is its body."""
 
     tags = {"generation"}  # noqa: RUF012
 
@@ -109,8 +105,6 @@ class _Generation(Extension):
 
 
 class _Namespace(Namespace):
-    """`namespace()` without names through which a template could reach Python's internals."""
-
     def __init__(*args: Any, **kwargs: Any) -> None:
         self, *rest = args
         values = dict(*rest, **kwargs)
@@ -124,8 +118,6 @@ class _Namespace(Namespace):
 
 
 class _MakeDict:
-    """`dict(…)` and `dict.fromkeys(…)`, without the attributes of a type."""
-
     def __call__(self, *args: Any, **kwargs: Any) -> dict[Any, Any]:
         return dict(*args, **kwargs)
 

@@ -1,9 +1,9 @@
 """Hides control texts in a client's strings while a template runs, so that none acts as control.
 
-A Shield belongs to one rendering. A control text becomes a run of unguessable digits, which survive
-trimming, case changes and JSON in a template; `restore` puts the text back. Hidden as well are a
-tail that begins a control text and a head that ends one: two fields, or a field and the template,
-could otherwise build a control text across their border.
+A control text becomes a run of unguessable digits, which survive trimming, case changes and JSON;
+`restore` puts the text back. A tail that begins a control text and a head that ends one are hidden
+as well: two fields could otherwise build a control text across their border. A Shield belongs to
+one rendering.
 """
 
 import re
@@ -30,14 +30,14 @@ class ControlTexts:
         self.longest = max(map(len, wanted), default=0)
 
     def leading(self, text: str) -> int:
-        """The length of the longest start of `text` that could end a control text."""
+        """Return the length of the longest start of `text` that could end a control text."""
         for length in range(min(self.longest, len(text)), 0, -1):
             if text[length - 1] in self._last_chars and text[:length] in self._tails:
                 return length
         return 0
 
     def trailing(self, text: str) -> int:
-        """The length of the longest end of `text` that could begin a control text."""
+        """Return the length of the longest end of `text` that could begin a control text."""
         for length in range(min(self.longest, len(text)), 0, -1):
             if text[-length] in self._first_chars and text[-length:] in self._heads:
                 return length
@@ -92,7 +92,7 @@ class Shield:
 
 
 def plain(value: Any, shield: Shield) -> Any:
-    """A copy of a JSON value, made of plain types only, with control texts in its strings and keys
+    """Return a copy of a JSON value in plain types, with control texts in strings and keys
     hidden. Raises TypeError for anything else."""
     if value is None or isinstance(value, bool | int | float):
         return value

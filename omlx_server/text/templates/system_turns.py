@@ -1,9 +1,8 @@
-"""Finds where a chat template shows system messages, and fits messages to that. Pure.
+"""Fits system messages to what a chat template shows.
 
-Agents send several of them, at the front and between turns. Some templates refuse that, and some
-drop all but the first without a word. So each place is tried once, and a system message that would
-be lost becomes a user's in the same place: what stands before it does not change, so it is still
-found in the cache.
+Some templates refuse several or later ones, and some drop all but the first without a word. A
+system message that would be lost becomes a user's in the same place, so that what stands before it
+stays in the cache.
 """
 
 from collections.abc import Callable, Sequence
@@ -30,7 +29,8 @@ class SystemTurns:
 
     @classmethod
     def of(cls, render: Render, besides: str = "") -> "SystemTurns":
-        """`besides`: what else a rendering must show, such as the name of a tool."""
+        """Try each place once. `besides`: what else a rendering must show, such as the name of a
+        tool."""
         return cls(
             first=_shows(render, besides, "system", "user"),
             many=_shows(render, besides, "system", "system", "user"),
@@ -38,8 +38,8 @@ class SystemTurns:
         )
 
     def fitted(self, messages: Sequence[Message]) -> list[Message]:
-        """The messages, changed only where the template would refuse or drop a system message:
-        several in front become one, others are said by the user."""
+        """Return the messages, changed only where the template would refuse or drop a system
+        message: several in front become one, others a user's."""
         count = front_of(messages)
         front, rest = list(messages[:count]), list(messages[count:])
         if len(front) > 1 and not self.many:
@@ -74,7 +74,7 @@ def _said_by_user(message: Message, form: str = "{}") -> Message:
 
 
 def _merged(messages: Sequence[Message]) -> list[Message]:
-    """What is said for the system joins its neighbours of the user's."""
+    """Join what is said for the system to its neighbours of the user's."""
     result: list[Message] = []
     for _, same in groupby(messages, itemgetter("role")):
         run = list(same)

@@ -1,9 +1,8 @@
 """A model's chat template, which turns messages into the token ids of a prompt.
 
-Immutable; any thread, meant for worker threads: a large prompt takes a while to render and encode.
-Invariants: the template is the model's own; text of a client never becomes a control token; input
-without such text gives the ids that transformers' `apply_chat_template` gives; time and size of a
-rendering are bounded.
+Immutable; for worker threads. Invariants: a client's text never becomes a control token; input
+without such text gives the ids of transformers' `apply_chat_template`; time and size of a rendering
+are bounded.
 """
 
 import json
@@ -59,9 +58,8 @@ class Asked(TypedDict, total=False):
 
 
 class ChatTemplate:
-    """`variables`: all names that the template reads; "tools" among them means that it can show
-    tools. `max_chars` and `seconds` limit a rendering. Raises ModelUnavailable for a faulty
-    template."""
+    """`variables`: all names that the template reads; with "tools" it can show tools.
+    `max_chars` and `seconds` limit a rendering. Raises ModelUnavailable for a faulty template."""
 
     def __init__(
         self, tokenizer: Tokenizer, *, max_chars: int = 4_000_000, seconds: float = 10.0
@@ -86,8 +84,8 @@ class ChatTemplate:
         images: ImageMarks | None = None,
         **asked: Unpack[Asked],
     ) -> list[int]:
-        """The token ids of a prompt, in which the marks of `images` are shown. Raises BadRequest
-        where the template refuses the messages, and PromptTooLong where they make more than `most`
+        """Return the token ids of a prompt, in which the marks of `images` are shown. Raises
+        BadRequest where the template refuses the messages, PromptTooLong for more than `most`
         tokens or too many characters."""
         shield = Shield(self._controls)
         rendering = self._render(messages, shield, self._form, images, **asked)
@@ -98,7 +96,7 @@ class ChatTemplate:
         return images.encoded(rendering, encode, most) if images else encode(rendering, most)
 
     def render(self, messages: Sequence[Mapping[str, Any]], **asked: Unpack[Asked]) -> str:
-        """The prompt as text, for people to read: here control texts of any origin look alike."""
+        """Return the prompt as text, for people to read: control texts of any origin look alike."""
         return self._render(messages, Shield(ControlTexts(())), self._form, **asked)
 
     @cached_property
@@ -158,8 +156,8 @@ class ChatTemplate:
         continue_final_message: bool,
         shield: Shield,
     ) -> str:
-        """A few templates join a call's arguments to text, and so want them as text; a few read
-        what clients may leave out of a tool."""
+        """Render with the first form that the template takes: some want arguments as text, or
+        read what clients may leave out of a tool."""
         failed: Exception | None = None
         for messages, shown in _forms(raw, tools):
             given = {
@@ -178,7 +176,6 @@ class ChatTemplate:
     def _firefunction(
         self, tools: Sequence[Mapping[str, Any]], shield: Shield
     ) -> Mapping[str, str]:
-        """What Firefunction's template reads instead of `tools`."""
         if "functions" not in self.variables:
             return {}
         functions = plain([tool.get("function") for tool in tools], shield)
@@ -218,7 +215,7 @@ class ChatTemplate:
 def _forms(
     messages: list[Message], tools: Sequence[Mapping[str, Any]] | None
 ) -> Iterator[tuple[list[Message], Sequence[Mapping[str, Any]] | None]]:
-    """The forms of messages and tools that a template may want, the usual one first."""
+    """Yield the forms of messages and tools that a template may want, the usual one first."""
     parsed = [with_parsed_arguments(message) for message in messages]
     texts = [with_text_arguments(message) for message in messages]
     written = [parsed] if parsed == texts else [parsed, texts]
@@ -230,7 +227,7 @@ def _forms(
 
 
 def _reason(error: Exception) -> str:
-    """What the template or its sandbox says. Other errors could repeat something of a message."""
+    """Return what the template or its sandbox says. Other errors could repeat a message's text."""
     told = isinstance(error, TemplateError | RecursionError | OverflowError)
     quotes = isinstance(error, UndefinedError)
     return f": {str(error)[:_MAX_REASON_CHARS]}" if told and not quotes else ""

@@ -1,12 +1,12 @@
-"""Completes what clients leave out of a tool and some chat templates read all the same. Pure."""
+"""Completes what clients leave out of a tool and some chat templates read."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 
 def completed(tools: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """The tools with a description, parameters and properties for each, and with one word for the
-    type of each property."""
+    """Return the tools with a description, parameters and properties, and one word for the type
+    of each property."""
     return [_completed_tool(tool) for tool in tools]
 
 

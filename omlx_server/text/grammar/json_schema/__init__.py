@@ -1,1 +1,1 @@
-"""A client's JSON schema made ready for the grammar engine. Pure."""
+"""Prepares a client's JSON schema for the grammar engine."""

@@ -1,15 +1,12 @@
-"""Closes the objects of a schema: they may have only the properties that it lists. Pure; any
-thread.
+"""Closes the objects of a schema: they may have only the properties that it lists.
 
-JSON Schema lets every object have more. A model that is free to invent keys does so until its
-tokens are used up. So where a schema lists properties or patterns of them, others are refused,
-unless `additionalProperties`, true or a schema, allows them. An object whose schema lists nothing
-stays open.
+A model that may invent keys does so until its tokens are used up. So where a schema lists
+properties or patterns of them, others are refused, unless `additionalProperties` allows them. An
+object whose schema lists nothing stays open.
 
-Schemas joined by `allOf`, or by a key that applies a schema beside others, are closed as a whole,
-since each of them lists only some of the properties. For that, a part that `$ref` names has an open
-form besides its closed one. The schemas of a `oneOf` are closed one by one where no answer to a
-closed one satisfies another as it stands; else they are closed together.
+Schemas joined by `allOf`, or by a key that applies one beside others, are closed as a whole; for
+that, a part that `$ref` names has an open form besides its closed one. The schemas of a `oneOf` are
+closed one by one where that keeps them exclusive, else together.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -33,8 +30,8 @@ _OPEN_FORM = "omlx-open-"
 @dataclass(slots=True)
 class Listed:
     """`names` and `patterns`: the properties that schemas list or require, in order. `lists`:
-    whether there is any list. `others`: whether other properties are allowed. `least`: the fewest
-    properties that an object must have."""
+    whether there is any list. `others`: whether other properties are allowed. `least`: the
+    fewest properties of an object."""
 
     names: dict[str, None] = field(default_factory=dict)
     patterns: dict[str, None] = field(default_factory=dict)
@@ -49,8 +46,8 @@ class Listed:
 
 
 def closed(schema: Any, param: str) -> Any:
-    """Return a copy in which objects that list properties refuse unlisted ones, unless
-    `additionalProperties` allows them. Raises BadRequest for too many references."""
+    """Return a copy in which objects that list properties refuse unlisted ones. Raises
+    BadRequest for too many references."""
     if not isinstance(schema, dict):
         return schema
     work = _Closing(schema, param)
@@ -67,7 +64,6 @@ class _Closing:
         self._looks = 0
 
     def open_forms(self) -> Iterator[tuple[str, Any]]:
-        """Those that were asked for, by name; making one may ask for more."""
         made = 0
         while made < len(self._forms):
             reference, name = list(self._forms.items())[made]
@@ -75,7 +71,7 @@ class _Closing:
             made += 1
 
     def alone(self, schema: Any) -> Any:
-        """A schema that nothing is put together with."""
+        """Return the closed form of a schema that is joined with no other."""
         if not isinstance(schema, dict):
             return schema
         applied = [key for key in _IN_PLACE if key in schema]
@@ -86,7 +82,8 @@ class _Closing:
         return self._joined(schema)
 
     def _joined(self, schema: Mapping[str, Any]) -> Any:
-        """Parts that are put together. Alternatives are closed each, with what the others list."""
+        """Return the closed form of joined schemas. Each alternative is closed with what the
+        others list."""
         made = self._part(schema)
         key = "anyOf" if "anyOf" in schema else "oneOf"
         branches = schema.get(key)
@@ -112,7 +109,8 @@ class _Closing:
         return _shut(made, listed)
 
     def _part(self, schema: Any) -> Any:
-        """A schema that others are put together with: open itself, its properties closed."""
+        """Return the form of a schema that is joined with others: itself open, its properties
+        closed."""
         if not isinstance(schema, dict):
             return schema
         made = self._children(schema)
@@ -124,7 +122,6 @@ class _Closing:
         return made
 
     def _children(self, schema: Mapping[str, Any]) -> dict[str, Any]:
-        """A copy with everything closed that is within."""
         made = dict(schema)
         for key in _MAPS:
             if isinstance(schema.get(key), dict):
@@ -144,7 +141,6 @@ class _Closing:
         return f"#/$defs/{name}"
 
     def _listed(self, schemas: Sequence[Any]) -> Listed:
-        """What schemas list that are applied in one place, with what they apply there."""
         found, rest, seen = Listed(), list(reversed(schemas)), set[str]()
         while rest:
             schema = rest.pop()
@@ -185,7 +181,8 @@ def _note(found: Listed, schema: Mapping[str, Any]) -> None:
 
 
 def _shut(schema: Mapping[str, Any], listed: Listed) -> dict[str, Any]:
-    """With nothing but what is listed. What the schema does not list itself may be anything."""
+    """Return a schema that allows only what is listed. A listed property without a schema may be
+    anything."""
     made = dict(schema)
     if not listed.closable or "additionalProperties" in schema:
         return made

@@ -1,7 +1,6 @@
-"""Tells whether an answer to one schema of a `oneOf` can satisfy another one, too. Pure.
+"""Tells whether an answer to one schema of a `oneOf` can satisfy another one, too.
 
-An answer is taken to have only the properties that its schema lists (`closing.py`); the other
-schemas are taken as they stand.
+An answer is taken to have only the properties that its schema lists (`closing.py`).
 """
 
 import json
@@ -20,7 +19,7 @@ _UNCLEAR = ("allOf", "anyOf", "oneOf", "$ref", "patternProperties")
 
 @dataclass(frozen=True, slots=True)
 class _Shape:
-    """A type, and of an object its properties and those that it must have."""
+    """A type, and of an object its properties and the required ones."""
 
     type: str
     properties: Mapping[str, Any]
@@ -29,7 +28,7 @@ class _Shape:
 
 
 def exclusive(schemas: Sequence[Any], root: Mapping[str, Any]) -> bool:
-    """Whether no answer to one of `schemas` satisfies another. False also where this can't be
+    """Return whether no answer to one of `schemas` satisfies another; False where this can't be
     told."""
     shapes = [_shape(schema, root) for schema in schemas[: _MOST + 1]]
     known = [shape for shape in shapes if shape is not None]
@@ -58,7 +57,6 @@ def _shape(schema: Any, root: Mapping[str, Any]) -> _Shape | None:
 
 
 def _fails(one: _Shape, other: _Shape) -> bool:
-    """Whether no answer to `one` satisfies `other`."""
     if one.type != other.type:
         return {one.type, other.type} != {"integer", "number"}
     if one.type != "object":
@@ -83,6 +81,6 @@ def _literals(schema: Any) -> frozenset[str]:
 
 
 def _told(value: Any) -> str:
-    """To JSON Schema 1 and 1.0 are one."""
+    """Return a value for comparing: to JSON Schema 1 and 1.0 are one."""
     whole = isinstance(value, float) and value.is_integer()
     return json.dumps(int(value) if whole else value)

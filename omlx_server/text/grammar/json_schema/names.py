@@ -1,5 +1,4 @@
-"""Properties that a schema tells by patterns or by a schema of their names, in the form that the
-engine can enforce; and which patterns it can. Pure; any thread."""
+"""Rewrites `patternProperties` and `propertyNames` into a form that the engine enforces."""
 
 import re
 from collections.abc import Mapping
@@ -13,13 +12,13 @@ _ANNOTATIONS = frozenset(["title", "description", "examples", "$comment", "forma
 
 
 def is_usable(pattern: str) -> bool:
-    """Whether a pattern neither looks around nor back, which the engine can't enforce."""
+    """Return whether a pattern has no lookaround and no backreference."""
     return not any(part["unusable"] for part in _PARTS.finditer(pattern))
 
 
 def loosened(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """A schema of an object whose patterns of properties can always be enforced, since it allows
-    all that `schema` allows, and more where patterns could meet each other or a listed property."""
+    """Return a schema of an object that allows all that `schema` allows, and more where patterns
+    could meet each other or a listed property."""
     patterns = schema["patternProperties"]
     usable = {pattern: value for pattern, value in patterns.items() if is_usable(pattern)}
     made = {**schema, "patternProperties": usable}
@@ -31,8 +30,8 @@ def loosened(schema: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def with_names(schema: Mapping[str, Any], names: Any) -> dict[str, Any] | None:
-    """`schema` where the names of its properties satisfy the schema `names`; None where that can't
-    be enforced."""
+    """Return `schema` with the names of its properties held to the schema `names`; None where
+    that can't be enforced."""
     told = {} if names is True else names
     if not isinstance(told, Mapping):
         return None

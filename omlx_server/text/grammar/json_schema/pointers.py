@@ -1,4 +1,4 @@
-"""References within one JSON schema. Pure."""
+"""References within one JSON schema."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -6,8 +6,8 @@ from urllib.parse import unquote
 
 
 def resolved(root: Mapping[str, Any], reference: str) -> Any:
-    """The part of `root` that a JSON pointer such as `#/$defs/node` refers to; None where there is
-    no such part, or `reference` is no such pointer."""
+    """Return the part of `root` that a JSON pointer such as `#/$defs/node` refers to; None where
+    there is none."""
     if reference != "#" and not reference.startswith("#/"):
         return None
     found: Any = root

@@ -1,8 +1,7 @@
-"""A client's JSON schema made ready for the engine. Pure; any thread.
+"""Prepares a client's JSON schema for the engine, and says where a keyword can't be enforced.
 
-The engine refuses keywords that it can't enforce, but does not say where they stand: this does.
-Keywords that forbid nothing, such as `uniqueItems: false` or a format that the engine does not
-know, are dropped. Those that JSON Schema does not know stay: by its own rule they only annotate.
+Keywords that forbid nothing, such as `uniqueItems: false` or an unknown format, are dropped.
+Unknown keywords stay: they only annotate.
 """
 
 import logging
@@ -69,11 +68,11 @@ OPTIONS = "x-guidance"
 
 
 def prepared(schema: object, param: str, *, lenient: bool = False) -> Any:
-    """A copy of a schema for the engine. Raises BadRequest with `param` and the place in the
+    """Return a copy of a schema for the engine. Raises BadRequest with `param` and the place in the
     schema.
 
-    With `lenient`, for schemas that promise nothing, what can't be enforced is left out, with a
-    warning in the log, instead of raising BadRequest.
+    With `lenient` what can't be enforced is left out, with a warning in the log, instead of
+    raising.
     """
     if _deeper_than(schema, MAX_DEPTH):
         raise BadRequest(f"{param} is nested more than {MAX_DEPTH} levels deep", param=param)
@@ -86,7 +85,6 @@ def prepared(schema: object, param: str, *, lenient: bool = False) -> Any:
 
 @lru_cache(1000)
 def _warn(message: str) -> None:
-    """Log a warning, and not again with the next request that has the same."""
     _log.warning("%s", message)
 
 
@@ -109,7 +107,7 @@ _AROUND = " with a pattern that looks around or back"
 
 
 def _unenforced(key: str, value: Any) -> str | None:
-    """What of a keyword the engine can't enforce, as the end of its name; None if it can."""
+    """Return what of a keyword the engine can't enforce, as the end of its name; None if it can."""
     if key in _UNSUPPORTED:
         return ""
     if key == "pattern" and isinstance(value, str) and not is_usable(value):
@@ -120,8 +118,7 @@ def _unenforced(key: str, value: Any) -> str | None:
 
 
 def _is_beyond_float(value: Any) -> bool:
-    """Whether a value holds an integer that the engine, whose numbers are float64, would write as
-    another one."""
+    """Return whether a value holds an integer that float64, the engine's numbers, can't hold."""
     rest = [value]
     while rest:
         found = rest.pop()
@@ -132,7 +129,6 @@ def _is_beyond_float(value: Any) -> bool:
 
 
 def _fits(key: str, value: Any) -> bool:
-    """Whether a value is one that a count or the keyword `type` can have."""
     if key in _COUNTS:
         return isinstance(value, int) and not isinstance(value, bool) and value >= 0
     if key != "type":
@@ -162,7 +158,6 @@ class _Preparation:
         return self._by_names(made, where)
 
     def _by_names(self, made: dict[str, Any], where: str) -> dict[str, Any]:
-        """A schema in which properties are told by their names and patterns of these only."""
         if "propertyNames" in made:
             names = made.pop("propertyNames")
             if isinstance(names, dict) and isinstance(names.get("$ref"), str):
@@ -181,7 +176,6 @@ class _Preparation:
         return loose
 
     def _leave_out(self, key: str, why: str, where: str) -> None:
-        """Note that a keyword is left out. Raises BadRequest where that may not be."""
         if not self._lenient:
             raise self._bad(where, f"the keyword '{key}'{why} is not supported")
         self.left_out.add(key)
