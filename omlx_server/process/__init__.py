@@ -1,1 +1,1 @@
-"""What one server process does: it listens, logs, reloads its settings and ends."""
+"""The process of one server: it listens, logs, reloads its settings and ends."""

@@ -1,4 +1,4 @@
-"""Applies changed settings to a running server: to its log, its HTTP side and its models."""
+"""Applies changed settings to a running server: log, HTTP side and models."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -25,12 +25,12 @@ from omlx_server.wiring.overrides.templates import check_all
 from omlx_server.wiring.served import changed_model
 
 OnMlx = Callable[[Callable[[], None]], Awaitable[None]]
-"""Runs a short function on the mlx thread, between two steps."""
+"""Runs a short function on the mlx thread."""
 
 
 async def watch_config(loaded: Loaded, http: "HttpSide", apply_to_models: Applier) -> None:
-    """Reload the config when it changes and on SIGHUP, and apply it, until cancelled. The admin
-    routes can show and change it meanwhile."""
+    """Reload the config when it changes and on SIGHUP, until cancelled, and let admin routes edit
+    it."""
     appliers = apply_to_models, http.apply, apply_to_log
     reloader = Reloader(loaded, check_all, appliers, http.tell)
     http.offer(ConfigEditor(loaded, reloader))
@@ -52,20 +52,19 @@ class HttpSide:
         self._server = server
 
     async def apply(self, changed: Changes) -> None:
-        """Apply the sections `server` and `auth` to requests that come from now on."""
+        """Apply the sections `server` and `auth` to new requests."""
         if changed.touch("server", "auth"):
             settings = changed.in_force
             self._app.change(changed_context(self._app.state.context, settings))
             self._server.change_grace(settings.server.shutdown_grace_seconds)
 
     def tell(self, state: ConfigState) -> None:
-        """Let /health report `state` from now on."""
+        """Let /health report `state`."""
         context = self._app.state.context
         if context.config != state:
             self._app.change(replace(context, config=state))
 
     def offer(self, editor: SettingsEditor) -> None:
-        """Let the admin routes show and change the settings."""
         self._app.change(replace(self._app.state.context, settings=editor))
 
     def end(self) -> None:
@@ -75,8 +74,7 @@ class HttpSide:
 
 @dataclass(slots=True, eq=False)
 class ModelsSide:
-    """Applies settings to the models: to loaded ones on the mlx thread and on this one, and to the
-    catalogue of known models. asyncio thread."""
+    """Applies settings to loaded models and to the catalogue. asyncio thread."""
 
     instances: InstanceFactory
     known: KnownModels
@@ -85,7 +83,7 @@ class ModelsSide:
     _pinning: asyncio.Task[None] | None = field(default=None, init=False)
 
     async def apply(self, changed: Changes) -> None:
-        """Apply what concerns models. If it raises, nothing has changed.
+        """Apply settings of models; nothing has changed if it raises.
 
         Raises:
             ConfigError: as `change_instances`.
@@ -103,7 +101,6 @@ class ModelsSide:
             self.models.pool.change(partial(changed_model, settings=settings))
 
     def _load_pinned(self) -> None:
-        """Load pinned models in the background; those that are loaded already take no time."""
         if self._pinning is not None:
             self._pinning.cancel()
         self._pinning = asyncio.create_task(load_pinned(self.models, self.known))

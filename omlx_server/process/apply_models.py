@@ -1,5 +1,5 @@
-"""Applies changed settings to all loaded models, their memory and their cold tier. Runs on the mlx
-thread, between two steps."""
+"""Applies changed settings to loaded models, memory and cold tier. Runs on the mlx thread, between
+steps."""
 
 from functools import partial
 
@@ -14,13 +14,11 @@ from omlx_server.wiring.model_factory import InstanceFactory, adapter_limits, li
 
 
 def change_instances(instances: InstanceFactory, settings: Settings) -> None:
-    """Set new limits for all models, also for those that are loaded later. Hot and cold tiers
-    shrink at once; requests that run or wait go on.
+    """Set new limits for all models, later ones too. Tiers shrink at once; requests go on.
 
     Raises:
-        ConfigError: the weights of the loaded models are more than the new memory.limit.
-        NotYet: a request of a loaded model would not fit into the new memory.limit. In both cases
-            nothing has changed.
+        ConfigError: the loaded weights are more than the new memory.limit.
+        NotYet: a request would not fit into it. Nothing has changed in either case.
     """
     cache, cold = settings.cache, instances.cold
     shares = shares_of(settings, cold=cache.has_cold)
@@ -55,8 +53,7 @@ def _check(instances: InstanceFactory, shares: Shares) -> None:
 
 
 def _leave_cold(instances: InstanceFactory) -> None:
-    """Give up the cold tier: blocks that wait to be written are dropped, and its directory is not
-    touched any more. Its blocks and its file of pins stay as they are."""
+    """Give up the cold tier: drop its queue, and leave its directory as it is."""
     for instance in instances.at_work():
         instance.tiers.leave_cold()
     instances.pins.leave_cold()

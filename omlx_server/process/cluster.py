@@ -1,8 +1,7 @@
-"""The cluster of a server that has one: made from its settings, and what happens when it is lost.
+"""Makes a server's cluster from its settings, and handles its loss.
 
-MLX has one group of ranks for the life of a process. So when a rank is lost, running answers end
-with an error, and then the process starts anew in the same place: with the same arguments, the same
-process id and the same listening socket, at which clients may wait meanwhile.
+MLX has one group of ranks per process. When a rank is lost, running answers end with an error, and
+the process starts anew in place: same arguments, process id and listening socket.
 """
 
 import asyncio
@@ -42,7 +41,7 @@ _STOP_POLL_SECONDS = 0.1
 
 
 def make_cluster(loaded: Loaded, stack: AsyncExitStack) -> LeadingCluster | None:
-    """The cluster of a server, which ends with `stack`; None where the settings name none. Raises
+    """Return the cluster of a server, which ends with `stack`; None without one. Raises
     ConfigError."""
     hosts = hosts_of(loaded.settings)
     if not hosts:
@@ -57,7 +56,7 @@ def make_cluster(loaded: Loaded, stack: AsyncExitStack) -> LeadingCluster | None
 
 
 def reports(cluster: LeadingCluster | None) -> Callable[[], ClusterReport | None]:
-    """A function that reports how the ranks are, None where there is no cluster. Any thread."""
+    """Return a function that reports on the ranks. Any thread."""
     return lambda: None if cluster is None else ClusterReport(cluster.states, _restarts())
 
 
@@ -68,10 +67,8 @@ def watch_cluster(
     drain: Callable[[float], None],
     is_stopping: Callable[[], bool],
 ) -> None:
-    """When the cluster is lost, end all requests with an error, then start this process anew with
-    its listening socket `sock`, unless it `is_stopping`. `drain` waits until the cold tier has
-    written what is queued, for so many seconds at most. Called on the event loop's thread, before
-    ranks are started."""
+    """Have a lost cluster end all requests and start the process anew with `sock`, unless it
+    `is_stopping`. `drain` writes the cold tier's queue. Call before ranks are started."""
     if cluster is None:
         return
     loop = asyncio.get_running_loop()
@@ -91,8 +88,7 @@ def _restarts() -> int:
 
 
 def _collect_former_ranks() -> None:
-    """Collect the exit codes of the ranks which this process has started before it started anew:
-    they are still its children, and would stay in the table of processes."""
+    """Reap the ranks started before the process started anew: they are still its children."""
     former = psutil.Process().children()
     if former:
         threading.Thread(target=psutil.wait_procs, args=(former,), daemon=True).start()
@@ -101,8 +97,8 @@ def _collect_former_ranks() -> None:
 def _start_anew(
     sock: socket.socket, drain: Callable[[float], None], is_stopping: Callable[[], bool]
 ) -> None:
-    """Replace this process. Where that can't be done it ends: it could only answer with errors.
-    Returns where it `is_stopping`, and so ends by itself."""
+    """Replace this process, unless it `is_stopping`. On failure end it: it could only answer
+    errors."""
     crash = guarded(_replace_process, sock, drain, is_stopping)
     if isinstance(crash, Crash):
         _log.critical("the server can't start anew", exc_info=crash.error)

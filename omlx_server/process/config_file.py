@@ -1,4 +1,4 @@
-"""Notices when the config file changes, appears or vanishes while the server runs."""
+"""Notices when the config file changes, appears or vanishes."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -11,8 +11,7 @@ _Mark = tuple[Path, int, int, int]
 
 
 class ConfigFile:
-    """Watches the config file in use. `find` returns its path, or None if there is none; it is
-    called at each look, because another file may be in use by then."""
+    """Watches the config file in use, whose path `find` returns at each look."""
 
     def __init__(self, find: Callable[[], Path | None]) -> None:
         self._find = find
@@ -25,8 +24,8 @@ class ConfigFile:
         self._taken = self._seen = self._mark()
 
     def has_changed(self) -> bool:
-        """True if the file differs from its state at `take` and is the same as at the last call,
-        because editors write in pieces. The new state then counts as taken."""
+        """Return whether the file differs from its state at `take` and has settled since the last
+        call: editors write in pieces. The new state then counts as taken."""
         before, self._seen = self._seen, self._mark()
         if self._seen == self._taken or self._seen != before:
             return False
@@ -34,7 +33,6 @@ class ConfigFile:
         return True
 
     def _mark(self) -> _Mark | None:
-        """A value that differs once the file has changed; None if there is no file."""
         try:
             path = self._find()
             found = path.stat() if path else None

@@ -1,6 +1,5 @@
-"""A server that answers only with what is wrong, until that is mended. For a user this is better
-than a service that ends and is restarted again and again. Needs no model and no MLX.
-"""
+"""A server that answers only with what is wrong until that is mended, instead of a service that
+restarts again and again. Needs no model and no MLX."""
 
 import asyncio
 import logging
@@ -36,11 +35,11 @@ _GRACE_SECONDS = 1.0
 def serve_degraded(
     problem: UsageError, salvaged: Salvaged, config: Path | None, check: Callable[[], object]
 ) -> int:
-    """Answer 503 (/health/live: 200) until a signal ends the server; returns its exit code.
+    """Answer 503 (/health/live: 200) until a signal ends the server; return its exit code.
 
     `check()` is called on SIGHUP and when the file `config` has changed. Once it raises no
-    UsageError the process starts the program anew in place and does not return. For a `problem`
-    that is no ConfigError it also does so after `_RETRY_SECONDS`, without asking `check`.
+    UsageError the program starts anew in place. A `problem` that is no ConfigError is also tried
+    again after `_RETRY_SECONDS`.
 
     Raises:
         UsageError: the server can't listen at the address of `salvaged`.
@@ -56,7 +55,7 @@ def serve_degraded(
 
 
 class _Degraded:
-    """The server that answers 503, and the loop that waits until `check()` raises no error."""
+    """The server that answers 503 until `check()` raises no error."""
 
     def __init__(
         self, problem: UsageError, config: Path | None, check: Callable[[], object]
@@ -73,7 +72,8 @@ class _Degraded:
         )
 
     async def serve(self, salvaged: Salvaged) -> bool:
-        """Serve until stopped. True if the program should start anew, False after a signal."""
+        """Serve until stopped. Return True if the program should start anew, False after a
+        signal."""
         with listening(salvaged.host, salvaged.port, salvaged.uds) as sock:
             _log.error("%s answers 503 to all requests: %s", url_of(sock), self._say())
             beating = asyncio.create_task(keep_alive(self._notifier, lambda: True))
@@ -109,7 +109,7 @@ class _Degraded:
         return True
 
     def _say(self) -> str:
-        """Tell the service manager what is wrong; returns the same text, one line for the log."""
+        """Tell the service manager what is wrong; return the text, one line for the log."""
         problem = in_one_line(self._app.problem)
         self._notifier.ready(f"degraded: {problem}")
         return problem

@@ -1,4 +1,4 @@
-"""SIGHUP, which means one of two things: reload your config, or your terminal is gone."""
+"""SIGHUP, which means either "reload your config" or "your terminal is gone"."""
 
 import asyncio
 import os
@@ -7,8 +7,7 @@ from contextlib import suppress
 
 
 class Hangup:
-    """Once constructed, SIGHUP sets a flag and no longer ends the process. Made and used on the
-    event loop's thread."""
+    """Makes SIGHUP set a flag instead of ending the process. Lives on the event loop's thread."""
 
     def __init__(self) -> None:
         ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN  # as by nohup
@@ -17,7 +16,7 @@ class Hangup:
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._came.set)
 
     async def within(self, seconds: float) -> bool:
-        """Return True if SIGHUP came since the last call or comes within `seconds`; clears the
+        """Return whether SIGHUP came since the last call or comes within `seconds`; clears the
         flag."""
         with suppress(TimeoutError):
             await asyncio.wait_for(self._came.wait(), seconds)
@@ -27,8 +26,8 @@ class Hangup:
 
     @property
     def terminal_is_gone(self) -> bool:
-        """True if the terminal present at construction is gone, so that nobody can press Ctrl-C;
-        always False if there was none, or if SIGHUP was ignored then (nohup)."""
+        """Whether the terminal present at construction is gone; False if there was none or SIGHUP
+        was ignored (nohup)."""
         return self._minds_terminal and not _has_terminal()
 
 

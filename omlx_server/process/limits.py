@@ -1,4 +1,4 @@
-"""Limits of client connections, and of the process's descriptors."""
+"""Limits of client connections and of the process's descriptors."""
 
 import resource
 from contextlib import suppress
@@ -11,7 +11,7 @@ _MOST_DESCRIPTORS = 10_240
 
 
 def connection_limits(server: ServerSettings) -> ConnectionLimits:
-    """The limits of one client connection, from the section `server` of the settings."""
+    """Return the limits of one client connection."""
     return ConnectionLimits(
         header_bytes=server.max_header_bytes,
         header_seconds=server.header_timeout_seconds,
@@ -21,8 +21,8 @@ def connection_limits(server: ServerSettings) -> ConnectionLimits:
 
 
 def raise_descriptors() -> int:
-    """Let this process have as many descriptors as it may, and return how many it may have. Call it
-    after mlx-lm is imported, which lowers the limit to 2,048."""
+    """Raise the process's limit of descriptors, and return it. Call after the import of mlx-lm,
+    which lowers it to 2,048."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = _MOST_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, _MOST_DESCRIPTORS)
     if soft != resource.RLIM_INFINITY and soft < most:

@@ -1,4 +1,4 @@
-"""The socket that a server listens on, and which process has the address if it is in use."""
+"""The socket of a server, and the process that already has its address."""
 
 import errno
 import os
@@ -17,7 +17,7 @@ from omlx_server.settings.types import UNIX
 from omlx_server.settings.whole_file import PRIVATE_DIRECTORY
 
 INHERITED = "OMLX_LISTENING_FD"
-"""The environment variable by which a process that starts anew hands on its socket."""
+"""Environment variable by which a process that starts anew hands on its socket."""
 _BACKLOG = 2048
 _NOT_FOR_OTHERS = 0o177
 _DIALLING_SECONDS = 1.0
@@ -28,13 +28,8 @@ _OURS = ("omlx_server", "omlx-server")
 
 @contextmanager
 def listening(host: str, port: int, uds: str = "") -> Iterator[socket.socket]:
-    """Yield the socket for a server: the Unix socket `uds` if it is not empty, else `host` and
-    `port`. Closed at the end of the `with`, which also removes the file of a Unix socket. Callers
-    take it before slow work, so that an address in use is reported at once.
-
-    Raises:
-        UsageError: another process listens there, or the address can't be used.
-    """
+    """Yield the server's socket: the Unix socket `uds`, if not empty, else `host` and `port`. Take
+    it before slow work, so that an address in use is reported at once. Raises UsageError."""
     inherited = os.environ.get(INHERITED)
     if inherited:
         with socket.socket(fileno=os.dup(int(inherited))) as sock:
@@ -54,11 +49,8 @@ def listening(host: str, port: int, uds: str = "") -> Iterator[socket.socket]:
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """Bind a TCP socket to `host` and `port`; it does not listen yet.
-
-    Raises:
-        UsageError: another process has the port, or the host is not one of this machine.
-    """
+    """Bind a TCP socket, which does not listen yet. Raises UsageError for a used port or another
+    machine's host."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -94,8 +86,7 @@ def _hint(error: OSError, host: str, port: int) -> str:
 
 
 def url_of(sock: socket.socket) -> str:
-    """The http URL at which this machine reaches a bound socket. For a Unix socket it is
-    `unix:PATH`, which is no URL but which our own commands accept as one."""
+    """Return the http URL at which this machine reaches a bound socket, or `unix:PATH`."""
     if sock.family == socket.AF_UNIX:
         return f"{UNIX}{sock.getsockname()}"
     host, port = sock.getsockname()[:2]
@@ -104,8 +95,8 @@ def url_of(sock: socket.socket) -> str:
 
 
 def _bind_unix(path: Path) -> socket.socket:
-    """Bind a Unix socket that only this user can connect to. It listens at once, because the next
-    server takes one that does not for the file of a dead server."""
+    """Bind a Unix socket for this user only. It listens at once, or the next server would take it
+    for a dead one."""
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         path.parent.mkdir(mode=PRIVATE_DIRECTORY, parents=True, exist_ok=True)
@@ -125,8 +116,8 @@ def _bind_unix(path: Path) -> socket.socket:
 
 
 def _clear_the_way(path: Path) -> None:
-    """Remove the socket file of a server that is gone. Raises UsageError if a live server or
-    another file is there."""
+    """Remove the socket file of a dead server. Raises UsageError for a live server or another
+    file."""
     with suppress(FileNotFoundError):
         if not stat.S_ISSOCK(path.lstat().st_mode):
             raise _refused(path, "there is a file that is no socket")
@@ -136,8 +127,8 @@ def _clear_the_way(path: Path) -> None:
 
 
 def _is_live(path: Path) -> bool:
-    """Whether a server listens at the socket. Only a refused connection, or a missing file, says
-    no: a busy server may not answer in time."""
+    """Return whether a server listens. Only a refused connection or a missing file says no: a busy
+    server may be slow."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.settimeout(_DIALLING_SECONDS)
         try:
@@ -148,7 +139,6 @@ def _is_live(path: Path) -> bool:
 
 
 def _remove(path: Path, own: os.stat_result) -> None:
-    """Remove our socket file, unless another server has put its own there."""
     with suppress(FileNotFoundError):
         if os.path.samestat(path.lstat(), own):
             path.unlink()
@@ -162,8 +152,8 @@ def _refused(path: Path, why: str) -> UsageError:
 
 
 def holder_of(host: str, port: int) -> str:
-    """The process that listens at `host` (an IP address) and `port`, such as "nginx (process 42)";
-    empty if it can't be found out."""
+    """Return the process that listens at an IP address and port, such as "nginx (process 42)", or
+    ""."""
     for pid, connection in _connections():
         if pid and _is_in_the_way(connection, host, port):
             with suppress(psutil.Error):
@@ -172,8 +162,8 @@ def holder_of(host: str, port: int) -> str:
 
 
 def _connections() -> Iterator[tuple[int | None, Any]]:
-    """Process ids and TCP connections. On macOS a user sees only the connections of their own
-    processes, and has to ask process by process."""
+    """Yield process ids and TCP connections. On macOS a user sees only those of their own
+    processes, one by one."""
     try:
         yield from ((found.pid, found) for found in psutil.net_connections("tcp"))
     except psutil.AccessDenied:
@@ -189,8 +179,6 @@ def _is_in_the_way(connection: Any, host: str, port: int) -> bool:
 
 
 def _name(process: psutil.Process) -> str:
-    """The process's name; "another omlx-server" for one of ours, whose name would be that of the
-    Python interpreter."""
     with suppress(psutil.Error):
         if any(Path(word).name in _OURS for word in process.cmdline()[:5]):
             return "another omlx-server"

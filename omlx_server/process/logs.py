@@ -1,5 +1,4 @@
-"""Where the log goes (stderr, or a file that is rotated), and what its lines look like: text for
-people, JSON for machines. Both carry the request's id."""
+"""The server's log: stderr or a rotated file, as text for people or JSON for machines."""
 
 import logging
 import os
@@ -36,8 +35,8 @@ class _OwnFile(RotatingFileHandler):
 
 
 def start_logging(level: str, file: str, style: str = "auto") -> None:
-    """Log messages of at least `level` to `file`, or to stderr if it is "". `style` is the setting
-    logging.format. Raises UsageError if `file` can't be written."""
+    """Log to `file`, or to stderr if "". `style` is logging.format. Raises UsageError if `file`
+    can't be written."""
     handler = log_handler(file)
     _format(handler, style)
     logging.basicConfig(level=level.upper(), handlers=[handler])
@@ -46,7 +45,7 @@ def start_logging(level: str, file: str, style: str = "auto") -> None:
 
 
 def change_logging(level: str, style: str) -> None:
-    """Change the level and the format of the log; where it is written stays the same."""
+    """Change the log's level and format."""
     root = logging.getLogger()
     for handler in root.handlers:
         _format(handler, style)
@@ -60,8 +59,8 @@ def _format(handler: logging.Handler, style: str) -> None:
 
 
 def log_handler(file: str) -> logging.Handler:
-    """A handler that writes to `file`, or to stderr if `file` is "". Raises UsageError if `file`
-    can't be written."""
+    """Return a handler for `file`, or for stderr if "". Raises UsageError if it can't be
+    written."""
     if not file:
         return logging.StreamHandler(sys.stderr)
     try:
@@ -75,15 +74,14 @@ def log_handler(file: str) -> logging.Handler:
 
 
 def formatter(style: str, *, terminal: bool, coloured: bool) -> logging.Formatter:
-    """The formatter for `style`: rich, json or auto, where auto means rich on a terminal and json
-    elsewhere. Colours appear only on a terminal."""
+    """Return the formatter for a style; auto is rich on a terminal and json elsewhere."""
     if style == "json" or (style == "auto" and not terminal):
         return JsonLogFormatter()
     return ForPeople(coloured=terminal and coloured)
 
 
 class ForPeople(logging.Formatter):
-    """A text line: time, level, logger, the request's id in brackets if there is one, message."""
+    """A text line: time, level, logger, request id in brackets, message."""
 
     def __init__(self, *, coloured: bool) -> None:
         super().__init__("%(asctime)s %(levelname)-7s %(name)s: %(message)s")
@@ -101,8 +99,8 @@ class ForPeople(logging.Formatter):
 
 
 class JsonLogFormatter(logging.Formatter):
-    """One JSON object a line: time, level, logger and message; request_id, exception and the
-    record's own `fields` if it has them."""
+    """A JSON object a line: time, level, logger and message; request_id, exception and the record's
+    `fields`, if any."""
 
     def format(self, record: logging.LogRecord) -> str:
         moment = datetime.fromtimestamp(record.created, UTC)

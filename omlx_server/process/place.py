@@ -12,8 +12,8 @@ _OURS = "--instead-of"
 
 
 def take_place(name: str) -> None:
-    """Take the place of this name, and kill the process that has it: one that was stopped does not
-    notice that its rank 0 is gone, and holds the memory of its part."""
+    """Take this place, killing its holder: a stopped process keeps memory without noticing that its
+    rank 0 is gone."""
     safe = re.sub(r"[^\w.-]", "_", name)
     file = Path(tempfile.gettempdir()) / f"omlx-server-{os.getuid()}-{safe}.pid"
     with suppress(OSError, ValueError, psutil.Error):

@@ -1,4 +1,4 @@
-"""Finds out which TCP ports are free. Blocking."""
+"""Finds free TCP ports. Blocking."""
 
 import errno
 import socket
@@ -9,9 +9,9 @@ _CONNECT_SECONDS = 1.0
 
 
 def is_free(host: str, port: int) -> bool:
-    """Whether no program listens at `host` and `port`. The port is connected to first: macOS would
-    let us bind it although another program listens on a wildcard address. An address that can't be
-    used for another reason counts as free: the server itself reports that."""
+    """Return whether no program listens at `host` and `port`. It connects first: macOS lets us bind
+    a port in use on a wildcard address. An unusable address counts as free; the server reports
+    that."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         with socket.socket(family) as probe:
@@ -28,6 +28,6 @@ def is_free(host: str, port: int) -> bool:
 
 
 def next_free(host: str, port: int) -> int | None:
-    """The first free port above `port`; None if none of the next 50 is free."""
+    """Return the first free port of the next 50, or None."""
     following = range(port + 1, min(port + 1 + _NEXT_PORTS, _PORTS))
     return next((one for one in following if is_free(host, one)), None)

@@ -1,9 +1,7 @@
-"""The process of a rank other than 0: it meets rank 0, loads its part of the model, and does what
-rank 0 tells it, until that is gone.
+"""The process of a rank other than 0, which does what rank 0 tells it until that is gone.
 
-MLX works on the main thread. Threads of the link take in messages, so that a sign of life goes out
-while a forward runs, and the process ends at once when rank 0 is lost: a forward that waits for it
-would never end.
+MLX works on the main thread. The link's threads send signs of life during a forward, and end the
+process at once when rank 0 is lost: a forward that waits for it would never end.
 """
 
 import logging
@@ -56,12 +54,8 @@ _ENDED = 3  # exit code
 
 
 def run_rank(rank: int, leader: tuple[str, int], secret: bytes, settings: Settings) -> None:
-    """Be this rank of the cluster whose rank 0 listens at `leader`. Never returns: it raises, or
-    ends the process.
-
-    Raises:
-        UsageError: rank 0 can't be reached, or refuses this rank.
-    """
+    """Be this rank of the cluster at `leader`. Never returns. Raises UsageError if rank 0 can't be
+    reached or refuses this rank."""
     log = settings.logging
     start_logging(log.level, log.file, log.format)
     try:
@@ -77,12 +71,10 @@ def run_rank(rank: int, leader: tuple[str, int], secret: bytes, settings: Settin
 
 
 class _Rank:
-    """This process at work."""
-
     def __init__(
         self, rank: int, leader: tuple[str, int], secret: bytes, settings: Settings
     ) -> None:
-        """Connects with rank 0. Raises LinkFailed."""
+        """Connect with rank 0. Raises LinkFailed."""
         self._rank = rank
         self._link: Link = connect(leader, secret, self.leave)
         self._inbox: SimpleQueue[Any] = SimpleQueue()  # messages of rank 0, and None as a wake
@@ -94,12 +86,11 @@ class _Rank:
         self._done = 0
 
     def meet(self) -> object:
-        """Say who this is. Returns what rank 0 says. Raises LinkFailed."""
+        """Say hello; return rank 0's answer. Raises LinkFailed."""
         self._link.say(Hello(self._rank, versions(), platform.node()))
         return self._link.hear()
 
     def work(self, first: object) -> None:
-        """Take messages, of which `first` is one, until rank 0 is gone."""
         self._inbox.put(first)
         self._link.start(self._inbox.put, self._alive)
         while True:
@@ -168,8 +159,7 @@ class _Rank:
         _log.info("rank %d has its part of %s", self._rank, self._welcome.names[0])
 
     def leave(self, why: str) -> NoReturn:
-        """Write what is queued for the cold tier, and end. Any thread: where rank 0 is gone the
-        main thread may wait for ever."""
+        """Write the cold tier's queue and end the process. Any thread: the main one may hang."""
         follower = self._follower
         if follower is not None:
             follower.drain(_KEEP_SECONDS)

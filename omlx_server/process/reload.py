@@ -1,7 +1,6 @@
-"""Reloads the config of a running server when its file changes and on SIGHUP.
+"""Reloads the config of a running server when its file changes and on SIGHUP. asyncio thread.
 
-Changes that can be applied are applied; the others are reported as needing a restart. If the new
-config is wrong, the settings in force stay as they were. asyncio thread.
+Changes are applied or reported as needing a restart. A wrong config changes nothing.
 """
 
 import asyncio
@@ -20,8 +19,8 @@ from omlx_server.settings.changes import Changes, SettingChange, changes
 _log = logging.getLogger(__name__)
 
 Applier = Callable[[Changes], Awaitable[None]]
-"""Applies its part of changed settings. An applier that raises OmlxError must have changed nothing,
-and comes before those that never raise."""
+"""Applies its part of changed settings. One that may raise OmlxError changes nothing then, and
+comes before those that never raise."""
 
 
 class NotYet(ConfigError):
@@ -29,9 +28,8 @@ class NotYet(ConfigError):
 
 
 class Reloader:
-    """Loads the settings again and has them applied. `settings` are those in force. `check` raises
-    ConfigError for what their types can't show. `tell` is called after each reload with what is
-    wrong, or with the keys that need a restart."""
+    """Loads the settings again and applies them. `settings` are those in force; `check` raises
+    ConfigError; `tell` gets the state after each reload."""
 
     def __init__(
         self,
@@ -53,18 +51,16 @@ class Reloader:
 
     @property
     def problem(self) -> str:
-        """Why the last reload was refused; empty if it was not."""
         return self._problem
 
     @property
     def needs_restart(self) -> tuple[str, ...]:
-        """The keys whose new values come into force only after a restart."""
+        """Keys whose new values need a restart."""
         return tuple(change.key for change in self._waiting)
 
     async def reload(self, *, quiet: bool = False) -> Changes | None:
-        """Load the config and apply it; one call waits for another. Returns what has changed. A
-        wrong config is logged and told, never raised; then it returns None. If `quiet`, nothing is
-        logged when nothing is new."""
+        """Load the config and apply it, one call at a time. Return the changes, or None for a wrong
+        config, which is logged and told. If `quiet`, only news is logged."""
         async with self._reloading:
             try:
                 changed = await self._changes()
@@ -105,8 +101,8 @@ class Reloader:
 
 
 async def watch(reloader: Reloader, file: ConfigFile, end: Callable[[], None]) -> None:
-    """Reload when the file has changed and on SIGHUP, until cancelled. On a SIGHUP that came
-    because the server's terminal is gone, call `end` instead."""
+    """Reload when the file has changed and on SIGHUP, until cancelled. Call `end` when the terminal
+    is gone."""
     hangup = Hangup()
     await reloader.reload(quiet=True)  # it was read a while ago
     while True:

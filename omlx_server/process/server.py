@@ -1,4 +1,4 @@
-"""Runs a server: from the search for its models to the end of the process."""
+"""Runs a server, from the search for its models to the end of the process."""
 
 import asyncio
 import logging
@@ -58,14 +58,9 @@ def serve(
     progress: ProgressListener,
     ready: Callable[[str, str], None],
 ) -> int:
-    """Serve `model` on a bound socket until a signal or a failure of the engine. Returns the exit
-    code for `leave`, which has to end the process then.
-
-    `ready(url, model)` is called when the first request may come.
-
-    Raises:
-        UsageError: before anything is served, because the model can't be used.
-    """
+    """Serve `model` on a bound socket until a signal or a failure of the engine. Return the exit
+    code for `leave`. `ready(url, model)` is called when the first request may come. Raises
+    UsageError if the model can't be used."""
     settings, source = loaded.settings, loaded.source
     sys.setswitchinterval(_SWITCH_SECONDS)
     _log.info("config file: %s", source.absolute() if source else "none; the defaults count")
@@ -82,8 +77,8 @@ async def _serve(
     sock: socket.socket,
     ready: Callable[[str, str], None],
 ) -> int:
-    """Run the server and return its exit code. Order matters: it listens while the models load, and
-    requests wait until they are loaded."""
+    """Run the server and return its exit code. It listens while models load; requests wait for
+    them."""
     settings, tracer = loaded.settings, find_tracer(loaded.settings)
     failure, notifier, stopping = _Failure(), Notifier(), threading.Event()
     async with AsyncExitStack() as stack:
@@ -119,21 +114,19 @@ async def _serve(
 
 
 def _look_after_memory(server: HttpServer, activity: Activity) -> list[asyncio.Task[None]]:
-    """Give freed memory back at rest, and record what is held."""
     # Who only listens to what the server is doing gives it no work.
     freed = Freed(lambda: server.under_way <= activity.live.listeners)
     return [asyncio.create_task(one.watch()) for one in (freed, activity.memory)]
 
 
 def _stopping(notifier: Notifier, activity: Activity, stopping: threading.Event) -> None:
-    """The shutdown begins."""
     stopping.set()
     notifier.stopping()
     activity.live.close()
 
 
 async def _tell_names(context: ApiContext, url: str, host: str) -> None:
-    """Log the URLs at which other machines reach the server, if they can."""
+    """Log the URLs for other machines, if any."""
     if context.own_names is None:
         return
     names, port = for_others(await context.own_names.known(), host), url.rpartition(":")[2]
@@ -162,19 +155,17 @@ async def _start(
 
 
 class _Failure:
-    """Stops the server with exit code 1 after a failure of the engine or of the start. The failure
-    may be reported before `ends` has said which server that is."""
+    """Stops the server with exit code 1 after a failure, which may come before `ends` names the
+    server."""
 
     def __init__(self) -> None:
         self._happened = False
         self._server: HttpServer | None = None
 
     def report(self, problem: str) -> None:
-        """The engine has failed."""
         self._end(f"the engine has failed: {problem}")
 
     def at_start(self, problem: str) -> None:
-        """The models could not be loaded, or the engine could not begin."""
         self._end(f"the server could not start: {problem}")
 
     def _end(self, words: str) -> None:
@@ -184,7 +175,7 @@ class _Failure:
             self._server.stop(exit_code=1)
 
     def if_broken(self, task: asyncio.Task[None]) -> None:
-        """Report the exception of the start task, if it ended with one that nobody expected."""
+        """Report an unexpected exception of the start task."""
         if not task.cancelled() and task.exception() is not None:
             self.at_start(repr(task.exception()))
 
@@ -195,15 +186,15 @@ class _Failure:
 
 
 def _leave_soon() -> None:
-    """End the process in a while, if it has not ended by itself."""
+    """End the process after a while, if it has not ended by itself."""
     timer = threading.Timer(_FORCED_SECONDS, leave, (0,))
     timer.daemon = True
     timer.start()
 
 
 def leave(code: int) -> NoReturn:
-    """End the process at once, after all is written and closed: native threads of MLX have been
-    seen to abort it while the interpreter shuts down."""
+    """End the process at once: native threads of MLX may abort it while the interpreter shuts
+    down."""
     logging.shutdown()
     sys.stdout.flush()
     sys.stderr.flush()
@@ -211,7 +202,7 @@ def leave(code: int) -> NoReturn:
 
 
 def _tell_device() -> None:
-    """Log what MLX computes on, and what makes that slow."""
+    """Log the device of MLX, and what makes it slow."""
     _log.info("MLX computes on the %s", device.name())
     if device.is_cpu() and FAST_BLAS is None:
         _log.warning(

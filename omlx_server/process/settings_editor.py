@@ -1,5 +1,4 @@
-"""Shows the settings of the running server, and changes them by its config file, with the checks of
-`omlx-server config set`. asyncio thread; files are read and written in worker threads."""
+"""Shows and changes the settings of a running server by its config file. asyncio thread."""
 
 import asyncio
 import json
@@ -29,7 +28,7 @@ _OWN_MACHINE_ONLY = (
     *("auth.", "cluster.", "server.host", "server.uds"),
     *("server.allowed_hosts", "server.cors_origins"),
 )
-"""Keys, or beginnings of keys, that decide who reaches the server or what it starts elsewhere."""
+"""Keys, or their beginnings, that decide who reaches the server or what it starts elsewhere."""
 _KINDS: Mapping[str, Kind] = {
     "boolean": "bool",
     "integer": "int",
@@ -89,7 +88,6 @@ class ConfigEditor:
         }
 
     async def _read(self) -> Loaded:
-        """The settings as file and environment have them now."""
         try:
             return await asyncio.to_thread(self._loaded.again)
         except ConfigError as error:
@@ -127,10 +125,10 @@ def _is_by_hand(key: str) -> bool:
 
 
 def _text(key: str, value: object, loaded: Loaded) -> str:
-    """A value as a flag would give it.
+    """Return a value as a flag would give it.
 
     Raises:
-        BadRequest: there is no such key, it may not be changed so, or not to this value.
+        BadRequest: the key is unknown or fixed, or the value wrong.
         Conflict: a flag or the environment sets it.
     """
     if _is_by_hand(key):
@@ -151,10 +149,10 @@ def _by(origin: str) -> str:
 
 
 def _write(path: Path, texts: Mapping[str, str]) -> str | None:
-    """Write the settings; returns the text of the file before, None if there was no file.
+    """Write the settings; return the file's text before, if any.
 
     Raises:
-        BadRequest: together they contradict each other, or others.
+        BadRequest: the settings contradict each other.
         PlaceUnusable: the file can't be read or written.
     """
     before = read_config(path) if path.exists() else None

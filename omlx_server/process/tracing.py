@@ -1,5 +1,5 @@
-"""Decides whether the server makes trace spans: if `tracing.enabled` is on, or if OpenTelemetry's
-own variables name an endpoint for them."""
+"""Decides whether the server makes trace spans, by `tracing.enabled` or OpenTelemetry's own
+variables."""
 
 import logging
 import os
@@ -16,9 +16,8 @@ _INSTALL = how_to_install("otel")
 
 
 def find_tracer(settings: Settings, environ: Mapping[str, str] = os.environ) -> Tracer | None:
-    """The tracer, or None if no spans are wanted, OTEL_SDK_DISABLED is true, or only the variables
-    want them and the extra `otel` is missing. Raises UsageError if `tracing.enabled` is on and the
-    extra is missing."""
+    """Return the tracer, or None if no spans are wanted. Raises UsageError if `tracing.enabled` is
+    on and the extra is missing; if only variables want spans, that is logged."""
     wanted = settings.tracing.enabled
     if environ.get(_OFF, "").lower() == "true":
         return None

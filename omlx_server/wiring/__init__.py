@@ -1,1 +1,1 @@
-"""Makes the objects of a server from its settings, and connects them."""
+"""Makes the objects of a server from its settings and connects them."""

@@ -1,4 +1,4 @@
-"""Which chunk sizes a model gets: those that the settings say, or the best ones by measurement."""
+"""Chooses a model's chunk sizes by the settings or by measurement."""
 
 import logging
 from pathlib import Path
@@ -20,7 +20,7 @@ _CONTEXT = 4096
 
 
 def default_chunks(settings: Settings) -> ChunkSizes:
-    """The sizes that the settings say; for "auto" the default of this kind of device."""
+    """Return the set sizes; for "auto" the default of the device."""
     asked, most = settings.scheduler.prefill_chunk_tokens, settings.scheduler.max_batched_tokens
     default = min(max(device_policy.current().chunk, settings.cache.block_tokens), most)
     size = default if asked == "auto" else asked
@@ -35,9 +35,8 @@ def choosing(
     notes: Path | None,
     allowed: Allowed,
 ) -> Work[ChunkSizes]:
-    """Chooses the sizes for a model, which has `room` bytes beside its weights. For "auto" they
-    follow from the times of chunks: those in the file `notes`, or else they are measured, one
-    forward in each slice. `allowed`: whether `notes` may be written."""
+    """Choose the sizes of a model with `room` bytes beside its weights. For "auto" they follow from
+    times in `notes`, or measured in slices. `allowed`: whether `notes` may be written."""
     default = default_chunks(settings)
     if settings.scheduler.prefill_chunk_tokens != "auto":
         return default
@@ -52,9 +51,8 @@ def choosing(
 
 
 def _possible(settings: Settings, planner: Planner, room: int) -> list[int]:
-    """The candidates in ascending order: as long as chunks are not halved, and as the memory allows
-    by the planner. Where `memory.activation_reserve` is a number, it says nothing of larger chunks
-    than the default ones."""
+    """Return candidates, rising, that are not halved and fit the memory. A set
+    `memory.activation_reserve` allows none above the default."""
     most = settings.scheduler.max_batched_tokens
     if settings.memory.activation_reserve != "auto":
         most = min(most, default_chunks(settings).beside)

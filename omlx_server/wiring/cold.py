@@ -1,4 +1,4 @@
-"""Makes the cold tier of a server, or of a rank."""
+"""Makes the cold tier of a server or a rank."""
 
 import logging
 
@@ -16,8 +16,8 @@ _log = logging.getLogger(__name__)
 def make_cold_tier(
     settings: Settings, pins: Pins, remote: Medium | None, queue: int
 ) -> ColdTier | None:
-    """The cold tier, on the disk or in a remote store. None where its directory can't be used: a
-    warning is logged, and the server runs without a cold tier."""
+    """Return the cold tier, on disk or in a remote store. None, with a warning, if its directory
+    can't be used."""
     cache = settings.cache
     root = cache.cold_dir
     try:

@@ -1,4 +1,4 @@
-"""Makes the ApiContext, which holds what every route may need, from the settings."""
+"""Makes the ApiContext of all routes from the settings."""
 
 import logging
 from collections.abc import Callable
@@ -37,7 +37,7 @@ def make_context(
     cluster: Callable[[], ClusterReport | None] = no_cluster,
     descriptors: int = DEFAULT_DESCRIPTORS,
 ) -> ApiContext:
-    """The context of a server whose process may have so many `descriptors`."""
+    """Return the context of a server whose process may open `descriptors` files."""
     server = settings.server
     bodies = bound_for(shares_of(settings, cold=False).limit), server.body_timeout_seconds
     traffic = Traffic(Connections(descriptors), Bodies(*bodies), Bodies(0, bodies[1]))
@@ -65,7 +65,6 @@ def make_context(
 
 
 def changed_context(context: ApiContext, settings: Settings) -> ApiContext:
-    """A copy of `context` with those values of `settings` that can change while the server runs."""
     return replace(context, **_changeable(settings))
 
 
@@ -82,12 +81,8 @@ def _changeable(settings: Settings) -> dict[str, Any]:
 
 
 def make_admin_access(settings: Settings) -> AdminAccess:
-    """The access to the admin routes. It makes the server's admin token if there is none. Where the
-    token can't be stored, the server runs, but its admin routes refuse every request.
-
-    Raises:
-        ConfigError: OMLX_ADMIN_TOKEN holds no valid token.
-    """
+    """Return the access to the admin routes, making an admin token if needed. Without one the
+    routes refuse every request. Raises ConfigError for an invalid OMLX_ADMIN_TOKEN."""
     if not settings.admin.enabled:
         return AdminAccess(enabled=False)
     if settings.auth.admin == "key":
@@ -96,7 +91,7 @@ def make_admin_access(settings: Settings) -> AdminAccess:
 
 
 def _make_token(settings: Settings) -> str:
-    """Make the admin token if need be. Returns why there is none; "" where there is one."""
+    """Make the admin token if needed. Return why there is none, or ""."""
     if settings.cache.hot_cache_only:
         return "" if read_admin_token() else "with cache.hot_cache_only the server writes nothing"
     try:
@@ -108,8 +103,7 @@ def _make_token(settings: Settings) -> str:
 
 
 def make_response_store(settings: Settings) -> Store:
-    """The store of responses. If its directory can't be used, a warning is logged and responses are
-    kept in memory."""
+    """Return the store of responses: in memory, with a warning, if its directory can't be used."""
     wanted = settings.responses
     if wanted.store == "off":
         return NoStore()
@@ -129,8 +123,6 @@ def make_response_store(settings: Settings) -> Store:
 
 
 def _allowed_hosts(settings: Settings) -> tuple[str, ...]:
-    """The names that a Host header may have, in lower case. Empty if the settings hold "*", which
-    switches the check off."""
     hosts = settings.server.allowed_hosts
     if "*" in hosts:
         return ()

@@ -1,4 +1,4 @@
-"""The draft model of a model: which one it is, and whether it reads text as that model does."""
+"""The draft model of a model, and the check of its vocabulary."""
 
 import logging
 
@@ -19,12 +19,8 @@ _SAMPLES = (
 
 
 def draft_model_of(located: Located, settings: Settings) -> Located | None:
-    """The draft model that the settings name for a model, downloaded first if need be; None where
-    they name none, or the mode has no use for it.
-
-    Raises:
-        ModelUnavailable: it is not there, or is the model itself.
-    """
+    """Return the draft model set for a model, downloaded if needed; None without one. Raises
+    ModelUnavailable if it is missing or the model itself."""
     name = draft_model_name(located, settings)
     if not name:
         return None
@@ -40,13 +36,8 @@ def draft_model_of(located: Located, settings: Settings) -> Located | None:
 def draft_model_for(
     located: Located, tokenizer: Tokenizer, settings: Settings, *, strict: bool
 ) -> Located | None:
-    """As `draft_model_of`, if it has the vocabulary of the model. The settings may name one for all
-    models: those that it does not fit do without, and a warning is logged, unless `strict`, or it
-    is named for this model.
-
-    Raises:
-        ModelUnavailable: it is not there, is the model itself, or has another vocabulary.
-    """
+    """Return the draft model, with the model's vocabulary checked. One set for all models that does
+    not fit is only logged, unless `strict`. Raises ModelUnavailable otherwise."""
     own = settings.overrides_of(located.names).speculation.draft_model
     try:
         found = draft_model_of(located, settings)
@@ -61,8 +52,7 @@ def draft_model_for(
 
 
 def draft_model_bytes(located: Located, settings: Settings) -> int:
-    """Bytes of the weights of a model's draft model; 0 where there is none, or not yet, or not
-    whole."""
+    """Return the bytes of the draft model's weights; 0 if it is missing."""
     name = settings.models.resolve_alias(draft_model_name(located, settings))
     if not name:
         return 0
@@ -74,11 +64,7 @@ def draft_model_bytes(located: Located, settings: Settings) -> int:
 
 
 def check_vocabulary(own: Tokenizer, other: Tokenizer, name: str) -> None:
-    """Check that a draft model with this `name` has the same token ids for the same text.
-
-    Raises:
-        ModelUnavailable: it has not.
-    """
+    """Raise ModelUnavailable unless both tokenizers give the same ids for the same text."""
     shared = own.vocabulary & other.vocabulary
     token = next((t for t in sorted(shared) if own.token_id(t) != other.token_id(t)), None)
     if token is not None:
@@ -90,8 +76,8 @@ def check_vocabulary(own: Tokenizer, other: Tokenizer, name: str) -> None:
 
 
 def draft_model_name(located: Located, settings: Settings) -> str:
-    """By which name the settings call the draft model of a model; empty where they name none, or
-    the mode has no use for it."""
+    """Return the name of the draft model set for a model; empty if none, or the mode has no use for
+    it."""
     own = settings.speculation_of(located.names)
     return own.draft_model if Method.DRAFT in methods_of(own.mode) else ""
 

@@ -1,5 +1,4 @@
-"""Makes the encoders of a server: finds them on the disk, loads them on the mlx thread, and makes
-their HTTP side."""
+"""Encoders of a server: search, load and HTTP side."""
 
 import asyncio
 from collections.abc import Collection, Sequence
@@ -43,18 +42,15 @@ _RERANKERS = (ModelKind.RERANK, ModelKind.CHAT)
 
 @dataclass(frozen=True, slots=True)
 class FoundEncoders:
-    """The encoders that the settings name, and where they are; None where they name none."""
+    """The encoders that the settings name, if any."""
 
     embedder: Located | None = None
     reranker: Located | None = None
 
 
 def find_encoders(settings: Settings, progress: ProgressListener) -> FoundEncoders:
-    """The encoders that `models.embedding` and `models.reranker` name, downloaded if need be.
-
-    Raises:
-        ModelUnavailable: there is no such model, or it can't be used for that.
-    """
+    """Return the encoders of `models.embedding` and `models.reranker`, downloaded if needed. Raises
+    ModelUnavailable."""
     names = settings.models
     embedder = _find(names.embedding, settings, progress, "models.embedding", _EMBEDDERS)
     reranker = _find(names.reranker, settings, progress, "models.reranker", _RERANKERS)
@@ -64,7 +60,7 @@ def find_encoders(settings: Settings, progress: ProgressListener) -> FoundEncode
 
 
 def refuse_to_chat(located: Located) -> None:
-    """Raises ModelUnavailable where the model is an encoder, which can't chat."""
+    """Raise ModelUnavailable if the model is an encoder."""
     if is_encoder(located.path):
         name = located.names[0]
         is_ranker = kind_in(located.path, name) is ModelKind.RERANK
@@ -75,7 +71,6 @@ def refuse_to_chat(located: Located) -> None:
 
 
 def is_encoder(directory: Path) -> bool:
-    """Whether the model in a directory is an encoder, by the architecture in its config.json."""
     return architecture_of(read_object(directory / "config.json")).startswith(ENCODERS)
 
 
@@ -86,8 +81,8 @@ W = TypeVar("W", Embedder, CrossEncoder)
 
 
 def on_account(account: MemoryAccount, loading: Work[W], nbytes: int) -> Work[EncoderModel[W]]:
-    """Runs `loading` with a share of the memory account. The share is `nbytes` while the model
-    loads, and then the size of its weights in bytes; it is given back if the load fails."""
+    """Run `loading` with a share of the memory account: `nbytes`, then the size of the weights. A
+    failed load gives it back."""
     with ExitStack() as undo:
         share = account.share(nbytes)
         undo.callback(share.leave)
@@ -104,11 +99,8 @@ def on_account(account: MemoryAccount, loading: Work[W], nbytes: int) -> Work[En
 async def serve_embedder(
     located: Located, client: ModelClient[EncoderModel[Embedder]]
 ) -> ServedEmbedder:
-    """The HTTP side of an embedding model that is loaded.
-
-    Raises:
-        ModelUnavailable: its tokenizer is missing or can't be used.
-    """
+    """Return the HTTP side of a loaded embedding model. Raises ModelUnavailable without a
+    tokenizer."""
     encoder = await asyncio.to_thread(InputEncoder.load, located.path)
     return ServedEmbedder(located.names, client, encoder, await EmbeddingClient.of(client))
 
@@ -116,7 +108,7 @@ async def serve_embedder(
 async def serve_cross_encoder(
     located: Located, client: ModelClient[EncoderModel[CrossEncoder]]
 ) -> ServedReranker:
-    """The HTTP side of a cross-encoder that is loaded. Raises as `serve_embedder`."""
+    """Return the HTTP side of a loaded cross-encoder. Raises as `serve_embedder`."""
     encoder = await asyncio.to_thread(InputEncoder.load, located.path)
     most = await client.ask(lambda encoder: encoder.model.limits.max_tokens)
 
@@ -128,8 +120,8 @@ async def serve_cross_encoder(
 
 
 def judge(located: Located, client: GeneratorClient, tokenizer: Tokenizer) -> ServedReranker:
-    """The reranker that a chat model makes: it scores a document by how likely the model answers
-    yes rather than no. Raises ModelUnavailable where its vocabulary lacks the words for that."""
+    """Return the reranker made of a chat model, which scores a document by yes or no. Raises
+    ModelUnavailable if its vocabulary lacks these words."""
     prompt = YesNoPrompt.of(tokenizer)
     most = min(describe(located.path).context_length, _YES_NO_TOKENS)
 

@@ -1,4 +1,4 @@
-"""Tells what a name stands for, and fetches models, for a server that runs."""
+"""Resolves names of models and fetches models for a running server."""
 
 import threading
 from functools import partial
@@ -15,7 +15,7 @@ from omlx_server.wiring.model_directory import find_model, find_model_here
 
 
 class DiskFetcher:
-    """A ModelFetcher for the directories and aliases of the settings in force."""
+    """A ModelFetcher for the current settings' directories and aliases."""
 
     def __init__(self, known: KnownModels) -> None:
         self._known = known

@@ -20,7 +20,8 @@ GROWN_AT_WORK = 256 << 20
 
 
 class Freed:
-    """Watches the resident memory of the process. `is_idle` tells whether no request is running."""
+    """Watches the resident memory of the process. `is_idle` returns whether no request is
+    running."""
 
     def __init__(self, is_idle: Callable[[], bool]) -> None:
         self._is_idle = is_idle
@@ -28,14 +29,13 @@ class Freed:
         self._at_rest = self._at_work = heap.resident_bytes()
 
     async def watch(self) -> None:
-        """Call `look` every `SECONDS` seconds, until it is cancelled."""
         while True:
             await asyncio.sleep(SECONDS)
             await asyncio.to_thread(self.look, is_idle=self._is_idle())
 
     def look(self, *, is_idle: bool) -> None:
-        """Give freed memory back if the process has grown by `GROWN` bytes since that was last
-        done, or by `GROWN_AT_WORK` bytes if it is not idle."""
+        """Give freed memory back if the process has grown by `GROWN` bytes while idle, or by
+        `GROWN_AT_WORK` otherwise."""
         before = heap.resident_bytes()
         self._at_rest = min(self._at_rest, before)
         self._at_work = min(self._at_work, before)

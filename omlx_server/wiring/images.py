@@ -1,4 +1,4 @@
-"""Tells whether a model gets its vision tower, and makes what reads the images of requests."""
+"""Vision of a model, and the reader of its requests' images."""
 
 import logging
 from functools import partial
@@ -19,8 +19,8 @@ _log = logging.getLogger(__name__)
 
 
 def why_no_vision(located: Located, settings: Settings) -> str:
-    """Why a model gets no vision, in words for users; "" if it gets one. Where it could have one,
-    and the settings do not say that it should not, a warning is logged."""
+    """Return why a model gets no vision, for users; "" if it gets one. An unexpected lack is
+    logged."""
     enabled = settings.images.enabled
     mode = settings.speculation_of(located.names).mode
     why = why_no_images(located.path, enabled=enabled, uses_heads=mode == "heads")
@@ -32,8 +32,7 @@ def why_no_vision(located: Located, settings: Settings) -> str:
 def make_image_reader(
     located: Located, engine: GeneratorClient, settings: Settings, tokenizer: Tokenizer
 ) -> ImageReader | TextOnly:
-    """What reads images for a model that sees. Where its files do not say how, a warning is logged,
-    and the model takes text only."""
+    """Return the image reader of a model with vision; if its files don't say how, text only."""
     try:
         config = read_object(located.path / "config.json")
         make = partial(make_preparer, preprocessor_config(located.path), config)
@@ -47,7 +46,7 @@ def make_image_reader(
 def changed_image_reader(
     reader: ImageReader | TextOnly, settings: Settings
 ) -> ImageReader | TextOnly:
-    """A copy with those values of `settings` that may change while the model is loaded."""
+    """Return a copy with the changeable settings."""
     if isinstance(reader, TextOnly):
         return reader
     return reader.bounded(settings.images.max_tokens, settings.images.max_per_request)

@@ -1,6 +1,6 @@
-"""The models that a server knows: those it was started with, and those on the disk.
+"""The catalogue of models that a server knows: those it was started with, and those on disk.
 
-Runs on the event loop's thread; `refresh` looks at the disk in a worker thread.
+Lives on the event loop's thread; `refresh` reads the disk in a worker thread.
 """
 
 import asyncio
@@ -39,10 +39,9 @@ _ROLES = {
 
 @dataclass(frozen=True, slots=True)
 class KnownModel:
-    """A model on the disk: `loads_as` says as what it is loaded, `role` for which requests.
-    `nbytes` is the size of its weights in bytes; `context_length` is in tokens, None where its
-    files do not tell. `no_images` says why its files don't allow it to take images, and is empty
-    when they do. `recommended` are the sampling values that its makers recommend."""
+    """A model on disk: `loads_as` is how it is loaded, `role` its requests, `nbytes` the bytes of
+    its weights. `context_length` is in tokens, None if unknown; `no_images` says why its files
+    allow no images."""
 
     located: Located
     loads_as: ModelKind
@@ -54,14 +53,13 @@ class KnownModel:
 
     @property
     def key(self) -> str:
-        """The model's key in the pool. Sources with the same key share one model in memory."""
+        """Key in the pool; models with the same key share memory."""
         return f"{self.loads_as.value}:{self.located.path}"
 
 
 @dataclass(frozen=True, slots=True)
 class _Disk:
-    """What a look at the disk has found: models that can be served and others, and directories that
-    are away."""
+    """Models on disk, usable and broken, and directories that are away."""
 
     sound: Sequence[KnownModel] = ()
     broken: Sequence[Installed] = ()
@@ -69,8 +67,8 @@ class _Disk:
 
 
 class KnownModels:
-    """The catalogue of one server: the models that it was started with (`first` and `found`), then
-    the others on the disk."""
+    """The catalogue of one server: models that it was started with (`first` and `found`), then
+    others on disk."""
 
     def __init__(self, settings: Settings, first: Located, found: FoundEncoders) -> None:
         self._settings = settings
@@ -88,14 +86,13 @@ class KnownModels:
         self._list()
 
     def change(self, settings: Settings) -> None:
-        """Use other settings from now on, and look at the disk at the next `refresh`."""
+        """Use other settings, and read the disk at the next `refresh`."""
         self._settings = settings
         self._looked_at = 0.0
         self._list()
 
     @property
     def settings(self) -> Settings:
-        """The settings in use."""
         return self._settings
 
     # -- the catalogue -------------------------------------------------------------------
@@ -114,13 +111,11 @@ class KnownModels:
 
     @property
     def pinned(self) -> Sequence[str]:
-        """The names of the models that the settings pin: they are loaded at the start, and are not
-        unloaded for idleness or for room."""
+        """Names of the models that the settings pin: loaded at the start, never unloaded."""
         models = self._settings.models
         return [*models.pinned, *(name for name, own in models.overrides.items() if own.pin)]
 
     def first(self) -> list[ModelListing]:
-        """The models that the server was started with."""
         return self._known[: len(self._fixed)]
 
     def known(self) -> Sequence[ModelListing]:
@@ -134,12 +129,11 @@ class KnownModels:
         return self._disk.away
 
     def resolve_alias(self, name: str) -> str:
-        """The name for which an alias stands, through any number of aliases; any other name is
-        returned as it is."""
+        """Return the name behind an alias, or any other name as it is."""
         return self._settings.models.resolve_alias(name)
 
     def source(self, key: str) -> KnownModel:
-        """The source with this pool key. Raises KeyError where no known model has it."""
+        """Return the model with this pool key. Raises KeyError."""
         return self._sources[key]
 
     def directory(self, key: str) -> Path | None:
@@ -197,7 +191,7 @@ class KnownModels:
         )
 
     def adapter_places(self, source: KnownModel) -> AdapterPlaces | None:
-        """Where the adapters of a model are; None of one that does not chat."""
+        """Return where the adapters of a chat model are."""
         if source.role is not encoders.CHAT:
             return None
         located, directory = source.located, self._settings.adapters.directory
@@ -226,7 +220,6 @@ def _look(places: Places) -> _Disk:
 
 
 def _unfit(model: Installed, created: int) -> ModelListing:
-    """The listing of a model that can't be served."""
     role = _ROLES.get(model.kind, encoders.NOTHING)
     wanted = ModelRequest(str(model.path), model.weight_bytes, name=model.names[0])
     return ModelListing(
@@ -240,8 +233,7 @@ def _tell_away(gone: Mapping[Path, str]) -> None:
 
 
 def _source(located: Located, role: Role) -> KnownModel:
-    """The source of a model for a role. A chat model that ranks documents is loaded as a chat
-    model."""
+    """Return a model for a role. A chat model that ranks documents is loaded as a chat model."""
     nbytes, about = weight_bytes(located.path), described(located.path)
     context = about.context_length if about else None
     recommended = about.recommended if about else {}

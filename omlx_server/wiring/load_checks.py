@@ -1,9 +1,4 @@
-"""Tells by the files of a model whether it can be loaded, without its weights: their headers, the
-config, the tokenizer and the chat template are read. Any thread.
-
-What only a load has shown is kept in a `FailedLoad`, which counts until the files or the settings
-change.
-"""
+"""Checks whether a model can be loaded, by its files but the weights. Any thread."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,8 +17,7 @@ from omlx_server.text.tokenizer import Tokenizer
 
 @dataclass(frozen=True, slots=True)
 class FailedLoad:
-    """Why a model could not be loaded from files in these `states`, by their names, and under these
-    `settings`."""
+    """A failed load, which counts until the `states` of the files or the `settings` change."""
 
     message: str
     states: object
@@ -34,13 +28,12 @@ class FailedLoad:
 
 
 def states_of(path: Path) -> object:
-    """What changes when a file of the model in this directory does."""
     return guarded(file_states, path)
 
 
 def is_lasting(error: BaseException) -> bool:
-    """Whether the same load would fail again, by the error and what has caused it: not for want of
-    memory, nor by a disk, an adapter or a file that has changed."""
+    """Return whether the same load would fail again: not after a lack of memory, or a problem of a
+    disk, an adapter or a changed file."""
     if isinstance(error, NotNow | ClientError | OSError) or is_out_of_memory(error):
         return False
     return error.__cause__ is None or is_lasting(error.__cause__)
@@ -54,13 +47,10 @@ def check_files(path: Path) -> None:
 
 
 def check_text(path: Path, template: str | None) -> Tokenizer:
-    """The tokenizer of a chat model with that chat template, or its own. Raises ModelUnavailable if
-    one of them can't be used."""
     tokenizer = Tokenizer.load(path, template=template)
     ChatTemplate(tokenizer)
     return tokenizer
 
 
 def check_encoder_text(path: Path) -> None:
-    """Raises ModelUnavailable if the tokenizer of an encoder can't be used."""
     InputEncoder.load(path)

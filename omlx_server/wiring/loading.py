@@ -1,5 +1,4 @@
-"""Loads and unloads models for the pool: the part on the mlx thread and the HTTP side. Runs on the
-event loop's thread."""
+"""Loads and unloads models for the pool: engine and HTTP side. Runs on the event loop's thread."""
 
 import asyncio
 import logging
@@ -56,9 +55,8 @@ _KEEP_SECONDS = 10.0
 
 @dataclass(slots=True, eq=False)
 class Loading:
-    """The loader of one server's pool. `failed(key, problem)` is called when a model crashes again
-    and again. `make_way(key)` makes room, by adapters or another model that no request uses,
-    when a request to the model `key` does not fit into the memory beside them."""
+    """The loader of one server's pool. `failed(key, problem)` is called when a model has crashed
+    for good; `make_way(key)` frees memory for a request to that model."""
 
     engine: AsyncEngine
     instances: InstanceFactory
@@ -69,8 +67,8 @@ class Loading:
     _warming: set[asyncio.Task[None]] = field(default_factory=set, init=False)
 
     async def check(self, key: str) -> None:
-        """Raise LoadFailed if the model with this pool key can't be loaded, as its files tell
-        without the weights, or as an earlier load of them has shown."""
+        """Raise LoadFailed if a model can't be loaded, by its files without weights or an earlier
+        load."""
         source, failed = self.known.source(key), self._failed.get(key)
         states = await asyncio.to_thread(states_of, source.located.path)
         if failed is not None and failed.holds(states, self.instances.settings):
@@ -78,8 +76,8 @@ class Loading:
         await _told(source, self._check(source))
 
     async def load(self, key: str) -> Served:
-        """Load the model with this pool key. A model's own class and files may raise anything:
-        every such error is raised as LoadFailed, with the reason in one line."""
+        """Load a model. Every error, whatever its own class raises, becomes a LoadFailed of one
+        line."""
         source, settings = self.known.source(key), self.instances.settings
         states = await asyncio.to_thread(states_of, source.located.path)
         self._failed.pop(key, None)
@@ -95,7 +93,6 @@ class Loading:
         return changed_model(model, self.instances.settings)  # they may have changed meanwhile
 
     async def unload(self, model: Served) -> None:
-        """Free the memory of a model, on the mlx thread and on the HTTP side."""
         if isinstance(model, ServedModel):
             await model.engine.unload(_KEEP_SECONDS)
             await asyncio.to_thread(model.grammars.close)
@@ -138,7 +135,7 @@ class Loading:
     async def _chat(
         self, source: KnownModel, make_way: Callable[[], Awaitable[bool]]
     ) -> ServedModel:
-        """Load a chat model; its weights and its tokenizer are read at the same time."""
+        """Load a chat model; weights and tokenizer are read at the same time."""
         located = source.located
         client = GeneratorClient(
             self.engine, lambda problem: self.failed(source.key, problem), make_way
@@ -175,8 +172,8 @@ class Loading:
     async def _draft_model(
         self, source: KnownModel, reading: asyncio.Task[Tokenizer]
     ) -> tuple[Located, str] | None:
-        """The draft model of a chat model, and its fingerprint, before anything is loaded: the
-        vocabularies may differ. The server does not begin with one that does not fit."""
+        """Return a chat model's draft model and its fingerprint, checked before anything is
+        loaded."""
         located, settings = source.located, self.instances.settings
         if source.role is RERANKING or not draft_model_name(located, settings):
             return None
@@ -189,8 +186,6 @@ class Loading:
         return found, await asyncio.to_thread(self.instances.fingerprint, found)
 
     async def _default_adapter(self, source: KnownModel, client: GeneratorClient) -> None:
-        """Load the adapter for requests that name none, if there is one: the model is not served
-        with one that can't be used."""
         places = self.known.adapter_places(source)
         if places is not None and places.default:
             find = self.known.adapter_registry.find
@@ -198,7 +193,6 @@ class Loading:
                 pass
 
     def _warm(self, served: ServedModel) -> None:
-        """Get its grammars ready, in the background."""
         limit = self.instances.account.limit
         warming = asyncio.create_task(asyncio.to_thread(served.grammars.warm, limit))
         self._warming.add(warming)
@@ -213,8 +207,7 @@ def _tokenizer(path: Path, template: str | None) -> Tokenizer:
 
 @dataclass(frozen=True, slots=True)
 class _About:
-    """Of a loaded model: whether it has heads, how many entries its logits have, and whether it
-    takes images, or why not."""
+    """Facts of a loaded model: heads, entries of its logits, and vision."""
 
     has_heads: bool
     vocab: int
@@ -240,14 +233,14 @@ def _images(
 
 
 class _Files:
-    """The files of a model as they are when this is made: before they are read."""
+    """The files of a model as they are before they are read."""
 
     def __init__(self, located: Located) -> None:
         self.located = located
         self._states = file_states(located.path)
 
     def check(self) -> None:
-        """Raises Conflict if they have changed since."""
+        """Raise Conflict if they have changed."""
         if file_states(self.located.path) != self._states:
             raise Conflict(
                 f"the files of {self.located.names[0]} have changed since they were read: another "
@@ -258,8 +251,8 @@ class _Files:
 def _fingerprint(
     instances: InstanceFactory, files: _Files, drafted_by: Located | str | None
 ) -> str:
-    """The fingerprint over every byte of the weights, of the draft model too, if there is one.
-    Raises Conflict if the files are no longer those that were loaded."""
+    """Return the fingerprint of all bytes of the weights, of the draft model too. Raises Conflict
+    if files have changed."""
     files.check()
     own = instances.fingerprint(files.located, whole=True)
     files.check()  # it may have taken minutes
@@ -271,7 +264,7 @@ def _fingerprint(
 
 
 async def _ended(task: asyncio.Task[Any]) -> None:
-    """Wait until a task has ended, and pass over its error: an earlier one is being raised."""
+    """Wait until a task has ended, and ignore its error: an earlier one is being raised."""
     await asyncio.wait([task])
     if not task.cancelled():
         task.exception()

@@ -1,4 +1,4 @@
-"""How much of the machine's memory the server may use, and for what, as the settings say."""
+"""The server's share of the machine's memory, and its parts."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,8 +28,8 @@ _CONTEXT = 4096
 
 @dataclass(frozen=True, slots=True)
 class Shares:
-    """Bytes: the `limit` of the process, and what is set aside of it for MLX's `pool` of freed
-    buffers and for the `queue` of blocks that wait to be written to the cold tier."""
+    """Bytes of the process: its `limit`, and of it MLX's `pool` of freed buffers and the `queue` of
+    writes to the cold tier."""
 
     limit: int
     pool: int
@@ -37,8 +37,7 @@ class Shares:
 
 
 def shares_of(settings: Settings, *, cold: bool) -> Shares:
-    """The limit, the pool and the queue in bytes, before any model is known. Without a `cold` tier
-    the queue is 0."""
+    """Return the shares before any model is known."""
     memory = settings.memory
     limit = budgets.limit_of(memory.limit, memory.reserve, ram_bytes(), device.working_set())
     wanted = settings.cache.cold_write_queue_bytes if cold else 0
@@ -51,9 +50,9 @@ def planning_for(
     notes: Path | None,
     allowed: Allowed = always,
 ) -> Work[Planner]:
-    """Makes the planner that estimates the bytes of a step, and the plan of the model's vision, if
-    it has any. It runs probes, one in each slice, unless `notes` has their results or
-    `memory.activation_reserve` is a number of bytes. `allowed`: whether `notes` may be written."""
+    """Make the planner that estimates the bytes of a step, and the plan of the model's vision. Runs
+    probes in slices, unless `notes` has their results or `memory.activation_reserve` is a number.
+    `allowed`: whether `notes` may be written."""
     flat = settings.memory.activation_reserve
     if flat == "auto":
         yield from planning_tower(loaded, notes, allowed)
@@ -65,8 +64,6 @@ def planning_for(
 
 
 def make_watch(share: MemoryShare, planner: Planner, *, queue: int = 0) -> MemoryWatch:
-    """The watch, with its guard, over the memory of the model that has this share of the account.
-    `queue`: bytes that are kept for writes to the cold tier."""
     guard = MemoryGuard(share.account.limit, planner, share, queue=queue)
     return MemoryWatch(guard, planner, share)
 
@@ -74,8 +71,8 @@ def make_watch(share: MemoryShare, planner: Planner, *, queue: int = 0) -> Memor
 def cache_budget(
     shares: Shares, planner: Planner, weights: int, limits: SchedulerLimits, settings: Settings
 ) -> HotBudget:
-    """The budget that the hot tiers of all models share. Where the settings say "auto", it is what
-    the limit leaves beside `weights` bytes, the largest step, the pool and the write queue."""
+    """Return the budget of all hot tiers together. "auto" is what the limit leaves beside `weights`
+    bytes, the largest step, the pool and the write queue."""
     chunks = limits.chunks
     decode = Decode(limits.max_batch_size, _CONTEXT, grows=True)
     beside = StepShape(decode, (PrefillShape(1, chunks.beside, _CONTEXT),))

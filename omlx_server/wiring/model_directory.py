@@ -1,4 +1,4 @@
-"""Finds the directory of a model, which may be made or downloaded for that."""
+"""Finds the directory of a model, which may be made or downloaded."""
 
 from omlx_server.compute.hardware import device
 from omlx_server.models import catalogue
@@ -9,8 +9,8 @@ from omlx_server.settings import Settings
 
 
 def find_model(name: str, settings: Settings, progress: ProgressListener) -> Located:
-    """The directory of the model that `name` means: a model of the catalogue (made on the disk if
-    it is not there yet), a local directory or a name of the hub."""
+    """Return the model that `name` means: of the catalogue (made on disk if missing), a local
+    directory or a name of the hub."""
     row = catalogue.find(name)
     if row is None:
         return locate(name, settings.models, progress)
@@ -22,7 +22,7 @@ def find_model(name: str, settings: Settings, progress: ProgressListener) -> Loc
 
 
 def find_model_here(name: str, settings: Settings) -> Located | None:
-    """As `find_model`, but nothing is made or downloaded: None where something would be."""
+    """Return the model without making or downloading it; None if missing."""
     row = catalogue.find(name)
     if row is None:
         return find_here(name, settings.models)
@@ -31,5 +31,5 @@ def find_model_here(name: str, settings: Settings) -> Located | None:
 
 
 def _variant() -> str:
-    """The form in which a model of the catalogue is fastest on this device."""
+    """Return the form of catalogue models that is fastest on this device."""
     return "f32" if device.is_cpu() else "8bit"

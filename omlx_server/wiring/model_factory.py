@@ -1,4 +1,4 @@
-"""Makes model instances with their prefix caches, cache tiers and limits, by the settings."""
+"""Makes model instances with prefix caches, cache tiers and limits from the settings."""
 
 import logging
 from collections.abc import Callable, Sequence
@@ -66,8 +66,7 @@ _NO_IMAGES = "several machines compute it"
 def limits(
     settings: Settings, names: Sequence[str] = (), chunks: ChunkSizes | None = None
 ) -> SchedulerLimits:
-    """The limits of the scheduler of a model with these names, which has these `chunks`; None for
-    those of a model that is not measured."""
+    """Return the limits of a model's scheduler, by its measured `chunks`, if any."""
     scheduler, chunks = settings.scheduler, chunks or default_chunks(settings)
     return SchedulerLimits(
         max_batch_size=scheduler.max_batch_size,
@@ -85,7 +84,6 @@ def limits(
 
 
 def adapter_limits(settings: Settings) -> AdapterLimits:
-    """The bounds of the adapters of one model."""
     return AdapterLimits(settings.adapters.max_loaded, settings.adapters.max_bytes)
 
 
@@ -101,9 +99,8 @@ class InstanceFactory:
         wake: Callable[[], None] = lambda: None,
         cluster: LeadingCluster | None = None,
     ) -> None:
-        """`wake` is called, on any thread, when the cold tier has a result for the mlx thread. The
-        `cluster` computes its own model, and no other. Raises ConfigError where the settings name a
-        remote store that can't be used."""
+        """`wake` is called, on any thread, when the cold tier has a result. Raises ConfigError for
+        a remote store that can't be used."""
         self.settings = settings
         self.cluster = cluster
         self.cold: ColdTier | None = None
@@ -116,14 +113,14 @@ class InstanceFactory:
         self.wake = wake
 
     def fingerprint(self, located: Located, *, whole: bool = False) -> str:
-        """The fingerprint of a model's files. It covers every byte of the weights if `whole` or if
-        there is a cold tier, else samples of them. Any thread may call it."""
+        """Return the fingerprint of a model's files: of every byte of the weights if `whole` or
+        with a cold tier, else of samples. Any thread."""
         notes = _notes(self.settings, "fingerprints")
         return fingerprint(located.path, notes, whole=whole, allowed=self._may_write)
 
     def system_fingerprint(self, located: Located) -> str:
-        """The fingerprint of what would compute a model's answers if it were loaded now: weights,
-        KV format, device, versions. Any thread may call it."""
+        """Return the fingerprint of what computes a model's answers: weights, KV format, device,
+        versions. Any thread."""
         return system_fingerprint(located.path, self._scheme(located))
 
     def _may_write(self) -> bool:
@@ -136,13 +133,9 @@ class InstanceFactory:
         known_as: str = "",
         drafter: tuple[Located, str] | None = None,
     ) -> Work[ModelInstance]:
-        """Loads a model and makes its instance. `nbytes` of the memory account are set aside while
-        it loads. `known_as` is its fingerprint, if that was already computed. `drafter`: its draft
-        model, and the fingerprint of that.
-
-        Raises:
-            ModelUnavailable: one of them can't be loaded, or the draft model can't draft for it.
-        """
+        """Load a model and make its instance. `nbytes` of memory are set aside meanwhile.
+        `known_as` is its fingerprint, if known; `drafter` its draft model with fingerprint. Raises
+        ModelUnavailable."""
         work = self._making(located, nbytes, known_as, drafter)
         return work if self.cluster is None else self.cluster.outliving(work)
 
@@ -166,13 +159,12 @@ class InstanceFactory:
         return instance
 
     def _is_parted(self, cluster: LeadingCluster, located: Located) -> bool:
-        """Whether the cluster computes this model, and not for another role already."""
+        """Return whether the cluster computes this model, and no other instance of it."""
         taken = any(instance.followers is not None for instance in self.at_work())
         return cluster.claims(located) and not taken
 
     def _part(self, cluster: LeadingCluster, located: Located, known_as: str) -> Work[LoadedModel]:
-        """Loads the part of rank 0, when all ranks are there. This process then uses no more memory
-        than leaves enough to every other rank."""
+        """Load the part of rank 0, and limit memory to what leaves enough to every other rank."""
         ranks = yield from cluster.joining(located, known_as, self.settings)
         assert cluster.followers is not None
         cluster.followers.wake = lambda: self.wake()
@@ -189,7 +181,7 @@ class InstanceFactory:
     def _whole(
         self, located: Located, known_as: str, drafter: tuple[Located, str] | None
     ) -> Work[LoadedModel]:
-        """Loads a model with its draft model, its heads or its vision, if it has any."""
+        """Load a model with its draft model, heads or vision, if any."""
         other, notes = None, _notes(self.settings, "fingerprints")
         if drafter is not None:  # first, because it may not be fit for it
             smaller, fingerprint = drafter
@@ -211,7 +203,7 @@ class InstanceFactory:
     def around(
         self, loaded: LoadedModel, located: Located, share: MemoryShare
     ) -> Work[ModelInstance]:
-        """Makes the instance for a loaded model, which has this share of the memory account."""
+        """Make the instance of a loaded model with this share of the memory account."""
         settings, may_write, notes = self.settings, self._may_write, _notes(self.settings, "steps")
         planner = yield from planning_for(loaded, settings, notes, may_write)
         room = self.shares.limit - loaded.weight_bytes
@@ -236,7 +228,6 @@ class InstanceFactory:
         return instance
 
     def _speculating(self, loaded: LoadedModel, located: Located) -> Work[DraftController]:
-        """Measures what drafts of a model would cost."""
         fresh = forward_of(loaded.target, loaded.ranks)
         costs = yield from measuring(fresh, device_policy.current().places)
         rows = limits(self.settings, located.names).max_batch_size
@@ -258,7 +249,7 @@ class InstanceFactory:
         speculation: DraftController,
         bounds: SchedulerLimits,
     ) -> ModelInstance:
-        """Without a `codec`, no blocks of prompts are cached."""
+        """Make an instance, which caches no blocks without a `codec`."""
         name, others, share = located.names[0], self.at_work(), watch.share
         # The share of the hot tier that this model's pins may hold: all models' shares together are
         # less than the whole tier.
@@ -286,7 +277,7 @@ class InstanceFactory:
         return instance
 
     def clear_cold(self, salt: bytes | None = None) -> None:
-        """Delete the blocks of all models in the cold tier: those of `salt`, or with None all."""
+        """Delete the blocks of all models in the cold tier, or those of one `salt`."""
         if self.cold is None:
             return
         if salt is None:
@@ -298,15 +289,14 @@ class InstanceFactory:
             self.cold.clear_salt(salt)
 
     def cold_report(self) -> ColdReport | None:
-        """A report of the cold tier, which first takes in its finished work: so it is right also
-        while no model is loaded. None where there is no cold tier."""
+        """Return an up-to-date report of the cold tier, also while no model is loaded."""
         if self.cold is None:
             return None
         self.cold.collect()
         return self.cold.report()
 
     def _left(self) -> int:
-        """Bytes that wait to be written to the cold tier for models that were unloaded."""
+        """Return the bytes that unloaded models still have to write to the cold tier."""
         if self.cold is None or not self.cold.pending:
             return 0
         known = set[BlockKey]().union(*(instance.tiers.writing for instance in self.at_work()))
@@ -314,25 +304,22 @@ class InstanceFactory:
         return sum(block.nbytes for key, block in pending if key not in known)
 
     def drain(self, seconds: float) -> None:
-        """Wait until what is queued for the cold tier is written, for `seconds` at most. Any
-        thread."""
+        """Wait at most `seconds` until the cold tier's queue is written. Any thread."""
         if self.cold is not None:
             self.cold.drain(seconds)
 
     def close(self, seconds: float) -> None:
-        """Close the cold tier; queued blocks are written for `seconds` at most."""
         if self.cold is not None:
             self.cold.close(seconds)
 
     def at_work(self) -> list[ModelInstance]:
-        """The instances of all loaded models."""
         return [
             share.holder for share in self.account.shares if isinstance(share.holder, ModelInstance)
         ]
 
     def _cold_for(self, namespace: str) -> ColdTier | None:
-        """The cold tier that all instances share, started for the first of them. None where there
-        is no cold tier, or another instance writes blocks of the same weights to it."""
+        """Return the shared cold tier, starting it if needed; None if another instance already
+        writes blocks of the same weights."""
         if any(instance.cache.namespace == namespace for instance in self.at_work()):
             _log.info("the same weights are loaded already: blocks of this model stay in memory")
             return None
@@ -358,13 +345,12 @@ def _tell(share: MemoryShare, shares: Shares, planner: Planner) -> None:
 
 
 def _notes(settings: Settings, name: str) -> Path | None:
-    """The file in the cold tier's directory for notes of this name; None without a cold tier."""
+    """Return the file for notes of this name; None without a cold tier."""
     return settings.cache.cold_dir / f"{name}.json" if settings.cache.has_cold else None
 
 
 def _remote(settings: Settings) -> Medium | None:
-    """The remote store that the settings name, if any. It connects at its first use. Raises
-    ConfigError where it can't be used."""
+    """Return the remote store, if set; it connects at its first use. Raises ConfigError."""
     cache = settings.cache
     url = cache.remote.reveal()
     if not url or not cache.has_cold:

@@ -1,5 +1,4 @@
-"""Makes what runs the models of a server: the engine, the pool that loads and unloads them, and the
-catalogue by which requests find them."""
+"""Makes the engine, the pool of models and the catalogue by which requests find them."""
 
 import asyncio
 import logging
@@ -29,7 +28,7 @@ _DRAIN_SECONDS = 10.0
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Opened:
-    """The models as requests find them, and the factory and the engine behind them."""
+    """The models as requests find them, with the factory and engine behind them."""
 
     models: ServedModels
     instances: InstanceFactory
@@ -43,10 +42,8 @@ async def open_models(
     stack: AsyncExitStack,
     cluster: LeadingCluster | None = None,
 ) -> Opened:
-    """Start the engine and the pool; no model is loaded yet. `on_failure` is called when the
-    engine, or the model that the server was started with, can't go on. Leaving `stack` ends them.
-    The `cluster` computes that model.
-    """
+    """Start the engine and the pool, without a model. `on_failure` is called when the engine, or
+    the model that the server was started with, has failed. Leaving `stack` ends them."""
     instances = InstanceFactory(settings, cluster=cluster)
     engine = AsyncEngine(on_failure, instances.account, instances.close, instances.cold_report)
     instances.wake = engine.wake
@@ -77,8 +74,8 @@ async def open_models(
 
 
 async def begin(models: ServedModels, known: KnownModels) -> None:
-    """Load the models that the server was started with, then the pinned ones, and set `started`.
-    Raises OmlxError where one of the former can't be loaded."""
+    """Load the models that the server was started with, then pinned ones. Raises OmlxError if one
+    of the former fails."""
     for first in known.first():
         await models.pool.load(first.wanted)
     await load_pinned(models, known)
@@ -86,8 +83,7 @@ async def begin(models: ServedModels, known: KnownModels) -> None:
 
 
 async def load_pinned(models: ServedModels, known: KnownModels) -> None:
-    """Load the models that the settings pin. If one can't be loaded, the error is logged and the
-    next one is loaded."""
+    """Load pinned models; errors are logged."""
     for name in known.pinned:
         try:
             await models.pool.load((await models.known_as(name)).wanted)
@@ -96,8 +92,8 @@ async def load_pinned(models: ServedModels, known: KnownModels) -> None:
 
 
 async def _make_way(pool: ModelPool[Served], key: str) -> bool:
-    """Let the adapters of all models go that nothing uses; where there are none, unload a model for
-    the sake of the one with this `key`. Raises as `ModelPool.make_way`."""
+    """Unload idle adapters of all models, or else a model for the one with this `key`. Raises as
+    `ModelPool.make_way`."""
     clients = [model.engine for model in pool.loaded() if isinstance(model, ServedModel)]
     gone = [await client.let_idle_adapters_go() for client in clients]
     return any(gone) or await pool.make_way(key)
@@ -119,27 +115,22 @@ async def _close(pool: ModelPool[Served]) -> None:
 
 
 class KeptBlocks:
-    """The cached blocks and pins of all models, loaded or not. Called on the event loop's thread;
-    the work is done on the mlx thread."""
+    """Cached blocks and pins of all models, loaded or not. Works on the mlx thread."""
 
     def __init__(self, engine: AsyncEngine, instances: InstanceFactory) -> None:
         self._engine = engine
         self._instances = instances
 
     async def clear_cold(self, salt: bytes | None) -> None:
-        """Delete the blocks in the cold tier, also of models that are not loaded: those of `salt`,
-        or with None all of them."""
+        """Delete the blocks of `salt` (None: of all) in the cold tier."""
         await self._engine.call(partial(self._instances.clear_cold, salt))
 
     async def pinned(self, pin: Pin, salt: bytes) -> PinReport:
-        """Save a pin that a model has just made, as one of the tenant with this salt, and report
-        how much of it is cached."""
         return await self._engine.call(partial(self._instances.pins.made, pin, salt))
 
     async def pins(self, salt: bytes) -> list[PinReport]:
-        """The pins of the tenant with this salt, the oldest first."""
         return await self._engine.call(partial(self._instances.pins.of, salt))
 
     async def unpin(self, id: str, salt: bytes) -> Unpinned:
-        """End a pin of the tenant with this salt. Returns UNKNOWN where it has no such pin."""
+        """End a pin of the tenant with this salt. Return UNKNOWN where it has no such pin."""
         return await self._engine.call(partial(self._instances.pins.end, id, salt))

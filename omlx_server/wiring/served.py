@@ -42,9 +42,8 @@ def make_served(
     tokenizer: Tokenizer,
     vocab: int,
 ) -> ServedModel:
-    """The HTTP side of a loaded model whose logits have `vocab` entries; its overrides have been
-    checked. `fingerprint`, which covers all bytes of the weights, is called at the first export or
-    import of an archive. `system_fingerprint` names what computes the model's answers."""
+    """Return the HTTP side of a loaded model whose logits have `vocab` entries. `fingerprint`
+    covers all bytes of the weights; it is called at the first export or import of an archive."""
     own = settings.overrides_of(located.names)
     description = _described(located)
     context = context_length(located.names[0], description.context_length, own)
@@ -75,7 +74,6 @@ def make_served(
 
 
 def _described(located: Located) -> ModelDescription:
-    """What its files say of a model. A warning is logged where one of them is ignored."""
     found = describe(located.path)
     if found.ignored:
         _log.warning("%s goes without its makers' defaults: %s", located.names[0], found.ignored)
@@ -89,8 +87,6 @@ def _markers(dialect: Dialect, tokenizer: Tokenizer, width: int) -> ReasoningMar
 
 
 def changed_model(model: Served, settings: Settings) -> Served:
-    """A copy of `model` with those values of `settings` that may change while it is loaded; an
-    encoder is returned as it is."""
     if not isinstance(model, ServedModel):
         return model
     own, context = settings.overrides_of(model.names), settings.context
@@ -103,15 +99,14 @@ def changed_model(model: Served, settings: Settings) -> Served:
 
 
 def context_length(model: str, trained: int, own: ModelOverrides) -> int:
-    """The length of a model's context in tokens: the override, but no more than `trained`, the
-    length for which it was trained. A larger override is logged as a warning."""
+    """Return the length of a model's context in tokens: the override, at most `trained`. A larger
+    override is logged."""
     if own.context_length is not None and own.context_length > trained:
         _log.warning("context_length of %s stays %d: it was trained for no more", model, trained)
     return context_of(own, trained)
 
 
 def _with_defaults(model: ServedModel, own: ModelOverrides, settings: Settings) -> ServedModel:
-    """The same model with its defaults for what requests leave out, and with its presets."""
     variables = _thinking(model, own) | own.chat_template_kwargs
     return replace(
         model,
@@ -128,8 +123,8 @@ def _with_defaults(model: ServedModel, own: ModelOverrides, settings: Settings) 
 
 
 def _thinking(model: ServedModel, table: PromptOverride) -> dict[str, TemplateValue]:
-    """The variables of the model's template that follow from what one table says of thinking. The
-    budget is among them even if the template does not read it: the grammar of thoughts does."""
+    """Return template variables for thinking. The budget is always among them: the grammar of
+    thoughts reads it."""
     budget = table.thinking_budget
     style, variables = model.dialect.style, model.template.variables
     told = effort.template_kwargs({}, variables, style, effort=table.reasoning_effort)

@@ -1,4 +1,4 @@
-"""Where a rank can be reached by its neighbours in the ring."""
+"""Addresses at which a rank's neighbours in the ring reach it."""
 
 import socket
 from collections.abc import Sequence
@@ -7,8 +7,8 @@ from omlx_server.errors import UsageError
 
 
 def free_addresses(ips: Sequence[str]) -> tuple[str, ...]:
-    """An "IP:port" with a free port for each of these IPv4 addresses of this machine. Raises
-    UsageError for one that is none of its."""
+    """Return "IP:port" with a free port for each IPv4 address. Raises UsageError for one of another
+    machine."""
     return tuple(f"{ip}:{_free_port(ip)}" for ip in ips)
 
 

@@ -1,4 +1,4 @@
-"""Another rank finds, checks and loads its part of the model that rank 0 names."""
+"""Finds, checks and loads another rank's part of the model that rank 0 names."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -25,8 +25,8 @@ from omlx_server.wiring.memory import shares_of
 
 
 def find_model(welcome: Welcome, settings: Settings) -> Path:
-    """The directory of the model that rank 0 names. Raises ModelUnavailable where there is none
-    with the same files."""
+    """Return the directory of rank 0's model. Raises ModelUnavailable if none has the same
+    files."""
     others = list[Path]()
     for name in welcome.names:
         try:
@@ -57,7 +57,7 @@ def load_part(
     wake: Callable[[], None],
 ) -> Follower:
     """Load this rank's part of the model. `answer` sends to rank 0; `wake` is called when the cold
-    tier has something. Raises ModelUnavailable where it can't be loaded."""
+    tier has a result. Raises ModelUnavailable."""
     shares = shares_of(settings, cold=welcome.has_cold)
     device.bound(shares.limit, pool=shares.pool)
     scheme = make_scheme(*welcome.kv)
@@ -74,8 +74,7 @@ def load_part(
 
 
 def _cold(welcome: Welcome, settings: Settings, ranks: Ranks, queue: int) -> ColdTier | None:
-    """The cold tier of this rank's blocks, beside the directory that a server of this machine
-    uses."""
+    """Return the cold tier of this rank, in a directory beside a server's own."""
     if not welcome.has_cold:
         return None
     own = settings.cache.cold_dir

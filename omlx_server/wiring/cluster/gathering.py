@@ -1,7 +1,7 @@
-"""Rank 0's side of a cluster: it starts the other ranks, meets them, and notices when one is lost.
+"""Rank 0's side of a cluster: it starts the other ranks, meets them, and notices a loss.
 
-Has threads of its own, since it waits for processes and connections. What is lost can't be mended
-in this process: MLX has one group for its whole life. So `lost` has it start anew.
+It has threads of its own to wait for processes and connections. MLX has one group for the whole
+process, so a loss can't be mended: `on_lost` starts the process anew.
 """
 
 import logging
@@ -51,8 +51,6 @@ _AGAIN_SECONDS = (1.0, 2.0, 5.0, 10.0)
 
 @dataclass(slots=True, eq=False)
 class _Member:
-    """One other rank."""
-
     rank: int
     host: Host
     state: RankState
@@ -63,9 +61,8 @@ class _Member:
 
 
 class Gathering:
-    """The other ranks of a cluster. `on_lost` is called once, on any thread, with the reason in one
-    line, when the group can't compute any more. `found` gets what ranks found in their cold
-    tiers."""
+    """The other ranks of a cluster. `on_lost` is called once, on any thread, with the reason why
+    the group can't go on. `found` gets the ranks' cold reads."""
 
     def __init__(self, options: GatheringOptions) -> None:
         self.options = options
@@ -77,7 +74,6 @@ class Gathering:
         self._gone = threading.Event()
         self._formed = False
         self.problem = ""
-        """Why the group is lost; empty while it is not."""
         self._welcome: Welcome | None = None
         self._members = {
             rank: _Member(rank, host, RankState(rank, host.ssh or "localhost"))
@@ -93,15 +89,14 @@ class Gathering:
 
     @property
     def states(self) -> list[RankState]:
-        """How the other ranks are. Any thread."""
         return [
             replace(member.state, alive=link.last_alive if (link := member.link) else None)
             for member in self._members.values()
         ]
 
     def begin(self, welcome: Welcome) -> None:
-        """Have the ranks started and met, for this model. A second call has ranks that are here
-        load another one. Raises UsageError where rank 0 can't listen."""
+        """Start and meet the ranks for this model; a second call has them load another one. Raises
+        UsageError if rank 0 can't listen."""
         self._welcome = welcome
         if self._listener is not None:
             for member in self._members.values():
@@ -129,11 +124,11 @@ class Gathering:
 
     @property
     def is_complete(self) -> bool:
-        """Whether all ranks are here, and have the model."""
+        """Whether all ranks are here and have the model."""
         return all(m.link is not None and m.addresses for m in self._members.values())
 
     def call_roll(self) -> None:
-        """Ask all ranks whether they are still there; `is_complete` again when all have said so."""
+        """Ask all ranks whether they are still there, for `is_complete`."""
         for member in self._members.values():
             member.addresses = ()
         self.tell(RollCall())
@@ -141,9 +136,8 @@ class Gathering:
     def form(
         self, own: Sequence[str], sums: Sequence[tuple[int, int]] = ()
     ) -> list[Sequence[str]] | None:
-        """Tell all where all are to be reached; rank 0 at its `own` addresses. Returns that, or
-        None where a rank is gone. From now on the loss of a rank is the loss of the group. With
-        `sums` the others load no model (`Formation`)."""
+        """Tell all ranks the addresses of all, and return them; None if a rank is gone. From now on
+        the loss of a rank loses the group. With `sums` ranks load no model (`Formation`)."""
         with self._lock:
             if not self.is_complete:
                 return None
@@ -159,7 +153,6 @@ class Gathering:
         return list(addresses)
 
     def formed(self) -> None:
-        """MLX has connected the ranks."""
         for link in self._links:
             link.patience = LOST_SECONDS
 
@@ -169,13 +162,12 @@ class Gathering:
         return [link for link in links if link is not None]
 
     def tell(self, message: Command | Formation | RollCall) -> None:
-        """Send a message to all other ranks. Does not wait."""
+        """Queue a message to all other ranks."""
         for link in self._links:
             link.tell(message)
 
     def close(self, seconds: float = 0.0) -> None:
-        """Have the ranks end, and end all connections. They write what is queued for their cold
-        tiers before, for at most so many seconds. Nothing counts as lost."""
+        """End the ranks and all connections. Ranks write their cold tiers for at most `seconds`."""
         self._ended.set()
         if self._listener is not None:
             hang_up(self._listener)
@@ -196,7 +188,7 @@ class Gathering:
     # -- the processes of ranks ----------------------------------------------------------
 
     def _run(self, member: _Member, command: CommandLine) -> None:
-        """Start a rank, and start it again when it has ended, until the group is formed."""
+        """Start a rank, again whenever it ends, until the group is formed."""
         waits = chain(_AGAIN_SECONDS, repeat(_AGAIN_SECONDS[-1]))
         while not (self._ended.is_set() or self._formed):
             try:
@@ -246,7 +238,7 @@ class Gathering:
         _log.info("rank %d is here: %s", member.rank, hello.machine)
 
     def _admitted(self, link: Link) -> tuple[_Member, Hello]:
-        """The member at the other end, which says hello and is welcomed. Raises LinkFailed."""
+        """Welcome the member at the other end after its hello. Raises LinkFailed."""
         hello = link.hear()
         if not isinstance(hello, Hello):
             raise LinkFailed("it did not say who it is")
@@ -296,8 +288,8 @@ class Gathering:
                 self._note(member, RankStatus.REFUSED, why)
 
     def _lose(self, member: _Member, link: Link, why: str, *, refuses: bool = False) -> None:
-        """A rank that was here is gone, or `refuses` to go on. Without a group it may come
-        again."""
+        """Note that a rank is gone, or `refuses` to go on. Before the group is formed it may
+        return."""
         problem = f"rank {member.rank} ({member.state.host}) is lost: {why}"
         with self._lock:
             if member.link is not link:
@@ -315,8 +307,8 @@ class Gathering:
         self._fail(problem)
 
     def step_failed(self, problem: str) -> str:
-        """Note that the group can't go on, since a step of rank 0 has failed. Returns why: that, or
-        the loss of a rank that is noted within a second."""
+        """Note that a step of rank 0 has failed. Return why: that, or a rank's loss noted within a
+        second."""
         self._failed.wait(CAUSE_SECONDS)
         self._gone.set()
         self._fail(problem)
@@ -324,8 +316,7 @@ class Gathering:
 
     @property
     def is_lost(self) -> bool:
-        """Whether a rank of the group is gone. A rank that can't go on is not gone: what it says is
-        wrong may be wrong on each rank."""
+        """Whether a rank of the group is gone. One that only refuses is not."""
         return self._gone.is_set()
 
     def _fail(self, problem: str) -> None:

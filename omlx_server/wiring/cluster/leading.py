@@ -1,4 +1,4 @@
-"""Rank 0 loads its part of a model, when all other ranks are there. Mlx thread, in slices."""
+"""Rank 0's part of a model, loaded once all ranks are there. Lives on the mlx thread."""
 
 import logging
 import time
@@ -39,14 +39,13 @@ class LeadingCluster:
         self.followers: Followers | None = None
 
     def claims(self, located: Located) -> bool:
-        """Whether the cluster computes this model. The first model that is asked about becomes the
-        one that it computes."""
+        """Return whether the cluster computes this model: the first one asked about."""
         self._path = self._path or located.path
         return self._path == located.path
 
     @property
     def states(self) -> list[RankState]:
-        """How all ranks are, rank 0 first. Any thread."""
+        """States of all ranks, rank 0 first. Any thread."""
         own = self.gathering.options.hosts[0]
         alive = Alive(active=device.active_memory(), peak=device.peak_memory())
         host = own.ssh or "localhost"
@@ -54,7 +53,7 @@ class LeadingCluster:
         return [here, *self.gathering.states]
 
     def joining(self, located: Located, known_as: str, settings: Settings) -> Work[Ranks]:
-        """Waits until all ranks have the model with this fingerprint, and connects with them."""
+        """Wait until all ranks have the model with this fingerprint, and connect them."""
         kv = settings.kv_cache_of(located.names)
         self.gathering.begin(
             Welcome(
@@ -78,8 +77,7 @@ class LeadingCluster:
         return ranks
 
     def outliving(self, work: Work[A]) -> Work[A]:
-        """Does `work`. Where it fails since a rank is lost that is no error of the work: this then
-        waits for the end of the process, which is about to start anew."""
+        """Run `work`. If it fails because a rank is lost, wait for the process to start anew."""
         try:
             return (yield from work)
         except (OmlxError, RuntimeError, ValueError):  # the latter two are MLX's
@@ -94,7 +92,7 @@ class LeadingCluster:
             yield
 
     def _all_there(self) -> Work[Sequence[Sequence[str]]]:
-        """Waits until all ranks have just said that they are there; gives where to reach them."""
+        """Wait until all ranks have just answered; return their addresses."""
         ips = self.gathering.options.hosts[0].ips
         while True:
             yield from self._waiting()
@@ -107,7 +105,7 @@ class LeadingCluster:
                     return addresses
 
     def _connected(self, addresses: Sequence[Sequence[str]]) -> Ranks:
-        """The group of the ranks at these addresses. Raises ModelUnavailable."""
+        """Connect the ranks. Raises ModelUnavailable."""
         try:
             ranks = form(addresses, 0, self._backend, self.gathering.options.rdma)
         except TimeoutError as error:

@@ -1,7 +1,7 @@
-"""New connections to rank 0, each of which is met on a thread of its own, a bounded number at once.
+"""New connections to rank 0, a bounded number at once, each met on its own thread.
 
-Anybody who reaches the port can connect. So strangers who say nothing must neither use up threads
-and descriptors, nor keep the ranks out.
+Anybody may connect: silent strangers must neither use up threads and descriptors nor keep ranks
+out.
 """
 
 import socket
@@ -15,8 +15,8 @@ MOST = 32
 
 
 class NewConnections:
-    """Calls `meet` with each new socket and the address of its other end. It owns the socket, and
-    returns when the connection is a rank's or is refused."""
+    """Calls `meet`, which owns the socket, with each new socket and the address of its other
+    end."""
 
     def __init__(self, meet: Callable[[socket.socket, str], None]) -> None:
         self._meet = meet
@@ -26,8 +26,8 @@ class NewConnections:
         self._count = 0
 
     def begin(self, peer: socket.socket, address: str) -> None:
-        """Meet who has connected. Where `MOST` are being met already, the eldest of them, which has
-        had the most time to say who it is, is refused. Called on one thread."""
+        """Meet a new connection. With `MOST` under way the oldest is refused. Called on one
+        thread."""
         if not self._room.acquire(blocking=False):
             with self._lock:
                 if self._peers:

@@ -1,5 +1,5 @@
-"""How the ranks of a cluster are started and met, as the settings of rank 0 say. Without MLX, so
-that `serve --dry-run` and the doctor can ask at once."""
+"""Options for starting and meeting the ranks of a cluster, from rank 0's settings. Without MLX, for
+`serve --dry-run` and the doctor."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,7 +10,6 @@ from omlx_server.errors import ConfigError
 from omlx_server.settings import Loaded, Settings
 
 NO_PORT = "cluster.secret is set, and cluster.port is not: no other rank could know the port"
-"""What is wrong with a secret and no port."""
 # Overrides by flags that ranks on this machine get too.
 _SHARED = ("models.", "cache.", "memory.", "logging.", "cluster.")
 _NOT_SHARED = ("cluster.secret", "cache.remote", "cluster.hosts")
@@ -18,10 +17,9 @@ _NOT_SHARED = ("cluster.secret", "cache.remote", "cluster.hosts")
 
 @dataclass(frozen=True, slots=True)
 class GatheringOptions:
-    """`hosts` by rank; with a `secret` ranks are started by hand, and know it. Rank 0 listens at
-    `address`, "" for its first one, and `port`, 0 for any. `program` is that on other machines,
-    and `options` are those of ranks on this one. `rdma`: the devices between them, for the back
-    end JACCL."""
+    """Hosts by rank, and how to start and meet them. With a `secret` ranks are started by hand.
+    Rank 0 listens at `address` ("": its first one) and `port` (0: any). `program` runs on other
+    machines; `options` are for ranks on this one; `rdma` devices are for JACCL."""
 
     hosts: Sequence[Host]
     port: int = 0
@@ -33,13 +31,11 @@ class GatheringOptions:
 
     @property
     def listens_at(self) -> str:
-        """The address at which other ranks reach rank 0."""
         return self.address or self.hosts[0].ips[0]
 
 
 def hosts_of(settings: Settings) -> list[Host]:
-    """The hosts of the cluster, or none where there is no cluster. Raises ConfigError where the
-    file can't be read, or lacks the devices that the back end needs."""
+    """Return the hosts of the cluster, if any. Raises ConfigError for a bad hosts file."""
     if not settings.cluster.hosts:
         return []
     path = Path(settings.cluster.hosts)
@@ -55,7 +51,7 @@ def hosts_of(settings: Settings) -> list[Host]:
 
 
 def gathering_options(loaded: Loaded, hosts: Sequence[Host]) -> GatheringOptions:
-    """How the ranks of these hosts are started and met."""
+    """Return the options for these hosts."""
     own = loaded.settings.cluster
     options = ["--config", str(loaded.source)] if loaded.source else []
     overrides = {**loaded.overrides, "logging.file": ""}  # it is that of rank 0

@@ -1,4 +1,4 @@
-"""What other ranks write to their standard error goes into the log of rank 0."""
+"""Copies the standard error of other ranks into the log of rank 0."""
 
 import json
 import logging
@@ -9,8 +9,7 @@ _LONGEST = 200  # characters of a reason
 
 
 def log_output(process: "subprocess.Popen[bytes]", rank: int) -> str:
-    """Log what the process of this rank writes until it ends. Returns the last line that says what
-    was wrong, and not what to do."""
+    """Log the output of a rank until it ends. Return its last line that says what was wrong."""
     assert process.stderr is not None
     last = ""
     for line in process.stderr:
@@ -25,7 +24,7 @@ def log_output(process: "subprocess.Popen[bytes]", rank: int) -> str:
 
 
 def _parted(text: str) -> tuple[int, str]:
-    """The level and the message of a line, which is one of a log in JSON, or any text."""
+    """Return the level and message of a line, in JSON or plain text."""
     try:
         line = json.loads(text)
         level = logging.getLevelNamesMapping()[line["level"].upper()]

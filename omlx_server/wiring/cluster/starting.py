@@ -1,4 +1,4 @@
-"""Starts the processes of other ranks: here, or on other machines by ssh."""
+"""Starts the processes of other ranks, here or by ssh."""
 
 import os
 import platform
@@ -20,8 +20,8 @@ _ALIVE = ("-o", "ServerAliveInterval=5", "-o", "ServerAliveCountMax=3")  # else 
 
 @dataclass(frozen=True, slots=True)
 class CommandLine:
-    """The command line that starts one rank. The rank reads the secret of the cluster, a line, from
-    its standard input."""
+    """The command line of one rank, which reads the cluster's secret, one line, from standard
+    input."""
 
     words: Sequence[str]
 
@@ -29,8 +29,7 @@ class CommandLine:
         return shlex.join(self.words)
 
     def start(self, secret: bytes) -> "subprocess.Popen[bytes]":
-        """Start it, and hand it the secret, which is a text of one line. Raises OSError where the
-        program can't be run."""
+        """Start it and send the secret. Raises OSError if the program can't run."""
         process = subprocess.Popen(
             self.words,
             stdin=subprocess.PIPE,
@@ -45,8 +44,8 @@ class CommandLine:
 
 
 def command_lines_of(options: GatheringOptions, leader: str, pid: int | str) -> list[CommandLine]:
-    """The commands that start rank 1 and all that follow, when rank 0 listens at `leader`,
-    HOST:PORT, in the process `pid`."""
+    """Return the commands for ranks 1 and up of the rank 0 at `leader` (HOST:PORT) in process
+    `pid`."""
     return [
         command_line_of(host, rank, leader, options, f"{platform.node()}-{pid}-{rank}")
         for rank, host in enumerate(options.hosts)
@@ -57,9 +56,8 @@ def command_lines_of(options: GatheringOptions, leader: str, pid: int | str) -> 
 def command_line_of(
     host: Host, rank: int, leader: str, options: GatheringOptions, place: str
 ) -> CommandLine:
-    """The command for one rank. On other machines it runs their program; here it is this one, with
-    the options for its settings. A process that has this `place` already is killed: it may be
-    stopped, and hold the memory of its part."""
+    """Return the command for one rank. It kills a process that has this `place` already, which may
+    be stopped and hold memory."""
     own = ("rank", str(rank), "--leader", leader, "--instead-of", place)
     if host.is_here:
         return CommandLine(
@@ -70,8 +68,7 @@ def command_line_of(
 
 
 def line_by_hand(options: GatheringOptions, rank: int, leader: str) -> str:
-    """The shell command by which a user starts a rank that has to know `cluster.secret`. FILE
-    stands for a file that holds the secret."""
+    """Return the shell command by which a user starts a rank; FILE stands for the secret's file."""
     more = options.options if options.hosts[rank].is_here else ()
     words = ("rank", str(rank), "--leader", leader, *more)
     return f"{options.program} {shlex.join(words)} < FILE"

@@ -1,4 +1,4 @@
-"""What must be the same on all ranks."""
+"""Versions that must be the same on all ranks."""
 
 from importlib.metadata import version
 
@@ -6,12 +6,11 @@ from omlx_server import __version__
 
 
 def versions() -> tuple[tuple[str, str], ...]:
-    """The names and versions of this program and of what computes for it."""
     return (("omlx_server", __version__), ("mlx", version("mlx")), ("mlx-lm", version("mlx-lm")))
 
 
 def difference(own: tuple[tuple[str, str], ...], other: object) -> str:
-    """Which versions differ, in words; empty where none does."""
+    """Return the differing versions in words, or ""."""
     if not isinstance(other, tuple | list):
         return "its versions are unknown"
     theirs = dict(other)

@@ -1,1 +1,1 @@
-"""What single models have otherwise (`models.overrides`): its checks, and what of it counts."""
+"""Settings of single models (`models.overrides`): checks, and values in force."""

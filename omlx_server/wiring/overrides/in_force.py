@@ -1,8 +1,7 @@
-"""Which values count for what a request to a model leaves out, and where each of them comes from.
-Pure.
+"""Defaults for a model's requests, and their origins. Pure.
 
-The strongest of these that has a value: a preset that the request names, the model's overrides,
-what its makers recommend (generation_config.json), the section `sampling`, the API's own default.
+From strongest to weakest: a preset that the request names, the model's overrides, its makers'
+recommendation (generation_config.json), the section `sampling`, the API's own default.
 """
 
 import dataclasses
@@ -22,7 +21,7 @@ _FIELDS = tuple(field.name for field in dataclasses.fields(RequestDefaults))
 
 @dataclass(frozen=True, slots=True)
 class InForce:
-    """A value, and where it comes from: "preset NAME", OVERRIDE, MAKERS, a key of the settings, or
+    """A value and its origin: "preset NAME", OVERRIDE, MAKERS, a key of the settings, or
     DEFAULT."""
 
     value: object
@@ -35,8 +34,8 @@ def values_in_force(
     settings: Settings,
     preset: str | None = None,
 ) -> dict[str, InForce]:
-    """A value for each field of `RequestDefaults`. `recommended` is what the model's makers
-    recommend, `own` its overrides. Raises KeyError if `own` has no such `preset`."""
+    """Return a value for each field of `RequestDefaults`. Raises KeyError for an unknown
+    `preset`."""
     plain, most = RequestDefaults(), settings.sampling.max_tokens
     found = {name: InForce(getattr(plain, name), DEFAULT) for name in _FIELDS}
     if most:
@@ -56,7 +55,7 @@ def request_defaults(
     settings: Settings,
     preset: str | None = None,
 ) -> RequestDefaults:
-    """As `values_in_force`, without their origins."""
+    """Return the defaults for requests. Raises as `values_in_force`."""
     values = values_in_force(recommended, own, settings, preset)
     found: dict[str, Any] = {name: one.value for name, one in values.items()}
     return RequestDefaults(**found)

@@ -1,5 +1,5 @@
-"""Checks the names in `models.overrides`, the settings of single models, before a model is loaded.
-Quick to import, as `config validate` and the doctor use it, too."""
+"""Checks the names in `models.overrides` before a model is loaded. Quick to import, for the CLI and
+the doctor."""
 
 import difflib
 from collections.abc import Collection, Iterator
@@ -12,12 +12,7 @@ from omlx_server.settings.overrides import ModelOverrides
 
 
 def check_overrides(settings: Settings) -> None:
-    """Check the parsers and template variables that overrides name. settings/ can't do that, as it
-    does not know which ones there are.
-
-    Raises:
-        ConfigError: an override names a parser or a variable that does not exist.
-    """
+    """Raise ConfigError if an override names an unknown parser or template variable."""
     for name, own in settings.models.overrides.items():
         for key, given, known in _names(own):
             if given not in known:
@@ -34,7 +29,7 @@ def _hint(given: str, known: Collection[str]) -> str:
 
 
 def _names(own: ModelOverrides) -> Iterator[tuple[str, str, Collection[str]]]:
-    """For each name in an override: its key, the name, and the names that are allowed."""
+    """Yield the key, the name and the allowed names of each name in an override."""
     if own.tool_parser:
         yield "tool_parser", own.tool_parser, TOOL_PARSERS
     if own.reasoning_parser:

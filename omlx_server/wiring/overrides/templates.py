@@ -1,6 +1,5 @@
-"""Reads and checks the chat templates that `models.overrides` name instead of the models' own.
-This is a module of its own because jinja takes a while to import: a command loads it only for
-settings that name a template."""
+"""Reads and checks the chat templates in `models.overrides`. Apart from `names`, since jinja takes
+long to import."""
 
 from collections.abc import Iterable
 
@@ -13,34 +12,29 @@ from omlx_server.wiring.overrides.names import check_overrides
 
 
 def check_all(settings: Settings) -> None:
-    """Check all that overrides name: parsers, template variables, and files of chat templates.
-
-    Raises:
-        ConfigError: there is no such name, or a file can't be read or holds no usable template.
-    """
+    """Check parsers, template variables and template files of all overrides. Raises ConfigError."""
     check_overrides(settings)
     check_templates(settings)
 
 
 def check_templates(settings: Settings) -> None:
-    """Check the files of chat templates that overrides name. Raises ConfigError as `check_all`."""
+    """Check the template files of all overrides. Raises ConfigError."""
     for name, own in settings.models.overrides.items():
         if own.chat_template:
             checked_template(name, own.chat_template)
 
 
 def template_of(names: Iterable[str], settings: Settings) -> str | None:
-    """The text of the template that stands for the own one of a model with these names, as its file
-    is now; None if it keeps its own. Raises ConfigError as `check_all`."""
+    """Return the text of the override's template for a model; None without one. Raises
+    ConfigError."""
     names = tuple(names)
     path = settings.overrides_of(names).chat_template
     return checked_template(names[0], path) if path else None
 
 
 def checked_template(name: str, path: str) -> str:
-    """The template in the file at `path`, which an override of the model `name` names. Raises
-    ConfigError, in one line with the key, the path and the line number, for a file that can't be
-    used."""
+    """Return the template at `path` for the model `name`. Raises ConfigError in one line with key,
+    path and line number."""
     try:
         source = read_template(path)
         check_template(source, path)
