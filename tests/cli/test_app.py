@@ -15,7 +15,6 @@ from typer.testing import CliRunner
 
 from omlx_server import __version__
 from omlx_server.cli.app import app
-from omlx_server.cli.shell import usage
 from omlx_server.errors import InternalError, ModelUnavailable, OmlxError
 from tests.cli.paced_server import paced
 from tests.cli.program import HEAVY, ROOT, break_commands, commands, imported_by, program
@@ -115,12 +114,6 @@ def test_the_root_lists_each_command_once_in_its_section() -> None:
     listed = [word for word in listed if word in get_command(app).commands]  # type: ignore[attr-defined]
     visible = [name for name, command in commands() if name and " " not in name]
     assert sorted(listed) == sorted(visible)
-    assert "More:" not in lines
-
-
-def test_a_command_without_a_section_comes_last() -> None:
-    found = dict(usage.sections_of(["config", "zoo", "up"]))
-    assert list(found.items()) == [("Start", ["up"]), ("Manage", ["config"]), ("More", ["zoo"])]
 
 
 def test_the_help_is_quick() -> None:

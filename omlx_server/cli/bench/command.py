@@ -6,10 +6,9 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
-from omlx_server.cli.bench import result as results
 from omlx_server.cli.bench.measure import ServerBench
 from omlx_server.cli.bench.plan import BenchPlan
-from omlx_server.cli.bench.result import Result, ratios
+from omlx_server.cli.bench.result import Result, ratios, read
 from omlx_server.cli.bench.table import lines
 from omlx_server.cli.bench.target import BenchTarget
 from omlx_server.cli.server_client.http import ServerClient
@@ -38,7 +37,7 @@ def run(
         OmlxError: the server fails, or the plot can't be written.
     """
     painter = _painter(plot) if plot else None
-    before = results.read(against) if against else None
+    before = read(against) if against else None
     name = _model(server, model)
     result = asyncio.run(_measured(server, name, plan))
     if not as_json:
@@ -65,20 +64,16 @@ async def _measured(server: ServerClient, model: str, plan: BenchPlan) -> Result
         async with BenchTarget(server, model) as target:
             bench = ServerBench(target, plan, display.update)
             figures = await bench.run()
+    version = server.get("/version").text("version") or "unknown"
     return Result(
         server.url,
         model,
-        _software(server),
+        f"version {version}",
         datetime.now(UTC).isoformat(timespec="seconds"),
         time.monotonic() - begun,
         tuple(figures),
         tuple(bench.notes),
     )
-
-
-def _software(server: ServerClient) -> str:
-    version = server.get("/version").text("version")
-    return f"version {version}" if version else "version unknown"
 
 
 def _painter(plot: Path) -> Painter:

@@ -35,30 +35,21 @@ def _head(group: FigureGroup, before: Result | None) -> str:
 
 def _line(figure: Figure, before: Result | None) -> str:
     at = _AT[figure.group].format(figure.at).replace("1 streams", "1 stream")
-    values = (figure.median, *_spread(figure))
-    shown = "".join(f"{_number(value):>11}" for value in values)
-    counted = _drafted(figure) if figure.group is FigureGroup.DECODE else _counted(figure)
-    return f"  {at:<30}{shown}{counted:>16}{_ratio(figure, before)}"
-
-
-def _spread(figure: Figure) -> tuple[float | None, float | None]:
     values = figure.values
-    return (min(values), max(values)) if len(values) > 1 else (None, None)
+    spread = (_number(min(values)), _number(max(values))) if len(values) > 1 else ("-", "-")
+    shown = "".join(f"{number:>11}" for number in (_number(figure.median), *spread))
+    return f"  {at:<30}{shown}{_counted(figure):>16}{_ratio(figure, before)}"
 
 
-def _number(value: float | None) -> str:
-    if value is None:
-        return "-"
+def _number(value: float) -> str:
     return f"{value:.3f}" if value < 10 else f"{value:.1f}"
 
 
 def _counted(figure: Figure) -> str:
+    if figure.group is FigureGroup.DECODE:
+        return "?" if figure.drafted is None else f"{100 * figure.drafted:.0f} %"
     cached = "?" if figure.cached_tokens is None else figure.cached_tokens
     return f"{cached}/{figure.prompt_tokens or '?'}"
-
-
-def _drafted(figure: Figure) -> str:
-    return "?" if figure.drafted is None else f"{100 * figure.drafted:.0f} %"
 
 
 def _ratio(figure: Figure, before: Result | None) -> str:

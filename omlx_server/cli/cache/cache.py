@@ -45,8 +45,7 @@ def stats(cache: CacheSettings, *, as_json: bool) -> int:
     with opened(cache) as cold:
         uses = cold.uses()
     if as_json:
-        document = _document(cold.root, cache.cold_cache_max_bytes, uses)
-        show_json(document)
+        show_json(_document(cold.root, cache.cold_cache_max_bytes, uses))
         return 0
     if not uses:
         return _say_nothing_is_there(cold.root)

@@ -53,9 +53,14 @@ def run(
         finder = _Finder(cold, about, display)
         found = max((finder.find(tokens) for tokens in prompts), key=lambda f: f.prefix.tokens)
         if not found.members:
-            raise OmlxError(_nothing(use))
+            raise OmlxError(
+                f"nothing of this is stored for {visible(use.model)}: what a running server uses "
+                "is in its memory (POST /v1/cache/export), and what came with a cache_salt is kept "
+                "apart"
+            )
         whose = ArchiveOrigin(about.namespace, use.model, about.block_size, int(time.time()))
-        nbytes = _write(output, whose, found.members)
+        with system_errors_as(OmlxError, f"{output} can't be written"), _opened(output) as out:
+            nbytes = write_archive(out, whose, found.members)
     _report(output, use, found, nbytes, as_json=as_json)
     return 0
 
@@ -91,13 +96,6 @@ def _chosen(cold: ColdDirectory, model: str | None) -> tuple[Use, NamespaceDescr
             f"the secret in {cold.root} is missing or damaged: nothing there can be used"
         )
     return use, about
-
-
-def _nothing(use: Use) -> str:
-    return (
-        f"nothing of this is stored for {visible(use.model)}: what a running server uses is in its "
-        "memory (POST /v1/cache/export), and what came with a cache_salt is kept apart"
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,11 +158,6 @@ def _check_output(output: str) -> None:
         raise UsageError(f"{path.parent} is not a directory")
     if path.exists() and not path.is_file():
         raise UsageError(f"{path} is there, and is not a file")
-
-
-def _write(output: str, about: ArchiveOrigin, members: list[ArchiveMember]) -> int:
-    with system_errors_as(OmlxError, f"{output} can't be written"), _opened(output) as out:
-        return write_archive(out, about, members)
 
 
 @contextmanager

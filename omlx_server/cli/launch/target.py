@@ -55,7 +55,8 @@ def target_of(
     context = context_of(listing)
     if must_answer:
         context = _asked(server, chosen, served) or context
-    return LaunchTarget(server.url, chosen, server.key or NO_KEY, _takes_images(listing), context)
+    takes_images = "image" in _architecture(listing, "input_modalities")
+    return LaunchTarget(server.url, chosen, server.key or NO_KEY, takes_images, context)
 
 
 def choose(url: str, served: Mapping[str, Listing], model: str) -> str:
@@ -131,10 +132,6 @@ def _can_not_chat(model: str, why: str, served: Mapping[str, Listing]) -> UsageE
     if others:
         hint = f"take another with --model: {', '.join(others)}"
     return UsageError(f"{model} can't chat: {why}", hint=hint)
-
-
-def _takes_images(listing: Listing) -> bool:
-    return "image" in _architecture(listing, "input_modalities")
 
 
 def _architecture(listing: Listing, name: str) -> Sequence[str]:

@@ -56,12 +56,9 @@ def _counted(server: ServerClient) -> dict[str, Any]:
     if reply.status != 200:
         return {}
     samples = samples_of(reply.body.decode(errors="replace"))
-    return {**_cache(samples), "drafts": _drafts(samples)}
-
-
-def _drafts(samples: Samples) -> dict[str, int]:
     names = {"drafted": "omlx_draft_tokens_total", "accepted": "omlx_accepted_draft_tokens_total"}
-    return {key: int(samples.get((name, ""), 0)) for key, name in names.items()}
+    drafts = {key: int(samples.get((name, ""), 0)) for key, name in names.items()}
+    return {**_cache(samples), "drafts": drafts}
 
 
 def _cache(samples: Samples) -> dict[str, Any]:

@@ -12,7 +12,6 @@ from omlx_server.models import catalogue
 from omlx_server.models.hub.names import hub_name
 from omlx_server.models.installed import installed_models
 from omlx_server.settings import Settings, edit
-from omlx_server.settings.sections import ModelsSettings
 
 _KEY = "models.aliases"
 _LONGEST = 200
@@ -25,10 +24,13 @@ def run(*, name: str, target: str, remove: str, as_json: bool, config: Path | No
         raise UsageError(f"what should {name} stand for?", hint="omlx-server alias NAME TARGET")
     if not (name or remove):
         return _show(config, as_json=as_json)
-    settings = load_settings(_readable(config)).settings
-    if remove:
-        _check_is_there(remove, settings.models)
-    else:
+    # A named config file that does not exist is made.
+    settings = load_settings(config if config and config.exists() else None).settings
+    aliases = settings.models.aliases
+    if remove and remove not in aliases:
+        hint = f"there is {', '.join(sorted(aliases))}" if aliases else "there is none"
+        raise UsageError(f"there is no alias {remove}", hint=hint)
+    if name:
         _check(name, target, settings)
     file = edit.file_to_change(config)
     edit.set_alias(file, remove or name, target or None)
@@ -36,7 +38,9 @@ def run(*, name: str, target: str, remove: str, as_json: bool, config: Path | No
         _show(config, as_json=True)
     else:
         print(f"{f'{remove} is forgotten' if remove else f'{name} -> {target}'}  # {file}")
-    _warn(config)
+    origin = load_settings(config).origins[_KEY]
+    if origin.startswith("env "):
+        say(f"warning: {origin} wins over it")
     _tell_server(settings, remove or name, target or None)
     return 0
 
@@ -50,19 +54,6 @@ def _show(config: Path | None, *, as_json: bool) -> int:
     else:
         print("There are none. `omlx-server alias NAME TARGET` makes one.")
     return 0
-
-
-def _readable(config: Path | None) -> Path | None:
-    """Return the named config file if it exists; None if not, because it will only be made."""
-    return config if config is None or config.exists() else None
-
-
-def _check_is_there(name: str, models: ModelsSettings) -> None:
-    if name not in models.aliases:
-        there = ", ".join(sorted(models.aliases))
-        raise UsageError(
-            f"there is no alias {name}", hint=f"there is {there}" if there else "there is none"
-        )
 
 
 def _check(name: str, target: str, settings: Settings) -> None:
@@ -106,9 +97,3 @@ def _tell_server(settings: Settings, name: str, target: str | None) -> None:
         say(f"the server at {server.url} {'knows it' if target else 'has forgotten it'}")
     else:
         say(f"note: the server at {server.url} has another config, and does not follow")
-
-
-def _warn(config: Path | None) -> None:
-    origin = load_settings(config).origins[_KEY]
-    if origin.startswith("env "):
-        say(f"warning: {origin} wins over it")

@@ -63,12 +63,7 @@ def _document(done: Pulled) -> dict[str, object]:
         "names": list(done.model.names),
         "path": str(done.model.path),
         "fetched_bytes": done.fetched_bytes,
-        "disk_bytes": _disk_bytes(done.model),
+        # A snapshot in Hugging Face's cache consists of links into the folder of its repository.
+        "disk_bytes": size_of(hub.folder_of(done.model.path)),
         "checked": done.is_checked,
     }
-
-
-def _disk_bytes(model: Located) -> int:
-    """Return the bytes of a model on the disk. A snapshot in Hugging Face's cache consists of
-    links, so the folder of its repository is measured."""
-    return size_of(hub.folder_of(model.path))

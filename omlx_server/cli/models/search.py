@@ -56,7 +56,8 @@ def run(*, text: str, as_json: bool, config: Path | None, sets: Sequence[str]) -
             _show(rows, as_json=False)
             sys.stdout.flush()
         return report(error, as_json=as_json)
-    rows = _with_downloads(rows, found)
+    told = {one.name: one for one in found}
+    rows = [_told(row, told[row.model]) if row.model in told else row for row in rows]
     known = {row.model for row in rows}
     rows += [_of_hub(one, here) for one in found if one.name not in known]
     _show(rows, as_json=as_json)
@@ -114,11 +115,6 @@ def _of_hub(one: HubModel, here: set[str]) -> _Row:
         is_gated=one.is_gated,
         problem=one.problem,
     )
-
-
-def _with_downloads(rows: Iterable[_Row], found: Iterable[HubModel]) -> list[_Row]:
-    told = {one.name: one for one in found}
-    return [_told(row, told[row.model]) if row.model in told else row for row in rows]
 
 
 def _told(row: _Row, found: HubModel) -> _Row:

@@ -37,7 +37,8 @@ def run(*, name: str, as_json: bool, config: Path | None, sets: Sequence[str]) -
     model, adapter = with_adapter(settings.models.resolve_alias(name), settings)
     found = _found(model, settings)
     if adapter:
-        found["adapter"] = _adapter(adapter, model, settings)
+        path = adapters_of(model, settings).all()[adapter]
+        found["adapter"] = {"name": adapter, "path": str(path), "disk_bytes": size_of(path)}
     lines = (f"{what:<10} {visible(how)}" for what, how in _lines(found))
     show_found(found, lines, as_json=as_json)
     return 0
@@ -60,11 +61,6 @@ def _found(model: Installed, settings: Settings) -> dict[str, Any]:
     if found["images"]:
         found |= _image_tokens(model, settings)
     return found | _in_server(model, settings)
-
-
-def _adapter(name: str, model: Installed, settings: Settings) -> dict[str, object]:
-    path = adapters_of(model, settings).all()[name]
-    return {"name": name, "path": str(path), "disk_bytes": size_of(path)}
 
 
 def _image_tokens(model: Installed, settings: Settings) -> dict[str, Any]:
@@ -141,7 +137,9 @@ def _lines(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     if found["kind"] == ModelKind.CHAT.value:
         yield "images", in_words(found)
         if found["adapters"]:
-            yield "adapters", _adapters(found)
+            default = found["default_adapter"]
+            names = (f"{n} (default)" if n == default else n for n in found["adapters"])
+            yield "adapters", ", ".join(names)
         if "adapter" in found:
             own = found["adapter"]
             yield "adapter", f"{own['name']} ({decimal(own['disk_bytes'])}, {own['path']})"
@@ -166,11 +164,6 @@ def _of_requests(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         yield "sampling", _in_words(found["sampling"])
     if others := {key: value for key, value in found["overrides"].items() if key not in told}:
         yield "overrides", _in_words(others)
-
-
-def _adapters(found: Mapping[str, Any]) -> str:
-    default = found["default_adapter"]
-    return ", ".join(f"{n} (default)" if n == default else n for n in found["adapters"])
 
 
 def _in_words(values: Mapping[str, Any]) -> str:

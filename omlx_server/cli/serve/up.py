@@ -50,18 +50,16 @@ def run(options: UpOptions, *, port: str | None) -> int:
     found = address_in_use.look(loaded.settings)
     if found.listener is Listener.NOBODY:
         return _start(loaded, found, options)
-    served = _served(found.server) if found.listener is Listener.OURS else []
+    served: list[str] = []
+    if found.listener is Listener.OURS:
+        with ChatClient(found.server) as client:
+            served = served_by(client)
     if served and (not options.model or options.model in served):
         return _use(found.server, options.model or served[0], options)
     free = address_in_use.next_free(loaded.settings)
     what = f"A server of {served[0]}" if served else "Another program"
     print(f"{what} has port {found.port}; taking {free.port}.", flush=True)
     return _start(loaded, free, options)
-
-
-def _served(server: ServerClient) -> list[str]:
-    with ChatClient(server) as client:
-        return served_by(client)
 
 
 def _use(server: ServerClient, model: str, options: UpOptions) -> int:
@@ -92,7 +90,9 @@ def _start(loaded: Loaded, at: ListenAddress, options: UpOptions) -> int:
         if options.once:
             print(f"\nThe server ends now. One that stays: {_program()} up", flush=True)
         else:
-            _wait(server)
+            with suppress(KeyboardInterrupt):
+                print("\nServing until Ctrl-C.", flush=True)
+                server.wait()
     if server.returncode != 0:
         raise OmlxError(f"the server ended with code {server.returncode}")
     return 0
@@ -117,12 +117,6 @@ def _name_among(served: Sequence[str], wanted: str) -> str:
     """Return the name under which the model `wanted` is served; a directory has its own name."""
     names = (wanted, expanded(wanted).resolve().name)
     return next((name for name in names if name in served), served[0] if served else wanted)
-
-
-def _wait(server: child.Server) -> None:
-    with suppress(KeyboardInterrupt):
-        print("\nServing until Ctrl-C.", flush=True)
-        server.wait()
 
 
 def _say_where_to_go(server: ServerClient, model: str, options: UpOptions) -> None:

@@ -85,7 +85,8 @@ class ServerClient:
             connection.connect()
             if connection.sock is not None:
                 connection.sock.settimeout(seconds)
-            connection.request(method, self._base() + path, body, self._headers(body))
+            base = "" if socket_of(self.url) else urlsplit(self.url).path.rstrip("/")
+            connection.request(method, base + path, body, self._headers(body))
             response = connection.getresponse()
             return HttpReply(response.status, response.read(_MOST_BYTES))
         except (OSError, HTTPException) as error:
@@ -117,9 +118,6 @@ class ServerClient:
         if reply.status != 200:
             raise OmlxError(f"{self.url} does not list its models (HTTP {reply.status})")
         return _listings(reply)
-
-    def _base(self) -> str:
-        return "" if socket_of(self.url) else urlsplit(self.url).path.rstrip("/")
 
     def _connection(self) -> HTTPConnection:
         if path := socket_of(self.url):

@@ -4,7 +4,6 @@ them."""
 
 import os
 import sys
-from types import TracebackType
 from typing import Self
 
 import typer
@@ -26,12 +25,7 @@ class Screen:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
         """End the line; not for an answer that failed with an OmlxError before its first text."""
         self._end_thought()
         if self._line_is_open or not isinstance(error, OmlxError):
@@ -40,7 +34,9 @@ class Screen:
     def thought(self, piece: str) -> None:
         piece = harmless(piece)
         if not self._thinks:
-            self._end_line()
+            if self._line_is_open:
+                self._line_is_open = False
+                print(flush=True)
             self._thinks = True
             self._note("" if self._dims else f"{BEGIN}\n")
         # Each piece ends its own style: an answer can be stopped behind any of them.
@@ -55,11 +51,6 @@ class Screen:
         if self._thinks:
             self._thinks = False
             self._note("\n\n" if self._dims else f"\n{END}\n")
-
-    def _end_line(self) -> None:
-        if self._line_is_open:
-            self._line_is_open = False
-            print(flush=True)
 
     @staticmethod
     def _note(text: str) -> None:

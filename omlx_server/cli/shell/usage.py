@@ -24,8 +24,7 @@ SECTIONS: Mapping[str, tuple[str, ...]] = {
     "Look": ("status", "bench", "doctor", "version"),
     "Manage": ("config", "cache", "service", "rank"),
 }
-"""The order and the headings in which the help shows the commands. A command that no section names
-comes last, under "More"; a test checks that there is none."""
+"""The headings of the help, and the commands below each."""
 OF_OTHERS: Mapping[str, str] = {
     "run": "`omlx-server up MODEL`, which gets and serves it, or `omlx-server chat`",
     "start": "`omlx-server up`, or `omlx-server service start`",
@@ -56,26 +55,15 @@ _TO_STDOUT = re.compile(r"(^| )(-o ?|--output[ =])-( |$)")
 """`cache export -o -`: there stdout is the archive."""
 
 
-def sections_of(names: list[str]) -> Iterator[tuple[str, list[str]]]:
-    """Yield each heading with its commands among `names`; headings without any are left out."""
-    named = {name for section in SECTIONS.values() for name in section}
-    rest = tuple(name for name in names if name not in named)
-    for heading, members in (*SECTIONS.items(), ("More", rest)):
-        present = [name for name in members if name in names]
-        if present:
-            yield heading, present
-
-
 class Root(TyperGroup):
     """The root command. Its help lists the commands by sections; errors of all command lines pass
     through it."""
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        names = [name for name in self.list_commands(ctx) if not self.commands[name].hidden]
         # All lists get the column of the longest name.
-        widest = max(map(len, names))
-        for heading, members in sections_of(names):
-            limit = formatter.width - 4 - widest
+        widest = max(map(len, self.commands))
+        limit = formatter.width - 4 - widest
+        for heading, members in SECTIONS.items():
             rows = [
                 (name.ljust(widest), self.commands[name].get_short_help_str(limit))
                 for name in members

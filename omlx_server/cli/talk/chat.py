@@ -63,7 +63,11 @@ def run(server: ServerClient, options: ChatOptions, fields: Mapping[str, float])
     is_rich = not options.plain and not once and _is_capable_terminal()
     with ChatClient(server) as client:
         model = options.model or served_by(client)[0]
-        make_screen = _rich_screen() if is_rich else Screen
+        make_screen: MakeScreen = Screen
+        if is_rich:
+            from omlx_server.cli.talk.terminal.screen import RichScreen
+
+            make_screen = RichScreen
         conversation = Conversation(client, model, options.system, fields, make_screen)
         if options.preset:
             conversation.choose_preset(options.preset)
@@ -115,12 +119,6 @@ def _is_capable_terminal() -> bool:
     streams = (sys.stdin, sys.stdout, sys.stderr)
     at_terminal = all(stream is not None and stream.isatty() for stream in streams)
     return at_terminal and os.environ.get("TERM", "") not in _DUMB
-
-
-def _rich_screen() -> MakeScreen:
-    from omlx_server.cli.talk.terminal.screen import RichScreen
-
-    return RichScreen
 
 
 @contextmanager
@@ -211,9 +209,5 @@ def _remark(text: str) -> None:
     if not sys.stderr.isatty():
         output.say(text)
         return
-    text = _wrapped(text)
+    text = textwrap.fill(text, max(2, shutil.get_terminal_size().columns - 1))
     output.say(text if os.environ.get("NO_COLOR") else typer.style(text, dim=True))
-
-
-def _wrapped(text: str) -> str:
-    return textwrap.fill(text, max(2, shutil.get_terminal_size().columns - 1))

@@ -128,10 +128,7 @@ class Conversation:
         except KeyboardInterrupt:  # one more may come while the screen finishes
             raise Stopped(text) from None
         finally:
-            self._keep(turns, text)
+            if text:
+                self._turns = [*turns, {"role": "assistant", "content": text}]
+                self._unanswered = None
         return answer
-
-    def _keep(self, turns: list[Message], text: str) -> None:
-        if text:
-            self._turns = [*turns, {"role": "assistant", "content": text}]
-            self._unanswered = None

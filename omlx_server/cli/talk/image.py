@@ -61,7 +61,7 @@ def split(line: str) -> tuple[Path, str]:
     """Return the path at the beginning of a line, and the text behind it. Raises UsageError if
     there is no path."""
     found = _PATH.match(line)
-    if found is None or not _ends(line, found.end()):
+    if found is None or line[found.end() : found.end() + 1].strip():
         raise UsageError("/image needs a file", hint="/image FILE [TEXT], as in /image ~/cat.png")
     quoted = found[1] or found[2]
     path = quoted or re.sub(r"\\(.)", r"\1", found[3])
@@ -73,10 +73,6 @@ def content(text: str, images: Sequence[Image]) -> str | list[dict[str, Any]]:
     if not images:
         return text
     return [*(image.part for image in images), {"type": "text", "text": text}]
-
-
-def _ends(line: str, end: int) -> bool:
-    return end == len(line) or line[end].isspace()
 
 
 def _read(path: Path) -> bytes:

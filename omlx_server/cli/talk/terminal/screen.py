@@ -4,7 +4,6 @@ block of the text is rendered anew with each of its pieces until it is complete.
 import sys
 import time
 from collections.abc import Callable
-from types import TracebackType
 from typing import Self
 
 from omlx_server.cli.shell.screen import BEGIN
@@ -32,12 +31,7 @@ class RichScreen:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self._end_thought()
         self._finish_all(self._blocks.close())
 
