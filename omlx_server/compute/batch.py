@@ -5,7 +5,7 @@ first row keeps its solo caches until a second one joins. Rows of a recurrent mo
 yet come last, in caches of their own, until their first forward.
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
 from typing import Any
@@ -20,10 +20,11 @@ from omlx_server.compute.architectures.heads import Headed
 from omlx_server.compute.architectures.pair import Pair, members
 from omlx_server.compute.caches import Caches
 from omlx_server.compute.cluster.ranks import Ranks
-from omlx_server.compute.drafting.base import Drafted
-from omlx_server.compute.drafting.of_model import drafter_of
+from omlx_server.compute.codecs.base import Cache
+from omlx_server.compute.drafting.base import Drafted, Drafter
+from omlx_server.compute.drafting.heads_drafter import HeadsDrafter
+from omlx_server.compute.drafting.model_drafter import ModelDrafter
 from omlx_server.compute.hardware import device
-from omlx_server.compute.joining import join_layers
 from omlx_server.compute.kv.spans import Runs
 from omlx_server.compute.prefilled import Prefilled
 from omlx_server.compute.sampler import Sampled, SamplingRow, sample, unsampled
@@ -59,7 +60,7 @@ class LiveBatch:
         self._recurrent = cache_ops.is_recurrent(cache_ops.new_caches(model))
         self._target = members(model)[0]
         self._own = model.own_caches if isinstance(model, Pair | Headed) else None
-        self._drafter = drafter_of(model, vocab)
+        self._drafter = _drafter_of(model, vocab)
         self._hidden: mx.array | None = None  # of the newest decode, where the drafter needs it
         self.drafted: Drafted | None = None  # of the newest decode
         self.clear()
@@ -329,7 +330,7 @@ class LiveBatch:
             return
         layers = self._caches or [None] * len(arrival.caches)
         incoming = self._forked(arrival) if arrival.solo else [arrival.caches]
-        joining = join_layers(layers, incoming, own_solo=self._solo, solo=arrival.solo)
+        joining = _join_layers(layers, incoming, own_solo=self._solo, solo=arrival.solo)
         cache_ops.compute_rearranged(joining)
         self._caches, self._solo = layers, False
 
@@ -360,6 +361,42 @@ class LiveBatch:
         if len(rows) < first:
             cache_ops.keep_rows(self._caches, rows)
             cache_ops.compute_rearranged(self._caches)
+
+
+def _drafter_of(model: nn.Module, vocab: int) -> Drafter | None:
+    match model:
+        case Pair():
+            return ModelDrafter(model, vocab)
+        case Headed():
+            return HeadsDrafter(model)
+    return None
+
+
+def _join_layers(
+    layers: Caches, incoming: list[Caches], *, own_solo: bool, solo: bool
+) -> Iterator[Cache]:
+    """Yield the merged caches, each once it is in `layers`. `own_solo` and `solo` say whether
+    `layers` and `incoming` are solo caches."""
+    for number in range(len(layers)):
+        layers[number] = _joined(layers, incoming, number, own_solo=own_solo, solo=solo)
+        yield layers[number]
+
+
+def _joined(
+    layers: Caches, incoming: list[Caches], number: int, *, own_solo: bool, solo: bool
+) -> Cache:
+    """Return one layer's cache with the incoming rows. Takes the old caches out of their lists, so
+    that their memory is freed as soon as it is copied."""
+    own, layers[number] = layers[number], None
+    members = [caches[number] for caches in incoming]
+    for caches in incoming:
+        caches[number] = None
+    joining = members[0].merge(members) if solo else members[0]
+    if own is None:
+        return joining
+    own = own.merge([own]) if own_solo else own
+    own.extend(joining)
+    return own
 
 
 def _rejects(feed: Feed, right: int) -> bool:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 import mlx.core as mx
 from mlx_lm.models.cache import BatchRotatingKVCache, RotatingKVCache, dynamic_roll
 
+from omlx_server.compute.architectures.inclusive_ring import InclusiveRing
 from omlx_server.compute.codecs import base
 from omlx_server.compute.codecs.base import Arrays, Cache, CacheRow, Codec, token_slice
 from omlx_server.core.blocks.cache_layout import LayerKind
@@ -98,6 +99,21 @@ class RotatingKVCodec(Codec):
         fresh.keys, fresh.values = base.zeros((short.keys, short.values), held)
         fresh.offset = tokens
         fresh._idx = held
+
+
+class InclusiveRingCodec(RotatingKVCodec):
+    """The codec of rings whose decode window is one token shorter than their prefill window.
+    Decoded tokens therefore never become blocks; the next turn computes them again."""
+
+    classes = (InclusiveRing,)
+    stores_decoded = False
+    groupable = False
+
+    def describe(self, fresh: Cache) -> str:
+        return f"inclusive-{super().describe(fresh)}"
+
+    def begin_decode(self, cache: Cache) -> None:
+        cache.begin_decode()
 
 
 def _push_right(cache: BatchRotatingKVCache, counts: mx.array) -> None:

@@ -65,3 +65,10 @@ GPU = DevicePolicy(
 
 def current() -> DevicePolicy:
     return CPU if device.is_cpu() else GPU
+
+
+def slice_products() -> float:
+    """Return the number of multiplications in one slice of work between the steps of models: about
+    those of a chunk of a prompt in a language model with so many weights."""
+    weights = 100e6 if device.is_cpu() else 1e9
+    return current().chunk * weights

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 import mlx.core as mx
 
 from omlx_server.compute.attention.all_to_all import MOST_SCORES
-from omlx_server.compute.hardware.slices import slice_products
+from omlx_server.compute.hardware.device_policy import slice_products
 from omlx_server.core.memory.encoder import EncoderShape
 
 
