@@ -1,2 +1,1 @@
-"""Encoders: models that compute embeddings or relevance scores of texts and generate no text. Owned
-by the mlx thread."""
+"""Encoders: models that compute embeddings or relevance scores of texts. Mlx thread."""

@@ -1,4 +1,4 @@
-"""Batches of inputs, and the work on them in slices. Owned by the mlx thread."""
+"""Batches of inputs, and the work on them in slices. Mlx thread."""
 
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
@@ -14,8 +14,8 @@ from omlx_server.core.memory.encoder import EncoderShape
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Batch:
-    """Inputs padded on the right to one length: `ids` and `types` int32 [B, L], `lengths` int32 [B]
-    without the padding. `padded` says whether there is any; `size` is B x L."""
+    """Inputs padded on the right: `ids` and `types` int32 [B, L], `lengths` int32 [B] without
+    padding."""
 
     ids: mx.array
     types: mx.array
@@ -36,13 +36,13 @@ class Batch:
         return int(self.ids.size)
 
     def live(self) -> mx.array:
-        """A boolean array [B, L], False where a token is padding."""
+        """Return bool [B, L], False where a token is padding."""
         return mx.arange(self.ids.shape[1]) < self.lengths[:, None]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BatchResult:
-    """Results of the inputs at `indices`, in that order: float32 [n, D] or [n], evaluated."""
+    """Evaluated results of the inputs at `indices`: float32 [n, D] or [n]."""
 
     indices: tuple[int, ...]
     values: mx.array
@@ -58,21 +58,20 @@ Numbers = NDArray[np.float32]
 
 
 class Backbone(Protocol):
-    """A transformer without its head. `run` does the work of `slice_tokens` tokens per slice."""
+    """A transformer without its head. `run` computes `slice_tokens` tokens per slice."""
 
     def run(self, batch: Batch, slice_tokens: int) -> Forward: ...
     def shallow(self, layers: int) -> "Backbone":
-        """A backbone of the first `layers` layers, which shares the weights of this one."""
+        """Return a backbone of the first `layers` layers, which shares these weights."""
         ...
 
     def shape(self, width: int) -> EncoderShape:
-        """The sizes from which memory is estimated; an element has `width` bytes."""
+        """Return the sizes for memory estimates; an element has `width` bytes."""
         ...
 
 
 def collect(work: Work, count: int) -> list[mx.array]:
-    """Do all of `work` without a pause. Returns one array for each of `count` inputs, in their
-    order."""
+    """Do all work without a pause, and return one array per input."""
     values: dict[int, mx.array] = {}
     for part in work:
         if part is not None:
@@ -81,11 +80,8 @@ def collect(work: Work, count: int) -> list[mx.array]:
 
 
 def gathered(make: Callable[[], Work], count: int) -> Generator[None, None, Numbers]:
-    """Do the work that `make` returns, one slice up to each yield. Returns the results of all
-    inputs in their order, as one NumPy array [count, D] or [count], which any thread may read.
-
-    `make` is called in the first slice, so that its errors end the job as any others do.
-    """
+    """Do the work of `make`, one slice per yield, and return a NumPy array [count, D] or [count]
+    for any thread. `make` is called in the first slice, so that its errors end the job."""
     found: dict[int, Numbers] = {}
     for part in make():
         if part is not None:

@@ -1,7 +1,6 @@
-"""The encoder of BERT, RoBERTa and XLM-R, which differ in their first position, and the heads that
-compute a relevance score from its output. Owned by the mlx thread.
+"""The encoder of BERT, RoBERTa and XLM-R, and heads that compute a relevance score. Mlx thread.
 
-Attributes have the names of Hugging Face's files, so that weights are loaded without renaming.
+Attributes have the names of Hugging Face's weights.
 """
 
 from copy import copy
@@ -24,7 +23,7 @@ _ACTIVATIONS = {
 
 
 class TypedModule(nn.Module):
-    """An MLX module whose constructor has a type; that of MLX has none."""
+    """An MLX module whose constructor is typed."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -128,14 +127,12 @@ class Encoder(TypedModule):
         self._config = config
 
     def shallow(self, layers: int) -> "Encoder":
-        """An encoder of the first `layers` layers, which shares the weights of this one."""
         first = copy(self)
         first.encoder = copy(self.encoder)
         first.encoder.layer = self.encoder.layer[:layers]
         return first
 
     def shape(self, width: int) -> EncoderShape:
-        """The sizes from which memory is estimated; an element has `width` bytes."""
         config = self._config
         return EncoderShape(
             layers=len(self.encoder.layer),
@@ -172,7 +169,7 @@ class BertRanker(Encoder):
         self.classifier = nn.Linear(config.hidden, 1)
 
     def logits(self, first: mx.array) -> mx.array:
-        """The logits [B] of texts, from the hidden states [B, H] of their first tokens."""
+        """Return logits [B] for the first tokens' hidden states [B, H]."""
         return self.classifier(mx.tanh(self.pooler(first)))[:, 0]
 
 
@@ -183,20 +180,20 @@ class RobertaHead(Dense):
 
 
 class RobertaRanker(Encoder):
-    """RobertaForSequenceClassification or XLMRobertaForSequenceClassification, with one label."""
+    """RobertaForSequenceClassification or XLMRobertaForSequenceClassification with one label."""
 
     def __init__(self, config: EncoderConfig) -> None:
         super().__init__(config)
         self.classifier = RobertaHead(config.hidden)
 
     def logits(self, first: mx.array) -> mx.array:
-        """The logits [B] of texts, from the hidden states [B, H] of their first tokens."""
+        """Return logits [B] for the first tokens' hidden states [B, H]."""
         return self.classifier.out_proj(mx.tanh(self.classifier(first)))[:, 0]
 
 
 def _mask(batch: Batch, dtype: mx.Dtype) -> mx.array | None:
-    """A mask [B, 1, 1, L] for scores [B, H, L, L], so that no token attends to padding; None where
-    there is none. It is to be added, because `mx.where` on the scores is slower."""
+    """Return a mask [B, 1, 1, L] to be added to scores, None without padding. `mx.where` on scores
+    would be slower."""
     if not batch.padded:
         return None
     return mx.where(batch.live(), 0.0, -mx.inf).astype(dtype)[:, None, None, :]

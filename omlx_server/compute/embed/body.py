@@ -1,5 +1,4 @@
-"""The part that embedders and cross-encoders share: it encodes groups of inputs, as many together
-as there is memory for. Owned by the mlx thread."""
+"""Encodes groups of inputs, as many at once as there is memory for. Mlx thread."""
 
 from collections.abc import Callable, Sequence
 
@@ -19,7 +18,7 @@ _MAX_PADDING = 0.1
 
 
 class BackboneEncoder:
-    """Encodes inputs with a backbone. `plan` estimates the memory of a pass over a batch."""
+    """Encodes inputs with a backbone. `plan` estimates the memory of a pass."""
 
     def __init__(self, backbone: Backbone, pad_id: int, plan: EncoderPlan) -> None:
         self.plan = plan
@@ -29,8 +28,8 @@ class BackboneEncoder:
     def encode(
         self, inputs: Sequence[TokenizedText], head: Head, pace: PassSize, room: Room
     ) -> Work:
-        """The work that computes the results of all inputs with `head`; shorter inputs come first.
-        The work raises NoMemory if an input could never fit."""
+        """Compute the results of all inputs with `head`, shorter inputs first. Raises NoMemory if
+        an input could never fit."""
         lengths = [len(one) for one in inputs]
         room.check(self.plan.needs(Pass(1, max(lengths, default=0), pace.slice_tokens)))
         for indices in group(lengths, pace.group_tokens):
@@ -46,8 +45,7 @@ class BackboneEncoder:
 
 
 def results(backbone: Backbone, batch: Batch, head: Head, slice_tokens: int) -> Forward:
-    """Encode one batch in slices, and return the results that `head` computes. They are evaluated,
-    so that the hidden states can be freed."""
+    """Encode one batch in slices and return the evaluated results of `head`."""
     hidden = yield from backbone.run(batch, slice_tokens)
     values = head(hidden, batch)
     mx.eval(values)
@@ -55,11 +53,8 @@ def results(backbone: Backbone, batch: Batch, head: Head, slice_tokens: int) -> 
 
 
 def group(lengths: Sequence[int], most_tokens: int) -> list[tuple[int, ...]]:
-    """The indices of `lengths` in groups of similar length. Each index is in one group, and shorter
-    inputs come first.
-
-    A group has at most `most_tokens` tokens, padding counted, unless it has one input only.
-    """
+    """Return the indices of `lengths` in groups of similar length, shorter inputs first. A group of
+    several inputs has at most `most_tokens` tokens, padding included."""
     groups: list[tuple[int, ...]] = []
     current: list[int] = []
     tokens = 0

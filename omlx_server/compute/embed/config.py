@@ -1,4 +1,4 @@
-"""The sizes and options of the BERT family's encoders, read from config.json."""
+"""The sizes and options of the BERT family's encoders, from config.json."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,8 +12,8 @@ ACTIVATIONS = ("gelu", "gelu_new", "gelu_pytorch_tanh", "relu")
 
 @dataclass(frozen=True, slots=True)
 class EncoderConfig:
-    """The sizes and options of an encoder. `first_position` is the position of a text's first
-    token: pad_id + 1 for RoBERTa and XLM-R, 0 for BERT."""
+    """Sizes and options of an encoder. `first_position` is pad_id + 1 for RoBERTa and XLM-R, 0 for
+    BERT."""
 
     vocab: int
     hidden: int
@@ -33,8 +33,8 @@ class EncoderConfig:
 
     @classmethod
     def read(cls, config: Mapping[str, Any]) -> "EncoderConfig":
-        """The sizes and options in `config`. Raises ModelUnavailable if a size is missing, if the
-        sizes do not fit together, or if the variant is not supported."""
+        """Parse config.json. Raises ModelUnavailable for missing or inconsistent sizes and for
+        unknown variants."""
         pad_id = _int(config, "pad_token_id", 0)
         _check_variant(config)
         read = cls(

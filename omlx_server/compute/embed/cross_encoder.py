@@ -1,5 +1,5 @@
-"""A model that reads a query and a document together, and computes the document's relevance. Owned
-by the mlx thread. It takes token ids, and its work is done in slices, as that of an embedder."""
+"""A model that computes the relevance of a document for a query, from the tokens of both. Mlx
+thread."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ from omlx_server.core.memory.room import Boundless, Room
 
 @dataclass(slots=True, eq=False)
 class CrossEncoder:
-    """Computes relevances: `head` computes them from the hidden states that `body` makes."""
+    """`head` computes relevances from the hidden states of `body`."""
 
     body: BackboneEncoder
     head: Head
@@ -32,17 +32,16 @@ class CrossEncoder:
         pace: PassSize | None = None,
         room: Room | None = None,
     ) -> Work:
-        """The work that computes the relevance of each input, from 0 to 1: the sigmoid of the
-        model's one logit.
+        """Compute the relevance of each input, the sigmoid of the model's logit.
 
-        Raises BadRequest at once if an input can't be taken. The work may raise NoMemory.
+        Raises BadRequest at once for inputs beyond the limits. The work may raise NoMemory.
         """
         self.limits.check(inputs, "documents")
         return self.body.encode(inputs, self.head, pace or self.pace, room or Boundless())
 
 
 def relevance(model: BertRanker | RobertaRanker) -> Head:
-    """The head that computes relevances, float32 [B] from 0 to 1, with a ranker's classifier."""
+    """Return the head that computes relevances, float32 [B], with a ranker's classifier."""
 
     def head(hidden: mx.array, batch: Batch) -> mx.array:
         return mx.sigmoid(model.logits(hidden[:, 0]).astype(mx.float32))

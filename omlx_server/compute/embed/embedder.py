@@ -1,8 +1,4 @@
-"""A model that computes embeddings of texts. Owned by the mlx thread. It takes token ids, no text.
-
-Its work is an iterator: each step of it computes one slice, as large as `pace` says, so that the
-mlx thread can do other work in between.
-"""
+"""A model that computes embeddings of token ids. Mlx thread."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,16 +16,16 @@ from omlx_server.errors import BadRequest
 
 @dataclass(frozen=True, slots=True)
 class InputLimits:
-    """The inputs that a model takes: 1 to `max_tokens` token ids below `vocab`. Shorter inputs of a
-    batch are padded with `pad_id`."""
+    """The limits of inputs: 1 to `max_tokens` ids below `vocab`. Batches are padded with
+    `pad_id`."""
 
     vocab: int
     max_tokens: int
     pad_id: int
 
     def check(self, inputs: Sequence[TokenizedText], param: str) -> None:
-        """Raises BadRequest, naming the request's parameter `param`, unless all inputs are within
-        the limits. An id beyond the vocabulary would read memory of something else."""
+        """Raise BadRequest, naming the parameter `param`, for inputs beyond the limits. An id
+        beyond the vocabulary would read other memory."""
         for index, one in enumerate(inputs):
             if not one.ids:
                 raise BadRequest(f"input {index} has no tokens", param=param)
@@ -46,8 +42,7 @@ class InputLimits:
 
 @dataclass(slots=True, eq=False)
 class Embedder:
-    """Computes embeddings: `pooling` makes one vector of `dimension` numbers from the hidden states
-    that `body` makes of a text."""
+    """`pooling` makes one vector of `dimension` numbers from the hidden states of `body`."""
 
     body: BackboneEncoder
     pooling: Pooling
@@ -64,11 +59,9 @@ class Embedder:
         pace: PassSize | None = None,
         room: Room | None = None,
     ) -> Work:
-        """The work that computes the vector of each input: `dimension` numbers, or the first
-        `dimensions` of them.
+        """Compute the vector of each input, or its first `dimensions` numbers.
 
-        Raises BadRequest at once if an input or `dimensions` can't be taken. The work may raise
-        NoMemory.
+        Raises BadRequest at once for wrong inputs or `dimensions`. The work may raise NoMemory.
         """
         if dimensions is not None and not 1 <= dimensions <= self.dimension:
             raise BadRequest(
@@ -80,7 +73,7 @@ class Embedder:
 
 
 def pooled(pooling: Pooling, dimensions: int | None = None) -> Head:
-    """The head that computes vectors, float32 [B, D] with D = `dimensions` or all of them."""
+    """Return the head that computes vectors, float32 [B, D]."""
 
     def head(hidden: mx.array, batch: Batch) -> mx.array:
         return pooling(hidden, batch.lengths, dimensions)

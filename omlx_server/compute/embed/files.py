@@ -1,5 +1,4 @@
-"""Reads the JSON files of a model directory that say how to use the model. Never runs code that the
-directory carries."""
+"""Reads the JSON files of a model directory. Code in the directory is never run."""
 
 import json
 from dataclasses import dataclass
@@ -12,15 +11,15 @@ from omlx_server.errors import ModelUnavailable
 
 @dataclass(frozen=True, slots=True)
 class PipelineModule:
-    """A step in sentence-transformers' modules.json: `kind` is the last part of its class name,
-    `path` its folder in the model directory."""
+    """A step in sentence-transformers' modules.json: the last part of its class name, and its
+    folder."""
 
     kind: str
     path: str
 
 
 def read_object(path: Path) -> dict[str, Any]:
-    """The JSON object in a file. Raises ModelUnavailable if it can't be read or is no object."""
+    """Return the JSON object in a file. Raises ModelUnavailable if there is none."""
     value = _read(path)
     if not isinstance(value, dict):
         raise ModelUnavailable(f"{path} holds no JSON object")
@@ -28,8 +27,8 @@ def read_object(path: Path) -> dict[str, Any]:
 
 
 def modules_in(directory: Path) -> list[PipelineModule]:
-    """The steps that modules.json lists; empty without that file. Raises ModelUnavailable if the
-    list makes no sense, or if a step's folder is outside of the model directory."""
+    """Return the steps of modules.json, [] without that file. Raises ModelUnavailable for a
+    malformed list or a folder outside the model directory."""
     path = directory / "modules.json"
     listed = _read(path) if path.is_file() else []
     try:
@@ -45,8 +44,8 @@ def modules_in(directory: Path) -> list[PipelineModule]:
 
 
 def max_tokens_in(directory: Path, most: int) -> int:
-    """How many tokens of a text the model was trained for, but no more than `most`; `most` where
-    its files do not say. Raises ModelUnavailable if sentence_bert_config.json can't be read."""
+    """Return the trained length in tokens, at most `most`. Raises ModelUnavailable if
+    sentence_bert_config.json cannot be read."""
     path = directory / SENTENCE_CONFIG
     return trained_length(read_object(path) if path.is_file() else {}, most)
 

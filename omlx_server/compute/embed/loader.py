@@ -1,12 +1,10 @@
-"""Loads an embedder or a reranker from a model directory. Runs on the mlx thread, which owns the
-arrays. config.json says which class it is; code that the directory carries is never run.
+"""Loads an embedder or a cross-encoder from a model directory. Mlx thread.
 
     BertModel, RobertaModel, XLMRobertaModel (and …ForMaskedLM with a pooling)   Embedder
     Qwen3ForCausalLM, Qwen3Model                                                 Embedder
     Bert-, Roberta-, XLMRobertaForSequenceClassification, one label              CrossEncoder
 
-A reranker that answers with yes or no is an ordinary language model: `compute/model/loader.py`
-loads it, and `compute/embed/yes_no.py` computes relevances with it.
+A reranker that answers yes or no is a language model (compute/model/loader.py, yes_no.py).
 """
 
 from pathlib import Path
@@ -33,10 +31,10 @@ from omlx_server.errors import ModelUnavailable
 
 
 def loading_embedder(directory: Path) -> Slices[Embedder]:
-    """Load an embedder and plan its memory, in slices, so that other models hardly wait.
+    """Load an embedder and plan its memory, in slices.
 
     Raises:
-        ModelUnavailable: the architecture is no embedder's, or the files do not fit it.
+        ModelUnavailable: the architecture is not an embedder's, or the files do not fit it.
     """
     dispatch.install()
     config = read_object(directory / "config.json")
@@ -53,10 +51,10 @@ def loading_embedder(directory: Path) -> Slices[Embedder]:
 
 
 def loading_cross_encoder(directory: Path) -> Slices[CrossEncoder]:
-    """Load a cross-encoder and plan its memory, in slices, so that other models hardly wait.
+    """Load a cross-encoder and plan its memory, in slices.
 
     Raises:
-        ModelUnavailable: the architecture is no cross-encoder's, or the files do not fit it.
+        ModelUnavailable: the architecture is not a cross-encoder's, or the files do not fit it.
     """
     dispatch.install()
     config = read_object(directory / "config.json")

@@ -1,8 +1,5 @@
-"""Pooling: makes one vector from the hidden states of a text's tokens. Owned by the mlx thread.
-
-Sentence-transformers' files say how a model pools: modules.json lists the steps, and config.json in
-the folder of the pooling step names the mode.
-"""
+"""Pooling of hidden states into one vector per text, as sentence-transformers' files describe
+it."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -34,8 +31,8 @@ class Pooling:
     def __call__(
         self, hidden: mx.array, lengths: mx.array, dimensions: int | None = None
     ) -> mx.array:
-        """Vectors, float32 [B, D], from `hidden` [B, L, H] of rows that are padded on the right.
-        With `dimensions` only the first so many numbers are kept, and normalised after the cut."""
+        """Return vectors float32 [B, D] from `hidden` [B, L, H], padded on the right. `dimensions`
+        cuts them before normalisation."""
         pooled = _POOL[self.mode](hidden, lengths).astype(mx.float32)[:, :dimensions]
         if not self.normalise:
             return pooled
@@ -43,10 +40,10 @@ class Pooling:
 
 
 def read_pooling(directory: Path, default: Pooling) -> Pooling:
-    """The pooling that the files of a model directory name, or `default` where they name none.
+    """Return the pooling that a model directory names, or `default`.
 
     Raises:
-        ModelUnavailable: a step or a mode of pooling is not known, or a file can't be read.
+        ModelUnavailable: a step or mode is unknown, or a file cannot be read.
     """
     modules = modules_in(directory)
     unknown = [module.kind for module in modules if module.kind not in _STEPS]
@@ -60,8 +57,8 @@ def read_pooling(directory: Path, default: Pooling) -> Pooling:
 
 
 def _mode(config: Mapping[str, Any]) -> Mode:
-    """The mode in a pooling step's config.json: `pooling_mode`, or in older files the one flag that
-    is set."""
+    """Return the mode in a step's config.json: `pooling_mode`, or the one flag that older files
+    set."""
     chosen = config.get("pooling_mode")
     if chosen is None:
         flags = [key.removeprefix(_OLD_KEY) for key in config if key.startswith(_OLD_KEY)]

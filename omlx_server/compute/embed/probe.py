@@ -1,6 +1,6 @@
 """Measures how much memory short passes of an encoder take. Mlx thread, at load.
 
-All layers are alike and run one after the other, so two of them take as much as any number does.
+Layers are alike and run one after the other, so two take as much as any number.
 """
 
 import logging
@@ -37,9 +37,10 @@ _RUNS = 3
 
 
 def planning(backbone: Backbone, head: Head, pad_id: int, max_tokens: int) -> Work[EncoderPlan]:
-    """Makes the plan that estimates the memory of an encoder's passes, from probes, of which one
-    runs in each slice. If the fit fails, logs a warning and returns an upper bound. Drains MLX's
-    pool at the end."""
+    """Return a plan for the memory of an encoder's passes, from one probe per slice.
+
+    If the fit fails, log a warning and return an upper bound. Drains MLX's pool.
+    """
     short = backbone.shallow(_LAYERS)
     longest = min(device_policy.current().chunk // 2, max_tokens)
     probes = list[tuple[Pass, int]]()
@@ -60,7 +61,7 @@ def planning(backbone: Backbone, head: Head, pad_id: int, max_tokens: int) -> Wo
 
 
 def fitted(shape: EncoderShape, probes: Iterable[tuple[Pass, int]]) -> EncoderPlan:
-    """The plan whose factors fit the bytes that passes took. Raises ValueError if none took any."""
+    """Return the plan that fits the bytes of passes. Raises ValueError if none took any."""
     inner = [(terms(shape, one), took - left_behind(shape, one)) for one, took in probes]
     found = [(row, took) for row, took in inner if took > 0]
     activations, scores = fit([row for row, _ in found], [took for _, took in found])
@@ -68,8 +69,8 @@ def fitted(shape: EncoderShape, probes: Iterable[tuple[Pass, int]]) -> EncoderPl
 
 
 def _passes(longest: int, max_tokens: int, shape: EncoderShape) -> Iterator[Pass]:
-    """The passes to probe: with many scores, few scores, and in between. For a causal model also
-    passes in chunks."""
+    """Yield passes with many scores, few scores, and in between; for a causal model also in
+    chunks."""
     deep = min(2 * longest, max_tokens)
     yield Pass(1, deep, deep)
     for rows in (1, 2, max(1, longest // _SHORT)):
@@ -80,8 +81,7 @@ def _passes(longest: int, max_tokens: int, shape: EncoderShape) -> Iterator[Pass
 
 
 def _took(backbone: Backbone, head: Head, pad_id: int, one: Pass) -> int:
-    """The bytes that a pass took at its peak above those before it. Its last row is a token shorter
-    than the others, so that there is padding."""
+    """Return the bytes of a pass at its peak above those before it. Its last row has padding."""
     lengths = [one.tokens] * (one.rows - 1) + [max(1, one.tokens - (one.rows > 1))]
     inputs = [TokenizedText((pad_id,) * length) for length in lengths]
 

@@ -1,6 +1,6 @@
-"""Qwen3 without its head, for embeddings. Owned by the mlx thread.
+"""Qwen3 without its head, for embeddings. Mlx thread.
 
-Padding on the right needs no mask, because no token attends to tokens on its right.
+Padding on the right needs no mask under causal attention.
 """
 
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ from omlx_server.errors import ModelUnavailable, one_line
 
 
 class Qwen3:
-    """A `Backbone`. A batch with more tokens than a slice is encoded in chunks, with KV caches."""
+    """A `Backbone`. A batch with more tokens than a slice is encoded in chunks with KV caches."""
 
     def __init__(self, body: nn.Module) -> None:
         self.body = body
@@ -40,13 +40,11 @@ class Qwen3:
         return mx.concatenate(parts, axis=1)
 
     def shallow(self, layers: int) -> "Qwen3":
-        """A backbone of the first `layers` layers, which shares the weights of this one."""
         body = copy(self.body)
         body.layers = self.body.layers[:layers]
         return Qwen3(body)
 
     def shape(self, width: int) -> EncoderShape:
-        """The sizes from which memory is estimated; an element has `width` bytes."""
         args = self.body.args
         return EncoderShape(
             layers=len(self.body.layers),
@@ -61,11 +59,11 @@ class Qwen3:
 
 
 def make_body(config: Mapping[str, Any], weights: Mapping[str, mx.array]) -> nn.Module:
-    """mlx-lm's Qwen3 without its head, with random weights. Layers with scales in `weights` are
-    quantised.
+    """Return mlx-lm's Qwen3 without its head, with random weights, quantised where `weights` has
+    scales.
 
     Raises:
-        ModelUnavailable: a size is missing in config.json, or is wrong.
+        ModelUnavailable: a size in config.json is missing or wrong.
     """
     try:
         body: nn.Module = Qwen3Model(ModelArgs.from_dict(dict(config)))
@@ -79,8 +77,6 @@ def make_body(config: Mapping[str, Any], weights: Mapping[str, mx.array]) -> nn.
 def _quantise(
     body: nn.Module, quantization: Mapping[str, Any], weights: Mapping[str, mx.array]
 ) -> None:
-    """Quantise the layers with scales in `weights`. A layer may have a format of its own, which
-    `quantization` lists by the layer's path."""
 
     def format_of(path: str, module: nn.Module) -> Any:
         own = quantization.get(f"model.{path}", quantization.get(path))

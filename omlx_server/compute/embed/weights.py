@@ -1,4 +1,4 @@
-"""Finds the weights of encoders in safetensors files. Mlx thread."""
+"""Reads the weights of encoders. Mlx thread."""
 
 from pathlib import Path
 
@@ -14,8 +14,8 @@ _OLD_NAMES = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNor
 
 
 def read_weights(directory: Path) -> dict[str, mx.array]:
-    """All weights of a directory, as lazy arrays, by the names that our modules give them. Raises
-    ModelUnavailable if there are none or a file can't be opened."""
+    """Return lazy weights by the names of our modules. Raises ModelUnavailable without readable
+    files."""
     weights = {_plain(name): array for name, array in lazy_weights(directory).items()}
     if not weights:
         raise ModelUnavailable(f"{directory} has no model*.safetensors")

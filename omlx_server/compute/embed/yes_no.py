@@ -1,9 +1,5 @@
-"""Relevances from a language model. It is asked whether a document fits a query, and the relevance
-is the probability that its answer begins with "yes" rather than "no". Owned by the mlx thread. It
-takes token ids, no text.
-
-All prompts begin with the same tokens (the question, the query), which are prefilled once.
-"""
+"""Relevance from a language model: the probability that it answers "yes" rather than "no". Mlx
+thread."""
 
 import copy
 from collections.abc import Generator, Iterator, Sequence
@@ -24,11 +20,10 @@ def score(
     no: int,
     slice_tokens: int | None = None,
 ) -> Generator[BatchResult | None, None, None]:
-    """Compute p(yes) / (p(yes) + p(no)) for the token after each prompt, as one Part for each
-    prompt. `yes` and `no` are token ids; a prompt has at least one token. Works in slices of
-    `slice_tokens` tokens.
+    """Compute p(yes) / (p(yes) + p(no)) for the token after each prompt, one result per prompt.
 
-    Prompts are computed one by one, in solo caches, so that every model of mlx-lm can be used.
+    Works in slices of `slice_tokens` tokens. Prompts run one by one in solo caches, which every
+    model of mlx-lm supports; their common prefix is prefilled once.
     """
     chunk = slice_tokens or device_policy.current().chunk
     prefix = _shared([list(prompt[:-1]) for prompt in prompts])
@@ -45,7 +40,7 @@ def score(
 
 
 def _shared(prompts: list[list[int]]) -> list[int]:
-    """The longest prefix that all prompts share."""
+    """Return the longest common prefix."""
     if not prompts:
         return []
     # Every prompt that sorts between the first and the last one shares the prefix of these two.
@@ -55,8 +50,7 @@ def _shared(prompts: list[list[int]]) -> list[int]:
 
 
 def _prefill(model: nn.Module, ids: Sequence[int], caches: Caches, chunk: int) -> Iterator[None]:
-    """Prefill tokens into the caches, which it changes, one chunk up to each yield. It waits for
-    each chunk. The logits are not evaluated, so the head is not computed."""
+    """Prefill in chunks, one per yield, and wait for each. Logits are not evaluated."""
     for start in range(0, len(ids), chunk):
         model(mx.array([ids[start : start + chunk]]), cache=caches)
         evaluate(caches, wait=True)

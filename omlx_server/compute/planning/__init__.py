@@ -1,1 +1,1 @@
-"""Estimates how much memory a model's steps take, from probes that run when it is loaded."""
+"""Estimates of the memory and time of a model's steps, from probes at load."""

@@ -1,8 +1,7 @@
-"""Probes a model, and fits the coefficients of its memory planner. Mlx thread, at load.
+"""Probes a model and fits the coefficients of its memory planner. Mlx thread, at load.
 
-The contexts of probes are short, because the coefficients are slopes: bytes per byte of a term.
-Quantised caches are probed with longer contexts. These take no more bytes, and attention reads them
-tile by tile, which a short context would not show.
+Probes have short contexts, because the coefficients are slopes: bytes per byte of a term. Quantised
+caches are probed with longer contexts, since attention reads them tile by tile.
 """
 
 import logging
@@ -64,8 +63,11 @@ _MERGED_BYTES = 128 << 20
 
 
 def calibrating(loaded: LoadedModel, shape: ModelShape) -> Work[Coefficients]:
-    """Probe a model, one probe in each slice, and return its coefficients. If it can't be probed,
-    log a warning and return `STRUCTURAL`, an upper bound. Drains MLX's pool at the end."""
+    """Probe a model, one probe per slice, and return its coefficients.
+
+    If it cannot be probed, log a warning and return `STRUCTURAL`, an upper bound. Drains MLX's
+    pool.
+    """
     try:
         return (yield from _Calibration(loaded, shape).run())
     except (CannotFill, RuntimeError, TypeError, ValueError) as error:
@@ -76,7 +78,7 @@ def calibrating(loaded: LoadedModel, shape: ModelShape) -> Work[Coefficients]:
 
 
 class _Calibration:
-    """One run of all the probes of a model, and the fits to what they took."""
+    """All probes of one model and the fits to what they took."""
 
     def __init__(self, loaded: LoadedModel, shape: ModelShape) -> None:
         self._shape = shape
@@ -104,8 +106,8 @@ class _Calibration:
         )
 
     def _together(self, alone: PrefillFactors) -> Work[PrefillFactors]:
-        """The factors of prefills of several prompts: those of `alone`, times a number of at least
-        1, and one for the copies of all caches, which are all alive at some moment."""
+        """Return the factors of prefills of several prompts: those of `alone`, times at least 1,
+        and one for the copies of all caches, which are alive at one moment."""
         probes = [replace(probe, context=self._context(probe)) for probe in _DEEP_TOGETHER]
         terms = [prefill_terms(self._shape, probe) for probe in probes]
         inner = [times(own.inner, alone.deep[:3]) for own in terms]
@@ -123,7 +125,7 @@ class _Calibration:
         )
 
     def _took(self, probes: Sequence[P], measure: Callable[[P], Peak]) -> Work[list[float]]:
-        """The most transient bytes, at least 1, that each probe took in `_runs` runs."""
+        """Return the most transient bytes, at least 1, of each probe in `_runs` runs."""
         took = list[float]()
         for probe in probes:
             took.append(max(1, *(measure(probe).transient for _ in range(self._runs))))
@@ -140,12 +142,12 @@ class _Calibration:
         return fit(columns, (yield from self._took(able, measure)))
 
     def _copies(self, steady: Planner) -> Work[tuple[float, float]]:
-        """The factors of a decode that copies a layer of its caches: of that layer's bytes, and of
-        what the decode takes without a copy (`steady`).
+        """Return two factors of a decode that copies a layer of its caches: of the layer's bytes,
+        at least 1, and of what the decode takes without a copy (`steady`).
 
         The second is 1, or for quantised caches the share that explains what was measured, at most
-        1. What is above that counts as further copies of the layer. One copy is the least: a probe
-        may show less of it, by luck."""
+        1.
+        """
         packed = self._shape.tiles is not None
         [probe] = self._able([_GROWS_OF_PACKED if packed else _GROWS])
         terms = decode_terms(self._shape, probe)
@@ -155,8 +157,8 @@ class _Calibration:
         return max(1.0, (took - share * rest) / terms.grown), share
 
     def _able(self, probes: Sequence[Decode]) -> list[Decode]:
-        """The probes as this model can run them: with one row where rows can't share a batch, and
-        with contexts that are bounded by `_context`."""
+        """Return the probes with one row where rows cannot share a batch, and with bounded
+        contexts."""
         if not self._bench.batchable:
             probes = [replace(probe, rows=1) for probe in probes]
         return [replace(probe, context=self._context(probe)) for probe in probes]
@@ -172,10 +174,12 @@ class _Calibration:
 def _wide(
     columns: Sequence[tuple[int, ...]], took: Sequence[float], scores: float
 ) -> tuple[float, float]:
-    """The factors of activations and of scores in short chunks without a context. They have few
-    scores, so the factor of scores is the one found with long contexts, `scores`. That one is below
-    1 where only the last layer has full attention, because a prefill never makes its scores; then
-    short chunks, which fit into the rings of the other layers, show more. At most `_SCORES`."""
+    """Return the factors of activations and of scores in short chunks without a context.
+
+    Such chunks have few scores, so the factor of scores is the one of long contexts, `scores`. It
+    is below 1 where only the last layer has full attention, whose scores a prefill never computes;
+    short chunks then show more, at most `_SCORES`.
+    """
     _, own = fit(columns, took)
     if own > 1 > scores:
         scores = min(own, _SCORES)

@@ -1,9 +1,8 @@
-"""How long a model takes for chunks of a prompt of several sizes: measured when it is loaded, and
-kept in the file of its memory plan. Mlx thread.
+"""Measures how long a model takes for chunks of several sizes, and keeps that in the file of its
+plan. Mlx thread, at load.
 
 All chunks have the same token in their middle, so that attention sees as many tokens for each token
-of a small chunk as for each of a large one. A chunk is measured only if the one before it says that
-it may be taken: on a slow machine that is the smallest, which is then not measured at all.
+of any chunk. A chunk is measured only if the one before it predicts an allowed time.
 """
 
 import logging
@@ -28,7 +27,7 @@ from omlx_server.errors import one_line
 _log = logging.getLogger(__name__)
 
 Times = dict[int, float]
-"""Seconds of a chunk, by its tokens."""
+"""Seconds of a chunk by its tokens."""
 # So many tokens say how long the smallest candidate will take, at most.
 _FIRST_TOKENS = 64
 # The first run of a size compiles its kernels.
@@ -41,10 +40,12 @@ def timing(
     file: Path | None = None,
     allowed: notes.Allowed = notes.always,
 ) -> Work[Times | None]:
-    """The times of chunks of `sizes` tokens (ascending), from the smallest one up to the last that
-    may be taken. They are read from `file`; if they are not there, they are measured, one forward
-    in each slice, and written to it if `allowed()` says so at the end. If the model can't be
-    probed, log a warning and return None. Drains MLX's pool after measuring."""
+    """Return the times of chunks of `sizes` tokens (ascending), up to the last allowed one.
+
+    They are read from `file`, or measured, one forward per slice, and written if `allowed()` at the
+    end. If the model cannot be probed, log a warning and return None. Drains MLX's pool after
+    measuring.
+    """
     key = _key(loaded, sizes)
     times = _parsed(notes.read(file).get(key), sizes) if file else None
     if times is not None:
@@ -74,7 +75,7 @@ def _measuring(bench: ForwardProbe, sizes: Sequence[int]) -> Work[Times]:
 
 
 def _fastest(bench: ForwardProbe, tokens: int, middle: int) -> Work[float]:
-    """Seconds of the faster one of `_RUNS` forwards."""
+    """Return the seconds of the fastest of `_RUNS` forwards."""
     runs = list[float]()
     for _ in range(_RUNS):
         runs.append(bench.prefill_seconds(PrefillShape(1, tokens, middle - tokens // 2)))
@@ -83,13 +84,11 @@ def _fastest(bench: ForwardProbe, tokens: int, middle: int) -> Work[float]:
 
 
 def _key(loaded: LoadedModel, sizes: Sequence[int]) -> str:
-    """The key of a model's times in the file: it names all that they and their choice depend on."""
     machine = f"{key_of(loaded)}; {os.cpu_count()} cores"
     return f"{machine}; chunks of {', '.join(map(str, sizes))}"
 
 
 def _parsed(stored: Any, sizes: Sequence[int]) -> Times | None:
-    """The times that were stored by `timing`; None if they are of any other form."""
     if not isinstance(stored, dict) or list(stored) != [str(s) for s in sizes[: len(stored)]]:
         return None
     times = dict(zip(sizes, stored.values(), strict=False))

@@ -1,4 +1,4 @@
-"""Caches that are as large as those of a long prompt and hold zeros, for probes. Mlx thread."""
+"""Caches of zeros for probes, and what the caches of a model hold. Mlx thread."""
 
 from dataclasses import replace
 
@@ -12,7 +12,7 @@ from omlx_server.core.memory.kv import Keeps, LayerKv
 
 
 def one_token(model: nn.Module) -> Caches:
-    """Solo caches that hold one token. Runs the model, and waits for the device."""
+    """Return solo caches of one token. Runs the model and waits for the device."""
     caches = cache_ops.new_caches(model)
     model(mx.zeros((1, 1), dtype=mx.int32), cache=caches)
     cache_ops.evaluate(caches, wait=True)
@@ -20,12 +20,11 @@ def one_token(model: nn.Module) -> Caches:
 
 
 def filled(model: nn.Module, tokens: int, chunk: int, like: Caches) -> Caches:
-    """Solo caches of zeros, as large as those of a prompt of `tokens` tokens that was prefilled in
-    chunks of `chunk`. They are evaluated. `like` are caches of the same model by `one_token`; they
-    are not changed.
+    """Return evaluated solo caches of zeros, as large as after a prefill of `tokens` tokens in
+    chunks of `chunk`. `like` are caches by `one_token`.
 
     Raises:
-        CannotFill: a cache is of a class that can't be made long without a prefill.
+        CannotFill: a cache cannot be made long without a prefill.
     """
     caches = cache_ops.new_caches(model)
     if tokens:
@@ -37,17 +36,16 @@ def filled(model: nn.Module, tokens: int, chunk: int, like: Caches) -> Caches:
 
 
 def layers_of(model: nn.Module) -> tuple[LayerKv, ...]:
-    """What each of a model's caches holds of a sequence, as `layers_held` says. Runs the model on
-    one token."""
+    """Run the model on one token and return its `layers_held`."""
     return layers_held(one_token(model))
 
 
 def layers_held(short: Caches) -> tuple[LayerKv, ...]:
-    """What each of a model's caches holds of a sequence; equal layers are counted together. `short`
-    are the model's caches by `one_token`.
+    """Return what each cache holds of a sequence, equal layers counted together. `short` is by
+    `one_token`.
 
     Raises:
-        CannotFill: a cache is of a class that is not known.
+        CannotFill: a cache is of an unknown class.
     """
     counts: dict[LayerKv, int] = {}
     for leaf in leaves(short):

@@ -1,5 +1,7 @@
-"""Least squares without negative factors, on relative errors. There are only a dozen rows and a
-handful of columns, so every set of columns is tried, and the best fit is exact."""
+"""Non-negative least squares on relative errors.
+
+There are only a dozen rows and a handful of columns, so every set of columns is tried.
+"""
 
 from collections.abc import Sequence
 from itertools import combinations
@@ -16,9 +18,10 @@ _ALIKE = 1e-9
 
 
 def fit(rows: Sequence[Sequence[float]], measured: Sequence[float]) -> tuple[float, ...]:
-    """Factors x >= 0, one for each column, for which rows @ x is close to `measured` in relative
-    terms. At the end all factors are raised until no row is below what was measured. Until then a
-    row that is too low weighs more, so that one row does not raise all others by much.
+    """Return factors x >= 0, one per column, for which rows @ x is close to `measured` and never
+    below.
+
+    Rows that are too low weigh more, then all factors are raised by what is still missing.
 
     Raises:
         ValueError: there are no rows, or a measured value is not positive.
@@ -35,7 +38,7 @@ def fit(rows: Sequence[Sequence[float]], measured: Sequence[float]) -> tuple[flo
 
 
 def _no_lower(rows: np.ndarray) -> np.ndarray:
-    """Factors x >= 0 for which rows @ x is near 1, and above 1 rather than below."""
+    """Return factors for which rows @ x is near 1, and above 1 rather than below."""
     weights = np.ones(len(rows))
     for _ in range(_ROUNDS):
         found = _non_negative(rows * weights[:, None], weights)
@@ -46,9 +49,7 @@ def _no_lower(rows: np.ndarray) -> np.ndarray:
 
 
 def _non_negative(rows: np.ndarray, wanted: np.ndarray) -> np.ndarray:
-    """The factors x >= 0 for which rows @ x has the least squared error. Least squares are solved
-    for every set of columns. Of the solutions with positive factors only, the closest one is taken,
-    with zeros for the other columns."""
+    """Return the factors x >= 0 with the least squared error of rows @ x."""
     width = rows.shape[1]
     best, least = np.zeros(width), float(wanted @ wanted)
     for count in range(1, width + 1):

@@ -1,4 +1,4 @@
-"""Describes a loaded model to the memory planner: its sizes and its caches. Mlx thread."""
+"""Describes a loaded model to the memory planner. Mlx thread."""
 
 from dataclasses import replace
 
@@ -19,10 +19,10 @@ _ALL_TOKENS = 1 << 60
 
 
 def shape_of(loaded: LoadedModel) -> ModelShape:
-    """The shape of a loaded model. Runs it on one token, to see what its caches hold.
+    """Return the shape of a loaded model. Runs it on one token.
 
     Raises:
-        CannotFill: a cache is of a class that is not known.
+        CannotFill: a cache is of an unknown class.
     """
     if loaded.ranks is not None:
         loaded.ranks.tell(OneToken())
@@ -34,17 +34,18 @@ def shape_of(loaded: LoadedModel) -> ModelShape:
 
 
 def scheme_of(loaded: LoadedModel) -> Scheme | None:
-    """The scheme of a model's first quantised cache; None when none is quantised."""
+    """Return the scheme of a model's first quantised cache."""
     fresh = leaves(cache_ops.new_caches(loaded.model))
     schemes = (codec_of(leaf).scheme(leaf) for leaf in fresh)
     return next(filter(None, schemes), None)
 
 
 def tiles_of(scheme: Scheme | None) -> TileSizes | None:
-    """The tiles in which attention reads keys and values of a scheme; None for plain ones. The
-    numbers are those of `kv/schemes/affine_tiles.py` and `kv/schemes/turboquant_tiles.py`. On a GPU
-    tiles of affine keys for few rows are wider than this: they are all read at once, without being
-    unpacked."""
+    """Return the tiles in which attention reads keys and values of a scheme; None for plain ones.
+
+    The numbers are those of kv/schemes/affine_tiles.py and turboquant_tiles.py. On a GPU, affine
+    keys for few rows are read all at once, without being unpacked.
+    """
     if scheme is None:
         return None
     if not isinstance(scheme, TurboQuant):
@@ -57,8 +58,8 @@ def tiles_of(scheme: Scheme | None) -> TileSizes | None:
 
 
 def structural_shape(dims: ModelDims) -> ModelShape:
-    """The shape of a model whose caches are not known: every layer counts as keeping plain keys and
-    values of all tokens, in a batch padded to its longest row. Does not run the model."""
+    """Return an upper bound for unknown caches: every layer keeps plain keys and values of all
+    tokens, padded to the longest row. Does not run the model."""
     token = 2 * dims.kv_heads * dims.head_dim * _width(dims)
     return _shape(dims, (LayerKv(Keeps.PADDED, token, dims.layers),), None)
 

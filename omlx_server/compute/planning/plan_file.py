@@ -1,8 +1,7 @@
 """Keeps the coefficients of probed models in one JSON file. Mlx thread, at load.
 
-They hold for the same weights on the same device, with the same libraries and the same format of
-caches. Where the file can't be read, models are probed again; where it can't be written, they are
-probed at each start.
+They hold for the same weights, device, libraries and format of caches. An unreadable file only
+costs new probes.
 """
 
 import logging
@@ -27,7 +26,7 @@ _FORMAT = "5"
 
 
 def planner_for(loaded: LoadedModel, file: Path | None = None) -> Planner:
-    """Makes the memory planner of a loaded model, as `planning` does, without a pause."""
+    """Make the memory planner of a loaded model without a pause."""
     return finish(planning(loaded, file))
 
 
@@ -36,12 +35,12 @@ def planning(
     file: Path | None = None,
     allowed: notes.Allowed = notes.always,
 ) -> Work[Planner]:
-    """Makes the memory planner of a loaded model. Its coefficients are read from `file`; if they
-    are not there, the model is probed, one probe in each slice, and they are written to it if
-    `allowed()` says so at the end.
+    """Make the memory planner of a loaded model.
 
-    A model that can't be probed gets an upper bound, and a warning is logged. The bound is not
-    written to the file, because the probes may succeed at the next start."""
+    Its coefficients are read from `file`, or probed, one probe per slice, and written if
+    `allowed()` at the end. A model that cannot be probed gets an upper bound, which is logged and
+    not written.
+    """
     try:
         shape = shape_of(loaded)
     except CannotFill as error:
@@ -58,7 +57,7 @@ def planning(
 
 
 def key_of(loaded: LoadedModel) -> str:
-    """The key of a model's coefficients in the file: it names all that they depend on."""
+    """Return the key of a model's coefficients in the file, which names all that they depend on."""
     scheme = scheme_of(loaded)
     libraries = [f"{name} {metadata.version(name)}" for name in ("mlx", "mlx-lm")]
     caches = scheme.name if scheme else "plain"
@@ -80,7 +79,7 @@ def _plain(found: Coefficients) -> dict[str, list[float]]:
 
 
 def _parsed(stored: Any) -> Coefficients | None:
-    """The coefficients that were `stored` by `_plain`; None if they are of any other form."""
+    """Return the coefficients stored by `_plain`, None if they have any other form."""
     if not isinstance(stored, dict):
         return None
     expected = _plain(STRUCTURAL)
@@ -105,5 +104,4 @@ def _fits(factors: Any, expected: list[float]) -> bool:
 
 
 def is_factor(value: Any) -> bool:
-    """Whether a value from the file can be a factor."""
     return isinstance(value, int | float) and math.isfinite(value) and value >= 0

@@ -1,9 +1,7 @@
-"""Probes: short forwards of a model, on caches of zeros, that measure memory or time. Mlx thread,
-at load.
+"""Probes: short forwards on caches of zeros that measure memory or time. Mlx thread, at load.
 
-They run through `Prefiller` and `LiveBatch`, as requests do, so that masks, quantised caches and
-our own attention are measured too. A decode is also measured without its head, whose logits would
-hide the layers wherever the vocabulary is large.
+They run through `Prefiller` and `LiveBatch`, as requests do. A decode is also measured without its
+head, whose logits would hide the layers where the vocabulary is large.
 """
 
 import time
@@ -18,8 +16,7 @@ from omlx_server.compute.batch import LiveBatch
 from omlx_server.compute.codecs.registry import leaves
 from omlx_server.compute.model.loader import LoadedModel
 from omlx_server.compute.planning.filled import filled, layers_held, one_token
-from omlx_server.compute.prefill import Prefiller
-from omlx_server.compute.prefilled import Prefilled
+from omlx_server.compute.prefill import Prefilled, Prefiller
 from omlx_server.core.cluster.commands import ProbeForward
 from omlx_server.core.memory.kv import Keeps, grows
 from omlx_server.core.memory.shape import Decode, PrefillShape
@@ -31,7 +28,7 @@ _GREEDY = SamplingParams(max_tokens=1, temperature=0)
 
 @dataclass(frozen=True, slots=True)
 class Peak:
-    """Bytes of arrays before a run and after it, and the most at any moment in between."""
+    """Bytes of arrays before a run and after it, and the most in between."""
 
     before: int
     after: int
@@ -39,13 +36,13 @@ class Peak:
 
     @property
     def transient(self) -> int:
-        """Bytes at the worst moment above what is held before or after, whichever is more."""
+        """Bytes at the worst moment above those before or after, whichever is more."""
         return self.peak - max(self.before, self.after)
 
 
 def measured(run: Callable[[], object]) -> Peak:
-    """Measure what `run` takes. Waits for the device before and after it, and drains MLX's pool
-    first. What `run` returns is held until the memory after it is read."""
+    """Measure what `run` takes, its result included in the memory after it. Waits for the device
+    and drains MLX's pool."""
     mx.synchronize()
     mx.clear_cache()
     mx.reset_peak_memory()
@@ -58,8 +55,8 @@ def measured(run: Callable[[], object]) -> Peak:
 
 
 class ForwardProbe:
-    """Runs single forwards of one model and measures their memory or time; afterwards nothing of a
-    forward is held. The caches are made as if prompts had been prefilled in chunks of `chunk`."""
+    """Runs single forwards of one model and measures their memory or time. Caches are as after
+    prefills in chunks of `chunk`."""
 
     def __init__(self, loaded: LoadedModel, chunk: int = 256) -> None:
         self.model = loaded.model
@@ -90,7 +87,7 @@ class ForwardProbe:
         return self.measured(self._forward(prefill))
 
     def prefill_seconds(self, prefill: PrefillShape) -> float:
-        """Measure how many seconds such a forward takes, until the device is done with it."""
+        """Return the seconds of such a forward, until the device is done."""
         self._tell("prefill_seconds", prefill)
         run = self._forward(prefill)
         mx.synchronize()
@@ -100,8 +97,6 @@ class ForwardProbe:
         return time.perf_counter() - begun
 
     def _forward(self, prefill: PrefillShape) -> Callable[[], object]:
-        """Launches a forward over a chunk of each of `prefill.rows` prompts, whose caches are made
-        already."""
         prefiller = Prefiller(self.model, batchable=self.batchable)
         chunks = []
         for number in range(prefill.rows):
@@ -111,7 +106,7 @@ class ForwardProbe:
         return partial(prefiller.run, chunks)
 
     def decode(self, decode: Decode) -> Peak:
-        """Measure one decode, of a token for each row. With `decode.grows` its buffers are full."""
+        """Measure one decode of a token for each row. With `decode.grows` its buffers are full."""
         self._tell("decode", decode=decode)
         if not decode.grows:
             return self._steady(decode)
@@ -119,8 +114,8 @@ class ForwardProbe:
         return self.measured(lambda: batch.decode().to_host())
 
     def _steady(self, decode: Decode) -> Peak:
-        """The larger one of two decodes of the same rows: by luck the last scores are alive or gone
-        when the logits are made. Only the first counts if the second has to grow the buffers."""
+        """Return the larger of two decodes of the same rows: the last scores may be alive or gone
+        when the logits are computed. A second that grows the buffers does not count."""
         batch = self.batch(decode.rows, decode.context)
         peak = self.measured(lambda: batch.decode().to_host())
         if grows(decode.context, 1):
@@ -129,7 +124,7 @@ class ForwardProbe:
         return max(peak, again, key=lambda found: found.transient)
 
     def layers(self, decode: Decode) -> Peak:
-        """Measure one decode without its head: its logits are not evaluated."""
+        """Measure one decode without evaluating its logits."""
         self._tell("layers", decode=decode)
         batch = self.batch(decode.rows, decode.context)
         tokens = mx.zeros((decode.rows, 1), dtype=mx.int32)
@@ -142,8 +137,7 @@ class ForwardProbe:
         return self.measured(forward)
 
     def measured(self, run: Callable[[], object]) -> Peak:
-        """Measure `run` as the function of that name does, without the bytes that the bench itself
-        holds."""
+        """Measure `run` without the bytes that the probe itself holds."""
         found, own = measured(run), self._own
         peak = found.peak
         if self._ranks is not None:  # the rank that takes the most says what all may take
@@ -157,8 +151,8 @@ class ForwardProbe:
             self._ranks.tell(ProbeForward(kind, prefill, decode))
 
     def batch(self, rows: int, context: int) -> LiveBatch:
-        """A batch of `rows` rows that have decoded together once, and whose next decode attends to
-        `context` tokens. With 0 rows it is empty. Waits for the device."""
+        """Return a batch of rows that have decoded once, whose next decode attends to `context`
+        tokens. Waits for the device."""
         batch = LiveBatch(self.model, self._vocab)
         if rows:
             batch.join(self.arrivals(0, rows, max(0, context - 2)))
@@ -166,9 +160,9 @@ class ForwardProbe:
         return batch
 
     def _full(self, rows: int, context: int) -> LiveBatch:
-        """A batch of rows whose buffers have no room for one more token, if `context` is a multiple
-        of `GROWTH`. Our caches are made with room for at least one, so their rows decode once;
-        padded ones are made without."""
+        """Return a batch whose buffers are full, if `context` is a multiple of `GROWTH`. Padded
+        caches are made without room for a token, ours with room for at least one, so their rows
+        decode once."""
         if self._spare:
             return self.batch(rows, context + 1)
         batch = LiveBatch(self.model, self._vocab)
@@ -176,7 +170,7 @@ class ForwardProbe:
         return batch
 
     def arrivals(self, first: int, stop: int, context: int) -> list[Prefilled]:
-        """Rows with the numbers [first, stop), of `context` tokens each, ready to join a batch."""
+        """Return rows numbered [first, stop), of `context` tokens each, ready to join a batch."""
         return [
             Prefilled((_join(number),), self._filled(context), solo=True)
             for number in range(first, stop)

@@ -1,6 +1,4 @@
-"""How long a decode takes by its width, measured when a model is loaded: what a draft costs to
-verify, on this device, with these weights.
-"""
+"""Measures how long a decode takes by its width, at load: what it costs to verify a draft."""
 
 import time
 from collections.abc import Callable
@@ -29,11 +27,11 @@ _RUNS = 2
 Forward = Callable[[mx.array], mx.array]
 """Logits [1, T, V] for tokens int [1, T]."""
 Fresh = Callable[[], Forward]
-"""Makes a forward with fresh caches, which is no part of its time."""
+"""Makes a forward with fresh caches, which is not timed."""
 
 
 def forward_of(model: nn.Module, ranks: Ranks | None = None) -> Fresh:
-    """The forwards of a model alone. The first one of `ranks` has the others do the same."""
+    """Return forwards of a model alone. The first of `ranks` makes the others run them too."""
 
     def forward(caches: Caches, tokens: mx.array) -> mx.array:
         if ranks is not None:
@@ -45,7 +43,7 @@ def forward_of(model: nn.Module, ranks: Ranks | None = None) -> Fresh:
 
 
 def forward_of_heads(headed: Headed) -> Fresh:
-    """Those of a model's heads."""
+    """Return forwards of a model's heads."""
 
     def fresh() -> Forward:
         caches = cache_ops.new_caches(headed)[headed.own_caches :]
@@ -60,8 +58,8 @@ def forward_of_heads(headed: Headed) -> Fresh:
 
 
 def measuring(fresh: Fresh, most: int) -> Work[StepCosts]:
-    """Measures forwards of up to `most` tokens, one in each slice. What would probably take more
-    than a second and a half with all before is left out, but for that of one token."""
+    """Measure forwards of up to `most` tokens, one per slice. Widths beyond 1 are skipped when all
+    would probably take more than `_MOST_SECONDS`."""
     begun, probed = time.perf_counter(), dict[int, float]()
     for width in dict.fromkeys(min(width, most) for width in _WIDTHS):
         guess = _RUNS * probed.get(1, 0.0) * (1 + width / _AS_LONG_AGAIN)
@@ -76,7 +74,7 @@ def measuring(fresh: Fresh, most: int) -> Work[StepCosts]:
 
 
 def seconds_of(fresh: Fresh, width: int) -> float:
-    """Seconds that it takes to choose a token after each of `width` tokens."""
+    """Return the seconds to choose a token after each of `width` tokens."""
     tokens, forward = mx.ones((1, width), dtype=mx.int32), fresh()
     begun = time.perf_counter()
     mx.eval(mx.argmax(forward(tokens), axis=-1))

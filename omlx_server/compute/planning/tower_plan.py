@@ -1,7 +1,5 @@
-"""Measures how much memory a pass of a vision tower takes. Mlx thread, at load.
-
-The factors of its plan are kept in the same file as those of steps (compute/planning/plan_file.py).
-"""
+"""Measures how much memory a pass of a vision tower takes, and keeps that in the file of the
+model's plan. Mlx thread, at load."""
 
 import logging
 from collections.abc import Iterable
@@ -35,10 +33,11 @@ _MOST_PATCHES = 2048
 def planning_tower(
     loaded: LoadedModel, file: Path | None = None, allowed: notes.Allowed = notes.always
 ) -> Work[None]:
-    """Give the vision of a model, if it has any, a plan that estimates the memory of a pass of its
-    tower. Its factors are read from `file`; if they are not there, the tower is probed, one probe
-    in each slice, and they are written to it if `allowed()` says so at the end. If the fit fails,
-    logs a warning and leaves an upper bound."""
+    """Give the vision of a model, if any, a plan for the memory of a pass of its tower.
+
+    Its factors are read from `file`, or probed, one probe per slice, and written if `allowed()` at
+    the end. If the fit fails, log a warning and leave an upper bound.
+    """
     vision = loaded.vision
     if vision is None:
         return
@@ -53,7 +52,6 @@ def planning_tower(
 
 
 def _probing(tower: Tower) -> Work[tuple[float, float]]:
-    """The factors that fit passes of a tower. Drains MLX's pool at the end."""
     probes = list[tuple[Grid, int]]()
     for grid in _grids(tower):
         runs = list[int]()
@@ -70,21 +68,21 @@ def _probing(tower: Tower) -> Work[tuple[float, float]]:
 
 
 def fitted(shape: EncoderShape, probes: Iterable[tuple[Grid, int]]) -> tuple[float, float]:
-    """The factors that fit the bytes which passes over images of these grids took. Raises
-    ValueError if none took any."""
+    """Return the factors that fit the bytes of passes over these grids. Raises ValueError if none
+    took any."""
     found = [(terms(shape, pass_over(grid)), took) for grid, took in probes if took > 0]
     activations, scores = fit([row for row, _ in found], [took for _, took in found])
     return activations, scores
 
 
 def _grids(tower: Tower) -> list[Grid]:
-    """The grids to probe: few scores, many scores, and in between."""
+    """Return grids with few scores, many scores, and in between."""
     most = min(4 * device_policy.current().chunk, _MOST_PATCHES)
     return list(dict.fromkeys(map(tower.grid_of, (most // 8, most // 2, most))))
 
 
 def _took(tower: Tower, grid: Grid) -> int:
-    """The bytes that a pass took at its peak above those before it, its pixels counted."""
+    """Return the bytes of a pass at its peak above those before it, its pixels included."""
 
     pixels = np.zeros(tower.pixel_shape(grid), dtype=np.float32)
     peak = measured(lambda: finish(tower.computing(mx.array(pixels), grid)))
@@ -92,7 +90,6 @@ def _took(tower: Tower, grid: Grid) -> int:
 
 
 def _parsed(stored: Any) -> tuple[float, float] | None:
-    """The factors that were `stored`; None if they are of any other form."""
     if not (isinstance(stored, list) and len(stored) == 2 and all(map(is_factor, stored))):
         return None
     return float(stored[0]), float(stored[1])
