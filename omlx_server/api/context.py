@@ -7,8 +7,8 @@ from typing import Any, TypeVar
 from fastapi import Request
 
 from omlx_server.api.activity.activity import Activity
-from omlx_server.api.http import sse
 from omlx_server.api.http.admin_access import AdminAccess
+from omlx_server.api.http.client_gone import while_connected
 from omlx_server.api.http.exchange import Tracer
 from omlx_server.api.http.own_names import OwnNames
 from omlx_server.api.http.static_files import WebFiles
@@ -90,4 +90,4 @@ def context_of(request: Request) -> ApiContext:
 async def in_time(request: Request, work: Coroutine[Any, Any, T]) -> T:
     """Await `work` for as long as a request may take. Raises as `while_connected`."""
     seconds = context_of(request).request_timeout_seconds
-    return await sse.while_connected(request.receive, work, seconds)
+    return await while_connected(request.receive, work, seconds)

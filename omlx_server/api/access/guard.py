@@ -12,10 +12,10 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from omlx_server.api.context import ApiContext
 from omlx_server.api.http.admin_access import TOKEN_HEADER, bearer_of
+from omlx_server.api.http.client_gone import ClientGone
 from omlx_server.api.http.errors import response
 from omlx_server.api.http.exchange import current, left
 from omlx_server.api.http.host import came_by_unix_socket, host_of
-from omlx_server.api.http.sse import ClientGone
 from omlx_server.errors import (
     BadRequest,
     Forbidden,
@@ -118,8 +118,8 @@ def is_authorized(context: ApiContext, headers: Headers) -> bool:
     compared in constant time."""
     if not context.api_keys:
         return True
-    given = key_of(headers).encode()
-    matches = [hmac.compare_digest(given, key.encode()) for key in context.api_keys]
+    api_key = key_of(headers).encode()
+    matches = [hmac.compare_digest(api_key, key.encode()) for key in context.api_keys]
     return any(matches) or context.admin.admits(headers)
 
 

@@ -29,14 +29,14 @@ def lanes(
     """Return the state of each request that is in the engine, or waits for a model that is not
     `loaded`. `paces` are prompt tokens a second; `now` is time.monotonic()."""
     here = frozenset(loaded)
-    found = []
+    at_work = []
     for exchange in under_way:
         if exchange.phases or (exchange.model and exchange.model not in here):
             pace = paces.get(exchange)
-            found.append(_lane(exchange, standings.get(exchange, ()), pace, now))
-        if len(found) == MOST_LANES:
+            at_work.append(_lane(exchange, standings.get(exchange, ()), pace, now))
+        if len(at_work) == MOST_LANES:
             break
-    return found
+    return at_work
 
 
 def _lane(

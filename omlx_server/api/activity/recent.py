@@ -25,8 +25,8 @@ class RecentExchanges:
             self._under_way[id(exchange)] = exchange
 
     def ends(self, exchange: Exchange) -> None:
-        known = self._under_way.pop(id(exchange), None)
-        if known is not None and not exchange.route.startswith(_ORDERS):
+        began = self._under_way.pop(id(exchange), None)
+        if began is not None and not exchange.route.startswith(_ORDERS):
             self.ended += 1
             self._done.appendleft(_shape(exchange))
 

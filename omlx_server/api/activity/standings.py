@@ -47,25 +47,25 @@ class StandingsAsked:
         return self._known
 
     async def _ask(self, models: Sequence[ServedModel]) -> None:
-        found: dict[Exchange, list[Standing]] = {}
+        standings: dict[Exchange, list[Standing]] = {}
         try:
             for model in models:
                 for standing in await _standings_of(model):
                     exchange = of_engine_id(standing.request)
                     if exchange is not None:
-                        found.setdefault(exchange, []).append(standing)
-            self._take(found, time.monotonic())
+                        standings.setdefault(exchange, []).append(standing)
+            self._take(standings, time.monotonic())
         finally:
             self._asking = None
 
-    def _take(self, found: ByExchange, now: float) -> None:
+    def _take(self, standings_now: ByExchange, now: float) -> None:
         seconds = now - self._answered
         gained = {
             exchange: prefilled(standings) - prefilled(self._known.get(exchange, ()))
-            for exchange, standings in found.items()
+            for exchange, standings in standings_now.items()
         }
         self.paces = {exchange: n / seconds for exchange, n in gained.items() if n > 0}
-        self._known, self._answered = found, now
+        self._known, self._answered = standings_now, now
 
 
 async def _standings_of(model: ServedModel) -> Sequence[Standing]:

@@ -43,15 +43,15 @@ _COMPARE = Operation(
 async def cache(request: Request, model: str | None = None) -> Response:
     """The blocks of a loaded model's prefix cache, those used last."""
     served = await _loaded(context_of(request).models, model)
-    found = await served.engine.work(
+    block_map = await served.engine.work(
         lambda instance: mapped(instance.cache, time.monotonic(), MOST_BLOCKS)
     )
     answer: CacheMap = {
         "model": served.names[0],
-        "block_tokens": found.block_tokens,
-        "counters": counters(found.report),
-        "blocks": [_block(block) for block in found.blocks],
-        "left_out": found.left_out,
+        "block_tokens": block_map.block_tokens,
+        "counters": counters(block_map.report),
+        "blocks": [_block(block) for block in block_map.blocks],
+        "left_out": block_map.left_out,
     }
     return JsonResponse(answer)
 
@@ -60,25 +60,25 @@ async def cache(request: Request, model: str | None = None) -> Response:
 async def compare(request: Request) -> Response:
     """Where a prompt leaves what is cached, token for token. Takes the body of a chat
     completion."""
-    asked = await prefix_of(request)
-    tokens, salt = asked.tokens, asked.salt
-    found = await asked.model.engine.ask(
+    prefix = await prefix_of(request)
+    tokens, salt = prefix.tokens, prefix.salt
+    divergent = await prefix.model.engine.ask(
         lambda instance: divergence(instance.cache, tokens, salt, MOST_STORED)
     )
-    start = first_piece(len(tokens), found.diverges_at)
+    start = first_piece(len(tokens), divergent.diverges_at)
     shown = tokens[start : start + MOST_PIECES]
     run = context_of(request).threads.run
-    pieces = await run(_pieces, asked.model, shown)
-    stored = await run(_pieces, asked.model, found.stored)
+    pieces = await run(_pieces, prefix.model, shown)
+    stored = await run(_pieces, prefix.model, divergent.stored)
     answer: CacheComparison = {
-        "model": asked.name,
+        "model": prefix.name,
         "prompt_tokens": len(tokens),
-        "cached_tokens": found.cached,
-        "block_tokens": found.block_tokens,
-        "blocks": _stretches(found),
+        "cached_tokens": divergent.cached,
+        "block_tokens": divergent.block_tokens,
+        "blocks": _stretches(divergent),
         "pieces": pieces,
         "pieces_start": start,
-        "diverges_at": found.diverges_at,
+        "diverges_at": divergent.diverges_at,
         "stored": stored,
     }
     return JsonResponse(answer)
@@ -99,11 +99,11 @@ async def _loaded(models: ServedModels, name: str | None) -> ServedModel:
         if not loaded:
             raise Conflict("no model that chats is loaded, so nothing is cached", param="model")
         return loaded[0]
-    known = await models.known_as(name)
-    found = next((model for model in loaded if model.names[0] in known.names), None)
-    if found is None:
-        raise Conflict(f"{known.names[0]} is not loaded, or does not chat", param="model")
-    return found
+    listing = await models.known_as(name)
+    served = next((model for model in loaded if model.names[0] in listing.names), None)
+    if served is None:
+        raise Conflict(f"{listing.names[0]} is not loaded, or does not chat", param="model")
+    return served
 
 
 def _block(block: MappedBlock) -> MapBlock:

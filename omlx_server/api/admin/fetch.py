@@ -61,16 +61,16 @@ async def resolve(request: Request, name: str | None = None) -> Response:
         raise BadRequest(
             f"a name of at most {LONGEST_NAME} characters is needed, as ?name=", param="name"
         )
-    found = await asyncio.to_thread(_fetcher(request).resolve, name)
+    resolved = await asyncio.to_thread(_fetcher(request).resolve, name)
     answer: ModelResolved = {
-        "name": found.name,
-        "kind": found.kind,
-        "alias_of": found.alias_of,
-        "here": found.path is not None,
-        "names": list(found.names),
-        "path": found.path,
-        "problem": found.problem,
-        "suggestions": list(found.suggestions),
+        "name": resolved.name,
+        "kind": resolved.kind,
+        "alias_of": resolved.alias_of,
+        "here": resolved.path is not None,
+        "names": list(resolved.names),
+        "path": resolved.path,
+        "problem": resolved.problem,
+        "suggestions": list(resolved.suggestions),
     }
     return JsonResponse(answer)
 
@@ -80,8 +80,8 @@ async def pull(request: Request) -> Response:
     """Fetch a model, and tell of it as server-sent events. Closing the connection ends it; what has
     come stays for the next time."""
     context = context_of(request)
-    asked = await json_body.read(request, ModelName, context.max_body_bytes)
-    steps = await fetching(request, asked.model)
+    body = await json_body.read(request, ModelName, context.max_body_bytes)
+    steps = await fetching(request, body.model)
     return EventStream(_events(steps), context.keepalive_seconds, on_error=_as_event)
 
 
@@ -94,12 +94,14 @@ async def fetching(request: Request, name: str) -> AsyncGenerator[FetchStep, Non
         Unavailable: this server fetches no models.
     """
     fetcher = _fetcher(request)
-    found = await asyncio.to_thread(fetcher.resolve, name)
-    if found.kind == "unknown":
-        near = f" Did you mean {' or '.join(found.suggestions)}?" if found.suggestions else ""
+    resolved = await asyncio.to_thread(fetcher.resolve, name)
+    if resolved.kind == "unknown":
+        near = f" Did you mean {' or '.join(resolved.suggestions)}?" if resolved.suggestions else ""
         raise ModelNotFound(f"There is no model {name[:200]!r}.{near}", param="model")
     # Not the client's own text, which may be an address with a query.
-    current().about = label_of(found.names[0] if found.names else found.alias_of or found.name)
+    current().about = label_of(
+        resolved.names[0] if resolved.names else resolved.alias_of or resolved.name
+    )
     return _steps(fetcher, name, context_of(request).models.catalogue)
 
 

@@ -45,7 +45,7 @@ async def list_models(request: Request) -> Response:
     memory = models.vitals.memory
     answer: AdminModels = {
         "models": [
-            _shape(models, known) for known in (*models.known(), *models.catalogue.broken())
+            _shape(models, listing) for listing in (*models.known(), *models.catalogue.broken())
         ],
         "memory": {
             "limit": memory.ledger.limit if memory else 0,
@@ -60,13 +60,13 @@ async def load(request: Request) -> Response:
     """Load a model, with MODEL:ADAPTER its adapter too, and tell when it is there. Others may have
     to leave for it."""
     context = context_of(request)
-    asked = await json_body.read(request, ModelName, context.max_body_bytes)
+    body = await json_body.read(request, ModelName, context.max_body_bytes)
     models = context.models
-    known, wanted = await models.named(asked.model)
-    adapter = await models.adapter(known, wanted) if wanted else None
-    await models.pool.load(known.wanted)
-    entry = models.pool.entry(known.wanted.key)
-    shape = _shape(models, known)
+    listing, wanted = await models.named(body.model)
+    adapter = await models.adapter(listing, wanted) if wanted else None
+    await models.pool.load(listing.wanted)
+    entry = models.pool.entry(listing.wanted.key)
+    shape = _shape(models, listing)
     if entry is not None and isinstance(entry.model, ServedModel):
         engine = entry.model.engine
         async with engine.adapting(adapter):
@@ -78,52 +78,54 @@ async def load(request: Request) -> Response:
 async def unload(request: Request) -> Response:
     """Give a model's memory back as soon as no request uses it."""
     context = context_of(request)
-    asked = await json_body.read(request, ModelName, context.max_body_bytes)
-    known, _ = await context.models.named(asked.model)
-    await context.models.pool.unload(known.wanted.key)
-    return JsonResponse(_shape(context.models, known))
+    body = await json_body.read(request, ModelName, context.max_body_bytes)
+    listing, _ = await context.models.named(body.model)
+    await context.models.pool.unload(listing.wanted.key)
+    return JsonResponse(_shape(context.models, listing))
 
 
 @router.post("/admin/models/pin", openapi_extra=_PIN)
 async def pin(request: Request) -> Response:
     """Keep a model once it is loaded, until the server ends or the pin is taken back."""
     context = context_of(request)
-    asked = await json_body.read(request, ModelPin, context.max_body_bytes)
-    known, _ = await context.models.named(asked.model)
-    context.models.pool.pin(known.wanted, asked.pinned)
-    return JsonResponse(_shape(context.models, known))
+    body = await json_body.read(request, ModelPin, context.max_body_bytes)
+    listing, _ = await context.models.named(body.model)
+    context.models.pool.pin(listing.wanted, body.pinned)
+    return JsonResponse(_shape(context.models, listing))
 
 
-def _shape(models: ServedModels, known: ModelListing) -> AdminModel:
-    entry = models.pool.entry(known.wanted.key)
+def _shape(models: ServedModels, listing: ModelListing) -> AdminModel:
+    entry = models.pool.entry(listing.wanted.key)
     model = entry.model if entry else None
     is_there = entry is not None and entry.phase is Phase.LOADED
     first = next(iter(models.catalogue.known()), None)
     status = model.engine.status if isinstance(model, ServedModel) else None
     chunks = status.chunks if status else None
     return {
-        "name": known.names[0],
-        "names": [*known.names, *_aliases(models, known)],
-        "kind": known.role.kind,
-        "state": (entry.phase if entry else Phase.FAILED if known.problem else Phase.ABSENT).value,
-        "pinned": entry.is_pinned if entry else known.wanted.pinned,
-        "default": known is first,
+        "name": listing.names[0],
+        "names": [*listing.names, *_aliases(models, listing)],
+        "kind": listing.role.kind,
+        "state": (
+            entry.phase if entry else Phase.FAILED if listing.problem else Phase.ABSENT
+        ).value,
+        "pinned": entry.is_pinned if entry else listing.wanted.pinned,
+        "default": listing is first,
         "weight_bytes": _weight_bytes(model) if model is not None else None,
         "adapters": list(status.adapters) if status else [],
-        "disk_bytes": known.wanted.nbytes or None,
-        "context_length": known.context_length,
+        "disk_bytes": listing.wanted.nbytes or None,
+        "context_length": listing.context_length,
         "chunk_tokens": chunks.beside if chunks else None,
         "chunk_tokens_alone": chunks.alone if chunks else None,
         "in_use": entry.users if entry else 0,
         "idle_seconds": _idle(entry) if entry and is_there else None,
-        "ttl_seconds": known.wanted.ttl,
-        "problem": (entry.problem if entry else known.problem) or None,
+        "ttl_seconds": listing.wanted.ttl,
+        "problem": (entry.problem if entry else listing.problem) or None,
     }
 
 
-def _aliases(models: ServedModels, known: ModelListing) -> list[str]:
+def _aliases(models: ServedModels, listing: ModelListing) -> list[str]:
     catalogue = models.catalogue
-    return [alias for alias in catalogue.aliases if catalogue.resolve_alias(alias) in known.names]
+    return [alias for alias in catalogue.aliases if catalogue.resolve_alias(alias) in listing.names]
 
 
 def _weight_bytes(model: Served) -> int | None:

@@ -50,8 +50,8 @@ async def list_settings(request: Request) -> Response:
 async def change_settings(request: Request) -> Response:
     """Write settings to the config file, and apply those that can change while the server runs."""
     context = context_of(request)
-    asked = await json_body.read(request, SettingsPatch, context.max_body_bytes)
-    values = dict(asked.model_extra or {})
+    body = await json_body.read(request, SettingsPatch, context.max_body_bytes)
+    values = dict(body.model_extra or {})
     if not values:
         raise BadRequest("name at least one setting and its value")
     return JsonResponse(await _editor(request).change(values))

@@ -162,11 +162,11 @@ def _tool_use(call: CallStart) -> answers.ToolUseBlock:
 
 def assembled(events: Iterable[answers.MessageEvent]) -> answers.AssistantTurn:
     """Return the whole message, as a client would put it together from the stream."""
-    start, *rest = events
+    start, *later = events
     assert start["type"] == "message_start"
     message = start["message"]
     blocks: list[dict[str, Any]] = []
-    for event in rest:
+    for event in later:
         if event["type"] == "content_block_start":
             blocks.append({**event["content_block"]})
         elif event["type"] == "content_block_delta":

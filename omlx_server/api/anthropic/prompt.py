@@ -18,21 +18,21 @@ from omlx_server.text.templates.template import ChatTemplate
 Fields = dict[str, Any]
 
 
-def chat_request(asked: CountRequest, template: ChatTemplate) -> ChatRequest:
+def chat_request(body: CountRequest, template: ChatTemplate) -> ChatRequest:
     """Return the chat request that asks for the same. Raises BadRequest for a field or a
     combination of fields that is not supported."""
-    messages = turns.chat_messages(asked)
+    messages = turns.chat_messages(body)
     fields = {
-        "model": asked.model,
+        "model": body.model,
         "messages": messages,
         **_prefill(messages[-1]),
-        **_tools(asked),
-        **_thinking(asked, template),
-        **_output(asked),
+        **_tools(body),
+        **_thinking(body, template),
+        **_output(body),
     }
-    if isinstance(asked, MessagesRequest):
-        fields |= asked.model_dump(include=set(SharedFields.model_fields))
-        fields |= {"max_completion_tokens": asked.max_tokens, "stop": asked.stop_sequences}
+    if isinstance(body, MessagesRequest):
+        fields |= body.model_dump(include=set(SharedFields.model_fields))
+        fields |= {"max_completion_tokens": body.max_tokens, "stop": body.stop_sequences}
     try:
         return ChatRequest.model_validate({k: v for k, v in fields.items() if v is not None})
     except ValidationError as error:
@@ -49,15 +49,15 @@ def _prefill(last: turns.Message) -> Fields:
     return {"continue_final_message": True, "add_generation_prompt": False}
 
 
-def _tools(asked: CountRequest) -> Fields:
+def _tools(body: CountRequest) -> Fields:
     """Return the tools and the tool choice. Tools that Anthropic runs or defines are left out, with
     a warning."""
-    left_out({tool.type or "" for tool in asked.tools or () if not tool.custom})
-    tools = [_tool(i, tool) for i, tool in enumerate(asked.tools or ()) if tool.custom]
+    left_out({tool.type or "" for tool in body.tools or () if not tool.custom})
+    tools = [_tool(i, tool) for i, tool in enumerate(body.tools or ()) if tool.custom]
     names = [tool["function"]["name"] for tool in tools]
     if len(set(names)) < len(names):
         raise BadRequest("the names of tools must be unique", param="tools")
-    choice = asked.tool_choice
+    choice = body.tool_choice
     fields: Fields = {"tools": tools} if tools else {}
     if choice is None or not (tools or choice.type in ("any", "tool")):
         return fields
@@ -86,32 +86,32 @@ def _tool_choice(kind: str, name: str | None, names: Sequence[str]) -> str | Fie
     return {"type": "function", "function": {"name": name}}
 
 
-def _thinking(asked: CountRequest, template: ChatTemplate) -> Fields:
+def _thinking(body: CountRequest, template: ChatTemplate) -> Fields:
     """Return the fields that switch thinking on or off and bound it; without `thinking` the
     template decides."""
-    kwargs = dict(asked.chat_template_kwargs or {})
+    kwargs = dict(body.chat_template_kwargs or {})
     fields: Fields = {}
-    if asked.thinking is not None:
-        kwargs = switches(template.variables, on=asked.thinking.type != "disabled") | kwargs
-        if asked.thinking.type == "enabled":
-            fields["thinking_budget"] = _budget(asked, asked.thinking.budget_tokens)
+    if body.thinking is not None:
+        kwargs = switches(template.variables, on=body.thinking.type != "disabled") | kwargs
+        if body.thinking.type == "enabled":
+            fields["thinking_budget"] = _budget(body, body.thinking.budget_tokens)
     return {**fields, "chat_template_kwargs": kwargs} if kwargs else fields
 
 
-def _budget(asked: CountRequest, budget: int | None) -> int:
+def _budget(body: CountRequest, budget: int | None) -> int:
     path = "thinking.budget_tokens"
     if budget is None:
         raise BadRequest("thinking of type enabled needs budget_tokens", param=path)
-    if isinstance(asked, MessagesRequest) and budget >= asked.max_tokens:
+    if isinstance(body, MessagesRequest) and budget >= body.max_tokens:
         raise BadRequest("budget_tokens must be below max_tokens", param=path)
     return budget
 
 
-def _output(asked: CountRequest) -> Fields:
+def _output(body: CountRequest) -> Fields:
     """Return the reasoning effort and the response format. `output_format` is the older name of
     `output_config.format`, which wins."""
-    config = asked.output_config
-    wanted = asked.output_format if config is None else config.format or asked.output_format
+    config = body.output_config
+    wanted = body.output_format if config is None else config.format or body.output_format
     effort = config.effort if config is not None else None
     return {"reasoning_effort": effort, "response_format": _response_format(wanted)}
 

@@ -17,6 +17,7 @@ from omlx_server.api.context import context_of
 from omlx_server.api.description.operation import MODEL, STATE, WORK, Events, Operation
 from omlx_server.api.http import json_body, sse
 from omlx_server.api.http.anthropic_errors import envelope
+from omlx_server.api.http.client_gone import while_connected
 from omlx_server.api.http.exchange import request_id
 from omlx_server.api.http.json import JsonResponse
 
@@ -37,14 +38,14 @@ _COUNT = Operation("Messages", CountedTokens, body=CountRequest, may_fail=MODEL 
 async def messages(request: Request) -> Response:
     """Answer a conversation, whole or as a stream of server-sent events."""
     context = context_of(request)
-    asked = await json_body.read(request, MessagesRequest, context.max_body_bytes)
-    turn = await _turn(request, asked)
-    choices = await sse.while_connected(request.receive, turn.start())
-    if not asked.stream:
-        whole = await sse.while_connected(request.receive, _whole(asked, choices))
+    body = await json_body.read(request, MessagesRequest, context.max_body_bytes)
+    turn = await _turn(request, body)
+    choices = await while_connected(request.receive, turn.start())
+    if not body.stream:
+        whole = await while_connected(request.receive, _whole(body, choices))
         return JsonResponse(whole, headers=choices.headers())
     return sse.EventStream(
-        _stream(asked, choices),
+        _stream(body, choices),
         context.keepalive_seconds,
         choices.headers,
         on_error=lambda error: sse.named(envelope(error, request_id())),
@@ -55,46 +56,46 @@ async def messages(request: Request) -> Response:
 @router.post("/v1/messages/count_tokens", openapi_extra=_COUNT)
 async def count_tokens(request: Request) -> Response:
     """Count the tokens of a message's prompt, cached ones included."""
-    asked = await json_body.read(request, CountRequest, context_of(request).max_body_bytes)
-    turn = await _turn(request, asked)
-    count = await sse.while_connected(request.receive, turn.count())
+    body = await json_body.read(request, CountRequest, context_of(request).max_body_bytes)
+    turn = await _turn(request, body)
+    count = await while_connected(request.receive, turn.count())
     return JsonResponse(CountedTokens(input_tokens=count))
 
 
-async def _turn(request: Request, asked: CountRequest) -> ChatTurn:
-    """Return the turn that `asked` wants, converted in a worker thread as it may be long."""
+async def _turn(request: Request, body: CountRequest) -> ChatTurn:
+    """Return the turn that `body` wants, converted in a worker thread as it may be long."""
     context = context_of(request)
-    model = await context.models.find(asked.model, adapter=asked.adapter, preset=asked.preset)
+    model = await context.models.find(body.model, adapter=body.adapter, preset=body.preset)
     chat = await context.threads.run(
-        prompt.chat_request, asked, model.template, beside=image_chars(asked)
+        prompt.chat_request, body, model.template, beside=image_chars(body)
     )
     return ChatTurn(chat, model, request, f"msg_{uuid.uuid4().hex}")
 
 
-async def _whole(asked: MessagesRequest, choices: Choices) -> AssistantTurn:
+async def _whole(body: MessagesRequest, choices: Choices) -> AssistantTurn:
     async with choices.generation:
-        return assembled([event async for some in _events(asked, choices) for event in some])
+        return assembled([event async for some in _events(body, choices) for event in some])
 
 
-async def _stream(asked: MessagesRequest, choices: Choices) -> AsyncGenerator[bytes, None]:
+async def _stream(body: MessagesRequest, choices: Choices) -> AsyncGenerator[bytes, None]:
     async with choices.generation:
-        async for events in _events(asked, choices):
+        async for events in _events(body, choices):
             yield sse.named(*events)
 
 
-async def _events(asked: MessagesRequest, choices: Choices) -> AsyncIterator[list[MessageEvent]]:
+async def _events(body: MessagesRequest, choices: Choices) -> AsyncIterator[list[MessageEvent]]:
     """Yield lists of events. message_start waits for the first delta, when the count of cached
     tokens is known."""
     request = choices.generation.request
-    told = MessageEvents(request.id, asked.model, choices.usage)
-    full = request.sampling.max_tokens < asked.max_tokens
+    maker = MessageEvents(request.id, body.model, choices.usage)
+    full = request.sampling.max_tokens < body.max_tokens
     started = False
     async for delta in choices.deltas():
-        events = [] if started else told.start()
+        events = [] if started else maker.start()
         started = True
         for part in delta.parts:
-            events += told.add(part)
+            events += maker.add(part)
         if delta.finish is not None:
-            events += told.end(Ending(delta.finish, delta.stopped, full))
+            events += maker.end(Ending(delta.finish, delta.stopped, full))
         if events:
             yield events

@@ -32,35 +32,35 @@ Part = dict[str, Any]
 Content = str | list[Part]
 
 
-def chat_messages(asked: CountRequest) -> list[Message]:
+def chat_messages(body: CountRequest) -> list[Message]:
     """Return the chat messages for the system prompt and the turns. Raises BadRequest for blocks
     that are neither text nor image, and where no message is left."""
     names: dict[str, str] = {}
-    messages = _system("system", asked.system)
-    for index, turn in enumerate(asked.messages):
+    messages = _system("system", body.system)
+    for index, turn in enumerate(body.messages):
         blocks = turn.content if isinstance(turn.content, list) else ()
         if turn.role == "assistant" and any(map(_is_summary, blocks)):
-            messages = _system("system", asked.system)
+            messages = _system("system", body.system)
         messages += _converted(index, turn, names)
         names |= _tool_names(turn)
     messages = _joined(messages)
     if not messages:
         raise BadRequest("messages must not be empty", param="messages")
     # An empty system prompt is one all the same: the model's default does not stand for it.
-    return [{"role": "system", "content": ""}, *messages] if asked.system == "" else messages
+    return [{"role": "system", "content": ""}, *messages] if body.system == "" else messages
 
 
-def image_chars(asked: CountRequest) -> int:
+def image_chars(body: CountRequest) -> int:
     """Return the number of characters of a request that are images."""
-    rest: list[Any] = [turn.content for turn in asked.messages]
+    values: list[Any] = [turn.content for turn in body.messages]
     chars = 0
-    while rest:
-        value = rest.pop()
+    while values:
+        value = values.pop()
         if isinstance(value, list):
-            rest += value
+            values += value
         elif isinstance(value, StrictModel | dict):
             fields = dict(value)
-            rest += [fields.get("content"), fields.get("source")]
+            values += [fields.get("content"), fields.get("source")]
             is_image = fields.get("type") == "base64" and isinstance(fields.get("data"), str)
             chars += len(fields["data"]) if is_image else 0
     return chars
@@ -82,8 +82,8 @@ def _system(path: str, content: str | list[ContentBlock] | None) -> list[Message
         return []
     blocks = [ContentBlock(type="text", text=content)] if isinstance(content, str) else content
     texts = [_text(f"{path}.{index}", block) for index, block in enumerate(blocks)]
-    told = _paragraphs(without_billing(texts))
-    return [{"role": "system", "content": told}] if told else []
+    text = _paragraphs(without_billing(texts))
+    return [{"role": "system", "content": text}] if text else []
 
 
 def _user(path: str, blocks: Sequence[ContentBlock], names: Mapping[str, str]) -> list[Message]:
@@ -129,7 +129,7 @@ def _inner(path: str, content: object) -> list[str | Part]:
 def _assistant(path: str, blocks: Sequence[ContentBlock]) -> list[Message]:
     """Return the messages of an assistant turn, which results of Anthropic's tools split into
     several. Texts are joined without separators, as the model wrote them."""
-    told, texts, reasoning = list[Message](), list[str](), list[str]()
+    messages, texts, reasoning = list[Message](), list[str](), list[str]()
     calls, theirs = list[Message](), dict[str | None, Message]()
     for index, block in enumerate(blocks):
         place = f"{path}.{index}"
@@ -139,17 +139,17 @@ def _assistant(path: str, blocks: Sequence[ContentBlock]) -> list[Message]:
             theirs[block.id] = _call(place, block)
         elif block.type.endswith("_tool_result"):
             call, result = _run(block, theirs)
-            told += [_said("".join(texts), "".join(reasoning), [call]), result]
+            messages += [_said("".join(texts), "".join(reasoning), [call]), result]
             texts, reasoning = [], []
         elif _is_summary(block):
-            told, texts, reasoning = [{"role": "user", "content": block.content}], [], []
+            messages, texts, reasoning = [{"role": "user", "content": block.content}], [], []
         elif block.type == "thinking":
             reasoning.append(block.thinking or "")
         elif block.type not in _UNSEEN:
             texts.append(_text(place, block))
-    if told and not (texts or reasoning or calls):
-        return told
-    return [*told, _said("".join(texts), "".join(reasoning), calls)]
+    if messages and not (texts or reasoning or calls):
+        return messages
+    return [*messages, _said("".join(texts), "".join(reasoning), calls)]
 
 
 # What Anthropic encrypted, a summary that failed, and the place where another model went on.

@@ -60,18 +60,18 @@ _UNPIN = Operation("Cache", answers.DeletedPin, query=(SALT,), may_fail=MODEL + 
 async def probe(request: Request) -> Response:
     """The blocks of a conversation's prompt that are cached. Takes the body of a chat
     completion."""
-    asked = await prefix_of(request)
-    tokens, salt = asked.tokens, asked.salt
-    found = await asked.model.engine.ask(lambda instance: instance.cache.probe(tokens, salt))
-    hot = [answers.CachedBlock(start=start, stop=stop, tier="hot") for start, stop in found.blocks]
-    cold = [answers.CachedBlock(start=start, stop=stop, tier="cold") for start, stop in found.cold]
+    prefix = await prefix_of(request)
+    tokens, salt = prefix.tokens, prefix.salt
+    report = await prefix.model.engine.ask(lambda instance: instance.cache.probe(tokens, salt))
+    hot = [answers.CachedBlock(start=start, stop=stop, tier="hot") for start, stop in report.blocks]
+    cold = [answers.CachedBlock(start=start, stop=stop, tier="cold") for start, stop in report.cold]
     answer: answers.CacheProbe = {
-        "model": asked.name,
-        "prompt_tokens": found.tokens,
-        "cached_tokens": found.cached,
-        "known_tokens": found.known,
+        "model": prefix.name,
+        "prompt_tokens": report.tokens,
+        "cached_tokens": report.cached,
+        "known_tokens": report.known,
         "blocks": hot + cold,
-        "checkpoints": list(found.checkpoints),
+        "checkpoints": list(report.checkpoints),
     }
     return JsonResponse(answer)
 
@@ -105,15 +105,15 @@ async def _reset(model: ServedModel, salts: Sequence[bytes | None]) -> answers.D
 async def export(request: Request) -> Response:
     """The cached blocks of a conversation's prompt as an archive, for another server with the same
     model. Takes the body of a chat completion."""
-    asked = await prefix_of(request)
-    model = asked.model
-    exported = await model.archives.export(asked.tokens, asked.salt, model.adapter)
+    prefix = await prefix_of(request)
+    model = prefix.model
+    exported = await model.archives.export(prefix.tokens, prefix.salt, model.adapter)
     return StreamingResponse(
         (bytes(part) for part in exported.parts),
         media_type=_TAR,
         headers={
             "Content-Disposition": 'attachment; filename="prefix.tar"',
-            "X-Omlx-Prompt-Tokens": str(len(asked.tokens)),
+            "X-Omlx-Prompt-Tokens": str(len(prefix.tokens)),
             "X-Omlx-Cached-Tokens": str(exported.cached),
         },
     )
@@ -150,14 +150,14 @@ async def _model(request: Request, name: str | None) -> ServedModel:
 async def pin(request: Request) -> Response:
     """Keep the blocks of a conversation's prompt, from now on or from when they are computed. Takes
     the body of a chat completion."""
-    asked = await prefix_of(request)
-    tokens, salt, name = asked.tokens, asked.salt, asked.model.full_name
-    made = await asked.model.engine.ask(lambda instance: instance.pin(tokens, salt, name))
-    if made is None:
+    prefix = await prefix_of(request)
+    tokens, salt, name = prefix.tokens, prefix.salt, prefix.model.full_name
+    new_pin = await prefix.model.engine.ask(lambda instance: instance.pin(tokens, salt, name))
+    if new_pin is None:
         raise BadRequest(
             "there is nothing to pin: the prompt is shorter than one block, or the cache is off"
         )
-    report = await context_of(request).models.kept.pinned(made, asked.tenant)
+    report = await context_of(request).models.kept.pinned(new_pin, prefix.tenant)
     return JsonResponse(_pin_shape(report))
 
 

@@ -61,10 +61,10 @@ class Fitter:
         if base is None:
             raise self._too_long()
         for factor in _FACTORS:
-            kept = self._kept(units, len(base), factor)
-            if kept is None:
+            keeps = self._kept(units, len(base), factor)
+            if keeps is None:
                 break
-            positions = [p for unit in compress(units, kept) for p in unit.messages]
+            positions = [p for unit in compress(units, keeps) for p in unit.messages]
             chosen = [*front, *(messages[position] for position in positions)]
             tokens = self._tokens(chosen)
             if tokens is not None:

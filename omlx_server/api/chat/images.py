@@ -46,21 +46,21 @@ def image_turns(request: Request) -> Turns:
 async def read_images(chat: ChatRequest, model: ServedModel, turns: Turns) -> ChatImages | None:
     """Read the images of a chat, None without any. Raises as `ImageReader.read` and `given_images`,
     and BadRequest for a model that takes text only."""
-    given = given_images(chat)
-    if not given:
+    urls = given_images(chat)
+    if not urls:
         return None
     reader = model.images
     if isinstance(reader, TextOnly):
-        raise reader.refusal(model.names[0], next(iter(given.values())).param)
-    images = await reader.read(list(given.values()), turns)
+        raise reader.refusal(model.names[0], next(iter(urls.values())).param)
+    images = await reader.read(list(urls.values()), turns)
     marks = ImageMarks(reader.markup.placeholder)
     shown = [reader.shown(image) for image in images]
     runs = [(run, image) for one, image in zip(shown, images, strict=True) for run in one.runs]
     return ChatImages(
         marks,
-        dict(zip(given, map(marks.add, shown), strict=True)),
+        dict(zip(urls, map(marks.add, shown), strict=True)),
         {run.digest: image for run, image in runs},
-        sum(len(image.url) for image in given.values()),
+        sum(len(image.url) for image in urls.values()),
     )
 
 

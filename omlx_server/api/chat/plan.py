@@ -81,6 +81,7 @@ def form_of(chat: ChatRequest, plan: ChatPlan, model: ServedModel, opening: Open
         include_stop=bool(chat.include_stop_str_in_output),
         style=dialect.style,
         opening=opening,
+        recipients=dialect.recipients,
         family=family,
         tools=plan.toolbox.shown if plan.toolbox.callable else (),
         many=plan.toolbox.many,

@@ -148,8 +148,8 @@ class _Renderer:
         )
         self._context = model.context_length
         self._goes_on = bool(chat.continue_final_message)
-        given = chat.add_generation_prompt
-        self._opens = not self._goes_on if given is None else given
+        opens = chat.add_generation_prompt
+        self._opens = not self._goes_on if opens is None else opens
 
     def encode(self, messages: Sequence[dict[str, Any]], most: int) -> list[int]:
         """Return the prompt's token ids. Raises ContextTooLong for more than `most`, often before
@@ -165,14 +165,14 @@ class _Renderer:
 
 def _template_kwargs(chat: ChatRequest, model: ServedModel) -> dict[str, Any]:
     """Return the variables of the template; the request's win over the config's."""
-    asked = effort.template_kwargs(
+    of_request = effort.template_kwargs(
         chat.chat_template_kwargs or {},
         model.template.variables,
         model.dialect.style,
         effort=chat.reasoning_effort,
         budget=chat.thinking_budget,
     )
-    return {**model.template_kwargs, **asked}
+    return {**model.template_kwargs, **of_request}
 
 
 def _shared_ends(

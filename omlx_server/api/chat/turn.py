@@ -119,9 +119,9 @@ async def submit(
     form: AnswerForm,
     model: ServedModel,
     http: Request,
-    asked: SamplingFields,
+    body: SamplingFields,
 ) -> Choices:
-    """Queue `request`, with what the HTTP request and its body `asked` say of its owner and its
+    """Queue `request`, with what the HTTP request and its `body` say of its owner and its
     rank.
 
     Raises:
@@ -135,13 +135,13 @@ async def submit(
     arrived, timeout = current().started, context.request_timeout_seconds
     of_client = replace(
         request,
-        priority=asked.priority or 0,
+        priority=body.priority or 0,
         arrived=arrived,
         deadline=arrived + timeout if timeout else None,
-        salt=salt_of(http, asked.cache_salt),
+        salt=salt_of(http, body.cache_salt),
         owner=client_of(http),
-        conversation=conversation_of(asked.in_conversation, request.tokens),
-        speculation=asked.speculation,
+        conversation=conversation_of(body.in_conversation, request.tokens),
+        speculation=body.speculation,
         adapter=model.adapter,
     )
     async with _deadline(http) if model.adapter is not None else nullcontext():

@@ -327,8 +327,8 @@ class Connection(HttpToolsProtocol):
             return
         code = error.code or error.kind
         fields = {"status": error.status, "error": code, "reason": error.reason}
-        told = "a request that was not whole: %d, %s, %s"
-        _log.info(told, error.status, code, error.reason, extra={"fields": fields})
+        message = "a request that was not whole: %d, %s, %s"
+        _log.info(message, error.status, code, error.reason, extra={"fields": fields})
         self.transport.write(reply(error))
         self._linger()
 

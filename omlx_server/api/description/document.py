@@ -35,11 +35,11 @@ _ABOUT = "An LLM server with the APIs of OpenAI, Anthropic and Ollama, on MLX."
 
 def document(routes: Iterable[APIRoute], *, keys_needed: bool) -> Schema:
     """Return the OpenAPI document of `routes`. Raises KeyError for a route without an Operation."""
-    known = [(route, (route.openapi_extra or {})[EXTRA]) for route in routes]
-    schemas = Schemas(kind for _, operation in known for kind in _kinds(operation))
+    operations = [(route, (route.openapi_extra or {})[EXTRA]) for route in routes]
+    schemas = Schemas(kind for _, operation in operations for kind in _kinds(operation))
     paths: dict[str, Schema] = {}
     failures: dict[str, Schema] = {}
-    for route, operation in known:
+    for route, operation in operations:
         for method in sorted(route.methods or ()):
             item = _Item(route, operation, method, schemas, keys_needed, failures)
             paths.setdefault(route.path_format, {})[method.lower()] = item.shape()
@@ -58,10 +58,10 @@ def document(routes: Iterable[APIRoute], *, keys_needed: bool) -> Schema:
 def _kinds(operation: Operation) -> Iterator[Any]:
     yield from problems.KINDS
     yield from (query.kind for query in operation.query)
-    given = [operation.answer, operation.sick, operation.body, operation.lines]
+    kinds = [operation.answer, operation.sick, operation.body, operation.lines]
     if operation.events is not None:
-        given.append(operation.events.data)
-    yield from (kind for kind in given if kind is not None and not isinstance(kind, Bytes))
+        kinds.append(operation.events.data)
+    yield from (kind for kind in kinds if kind is not None and not isinstance(kind, Bytes))
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,15 +77,15 @@ class _Item:
 
     def shape(self) -> Schema:
         operation, method = self.operation, self.method.lower()
-        summary, _, rest = cleandoc(self.route.endpoint.__doc__ or "").partition("\n\n")
+        summary, _, details = cleandoc(self.route.endpoint.__doc__ or "").partition("\n\n")
         shape: Schema = {
             "tags": [operation.tag],
             "operationId": re.sub(r"\W+", "_", f"{method}{self.route.path_format}").strip("_"),
             "summary": summary.replace("\n", " "),
             "responses": self._responses(),
         }
-        if rest:
-            shape["description"] = rest
+        if details:
+            shape["description"] = details
         if parameters := [*self._path_parameters(), *map(self._query, operation.query)]:
             shape["parameters"] = parameters
         if operation.body is not None:

@@ -50,17 +50,17 @@ KINDS: tuple[Any, ...] = (
 
 def statuses(operation: Operation, method: str, path: str) -> list[int]:
     """Return the error statuses that `operation` can answer with, in order."""
-    found = {*_ALWAYS, *operation.may_fail}
-    found |= set() if operation.is_open else {401}
+    codes = {*_ALWAYS, *operation.may_fail}
+    codes |= set() if operation.is_open else {401}
     if method in ("POST", "PATCH"):
-        found |= {415} if operation.body is None else {413, 415}
+        codes |= {415} if operation.body is None else {413, 415}
     if operation.sick is not None:
-        found.discard(503)
-    if anthropic.applies_to(path) and 503 in found:
-        found = found - {503} | {529}
-    if ollama.applies_to(path) and 429 in found:
-        found = found - {429} | {503}
-    return sorted(found)
+        codes.discard(503)
+    if anthropic.applies_to(path) and 503 in codes:
+        codes = codes - {503} | {529}
+    if ollama.applies_to(path) and 429 in codes:
+        codes = codes - {429} | {503}
+    return sorted(codes)
 
 
 def shared(status: int, path: str) -> tuple[str, Any]:

@@ -27,17 +27,17 @@ class Schemas:
     def __init__(self, kinds: Iterable[Any]) -> None:
         unique = list(dict.fromkeys(kinds))
         inputs = [(kind, _MODE, TypeAdapter[Any](kind)) for kind in unique]
-        made, rest = TypeAdapter.json_schemas(
+        by_mode, common = TypeAdapter.json_schemas(
             inputs, ref_template=f"{_PREFIX}{{model}}", schema_generator=_Plain
         )
-        defs: dict[str, Schema] = rest.get("$defs", {})
+        defs: dict[str, Schema] = common.get("$defs", {})
         names = _short_names(defs)
         for kind in unique:
             if isinstance(kind, type) and issubclass(kind, BaseModel):
-                target = defs[made[kind, _MODE]["$ref"].removeprefix(_PREFIX)]
+                target = defs[by_mode[kind, _MODE]["$ref"].removeprefix(_PREFIX)]
                 _allow_null(target)
         self.components = {names[name]: _walked(defs[name], names) for name in sorted(defs)}
-        self._by_kind: dict[Any, Schema] = {k: _walked(made[k, _MODE], names) for k in unique}
+        self._by_kind: dict[Any, Schema] = {k: _walked(by_mode[k, _MODE], names) for k in unique}
 
     def of(self, kind: Any) -> Schema:
         """Return the schema of one of `kinds`; KeyError for any other type."""

@@ -22,9 +22,9 @@ class AdminAccess:
 
     def admits(self, headers: Headers) -> bool:
         """Return whether a request carries the admin token. May read a small file."""
-        given = [text for text in (headers.get(TOKEN_HEADER, ""), bearer_of(headers)) if text]
-        token = self.find() if given else ""
-        matches = [hmac.compare_digest(text.encode(), token.encode()) for text in given]
+        tokens = [text for text in (headers.get(TOKEN_HEADER, ""), bearer_of(headers)) if text]
+        token = self.find() if tokens else ""
+        matches = [hmac.compare_digest(text.encode(), token.encode()) for text in tokens]
         return any(matches)
 
 

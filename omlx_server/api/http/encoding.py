@@ -37,16 +37,16 @@ def decoded(body: bytes, coding: str, limit: int) -> bytes:
         return b""
     stream = zlib.decompressobj(_bits(coding, body))
     try:
-        found = stream.decompress(body, limit + 1)
+        plain = stream.decompress(body, limit + 1)
     except zlib.error:
         raise BadBody(f"the body is not {coding}, as its Content-Encoding says") from None
-    if len(found) > limit:
+    if len(plain) > limit:
         raise PayloadTooLarge(f"the body may have {limit} bytes at most, decoded as well")
     if not stream.eof:
         raise BadBody(f"the body breaks off: its {coding} has no end")
     if stream.unused_data:
         raise BadBody(f"the body goes on behind the end of its {coding}")
-    return found
+    return plain
 
 
 def _bits(coding: str, data: bytes) -> int:

@@ -79,15 +79,15 @@ def from_validation(error: ValidationError, fields: frozenset[str]) -> BadReques
 
     Of the path only names in `fields` and indices are kept: other keys are the client's own.
     """
-    found = error.errors(include_url=False, include_context=False, include_input=False)
-    paths = [[str(p) for p in one["loc"] if isinstance(p, int) or p in fields] for one in found]
+    problems = error.errors(include_url=False, include_context=False, include_input=False)
+    paths = [[str(p) for p in one["loc"] if isinstance(p, int) or p in fields] for one in problems]
     of_first = [n for n, path in enumerate(paths) if path[:1] == paths[0][:1]]
-    best = max(of_first, key=lambda n: (_is_of_right_type(found[n]["type"]), len(paths[n])))
+    best = max(of_first, key=lambda n: (_is_of_right_type(problems[n]["type"]), len(paths[n])))
     path = ".".join(paths[best])
     # Where a list stops at its first fault, pydantic counts its items wrongly.
-    message = _TAG.sub("Input tag", found[best]["msg"].partition(" after validation")[0])
+    message = _TAG.sub("Input tag", problems[best]["msg"].partition(" after validation")[0])
     wrong = BadRequest(f"{path or 'body'}: {message}", param=path or None)
-    wrong.reason = found[best]["type"]
+    wrong.reason = problems[best]["type"]
     return wrong
 
 
@@ -119,18 +119,18 @@ async def _on_http(routes: Sequence[Route], request: Request, error: Exception) 
     if error.status_code != 405:
         return response(shown, path, error.headers)
     # Starlette's own Allow header names only the methods of the first route that matches.
-    found = routes_at(routes, path)
-    methods = {method for route in found for method in route.methods or ()}
+    routes_here = routes_at(routes, path)
+    methods = {method for route in routes_here for method in route.methods or ()}
     methods |= {"HEAD"} if "GET" in methods else set()
     return response(shown, path, {"Allow": ", ".join(sorted(methods))})
 
 
 def _near(routes: Sequence[Route], path: str) -> str:
-    """Return a hint at the route that may have been meant: clients often leave `/v1` out, or say it
+    """Return a hint at the route that was meant: clients often leave `/v1` out, or say it
     twice."""
     patterns = {route.path for route in routes}
-    meant = f"/v1{path}" if f"/v1{path}" in patterns else path.removeprefix("/v1")
-    return f". Did you mean {meant}?" if meant in patterns else ""
+    path_meant = f"/v1{path}" if f"/v1{path}" in patterns else path.removeprefix("/v1")
+    return f". Did you mean {path_meant}?" if path_meant in patterns else ""
 
 
 async def _on_unexpected(request: Request, error: Exception) -> Response:

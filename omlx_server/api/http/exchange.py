@@ -184,15 +184,15 @@ def name_of(record: logging.LogRecord) -> str:
     """Return the id of the exchange to which a log line belongs, or ""."""
     exchange = _CURRENT.get()
     if exchange is None and isinstance(record.args, tuple):
-        found = (_BY_ENGINE_ID.get(arg) for arg in record.args if isinstance(arg, str))
-        exchange = next(filter(None, found), None)
+        exchanges = (_BY_ENGINE_ID.get(arg) for arg in record.args if isinstance(arg, str))
+        exchange = next(filter(None, exchanges), None)
     return "" if exchange is None else exchange.id
 
 
 def id_for(headers: Headers) -> str:
     """Return the client's own id where it looks like one, otherwise a new one."""
-    given = headers.get(REQUEST_ID, "")
-    return given if _SANE.fullmatch(given) else f"req_{uuid.uuid4().hex}"
+    id = headers.get(REQUEST_ID, "")
+    return id if _SANE.fullmatch(id) else f"req_{uuid.uuid4().hex}"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -210,9 +210,9 @@ class Exchanges:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        given = Headers(scope=scope)
-        parent = given.get("traceparent", "")
-        exchange = Exchange(id_for(given), scope["method"], parent)
+        headers_in = Headers(scope=scope)
+        parent = headers_in.get("traceparent", "")
+        exchange = Exchange(id_for(headers_in), scope["method"], parent)
         # It is not reset: each request runs in a task of its own, in which uvicorn may still log.
         _CURRENT.set(exchange)
         self.log.begins(exchange)
@@ -248,8 +248,8 @@ class Exchanges:
         """Return the route's pattern; for a request that the guard refused, by its path."""
         if "route" in scope:
             return str(getattr(scope["route"], "path", _UNKNOWN))
-        found = routes_at(self.routes, scope["path"])
-        return found[0].path if found else _UNKNOWN
+        routes = routes_at(self.routes, scope["path"])
+        return routes[0].path if routes else _UNKNOWN
 
 
 def _tell(exchange: Exchange, scope: Scope) -> None:
@@ -327,8 +327,10 @@ def _in_one_line(text: str) -> str:
 
 
 def _in_words(fields: Fields) -> str:
-    known = ((words, fields[name]) for name, words in _WORDS.items() if name in fields)
-    return "".join(words.format(round(v, 3) if isinstance(v, float) else v) for words, v in known)
+    words_of = ((words, fields[name]) for name, words in _WORDS.items() if name in fields)
+    return "".join(
+        words.format(round(v, 3) if isinstance(v, float) else v) for words, v in words_of
+    )
 
 
 def routes_at(routes: Sequence[Route], path: str) -> list[Route]:

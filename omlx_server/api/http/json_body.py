@@ -62,11 +62,11 @@ class StrictModel(BaseModel):
         return schema
 
 
-def refuse(asked: BaseModel, unsupported: Mapping[str, str]) -> None:
-    """Raise BadRequest for the first field of `unsupported` that `asked` sets to a number or a true
+def refuse(body: BaseModel, unsupported: Mapping[str, str]) -> None:
+    """Raise BadRequest for the first field of `unsupported` that `body` sets to a number or a true
     value; the value in `unsupported` is the message."""
     for name, message in unsupported.items():
-        if (value := getattr(asked, name, None)) or type(value) in (int, float):
+        if (value := getattr(body, name, None)) or type(value) in (int, float):
             raise BadRequest(message, param=name)
 
 
@@ -117,9 +117,9 @@ async def read_bytes(request: Request, limit: int, body: RequestBody) -> bytes:
     most = min(limit, len(sent) * MOST_EXPANDED)
     if most > SMALL:
         await body.make_room(most)
-    found = await asyncio.to_thread(decoded, sent, coding, limit)
-    body.become(len(found))
-    return found
+    plain = await asyncio.to_thread(decoded, sent, coding, limit)
+    body.become(len(plain))
+    return plain
 
 
 async def _sent_bytes(request: Request, limit: int, body: RequestBody) -> bytes:

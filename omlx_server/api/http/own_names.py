@@ -111,7 +111,7 @@ def for_others(names: Iterable[str], host: str) -> list[str]:
     `host`, mDNS names first."""
     if host not in _WILDCARDS:
         return []
-    found = sorted(name for name in names if name.endswith(".local"))
+    hosts = sorted(name for name in names if name.endswith(".local"))
     for name in sorted(names):
         try:
             address = ipaddress.ip_address(name)
@@ -120,5 +120,5 @@ def for_others(names: Iterable[str], host: str) -> list[str]:
         if host == _EVERY_V4 and address.version == 6:
             continue
         if not (address.is_loopback or address.is_link_local):
-            found.append(f"[{name}]" if address.version == 6 else name)
-    return found
+            hosts.append(f"[{name}]" if address.version == 6 else name)
+    return hosts

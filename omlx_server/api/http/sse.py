@@ -2,26 +2,21 @@
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
-from typing import Any, TypeVar
+from collections.abc import AsyncGenerator, Callable, Mapping
+from typing import Any
 
 import orjson
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from omlx_server.api.http.client_gone import ClientGone, cancel_and_wait, while_connected
 from omlx_server.api.http.errors import envelope
 from omlx_server.api.http.exchange import failed, left
-from omlx_server.errors import DeadlineExceeded, OmlxError, Unavailable
-
-T = TypeVar("T")
+from omlx_server.errors import OmlxError, Unavailable
 
 DONE = b"data: [DONE]\n\n"
 KEEPALIVE = b": keepalive\n\n"
 _POLL_SECONDS = 0.05
-
-
-class ClientGone(Exception):
-    """The client closed its connection; no response can be sent."""
 
 
 def event(data: object) -> bytes:
@@ -45,34 +40,6 @@ def named(*events: Mapping[str, Any]) -> bytes:
     return b"".join(
         b"event: %s\ndata: %s\n\n" % (data["type"].encode(), orjson.dumps(data)) for data in events
     )
-
-
-async def while_connected(
-    receive: Receive, work: Coroutine[Any, Any, T], seconds: float = 0.0
-) -> T:
-    """Await `work` and return its result; cancel it if the client disconnects or `seconds` are over
-    (0 is no limit).
-
-    Raises:
-        ClientGone: the client disconnected.
-        DeadlineExceeded: `seconds` are over.
-        Unavailable: the server shuts down. uvicorn cancels the request's task then.
-    """
-    task = asyncio.ensure_future(work)
-    watcher = asyncio.ensure_future(_disconnected(receive))
-    try:
-        first = asyncio.FIRST_COMPLETED
-        await asyncio.wait({task, watcher}, timeout=seconds or None, return_when=first)
-        if task.done():
-            return task.result()
-        if watcher.done():
-            raise ClientGone
-        raise DeadlineExceeded("the request did not finish within its time limit")
-    except asyncio.CancelledError:
-        raise Unavailable("the server is shutting down") from None
-    finally:
-        await _cancel(task)
-        await _cancel(watcher)
 
 
 class EventStream(Response):
@@ -134,7 +101,7 @@ class EventStream(Response):
             failed(error)
             await self._put(send, self._on_error(error))
         finally:
-            await _cancel(keeper)
+            await cancel_and_wait(keeper)
         _raise_failure(keeper)
         await self._put(send, b"", more=False)
 
@@ -169,7 +136,7 @@ class EventStream(Response):
             return self._on_error(error)
         ready = asyncio.ensure_future(anext(self._events, None))
         await asyncio.wait({ready}, timeout=0)
-        await _cancel(ready)
+        await cancel_and_wait(ready)
         if ready.cancelled() or ready.exception():
             return self._unsent + self._on_error(error)
         chunk = ready.result()
@@ -183,20 +150,6 @@ class EventStream(Response):
             await send(start)
         await send({"type": "http.response.body", "body": chunk, "more_body": more})
         self._ended = not more
-
-
-async def _disconnected(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
-
-
-async def _cancel(task: asyncio.Future[Any]) -> None:
-    """Cancel a task and wait until it has ended, however it ends."""
-    if not task.done():
-        task.cancel()
-        await asyncio.wait({task})
-    if not task.cancelled():
-        task.exception()  # asyncio logs an exception that nobody has looked at
 
 
 def _raise_failure(task: asyncio.Future[Any]) -> None:

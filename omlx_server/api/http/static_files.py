@@ -77,14 +77,14 @@ class WebFiles:
             return None
         path = self._folder / name
         try:
-            found = path.stat()
-            mark = found.st_mtime_ns, found.st_size
-            known = self._read.get(name)
-            if known is None or known[0] != mark:
-                known = self._read[name] = mark, _file(name, path.read_bytes())
+            status = path.stat()
+            mark = status.st_mtime_ns, status.st_size
+            entry = self._read.get(name)
+            if entry is None or entry[0] != mark:
+                entry = self._read[name] = mark, _file(name, path.read_bytes())
         except OSError:  # also a folder
             return None
-        return known[1]
+        return entry[1]
 
     def media(self) -> tuple[str, ...]:
         """Return the media types of all files, in order."""
@@ -111,9 +111,9 @@ def _media_of(name: str) -> str:
 # --- Over HTTP ------------------------------------------------------------------------------------
 
 
-def sent(file: WebFile, asked: Headers) -> Response:
+def sent(file: WebFile, headers_in: Headers) -> Response:
     """Return the response with a file, or a 304 where the browser has this content already."""
-    packed = file.packed if _takes_gzip(asked) else None
+    packed = file.packed if _takes_gzip(headers_in) else None
     tag = f'"{file.tag}{"-gzip" if packed is not None else ""}"'
     headers = {
         **_SAFE,
@@ -121,28 +121,28 @@ def sent(file: WebFile, asked: Headers) -> Response:
         "Cache-Control": _KEPT if file.immutable else _ASKED,
         "Vary": "Accept-Encoding",
     }
-    if tag in _tags(asked):
+    if tag in _tags(headers_in):
         return Response(status_code=304, headers=headers)
     if packed is not None:
         headers["Content-Encoding"] = "gzip"
     return Response(packed or file.data, media_type=file.media, headers=headers)
 
 
-def wants_page(asked: Headers) -> bool:
+def wants_page(headers: Headers) -> bool:
     """Return whether the first type that a client accepts is HTML."""
-    first = asked.get("accept", "").partition(",")[0].partition(";")[0]
+    first = headers.get("accept", "").partition(",")[0].partition(";")[0]
     return first.strip().lower() in _PAGE
 
 
-def _takes_gzip(asked: Headers) -> bool:
-    codings = asked.get("accept-encoding", "").lower().split(",")
-    found = [one.partition(";") for one in codings]
+def _takes_gzip(headers: Headers) -> bool:
+    codings = headers.get("accept-encoding", "").lower().split(",")
+    weights = [one.partition(";") for one in codings]
     return any(
         name.strip() == "gzip" and not re.fullmatch(r"\s*q=0(\.0*)?\s*", weight)
-        for name, _, weight in found
+        for name, _, weight in weights
     )
 
 
-def _tags(asked: Headers) -> list[str]:
-    given = asked.get("if-none-match", "").split(",")
-    return [tag.strip().removeprefix("W/") for tag in given]
+def _tags(headers: Headers) -> list[str]:
+    tags = headers.get("if-none-match", "").split(",")
+    return [tag.strip().removeprefix("W/") for tag in tags]

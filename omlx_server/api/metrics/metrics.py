@@ -80,8 +80,8 @@ class AppMetrics:
 
     def answered(self, method: str, route: str, status: int) -> None:
         """Count an HTTP request that has ended; `status` is 0 where no response began."""
-        known = method if method in _METHODS else "other"
-        self._requests.labels(known, route, str(status or "none")).inc()
+        label = method if method in _METHODS else "other"
+        self._requests.labels(label, route, str(status or "none")).inc()
 
     def response_damaged(self, reason: str) -> None:
         """Count a stored response that could not be used."""

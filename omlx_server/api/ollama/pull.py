@@ -12,7 +12,8 @@ from omlx_server.api.admin.fetch import FetchStep, fetching
 from omlx_server.api.admin.guard import ADMIN, require_admin
 from omlx_server.api.context import context_of
 from omlx_server.api.description.operation import MODEL, Operation
-from omlx_server.api.http import json_body, sse
+from omlx_server.api.http import json_body
+from omlx_server.api.http.client_gone import while_connected
 from omlx_server.api.http.json import JsonResponse
 from omlx_server.api.ollama import answers
 from omlx_server.api.ollama.lines import JsonLineStream, line
@@ -44,7 +45,7 @@ async def pull(request: Request) -> Response:
         raise BadRequest("model is missing", param="model")
     steps = await fetching(request, name)
     if asked.stream is False:
-        await sse.while_connected(request.receive, _to_its_end(steps))
+        await while_connected(request.receive, _to_its_end(steps))
         return JsonResponse(_DONE)
     return JsonLineStream(lines_of(steps, name), context.keepalive_seconds, _LOOKING)
 

@@ -12,7 +12,8 @@ from omlx_server.api.chat.choices import CACHE_HEADERS, Choices, WholeChoice
 from omlx_server.api.chat.turn import ChatTurn, submit
 from omlx_server.api.context import context_of
 from omlx_server.api.description.operation import MODEL, WORK, Operation
-from omlx_server.api.http import json_body, sse
+from omlx_server.api.http import json_body
+from omlx_server.api.http.client_gone import while_connected
 from omlx_server.api.http.exchange import current
 from omlx_server.api.http.json import JsonResponse
 from omlx_server.api.models.encoders import CHAT
@@ -86,7 +87,7 @@ async def generate(request: Request) -> Response:
         return await _stays(request, body, response_body)
     asked = await _found(request, body)
     if body.raw or body.suffix:
-        choices = await sse.while_connected(request.receive, _continued(asked, body))
+        choices = await while_connected(request.receive, _continued(asked, body))
         return await _answered(asked, choices, response_body)
     beside = sum(map(len, body.images or ()))
     wanted = await context.threads.run(prompt.of_prompt, body, asked.model, beside=beside)
@@ -121,7 +122,7 @@ async def _found(request: Request, body: WrittenRequest) -> _Asked:
 
 
 async def _started(asked: _Asked, turn: ChatTurn) -> Choices:
-    return await sse.while_connected(asked.request.receive, turn.start())
+    return await while_connected(asked.request.receive, turn.start())
 
 
 async def _continued(asked: _Asked, body: GenerateRequest) -> Choices:
@@ -149,7 +150,7 @@ async def _answered(asked: _Asked, choices: Choices, body: AnswerShape) -> Respo
     logs = bool(given.logprobs)
     shapes = AnswerShapes(given.model, body, current(), asked.load_seconds, with_logprobs=logs)
     if given.stream is False:
-        whole = await sse.while_connected(request.receive, _whole(shapes, choices))
+        whole = await while_connected(request.receive, _whole(shapes, choices))
         return JsonResponse(whole, headers=choices.headers())
     seconds = context_of(request).keepalive_seconds
     return JsonLineStream(_lines(shapes, choices), seconds, shapes.nothing(), choices.headers)

@@ -21,6 +21,7 @@ from omlx_server.api.chat.turn import ChatTurn
 from omlx_server.api.context import context_of
 from omlx_server.api.description.operation import MODEL, WORK, Events, Operation
 from omlx_server.api.http import json_body, sse
+from omlx_server.api.http.client_gone import while_connected
 from omlx_server.api.http.json import JsonResponse
 from omlx_server.api.models.served_model import ServedModel
 from omlx_server.api.openai import answers
@@ -47,10 +48,10 @@ async def chat_completions(request: Request) -> Response:
     model = await context.models.find(chat.model, adapter=chat.adapter, preset=chat.preset)
     id = f"chatcmpl-{uuid.uuid4().hex}"
     answer = _Answer(id, chat, model)
-    choices = await sse.while_connected(request.receive, ChatTurn(chat, model, request, id).start())
+    choices = await while_connected(request.receive, ChatTurn(chat, model, request, id).start())
     if chat.stream:
         return sse.EventStream(answer.events(choices), context.keepalive_seconds, choices.headers)
-    content = await sse.while_connected(request.receive, answer.whole(choices))
+    content = await while_connected(request.receive, answer.whole(choices))
     return JsonResponse(content, headers=choices.headers())
 
 

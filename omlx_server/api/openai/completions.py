@@ -25,6 +25,7 @@ from omlx_server.api.chat.turn import submit
 from omlx_server.api.context import context_of, in_time
 from omlx_server.api.description.operation import MODEL, WORK, Events, Operation
 from omlx_server.api.http import json_body, sse
+from omlx_server.api.http.client_gone import while_connected
 from omlx_server.api.http.json import JsonResponse
 from omlx_server.api.http.merge import merged
 from omlx_server.api.models.served_model import ServedModel
@@ -67,7 +68,7 @@ async def completions(request: Request) -> Response:
     answer = _Answer(asked, model, request, prompts)
     if asked.stream:
         return sse.EventStream(answer.events(), context.keepalive_seconds, answer.headers)
-    content = await sse.while_connected(request.receive, answer.whole())
+    content = await while_connected(request.receive, answer.whole())
     return JsonResponse(content, headers=answer.headers())
 
 

@@ -11,6 +11,7 @@ from omlx_server.api.chat.turn import ChatTurn
 from omlx_server.api.context import context_of
 from omlx_server.api.description.operation import MODEL, WORK, Events, Operation, Query
 from omlx_server.api.http import json_body, sse
+from omlx_server.api.http.client_gone import while_connected
 from omlx_server.api.http.exchange import left_out
 from omlx_server.api.http.json import JsonResponse
 from omlx_server.api.models.served_model import ServedModel
@@ -62,9 +63,9 @@ async def create_response(request: Request) -> Response:
     """Answer a conversation of items, whole or as a stream of server-sent events."""
     body, model = await _read(request, ResponsesRequest)
     answer = ResponseAnswer(body, model, request)
-    choices = await sse.while_connected(request.receive, answer.start())
+    choices = await while_connected(request.receive, answer.start())
     if not body.stream:
-        content = await sse.while_connected(request.receive, answer.whole(choices))
+        content = await while_connected(request.receive, answer.whole(choices))
         return JsonResponse(content, headers=choices.headers())
     return sse.EventStream(
         answer.events(choices),
@@ -79,7 +80,7 @@ async def compact_response(request: Request) -> Response:
     """Replace all of a conversation but the messages of user and system by a summary. The output is
     the input of the next request; nothing is stored."""
     body, model = await _read(request, CompactRequest)
-    content, headers = await sse.while_connected(request.receive, compacted(body, model, request))
+    content, headers = await while_connected(request.receive, compacted(body, model, request))
     return JsonResponse(content, headers=headers)
 
 
