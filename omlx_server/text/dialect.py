@@ -6,6 +6,7 @@ from functools import partial
 
 from omlx_server.core.images import FIRST_ID
 from omlx_server.core.model_files.parser_signs import (
+    has_recipients,
     parser_beside,
     reasoning_parser_of,
     tool_parser_of,
@@ -35,6 +36,7 @@ class Dialect:
     shows_tools  the template shows tools
     systems, systems_beside_tools  where it shows system messages
     calls        which turns with calls it takes
+    recipients   each message of an answer begins with the name of its recipient
     """
 
     family: CallFormat = JSON_TOOLS
@@ -44,6 +46,7 @@ class Dialect:
     systems: SystemTurns = field(default_factory=SystemTurns)
     systems_beside_tools: SystemTurns = field(default_factory=SystemTurns)
     calls: CallTurns = field(default_factory=CallTurns)
+    recipients: bool = False
 
     @property
     def make_call_id(self) -> Callable[[], str]:
@@ -85,6 +88,7 @@ def dialect_of(
         systems=systems,
         systems_beside_tools=SystemTurns.of(beside_tools, _NAME) if shows_tools else systems,
         calls=CallTurns.of(beside_tools) if shows_tools else CallTurns(),
+        recipients=has_recipients(template),
     )
 
 

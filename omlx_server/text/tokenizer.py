@@ -228,12 +228,12 @@ def _eos_ids(model_dir: Path, own: int | None) -> frozenset[int]:
 
 
 def _channel_ends(backend: Backend) -> frozenset[int]:
-    """Return the ids that end an answer in channels (gpt-oss). The files of some conversions
-    name only one of them."""
-    ids = {text: backend.token_to_id(text) for text in ("<|channel|>", "<|call|>", "<|return|>")}
-    if None in ids.values():
+    """Return the ids that end an answer in channels (gpt-oss). The files of some conversions name
+    only one of them."""
+    if backend.token_to_id("<|channel|>") is None:
         return frozenset()
-    return frozenset((ids["<|call|>"], ids["<|return|>"]))
+    ids = map(backend.token_to_id, ("<|call|>", "<|return|>"))
+    return frozenset(id for id in ids if id is not None)
 
 
 def _json(path: Path, *, optional: bool = False) -> dict[str, Any]:

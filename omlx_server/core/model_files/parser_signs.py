@@ -1,8 +1,4 @@
-"""Chooses the parsers of a model's answers by signs in its template and vocabulary. Pure; any
-thread.
-
-text/tool_calls/formats.py and text/reasoning/style.py implement the named parsers.
-"""
+"""Chooses parsers by signs in a model's template and vocabulary. Pure."""
 
 from collections.abc import Collection, Mapping
 
@@ -97,9 +93,8 @@ def tool_parser_of(
     *,
     shows_tools: bool = True,
 ) -> str:
-    """Return the parser for a model's tool calls. A known parser in `declared`, the tokenizer's
-    `tool_parser_type`, precedes all signs. A template without tools or signs gets JSON in
-    `<tool_call>`, which the server teaches in the system message."""
+    """Return the parser for tool calls. A known parser in `declared`, the tokenizer's
+    `tool_parser_type`, precedes all signs. Without tools or signs it is JSON in `<tool_call>`."""
     if not shows_tools:
         return JSON_TOOLS
     if isinstance(declared, str) and declared in TOOL_PARSERS:
@@ -114,9 +109,13 @@ def parser_beside(template: str) -> str:
 
 
 def reasoning_parser_of(template: str, vocabulary: Collection[str]) -> str:
-    """Return the parser for a model's thoughts: by control tokens of the vocabulary, else by
-    markers in the template."""
+    """Return the parser for thoughts, by control tokens, else by markers in the template."""
     return _first(_REASONING, vocabulary) or _first(_REASONING, template) or NO_REASONING
+
+
+def has_recipients(template: str) -> bool:
+    """Return whether each message of an answer begins with a recipient, as in functionary 3.2."""
+    return ">>>${recipient}" in template
 
 
 def _first(signs: Signs, place: str | Collection[str]) -> str:

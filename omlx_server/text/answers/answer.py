@@ -15,10 +15,12 @@ from omlx_server.text.answers.stops import StopMatcher
 from omlx_server.text.encoding.detokenizer import Detokenizer
 from omlx_server.text.encoding.pieces import Piece
 from omlx_server.text.parts import CallStart, Part, Text, Thought, merged
-from omlx_server.text.reasoning.splitter import make_splitter
+from omlx_server.text.reasoning.harmony import HarmonySplitter
+from omlx_server.text.reasoning.splitter import MarkerSplitter, make_splitter
 from omlx_server.text.tokenizer import Tokenizer
 from omlx_server.text.tool_calls.numbering import Numbering
 from omlx_server.text.tool_calls.parser import ToolParser
+from omlx_server.text.tool_calls.recipients import RecipientParser
 from omlx_server.text.tool_calls.values import tool_names
 
 
@@ -53,15 +55,10 @@ class AnswerParser:
         numbering = Numbering(form.make_call_id)
         self._form = form
         self._detokenizer = Detokenizer(tokenizer.pieces, started=form.continues, shown=form.shown)
-        calls = form.family.starts if form.family else ()
-        self._splitter = (
-            make_splitter(form.style, form.opening, calls, numbering, tool_names(form.tools))
-            if form.style
-            else None
-        )
+        self._splitter = _splitter(form, numbering)
         self._tools = ToolParser(form.family, form.tools, numbering) if form.family else None
         self._stops = StopMatcher(form.stops, form.include_stop)
-        self._plain = not (form.style or form.family or form.stops or form.calls_only)
+        self._plain = not (self._splitter or form.family or form.stops or form.calls_only)
         self.thinking = self._splitter is not None and self._splitter.thinking
         self.full = False
         self.calls = 0
@@ -142,6 +139,17 @@ class AnswerParser:
         if text and not self._form.calls_only:
             self.shown += len(text)
             yield Text(text)
+
+
+def _splitter(
+    form: AnswerForm, numbering: Numbering
+) -> HarmonySplitter | MarkerSplitter | RecipientParser | None:
+    names = tool_names(form.tools)
+    if form.recipients:
+        return RecipientParser(numbering, names)
+    calls = form.family.starts if form.family else ()
+    style = form.style
+    return make_splitter(style, form.opening, calls, numbering, names) if style else None
 
 
 def text_of(parts: Iterable[Part]) -> str:

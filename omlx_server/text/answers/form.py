@@ -16,6 +16,7 @@ class AnswerForm:
     continues   the answer goes on within a text, so a leading space of its first token stays
     style       how thoughts are written; None without them
     opening     how the prompt left them
+    recipients  each message begins with the name of its recipient (functionary 3.2)
     family      how calls of `tools` are written; None without them and for calls in channels
     many        a second call does not end the answer
     calls_only  text is dropped: it is the rest of a call that was cut
@@ -27,6 +28,7 @@ class AnswerForm:
     continues: bool = False
     style: Style | None = None
     opening: Opening = Opening.FREE
+    recipients: bool = False
     family: CallFormat | None = None
     tools: tuple[Mapping[str, Any], ...] = ()
     many: bool = True

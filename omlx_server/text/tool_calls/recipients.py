@@ -1,0 +1,79 @@
+"""Reads answers whose messages each begin with a recipient, as functionary 3.2 writes them:
+
+    >>>all
+    Let me look.>>>get_weather
+    {"city": "Rome"}
+
+The prompt ends with the first `>>>`. No text is lost.
+"""
+
+from collections.abc import Collection
+
+from omlx_server.text.markers import at
+from omlx_server.text.parts import Text
+from omlx_server.text.tool_calls.json_calls import NamedCall
+from omlx_server.text.tool_calls.numbering import Numbering
+from omlx_server.text.tool_calls.stream_parser import StreamParser
+
+MARK = ">>>"
+_READER = "all"
+_MAX_NAME_CHARS = 256
+
+
+class RecipientParser(StreamParser):
+    """Splits an answer into text and calls of `tools`, by their names."""
+
+    thinking = False
+
+    def __init__(self, numbering: Numbering, tools: Collection[str]) -> None:
+        super().__init__(self._name)
+        self._numbering = numbering
+        self._tools = tools
+        self._mark = ""  # before the name, where the prompt did not end with it
+        self._call: NamedCall | None = None
+
+    def _end(self, held: str, cut: bool) -> None:
+        if self._call is not None:
+            self._parts += self._call.end(cut)
+        else:
+            self._parts.append(Text(self._mark + held))
+
+    def _name(self, text: str) -> str:
+        name, line_end, rest = text.partition("\n")
+        if not line_end and len(text) <= _MAX_NAME_CHARS and MARK not in text:
+            self._held = text
+            return ""
+        mark, self._mark = self._mark, ""
+        self._read = self._text
+        if line_end and name.strip() == _READER:
+            return rest
+        if line_end and name.strip() in self._tools:
+            self._call = NamedCall(self._numbering, name.strip())
+            self._read = self._arguments
+            return rest
+        self._parts.append(Text(mark))
+        return text
+
+    def _text(self, text: str) -> str:
+        before, mark, rest = self._until(text, (MARK,))
+        self._parts.append(Text(before))
+        if mark:
+            self._read, self._mark = self._name, mark
+        return rest
+
+    def _arguments(self, text: str) -> str:
+        for position, char in enumerate(text):
+            call = self._call
+            if call is None or call.repair.done:
+                self._call, self._read = None, self._text
+                return text[position:]
+            mark = None if call.repair.in_string else at(text, position, (MARK,))
+            if mark == "":
+                self._held = text[position:]
+                return ""
+            if mark:
+                self._parts += call.end(cut=False)
+                self._call, self._read = None, self._text
+                return text[position:]
+            self._parts += call.feed(char)
+        return ""
