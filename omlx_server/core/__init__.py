@@ -1,2 +1,1 @@
-"""Pure decisions, without mlx, I/O or a clock. Mutable objects belong to the mlx thread; any thread
-may read values."""
+"""Pure decisions, without mlx, I/O or a clock. The mlx thread owns what changes."""

@@ -1,7 +1,4 @@
-"""LoRA adapters as the core knows them: a request has one or none. Pure.
-
-A row's output depends on its adapter, so the adapter's digest is part of its block keys.
-"""
+"""LoRA adapters: a request has one or none, and its block keys depend on it. Pure."""
 
 import hashlib
 from collections.abc import Mapping
@@ -19,9 +16,8 @@ Shapes = Mapping[str, tuple[tuple[int, ...], tuple[int, ...]]]
 
 @dataclass(frozen=True, slots=True)
 class Adapter:
-    """An adapter in the directory `path`, compared by `digest` alone (SHA-256 of its files). A
-    layer adds `scale` times the product of its two matrices of inner width `rank`. `nbytes` is the
-    size of all matrices as float32; `shapes` come from the file's header."""
+    """An adapter, compared by `digest` alone. A layer adds `scale` times the product of its two
+    matrices of inner width `rank`; all matrices have `nbytes` bytes as float32."""
 
     digest: bytes
     name: str = field(compare=False)
@@ -33,18 +29,16 @@ class Adapter:
 
 
 def is_path(text: str) -> bool:
-    """Return whether a setting's text is a directory's path and not a name."""
     return text.startswith((".", "~")) or "/" in text
 
 
 def digest_of(config: bytes, weights_digest: bytes) -> bytes:
-    """Return an adapter's digest from the content of its `config` and the SHA-256 of its
-    weights."""
+    """Return the digest of an adapter's two files."""
     return hashlib.sha256(hashlib.sha256(config).digest() + weights_digest).digest()
 
 
 def salted(salt: bytes, adapter: Adapter | None) -> bytes:
-    """Return the salt of the block keys of a tenant's requests with this adapter."""
+    """Return the salt of a tenant's block keys with this adapter."""
     if adapter is None:
         return salt
     return hashlib.sha256(b"adapter" + adapter.digest + salt).digest()

@@ -1,7 +1,4 @@
-"""The prefill chunk sizes of a model on this machine, chosen from measured times. Pure.
-
-They are fixed while a model is loaded, so that how a prompt is cut does not depend on when it came.
-"""
+"""Prefill chunk sizes, chosen from measured times while a model loads, then fixed. Pure."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -21,8 +18,8 @@ _GAIN = 1.05
 
 @dataclass(frozen=True, slots=True)
 class ChunkSizes:
-    """Tokens of one chunk `beside` decoding rows or other models, and `alone`, a multiple of it.
-    `token_seconds` is the measured time per token of a chunk alone, or 0."""
+    """Tokens of one chunk `beside` running rows, and `alone`, a multiple of it. `token_seconds` is
+    the measured time per token, or 0."""
 
     beside: int
     alone: int
@@ -35,14 +32,14 @@ class ChunkSizes:
 
 
 def candidates(block: int, most: int) -> list[int]:
-    """Return the sizes to choose from, ascending, at least one: multiples of `block` tokens (a
-    power of two), at most `most`."""
+    """Return the sizes to choose from, ascending: multiples of `block` (a power of two) up to
+    `most`."""
     sizes = sorted({max(size, block) for size in CANDIDATES})
     return [size for size in sizes if size <= most] or [min(sizes[0], most)]
 
 
 def choose(smallest: int, seconds: Mapping[int, float]) -> ChunkSizes:
-    """Return the sizes for a model whose chunks took `seconds`, by their tokens."""
+    """Return the sizes for a model whose chunks took `seconds`, by tokens."""
     beside, alone = (_best(smallest, seconds, most) for most in (BESIDE_SECONDS, ALONE_SECONDS))
     return ChunkSizes(beside, alone, seconds.get(alone, 0.0) / alone)
 

@@ -13,8 +13,8 @@ work."""
 
 
 def may_wait(held: Counter[_Owner], own: _Owner, most: int) -> bool:
-    """Return whether one more entry of `own` may join a queue of `most` places. Half as many more
-    places exist for owners below their share of `most`."""
+    """Return whether one more entry of `own` may join a queue of `most` places. Owners below their
+    share of `most` get half as many places more."""
     waiting = held.total()
     if waiting < most:
         return True

@@ -1,4 +1,4 @@
-"""The only broad `except` outside the HTTP edge, for work whose failure must not stop others."""
+"""The only broad `except` outside the HTTP edge."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -18,19 +18,19 @@ class Crash:
 
     @property
     def summary(self) -> str:
-        """The error's class name only, because its message may quote a prompt."""
+        """The error's class only, because its message may quote a prompt."""
         return type(self.error).__name__
 
     @property
     def reason(self) -> str:
-        """The error's message in one line, after its class name unless it is foreseen. Not for work
-        on prompts."""
+        """The error's message in one line, after its class unless foreseen. Not for work on
+        prompts."""
         line = one_line(self.error)
         return line if self.is_foreseen or line == self.summary else f"{self.summary}: {line}"
 
     @property
     def is_foreseen(self) -> bool:
-        """Whether the message says enough, so that no traceback is needed."""
+        """Whether the message says enough without a traceback."""
         return isinstance(self.error, (OmlxError, OSError, ValueError))
 
 
@@ -43,7 +43,7 @@ def guarded(work: Callable[P, T], *args: P.args, **options: P.kwargs) -> T | Cra
 
 
 async def guarded_async(work: Awaitable[T]) -> T | Crash:
-    """Await `work` and return its result, or a Crash if it raised. Cancellation is raised."""
+    """Await `work` and return its result, or a Crash. Cancellation is raised."""
     try:
         return await work
     except Exception as error:  # noqa: BLE001 - as above

@@ -1,8 +1,4 @@
-"""Images in a prompt as the core knows them: runs of tokens made of the image's digest. Pure.
-
-So a block's key says which image it holds. The ids are beyond any vocabulary: no model embeds or
-samples them.
-"""
+"""Images in a prompt: runs of tokens made of their digests, beyond any vocabulary. Pure."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -29,10 +25,9 @@ def token_ids(digest: bytes, count: int) -> tuple[int, ...]:
 class ImageSpan:
     """An image in a prompt: tokens [start, start + count).
 
-    `digest` is that of its prepared pixels. Text after it is `advance` positions further than text
-    before it. A `whole` image is never split over chunks, because its tokens see each other in both
-    directions. `pixels` makes the tower's float32 input (slow): `grid` is its shape in patches,
-    `nbytes` its size.
+    Text after it is `advance` positions further than text before it. Tokens of a `whole` image see
+    each other, so chunks never split it. `pixels` makes the tower's float32 input: `grid` is its
+    shape in patches.
     """
 
     start: int
@@ -50,19 +45,16 @@ class ImageSpan:
 
 
 def within(images: Iterable[ImageSpan], start: int, stop: int) -> tuple[ImageSpan, ...]:
-    """Return the images that have tokens in [start, stop)."""
     return tuple(image for image in images if image.start < stop and start < image.stop)
 
 
 def shift(images: Iterable[ImageSpan], position: int) -> int:
-    """Return by how much text positions at token `position` differ from its number of tokens: often
-    below 0."""
+    """Return by how much positions at token `position` differ from its number of tokens."""
     return sum(image.advance - image.count for image in images if image.stop <= position)
 
 
 def uncut(images: Sequence[ImageSpan], start: int, stop: int) -> int:
-    """Return where a chunk from `start` that should end at `stop` ends without splitting a whole
-    image: before that image, or after it if the chunk begins with it."""
+    """Return where a chunk from `start` to `stop` must end to split no whole image."""
     for image in images:
         if image.whole and image.start < stop < image.stop:
             return image.start if image.start > start else image.stop

@@ -1,5 +1,7 @@
-"""A client's request and its events, as values that any thread may read. What is made for each
-token is not frozen, because that takes more than twice as long."""
+"""A client's request and its events, as values that any thread may read.
+
+What is made for each token is not frozen, because that takes twice as long.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -30,8 +32,6 @@ class FinishReason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class NumberRange:
-    """A range from `low` to `high`, both included unless `above_low` excludes `low`."""
-
     low: float
     high: float
     above_low: bool = False
@@ -42,8 +42,7 @@ class NumberRange:
 
 @dataclass(frozen=True, slots=True)
 class SamplingPresets:
-    """The sampling parameters that a model's makers and a server's owner may preset, with the API's
-    defaults and bounds."""
+    """Sampling parameters that a model's makers and a server's owner may preset."""
 
     temperature: Annotated[float, NumberRange(0, 2)] = 1.0
     top_p: Annotated[float, NumberRange(0, 1, above_low=True)] = 1.0
@@ -54,12 +53,8 @@ class SamplingPresets:
 
 @dataclass(frozen=True, slots=True)
 class RequestDefaults(SamplingPresets):
-    """The values of fields that a request leaves out.
-
-    `max_tokens` 0 means no limit but the context. Without a `seed` each request draws its own.
-    `system` is the system message of a conversation that has none. `reasoning_effort` and
-    `thinking_budget` (tokens) None leave it to the chat template.
-    """
+    """The values of fields that a request leaves out. `max_tokens` 0 means no limit but the
+    context; None leaves `reasoning_effort` and `thinking_budget` (tokens) to the chat template."""
 
     max_tokens: int = 0
     presence_penalty: float = 0.0
@@ -75,9 +70,8 @@ class RequestDefaults(SamplingPresets):
 class SamplingParams(SamplingPresets):
     """Validated parameters by which one sequence's tokens are chosen.
 
-    `seed` is always set. It and a token's position alone decide the token's random number, so a
-    result never depends on other rows. `top_logprobs` None: no log-probabilities; else the number
-    of alternatives.
+    `seed` and a token's position alone decide the token's random number, so a result never depends
+    on other rows.
     """
 
     max_tokens: int
@@ -91,61 +85,55 @@ class SamplingParams(SamplingPresets):
 
     @property
     def greedy(self) -> bool:
-        """Whether the likeliest token is always taken. Dividing logits by a temperature below 1e-5
-        would overflow float32."""
+        """Whether the likeliest token is always taken: dividing logits by less would overflow
+        float32."""
         return self.temperature < 1e-5
 
 
 class Constraint(Protocol):
     """The state of a grammar after the answer's tokens so far.
 
-    The constraint of a Request never changes: each row advances a copy. A row that comes back after
-    it was dropped makes a new copy and takes all tokens again. Copies may be used at the same time,
-    each on one thread at a time.
+    A Request's constraint never changes: each row advances a copy. Copies may be used at the same
+    time, each on one thread at a time.
     """
 
     @property
     def done(self) -> bool:
-        """Whether the answer ends here, since no token may follow."""
+        """Whether no token may follow."""
 
     @property
     def problem(self) -> str | None:
-        """Why no token can follow, or None. It ends the request with an error."""
+        """Why no token can follow, or None."""
 
     @property
     def too_costly(self) -> bool:
-        """Whether the `problem` is the grammar's cost, its author's fault."""
+        """Whether the `problem` is the grammar's cost."""
 
     @property
     def takes_drafts(self) -> bool:
         """Whether a copy is cheap, as each drafted token needs one."""
 
-    def copy(self) -> "Constraint":
-        """Return an independent constraint in the same state."""
+    def copy(self) -> "Constraint": ...
 
     def mask(self) -> bytes:
         """Return the allowed next tokens as little-endian u32 words: bit t % 32 of word t // 32
-        allows token t. Missing words allow none. Never all zeros without a `problem`."""
+        allows token t. Never all zeros without a `problem`."""
 
     def take(self, token: int) -> None:
-        """Advance the state by a `token`, which the mask must allow."""
+        """Advance the state by a `token` that the mask allows."""
 
     def forced(self) -> Sequence[int]:
-        """Return the usual spelling of what must come next; the mask may allow others."""
+        """Return the usual spelling of what must come next."""
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
     """One prompt, to which `n` answers are wanted. Times are time.monotonic() seconds.
 
-    The lowest `priority` goes first. Requests share cached prefixes only with the same `salt` and
-    `adapter`. Requests of one `owner` (client) share its part of the machine, and those of one
-    `conversation` a part of that. `checkpoints_at` are positions up to which later requests will
-    probably repeat this one: ends of the system prompt and of turns. `speculation` None means the
-    model's default. `images` are in order.
-
-    Raises:
-        ValueError: no tokens, an image at the end, `n` or `max_tokens` below 1.
+    The lowest `priority` goes first. Cached prefixes are shared only within one `salt` and
+    `adapter`. `owner` is the client. `checkpoints_at` are positions up to which later requests will
+    probably repeat this one. `speculation` None means the model's default. Raises ValueError for no
+    tokens, an image at the end, or no answer.
     """
 
     id: RequestId
@@ -174,7 +162,6 @@ class Request:
 
     @property
     def must_be_empty(self) -> bool:
-        """Whether its constraint allows only the end of the answer."""
         constraint = self.constraint
         return constraint is not None and constraint.done and not constraint.problem
 
@@ -189,8 +176,8 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Logprobs:
-    """Natural log-probabilities of the model's raw logits: of the `chosen` token, and (token id,
-    value) of the `top` likeliest."""
+    """Natural log-probabilities of the raw logits: of the `chosen` token, and (token id, value) of
+    the `top` likeliest."""
 
     chosen: float
     top: tuple[tuple[int, float], ...] = ()
@@ -198,11 +185,8 @@ class Logprobs:
 
 @dataclass(slots=True)
 class TokenEvent:
-    """One step's result for choice `index` of a request: a token, its end, or both.
-
-    A stop token is not shown: `token` is None. `accepted`: a correct drafted token. The last event
-    of a step counts the `rejected` drafted tokens.
-    """
+    """One step's result for choice `index`: a token, its end, or both. A stop token is not shown.
+    The last event of a step counts the `rejected` drafted tokens."""
 
     request_id: RequestId
     index: int
@@ -231,8 +215,7 @@ class Miss(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Restored:
-    """A prompt's caches were rebuilt from the prefix cache. `begun` and `ended` are the
-    time.monotonic() of the host's work on it."""
+    """A prompt's caches were rebuilt in the host's time from `begun` to `ended`."""
 
     request_id: RequestId
     begun: float
@@ -241,8 +224,8 @@ class Restored:
 
 @dataclass(frozen=True, slots=True)
 class Admitted:
-    """The prefill of a request has begun. Its first `cached` tokens are not computed again; its
-    first `known` tokens are in stored blocks."""
+    """The prefill of a request has begun. `cached` tokens are not computed again; `known` tokens
+    are in stored blocks."""
 
     request_id: RequestId
     cached: int
@@ -252,8 +235,8 @@ class Admitted:
 
 @dataclass(frozen=True, slots=True)
 class Rejected:
-    """The scheduler refused a request: `waiting` others fill the queue (retry after `retry_after`
-    seconds), or it could never fit, as `no_room` explains."""
+    """A refused request: `waiting` others fill the queue, or it could never fit, as `no_room`
+    says."""
 
     request_id: RequestId
     waiting: int
@@ -263,20 +246,16 @@ class Rejected:
 
 @dataclass(slots=True)
 class SampledToken:
-    """A sampled token, with its log-probabilities if asked for."""
-
     id: int
     logprobs: Logprobs | None = None
 
 
 @dataclass(slots=True)
 class SampledRow:
-    """One row's result of a decode step: at least one token, and one more for each correct drafted
-    token.
+    """One row's decoded tokens: one, and one more for each right drafted token.
 
-    With a constraint, `done` means the answer ends with the last token, `forced` is the usual
-    spelling of what must follow, and `problem` ends the row with an error. `drafted` tokens were
-    verified.
+    With a constraint, `done` means the answer ends, `forced` must follow, and `problem` ends the
+    row with an error. `drafted` tokens were verified.
     """
 
     tokens: tuple[SampledToken, ...]

@@ -9,10 +9,6 @@ restores, chunks.
                 and context[-1] is the input of their first decode
     cut       = what the caches hold of context[start : stop], kept as a block
     draft     = tokens that may follow the newest one; a decode verifies them
-    drafter   = the draft model, or the heads of the model itself
-    asks      = number of tokens the drafter drafts for a row, by the row's id
-
-The decode forward samples every token, also the first one after a prompt.
 """
 
 from collections.abc import Mapping, Sequence
@@ -38,8 +34,7 @@ class SequenceId(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Join:
-    """A row that enters the live batch. The first `prompt_tokens` of `context` are the prompt. Its
-    positions are `shift` ahead of its number of tokens (core/images.py)."""
+    """A row that enters the live batch. Its positions are `shift` ahead of its number of tokens."""
 
     id: SequenceId
     context: tuple[int, ...]
@@ -52,9 +47,8 @@ class Join:
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """Tokens [start, stop) to keep as a block, and with a `worth` the recurrent state at `stop`
-    too. Without `block` only the checkpoint is kept. `source` is the Sequence or PrefillState that
-    knows the tokens; `number` is unique in this process."""
+    """Tokens [start, stop) to keep as a block, and with a `worth` the state at `stop`. `source` is
+    the Sequence or PrefillState that knows the tokens; `number` is unique."""
 
     start: int
     stop: int
@@ -66,17 +60,14 @@ class Cut:
 
 @dataclass(frozen=True, slots=True)
 class Restore:
-    """An order to rebuild the caches of a prefill from stored blocks."""
-
     prefill: SequenceId
     plan: RestorePlan
 
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """A piece of one prefill, whose first `restored` tokens came from the prefix cache. With
-    `joins` it is the last piece, after which these rows join the batch. Its tokens overlap
-    `images`; its positions are `shift` ahead of the number of tokens."""
+    """A piece of one prefill. With `joins` it is the last, after which these rows join the batch.
+    Its positions are `shift` ahead of the number of tokens."""
 
     prefill: SequenceId
     start: int
@@ -106,10 +97,9 @@ class RowCut:
 class Step:
     """The work of one turn.
 
-    `decodes` are exactly the rows that are live after `drops`. The decode feeds each row its newest
-    token and its draft in `drafts`; drafted tokens stay as far as the row samples them. For a row
-    in `asks` the drafter first drafts that many tokens. `tails` are cut before the drops,
-    `row_cuts` after the decode. With `drain_pool` freed buffers go back to the machine first.
+    `decodes` are exactly the rows that are live after `drops`. `tails` are cut before the drops,
+    `row_cuts` after the decode. `asks` are the tokens that the drafter drafts for a row before
+    `drafts` are verified. With `drain_pool` freed buffers go back to the machine first.
     """
 
     drops: tuple[SequenceId, ...] = ()
@@ -134,7 +124,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class ChunkFailure:
-    """A chunk that raised. The runner has forgotten its prefill; the rest of the step ran."""
+    """A chunk that raised. The runner has forgotten its prefill."""
 
     chunk: Chunk
     message: str
@@ -142,11 +132,9 @@ class ChunkFailure:
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
-    """The sampled tokens of each decoded row, and the chunks that did not run.
+    """Sampled tokens of each decoded row, and the chunks that did not run.
 
-    `lost` chunks could not run because the blocks to restore were unreadable, `starved` chunks
-    because the machine had no memory left. With `chunks_launched` the chunks are launched and their
-    cuts kept.
+    `lost`: the blocks to restore were unreadable. `starved`: the machine had no memory left.
     """
 
     rows: Mapping[SequenceId, SampledRow] = field(default_factory=dict)

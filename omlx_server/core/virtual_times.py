@@ -1,9 +1,8 @@
 """Fair sharing of something scarce among the owners of work. Pure.
 
-Each owner has a virtual time: the seconds that its work has taken. The owner with the least is
-next. Owners are nested: a client has conversations, which share what the client gets. Each level
-has a clock that advances as if its active owners were served side by side. A newcomer starts at
-that clock, so idle time is not saved up. (The virtual clock of WF2Q+, J. Bennett and H. Zhang.)
+The owner whose work has taken the fewest seconds is next. Each level of owners has a clock, at
+which newcomers start, so idle time is not saved up. (The virtual clock of WF2Q+, J. Bennett and H.
+Zhang.)
 """
 
 from collections import Counter, defaultdict
@@ -14,7 +13,7 @@ Owner = tuple[bytes, ...]
 
 
 class VirtualTimes:
-    """The virtual times of owners at every level, in seconds."""
+    """Virtual times of owners at every level, in seconds."""
 
     def __init__(self) -> None:
         self._had: dict[Owner, float] = {}
@@ -29,8 +28,7 @@ class VirtualTimes:
             self._clocks[path[:-1]] += seconds / max(1, self._beside[path[:-1]])
 
     def settle(self, owners: Collection[Owner]) -> None:
-        """Set the owners that have work now. Idle owners are forgotten once they would start like
-        newcomers."""
+        """Set the owners that have work now."""
         paths = {path for owner in owners for path in _paths(owner)}
         if paths == self._at_work:
             return
@@ -57,7 +55,7 @@ class VirtualTimes:
         return 0.0
 
     def _forget(self) -> None:
-        """Forget idle owners that are not ahead of the clock, and everything below idle clients."""
+        """Forget idle owners that would start like newcomers."""
         for path in self._had.keys() - self._at_work:
             above = path[:-1]
             if (above and above not in self._at_work) or self._had[path] <= self._clocks[above]:

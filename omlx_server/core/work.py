@@ -10,13 +10,11 @@ Work = Generator[None, None, A]
 
 
 def begin(work: Work[Any]) -> None:
-    """Do only the first slice of `work`."""
     next(work, None)
     work.close()
 
 
 def finish(work: Work[A]) -> A:
-    """Run `work` to its end and return its result."""
     while True:
         try:
             next(work)

@@ -1,4 +1,4 @@
-"""Converts a tick of the use clock into its age in seconds. Pure; time comes in as `now`."""
+"""Converts ticks of the use clock into ages in seconds. Pure."""
 
 from bisect import bisect_left
 
@@ -19,7 +19,7 @@ class Ages:
         return len(self._ticks)
 
     def note(self, tick: int, now: float) -> None:
-        """Note that the clock stands at `tick` at `now`. Old notes are thinned."""
+        """Note that the clock stands at `tick` at `now`."""
         if self._ticks and self._ticks[-1] >= tick:
             return
         self._ticks.append(tick)
@@ -28,7 +28,7 @@ class Ages:
             self._thin(now)
 
     def age(self, tick: int, now: float) -> float:
-        """Return the seconds since `tick`, up to the next note after it; 0 if there is none yet."""
+        """Return the seconds since `tick`; 0 for one that is not noted yet."""
         at = bisect_left(self._ticks, tick)
         return max(0.0, now - self._times[at]) if at < len(self) else 0.0
 

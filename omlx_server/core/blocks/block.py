@@ -1,6 +1,4 @@
-"""A block of the prefix cache: a run of tokens that all sequences with one prefix share, with
-checkpoints of recurrent state inside it. Values and links only; `core/blocks/index.py` keeps the
-books."""
+"""A block of the prefix cache: a run of tokens that all sequences with one prefix share."""
 
 from dataclasses import dataclass, field
 from enum import IntEnum
@@ -13,8 +11,7 @@ PayloadId = NewType("PayloadId", int)
 
 @dataclass(frozen=True, slots=True)
 class BlockPlace:
-    """The position of tokens in a sequence: `own`, from token `start` on, follow the block with key
-    `parent` (the root key if `start` is 0)."""
+    """Tokens `own` from position `start` on, after the block (or root) with key `parent`."""
 
     parent: BlockKey
     start: int
@@ -23,16 +20,16 @@ class BlockPlace:
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """The memory of a payload: bytes, and buffers, whose number Metal bounds too."""
+    """Memory of a payload: bytes, and buffers, whose number Metal bounds too."""
 
     nbytes: int
     buffers: int
 
 
 class Worth(IntEnum):
-    """Why a checkpoint is kept; the higher reason counts. NEWEST: the end of a prompt or an answer.
-    SUPERSEDED: such an end of a conversation that has gone on. SHARED: prompts part or a message
-    ends there. LATTICE: see `checkpoints_of` in core/prefix_cache/checkpoints.py."""
+    """Why a checkpoint is kept: the end of a prompt or answer (NEWEST), such an end of a
+    conversation that has gone on (SUPERSEDED), a branch or the end of a message (SHARED), or a
+    regular grid (LATTICE)."""
 
     SUPERSEDED = 0
     LATTICE = 1
@@ -55,8 +52,8 @@ class Checkpoint:
 
 @dataclass(slots=True, eq=False)
 class Block:
-    """Tokens [start, stop) after the tokens of its ancestors. `users` counts the running sequences
-    whose caches refer to its payload; `used` is the tick of its last use."""
+    """Tokens [start, stop) after those of its ancestors. `users` counts the running sequences that
+    refer to its payload; `used` is the tick of its last use."""
 
     id: PayloadId
     key: BlockKey
@@ -77,7 +74,6 @@ class Block:
 
     @property
     def evictable(self) -> bool:
-        """Whether it has no children, no users and no lease, also none on its checkpoints."""
         held = self.leases or self.users or any(c.leases for c in self.checkpoints.values())
         return not self.children and not held
 
@@ -90,8 +86,8 @@ Held: TypeAlias = Block | Checkpoint
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """The longest known prefix of a sequence: all tokens of `blocks`, then the first `shared`
-    tokens of `partial`, if there is one."""
+    """The longest known prefix of a sequence: all of `blocks`, then the first `shared` tokens of
+    `partial`."""
 
     blocks: tuple[Block, ...]
     partial: Block | None = None
@@ -103,15 +99,14 @@ class Match:
 
     @property
     def path(self) -> tuple[Block, ...]:
-        """All blocks of the match, the partial one too."""
         return self.blocks if self.partial is None else (*self.blocks, self.partial)
 
     def deepest(self) -> Block | None:
         return self.partial or (self.blocks[-1] if self.blocks else None)
 
     def checkpoints(self) -> dict[int, Checkpoint]:
-        """Return the checkpoints within the match by position, also those of siblings that have the
-        same tokens up to there."""
+        """Return the checkpoints within the match by position, also those of siblings with the same
+        tokens."""
         found: dict[int, Checkpoint] = {}
         for block in self.path:
             assert block.parent is not None

@@ -17,12 +17,9 @@ class LayerKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class CacheLayout:
-    """The layout of a model's caches. `block_size` and `window` (the widest) are in tokens.
-
-    `format` names every layer's format and is part of the namespace. With `stores_decoded` a decode
-    leaves the caches as a prefill would, so answers become blocks too. With `refers` caches and
-    blocks share the same bytes, but a sequence may copy its first `copies` stored tokens.
-    """
+    """The layout of a model's caches. `block_size` and `window` are in tokens; `format` is part of
+    the namespace. With `stores_decoded` answers become blocks too. With `refers` caches and blocks
+    share bytes, except a sequence's first `copies` stored tokens."""
 
     kinds: frozenset[LayerKind]
     block_size: int
@@ -34,16 +31,14 @@ class CacheLayout:
 
     @property
     def keeps(self) -> bool:
-        """Whether anything of a sequence becomes a block or a checkpoint."""
         return bool(self.kinds)
 
     def namespace(self, weights: str) -> str:
-        """Return the namespace of the blocks that these `weights` (a fingerprint) compute."""
         return f"{weights}|{self.format}|{self.block_size}"
 
     @property
     def checkpointed(self) -> bool:
-        """Whether a restore is possible at checkpoints only."""
+        """Whether only checkpoints can be restored."""
         return LayerKind.CHECKPOINT in self.kinds
 
 

@@ -1,8 +1,6 @@
-"""The order of eviction in memory and in the cold tier: LRU over blocks without children. Pure;
-owned by the mlx thread.
+"""The order of eviction in both tiers: LRU over blocks without children. Pure; mlx thread.
 
-A use of a block counts for its ancestors: a parent takes over the time of use of an evicted child.
-In memory checkpoints are evicted in this order:
+A parent takes over the time of use of an evicted child. In memory this goes first:
 
     1  superseded checkpoints
     2  the least recently used block, with its checkpoints
@@ -30,8 +28,7 @@ B = TypeVar("B", bound=Used)
 
 
 class EvictionOrder(Generic[K, B]):
-    """The eviction order of one tier. The tier's index owns `blocks`; `may_go` tells whether a
-    block may be evicted now. Unknown keys are ignored."""
+    """The eviction order of one tier. Unknown keys are ignored."""
 
     def __init__(self, blocks: Mapping[K, B], may_go: Callable[[B], bool]) -> None:
         self._blocks = blocks
@@ -40,20 +37,17 @@ class EvictionOrder(Generic[K, B]):
         self._clock = 0
 
     def tick(self) -> int:
-        """Advance the clock by one and return it."""
         self._clock += 1
         return self._clock
 
     def touch(self, key: K) -> None:
-        """Note that a block was used now."""
         block = self._blocks.get(key)
         if block is not None:
             block.used = self.tick()
             self.note(key)
 
     def lost_child(self, key: K, child: B) -> None:
-        """Note that a `child` of the block has gone: the block takes over its time of use, if
-        later."""
+        """Note that a `child` of the block was removed."""
         block = self._blocks.get(key)
         if block is not None:
             block.used = max(block.used, child.used)
@@ -67,8 +61,7 @@ class EvictionOrder(Generic[K, B]):
             self.note(key)
 
     def note(self, key: K) -> None:
-        """Queue a block for eviction if it may go. Call it whenever that may have become so: the
-        block has come, was used or was released."""
+        """Queue a block for eviction if it may go. Call it after each insert, use and release."""
         block = self._blocks.get(key)
         if block is None or not self._may_go(block):
             return
@@ -98,29 +91,25 @@ class HotOrder(EvictionOrder[PayloadId, Block]):
         self._ages = Ages()
 
     def note_time(self, now: float) -> None:
-        """Note the time, in seconds of any clock, for `idle_seconds`."""
         self._ages.note(self._clock, now)
 
     def idle_seconds(self, block: Block, now: float) -> float:
-        """Return the seconds since the last use of a block itself."""
         return self._ages.age(block.used, now)
 
     def next(self) -> Held | None:
-        """Return the block or checkpoint to evict next, which the caller must remove; None when all
-        are held."""
+        """Return the block or checkpoint to evict next, which the caller must remove."""
         return self.next_checkpoint(Worth.SUPERSEDED) or self.next_block() or self.next_checkpoint()
 
     def next_checkpoint(self, most: Worth = Worth.SHARED) -> Checkpoint | None:
-        """Return the checkpoint to evict next with a worth of at most `most`; None when all are
-        leased."""
+        """Return the checkpoint to evict next with a worth of at most `most`."""
         free = (c for c in self._checkpoints.values() if c.worth <= most and not c.leases)
         # SHARED counts as NEWEST: a branch point that nobody uses is not worth more than the end of
         # a forgotten conversation.
         return min(free, key=lambda c: (min(c.worth, Worth.NEWEST), c.used), default=None)
 
     def by_use(self) -> list[Held]:
-        """Return all blocks, the most recently used first, each followed by its checkpoints.
-        Parents come before their children."""
+        """Return blocks by their last use, each followed by its checkpoints, parents before
+        children."""
         used: dict[PayloadId, int] = {}
         for block in sorted(self._blocks.values(), key=lambda block: -block.start):
             used[block.id] = max(block.used, used.get(block.id, 0))

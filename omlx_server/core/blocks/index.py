@@ -1,11 +1,10 @@
-"""The block index: which blocks are in memory, and which block follows which.
+"""The blocks in memory, as one tree per root (namespace and salt). Pure.
 
-Blocks form one tree per root (namespace and salt). A full block has `block_size` tokens. A short
-one is the tail of a sequence, has no children, and is replaced by a block that begins with its
-tokens. A checkpoint moves over when its block is replaced.
+A full block has `block_size` tokens. A short one is the tail of a sequence, has no children, and is
+replaced by a block that begins with its tokens and takes over its checkpoints.
 
 Invariants: a parent is here as long as its children; what is leased or used is never evicted; bytes
-and buffers are the sums over what is here. Payloads are kept elsewhere by id. Pure.
+and buffers are the sums over what is here.
 """
 
 from collections import OrderedDict
@@ -28,8 +27,6 @@ _GHOSTS = 65_536
 
 
 class BlockIndex:
-    """All blocks of all roots. `order` says which is evicted first."""
-
     def __init__(self, block_size: int) -> None:
         self.block_size = block_size
         self.nbytes = 0
@@ -70,11 +67,10 @@ class BlockIndex:
         return Match(())
 
     def root(self, key: BlockKey) -> Block | None:
-        """Return the root's empty first block, or None when the root has no blocks."""
         return self._roots.get(key)
 
     def find(self, root: BlockKey, tokens: Sequence[int]) -> Block | None:
-        """Return the block at the end of exactly these tokens, or None. Does not modify."""
+        """Return the block at the end of exactly these tokens. Does not modify."""
         match = self.match(root, tokens)
         deepest = match.deepest()
         exact = deepest is not None and deepest.stop == match.depth == len(tokens)
@@ -84,7 +80,6 @@ class BlockIndex:
         return key in self._by_key
 
     def touch(self, held: Held) -> None:
-        """Note a use of a block, or of a checkpoint and its block."""
         block = held if isinstance(held, Block) else held.block
         self.order.touch(block.id)
         held.used = block.used
@@ -95,8 +90,8 @@ class BlockIndex:
     # -- come and go ---------------------------------------------------------------------
 
     def insert(self, place: BlockPlace, size: Size) -> PayloadId | None:
-        """Add a block and return its id; None when it or a longer one is known, its ancestors are
-        not here, or it has more than `block_size` tokens."""
+        """Add a block and return its id; None when it is covered already, or its parent is not
+        here."""
         parent = self._by_key.get(place.parent) if place.start else self._root(place.parent)
         if parent is None or parent.stop != place.start or len(place.own) > self.block_size:
             return None
@@ -118,14 +113,14 @@ class BlockIndex:
         return self._by_key.get(key)
 
     def by_depth(self, root: BlockKey | None = None) -> list[Held]:
-        """Return all blocks, or those of one root, parents first, then all their checkpoints."""
+        """Return blocks, parents first, then all their checkpoints."""
         there = self._blocks.values() if root is None else self._below(root)
         blocks = sorted(there, key=lambda block: block.start)
         return [*blocks, *(c for block in blocks for c in block.checkpoints.values())]
 
     def add_checkpoint(self, place: BlockPlace, size: Size, worth: Worth) -> PayloadId | None:
-        """Add the checkpoint after the tokens of a place and return its id; None when it is known
-        already or no block reaches that position."""
+        """Add the checkpoint after a place's tokens and return its id; None when it is known, or no
+        block reaches that position."""
         above = self._by_key.get(place.parent) if place.start else self._roots.get(place.parent)
         if above is None or above.stop != place.start:
             return None
@@ -149,7 +144,7 @@ class BlockIndex:
         return checkpoint.id
 
     def lease(self, held: Held) -> None:
-        """Keep a block, or a checkpoint and its block, from being evicted, with all ancestors."""
+        """Keep a block, or a checkpoint and its block, from being evicted."""
         held.leases += 1
         self._leased.add(held)
 
@@ -163,7 +158,7 @@ class BlockIndex:
         self.order.note(held.id if isinstance(held, Block) else held.block.id)
 
     def held_bytes(self) -> int:
-        """Return the bytes that leases keep in memory and no running sequence uses."""
+        """Return the bytes that only leases keep in memory."""
         blocks = set[Block]()
         for leased in self._leased:
             block = leased.block if isinstance(leased, Checkpoint) else leased
@@ -191,12 +186,11 @@ class BlockIndex:
 
     @property
     def idle_bytes(self) -> int:
-        """The bytes that no running sequence refers to."""
         return self.nbytes - self.in_use
 
     def remove(self, ids: Iterable[PayloadId]) -> list[PayloadId]:
-        """Remove blocks and checkpoints whose payloads are lost, and all descendants of the blocks.
-        Returns the ids of what went."""
+        """Remove lost payloads, and all descendants of lost blocks. Returns the ids of what
+        went."""
         ids, gone = list(ids), list[PayloadId]()
         for checkpoint in [self._checkpoints[id] for id in ids if id in self._checkpoints]:
             self._drop_checkpoint(checkpoint)
@@ -212,8 +206,7 @@ class BlockIndex:
         return gone
 
     def evict(self, held: Held) -> list[Held]:
-        """Remove what `order` has named and return it; `was_evicted` remembers the keys of
-        blocks."""
+        """Remove what `order` has named, and return it."""
         if isinstance(held, Checkpoint):
             self._drop_checkpoint(held)
             return [held]
@@ -225,17 +218,14 @@ class BlockIndex:
         return gone
 
     def was_evicted(self, key: BlockKey) -> bool:
-        """Return whether this key is among the last 65,536 evicted blocks."""
         return key in self._ghosts
 
     def take_replaced(self) -> list[PayloadId]:
-        """Return the ids of short blocks that were replaced since the last call."""
         gone, self._replaced = self._replaced, []
         return gone
 
     def clear(self, root: BlockKey | None = None) -> list[PayloadId]:
-        """Drop all blocks, or those of one root, except what is leased or used. Returns the ids of
-        what went. `was_evicted` does not count it."""
+        """Drop blocks, except what is leased or used. Returns the ids of what went."""
         gone: list[PayloadId] = []
         there = self._blocks.values() if root is None else self._below(root)
         for block in sorted(there, key=lambda block: -block.start):
@@ -313,8 +303,8 @@ class BlockIndex:
         return gone
 
     def _replace_short_ones(self, block: Block) -> None:
-        """Drop short siblings that the new block begins with. Their checkpoints move over; a leased
-        sibling stays, as the first to be evicted."""
+        """Drop short siblings that the new block covers. A leased one stays, as the first to be
+        evicted."""
         assert block.parent is not None
         for sibling in list(block.parent.by_first[block.tokens[0]]):
             covered = sibling is not block and block.begins(sibling.tokens)
@@ -336,7 +326,6 @@ class BlockIndex:
         self.checkpoint_bytes -= checkpoint.size.nbytes
 
     def _supersede(self, block: Block, position: int) -> None:
-        """Supersede the newest-checkpoints of this conversation before `position`."""
         node: Block | None = block
         while node is not None:
             for checkpoint in node.checkpoints.values():
@@ -350,8 +339,8 @@ class BlockIndex:
 
 
 def _longest_shared(node: Block, tokens: Sequence[int], start: int) -> tuple[Block | None, int]:
-    """Return the child of `node` that shares the most of tokens[start:], and how many. Among equals
-    the longest child wins: a short one that it covers is about to go."""
+    """Return the child of `node` that shares the most of tokens[start:], the longest among equals,
+    and how many."""
     if start >= len(tokens):
         return None, 0
     best, longest = None, (0, 0)

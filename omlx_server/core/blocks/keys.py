@@ -1,11 +1,10 @@
-"""Keys of blocks, unique for their content: a SHA-256 chain over the tokens.
+"""Keys of blocks, unique for their content and the same on every machine: a SHA-256 chain.
 
     root key   = H(namespace, salt)
     block key  = H(parent key, token ids)
     state key  = H(parent key, token ids, "state")
 
-The namespace stands for the model and the format of its caches, the salt for a tenant and its
-adapter (core/adapters.py). A key is the same on every machine.
+The namespace stands for the model and its cache format, the salt for a tenant and its adapter.
 """
 
 import hashlib
@@ -19,7 +18,6 @@ NO_KEY = BlockKey(b"")
 
 
 def root_key(namespace: str, salt: bytes) -> BlockKey:
-    """Return the key that the chains of one namespace and salt begin with."""
     name = namespace.encode()
     return BlockKey(hashlib.sha256(len(name).to_bytes(8, "little") + name + salt).digest())
 
@@ -29,17 +27,16 @@ def block_key(parent: BlockKey, tokens: Sequence[int]) -> BlockKey:
 
 
 def checkpoint_key(parent: BlockKey, tokens: Sequence[int]) -> BlockKey:
-    """Return the key of the recurrent state after these tokens, which follow `parent`."""
     return BlockKey(hashlib.sha256(parent + array("I", tokens).tobytes() + b"state").digest())
 
 
 def namespace_id(namespace: str) -> str:
-    """Return a namespace's short name for directories and listings: 16 hex digits."""
+    """Return a namespace's name for directories: 16 hex digits."""
     return hashlib.sha256(namespace.encode()).hexdigest()[:16]
 
 
 def chain(root: BlockKey, tokens: Sequence[int], size: int) -> list[BlockKey]:
-    """Return the keys of all full blocks of a sequence, in order."""
+    """Return the keys of all full blocks of a sequence."""
     keys, parent = [], root
     for start in range(0, len(tokens) - size + 1, size):
         parent = block_key(parent, tokens[start : start + size])
@@ -48,6 +45,5 @@ def chain(root: BlockKey, tokens: Sequence[int], size: int) -> list[BlockKey]:
 
 
 def shared(one: Sequence[int], other: Sequence[int]) -> int:
-    """Return the length of the common start of two sequences."""
     pairs = zip(one, other, strict=False)
     return next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(one), len(other)))

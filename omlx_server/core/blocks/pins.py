@@ -1,8 +1,5 @@
-"""Pins: prefixes whose blocks neither tier evicts. Pure; owned by the mlx thread.
-
-A pin names blocks by their keys, so it may be made before they are computed, holds them in either
-tier, and survives a restart.
-"""
+"""Pins: prefixes whose blocks neither tier evicts, whether computed yet or not. Pure; mlx
+thread."""
 
 from collections import Counter
 from collections.abc import Container, Iterable, Sequence
@@ -16,10 +13,10 @@ from omlx_server.core.blocks.keys import BlockKey, checkpoint_key, root_key
 
 @dataclass(frozen=True, slots=True)
 class Pin:
-    """A pinned prefix of `tokens` tokens: the `keys` of its full blocks, then of its checkpoints.
+    """A pinned prefix: the `keys` of its full blocks, then of its checkpoints.
 
     `tenant` is the root key without the adapter; None where that is `root`. `created` is in seconds
-    since 1970; `model` is the name that the request used.
+    since 1970.
     """
 
     id: str
@@ -33,11 +30,10 @@ class Pin:
     tenant: BlockKey | None = None
 
     def is_of(self, salt: bytes) -> bool:
-        """Return whether the tenant with this `salt` owns this pin, with whatever adapter."""
+        """Return whether the tenant with this `salt` owns this pin."""
         return (self.tenant or self.root) == root_key(self.namespace, salt)
 
     def report(self, hot: Container[BlockKey], cold: Container[BlockKey]) -> "PinReport":
-        """Return how much of the pin is in each tier."""
         size = self.block_tokens
         blocks = self.keys[: self.tokens // size]
         return PinReport(
@@ -49,7 +45,7 @@ class Pin:
 
 @dataclass(frozen=True, slots=True)
 class PinReport:
-    """A pin and the number of its tokens in full blocks of each tier."""
+    """A pin and its tokens in full blocks of each tier."""
 
     pin: Pin
     hot_tokens: int
@@ -57,15 +53,13 @@ class PinReport:
 
 
 class Unpinned(Enum):
-    """The result of a request to end a pin."""
-
     UNKNOWN = "there is no such pin"
     ENDED = "it is gone"
     STORED = "it holds nothing any more, but its file still names it"
 
 
 class Pins:
-    """All pins of all models and tenants. It contains a key if any pin has it."""
+    """All pins of all models and tenants, and their keys."""
 
     def __init__(self) -> None:
         self._pins: dict[str, Pin] = {}
@@ -78,14 +72,13 @@ class Pins:
         return len(self._pins)
 
     def add(self, pin: Pin) -> Pin | None:
-        """Add a pin, and return the pin with the same id that it replaces, if any."""
+        """Add a pin, and return the one with the same id that it replaces."""
         replaced = self.remove(pin.id)
         self._pins[pin.id] = pin
         self._keys.update(pin.keys)
         return replaced
 
     def remove(self, id: str) -> Pin | None:
-        """Remove a pin and return it, if it is known. Other pins may hold some of its keys."""
         pin = self._pins.pop(id, None)
         if pin is not None:
             self._keys.subtract(pin.keys)
@@ -100,8 +93,7 @@ class Pins:
 
 
 class PinnedBlocks:
-    """Leases pinned blocks and checkpoints in memory: at most `limit` bytes, of which
-    `checkpoint_limit` for checkpoints, so that other prompts find room."""
+    """Leases pinned blocks and checkpoints in memory, up to `limit` bytes."""
 
     def __init__(self, index: BlockIndex, pins: Pins, limit: int, checkpoint_limit: int) -> None:
         self._index = index
@@ -113,8 +105,8 @@ class PinnedBlocks:
         self._checkpoint_bytes = 0
 
     def hold(self, key: BlockKey, held: Block | Checkpoint) -> None:
-        """Lease a block or checkpoint if its `key` is pinned, the block before it is held here too,
-        and the limits have room."""
+        """Lease a block or checkpoint, if it is pinned, follows a held one, and the limits have
+        room."""
         if key not in self._pins or key in self._held or not self._follows(held):
             return
         if self.nbytes + held.size.nbytes > self._limit:
@@ -128,8 +120,6 @@ class PinnedBlocks:
         self.nbytes += held.size.nbytes
 
     def _follows(self, held: Block | Checkpoint) -> bool:
-        """Return whether the block before it is held: a lease keeps its ancestors too, so they must
-        be counted."""
         block = held if isinstance(held, Block) else held.block
         above = block.parent
         assert above is not None
@@ -141,11 +131,9 @@ class PinnedBlocks:
             self._release(key)
 
     def of(self, pin: Pin) -> list[Block | Checkpoint]:
-        """Return the blocks and checkpoints held for a pin, in the order of its keys."""
         return [self._held[key] for key in pin.keys if key in self._held]
 
     def clear(self, root: BlockKey | None = None) -> None:
-        """Release all leases, or those for the pins of one root."""
         pins = [pin for pin in self._pins.all() if pin.root == root]
         wanted = {key for pin in pins for key in pin.keys}
         for key in list(self._held):
@@ -163,8 +151,7 @@ class PinnedBlocks:
 def checkpoints_to_pin(
     match: Match, root: BlockKey, tokens: Sequence[int], blocks: Sequence[BlockKey], size: int
 ) -> list[BlockKey]:
-    """Return the keys of the checkpoints that a restore of a prompt can use: the deepest in memory,
-    and the one at its end. `blocks` are the keys of its full blocks."""
+    """Return the keys of a prompt's deepest checkpoint in memory and of the one at its end."""
     keys = []
     for end in sorted({len(tokens), max(match.checkpoints(), default=len(tokens))}):
         start = (end - 1) // size * size

@@ -1,8 +1,4 @@
-"""A block or checkpoint as bytes, as it goes to the cold tier and back.
-
-record    which tokens it covers, after which block: everything its key says
-packed    its arrays, as raw bytes with a type and a shape each
-"""
+"""A block or checkpoint as it goes to the cold tier and back."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,8 +16,7 @@ class RecordKind(StrEnum):
 
 @dataclass(frozen=True)  # without slots, for the cached key
 class Record:
-    """Tokens [start, stop) after the block with key `parent`, or after the root key where `start`
-    is 0. A checkpoint has a `worth` (core/blocks/block.py)."""
+    """Tokens [start, stop) after the block (or root) with key `parent`."""
 
     namespace: str
     parent: BlockKey
@@ -32,7 +27,6 @@ class Record:
 
     @classmethod
     def of(cls, held: Held, namespace: str) -> "Record":
-        """Return the record of a block or a checkpoint in memory."""
         block = held if isinstance(held, Block) else held.block
         assert block.parent is not None
         parent, start = block.parent.key, block.start
@@ -53,8 +47,8 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class RecordTensor:
-    """One array in row-major order. `dtype` is a safetensors name (F32, BF16, U32 …); `data` is any
-    contiguous buffer, for a stored block the array's own memory."""
+    """One array in row-major order. `dtype` is a safetensors name; `data` is any contiguous
+    buffer."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -67,8 +61,8 @@ class RecordTensor:
 
 @dataclass(frozen=True, slots=True)
 class PackedArrays:
-    """The arrays of a block or checkpoint. `places` gives for each array of each layer (number of
-    the tensor, index on its first axis)."""
+    """Arrays of a block or checkpoint. `places` gives for each array of each layer (number of the
+    tensor, index on its first axis)."""
 
     tensors: Sequence[RecordTensor]
     places: tuple[tuple[tuple[int, int], ...], ...]

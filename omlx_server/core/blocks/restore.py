@@ -1,6 +1,6 @@
-"""Computes how much of a known prefix can be restored. Pure arithmetic.
+"""Computes how much of a known prefix can be restored. Pure.
 
-DELTA, WINDOW  up to any token in a block: keys and values do not depend on what follows
+DELTA, WINDOW  up to any token in a block
 CHECKPOINT     at the position of a checkpoint only
 """
 
@@ -12,7 +12,7 @@ from omlx_server.core.blocks.cache_layout import CacheLayout
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Tokens [start, stop) of a sequence, out of the payload of a block that begins at start."""
+    """Tokens [start, stop) of a sequence, out of a block that begins at start."""
 
     id: PayloadId
     start: int
@@ -21,8 +21,7 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class RestorePlan:
-    """How to rebuild the caches after `stop` tokens: from pieces of blocks, and a checkpoint where
-    the layout needs one."""
+    """How to rebuild the caches after `stop` tokens."""
 
     stop: int
     pieces: tuple[Piece, ...]
@@ -31,8 +30,7 @@ class RestorePlan:
 
 @dataclass(frozen=True, slots=True)
 class PrefixMatch:
-    """The part of a sequence in memory, the plan that restores it (None if nothing can be) and the
-    plan's checkpoint."""
+    """The part of a sequence in memory, and the plan that restores it."""
 
     match: Match
     plan: RestorePlan | None
@@ -40,7 +38,6 @@ class PrefixMatch:
 
     @property
     def cached(self) -> int:
-        """The number of tokens that need not be computed."""
         return self.plan.stop if self.plan else 0
 
 
@@ -59,7 +56,6 @@ def find(match: Match, layout: CacheLayout, limit: int) -> PrefixMatch:
 
 
 def to_go_on_from(match: Match, layout: CacheLayout, tokens: int) -> list[Checkpoint]:
-    """Return the checkpoints from which a prompt of `tokens` tokens, or a longer one, can go on.
-    Its last token is always computed, so the checkpoint after it serves only longer ones."""
+    """Return the checkpoints from which a prompt of `tokens` tokens, or a longer one, can go on."""
     found = (find(match, layout, limit).checkpoint for limit in (tokens - 1, tokens))
     return list(dict.fromkeys(checkpoint for checkpoint in found if checkpoint is not None))

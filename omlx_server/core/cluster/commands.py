@@ -1,9 +1,6 @@
-"""The commands of rank 0 to its followers, which run them in order on their part of the model.
-Plain values.
+"""Commands of rank 0 to its followers, which run them in order on their part of the model.
 
-Rank 0 has the requests, the scheduler, the index of blocks and the sampling. Followers get a
-decode's newest tokens inside its forward, and the accepted drafts by `Accept`. A block has the same
-id on every rank.
+Followers get a decode's newest tokens inside its forward. A block has the same id on every rank.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,15 +18,14 @@ _GREEDY = SamplingParams(max_tokens=1, temperature=0)
 
 @dataclass(frozen=True, slots=True)
 class LaunchStep:
-    """The tails, drops, decode and row cuts of a step, with the drafts that rank 0 verifies."""
+    """Run the tails, drops, decode and row cuts of a step."""
 
     step: Step
 
 
 @dataclass(frozen=True, slots=True)
 class Accept:
-    """The result of the last `LaunchStep` that verified drafts: for each row the number of right
-    tokens, and its newest token."""
+    """The result of the last `LaunchStep` that verified drafts, for each row."""
 
     right: Sequence[int]
     newest: Sequence[int]
@@ -37,14 +33,14 @@ class Accept:
 
 @dataclass(frozen=True, slots=True)
 class Chunks:
-    """The restores and chunks of a step."""
+    """Run the restores and chunks of a step."""
 
     step: Step
 
 
 @dataclass(frozen=True, slots=True)
 class CutIds:
-    """The ids under which the cut with this `number` is kept; None where it is not."""
+    """The ids under which the cut with this `number` is kept, if it is."""
 
     number: int
     block: PayloadId | None
@@ -61,7 +57,7 @@ class Drop:
 @dataclass(frozen=True, slots=True)
 class Tidy:
     """Free the parts of runs that only dropped payloads used. Without `wholly`, and while sequences
-    run, only where that is much of a run."""
+    run, only large parts."""
 
     wholly: bool
 
@@ -75,7 +71,7 @@ class Reset:
 
 @dataclass(frozen=True, slots=True)
 class WritePayload:
-    """Write this payload to the cold tier under this record."""
+    """Write this payload to the cold tier."""
 
     id: PayloadId
     record: Record
@@ -83,8 +79,7 @@ class WritePayload:
 
 @dataclass(frozen=True, slots=True)
 class ReadPayload:
-    """Read this record's payload from the cold tier; `PayloadRead` answers it. After `patience`
-    seconds it is of no use. `number` is unique."""
+    """Read this payload from the cold tier within `patience` seconds; `PayloadRead` answers."""
 
     number: int
     record: Record
@@ -93,7 +88,7 @@ class ReadPayload:
 
 @dataclass(frozen=True, slots=True)
 class Promote:
-    """Keep what a read gave as the payload with this id; without one drop it."""
+    """Keep what a read gave under this id; without one drop it."""
 
     number: int
     id: PayloadId | None
@@ -101,7 +96,7 @@ class Promote:
 
 @dataclass(frozen=True, slots=True)
 class Clear:
-    """Forget in the cold tier all blocks of the model, or the descendants of these keys."""
+    """Forget all blocks of the model in the cold tier, or the descendants of these keys."""
 
     keys: Sequence[BlockKey] | None
 
@@ -113,15 +108,14 @@ class ClearAll:
 
 @dataclass(frozen=True, slots=True)
 class Closing:
-    """The server ends: write what is queued for the cold tier within `seconds`, then end."""
+    """Write what is queued for the cold tier within `seconds`, then end."""
 
     seconds: float
 
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """Feed the next slice of a prompt whose own log-probabilities are asked for by job `number`. A
-    slice without tokens ends the job."""
+    """Feed the next slice of a prompt to score. A slice without tokens ends the job."""
 
     number: int
     tokens: Sequence[int]
@@ -134,7 +128,7 @@ class OneToken:
 
 @dataclass(frozen=True, slots=True)
 class ProbeForward:
-    """Run a forward of the bench of this kind and shape (compute/planning/probe.py)."""
+    """Run a forward of the bench of this kind and shape."""
 
     kind: str
     prefill: PrefillShape | None = None
@@ -143,14 +137,14 @@ class ProbeForward:
 
 @dataclass(frozen=True, slots=True)
 class Width:
-    """Run a forward over so many tokens with empty caches, as measured for drafts."""
+    """Run a forward over so many tokens with empty caches."""
 
     tokens: int
 
 
 @dataclass(frozen=True, slots=True)
 class PayloadRead:
-    """A rank's answer to `ReadPayload`: it has the payload, or the `reason` why not."""
+    """The answer to `ReadPayload`: the rank has the payload, or the `reason` why not."""
 
     number: int
     reason: str = ""
@@ -178,23 +172,20 @@ Command = (
 
 
 def without_samples(step: Step, drafts: Mapping[SequenceId, tuple[int, ...]]) -> Step:
-    """Return a step's decode with these drafts for other ranks: without sampling and the
-    scheduler's objects."""
+    """Return a step's decode for other ranks, without sampling and the scheduler's objects."""
     tails, row_cuts = (tuple(map(_row_cut, cuts)) for cuts in (step.tails, step.row_cuts))
     return Step(step.drops, tails, step.decodes, drafts, row_cuts=row_cuts)
 
 
 def chunks_of(step: Step, left: Sequence[Chunk]) -> Step:
-    """Return the running chunks of a step with their restores for other ranks: without sampling,
-    constraints and the tokens of contexts."""
+    """Return the running chunks of a step for other ranks, without the tokens of contexts."""
     running = {chunk.prefill for chunk in left}
     restores = tuple(restore for restore in step.restores if restore.prefill in running)
     return Step(restores=restores, chunks=tuple(map(_chunk, left)))
 
 
 def with_contexts(step: Step) -> Step:
-    """Return the step of `chunks_of` with contexts of the right length again. Their tokens are 0,
-    to which rank 0's samples are added."""
+    """Return the step of `chunks_of` with contexts of the right length, whose tokens are 0."""
     return replace(step, chunks=tuple(map(_chunk_with_contexts, step.chunks)))
 
 

@@ -20,8 +20,7 @@ from omlx_server.core.cluster.hosts import Devices
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """A rank's first message. `versions` must be equal on all ranks: this program, MLX and mlx-lm;
-    `machine` is its machine's name."""
+    """A rank's first message. `versions` (this program, MLX, mlx-lm) must be equal on all ranks."""
 
     rank: int
     versions: Sequence[tuple[str, str]]
@@ -31,9 +30,8 @@ class Hello:
 @dataclass(frozen=True, slots=True)
 class Welcome:
     """The model to load on `size` ranks: possible names, the fingerprint of its files, its KV
-    scheme (name, bits, group size) and the tokens of a block (0 without a prefix cache). With
-    `has_cold` evicted blocks go to a cold tier. `ips` are the rank's addresses; `rdma` the devices
-    of all ranks for JACCL."""
+    scheme (name, bits, group size) and the tokens of a block (0: no prefix cache). `rdma` are the
+    devices of all ranks."""
 
     size: int
     ips: Sequence[str]
@@ -47,21 +45,18 @@ class Welcome:
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """The "IP:port" addresses at which neighbours can reach a rank."""
-
     addresses: Sequence[str]
 
 
 @dataclass(frozen=True, slots=True)
 class RollCall:
-    """A request for another `Ready`: a stopped rank is noticed late, and MLX must not wait for it
-    while it connects."""
+    """A request for another `Ready`, so that MLX does not wait for a stopped rank."""
 
 
 @dataclass(frozen=True, slots=True)
 class Formation:
-    """The addresses of all ranks, which connect and load the model. With `sums`, (bytes, rounds)
-    each, they only sum arrays of so many bytes so many times."""
+    """The addresses of all ranks, which connect and load the model; with `sums` they only sum
+    arrays of (bytes, rounds)."""
 
     addresses: Sequence[Sequence[str]]
     sums: Sequence[tuple[int, int]] = ()
@@ -69,15 +64,12 @@ class Formation:
 
 @dataclass(frozen=True, slots=True)
 class RankRefusal:
-    """The reason in one line why a rank can't take part."""
-
     why: str
 
 
 @dataclass(frozen=True, slots=True)
 class Alive:
-    """A sign of life. `done` counts the handled messages; `active` and `peak` are bytes of
-    arrays."""
+    """A sign of life. `done` counts handled messages; `active` and `peak` are bytes of arrays."""
 
     done: int = 0
     active: int = 0

@@ -1,10 +1,9 @@
-"""The hosts file of a cluster: JSON as `mlx.launch --hostfile` takes it, a list of hosts or an
-object that has it as "hosts". Pure.
+"""The hosts file of a cluster: JSON as `mlx.launch --hostfile` takes it. Pure.
 
     [{"ssh": "studio-1", "ips": ["10.0.0.1"]}, {"ssh": "studio-2", "ips": ["10.0.0.2"]}]
 
-The first host is that of rank 0, where the server runs. For RDMA over Thunderbolt (JACCL) each host
-has the devices that lead to the others by rank, null for itself, and a list for several cables:
+The first host is that of rank 0. For RDMA over Thunderbolt (JACCL) each host has the devices that
+lead to the others by rank, null for itself, and a list for several cables:
 
     {"ssh": "studio-1", "ips": ["10.0.0.1"], "rdma": [null, "rdma_en2"]}
 
@@ -26,8 +25,7 @@ Devices = Sequence[Sequence[Sequence[str]]]
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """The machine of one rank: its `ssh` name, and the IPv4 addresses for other ranks (MLX's ring
-    knows no others). `rdma`: its devices to each rank, if the file has them."""
+    """The machine of one rank: its `ssh` name, and its IPv4 addresses for other ranks."""
 
     ssh: str
     ips: Sequence[str]
@@ -35,13 +33,11 @@ class Host:
 
     @property
     def is_here(self) -> bool:
-        """Whether it is rank 0's machine by its name."""
         return self.ssh in _HERE
 
 
 def parsed(text: str) -> list[Host]:
-    """Return the hosts in a hosts file's text, by rank. Raises ValueError with a line that says
-    what is wrong."""
+    """Parse a hosts file. Raises ValueError with a line that says what is wrong."""
     try:
         entries = json.loads(text)
     except ValueError as error:
@@ -81,8 +77,8 @@ def _devices(number: int, entries: Any) -> Sequence[Sequence[str]]:
 
 
 def rdma_of(hosts: Sequence[Host]) -> Devices:
-    """Return the RDMA devices between the hosts, which must be a full mesh or a ring; else raises
-    ValueError."""
+    """Return the RDMA devices between the hosts. Raises ValueError unless they are a mesh or a
+    ring."""
     size = len(hosts)
     for number, host in enumerate(hosts):
         if len(host.rdma) != size or host.rdma[number]:
@@ -95,6 +91,6 @@ def rdma_of(hosts: Sequence[Host]) -> Devices:
 
 
 def _missing(hosts: Sequence[Host], wanted: Sequence[set[int]]) -> tuple[int, int] | None:
-    """Return the first two of the wanted pairs of ranks without a device between them."""
+    """Return the first wanted pair of ranks without a device between them."""
     pairs = ((rank, other) for rank, others in enumerate(wanted) for other in sorted(others))
     return next((pair for pair in pairs if not hosts[pair[0]].rdma[pair[1]]), None)

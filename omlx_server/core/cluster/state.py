@@ -9,8 +9,8 @@ from omlx_server.core.cluster.handshake import Alive
 
 class RankStatus(StrEnum):
     """AWAY: its process does not run, or has not come. CHECKING: it looks for the model. READY: it
-    waits for the others. HERE: it is in the group. LOST: it had come, then its connection ended or
-    it could not go on. REFUSED: it can't take part."""
+    waits for the others. HERE: it computes. LOST: its connection ended. REFUSED: it can't take
+    part."""
 
     AWAY = "away"
     CHECKING = "checking"
@@ -22,9 +22,6 @@ class RankStatus(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class RankState:
-    """One rank: its machine, its status, and its problem, if any. `alive` is its last sign of
-    life."""
-
     rank: int
     host: str
     status: RankStatus = RankStatus.AWAY
@@ -34,8 +31,7 @@ class RankState:
 
 @dataclass(frozen=True, slots=True)
 class ClusterReport:
-    """All ranks, rank 0 first. `restarts` counts how often rank 0's process restarted because a
-    rank was lost."""
+    """All ranks, rank 0 first. `restarts` counts restarts of rank 0 after the loss of a rank."""
 
     ranks: Sequence[RankState]
     restarts: int = 0

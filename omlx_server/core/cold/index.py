@@ -1,7 +1,6 @@
-"""The index of the cold tier. Pure; owned by the mlx thread.
+"""The index of the cold tier over all namespaces. Pure; owned by the mlx thread.
 
-It covers all namespaces, because they share one budget. A block is not evicted while a child of it
-is here. A child may come before its parent, which leaves the hot tier later.
+A block is not evicted while a child of it is here. A child may come before its parent.
 """
 
 from collections import Counter
@@ -16,8 +15,8 @@ from omlx_server.core.blocks.record import Record
 
 @dataclass(slots=True, eq=False)
 class ColdEntry:
-    """One block or checkpoint in the cold tier. `record` is None until the entry is read, if a scan
-    found it: a scan reads names only."""
+    """A block or checkpoint in the cold tier. `record` is None until it is read, if a scan found
+    it."""
 
     key: BlockKey
     namespace: str
@@ -29,8 +28,7 @@ class ColdEntry:
 
 @dataclass(slots=True)
 class ColdReport:
-    """The contents of the cold tier now, and its counters since the start, in blocks unless a name
-    says otherwise; `budget` and `queued` are in bytes."""
+    """The contents of the cold tier now, and its counters since the start."""
 
     nbytes: int = 0
     budget: int = 0
@@ -46,8 +44,8 @@ class ColdReport:
 
 
 class ColdIndex:
-    """Entries by key, within a `budget` in bytes. What `pins` hold is never evicted. Without
-    `listed` the store may hold more, because others share it."""
+    """Entries within a `budget` in bytes. What `pins` hold is never evicted. Without `listed` the
+    store may hold more."""
 
     def __init__(self, budget: int, pins: Pins | None = None, *, listed: bool = True) -> None:
         self.budget = budget
@@ -68,7 +66,6 @@ class ColdIndex:
         return self._entries.get(key)
 
     def children(self, parent: BlockKey) -> Iterator[Record]:
-        """Yield the known records of blocks and checkpoints right after `parent`."""
         for key in self._children.get(parent, ()):
             record = self._entries[key].record
             if record is not None:
@@ -78,7 +75,7 @@ class ColdIndex:
         return self._entries.values()
 
     def below(self, keys: Iterable[BlockKey]) -> list[ColdEntry]:
-        """Return all entries that descend from these keys, as far as their records are known."""
+        """Return all known descendants of these keys."""
         found, todo = dict[BlockKey, ColdEntry](), list(keys)
         while todo:
             for key in self._children.get(todo.pop(), ()):
@@ -88,8 +85,8 @@ class ColdIndex:
         return list(found.values())
 
     def add(self, record: Record, nbytes: int) -> list[ColdEntry] | None:
-        """Add an entry as the newest. Returns the entries evicted for it, which the caller deletes;
-        none if the key is known. Returns None, and evicts nothing, when it does not fit."""
+        """Add an entry as the newest. Returns the entries evicted for it, which the caller deletes.
+        Returns None, and evicts nothing, when it does not fit."""
         key = record.key
         if key in self._entries:
             return []
@@ -115,18 +112,16 @@ class ColdIndex:
                 self.touch(entry.key)
 
     def discover(self, record: Record) -> None:
-        """Add what an unlisted store turned out to have. Its size counts as 0 until it is read."""
+        """Add what an unlisted store turned out to have."""
         self.load([ColdEntry(record.key, namespace_id(record.namespace), 0, record)])
 
     def learn(self, record: Record) -> None:
-        """Give an entry of a scan its record."""
         entry = self._entries.get(record.key)
         if entry is not None and entry.record is None:
             entry.record = record
             self._children.setdefault(record.parent, {})[record.key] = None
 
     def resize(self, key: BlockKey, nbytes: int) -> None:
-        """Set the size of an entry, which was an estimate before."""
         entry = self._entries.get(key)
         if entry is not None:
             self.nbytes += nbytes - entry.nbytes
@@ -144,36 +139,33 @@ class ColdIndex:
         self._order.touch(key)
 
     def make_first_to_go(self, namespace: str) -> None:
-        """Make all blocks of a namespace the first to be evicted, because their model is gone."""
         for entry in self._entries.values():
             if entry.namespace == namespace:
                 self._order.put_first(entry.key)
 
     def lease(self, key: BlockKey) -> None:
-        """Keep an entry from being evicted while it is read. Raises KeyError for an unknown key."""
+        """Keep an entry from being evicted. Raises KeyError for an unknown key."""
         self._entries[key].leases += 1
 
     def release(self, key: BlockKey) -> None:
-        """Undo one `lease`. Forgotten entries are ignored."""
         entry = self._entries.get(key)
         if entry is not None and entry.leases:
             entry.leases -= 1
             self._order.note(key)
 
     def unpinned(self, keys: Iterable[BlockKey]) -> None:
-        """Let entries of a removed pin be evicted, unless another pin holds them."""
+        """Let entries of a removed pin be evicted."""
         for key in keys:
             self._order.note(key)
 
     def forget(self, key: BlockKey) -> None:
-        """Remove an entry, leased or not: the store does not have it, or it is unusable."""
+        """Remove an entry, leased or not."""
         entry = self._entries.get(key)
         if entry is not None:
             self._remove(entry)
 
     def shrink_to(self, nbytes: int) -> list[ColdEntry]:
-        """Evict entries until at most `nbytes` bytes are left or the rest is held. Returns what
-        went."""
+        """Evict entries down to `nbytes` bytes, and return them."""
         gone = []
         while self.nbytes > max(nbytes, 0):
             entry = self._order.next_block()

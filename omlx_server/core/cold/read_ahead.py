@@ -1,8 +1,4 @@
-"""Reads blocks from the cold tier for waiting prompts. Pure; owned by the prefix cache.
-
-What is read stays in memory until its prompt begins, so all such prompts together bring back no
-more than `spare()` bytes. A prompt that could begin asks once more.
-"""
+"""Reads blocks from the cold tier for waiting prompts. Pure; owned by the prefix cache."""
 
 import sys
 from collections.abc import Callable
@@ -21,8 +17,8 @@ _MOST_ASKED = 8
 
 
 class ReadAhead:
-    """Reads ahead from a `tier`, if there is one. `spare` gives the bytes that blocks without a
-    running sequence may take."""
+    """Reads ahead from a `tier`, if there is one. All waiting prompts together bring back at most
+    `spare()` bytes."""
 
     def __init__(
         self,
@@ -40,13 +36,12 @@ class ReadAhead:
         self._namespace = namespace
 
     def leave(self) -> None:
-        """Stop using the cold tier. Prompts that wait for it go on without it."""
         self.tier = None
         self.waits.end()
 
     def enter(self, handle: PrefixHandle, found: PrefixMatch) -> None:
-        """Read what follows the blocks in memory, if there is room for all of it. Ask an unlisted
-        tier first what it has."""
+        """Read what follows the blocks in memory, if all of it has room. An unlisted tier is asked
+        first what it has."""
         if self.tier is None:
             return
         if not self.tier.listed:
@@ -60,8 +55,6 @@ class ReadAhead:
             self.want(handle, recalled)
 
     def can_ask(self, handle: PrefixHandle) -> bool:
-        """Return whether a prompt may ask again: not of an unlisted tier, nor after a failed
-        read."""
         listed = self.tier is not None and self.tier.listed
         failed = handle.missed not in (None, Miss.NO_ROOM)
         return listed and not failed and handle.asked < _MOST_ASKED
@@ -78,14 +71,12 @@ class ReadAhead:
         self.waits.want(handle, recalled.records)
 
     def recall(self, prompt: RecallPrompt, room: int) -> Recall:
-        """Return what follows a prompt's blocks in memory, within `room` bytes."""
         if self.tier is None:
             return Recall([])
         return recall(prompt, self.tier, self._layout, self._namespace, self.rates, room)
 
     @property
     def room(self) -> int:
-        """The bytes that one prompt may bring back now."""
         tier, keys = self.tier, self.waits.reading
         entries = (tier.entry(key) for key in keys) if tier is not None else ()
         coming = sum(entry.nbytes for entry in entries if entry is not None)

@@ -1,7 +1,6 @@
-"""Chooses what to read from the cold tier for a prompt. Pure; it looks at the index only.
+"""Chooses what to read from the cold tier for a prompt. Pure.
 
-Full blocks are found by their keys. The block after the last of them, and checkpoints, are found by
-comparing tokens.
+Full blocks are found by their keys, the rest by comparing tokens.
 """
 
 import sys
@@ -28,7 +27,7 @@ _MOST_CANDIDATES = 4096
 
 @dataclass(slots=True)
 class Rates:
-    """Average speeds of computing prompts and reading blocks; 0 before the first measurement."""
+    """Average speeds of computing and reading; 0 before the first measurement."""
 
     seconds_per_token: float = 0.0
     seconds_per_byte: float = 0.0
@@ -42,8 +41,7 @@ class Rates:
             self.seconds_per_byte = _blend(self.seconds_per_byte, seconds / nbytes)
 
     def reading_pays(self, tokens: int, nbytes: int) -> bool:
-        """Return whether reading `nbytes` is faster than computing the `tokens` they save: True
-        before both were measured, but never for fewer than 16 tokens."""
+        """Return whether reading `nbytes` is faster than computing the `tokens` they save."""
         if tokens < _SHORTEST_READ:
             return False
         computing = tokens * self.seconds_per_token
@@ -53,17 +51,15 @@ class Rates:
         return False
 
     def patience(self, tokens: int) -> float:
-        """Return the seconds to wait for a read that saves `tokens` tokens: as long as computing
-        them takes, from 1 to 60."""
+        """Return the seconds to wait for a read that saves `tokens` tokens, from 1 to 60."""
         computing = tokens * (self.seconds_per_token or _UNKNOWN_TOKEN)
         return min(max(_LEAST_PATIENCE, computing), _MOST_PATIENCE)
 
 
 @dataclass(frozen=True, slots=True)
 class RecallPrompt:
-    """A prompt and its part in memory. `keys` are those of its full blocks. The first `full` tokens
-    are in memory as full blocks, `known` with part of one more; `cached` ones can be restored
-    without the cold tier."""
+    """A prompt and its part in memory. The first `full` tokens are in full blocks, `known` with
+    part of one more; `cached` ones can be restored."""
 
     root: BlockKey
     tokens: tuple[int, ...]
@@ -79,14 +75,12 @@ class RecallPrompt:
         return cls(handle.root, handle.tokens, handle.keys, full, match.depth, found.cached)
 
     def parent_of(self, start: int, size: int) -> BlockKey:
-        """Return the key of the full block that ends at `start`, or the root key."""
         return self.keys[start // size - 1] if start else self.root
 
 
 @dataclass(frozen=True, slots=True)
 class Recall:
-    """The `records` to read for a prompt, parents first and the checkpoint last, and `why` not all
-    that is stored is read."""
+    """The `records` to read, parents first and the checkpoint last, and `why` they are not all."""
 
     records: list[Record]
     why: Miss | None = None
@@ -100,8 +94,7 @@ def recall(
     rates: Rates,
     room: int,
 ) -> Recall:
-    """Choose the records to read for a prompt: at most `room` bytes, and nothing if computing is
-    faster."""
+    """Choose at most `room` bytes of records to read, and none if computing is faster."""
     most, records = _within(prompt, cold, layout, namespace, sys.maxsize)
     stop = most
     if _nbytes(cold, records) > room:
@@ -116,8 +109,7 @@ def recall(
 def _within(
     prompt: RecallPrompt, cold: ColdIndex, layout: CacheLayout, namespace: str, room: int
 ) -> tuple[int, list[Record]]:
-    """Return how far a prompt can be restored with `room` bytes of the cold tier, and the
-    records."""
+    """Return how far a prompt can be restored with `room` bytes, and the records."""
     records = _blocks(prompt, cold, layout.block_size, namespace, room)
     deepest = max([prompt.known, *(reach(prompt, last) for last in records[-1:])])
     if not layout.checkpointed:
@@ -135,8 +127,7 @@ def candidates(
     namespace: str,
     checkpoints_at: Iterable[int],
 ) -> list[Record]:
-    """Return what an unlisted store may have of a prompt: blocks after those in memory, the tail,
-    and checkpoints where prompts leave them, without what the index knows."""
+    """Return what an unlisted store may have of a prompt and the index does not know."""
     size, total = layout.block_size, len(prompt.tokens)
     if total - prompt.cached < _SHORTEST_READ:
         return []
@@ -180,8 +171,7 @@ def reach(prompt: RecallPrompt, record: Record) -> int:
 
 
 def _tail(prompt: RecallPrompt, cold: ColdIndex, at: int, parent: BlockKey) -> Record | None:
-    """Return the block after `parent` that shares more tokens with the prompt than those in
-    memory."""
+    """Return the block after `parent` that shares the most tokens with the prompt."""
     best, longest = None, max(prompt.known - at, 0)
     for record in cold.children(parent):
         length = reach(prompt, record) - at

@@ -1,8 +1,4 @@
-"""The questions and reads that prompts wait for from the cold tier. Pure; owned by the mlx thread.
-
-An unlisted store is asked first what it has. Then each block is read once for all prompts that want
-it.
-"""
+"""Questions and reads that prompts wait for from the cold tier. Pure; mlx thread."""
 
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
@@ -24,7 +20,7 @@ class StoreQuery:
 
 
 class ColdWaits:
-    """Questions and reads for the cold tier, and the handles that wait for them."""
+    """Questions and reads for the cold tier, each read once for all prompts that want it."""
 
     def __init__(self) -> None:
         self._reads: list[Record] = []
@@ -38,12 +34,10 @@ class ColdWaits:
         return self._waiting.keys()
 
     def take_questions(self) -> list[StoreQuery]:
-        """Return the questions since the last call."""
         questions, self._questions = self._questions, []
         return questions
 
     def take_reads(self) -> list[Record]:
-        """Return the records to read since the last call, in order."""
         reads, self._reads = self._reads, []
         return reads
 
@@ -54,14 +48,13 @@ class ColdWaits:
         self._questions.append(StoreQuery(handle.question, tuple(records)))
 
     def answered(self, question: int) -> PrefixHandle | None:
-        """Note an answer. Returns the handle that asked; None if it waits no more."""
+        """Note an answer, and return the handle that still waits for it."""
         handle = self._asking.pop(question, None)
         if handle is not None:
             handle.question = 0
         return handle
 
     def want(self, handle: PrefixHandle, records: Iterable[Record]) -> None:
-        """Read these records for a prompt, parents first, unless they are being read already."""
         for record in records:
             if record.key not in self._waiting:
                 self._reads.append(record)
@@ -69,7 +62,6 @@ class ColdWaits:
             handle.reading.add(record.key)
 
     def take_waiting(self, key: BlockKey) -> list[PrefixHandle]:
-        """Remove and return the handles that wait for a key."""
         return self._waiting.pop(key, [])
 
     def again(self, record: Record, waiting: list[PrefixHandle]) -> None:
@@ -81,8 +73,8 @@ class ColdWaits:
     def arrived(
         self, handle: PrefixHandle, record: Record, held: Block | Checkpoint | None, nbytes: int
     ) -> None:
-        """Note that a record came for a prompt. The caller has leased `held`, if it is kept.
-        `nbytes` of the prompt's room are used up; below 0 it waits for nothing more."""
+        """Note that a record came for a prompt. The caller has leased `held`. It uses up `nbytes`
+        of the prompt's room."""
         handle.reading.discard(record.key)
         handle.room -= nbytes
         if held is not None:
@@ -93,7 +85,7 @@ class ColdWaits:
             self.stop(handle)
 
     def failed(self, handle: PrefixHandle, key: BlockKey, reason: str) -> None:
-        """Note that a read failed: the prompt goes on without this block and all after it."""
+        """Note that a read failed: the prompt goes on without it."""
         handle.reading.discard(key)
         handle.missed = Miss.LATE if reason == "timeout" else Miss.UNREADABLE
         self.stop(handle)
@@ -117,7 +109,6 @@ class ColdWaits:
 
 
 def comes_early(record: Record, handle: PrefixHandle) -> bool:
-    """Return whether a record came before its parent, which is still being read: the prompt had
-    joined a read that others began."""
+    """Return whether a record came before its parent, which is still being read for the prompt."""
     others = handle.reading - {record.key}
     return bool(others) if record.part is RecordKind.CHECKPOINT else record.parent in others

@@ -1,1 +1,1 @@
-"""Memory budgets, and estimates of what a step takes. Bytes everywhere; pure arithmetic."""
+"""Memory budgets, and estimates of what a step takes. Bytes; pure arithmetic."""

@@ -1,4 +1,4 @@
-"""The server's memory limit, and its shares. Bytes everywhere; pure arithmetic."""
+"""The server's memory limit, and its shares, in bytes."""
 
 from typing import Literal
 
@@ -22,13 +22,12 @@ _FEATURES_SHARE = 0.03125
 
 
 def reserve_bytes(ram: int) -> int:
-    """Return the bytes left to the system and the user's apps by "auto"."""
+    """Return the bytes that "auto" leaves to the system and the user's apps."""
     return int(min(max(ram * _RESERVE_SHARE, _LEAST_RESERVE), _MOST_RESERVE, ram / 2))
 
 
 def limit_bytes(ram: int, working_set: int | None, reserve: int) -> int:
-    """Return the limit by "auto": the RAM without the reserve, at most Metal's recommended working
-    set."""
+    """Return the limit by "auto": the RAM without the reserve, within Metal's working set."""
     left = max(ram - reserve, int(ram * _LEAST_SHARE))
     return min(left, working_set) if working_set else left
 
@@ -39,39 +38,36 @@ def limit_of(
     ram: int,
     working_set: int | None,
 ) -> int:
-    """Return the limit by the settings `limit` and `reserve`."""
     if limit != "auto":
         return limit
     return limit_bytes(ram, working_set, reserve_bytes(ram) if reserve == "auto" else reserve)
 
 
 def wired_bytes(limit: int, working_set: int | None) -> int:
-    """Return how many bytes may be wired, so that they are never paged out: macOS refuses more than
-    the working set. 0 on other systems."""
+    """Return how many bytes may be wired: macOS refuses more than the working set."""
     return min(limit, working_set) if working_set else 0
 
 
 def hot_cache_bytes(limit: int, taken: int) -> int:
-    """Return the hot tier's budget by "auto": the limit without weights, worst step, pool and queue
-    (`taken`). Live caches take their part of it when they grow."""
+    """Return the hot tier's budget by "auto", beside what weights, the worst step, pool and queue
+    take."""
     return int(max(limit - taken, limit * _HOT_FLOOR))
 
 
 def pool_bytes(limit: int) -> int:
-    """Return how many bytes of freed buffers MLX may keep while there is work."""
+    """Return the bytes of freed buffers that MLX may keep while there is work."""
     return int(limit * _POOL_SHARE)
 
 
 def queue_bytes(limit: int, wanted: int) -> int:
-    """Return how many bytes may wait for the cold tier: `wanted`, up to a share of the limit."""
+    """Return the bytes that may wait for the cold tier."""
     return min(wanted, int(limit * _QUEUE_SHARE))
 
 
 def features_bytes(limit: int) -> int:
-    """Return how many bytes of image features a model keeps that no prompt needs now."""
+    """Return the bytes of image features that a model keeps for later prompts."""
     return int(limit * _FEATURES_SHARE)
 
 
 def checkpoint_bytes(hot: int) -> int:
-    """Return how much of a hot tier of `hot` bytes checkpoints may take."""
     return int(hot * _CHECKPOINT_SHARE)

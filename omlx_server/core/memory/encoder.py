@@ -5,8 +5,7 @@
     A    R x (hidden + intermediate + (heads + 2 kv_heads) x head_dim)
     S    R x heads x C: scores, where they are made
 
-Factors of A and S are fitted to probes (compute/embed/probe.py). What the chunks of a long text
-leave behind follows from the structure.
+Factors of A and S are fitted to probes (compute/embed/probe.py).
 """
 
 from dataclasses import dataclass
@@ -23,8 +22,7 @@ _FLOAT32 = 4
 @dataclass(frozen=True, slots=True)
 class EncoderShape:
     """Sizes of a model in elements of `width` bytes. At most `most_scores` attention scores are
-    made at a time (0: all). A `causal` model computes long texts in chunks with growing caches;
-    others compute a whole text in each layer."""
+    made at a time (0: all). A `causal` model computes long texts in chunks."""
 
     layers: int
     hidden: int
@@ -39,8 +37,8 @@ class EncoderShape:
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """A pass over `rows` texts, padded to `tokens` tokens each. A causal model computes about
-    `slice_tokens` tokens of all rows at a time."""
+    """A pass over `rows` texts, padded to `tokens` tokens each, `slice_tokens` of all rows at a
+    time."""
 
     rows: int
     tokens: int
@@ -48,14 +46,11 @@ class Pass:
 
     @property
     def chunk(self) -> int:
-        """The tokens of a row that a causal model computes at a time."""
         return min(self.tokens, max(1, self.slice_tokens // self.rows))
 
 
 @dataclass(frozen=True, slots=True)
 class EncoderPlan:
-    """Estimates the memory of a model's passes; `factors` are those of A and S."""
-
     shape: EncoderShape
     factors: tuple[float, float]
 
@@ -80,8 +75,7 @@ def terms(shape: EncoderShape, one: Pass) -> tuple[int, int]:
 
 
 def left_behind(shape: EncoderShape, one: Pass) -> int:
-    """Return the bytes that chunks leave until the last is computed: keys and values of all layers,
-    one layer twice while it grows, and the hidden states."""
+    """Return the bytes that chunks leave until the last is computed: caches and hidden states."""
     if not _in_chunks(shape, one):
         return 0
     step = places(one.chunk)
@@ -93,8 +87,8 @@ def left_behind(shape: EncoderShape, one: Pass) -> int:
 
 
 def _ending(shape: EncoderShape, one: Pass) -> int:
-    """Return the bytes at the end of a pass in chunks, after its caches: the chunks' hidden states,
-    those joined, and two float32 copies."""
+    """Return the bytes at the end of a pass in chunks: hidden states, those joined, and two float32
+    copies."""
     number = 2 * (shape.width + _FLOAT32) if _in_chunks(shape, one) else 0
     return one.rows * one.tokens * shape.hidden * number
 

@@ -48,16 +48,13 @@ CHUNK = 512
 
 @dataclass(frozen=True, slots=True)
 class PrefillFactors:
-    """Factors of `wide_columns`, for the same chunks without a context, and of `deep_columns`."""
-
     wide: tuple[float, ...]
     deep: tuple[float, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Coefficients:
-    """Factors of the columns below; `copies` are those of the copied layer and of the rest of a
-    decode. `calibrated`: fitted to probes of the model; else an upper bound from its structure."""
+    """Factors of the columns below. `calibrated`: fitted to probes; else an upper bound."""
 
     alone: PrefillFactors
     together: PrefillFactors
@@ -103,8 +100,7 @@ def head_columns(terms: Terms) -> tuple[int, ...]:
 
 @dataclass(slots=True)
 class Correction:
-    """A ratio, from 1 to `HIGHEST`, that corrects estimates by what steps really took. Times are
-    seconds of one clock."""
+    """A ratio from 1 to `HIGHEST` that corrects estimates by what steps took. Times are seconds."""
 
     _excess: float = 0.0
     _at: float = 0.0
@@ -120,9 +116,8 @@ class Correction:
 
 
 class Planner:
-    """Estimates for one model, corrected by what its steps took, prefills and decodes apart.
-    Prompts are prefilled in chunks of at most `chunk` tokens. Loaded adapters take
-    `adapter_token_bytes` more per token of a forward."""
+    """Estimates for one model, corrected by what its steps took, prefills and decodes apart. Chunks
+    have at most `chunk` tokens; adapters take `adapter_token_bytes` more per token."""
 
     def __init__(self, model: ModelShape, coefficients: Coefficients, chunk: int = CHUNK) -> None:
         self.model = model
@@ -133,12 +128,10 @@ class Planner:
         self._prefills = Correction()
 
     def transient(self, step: StepShape) -> int:
-        """Return the bytes of a step's worst forward, above what `live` counts before or after
-        it."""
+        """Return the bytes of a step's worst forward, above what `live` counts."""
         return self._at_once(*self._parts(step)) + self._behind_rings(step)
 
     def prefill(self, prefill: PrefillShape) -> int:
-        """Return the transient bytes of one prefill."""
         known = self.coefficients.together if prefill.rows > 1 else self.coefficients.alone
         shallow = prefill_terms(self.model, PrefillShape(prefill.rows, prefill.tokens, 0))
         deep = prefill_terms(self.model, prefill) if prefill.context else shallow
@@ -148,9 +141,8 @@ class Planner:
         return _rounded(max(wide, deepest) + adapted)
 
     def decode(self, decode: Decode) -> int:
-        """Return the transient bytes of a decode. One that grows has room for a layer of all rows,
-        or for some layers of rows that come or go, which mlx-lm's caches copy twice: padded to the
-        new width, and as one."""
+        """Return the bytes of a decode. One that grows has room to copy a layer of all rows, or,
+        twice as mlx-lm's caches do, some layers of rows that come or go."""
         terms = decode_terms(self.model, decode)
         steady = self._verifying(decode, terms) if decode.tokens > 1 else self.steady(terms)
         behind = caught_up(self.model, decode)
@@ -181,7 +173,7 @@ class Planner:
 
     def _verifying(self, decode: Decode, terms: Terms) -> float:
         """Return the `steady` bytes of a decode of several tokens a row, which attends as a prefill
-        does. Probes of one token say nothing of several tokens' scores in tiles."""
+        does."""
         as_prefill = times(terms.inner, self.coefficients.alone.deep[:3])
         if self.model.tiles is not None:
             one = decode_terms(self.model, replace(decode, tokens=1))
@@ -189,13 +181,9 @@ class Planner:
         return max(self.steady(terms), as_prefill)
 
     def live(self, rows: Sequence[int], prefills: Sequence[int] = (), in_blocks: int = 0) -> int:
-        """Return the most bytes that live caches take: of a batch of rows of so many tokens each,
-        and of prompts under way with so many computed tokens. Growing caches of `in_blocks` tokens
-        are left out, because the blocks count.
-
-        It is at most 256 places a row above the arrays for rows of one length. Rings that are wider
-        than their rows need are not counted here: `transient` has the chunk that newcomers bring.
-        """
+        """Return the most bytes that live caches take: of a batch of `rows` of so many tokens, and
+        of prompts with so many computed tokens. Growing caches of `in_blocks` tokens are left out,
+        because their blocks count."""
         layers = self.model.layers
         # With what may be left over beyond the grid. Rings hold it until the next.
         longest = self.chunk + self.chunk // 8
@@ -203,17 +191,16 @@ class Planner:
         return held_bytes(layers, rows) + sum(under_way) - referred_bytes(layers, in_blocks)
 
     def decoding(self, rows: Sequence[int], leaving: Sequence[int] = ()) -> Decode | None:
-        """Return the worst decode of rows of so many tokens each, beside the `leaving` ones of the
-        batch; None without rows. Rows can leave and buffers grow at any step, so there is always
-        room for that."""
+        """Return the worst decode of rows of so many tokens beside the `leaving` ones; None without
+        rows."""
         seen = seen_together(self.model.layers, rows, leaving)
         if not rows:
             return None
         return Decode(len(rows), seen, grows=True, refers=True, catches_up=True)
 
     def kept(self, tokens: int, checkpoints: int = 0, *, refers: bool = False) -> int:
-        """Return the bytes that blocks of so many tokens and so many checkpoints take besides the
-        caches. With `refers` they share what growing caches have."""
+        """Return the bytes of new blocks and checkpoints. With `refers` they share what growing
+        caches have."""
         layers = self.model.layers
         apart = (Keeps.CONSTANT, Keeps.GROWING) if refers else (Keeps.CONSTANT,)
         token = sum(layer.nbytes * layer.count for layer in layers if layer.keeps not in apart)
@@ -234,8 +221,8 @@ class Planner:
         part.observe(self._at_once(decode, prefill), measured, now)
 
     def _at_once(self, decode: float, prefill: float) -> int:
-        """Return the bytes of a decode and the chunks behind it. Beside the host they run at once,
-        and maybe the chunks of the step before too."""
+        """Return the bytes of a decode and the chunks behind it, which run at once beside the
+        host."""
         return int(decode + 2 * prefill if self.model.beside_host else max(decode, prefill))
 
     def _parts(self, step: StepShape) -> tuple[int, int]:
@@ -243,8 +230,7 @@ class Planner:
         return decode, max(map(self.prefill, step.prefills), default=0)
 
     def _behind_rings(self, step: StepShape) -> int:
-        """Return what rings hold until the next decode: the chunks of rows that join, and drafts.
-        Rows that were prefilled together widen the rings of all."""
+        """Return what rings hold of chunks and drafts until the next decode."""
         if step.decode is None:
             return 0
         layers = self.model.layers
@@ -255,7 +241,7 @@ class Planner:
 
 
 class FlatPlanner(Planner):
-    """A planner that takes `nbytes` for any step, as the settings say."""
+    """A planner that takes `nbytes` for any step."""
 
     def __init__(self, model: ModelShape, nbytes: int) -> None:
         super().__init__(model, STRUCTURAL)
@@ -269,7 +255,6 @@ class FlatPlanner(Planner):
 
 
 def times(columns: Sequence[float], factors: Sequence[float]) -> float:
-    """Return the sum of columns times factors."""
     return sum([column * factor for column, factor in zip(columns, factors, strict=True)])
 
 

@@ -58,12 +58,10 @@ class Terms:
 
     @property
     def inner(self) -> tuple[int, ...]:
-        """The needs of the layers, without growth and copies."""
         return self.activations, self.scores, self.unpacked
 
 
 def prefill_terms(model: ModelShape, prefill: PrefillShape) -> Terms:
-    """Return the terms of a chunk, or of several together. Its logits are never made."""
     rows, context, tokens = prefill.rows, prefill.context, prefill.tokens
     merged = rows > 1 and context > 0
     layers = _moved(model, prefill) if context > 0 else 0
@@ -75,8 +73,7 @@ def prefill_terms(model: ModelShape, prefill: PrefillShape) -> Terms:
 
 
 def _moved(model: ModelShape, prefill: PrefillShape) -> float:
-    """Return how many layers of the caches are copied at a time while the chunk is computed.
-    Quantised keys and values are read where they are."""
+    """Return how many layers of the caches are copied at a time during the chunk."""
     rows, context, tokens = prefill.rows, prefill.context, prefill.tokens
     growing = any(layer.keeps is Keeps.GROWING for layer in model.layers)
     if prefill.refers and growing and model.tiles is None:
@@ -94,7 +91,6 @@ def _is_in_parts(model: ModelShape, tokens: int) -> bool:
 
 
 def decode_terms(model: ModelShape, decode: Decode) -> Terms:
-    """Return the terms of a decode, also of one that verifies drafts."""
     rows, context = decode.rows, decode.context
     return Terms(
         *_inner(model, rows, decode.tokens, context),
@@ -113,7 +109,6 @@ def widened(model: ModelShape, decode: Decode) -> int:
 
 
 def widened_for_few(model: ModelShape, prefill: PrefillShape) -> int:
-    """Return the widened bytes of a chunk so short that stored tokens are attended apart."""
     parts = prefill.refers and _is_in_parts(model, prefill.tokens)
     return _widened(model, prefill.context) if parts else 0
 
@@ -128,8 +123,8 @@ def _widened(model: ModelShape, context: int) -> int:
 
 
 def gathered(model: ModelShape, decode: Decode) -> int:
-    """Return the bytes of the arrays in which one layer gathers rows that differ in length or refer
-    to stored tokens, where its attention reads arrays."""
+    """Return the bytes in which one layer gathers uneven or referring rows, where its attention
+    reads arrays."""
     several = decode.tokens > 1
     tokens = [
         layer.nbytes for layer in model.layers if layer.reads_padding or (layer.latent and several)
@@ -141,8 +136,8 @@ def gathered(model: ModelShape, decode: Decode) -> int:
 
 
 def rings_copied(model: ModelShape, decode: Decode) -> int:
-    """Return the bytes of one layer's rings, which a decode of several tokens writes anew, and of
-    all rings of a draft model from before it drafts."""
+    """Return the bytes of one layer's rings, which a verifying decode writes anew, and of a
+    drafter's."""
     if decode.tokens == 1:
         return 0
     before = 0
@@ -156,15 +151,14 @@ def _rings(model: ModelShape) -> list[LayerKv]:
 
 
 def caught_up(model: ModelShape, decode: Decode) -> tuple[int, ...]:
-    """Return `Terms.inner` of a draft model that takes in the tokens rows are behind by."""
+    """Return the inner terms of a draft model that takes in what rows are behind."""
     if model.drafter is None or not decode.catches_up:
         return 0, 0, 0
     return _inner(model.drafter, decode.rows, MOST_BEHIND, decode.context)
 
 
 def states_before(model: ModelShape, decode: Decode) -> int:
-    """Return the bytes of the recurrent states from before a decode that verifies drafts, and of
-    those chosen after it."""
+    """Return the bytes of recurrent states from before and after a verifying decode."""
     if decode.tokens == 1:
         return 0
     constant = (layer for layer in model.layers if layer.keeps is Keeps.CONSTANT)
@@ -186,8 +180,7 @@ def _inner(model: ModelShape, rows: int, tokens: int, context: int) -> tuple[int
 
 
 def _merged(model: ModelShape, rows: int, tokens: int, context: int) -> int:
-    """Return the bytes of rows that become a batch while their old caches are held: the smaller of
-    what was before and is afterwards."""
+    """Return the bytes of rows that become a batch while their old caches are held."""
     return min(
         cache_bytes(model.layers, rows, context, _LAST_CHUNK),
         cache_bytes(model.layers, rows, context + tokens, tokens),
@@ -195,8 +188,7 @@ def _merged(model: ModelShape, rows: int, tokens: int, context: int) -> int:
 
 
 def _tile(model: ModelShape, rows: int, tokens: int, seen: int) -> tuple[int, bool]:
-    """Return how many tokens' scores are alive (the next tile begins before all of the last is
-    gone), and whether they are unpacked for few queries."""
+    """Return how many tokens' scores are alive, and whether they are unpacked for few queries."""
     tiles = model.tiles
     if tiles is None:
         return seen, False

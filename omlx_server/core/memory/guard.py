@@ -48,9 +48,8 @@ _PORTIONS = 64
 @dataclass(frozen=True, slots=True)
 class Caches:
     """Live caches: a batch of `rows` of so many tokens each, and `prefills` with so many computed
-    tokens. They refer to `in_blocks` tokens of blocks (each use counted), and these blocks have
-    `block_bytes` bytes (each block counted once), of which `idle_bytes` are in blocks no sequence
-    uses yet."""
+    tokens. They refer to `in_blocks` tokens of blocks of `block_bytes` bytes, of which no sequence
+    uses `idle_bytes` yet."""
 
     rows: tuple[int, ...] = ()
     prefills: tuple[int, ...] = ()
@@ -61,8 +60,7 @@ class Caches:
 
 @dataclass(frozen=True, slots=True)
 class Cuts:
-    """The tokens of new blocks, and the number of new checkpoints. With `refers` blocks share the
-    caches' bytes."""
+    """Tokens of new blocks, and new checkpoints. With `refers` blocks share the caches' bytes."""
 
     tokens: int = 0
     checkpoints: int = 0
@@ -70,13 +68,9 @@ class Cuts:
 
 
 class Neighbours(Protocol):
-    """The other models and all jobs (engine/jobs.py) together, in bytes, as the next step is
-    planned.
-
-    `count`: models with a hot tier. `live`: caches now. `reserved`: caches when all that was
-    admitted is finished, with the jobs that run or wait. `at_work`: whether there are live caches
-    or a model is loading, so that there may be more room later.
-    """
+    """The other models and all jobs together, in bytes. `count`: models with a hot tier.
+    `reserved`: caches when all that was admitted is finished. `at_work`: there may be more room
+    later."""
 
     live: int
     reserved: int
@@ -90,18 +84,15 @@ class Neighbours(Protocol):
     def at_work(self) -> bool: ...
 
     def make_room(self, nbytes: int, floor: int, *, at_rest: bool) -> int:
-        """Evict up to `nbytes` from their hot tiers, each down to `floor`: of models without
-        requests, or of the others. Returns what went."""
+        """Evict up to `nbytes` from the hot tiers of idle models, or of the others, each down to
+        `floor`. Returns what went."""
         ...
 
 
 class MemoryGuard:
-    """Checks one model's steps against the memory `limit`.
-
-    `queue` bytes are set aside for what is on its way to the cold tier. Before each step the owner
-    updates `ledger` (what this model holds, with the weights of all) and `features` (bytes of image
-    features within its live bytes).
-    """
+    """Checks one model's steps against the memory `limit`. Before each step its owner updates
+    `ledger` (with the weights of all models) and `features` (bytes of image features within live
+    bytes)."""
 
     def __init__(
         self, limit: int, planner: Planner, neighbours: Neighbours, *, queue: int = 0
@@ -122,13 +113,11 @@ class MemoryGuard:
         self.limit, self._queue = limit, queue
 
     def under(self, limit: int, queue: int) -> "MemoryGuard":
-        """Return a copy with other bounds, to ask what would fit."""
         other = copy(self)
         other.change(limit, queue)
         return other
 
     def begin(self, ledger: Ledger, features: int = 0) -> None:
-        """Begin planning a step on what is held now."""
         self.ledger, self.features = ledger, features
         self._drained_ago = 0 if self._drains else self._drained_ago + 1
         self._drains = False
@@ -145,17 +134,15 @@ class MemoryGuard:
 
     @property
     def pauses(self) -> bool:
-        """Whether a request had to wait for memory since the last look."""
+        """Whether a request had to wait for memory."""
         return Relief.PAUSE in self._counted
 
     @property
     def made_room(self) -> bool:
-        """Whether blocks were evicted for the step that is planned."""
         return Relief.BLOCKS in self._counted
 
     @property
     def drains_pool(self) -> bool:
-        """Whether freed buffers must go before the step runs."""
         return self._drains
 
     @property
@@ -166,12 +153,12 @@ class MemoryGuard:
     # -- questions -----------------------------------------------------------------------
 
     def ever_fits(self, caches: Caches, chunk: int) -> bool:
-        """Return whether these caches and a step of `chunk` tokens fit when nothing else runs.
-        Estimates are not corrected by measured steps: whoever is alone goes on."""
+        """Return whether these caches and a step of `chunk` tokens fit when nothing else runs, by
+        uncorrected estimates."""
         return self._fits(caches, self._planner.transient(self._shape(caches, chunk)))
 
     def explain(self, caches: Caches, chunk: int) -> str:
-        """Return a text of what a request with such caches would need alone, and what is held."""
+        """Describe what a request with such caches would need alone, and what is held."""
         live = self._live(caches)
         step = self._planner.transient(self._shape(caches, chunk))
         return (
@@ -180,13 +167,13 @@ class MemoryGuard:
         )
 
     def can_reserve(self, caches: Caches, chunk: int, now: float) -> bool:
-        """Return whether all of this can be held at once, beside the other models' work, with the
-        hot tiers at their floor."""
+        """Return whether all of this can be held at once, beside other models, with the hot tiers
+        at their floor."""
         step = self._planner.corrected(self._shape(caches, chunk), now) + self.features
         return self._fits(caches, step + max(self._neighbours.live, self._neighbours.reserved))
 
     def fits_without_others(self, caches: Caches, chunk: int, weights: int) -> bool:
-        """Return whether these caches would fit if of all models only these weights were loaded."""
+        """Return whether these caches would fit with only these weights loaded."""
         held, self.ledger = self.ledger, replace(self.ledger, weights=weights)
         try:
             return self.ever_fits(caches, chunk)
@@ -200,8 +187,8 @@ class MemoryGuard:
     def allows(
         self, step: StepShape, after: Caches, cuts: Cuts, cache: PrefixCache, now: float
     ) -> bool:
-        """Return whether a step that leaves these caches and cuts may run; use the first reliefs of
-        the ladder for it. What leaving rows give back counts, but not before they were copied."""
+        """Return whether a step that leaves these caches and cuts may run; evict for it if needed.
+        Memory of leaving rows counts only after they were copied."""
         transient = self._planner.corrected(step, now)
         need = self._growth(after, cuts) + transient
         self._relieve(max(need, transient), cache)
@@ -210,14 +197,13 @@ class MemoryGuard:
     def spares(
         self, step: StepShape, after: Caches, cuts: Cuts, cache: PrefixCache, now: float
     ) -> bool:
-        """Return whether such a step may run without any relief."""
+        """Return whether such a step may run without evicting."""
         transient = self._planner.corrected(step, now)
         need = self._growth(after, cuts) + transient + self.ledger.pool
         return self._noted(transient, fits=need <= self._room(cache))
 
     def spare(self) -> int:
-        """Return the bytes that blocks of waiting prompts may take beside all running sequences,
-        with the hot tier at its floor."""
+        """Return the bytes that blocks of waiting prompts may take beside all running sequences."""
         others, ledger = self._neighbours, self.ledger
         live = max(ledger.live, self.reserved) + max(others.live, others.reserved)
         queue = max(self._queue, ledger.pending + others.pending)
@@ -232,7 +218,6 @@ class MemoryGuard:
         return live - after.idle_bytes - self.ledger.live + kept
 
     def _noted(self, transient: int, *, fits: bool) -> bool:
-        """Return `fits`; if so, the step under way may take `transient` bytes."""
         if fits:
             self.ledger = replace(self.ledger, step=max(self.ledger.step, transient))
         return fits
@@ -247,8 +232,7 @@ class MemoryGuard:
 
     @property
     def floor(self) -> int:
-        """The bytes below which the hot tiers do not shrink: the last turns of a conversation or
-        two."""
+        """The bytes below which the hot tiers do not shrink: a few last turns."""
         return max(0, self.limit - self.ledger.weights) // 20
 
     def _room(self, cache: PrefixCache) -> int:
@@ -269,8 +253,8 @@ class MemoryGuard:
             self._shrink(need - self._room(cache), cache)
 
     def _shrink(self, nbytes: int, cache: PrefixCache) -> None:
-        """Evict blocks of idle models first, then our own, then those of models at work. A portion
-        goes at a time, because what is left of a run may have to be copied."""
+        """Evict blocks of idle models first, then our own, then others', a portion at a time,
+        because what is left of a run may have to be copied."""
         nbytes = max(nbytes, max(0, self.limit - self.ledger.weights) // _PORTIONS)
         others = self._neighbours
         floor = self.floor // (1 + others.count)
@@ -285,7 +269,7 @@ class MemoryGuard:
 
     def _shape(self, caches: Caches, chunk: int) -> StepShape:
         """Return the largest step with these caches: the last chunk of the longest prompt beside
-        the decode of all rows. The prompt may begin with stored tokens."""
+        all rows."""
         longest = max((*caches.rows, *caches.prefills))
         decode = self.decoding(caches.rows or (longest,))
         prefill = PrefillShape(1, chunk, max(0, longest - chunk), refers=True)

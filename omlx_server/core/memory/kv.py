@@ -1,4 +1,4 @@
-"""Bytes of the caches of live sequences, by the class of each layer's cache.
+"""Bytes of live caches, by the class of each layer's cache.
 
 GROWING   all tokens of each row, in buffers that grow by 256; rows of similar length together
 PADDED    as GROWING, but the rows of a batch are padded to the longest
@@ -16,8 +16,7 @@ GROWTH = 256
 
 
 def reach(tokens: int) -> int:
-    """Return the longest row that is grouped with one of so many tokens: 15 % or `GROWTH` tokens
-    longer, whichever is more."""
+    """Return the longest row that is grouped with one of so many tokens."""
     return tokens + max(GROWTH, tokens * 3 // 20)
 
 
@@ -30,10 +29,9 @@ class Keeps(Enum):
 
 @dataclass(frozen=True, slots=True)
 class LayerKv:
-    """The caches of `count` equal layers. `nbytes` is per token of a row, or of the whole state.
-    `window` is a ring's. With `reads_padding` attention reads all rows in one array, padded to the
-    longest. A `latent` is expanded into keys and values of all heads where a row computes several
-    tokens."""
+    """Caches of `count` equal layers. `nbytes` is per token of a row, or of the whole state.
+    `reads_padding`: attention reads all rows in one padded array. A `latent` is expanded into keys
+    and values where a row computes several tokens."""
 
     keeps: Keeps
     nbytes: int
@@ -44,18 +42,16 @@ class LayerKv:
 
     @property
     def is_padded(self) -> bool:
-        """Whether attention reads the padding of shorter rows."""
         return self.reads_padding or self.keeps is Keeps.PADDED
 
 
 def places(tokens: int) -> int:
-    """Return the capacity, in tokens, of a growing cache that holds so many."""
+    """Return the capacity of a growing cache, in tokens."""
     return -(-tokens // GROWTH) * GROWTH
 
 
 def places_with_room(tokens: int) -> int:
-    """Return the capacity of a new cache: room for one token more, so that the next step copies
-    nothing."""
+    """Return the capacity of a new cache, with room for the next token."""
     return places(tokens + 1)
 
 
@@ -64,8 +60,7 @@ def grows(context: int, tokens: int) -> bool:
 
 
 def layer_bytes(layer: LayerKv, tokens: int, chunk: int = 1) -> int:
-    """Return the bytes of one of these layers for one row of `tokens`, of which the last `chunk`
-    were written at once."""
+    """Return the bytes of one layer for one row, whose last `chunk` tokens were written at once."""
     if layer.keeps is Keeps.CONSTANT:
         return layer.nbytes
     if layer.keeps is Keeps.RING:
@@ -75,13 +70,11 @@ def layer_bytes(layer: LayerKv, tokens: int, chunk: int = 1) -> int:
 
 
 def cache_bytes(layers: Iterable[LayerKv], rows: int, tokens: int, chunk: int = 1) -> int:
-    """Return the bytes of all layers for rows of `tokens` tokens each."""
     return rows * sum(layer.count * layer_bytes(layer, tokens, chunk) for layer in layers)
 
 
 def held_bytes(layers: Iterable[LayerKv], rows: Sequence[int], chunk: int = 1) -> int:
-    """Return the most bytes of all layers for one batch of rows of so many tokens, however their
-    buffers grew."""
+    """Return the most bytes of a batch of rows of so many tokens, however their buffers grew."""
     longest = max(rows, default=0)
     if longest == 0:
         return 0
@@ -96,15 +89,13 @@ def held_bytes(layers: Iterable[LayerKv], rows: Sequence[int], chunk: int = 1) -
 
 
 def referred_bytes(layers: Iterable[LayerKv], tokens: int) -> int:
-    """Return the bytes of growing layers for so many tokens, held by blocks and referred to by
-    rows."""
+    """Return the bytes of growing layers that rows only refer to."""
     growing = (layer for layer in layers if layer.keeps is Keeps.GROWING)
     return tokens * sum(layer.count * layer.nbytes for layer in growing)
 
 
 def grouped(rows: Sequence[int]) -> list[int]:
-    """Return the tokens to which each row is padded at most where rows of similar length are
-    together."""
+    """Return the tokens to which each row is padded among rows of similar length."""
     ordered = sorted(rows)
     if not ordered or ordered[-1] <= reach(ordered[0]):
         return ordered[-1:] * len(ordered)
@@ -114,8 +105,8 @@ def grouped(rows: Sequence[int]) -> list[int]:
 def seen_together(
     layers: Iterable[LayerKv], rows: Sequence[int], leaving: Sequence[int] = ()
 ) -> int:
-    """Return the mean number of tokens, rounded up, that a decode attends to for each row, padding
-    included. Padded rows stay as wide as the `leaving` ones until they are copied."""
+    """Return the mean tokens that a row attends to, rounded up, padding included. Padded rows stay
+    as wide as the `leaving` ones until they are copied."""
     if not rows:
         return 0
     if any(layer.is_padded for layer in layers):
@@ -124,8 +115,7 @@ def seen_together(
 
 
 def behind_rings(layers: Iterable[LayerKv], chunk: int) -> int:
-    """Return what rings hold besides their window for a row of which `chunk` tokens were computed
-    at once."""
+    """Return what rings hold besides their window when `chunk` tokens were computed at once."""
     rings = (layer for layer in layers if layer.keeps is Keeps.RING)
     return (chunk - 1) * sum(layer.count * layer.nbytes for layer in rings)
 
@@ -140,10 +130,8 @@ def _at_most(layer: LayerKv, tokens: int, chunk: int) -> int:
 
 
 def largest_layer(layers: Iterable[LayerKv], tokens: int, chunk: int = 1) -> int:
-    """Return the bytes of the layer that holds the most of one row."""
     return max((layer_bytes(layer, tokens, chunk) for layer in layers), default=0)
 
 
 def largest_at_most(layers: Iterable[LayerKv], tokens: int) -> int:
-    """Return `largest_layer` however its buffers grew."""
     return max((_at_most(layer, tokens, 1) for layer in layers), default=0)

@@ -44,8 +44,7 @@ class Ledger:
         return self.weights + self.live + self.blocks + self.checkpoints + self.pending
 
     def __add__(self, other: "Ledger") -> "Ledger":
-        """Add live, blocks, checkpoints and pending of two models. All other lines are those of
-        `self`: limit, weights and pool count all models already."""
+        """Add the other model's caches and blocks; all other lines count all models already."""
         return replace(
             self,
             live=self.live + other.live,
@@ -70,8 +69,7 @@ class Ledger:
 
 @dataclass(frozen=True, slots=True)
 class MemoryReport:
-    """A snapshot for metrics and health. `reliefs` counts the uses of each relief
-    (core/memory/guard.py); `resident` is the process's RAM as the system reports it."""
+    """A snapshot for metrics and health. `resident` is the process's RAM."""
 
     ledger: Ledger
     drift: float
@@ -80,7 +78,6 @@ class MemoryReport:
 
 
 def in_words(nbytes: int) -> str:
-    """Format bytes with three digits in decimal units, as the settings have them."""
     value = float(nbytes)
     for unit in ("B", "KB", "MB"):
         if value < 999.5:

@@ -1,4 +1,4 @@
-"""Memory for jobs, which are not steps of a sequence and ask for it before they begin. Pure."""
+"""Memory for jobs, which ask for it before they begin. Pure."""
 
 from collections.abc import Generator, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -13,20 +13,20 @@ that was met."""
 
 
 class Room(Protocol):
-    """Gives jobs their part of the memory. Owned by the mlx thread."""
+    """Gives jobs their memory. Owned by the mlx thread."""
 
     def check(self, nbytes: int) -> None:
         """Raise NoMemory if `nbytes` bytes would not fit even if nothing else ran."""
         ...
 
     def claim(self, needs: Sequence[int]) -> Generator[None, None, Claim]:
-        """Set aside the largest of `needs` (bytes, rising) that fits now. Yields while not even the
-        first fits; raises NoMemory if it never will."""
+        """Set aside the largest of `needs` (bytes, rising) that fits. Yields while none fits;
+        raises NoMemory if none ever will."""
         ...
 
 
 class Boundless:
-    """The room where memory is not watched: everything fits."""
+    """Room where memory is not watched."""
 
     def check(self, nbytes: int) -> None:
         return
@@ -37,8 +37,7 @@ class Boundless:
 
 
 def within(room: Room, nbytes: int, work: Generator[Y, None, A]) -> Generator[Y | None, None, A]:
-    """Do `work`, which takes `nbytes` bytes, once they are set aside. Raises NoMemory as
-    `Room.check`."""
+    """Do `work` with `nbytes` bytes set aside. Raises NoMemory as `Room.check`."""
     room.check(nbytes)
     with (yield from room.claim([nbytes])):
         return (yield from work)

@@ -1,4 +1,4 @@
-"""The sizes of a model and of a step, on which its transient memory depends. Frozen values."""
+"""The sizes of a model and of a step that its transient memory depends on."""
 
 from dataclasses import dataclass
 
@@ -20,9 +20,8 @@ MOST_BEHIND = 8
 
 @dataclass(frozen=True, slots=True)
 class TileSizes:
-    """The numbers of quantised keys unpacked at a time, over all rows and heads: `numbers_of_many`
-    from `many_rows` query rows a head on, else `numbers_of_few`, but at least those of `fewest`
-    tokens. An unpacked number takes `number_bytes`."""
+    """Numbers of quantised keys unpacked at a time, over all rows and heads: `numbers_of_many` from
+    `many_rows` query rows a head on, else `numbers_of_few`, at least those of `fewest` tokens."""
 
     many_rows: int
     numbers_of_many: int
@@ -35,11 +34,10 @@ class TileSizes:
 class ModelShape:
     """Sizes of a model in elements.
 
-    `width` is the bytes of a computed number. `intermediate` is the width of the MLP for one token:
-    k times an expert's where k experts are chosen. With `tiles` keys and values are quantised and
-    unpacked tile by tile. `layers` include those of a draft model, whose own shape is `drafter`.
-    When rows come or go, `copied_at_once` bytes of caches exist twice, or one array where that is
-    larger. On a device that runs `beside_host` a step's chunks are launched while its decode runs.
+    `width` is the bytes of a computed number. `intermediate` counts all experts chosen for a token.
+    `tiles` are set where keys and values are quantised. `layers` include those of the `drafter`.
+    `copied_at_once` bytes of caches exist twice when rows come or go. `beside_host`: a step's
+    chunks are launched while its decode runs.
     """
 
     hidden: int
@@ -59,8 +57,7 @@ class ModelShape:
 @dataclass(frozen=True, slots=True)
 class PrefillShape:
     """One forward over chunks of `rows` prompts, padded to `tokens` tokens, behind at most
-    `context` cached tokens each. Caches of several rows are merged first. With `refers`, stored
-    tokens and its own are joined, a layer at a time."""
+    `context` cached tokens each. `refers`: some are stored."""
 
     rows: int
     tokens: int
@@ -71,11 +68,10 @@ class PrefillShape:
 @dataclass(frozen=True, slots=True)
 class Decode:
     """One forward over `tokens` of each of `rows` rows, each attending to `context` tokens on
-    average, padding included (`kv.seen_together`).
+    average, padding included.
 
-    With `refers` stored half-precision tokens are widened tile by tile. `uneven`: rows differ in
-    length. With `catches_up` a draft model may take in tokens that rows are behind by. With `grows`
-    buffers may grow, one layer after the other, which also covers rows that come or go.
+    `refers`: some are stored. `uneven`: rows differ in length. `catches_up`: a draft model may take
+    in older tokens. `grows`: buffers may grow, one layer after the other.
     """
 
     rows: int

@@ -1,2 +1,1 @@
-"""Facts that a model's files tell without loading weights: its kind, parsers, quantisation and
-vision tower. Pure."""
+"""Facts that a model's files tell without loading weights. Pure."""

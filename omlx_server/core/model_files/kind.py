@@ -1,4 +1,4 @@
-"""The purpose of a model, by its own files. Pure; any thread."""
+"""The purpose of a model, by its own files. Pure."""
 
 from collections.abc import Collection, Mapping
 from enum import Enum
@@ -28,8 +28,8 @@ class ModelKind(Enum):
 
 
 def kind_of(config: Mapping[str, Any], modules: Collection[str] = (), name: str = "") -> ModelKind:
-    """Return the kind of a model from config.json, the class names in sentence-transformers'
-    modules.json, and, for a Qwen3 only, its name."""
+    """Return the kind of a model by config.json, the classes in modules.json and, for a Qwen3, its
+    name."""
     architecture = architecture_of(config)
     family, head = _split(architecture)
     if architecture in _QWEN3:
@@ -40,15 +40,14 @@ def kind_of(config: Mapping[str, Any], modules: Collection[str] = (), name: str 
 
 
 def architecture_of(config: Mapping[str, Any]) -> str:
-    """Return the first architecture in config.json, else the one its model_type implies, else
-    ""."""
+    """Return the first architecture in config.json, else the one its model_type implies."""
     named = config.get("architectures")
     first = named[0] if isinstance(named, list) and named else ""
     return first if isinstance(first, str) and first else _implied(config)
 
 
 def labels_of(config: Mapping[str, Any]) -> int:
-    """Return how many numbers a classifier gives for a text; transformers' default is two."""
+    """Return how many numbers a classifier gives for a text."""
     named = config.get("id2label")
     count = config.get("num_labels", len(named) if isinstance(named, Mapping) else 2)
     return count if isinstance(count, int) else 2
@@ -63,7 +62,6 @@ def _implied(config: Mapping[str, Any]) -> str:
 
 
 def _writes(architecture: str, config: Mapping[str, Any], modules: Collection[str]) -> bool:
-    """Return whether a model generates text. One with a pooling makes vectors instead."""
     if config.get("is_encoder_decoder") is True or "Pooling" in modules:
         return False
     if architecture:
@@ -73,7 +71,6 @@ def _writes(architecture: str, config: Mapping[str, Any], modules: Collection[st
 
 
 def _split(architecture: str) -> tuple[str, str]:
-    """Split XLMRobertaForSequenceClassification into XLMRoberta and ForSequenceClassification."""
     for head in ("ForSequenceClassification", "ForMaskedLM", "Model"):
         if architecture.endswith(head):
             return architecture.removesuffix(head), head

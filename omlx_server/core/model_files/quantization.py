@@ -1,4 +1,4 @@
-"""The quantisation of a model's weights, by its config.json. Pure; any thread."""
+"""The quantisation of a model's weights, by its config.json. Pure."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -32,8 +32,7 @@ def quantization_of(config: Mapping[str, Any]) -> str:
 
 
 def own_quantization(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return MLX's table of the quantisation; empty for none or another method. Some programs leave
-    only its copy for transformers."""
+    """Return MLX's table of the quantisation; empty for none or another method."""
     copied = _table(config, "quantization_config")
     is_ours = "quant_method" not in copied and {"bits", "group_size"} <= copied.keys()
     return _table(config, "quantization") or (copied if is_ours else {})

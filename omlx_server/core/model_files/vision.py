@@ -1,4 +1,4 @@
-"""Tells whether a model takes images, by its files and the settings. Pure; any thread.
+"""Tells whether a model takes images. Pure.
 
 The reasons against it end a sentence that begins with "it takes no images: ".
 """
@@ -29,23 +29,19 @@ _TOWER = ("visual.", "vision_tower.", "vision_model.")
 
 
 def has_vision(config: Mapping[str, Any]) -> bool:
-    """Return whether config.json describes a vision tower of any family."""
     return isinstance(config.get("vision_config"), Mapping)
 
 
 def vision_family(config: Mapping[str, Any]) -> str:
-    """Return the name of the family of a model's vision tower; "" without a known one."""
     return FAMILIES.get(str(config.get("model_type")), "") if has_vision(config) else ""
 
 
 def has_tower(tensors: Iterable[str]) -> bool:
-    """Return whether a vision tower's tensor is among these names."""
     return any(name.removeprefix("model.").startswith(_TOWER) for name in tensors)
 
 
 def files_lack(config: Mapping[str, Any], tensors: Iterable[str], files: Collection[str]) -> str:
-    """Return why a model's files don't allow images, or "". `tensors` are the names of its weights,
-    `files` those in its directory."""
+    """Return why a model's files don't allow images, or ""."""
     if not has_vision(config):
         return "it is a model for text"
     if not vision_family(config):
@@ -58,8 +54,8 @@ def files_lack(config: Mapping[str, Any], tensors: Iterable[str], files: Collect
 
 
 def server_lacks(*, enabled: bool, has_pillow: bool, uses_heads: bool) -> str:
-    """Return why the server allows no images whatever the model's files hold, or "". Heads that
-    draft (`uses_heads`) can't be combined with images."""
+    """Return why the server allows no images for any files, or "". Heads that draft exclude
+    images."""
     if not enabled:
         return "images.enabled is off"
     if not has_pillow:

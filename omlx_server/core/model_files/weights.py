@@ -1,4 +1,4 @@
-"""The files that hold a model's weights. Pure; any thread."""
+"""The files that hold a model's weights. Pure."""
 
 from typing import Any
 
@@ -7,8 +7,7 @@ INDEX = "model.safetensors.index.json"
 
 
 def indexed(index: Any) -> list[str]:
-    """Return the names of the weight files in an index's JSON value. Raises ValueError where it
-    names none."""
+    """Return the weight files in an index's JSON value. Raises ValueError where it names none."""
     named = index.get("weight_map") if isinstance(index, dict) else None
     if not (isinstance(named, dict) and named):
         raise ValueError("its weight_map names no files")

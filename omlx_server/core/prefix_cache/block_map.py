@@ -1,5 +1,4 @@
-"""The most recently used blocks of both tiers as a tree to draw. Pure; the mlx thread makes it in
-slices."""
+"""The most recently used blocks of both tiers, for drawing. Pure; made in slices."""
 
 import heapq
 from collections.abc import Callable, Iterable, Sequence
@@ -22,9 +21,8 @@ N = TypeVar("N", Block, ColdEntry)
 
 @dataclass(frozen=True, slots=True)
 class MappedBlock:
-    """Tokens [start, stop) after the block with key `parent`, None at the start of a prompt.
-    `nbytes` includes its checkpoints. `in_use`: a running sequence refers to it, or it is being
-    read. `idle` is the seconds since its last use, None in the cold tier."""
+    """Tokens [start, stop) after the block with key `parent`. `nbytes` includes its checkpoints;
+    `idle` is in seconds, None in the cold tier."""
 
     key: BlockKey
     parent: BlockKey | None
@@ -40,8 +38,7 @@ class MappedBlock:
 
 @dataclass(frozen=True, slots=True)
 class BlockMap:
-    """Blocks, parents first, the number of blocks `left_out`, the cache's counters, and the tokens
-    of a full block."""
+    """Blocks, parents first, and the number of blocks `left_out`."""
 
     blocks: tuple[MappedBlock, ...]
     left_out: int
@@ -50,8 +47,7 @@ class BlockMap:
 
 
 def mapped(cache: PrefixCache, now: float, most: int) -> Work[BlockMap]:
-    """Map at most `most` blocks: those in memory used last with their ancestors, then what only the
-    cold tier has. `now` is of the clock of `HotOrder.note_time`."""
+    """Map at most `most` blocks that were used last with their ancestors, those in memory first."""
     hot = list(cache.index.blocks())
     chosen = yield from _chosen(hot, most, lambda block: block.parent)
     cold = yield from _cold_entries(cache)
@@ -85,7 +81,6 @@ def _chosen(nodes: Sequence[N], most: int, parent_of: Callable[[N], N | None]) -
 
 
 def _newest(nodes: Sequence[N], most: int) -> Work[list[N]]:
-    """Return the `most` nodes that were used last, the newest first."""
     best, floor = list[N](), -1
     for part in _parts(nodes, _LOOKED):
         best += [node for node in part if node.used > floor]

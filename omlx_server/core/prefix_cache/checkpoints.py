@@ -1,4 +1,4 @@
-"""Chooses the positions at which checkpoints of recurrent state are kept. Pure."""
+"""Positions at which checkpoints of recurrent state are kept. Pure."""
 
 from collections.abc import Iterable, Sequence
 
@@ -9,9 +9,8 @@ from omlx_server.core.blocks.restore import PrefixMatch
 
 
 def checkpoints_of(length: int, ends: Sequence[int], lattice_start: int) -> dict[int, Worth]:
-    """Return the checkpoint positions of a prompt of `length` tokens with their worth: the `ends`
-    of its messages, its own end, and a lattice of `lattice_start` doubled again and again, so that
-    any longer prefix has a checkpoint in its second half."""
+    """Return checkpoint positions with their worth: the `ends` of messages, the prompt's end, and a
+    lattice of doubled positions, so that any longer prefix has one in its second half."""
     lattice = (lattice_start << power for power in range(length.bit_length()))
     checkpoints_at = {position: Worth.LATTICE for position in lattice if position <= length}
     checkpoints_at[length] = Worth.NEWEST
@@ -22,8 +21,8 @@ def checkpoints_of(length: int, ends: Sequence[int], lattice_start: int) -> dict
 def checkpoint_branches(
     handle: PrefixHandle, found: PrefixMatch, active: Iterable[PrefixHandle], shortest: int
 ) -> None:
-    """Plan checkpoints where this prompt parts from stored tokens and where `active` prompts part
-    from it. Common beginnings shorter than `shortest` get none."""
+    """Plan checkpoints where this prompt parts from stored tokens and from `active` prompts, after
+    at least `shortest` tokens."""
     if found.match.depth > found.cached and found.match.depth >= shortest:
         handle.checkpoints_at[found.match.depth] = Worth.SHARED
     for other in active:

@@ -7,15 +7,12 @@ from omlx_server.core.step import Cut
 
 
 class Cutter:
-    """Plans the cuts of prompts and rows for one cache layout."""
-
     def __init__(self, layout: CacheLayout) -> None:
         self._layout = layout
 
     def of_chunk(self, handle: PrefixHandle, start: int, stop: int, source: object) -> list[Cut]:
-        """Return the cuts after a chunk of tokens [start, stop): the blocks it completes, and a
-        checkpoint at `stop` if one is planned. A prompt's short tail is cut at once, so that
-        prompts that wait for it share it to the last token."""
+        """Return the cuts after a chunk of tokens [start, stop). A prompt's short tail is cut at
+        once, so that waiting prompts share it."""
         if not self._layout.keeps:
             return []
         size = self._layout.block_size
@@ -30,7 +27,7 @@ class Cutter:
         return cuts
 
     def of_row(self, length: int, source: object) -> Cut | None:
-        """Return the cut of the block that a row completed with token `length`, or None."""
+        """Return the cut of the block that a row completed with token `length`."""
         size = self._layout.block_size
         if length % size or not self._layout.stores_decoded:
             return None
@@ -38,7 +35,7 @@ class Cutter:
 
     def tail_of_row(self, length: int, source: object) -> Cut | None:
         """Return the cut of a row that leaves: its unfinished block, and a checkpoint if the layout
-        needs one. None when there is nothing to keep."""
+        needs one."""
         rest = length % self._layout.block_size
         worth = Worth.NEWEST if self._layout.checkpointed else None
         if (not rest and worth is None) or not self._layout.stores_decoded:

@@ -18,7 +18,7 @@ class Tier(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """Tokens [start, stop) of a prompt in one block, and the tier that has them, if any."""
+    """Tokens [start, stop) of a prompt in one block, and the tier that has them."""
 
     start: int
     stop: int
@@ -27,9 +27,8 @@ class Stretch:
 
 @dataclass(frozen=True, slots=True)
 class Divergence:
-    """The cached parts of a prompt. Its first `cached` tokens would not be computed again. From
-    `diverges_at` on the tokens are in no tier; None where all but the always computed last one are.
-    `stored` are the tokens of the nearest branch there."""
+    """The cached parts of a prompt. From `diverges_at` on the tokens are in no tier; `stored` are
+    the nearest branch's tokens there."""
 
     cached: int
     stretches: tuple[Stretch, ...]
@@ -39,8 +38,7 @@ class Divergence:
 
 
 def divergence(cache: PrefixCache, tokens: tuple[int, ...], salt: bytes, most: int) -> Divergence:
-    """Compare a prompt with what is cached for its `salt`, with at most `most` stored tokens. Does
-    not modify."""
+    """Compare a prompt with what is cached for its `salt`. Does not modify."""
     root, size = cache.root(salt), cache.layout.block_size
     match = cache.index.match(root, tokens)
     stretches = [Stretch(b.start, min(b.stop, match.depth), Tier.HOT) for b in match.path]
@@ -68,7 +66,7 @@ def _missing(start: int, stop: int, size: int) -> Iterator[Stretch]:
 
 
 def _after_match(cache: PrefixCache, root: BlockKey, match: Match) -> Iterator[int]:
-    """Yield the tokens that follow a match in the branch used last."""
+    """Yield the tokens after a match in the branch used last."""
     node = match.deepest() or cache.index.root(root)
     if node is None:
         return
@@ -89,8 +87,7 @@ def _used(block: Block) -> int:
 def _in_cold(
     cold: ColdIndex, root: BlockKey, tokens: tuple[int, ...], match: Match, size: int
 ) -> tuple[list[Stretch], Iterator[int]]:
-    """Return the stretches in the cold tier after a match in memory, and the tokens that follow
-    them there."""
+    """Return the stretches in the cold tier after a match in memory, and the tokens that follow."""
     keys = chain(root, tokens, size)
     at = match.blocks[-1].stop if match.blocks else 0
     above, depth, found = keys[at // size - 1] if at else root, match.depth, list[Stretch]()
@@ -122,7 +119,6 @@ def _rest(cold: ColdIndex, record: Record, length: int) -> Iterator[int]:
 
 
 def _below(cold: ColdIndex, above: BlockKey) -> Iterator[int]:
-    """Yield the tokens of the newest branch after `above`."""
     while records := list(_blocks(cold, above)):
         yield from records[-1].tokens
         above = records[-1].key

@@ -1,5 +1,4 @@
-"""Evicts from the hot tier, and collects what may go to the cold one. Pure;
-`core/blocks/eviction_order.py` gives the order."""
+"""Evicts from the hot tier, and collects what may go to the cold one. Pure."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -11,8 +10,8 @@ from omlx_server.core.prefix_cache.report import CacheReport, Dropped
 
 @dataclass(frozen=True, slots=True)
 class HotBudget:
-    """Bounds of the hot tier: `nbytes` in all, `checkpoint_bytes` for checkpoints, and Metal
-    `buffers`. Prompts leave checkpoints at token `lattice_start` and each doubling of it."""
+    """Limits of the hot tier. Prompts leave checkpoints at token `lattice_start` and each doubling
+    of it."""
 
     nbytes: int
     checkpoint_bytes: int
@@ -21,8 +20,7 @@ class HotBudget:
 
 
 class Eviction:
-    """Evicts from an index to keep it within a `budget`. With `demotes` it collects what the cold
-    tier may want."""
+    """Keeps an index within a `budget`. With `demotes` it collects what the cold tier may want."""
 
     def __init__(
         self, index: BlockIndex, budget: HotBudget, stats: CacheReport, *, demotes: bool
@@ -47,7 +45,7 @@ class Eviction:
 
     def make_room(self, nbytes: int, floor: int) -> Dropped:
         """Evict until `nbytes` bytes have gone, at most `floor` idle bytes remain, or the rest is
-        held. Returns what went; checkpoints that went with their block count in its bytes only."""
+        held. Returns what went."""
         index, stats, before = self._index, self._stats, self._index.idle_bytes
         stop = max(floor, before - nbytes)
         checkpoints, blocks = stats.evicted_checkpoints, stats.evicted_blocks
@@ -57,7 +55,6 @@ class Eviction:
         return Dropped(before - index.idle_bytes, blocks, checkpoints)
 
     def stop_demoting(self) -> None:
-        """Collect nothing for the cold tier from now on."""
         self._demotes, self._demoted = False, []
 
     def forget(self, gone: list[PayloadId]) -> None:
@@ -78,7 +75,6 @@ class Eviction:
         return gone
 
     def take_demoted(self) -> list[Held]:
-        """Return what was evicted since the last call, except superseded checkpoints."""
         gone, self._demoted = self._demoted, []
         return gone
 

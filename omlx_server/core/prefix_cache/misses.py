@@ -1,4 +1,4 @@
-"""Explains why a prompt was not restored in full. Pure; owned by the prefix cache."""
+"""Explains why a prompt was not restored in full. Pure."""
 
 from collections import OrderedDict
 
@@ -14,25 +14,22 @@ _Beginning = tuple[bytes, BlockKey]
 
 class Misses:
     """Gives the reason of each miss. It remembers prompts per owner, so that no reason reveals
-    another owner's prompts."""
+    another owner's."""
 
     def __init__(self, index: BlockIndex) -> None:
         self._index = index
         self._roots: OrderedDict[_Beginning, BlockKey] = OrderedDict()
 
     def note(self, handle: PrefixHandle) -> None:
-        """Remember how a prompt began and under which root."""
         self._roots[self._beginning(handle)] = handle.root
         if len(self._roots) > _BEGINNINGS:
             self._roots.popitem(last=False)
 
     def forget(self, root: BlockKey | None = None) -> None:
-        """Forget all prompts, or those under one `root`."""
         kept = [item for item in self._roots.items() if root is not None and item[1] != root]
         self._roots = OrderedDict(kept)
 
     def reason(self, handle: PrefixHandle, found: PrefixMatch) -> Miss:
-        """Return why no more of the prompt is restored; Miss.NONE when all of it is."""
         depth = found.match.depth
         next_block = depth // self._index.block_size
         if not handle.reuses:

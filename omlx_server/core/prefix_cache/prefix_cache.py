@@ -65,8 +65,7 @@ class PrefixCache:
 
     @property
     def budget(self) -> HotBudget:
-        """The bounds of the hot tier. Setting smaller ones evicts at once; the bounds of pins
-        stay."""
+        """The limits of the hot tier. Setting smaller ones evicts at once."""
         return self.eviction.budget
 
     @budget.setter
@@ -79,7 +78,7 @@ class PrefixCache:
         return self.read_ahead.tier
 
     def leave_cold(self) -> None:
-        """Stop using the cold tier. Prompts that wait for it go on without it."""
+        """Stop using the cold tier. Prompts that wait for it go on."""
         self.read_ahead.leave()
         self.eviction.stop_demoting()
 
@@ -93,7 +92,7 @@ class PrefixCache:
         owner: bytes = b"",
     ) -> PrefixHandle:
         """Take in a queued prompt: lease what is in memory, and ask the cold tier for more.
-        `tokens` are all but the prompt's last."""
+        `tokens` are all but its last."""
         root = root_key(self.namespace, salt)
         keys = chain(root, tokens, self.layout.block_size)
         handle = PrefixHandle(root, tokens, keys, owner)
@@ -108,8 +107,7 @@ class PrefixCache:
         return handle
 
     def must_wait(self, handle: PrefixHandle) -> bool:
-        """Return whether this prompt's next block is being computed for another one, or is coming
-        from the cold tier."""
+        """Return whether a prompt's next block is being computed for another one, or read."""
         if handle.awaits_cold:
             return True
         if not self._claims or not handle.reuses:
@@ -122,16 +120,15 @@ class PrefixCache:
         return self._find(handle).cached
 
     def hold(self, handle: PrefixHandle) -> int:
-        """Lease what is in memory for a waiting prompt now, instead of what was leased before.
-        Returns how many tokens can be restored."""
+        """Lease what is in memory for a waiting prompt now. Returns how many tokens can be
+        restored."""
         found = self._find(handle)
         self._hold(handle, found)
         return found.cached
 
     def read_on(self, handle: PrefixHandle, others: Sequence[PrefixHandle]) -> bool:
-        """Read once more from the cold tier for a prompt that could begin now. Where there is no
-        room, release the leases of the `others` that wait, once their reads are done. Returns
-        whether the prompt has to wait."""
+        """Read once more from the cold tier for a prompt that could begin now, if need be in place
+        of the `others` that wait. Returns whether the prompt has to wait."""
         ahead = self.read_ahead
         if not ahead.can_ask(handle):
             return False
@@ -146,7 +143,7 @@ class PrefixCache:
         return handle.awaits_cold
 
     def admit(self, handle: PrefixHandle) -> Lookup:
-        """Begin a prompt whose turn has come: plan its restore, claim what it will compute."""
+        """Begin a prompt: plan its restore, claim what it will compute."""
         found = self._find(handle)
         self._hold(handle, found)
         if self.layout.keeps:
@@ -179,15 +176,14 @@ class PrefixCache:
         handle.waiting = True
 
     def let_go(self, handle: PrefixHandle) -> None:
-        """Release the leases of a prompt, so that its blocks may be evicted. What a running prompt
-        computes after evicted blocks is not kept."""
+        """Release the leases of a prompt, so that its blocks may be evicted."""
         for held in handle.leased:
             self.index.release(held)
         handle.leased = []
 
     def use_of(self, handle: PrefixHandle, tokens: int) -> tuple[int, int]:
-        """Return what a waiting prompt would refer to if its first `tokens` were restored now:
-        tokens, and bytes that nobody else uses."""
+        """Return the tokens that a waiting prompt would refer to, and their bytes that nobody else
+        uses."""
         return self.uses.of(self._find(handle), tokens)
 
     # -- what was computed ---------------------------------------------------------------
@@ -195,20 +191,18 @@ class PrefixCache:
     def store_block(
         self, place: BlockPlace, size: Size, users: Sequence[BlocksInUse] = ()
     ) -> PayloadId | None:
-        """Keep a block that `users` have made and use. Returns the result of
-        `BlockIndex.insert`."""
+        """Keep a block that `users` have made, and return its id (`BlockIndex.insert`)."""
         id = self.index.insert(place, size)
         for blocks in users:
             self.uses.extend(blocks, id)
         return self._kept(id)
 
     def store_checkpoint(self, place: BlockPlace, size: Size, worth: Worth) -> PayloadId | None:
-        """Keep a checkpoint. Returns the result of `BlockIndex.add_checkpoint`."""
         return self._kept(self.index.add_checkpoint(place, size, worth))
 
     def path(self, handle: PrefixHandle) -> list[tuple[PayloadId, Record]]:
-        """Return ids and records of a prompt's blocks in memory, parents first, then of the
-        checkpoints from which it can go on. The last record may cover only part of its block."""
+        """Return ids and records of a prompt's blocks in memory, parents first, then of checkpoints
+        from which it can go on. The last block's record may be cut short."""
         match = self.index.match(handle.root, handle.tokens)
         path = []
         for block in match.path:
@@ -224,15 +218,13 @@ class PrefixCache:
         return Record.of(held, self.namespace)
 
     def take_demoted(self) -> list[tuple[PayloadId, Record]]:
-        """Return ids and records of what left for the cold tier since the last call. Call it before
-        `take_evicted`, after which the payloads are gone."""
+        """Return ids and records of what left for the cold tier. Call it before `take_evicted`."""
         return [(held.id, self.record(held)) for held in self.eviction.take_demoted()]
 
     # -- what comes from the cold tier ---------------------------------------------------
 
     def answered(self, question: int) -> None:
-        """Note that a question to the cold tier was answered or given up, and read what its index
-        now has for the prompt."""
+        """Note that a question to the cold tier was answered or given up, and read what it has."""
         handle = self.read_ahead.waits.answered(question)
         if handle is not None:
             found = self._find(handle)
@@ -241,8 +233,7 @@ class PrefixCache:
 
     def promote(self, record: Record, size: Size) -> PayloadId | None:
         """Take in a block or checkpoint from the cold tier. Returns the id to keep it under; None
-        when no prompt waits for it, it is known, or its parent is not here. One that comes before
-        its parent is read again."""
+        when nobody waits for it, it is known, or its parent is not here."""
         waits, tier = self.read_ahead.waits, self.read_ahead.tier
         waiting = waits.take_waiting(record.key)
         if not waiting:
@@ -263,18 +254,18 @@ class PrefixCache:
         return id
 
     def insert(self, record: Record, size: Size) -> PayloadId | None:
-        """Keep a block or checkpoint that was not computed here. Returns its id; None when it is
-        known, or its parent is not here."""
+        """Keep what was not computed here. Returns its id; None when it is known, or its parent is
+        not here."""
         return self._kept(self._insert(record, size))
 
     def give_up(self, key: BlockKey, reason: str) -> None:
-        """Note that a block did not come from the cold tier, and why: the prompts that wait go on
-        without it and all after it."""
+        """Note that a block did not come from the cold tier: the prompts that wait go on without
+        it."""
         for handle in self.read_ahead.waits.take_waiting(key):
             self.read_ahead.waits.failed(handle, key, reason)
 
     def probe(self, tokens: tuple[int, ...], salt: bytes) -> PromptReport:
-        """Return what a request with these `tokens` would get from both tiers. Does not modify."""
+        """Return what a request with these `tokens` would get. Does not modify."""
         root = self.root(salt)
         keys = chain(root, tokens[:-1], self.layout.block_size)
         handle = PrefixHandle(root, tokens[:-1], keys)
@@ -285,7 +276,6 @@ class PrefixCache:
         return PromptReport.of(tokens, found, reached)
 
     def report(self) -> CacheReport:
-        """Return a copy of the counters, with what is held now."""
         index = self.index
         return replace(
             self.stats,
@@ -300,8 +290,8 @@ class PrefixCache:
         )
 
     def reset(self, salt: bytes | None = None) -> Dropped:
-        """Drop all blocks, or those of one `salt`, except what is leased or used now. Pinned ones
-        go too. Returns what was there, including what stayed."""
+        """Drop blocks, pinned ones too, except what is leased or used now. Returns what was
+        there."""
         root = None if salt is None else self.root(salt)
         there = self.index.by_depth(root)
         self._misses.forget(root)
@@ -318,8 +308,8 @@ class PrefixCache:
     # -- pins ----------------------------------------------------------------------------
 
     def pin(self, tokens: tuple[int, ...], salt: bytes, now: float, model: str = "") -> Pin | None:
-        """Pin a prompt's full blocks and the checkpoints a restore can use, computed or not.
-        Returns None when its tokens fill no block. `now` is in seconds since 1970."""
+        """Pin a prompt's full blocks and checkpoints, computed or not. Returns None when its tokens
+        fill no block. `now` is in seconds since 1970."""
         root, size = self.root(salt), self.layout.block_size
         keys = chain(root, tokens[:-1], size)
         covered = len(keys) * size
@@ -355,7 +345,6 @@ class PrefixCache:
         return self.index.add_checkpoint(place, size, Worth(record.worth))
 
     def _kept(self, id: PayloadId | None) -> PayloadId | None:
-        """Hold a new block if it is pinned, and evict others if the budget is exceeded."""
         self._noted(id)
         self.eviction.shrink()
         return id
@@ -373,7 +362,6 @@ class PrefixCache:
         return find(match, self.layout, len(handle.tokens))
 
     def _hold(self, handle: PrefixHandle, found: PrefixMatch) -> None:
-        """Lease what the prompt will need, instead of what it held before."""
         needed: tuple[Held | None, ...] = (found.match.deepest(), found.checkpoint)
         wanted = [held for held in needed if held is not None]
         for held in wanted:

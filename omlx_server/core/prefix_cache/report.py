@@ -1,4 +1,4 @@
-"""The reports of the prefix cache: its contents and counters, and its match of one prompt."""
+"""Reports of the prefix cache."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -11,8 +11,8 @@ from omlx_server.core.blocks.restore import PrefixMatch
 
 @dataclass(slots=True)
 class CacheReport:
-    """The contents of the prefix cache now, and its counters since the start. `in_use` of the
-    `nbytes` bytes are used by running sequences and do not count for the budget."""
+    """The contents of the prefix cache now, and its counters since the start. `in_use` bytes do not
+    count for the budget."""
 
     nbytes: int = 0
     in_use: int = 0
@@ -46,8 +46,6 @@ class CacheReport:
 
 @dataclass(frozen=True, slots=True)
 class Dropped:
-    """Counts of what was evicted, or was in memory before a reset."""
-
     nbytes: int
     blocks: int
     checkpoints: int
@@ -60,12 +58,8 @@ class Dropped:
 
 @dataclass(frozen=True, slots=True)
 class PromptReport:
-    """The cached parts of one prompt in both tiers, in tokens.
-
-    `blocks` are (start, stop) in memory, `cold` those to read from the cold tier, `checkpoints` the
-    positions of recurrent state in memory. The first `known` tokens are in blocks in memory; a
-    request would not compute its first `cached` tokens.
-    """
+    """The cached parts of one prompt in both tiers, in tokens. The first `known` ones are in blocks
+    in memory; `cached` ones would not be computed."""
 
     tokens: int
     cached: int
@@ -78,8 +72,7 @@ class PromptReport:
     def of(
         cls, tokens: Sequence[int], found: PrefixMatch, recalled: Sequence[tuple[Record, int]]
     ) -> "PromptReport":
-        """Build the report from the match in memory and the records to recall, each with the
-        position up to which the prompt has its tokens."""
+        """`recalled` gives with each record the position up to which the prompt has its tokens."""
         match = found.match
         return cls(
             tokens=len(tokens),

@@ -1,5 +1,5 @@
-"""Tracks which blocks running sequences use. They can't be evicted, and count as live memory, not
-for the hot tier's budget. Pure."""
+"""Tracks the blocks that running sequences use: they can't be evicted, and count as live memory.
+Pure."""
 
 from collections.abc import Sequence
 
@@ -12,20 +12,18 @@ from omlx_server.core.prefix_cache.eviction import Eviction
 
 
 class Uses:
-    """Notes in the index which blocks are in use; none where the `layout` does not refer."""
-
     def __init__(self, index: BlockIndex, layout: CacheLayout, eviction: Eviction) -> None:
         self._index = index
         self._layout = layout
         self._eviction = eviction
 
     def begin(self, found: PrefixMatch) -> BlocksInUse:
-        """Return the full blocks of a restore, used from now on by the caches that it leaves."""
+        """Return the full blocks of a restore, in use from now on."""
         return self.share(BlocksInUse([*self._full(found, found.cached)]))
 
     def extend(self, blocks: BlocksInUse, id: PayloadId | None) -> None:
-        """Note that a sequence's caches refer to the block it made. A short block, or one that does
-        not follow those in use, is left out."""
+        """Note that a sequence's caches refer to the block it made, if that is full and follows
+        those in use."""
         block = self._index.held(id) if id is not None else None
         if not isinstance(block, Block) or not (blocks.at_work and self._layout.refers):
             return
@@ -34,14 +32,14 @@ class Uses:
             blocks.path.append(block)
 
     def share(self, blocks: BlocksInUse) -> BlocksInUse:
-        """Return these blocks in use by one more sequence that begins with their tokens."""
+        """Return these blocks in use by one more sequence."""
         for block in blocks.path:
             self._index.use(block)
         copied = max(blocks.copied, self._copied(blocks.tokens))
         return BlocksInUse(blocks.path.copy(), at_work=True, copied=copied)
 
     def end(self, blocks: BlocksInUse) -> None:
-        """Note that a sequence has left: its blocks count for the budget, and may be evicted."""
+        """Note that a sequence has left."""
         path, blocks.path, blocks.at_work = blocks.path, [], False
         for block in reversed(path):
             self._index.unuse(block)
@@ -49,8 +47,8 @@ class Uses:
             self._eviction.shrink()
 
     def of(self, found: PrefixMatch, tokens: int) -> tuple[int, int]:
-        """Return what a restore of at most `tokens` tokens would refer to: tokens, and bytes that
-        nobody else uses."""
+        """Return the tokens that a restore would refer to, and their bytes that nobody else
+        uses."""
         path = self._full(found, tokens)
         nbytes = sum(block.size.nbytes for block in path if not block.users)
         used = len(path) * self._layout.block_size

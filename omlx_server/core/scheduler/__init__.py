@@ -1,1 +1,1 @@
-"""The scheduler: chooses the prompts and rows that the next step computes. Pure."""
+"""The scheduler: chooses the prompts and rows of the next step. Pure."""

@@ -21,9 +21,8 @@ HEADROOM = 256
 
 @dataclass(frozen=True, slots=True)
 class AtWork:
-    """The sequences that count when memory is checked: decoding `rows`, `active` prompts, and rows
-    that leave in this step (`ended`), which keep their places until the others are copied. The
-    leases of `others` can be released."""
+    """The sequences that count when memory is checked. Rows that leave in this step (`ended`) keep
+    their places until the others are copied. The leases of `others` can be released."""
 
     rows: Collection[Sequence]
     active: Collection[PrefillState]
@@ -40,8 +39,7 @@ class AtWork:
 
 
 class Admission:
-    """Asks the memory guard whether prompts, chunks and rows fit. Without a `guard` everything
-    fits."""
+    """Asks the memory guard what fits. Without a `guard` everything fits."""
 
     def __init__(self, guard: MemoryGuard | None, cache: PrefixCache, grouping: Grouping) -> None:
         self._guard = guard
@@ -54,7 +52,6 @@ class Admission:
 
     @property
     def shares(self) -> bool:
-        """Whether another model is at work, whose end would free memory."""
         return self._guard is not None and self._guard.shares
 
     def note(self, relief: Relief) -> None:
@@ -62,17 +59,14 @@ class Admission:
             self._guard.note(relief)
 
     def explain(self, tokens: int) -> str:
-        """Return what a row of so many tokens needs, for a refused request."""
         chunk = min(SMALLEST_CHUNK, tokens)
         return self._guard.explain(Caches((tokens,)), chunk) if self._guard is not None else ""
 
     def reserve(self, work: AtWork) -> None:
-        """Tell other models what those at work will hold."""
         if self._guard is not None:
             self._guard.reserve(self._finished(work, work.active))
 
     def fits_without_others(self, request: Request, weights: int) -> bool:
-        """Return whether a request would fit if of all models only these weights were loaded."""
         tokens = len(request.tokens) + 1
         chunk, caches = min(SMALLEST_CHUNK, tokens), Caches((tokens,) * request.n)
         return self._guard is None or self._guard.fits_without_others(caches, chunk, weights)
@@ -86,8 +80,7 @@ class Admission:
         return self._allows(step, after, [], work, now)
 
     def spares(self, work: AtWork, now: float, more: int) -> bool:
-        """Return whether all rows can decode `more` tokens beside the newest one without any
-        relief."""
+        """Return whether all rows can decode `more` tokens more than one without evicting."""
         decode = self._guard.decoding(work.lengths, work.leaving) if self._guard else None
         if self._guard is None or decode is None:
             return True
@@ -96,7 +89,7 @@ class Admission:
         return self._guard.spares(step, after, self._cuts([], work, 1 + more), self._cache, now)
 
     def lasts(self, work: AtWork, now: float, more: int) -> bool:
-        """Return whether the rows can decode `more` tokens each without another look at memory."""
+        """Return whether the rows can decode `more` tokens without another look at memory."""
         if self._guard is None:
             return True
         busy = self._guard.drains_pool or self._guard.made_room or self._guard.shares
@@ -155,7 +148,6 @@ class Admission:
         )
 
     def _caches(self, work: AtWork, more: int, prefills: Iterable[PrefillState]) -> Caches:
-        """Return the caches of rows that get `more` tokens each, and of prompts under way."""
         prefills = list(prefills)
         users = [row.blocks for row in work.rows] + [p.handle.blocks for p in prefills]
         return Caches(
@@ -166,7 +158,6 @@ class Admission:
         )
 
     def _finished(self, work: AtWork, prefills: Iterable[PrefillState]) -> Caches:
-        """Return the caches when these prompts are computed and have joined."""
         caches = self._caches(work, 1, ())
         rows, in_blocks, nbytes = list(caches.rows), caches.in_blocks, caches.block_bytes
         for prefill in prefills:
@@ -177,8 +168,8 @@ class Admission:
         return Caches(tuple(rows), in_blocks=in_blocks, block_bytes=nbytes)
 
     def _use(self, prefill: PrefillState) -> tuple[int, int]:
-        """Return how many tokens of a prompt its caches refer to, and the bytes of these that
-        nobody uses now."""
+        """Return the tokens that a prompt's caches refer to, and their bytes that nobody uses
+        now."""
         if prefill.handle.waiting:
             return self._cache.use_of(prefill.handle, prefill.expected)
         return prefill.handle.blocks.referred, 0
@@ -199,7 +190,7 @@ class Admission:
         return bool(held) and guard.allows(step, after, cuts, self._cache, now)
 
     def _cuts(self, chunks: Items[Chunk], work: AtWork, fed: int = 1) -> Cuts:
-        """Return the most that a step adds to the hot tier, when rows are fed `fed` tokens."""
+        """Return the most that a step adds to the hot tier."""
         if not self._cache.layout.keeps:
             return Cuts()
         size = self._cache.layout.block_size
@@ -210,7 +201,6 @@ class Admission:
 
 
 def forwards(groups: Iterable[Items[Chunk]]) -> tuple[Forward, ...]:
-    """Return the shapes of groups of chunks for the planner."""
     return tuple(
         Forward(
             rows=len(group),

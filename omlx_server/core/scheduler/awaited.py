@@ -1,5 +1,4 @@
-"""The place of each request and what it waits for, for status pages and the stall log. Pure; mlx
-thread."""
+"""The place of each request and what it waits for, for status pages and logs. Pure; mlx thread."""
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -16,8 +15,6 @@ _GLANCED = 500
 
 
 class Awaited(StrEnum):
-    """The thing that a sequence waits for."""
-
     BLOCK = "a block that another prompt computes"
     COLD = "the cold tier"
     ROWS = "rows"
@@ -28,9 +25,8 @@ class Awaited(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """The place (queue) of `choices` of one request. `prompt` counts tokens to prefill, for a row
-    its request's; `computed` tokens are in caches; `output` tokens are generated; `restored` came
-    from the prefix cache, counted only while active."""
+    """The place (queue) of `choices` of one request. `prompt` counts tokens to prefill, `computed`
+    those in caches, `restored` those from the prefix cache."""
 
     request: RequestId
     place: str
@@ -43,7 +39,7 @@ class Standing:
     restored: int = 0
 
     def line(self, now: float) -> str:
-        """Return one line for the log, without any text of the prompt."""
+        """Return a line for the log, without any text of the prompt."""
         return (
             f"{self.request} is {self.place}, of {now - self.arrived:.1f} s: {self.prompt} tokens "
             f"to read, {self.computed} computed, {self.choices} choices, {self.output} tokens "
@@ -52,8 +48,6 @@ class Standing:
 
 
 class Standings:
-    """Tells what queued sequences wait for."""
-
     def __init__(
         self,
         queues: SequenceQueues,
@@ -67,13 +61,11 @@ class Standings:
         self._limits = limits
 
     def all(self, now: float) -> Iterator[Standing]:
-        """Yield the standing of each prefill and row. Asks admission as a step would, which may
-        evict blocks."""
+        """Yield the standing of each prefill and row. Asks admission, which may evict."""
         return self._each(self._queues.waiting, lambda prefill: self._awaited(prefill, now))
 
     def glance(self) -> Iterator[Standing]:
-        """Yield the standings with at most 500 waiting prefills, without asking admission: waits
-        for memory appear as TURN."""
+        """Yield the standings with at most 500 waiting prefills, without asking admission."""
         first = self._queues.waiting[:_GLANCED]
         return self._each(first, lambda prefill: self._before_admission(prefill) or Awaited.TURN)
 

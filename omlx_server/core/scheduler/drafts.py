@@ -1,5 +1,4 @@
-"""Drafts of each row for the next step: forced by its grammar, found in its text, or asked of the
-drafter. Pure; owned by the scheduler."""
+"""Drafts of each row for the next step. Pure; owned by the scheduler."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -40,8 +39,6 @@ _NO_DRAFT = Draft()
 
 @dataclass(frozen=True, slots=True)
 class DraftPlan:
-    """The drafts of a step, as in `Step`, of at most `depth` tokens."""
-
     drafts: dict[SequenceId, tuple[int, ...]] = field(default_factory=dict)
     asks: dict[SequenceId, int] = field(default_factory=dict)
     depth: int = 0
@@ -61,7 +58,7 @@ class DraftPlan:
 
 
 class Drafts:
-    """Plans the drafts of a batch's rows together, because all rows wait for the longest."""
+    """Plans the drafts of a batch together, because all rows wait for the longest."""
 
     def __init__(self, speculation: DraftController | None, layout: CacheLayout) -> None:
         """Without `speculation` nothing is drafted. `learns`: rows without drafts teach about a
@@ -73,8 +70,8 @@ class Drafts:
     def plan(
         self, rows: Sequence[Row], limits: SchedulerLimits, fits: Callable[[int], bool]
     ) -> DraftPlan:
-        """Return the next step's drafts; none while tokens are in flight. `fits` tells whether
-        memory allows so many tokens more per row."""
+        """Return the next step's drafts. `fits` tells whether memory allows so many tokens more per
+        row."""
         most = _most(rows, limits) if self._speculation is not None else 0
         if not most or any(map(_IN_FLIGHT, rows)):
             return DraftPlan()
@@ -88,8 +85,7 @@ class Drafts:
     def will_follow(
         self, rows: Sequence[Row], limits: SchedulerLimits, fits: Callable[[int], bool]
     ) -> bool:
-        """Return whether drafts are likely once the tokens in flight are read, so that reading them
-        first is worth it."""
+        """Return whether drafts are likely once the tokens in flight are read."""
         most = _most(rows, limits) if self._speculation is not None else 0
         if not most or not all(map(_IN_FLIGHT, rows)):
             return False
@@ -99,8 +95,7 @@ class Drafts:
         return depth > 0 and fits(1)
 
     def verified(self, row: Row, result: SampledRow) -> None:
-        """Count a row's verified draft and learn from it. Call it for each row with a draft, or for
-        all if it `learns`, before new tokens are noted."""
+        """Count a row's verified draft and learn from it, before its new tokens are noted."""
         if self._speculation is None:
             return
         counts, drafter = self._speculation.counts, self._speculation.drafter
@@ -117,7 +112,7 @@ class Drafts:
     def _best(
         self, known: Sequence[Draft], asked: Sequence[Draft], most: int
     ) -> tuple[int, Sequence[Draft]]:
-        """Return the depth with most tokens a second and the drafts: the `known` ones, or mixed
+        """Return the depth with most tokens a second and its drafts: the `known` ones, or mixed
         with the drafter's."""
         assert self._speculation is not None
         if not (asked or any(map(_TOKENS, known))):
@@ -131,7 +126,6 @@ class Drafts:
         return (other.depth, mixed) if other.rate > bet.rate else (bet.depth, known)
 
     def _known(self, row: Row, most: int, limits: SchedulerLimits) -> Draft:
-        """Return at most `most` tokens that are forced or looked up, before any stop token."""
         methods = _methods(row, limits)
         count = self._room(row, most) if methods else 0
         if count <= 0:
@@ -154,7 +148,7 @@ class Drafts:
 
     def _asked(self, row: Row, most: int, limits: SchedulerLimits) -> Draft:
         """Return a draft from the drafter. None before the row's first token, when recurrent layers
-        have no state to take back, or with images, which a drafter does not see."""
+        have no state to take back, or with images, which it does not see."""
         drafter = self._speculation.drafter if self._speculation is not None else None
         if drafter is None or drafter.method not in _methods(row, limits) or not row.fed:
             return _NO_DRAFT
@@ -164,8 +158,7 @@ class Drafts:
         return Draft(Offer((_drafter_chance(row, drafter).value,) * count), asks=count)
 
     def _room(self, row: Row, most: int) -> int:
-        """Return how many tokens a row may draft: not beyond its block, where it is cut, and one
-        token may still be sampled."""
+        """Return how many tokens a row may draft: not beyond its block, where it is cut."""
         room = row.request.sampling.max_tokens - len(row.output) - row.in_flight - 1
         if self._layout.keeps:
             size = self._layout.block_size
@@ -174,7 +167,6 @@ class Drafts:
 
 
 def _most(rows: Sequence[Row], limits: SchedulerLimits) -> int:
-    """Return how many tokens each row may draft."""
     needed = Verifies.ALONE if len(rows) == 1 else Verifies.TOGETHER
     if not rows or needed not in limits.verify or limits.speculation == "off":
         return 0
@@ -190,7 +182,6 @@ def _methods(row: Row, limits: SchedulerLimits) -> frozenset[Method]:
 
 
 def _looked_up(row: Row) -> NgramLookup:
-    """Return the row's look-up, brought up to date."""
     prompt = row.request.tokens
     if row.lookup is None:
         row.lookup = NgramLookup(row.context)
@@ -209,11 +200,8 @@ def _drafter_chance(row: Row, drafter: DrafterRecord) -> Chance:
 
 
 def _learn(row: Row, drafter: DrafterRecord, result: SampledRow) -> None:
-    """Learn from the drafter's tokens up to the first wrong one.
-
-    What was cut off a constrained row's draft counts as wrong; in other rows what would end the
-    answer does not count. A row without a draft forgets a little.
-    """
+    """Learn from the drafter's tokens up to the first wrong one. What was cut off a constrained
+    row's draft counts as wrong."""
     own = _drafter_chance(row, drafter)
     if not row.by_drafter:
         own.forget()
@@ -224,7 +212,6 @@ def _learn(row: Row, drafter: DrafterRecord, result: SampledRow) -> None:
 
 
 def _after_first(draft: Draft) -> Draft:
-    """Return the draft after its first token, which has to be right too."""
     if not draft.tokens:
         return draft
     chances = draft.offer.chances

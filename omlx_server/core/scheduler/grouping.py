@@ -1,7 +1,7 @@
 """Groups the chunks of a step that are computed in one forward. Pure.
 
-Last chunks of similar shape run together as one right-padded batch. Other chunks, and those with or
-after images, run alone.
+Last chunks of similar shape run together, right-padded. Other chunks, and those with or after
+images, run alone.
 """
 
 from collections.abc import Sequence
@@ -18,9 +18,8 @@ _MAX_START_SPREAD = 256
 
 @dataclass(frozen=True, slots=True)
 class Grouping:
-    """The limits of a model's caches. `batchable`: rows run together. `pads`: they may differ in
-    length; without it there is recurrent state, and chunks from token 0 do not join others. Chunks
-    above `most_tokens` run alone."""
+    """`batchable`: rows run together. `pads`: they may differ in length; without it there is
+    recurrent state. Chunks above `most_tokens` run alone."""
 
     batchable: bool = True
     pads: bool = True

@@ -1,4 +1,4 @@
-"""Limits of the scheduler, and its load. Frozen values."""
+"""Limits of the scheduler, and its load."""
 
 from dataclasses import dataclass, field
 
@@ -12,14 +12,14 @@ SMALLEST_CHUNK = 64
 
 @dataclass(frozen=True, slots=True)
 class SchedulerLimits:
-    """Limits of the scheduler. Tokens count prompt tokens of one step over all sequences.
+    """Limits of the scheduler, in prompt tokens of one step over all sequences.
 
-    `prefill_chunk_tokens` is the chunk grid, and a step's budget while rows decode; else the budget
-    is `max_batched_tokens`. While nothing else is at work a chunk has `alone_chunk_tokens`, a
-    multiple of the grid. Chunks are halved at `halve_chunks_at` tokens and each double of it.
-    Decoding rows keep `decode_share` of the time. One decode feeds at most `most_places` tokens,
-    padding included. At most `most_joins` prompts are prefilled beside decoding rows. If `fair`,
-    owners share the machine (core/scheduler/order.py); else first come, first served.
+    `prefill_chunk_tokens` is the chunk grid, and a step's budget while rows decode; else
+    `max_batched_tokens` is. A chunk alone has `alone_chunk_tokens`, a multiple of the grid. Chunks
+    are halved at `halve_chunks_at` tokens and each double of it. Decoding rows keep `decode_share`
+    of the time. One decode feeds at most `most_places` tokens, padding included. At most
+    `most_joins` prompts are prefilled beside decoding rows. Unless `fair`, first come is first
+    served.
     """
 
     max_batch_size: int = 8
@@ -46,15 +46,14 @@ class SchedulerLimits:
 
     @property
     def chunks(self) -> ChunkSizes:
-        """The chunk sizes at the head of a prompt."""
         alone = self.alone_chunk_tokens
         return ChunkSizes(
             self.prefill_chunk_tokens, self.prefill_chunk_tokens if alone is None else alone
         )
 
     def grid_at(self, position: int, *, alone: bool = False) -> int:
-        """Return the chunk size at a `position` in a prompt. It depends on nothing else, so a
-        prompt is cut alike with or without a cache hit."""
+        """Return the chunk size at a `position`. A prompt is cut alike with or without a cache
+        hit."""
         size = self.chunks.alone if alone else self.prefill_chunk_tokens
         limit = self.halve_chunks_at
         while limit and position >= limit and size > SMALLEST_CHUNK:
@@ -64,8 +63,6 @@ class SchedulerLimits:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """The numbers of sequences that wait, are prefilled, and are rows."""
-
     waiting: int
     prefilling: int
     running: int

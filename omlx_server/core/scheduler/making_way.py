@@ -22,8 +22,7 @@ _EVEN_LEAD_SECONDS = 8.0
 
 
 class MakingWay:
-    """Sends rows and active prompts back to the queue for the next prompt. Their blocks stay in the
-    prefix cache."""
+    """Sends rows and active prompts back to the queue for the next prompt."""
 
     def __init__(
         self,
@@ -40,8 +39,7 @@ class MakingWay:
 
     def make_way(self, limits: SchedulerLimits, work: Callable[[], AtWork], now: float) -> None:
         """If the next prompt lacks rows or memory, preempt those ahead by more than its work, the
-        furthest first, if it fits then. All go at once, else the next prompt would take what they
-        leave."""
+        furthest first, if it fits then."""
         queues = self._queues
         if not (queues.waiting and limits.fair and self._look_again.has_passed(now)):
             return
@@ -95,8 +93,8 @@ class MakingWay:
         return going
 
     def _may_go(self, one: Sequence | PrefillState, first: PrefillState, now: float) -> bool:
-        """Return whether a row or an active prompt may go for a waiting prompt. A row must have
-        decoded, else prompts would be computed again and again."""
+        """Return whether this one may go for `first`. A row must have decoded, else prompts would
+        be computed for nothing."""
         request, order = one.request, self._order
         if now - one.admitted < STAY_SECONDS or request.priority < first.request.priority:
             return False
@@ -125,8 +123,7 @@ class MakingWay:
         return held[request.owner_path[:depth]] > held[other.owner_path[:depth]]
 
     def _lost(self, one: Sequence | PrefillState) -> float:
-        """Return the seconds of work that is done again if this one goes: none if its blocks
-        stay."""
+        """Return the seconds of work that is done again if this one goes."""
         cache = self._cache
         computed, used = (
             (one.fed, one.blocks)
@@ -145,8 +142,7 @@ class MakingWay:
 
 
 def _is_later(one: Sequence | PrefillState, first: PrefillState) -> bool:
-    """Return whether a sequence at work has its next token already, or was told a later time than
-    `first`."""
+    """Return whether this one has its next token already, or was told a later time."""
     if isinstance(one, Sequence) or one.told is None or first.told is None:
         return True
     return one.told > first.told

@@ -46,8 +46,8 @@ _MOST_UNREAD = 2
 
 class TimeShare:
     """Keeps a `share` (0 to below 1) of the time for one of two sides. Each second of the other
-    side makes a debt of share / (1 - share) seconds. The debt is at most what the other side's last
-    turn makes, or that turn, whichever is longer: unused time is not saved up."""
+    side makes a debt of share / (1 - share) seconds, bounded by its last turn: unused time is not
+    saved up."""
 
     def __init__(self, share: float) -> None:
         self._debt = 0.0
@@ -66,7 +66,6 @@ class TimeShare:
         self._debt = max(0.0, self._debt - max(0.0, seconds))
 
     def forgive(self) -> None:
-        """Cancel the debt, because nobody is there to whom it is owed."""
         self._debt = 0.0
 
     @property
@@ -76,8 +75,6 @@ class TimeShare:
 
 @dataclass(frozen=True, slots=True)
 class _Planned:
-    """A step's decoded rows, its prompts (each by the row that it ends in), and their chunks."""
-
     rows: Sequence[Row] = ()
     prompts: Sequence[Row] = ()
     chunks: tuple[Chunk, ...] = ()
@@ -112,8 +109,7 @@ class PrefillOrder:
     # -- the time of steps -------------------------------------------------------------------
 
     def begin(self, now: float) -> None:
-        """Note that a step is being planned: charge the time since the last one, without its
-        prefills, to that one's rows."""
+        """Charge the time since the last step was planned, without its prefills, to its rows."""
         rows = self._planned[-1].rows if self._planned else ()
         decoding = now - self._begun - self._reading
         if rows and decoding > 0:
@@ -125,7 +121,6 @@ class PrefillOrder:
     def planned(
         self, rows: Sequence[Row], prompts: Sequence[PrefillState], chunks: Sequence[Chunk] = ()
     ) -> None:
-        """Note the rows, prompts and chunks of the step."""
         firsts = [prefill.sequences[0] for prefill in prompts]
         unread = [step for step in self._planned if step.chunks][-_MOST_UNREAD:]
         self._planned = [*unread, _Planned(rows, firsts, tuple(chunks))]
@@ -137,8 +132,8 @@ class PrefillOrder:
             self._decoding.forgive()
 
     def read(self, chunks: tuple[Chunk, ...], seconds: float) -> None:
-        """Note that these chunks, of the newest step or one shortly before, took `seconds`, and
-        charge their owners."""
+        """Charge `seconds` to the owners of these chunks, of the newest step or one shortly
+        before."""
         [step] = [step for step in self._planned if step.chunks == chunks][-1:]
         if step is not self._planned[-1]:
             self._planned.remove(step)
@@ -152,7 +147,7 @@ class PrefillOrder:
         self._charge([(first, each * count) for first, count in parts])
 
     def _charge_rows(self, rows: Sequence[Row], seconds: float) -> None:
-        """Charge a decode: half of its time in equal parts, half by the tokens that rows hold."""
+        """Charge half of the time in equal parts, half by the tokens that rows hold."""
         each, token = seconds / 2 / len(rows), seconds / 2 / max(1, sum([r.fed for r in rows]))
         self._charge([(row, each + token * row.fed) for row in rows])
 
@@ -166,13 +161,12 @@ class PrefillOrder:
             self._times.charge(owner, part)
 
     def found_no_room(self, first: PrefillState, seconds: float) -> None:
-        """Note that the next prompt found no room for `seconds`: urgent ones need not wait."""
+        """Note that urgent prompts need not wait for the next one, which found no room."""
         if not first.is_urgent:
             self._urgency.others_had(seconds)
 
     @property
     def rows_first(self) -> bool:
-        """Whether decoding rows are owed time before another chunk."""
         return self._decoding.is_owed
 
     # -- the order ---------------------------------------------------------------------------
@@ -192,7 +186,7 @@ class PrefillOrder:
         return sorted(in_turn, key=self._ranks(in_turn).__getitem__)
 
     def _enter(self, prefill: PrefillState, prefills: Collection[PrefillState], now: float) -> None:
-        """Note when a prompt came, in its owner's time, and tell it the longest wait."""
+        """Note when a prompt came, and tell it the longest wait."""
         first = prefill.sequences[0]
         if first.came is None:
             came = self._times.rank(first.request.owner_path)[-1]
@@ -202,21 +196,21 @@ class PrefillOrder:
             prefill.tell(now + self.longest_wait(prefill.request, prefills))
 
     def longest_wait(self, request: Request, prefills: Collection[PrefillState]) -> float:
-        """Return the longest wait told for a request's first token, its prompt being one of
-        `prefills`; 0 where unknown."""
+        """Return the longest wait told for a request's first token, 0 where unknown. Its prompt is
+        in `prefills`."""
         if not self.predictions.are_known:
             return 0.0
         return _TOLD * self.backlog(request, prefills) + _TOLD_MORE
 
     def backlog(self, request: Request, prefills: Collection[PrefillState]) -> float:
-        """Return the seconds until all `prefills` of this request's class and better ones have
-        first tokens."""
+        """Return the seconds to the first tokens of all `prefills` that are not of a worse
+        class."""
         before = (p for p in prefills if p.request.priority <= request.priority)
         return sum(map(self.predictions.first_token, before)) / self.predictions.part
 
     def _find_urgent(self, prefills: Collection[PrefillState], now: float) -> None:
-        """Mark the prompts that would miss their told time if they did not go first now, with those
-        told earlier. They stay urgent."""
+        """Mark the prompts that would miss their told time, and those told earlier. They stay
+        urgent."""
         told = [(p.request.priority, p.told, p) for p in prefills if p.told is not None]
         told.sort(key=lambda one: one[:2])
         self.urgent_from, work, latest = math.inf, 0.0, dict[int, float]()
@@ -230,7 +224,6 @@ class PrefillOrder:
             prefill.is_urgent |= until <= latest.get(priority, -math.inf)
 
     def _ranks(self, prefills: Sequence[PrefillState]) -> dict[PrefillState, tuple[float, ...]]:
-        """Return the sort keys of prompts that are in the order of rule 5."""
         places = dict[tuple[int, Owner], tuple[float, float]]()
         ranks = dict[PrefillState, tuple[float, ...]]()
         for prefill in prefills:
@@ -245,7 +238,7 @@ class PrefillOrder:
         return ranks
 
     def can_begin_anew(self, prefill: PrefillState, now: float) -> bool:
-        """Return whether an active prompt that makes way can still be in time."""
+        """Return whether an active prompt can be preempted and still be in time."""
         work = self.predictions.first_token(prefill, anew=True)
         return prefill.told is None or self._latest_start(work, prefill.told) > now
 
@@ -253,14 +246,13 @@ class PrefillOrder:
         return until - (_URGENT * work + _URGENT_MORE) / max(self.predictions.part, URGENT_PART)
 
     def due(self, work: PrefillState | Row) -> float:
-        """Return the place of a prompt or row among others of its owner; the lowest goes first."""
+        """Return the sort key among the work of one owner."""
         if isinstance(work, Row):
             return (work.came or 0.0) + _STRETCH * self.predictions.answer(work)
         first = work.sequences[0]
         return (first.came or 0.0) + _STRETCH * self.predictions.whole(work)
 
     def lead(self, request: Request, other: Request) -> float:
-        """Return by how many seconds one request's owner is ahead of another's."""
         return self._times.lead(request.owner_path, other.owner_path)
 
     def size(self, tokens: int) -> int:

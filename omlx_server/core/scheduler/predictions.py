@@ -1,4 +1,4 @@
-"""Predicts the times of prompts and answers from recent ones. Pure; times in seconds."""
+"""Predicts the times of prompts and answers from recent ones. Pure."""
 
 import math
 from collections.abc import Sequence
@@ -25,8 +25,8 @@ _DEEPEST = 16.0
 
 
 class PrefillPace:
-    """Estimates prefill times. A token's time is a linear function of its depth, because attention
-    looks at all tokens before it, fitted to recent chunks."""
+    """Estimates prefill times: a token's time is a linear function of its depth, fitted to recent
+    chunks."""
 
     def __init__(self) -> None:
         self.tokens = 0
@@ -50,7 +50,6 @@ class PrefillPace:
         self._covariance = kept * (self._covariance + weight * deeper * longer)
 
     def seconds(self, start: int, stop: int) -> float:
-        """Return the estimated seconds to compute tokens [start, stop)."""
         if not self.tokens:
             return max(0, stop - start) * _UNKNOWN_TOKEN
         depth = (start + stop) / 2
@@ -59,8 +58,7 @@ class PrefillPace:
 
     @property
     def _slope(self) -> float:
-        """The extra seconds of a token for each token before it, at least 0, with no negative time
-        at depth 0."""
+        """The extra seconds of a token for each token before it."""
         if not (self._depth_variance and self._depth):
             return 0.0
         slope = self._covariance / self._depth_variance
@@ -80,7 +78,6 @@ class Predictions:
 
     @property
     def are_known(self) -> bool:
-        """Whether enough was measured to tell a client how long it will wait."""
         return self.pace.tokens >= _LEAST_TOKENS
 
     def decoded(self, seconds: float, rows: int) -> None:
@@ -92,8 +89,7 @@ class Predictions:
 
     def first_token(self, prefill: PrefillState, *, anew: bool = False) -> float:
         """Return the device seconds to a prompt's first token with all prefill time to itself,
-        beside rows that decode once per chunk, keep their share, and stay a moment before they make
-        way. `anew`: after a preemption."""
+        beside rows that keep their share. `anew`: after a preemption."""
         limits, stop = self.limits, prefill.target
         start = prefill.restored if anew else stop - prefill.remaining
         chunks = math.ceil((stop - start) / limits.prefill_chunk_tokens)
@@ -103,7 +99,6 @@ class Predictions:
         return reading / (1 - limits.decode_share) + (chunks + 1) * self._decode + stay
 
     def step(self, chunks: Sequence[Chunk]) -> float:
-        """Return the seconds of a step with these `chunks` and a decode."""
         reading = sum(self.pace.seconds(chunk.start, chunk.stop) for chunk in chunks)
         return reading + self._decode
 
@@ -124,7 +119,6 @@ class Predictions:
         return self._left(row) * self._row_token
 
     def _left(self, row: Row) -> float:
-        """Return the expected rest of a row's answer in tokens. One longer than the mean counts as
-        half done."""
+        """Return the expected rest of an answer. One longer than the mean counts as half done."""
         output = len(row.output)
         return min(row.request.sampling.max_tokens - output, max(self._answer - output, output))

@@ -1,9 +1,8 @@
-"""Plans which prompts are prefilled in a step, and how much of each. Pure; owned by the scheduler.
+"""Plans which prompts are prefilled in a step, and how much of each. Pure.
 
 Prompts share a step's token budget in the order of `core/scheduler/order.py`. A step holds any
 number of last chunks and at most one other chunk. A prompt without room is passed by those beside
-whom it would still fit when all now at work have ended. A prompt whose next block is being computed
-for another waits for it.
+whom it would still fit later.
 """
 
 from dataclasses import dataclass, field
@@ -22,9 +21,6 @@ from omlx_server.core.step import Chunk, Restore
 
 @dataclass(slots=True)
 class PrefillPlan:
-    """The prefill work of a step while it is planned. `alone`: no row decodes, and no other model
-    is at work."""
-
     chunks: list[Chunk] = field(default_factory=list)
     restores: list[Restore] = field(default_factory=list)
     admitted: list[Admitted] = field(default_factory=list)
@@ -37,8 +33,8 @@ class PrefillPlan:
 
 
 class _Refused:
-    """The prompts for which a step has no room: nor has it for one that needs as much or more, so a
-    long queue asks the guard once. `first` was next and did not fit."""
+    """Prompts for which a step has no room: nor has it for those that need as much. `first` was
+    next."""
 
     def __init__(self) -> None:
         self.first: PrefillState | None = None
@@ -110,7 +106,6 @@ class PrefillPlanner:
         return plan
 
     def _may_begin(self, prefill: PrefillState, refused: _Refused, now: float) -> bool:
-        """Return whether a prompt may go on, or be admitted if memory has room."""
         if self._must_wait(prefill) or _continues(prefill, self._ended):
             if prefill.made_way:
                 refused.has_no_room(prefill, now)
@@ -130,8 +125,8 @@ class PrefillPlanner:
         return True
 
     def _is_in_the_way(self, prefill: PrefillState, first: PrefillState, now: float) -> bool:
-        """Return whether `first`, which waits for room, would have none beside `prefill` and those
-        that passed it already."""
+        """Return whether `first` would have no room beside `prefill` and those that passed it
+        already."""
         if first.made_way or first.passed_since is None:
             return True
         since = first.passed_since
@@ -143,8 +138,6 @@ class PrefillPlanner:
         return not self._admission.has_room(first, AtWork(rows, active, []), now)
 
     def _must_wait(self, prefill: PrefillState) -> bool:
-        """Return whether a prompt's next block is under way elsewhere; lease what has come after
-        such a wait."""
         if not prefill.handle.waiting:
             return False
         waits = self._cache.must_wait(prefill.handle)
@@ -158,7 +151,6 @@ class PrefillPlanner:
         return prefill.next_stop(at, self.limits.grid_at(at, alone=plan.alone)) - at
 
     def _lets_in(self, prefill: PrefillState, refused: _Refused, now: float) -> bool:
-        """Return whether the memory has room for a prompt that has its turn; note if not."""
         others = [waiting.handle for waiting in self._queues.waiting if waiting is not prefill]
         work = self._at_work(others)
         has_room = self._admission.has_room(prefill, work, now)
@@ -172,8 +164,8 @@ class PrefillPlanner:
         return False
 
     def _go_on(self, prefill: PrefillState, plan: PrefillPlan, now: float) -> bool:
-        """Plan a prompt's next chunk, if it fits. Returns False after a chunk that does not end its
-        prompt, which must be the step's last."""
+        """Plan a prompt's next chunk, if it fits. Returns False after a chunk that must be the
+        step's last."""
         new = prefill.handle.waiting
         if new:
             self._admit(prefill, plan, now)
@@ -183,8 +175,8 @@ class PrefillPlanner:
         return self._take_chunk(prefill, stop or self._smallest_end(prefill), plan)
 
     def _force_one(self, ordered: list[PrefillState], plan: PrefillPlan) -> None:
-        """When no prompt can go on, because each holds some memory: preempt all but the first, or
-        all where other models hold memory."""
+        """When no prompt can go on: preempt all but the first, or all where other models hold
+        memory."""
         if self._admission.shares:
             for prefill in tuple(self._queues.active):
                 self._admission.note(Relief.PREEMPT)
@@ -198,8 +190,7 @@ class PrefillPlanner:
         self._take_chunk(first, self._smallest_end(first), plan)
 
     def _chunk_end(self, prefill: PrefillState, plan: PrefillPlan, now: float) -> int | None:
-        """Return where a prompt's next chunk ends so that it fits into memory; None if no chunk
-        fits."""
+        """Return where a prompt's next chunk ends; None if not even the smallest fits."""
         start = prefill.computed
         size = self.limits.grid_at(start, alone=plan.alone)
         smallest = min(SMALLEST_CHUNK, self.limits.grid_at(start))
@@ -245,8 +236,8 @@ class PrefillPlanner:
 
 
 def _continues(prefill: PrefillState, ended: list[Sequence]) -> bool:
-    """Return whether a waiting prompt begins with that of a row that leaves in this step, whose cut
-    can be used in the next."""
+    """Return whether a prompt begins with that of a row that leaves in this step, whose cut can be
+    used in the next."""
     if not prefill.handle.waiting:
         return False
     prompts = (sequence.request.tokens for sequence in ended)

@@ -1,7 +1,6 @@
 """The queues of sequences. Pure; owned by the scheduler.
 
-A sequence is in exactly one place: in a waiting or active prefill, as a live row in `running`, or
-in `finishing` or `preempted` until its newest token is read.
+A sequence is in exactly one place, in the last two until its newest token is read:
 
     waiting --> active --> running --> finishing --> gone
        ^-----------+-----> preempted
@@ -19,9 +18,9 @@ from omlx_server.core.step import Chunk, RowCut, SequenceId
 
 
 class SequenceQueues:
-    """All sequences of one model. The next step hands the runner `drops` (sequences that left) and
-    `tails` (cuts before they leave); `ended` are the rows among them. `queued` counts all prefills
-    ever queued."""
+    """All sequences of one model. The next step takes `drops` (sequences that left), `tails` (cuts
+    before they leave) and `ended` (the rows among them). `queued` counts all prefills ever
+    queued."""
 
     def __init__(self, cache: PrefixCache) -> None:
         self._cache = cache
@@ -44,7 +43,6 @@ class SequenceQueues:
         yield from self.rows()
 
     def rows(self) -> list[Sequence]:
-        """Return the sequences that are rows, or left with an unread token."""
         places = self.running, self.finishing, self.preempted
         return [sequence for place in places for sequence in place.values()]
 
@@ -64,7 +62,6 @@ class SequenceQueues:
 
     @property
     def has_work(self) -> bool:
-        """Whether there are sequences, or rows that the next step has to drop."""
         rows = self.running or self.finishing or self.preempted
         return bool(rows or self.waiting or self.active or self.drops)
 
@@ -77,22 +74,20 @@ class SequenceQueues:
         return len(self.running) + sum(len(prefill.sequences) for prefill in self.active)
 
     def has_rows_for(self, prefill: PrefillState, most: int) -> bool:
-        """Return whether a waiting prompt gets rows if one client has `most` at most. One that is
-        alone always does: the limit may have been higher when it was queued."""
+        """Return whether a waiting prompt gets rows. One that is alone always does."""
         taken = self.rows_taken
         wanted = taken + len(prefill.sequences)
         return not taken or wanted <= most or wanted <= self.most_rows_for(prefill.request, most)
 
     def most_rows_for(self, request: Request, most: int) -> int:
         """Return how many rows may run with one of `request`: `most`, and one more for each further
-        client up to half as many more, but not beside a better class."""
+        client, but not beside a better class."""
         at_work = self._at_work()
         if any(one.priority < request.priority for one in at_work):
             return most
         return _most_rows(most, len({one.owner for one in (*at_work, request)}))
 
     def may_be_more(self, most: int) -> bool:
-        """Return whether a waiting prompt may get a row where `most` are taken."""
         at_work = {one.owner for one in self._at_work()}
         waiting = {prefill.sequences[0].request.owner for prefill in self.waiting}
         return self.rows_taken < _most_rows(most, len(at_work) + (not waiting <= at_work))
@@ -102,8 +97,8 @@ class SequenceQueues:
         return rows + [prefill.request for prefill in self.active]
 
     def has_place_for(self, request: Request, most: int) -> bool:
-        """Return whether a request may wait beside `most` others. Clients share the places, or the
-        conversations of a single client."""
+        """Return whether a request may wait. Clients share the places, or the conversations of a
+        single client."""
         queued = {prefill.request.id: prefill.request for prefill in self.waiting}.values()
         depth = 1 if len({other.owner for other in (*queued, request)}) > 1 else 2
         held = Counter(other.owner_path[:depth] for other in queued)
@@ -142,7 +137,7 @@ class SequenceQueues:
         return prefill
 
     def take_apart(self, prefill: PrefillState) -> list[PrefillState]:
-        """Queue each choice of a waiting prefill by itself instead. Returns the new prefills."""
+        """Queue each choice of a waiting prefill by itself instead."""
         self.waiting.remove(prefill)
         self._cache.leave(prefill.handle)
         return [self.enqueue([sequence]) for sequence in prefill.sequences]
@@ -163,7 +158,7 @@ class SequenceQueues:
             self.running[sequence.id] = sequence
 
     def leave_joined(self) -> None:
-        """Give back the cache leases of prompts whose last chunk is launched."""
+        """Give back the leases of prompts whose last chunk is launched."""
         joined, self._joined = self._joined, []
         for handle in joined:
             self._cache.leave(handle)
@@ -171,13 +166,12 @@ class SequenceQueues:
     # -- out of the batch ----------------------------------------------------------------
 
     def retire_exhausted(self) -> None:
-        """Take rows out of the batch whose last token is launched, before it is read."""
+        """Take rows out of the batch whose last token is launched."""
         for sequence in exhausted(self.running.values()):
             self.finishing[sequence.id] = self.running.pop(sequence.id)
             self._drop_row(sequence)
 
     def remove(self, sequence: Sequence) -> None:
-        """Take a sequence out of wherever it is."""
         id = sequence.id
         if self.running.pop(id, None) is not None:
             self._drop_row(sequence)
@@ -185,8 +179,8 @@ class SequenceQueues:
             self._remove_from_prefill(sequence)
 
     def preempt(self, id: SequenceId) -> None:
-        """Send a row, or the active prefill of a sequence, back to the queue. Its output and its
-        blocks stay."""
+        """Send a row, or a sequence's active prefill, back to the queue. Its output and its blocks
+        stay."""
         for prefill in self.active:
             if any(sequence.id == id for sequence in prefill.sequences):
                 self._preempt_prefill(prefill)
@@ -196,22 +190,19 @@ class SequenceQueues:
         self.requeue_when_read(sequence)
 
     def preempt_lost(self, ids: Iterable[SequenceId]) -> None:
-        """Preempt rows and active prefills whose caches refer to lost tokens. Other ids are
-        ignored."""
+        """Preempt what refers to lost tokens. Other ids are ignored."""
         for id in ids:
             if id in self.running or any(prefill.key == id for prefill in self.active):
                 self.preempt(id)
 
     def requeue_when_read(self, sequence: Sequence) -> None:
-        """Queue a preempted row once no token of it is in flight: sampled tokens belong to its
-        output."""
+        """Queue a preempted row once no token of it is in flight."""
         if not sequence.in_flight and self.preempted.pop(sequence.id, None) is not None:
             sequence.told = None if sequence.output else sequence.told
             self.enqueue([sequence])
 
     def compute_afresh(self, chunk: Chunk, *, reuses: bool) -> None:
-        """Send the prompt of a chunk that could not run back to the queue. Unless it `reuses`,
-        nothing of it is restored then."""
+        """Send the prompt of a chunk that could not run back to the queue."""
         sequences = [self.running.pop(j.id) for j in chunk.joins if j.id in self.running]
         self._end_use(sequences)
         for prefill in [p for p in self.active if p.key == chunk.prefill]:
@@ -222,8 +213,8 @@ class SequenceQueues:
             self.enqueue(sequences).handle.reuses = reuses
 
     def restart(self) -> list[Sequence]:
-        """Send all computed work back to the queue, output kept, after the device lost it. Returns
-        the sequences that were live. Results of steps in flight must not be reported."""
+        """Send all computed work back to the queue, output kept. Returns the sequences that were
+        live. Results of steps in flight must not be reported."""
         live = self.rows()
         self._end_use(live)
         self.waiting += self.active
@@ -239,14 +230,13 @@ class SequenceQueues:
         return live
 
     def groups(self) -> list[list[Sequence]]:
-        """Return all sequences in groups of one context, rows and active ones first: for
-        `take_in`."""
+        """Return all sequences in groups of one context, for `take_in`."""
         prefills = (*self.active, *self.waiting)
         return [[row] for row in self.rows()] + [prefill.sequences for prefill in prefills]
 
     def take_in(self, groups: Iterable[list[Sequence]]) -> None:
-        """Queue the sequences of another scheduler, output kept, beyond the queue's limit. They
-        don't wait for the cold tier; their tokens in flight must not be reported."""
+        """Queue another scheduler's sequences, output kept. Their tokens in flight must not be
+        reported."""
         for sequences in groups:
             for sequence in sequences:
                 sequence.in_flight = 0
@@ -254,7 +244,7 @@ class SequenceQueues:
             self._cache.read_ahead.waits.stop(self.enqueue(sequences).handle)
 
     def take_drops(self) -> tuple[tuple[SequenceId, ...], tuple[RowCut, ...], list[Sequence]]:
-        """Return what left since the last call: ids, cuts before they leave, rows."""
+        """Return the ids, cuts and rows that left since the last call."""
         gone = tuple(self.drops), tuple(self.tails), self.ended
         self.drops, self.tails, self.ended = [], [], []
         return gone
@@ -293,7 +283,7 @@ class SequenceQueues:
 
 
 def exhausted(rows: Iterable[Sequence]) -> list[Sequence]:
-    """Return the rows whose last token is sampled or being sampled."""
+    """Return the rows whose last token is launched."""
     return [
         row for row in rows if len(row.output) + row.in_flight >= row.request.sampling.max_tokens
     ]

@@ -1,9 +1,7 @@
-"""Chooses the sequences that the next step computes. Pure; owned by the mlx thread; time comes in
-as `now`.
+"""Chooses the sequences that the next step computes. Pure; owned by the mlx thread.
 
-Rows decode in every step; `core/scheduler/prefill.py` adds prompts. Where memory is short
-(`core/scheduler/admission.py`), chunks shrink, then no prompt is admitted, and at last the newest
-sequence goes back to the queue.
+Rows decode in every step; `core/scheduler/prefill.py` adds prompts. Where memory is short, chunks
+shrink, then no prompt is admitted, and at last the newest sequence goes back to the queue.
 """
 
 import math
@@ -62,8 +60,8 @@ class Scheduler:
         self._making_way = MakingWay(cache, self.queues, self.admission, self.prefill_order)
 
     def change(self, limits: SchedulerLimits) -> None:
-        """Use other `limits` from now on. Raises ValueError for another chunk size: how a prompt is
-        cut must not depend on when it came."""
+        """Use other `limits`. Raises ValueError for another chunk size: how a prompt is cut must
+        not depend on when it came."""
         if self._limits.chunks != limits.chunks:
             raise ValueError("chunks can't change their size")
         self._limits = self._prefills.limits = limits
@@ -71,8 +69,7 @@ class Scheduler:
         self.prefill_order.change(limits)
 
     def all_fit(self, guard: MemoryGuard) -> bool:
-        """Return whether all sequences here would fit under another `guard`, one prompt at a
-        time."""
+        """Return whether each prompt here would fit under another `guard`."""
         admission = Admission(guard, self._cache, self._limits.grouping)
         groups = self.queues.groups()
         return all(admission.fits_alone(len(g[0].context) + HEADROOM, len(g)) for g in groups)
@@ -107,7 +104,6 @@ class Scheduler:
                 self.queues.remove(sequence)
 
     def fail(self, chunk: Chunk, message: str) -> list[TokenEvent]:
-        """End every choice that needed this chunk with an error."""
         joined = {join.id for join in chunk.joins}
         victims = [s for s in self.queues.running.values() if s.id in joined]
         victims += [s for p in self.queues.active if p.key == chunk.prefill for s in p.sequences]
@@ -118,8 +114,7 @@ class Scheduler:
         return [self._end(s, FinishReason.ERROR, message) for s in victims]
 
     def fail_newest(self) -> list[TokenEvent]:
-        """End the newest request at work, because a step had no memory left, so that the others can
-        go on."""
+        """End the newest request, because a step had no memory, so that the others can go on."""
         rows = self.queues.rows()
         prompts = [s for prefill in self.queues.active for s in prefill.sequences]
         newest = max((*rows, *prompts), key=Sequence.age, default=None)
@@ -131,7 +126,6 @@ class Scheduler:
         return [self._end(s, FinishReason.MEMORY, why) for s in victims]
 
     def expire(self, now: float) -> list[TokenEvent]:
-        """End the sequences whose deadline has passed."""
         late = [
             s
             for s in self.queues.sequences()
@@ -146,9 +140,8 @@ class Scheduler:
     # -- a step --------------------------------------------------------------------------
 
     def relieve(self, now: float) -> list[TokenEvent]:
-        """Preempt the newest sequences until all rows can decode once more. The last one of all
-        models ends where it is. When nothing is at work, end the waiting ones that would not fit
-        even alone."""
+        """Preempt the newest sequences until all rows can decode once more; end what can't ever
+        fit."""
         queues = self.queues
         queues.retire_exhausted()
         self.admission.reserve(self._at_work())
@@ -170,8 +163,8 @@ class Scheduler:
         return self._steadiness.holds
 
     def schedule(self, now: float) -> Step | None:
-        """Return the next step, or None when there is nothing to do. Token counts of sequences
-        include the step's tokens from now on."""
+        """Return the next step, if there is any. Token counts of sequences then include the
+        step's."""
         queues = self.queues
         queues.retire_exhausted()
         self.prefill_order.begin(now)
@@ -198,8 +191,8 @@ class Scheduler:
         )
 
     def awaits_tokens(self, now: float) -> bool:
-        """Return whether tokens in flight should be read before the next step is planned, because
-        drafts will probably follow."""
+        """Return whether tokens in flight should be read first, because drafts will probably
+        follow."""
         rows, fits = list(self.queues.running.values()), partial(self._spares, now)
         return self._drafts.will_follow(rows, self._limits, fits)
 
@@ -210,8 +203,7 @@ class Scheduler:
         self, cut: Cut, block: Size | None, checkpoint: Size | None
     ) -> tuple[PayloadId | None, PayloadId | None]:
         """Note the block and checkpoint of a cut by their sizes. Returns the ids to keep them
-        under; None for what the cache does not need. Call it before `update` for the same step,
-        unless the cut needs the step's tokens."""
+        under, if any. Call it before `update` for the same step."""
         source = source_of(cut)
         place = source.place(cut, self._cache.layout.block_size)
         block_id = checkpoint_id = None
@@ -222,8 +214,7 @@ class Scheduler:
         return block_id, checkpoint_id
 
     def update(self, result: StepResult) -> list[TokenEvent]:
-        """Take in a step's results, and return the events for clients. Tokens of rows that have
-        ended are ignored."""
+        """Take in a step's results, and return the events for clients."""
         events, queues = [], self.queues
         for id, row in result.rows.items():
             if (sequence := queues.running.get(id) or queues.row(id)) is not None:
@@ -252,8 +243,8 @@ class Scheduler:
         return Load(waiting, prefilling, len(queues.running) + len(queues.finishing))
 
     def oldest(self) -> dict[str, float]:
-        """Return the arrival (time.monotonic()) of the oldest request that waits for its first
-        token, by the size of its prompt (SIZES in core/scheduler/order.py)."""
+        """Return the arrival of the oldest request without a first token, by prompt size
+        (SIZES)."""
         came: dict[str, float] = {}
         for prefill in self.queues.waiting:
             if not prefill.has_answered:
@@ -264,7 +255,6 @@ class Scheduler:
 
     @property
     def waiting_tokens(self) -> int:
-        """The prompt tokens left to compute in the queue."""
         return sum(prefill.remaining for prefill in self.queues.waiting)
 
     @property
@@ -279,7 +269,6 @@ class Scheduler:
     # -- rows ----------------------------------------------------------------------------
 
     def _advance_rows(self, now: float) -> tuple[DraftPlan, list[RowCut]]:
-        """Feed every row its newest token and maybe a draft; cut rows that complete a block."""
         rows, cuts = list(self.queues.running.values()), list[RowCut]()
         plan = self._drafts.plan(rows, self._limits, partial(self._spares, now))
         self._steadiness.fed(1 + plan.depth)
@@ -295,8 +284,6 @@ class Scheduler:
         return self.admission.spares(self._at_work(), now, more)
 
     def _take(self, sequence: Sequence, row: SampledRow) -> list[TokenEvent]:
-        """Return the events of a row's right drafted tokens, none of which ends it, and of the last
-        token."""
         *right, last = row.tokens
         events = [self._taken(sequence, token, accepted=True) for token in right] if right else []
         rejected = row.rejected if row.drafted else 0
@@ -348,14 +335,13 @@ class Scheduler:
         return [*self.queues.waiting, *self.queues.active]
 
     def _retry_after(self, request: Request) -> int:
-        """Return the seconds until the prompts that are here have their first tokens."""
         seconds = self.prefill_order.backlog(request, self._prompts())
         return min(_LONGEST_RETRY, math.ceil(max(1.0, seconds)))
 
     # -- when memory is short ------------------------------------------------------------
 
     def _width_of(self, request: Request) -> int:
-        """Return how many choices of a request can be rows together; 0 when none fits."""
+        """Return how many choices of a request can be rows together."""
         width = min(request.n, self._limits.max_batch_size)
         while width and not self.admission.fits_alone(len(request.tokens) + HEADROOM, width):
             width -= 1
@@ -374,7 +360,6 @@ class Scheduler:
         self.queues.preempt(max((*self.queues.running.values(), *prompts), key=Sequence.age).id)
 
     def _refuse_the_too_large(self) -> list[TokenEvent]:
-        """End the waiting sequences that do not fit alone, when nothing is at work."""
         events, queue = [], list(self.queues.waiting)
         for prefill in queue:
             if self.admission.fits_alone(len(prefill.context) + 1, len(prefill.sequences)):

@@ -1,8 +1,7 @@
 """The scheduler's state of one generation, and of a prefill that sequences may share.
 
 prompt | output (read back) | in flight (sampled on the device, not yet read)
-fed: tokens that its caches hold, those of a draft under way included; the next step feeds the
-     newest sampled token, and maybe a draft
+fed: tokens that its caches hold, those of a draft under way included
 """
 
 from collections.abc import Iterable
@@ -23,11 +22,10 @@ class Sequence:
     """One choice of a request.
 
     The first `prefilled` of the `fed` tokens were computed before it became a row; the last
-    `drafted` ones are a draft being verified (`by_drafter`: the drafter's). `forced` tokens must
-    follow the output. `ended_by` is a last token that is not in the output: a stop token, or one
-    with a constraint problem. `blocks` are those its row refers to, `keys` those of its full blocks
-    after the key `root`. `came` is in its owner's virtual time; while queued it was `told` to wait
-    until then at most.
+    `drafted` ones are being verified. `forced` tokens must follow the output. `ended_by` is a last
+    token that is not in the output. `blocks` are those its row refers to, `keys` those of its full
+    blocks after the key `root`. `came` is in its owner's virtual time; it waits until `told` at
+    most.
     """
 
     id: SequenceId
@@ -59,26 +57,22 @@ class Sequence:
         return self.fed > self.prefilled
 
     def age(self) -> tuple[int, float, SequenceId]:
-        """Return a sort key: highest for the newest sequence of the last priority class, which
-        makes way first."""
+        """Return a sort key: the highest makes way first."""
         return self.request.priority, self.request.arrived, self.id
 
     def feed(self, drafted: int = 0, *, by_drafter: bool = False) -> None:
-        """Note that a step feeds the newest token and so many drafted ones."""
         self.in_flight += 1
         self.drafted, self.by_drafter = drafted, by_drafter
         self.fed += 1 + drafted
 
     def read(self, row: SampledRow) -> None:
-        """Note that a step is read: only the right part of its draft is fed."""
         self.in_flight -= 1
         if self.drafted:
             self.fed -= self.drafted - row.accepted
             self.drafted = 0
 
     def place(self, cut: Cut, size: int) -> BlockPlace:
-        """Return the place of a cut's tokens in blocks of `size`. Raises ValueError when not all
-        are read yet."""
+        """Return the place of a cut's tokens. Raises ValueError when not all are read yet."""
         start = first_token(cut, size)
         while len(self.keys) * size < start:
             at, above = len(self.keys) * size, self.keys[-1] if self.keys else self.root
@@ -118,11 +112,10 @@ class Sequence:
 class PrefillState:
     """Sequences with one context that is computed once, then handed to each of them.
 
-    `target` tokens are to be computed: all of `context` but its last. Of the `computed` ones
-    `restored` came from the prefix cache. While it waits, `expected` tokens could be restored at
-    the last look-up; `waited`: it had to wait for a block then. `is_urgent`: it would miss its told
-    time behind others. Others were first admitted before it, because it did not fit, at
-    `passed_since`; none are once they `made_way` for it.
+    `target` tokens are to be computed: all but the last. While it waits, `expected` tokens could be
+    restored at the last look-up, and `waited` tells whether it had to wait for a block.
+    `is_urgent`: it would miss its told time. Others passed it since `passed_since`; none do once
+    they `made_way` for it.
     """
 
     sequences: list[Sequence]
@@ -154,7 +147,6 @@ class PrefillState:
         return self.sequences[0].told
 
     def tell(self, until: float) -> None:
-        """Tell its sequences until when they wait at most."""
         for sequence in self.sequences:
             sequence.told = until
 
@@ -164,7 +156,6 @@ class PrefillState:
 
     @property
     def has_answered(self) -> bool:
-        """Whether its sequences have output: all or none, as they share their context."""
         return bool(self.sequences[0].output)
 
     def next_stop(self, position: int, grid: int) -> int:
@@ -172,7 +163,6 @@ class PrefillState:
         return uncut(self.request.images, position, self.handle.next_stop(position, grid))
 
     def chunk(self, stop: int, cuts: Iterable[Cut] = ()) -> Chunk:
-        """Return the next chunk, up to token `stop`."""
         start, images = self.computed, self.request.images
         joins = self.joins() if stop == self.target else ()
         seen, ahead = within(images, start, stop), shift(images, start)
@@ -190,15 +180,13 @@ class PrefillState:
         )
 
     def place(self, cut: Cut, size: int) -> BlockPlace:
-        """Return the place of a cut's tokens in blocks of `size`."""
         start, handle = first_token(cut, size), self.handle
         above = handle.keys[start // size - 1] if start else handle.root
         return BlockPlace(above, start, self.context[start : cut.stop])
 
     @property
     def users(self) -> list[BlocksInUse]:
-        """Owners of the blocks cut from this prefill: its own blocks while it is under way, then
-        those of its rows."""
+        """Owners of the blocks cut from this prefill: itself, then its rows."""
         return [self.handle.blocks, *(sequence.blocks for sequence in self.sequences)]
 
     def joins(self) -> tuple[Join, ...]:

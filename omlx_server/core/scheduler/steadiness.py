@@ -1,5 +1,4 @@
-"""Tells when a look at the memory can be skipped: it sufficed for several steps, and nobody came or
-went. Pure."""
+"""Tells when a look at the memory can be skipped: it sufficed, and nobody came or went. Pure."""
 
 from omlx_server.core.scheduler.queues import SequenceQueues
 
@@ -8,15 +7,13 @@ AHEAD = 32
 
 
 class Steadiness:
-    """The result of the last look at the memory."""
-
     def __init__(self, queues: SequenceQueues) -> None:
         self._queues = queues
         self._left = 0
         self._seen = self._here
 
     def looked(self, tokens: int) -> None:
-        """Note that memory is enough for so many more tokens of each row."""
+        """Note that memory is enough for `tokens` more of each row."""
         self._left, self._seen = tokens, self._here
 
     def fed(self, tokens: int) -> None:

@@ -1,8 +1,7 @@
-"""Detects requests that wait although nothing is under way that could end their wait. Pure; mlx
-thread.
+"""Detects requests that wait although nothing can end their wait: a fault of the bookkeeping. Pure.
 
-That is a fault of the bookkeeping. The engine then restarts the scheduler with all its requests;
-where that does not help, they end with an error.
+The engine then restarts the scheduler with all its requests; where that does not help, they end
+with an error.
 """
 
 from collections.abc import Callable
@@ -36,7 +35,7 @@ class StallVerdict(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Stalls:
-    """Counts of standstills met by a new start, and by ending the requests."""
+    """Standstills met by a restart, and by ending the requests."""
 
     restarted: int = 0
     ended: int = 0
@@ -46,8 +45,7 @@ class Stalls:
 
 
 class Watchdog:
-    """Counts the seconds of a standstill, in `stood`. Each restart in a row doubles the
-    patience."""
+    """Counts the seconds of a standstill, in `stood`. Each restart doubles the patience."""
 
     def __init__(self) -> None:
         self.stood = 0.0
@@ -60,20 +58,20 @@ class Watchdog:
         self._looked, self._moved_since = None, True
 
     def pauses(self) -> None:
-        """Note that work elsewhere, such as loading a model, may end the standstill."""
+        """Note that work elsewhere may end the standstill."""
         self._looked = None
 
     def rests(self) -> None:
-        """Note that there is no request: forget the standstill and all restarts."""
+        """Note that there is no request."""
         self._looked, self._moved_since, self._starts = None, True, 0
 
     def answered(self) -> None:
-        """Note that a token or an end went to a client: the restarts have helped."""
+        """Note that a token or an end went to a client."""
         self._starts = 0
 
     def look(self, now: float, excuse: Callable[[], Excuse]) -> StallVerdict:
         """Note that requests wait and nothing moves, and return what to do. `excuse` is called only
-        when patience is exhausted."""
+        when patience ends."""
         before, self._looked = self._looked, now
         apart = min(max(0.0, now - before), _MOST_APART) if before is not None else None
         self.stood = self.stood + apart if apart is not None else 0.0

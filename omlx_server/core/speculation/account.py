@@ -1,8 +1,7 @@
 """The balance of what speculation costs and gains. Pure.
 
-A step that verifies drafts takes longer, and only correct tokens make up for it. Each step pays in
-a small share of its time, gains pay in too, and a draft is tried only when the balance covers its
-loss. So rows lose at most that share and the first balance.
+Each step pays in a small share of its time, gains pay in too, and a draft is tried only when the
+balance covers its loss. So rows lose little, however wrong the drafts.
 """
 
 _SHARE = 0.01
@@ -20,20 +19,18 @@ class DraftBalance:
         self._balance = _FIRST
 
     def most_seconds(self, plain: float) -> float:
-        """Return how long a verifying step may take where a plain one takes `plain` seconds, though
-        all drafts may be wrong."""
+        """Return how long a verifying step may take where a plain one takes `plain` seconds."""
         return plain * (1 + self._balance)
 
     def stepped(self) -> None:
-        """Note a plain step."""
         self._pay(_SHARE)
 
     def failed(self) -> None:
-        """Note a step that failed: nothing is drafted for a while."""
+        """Draft nothing for a while."""
         self._balance = -_MOST
 
     def verified(self, verify: float, plain: float, rows: int, tokens: int) -> None:
-        """Note a step that took `verify` seconds and gave `tokens` to `rows` rows together."""
+        """Note a step that took `verify` seconds and gave `tokens` to `rows` rows."""
         steps = tokens / rows  # of plain ones, that would have given as many
         self._pay(steps - verify / plain + _SHARE)
 

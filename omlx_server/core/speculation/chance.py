@@ -9,8 +9,7 @@ _FORGOTTEN = 0.02
 
 
 class Chance:
-    """The recent share of predicted tokens that were right. Predictions that were not drafted count
-    too, so a row whose drafts pause learns whether they would be right."""
+    """The recent share of predicted tokens that were right, drafted or not."""
 
     def __init__(self, believed: float = 0.5) -> None:
         """`believed` is the chance before anything is known."""
@@ -23,7 +22,6 @@ class Chance:
         return self._right / self._tried
 
     def saw(self, right: float, tried: float) -> None:
-        """Note that `right` of `tried` predicted tokens were right."""
         kept = max(0.0, 1 - tried / _WINDOW)
         self._right = self._right * kept + right
         self._tried = self._tried * kept + tried

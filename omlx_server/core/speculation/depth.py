@@ -1,5 +1,4 @@
-"""Chooses the draft depth with the most tokens a second, from measured step times. Pure; times in
-seconds.
+"""Chooses the draft depth with the most tokens a second, from measured step times. Pure.
 
 A verifying step feeds every row one token more than its longest draft, so the places of a step are
 rows x (1 + depth).
@@ -25,8 +24,7 @@ _LEAST_SHARE = 0.25
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """A row's possible draft: for each token the chance that it is right if those before are. Empty
-    for a row that drafts nothing."""
+    """A row's possible draft: for each token the chance that it is right if those before are."""
 
     chances: tuple[float, ...] = ()
 
@@ -40,16 +38,15 @@ class Offer:
 
 
 class Bet(NamedTuple):
-    """A `depth`, and the `rate` it promises in tokens a second of all rows. The rate of depth 0 is
-    what a draft must exceed."""
+    """A `depth`, and the tokens a second it promises for all rows."""
 
     depth: int
     rate: float
 
 
 class StepCosts:
-    """Estimates the time of a decode by its places. `probed` are ascending (places, seconds) of a
-    short sequence; later measurements correct them. Raises ValueError without any."""
+    """The time of a decode by its places. `probed` are ascending (places, seconds); later
+    measurements correct them. Raises ValueError without any."""
 
     def __init__(self, probed: Sequence[tuple[int, float]]) -> None:
         if not probed:
@@ -60,13 +57,11 @@ class StepCosts:
         self._seen = {False: False, True: False}
 
     def seconds(self, places: int, *, verifies: bool) -> float:
-        """Return the estimate for a step of so many places, plain or verifying."""
         seen, probed = self._seen[verifies], self._as_probed(places)
         excess = self._excess[verifies if seen else not verifies]
         return max(probed + excess, probed * _LEAST_SHARE)
 
     def took(self, places: int, seconds: float, *, verifies: bool) -> None:
-        """Note the time of a step. One freak measurement moves the estimate little."""
         excess = seconds - self._as_probed(places)
         weight = 0.1 if self._seen[verifies] else 1.0
         self._excess[verifies] += weight * (excess - self._excess[verifies])
@@ -104,9 +99,8 @@ def best_depth(
     most_seconds: float,
     drafting: float = 0.0,
 ) -> Bet:
-    """Return the best depth for the next step, at most `most` and within `most_seconds`; 0 where a
-    plain step gives more. `offers` has all rows. Drafting a token of each row takes `drafting`
-    seconds."""
+    """Return the best depth, at most `most` and within `most_seconds`; 0 for a plain step. Drafting
+    a token of each row takes `drafting` seconds."""
     rows = len(offers)
     plain = costs.seconds(rows, verifies=False)
     best = Bet(0, _LEAST_GAIN * rows / plain)
@@ -130,7 +124,6 @@ def _depths(most: int) -> list[int]:
 
 
 def _between(low: tuple[int, float], high: tuple[int, float], places: int) -> float:
-    """Return the seconds for `places` on the line through two (places, seconds) points."""
     if high[0] == low[0]:
         return high[1]
     share = (places - low[0]) / (high[0] - low[0])

@@ -26,6 +26,6 @@ _ALLOWED: dict[Mode, frozenset[Method]] = {
 
 
 def methods_of(mode: Mode) -> frozenset[Method]:
-    """Return the methods that a mode allows, as far as the model has them. Heads are loaded in the
-    mode `heads` alone: they cost memory and time."""
+    """Return the methods that a mode allows. Heads cost memory and time, so only their own mode
+    uses them."""
     return _ALLOWED[mode]

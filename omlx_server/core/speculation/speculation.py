@@ -1,4 +1,4 @@
-"""Decides how much one model drafts, and learns from the results. Pure; owned by its instance."""
+"""Decides how much one model drafts, and learns from the results. Pure."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -17,8 +17,8 @@ _KNOWN = 12
 
 @dataclass(frozen=True, slots=True)
 class DrafterRecord:
-    """The measured speed and accuracy of a draft model or heads (`method`). It drafts a token of
-    each row in one forward; `costs` go by the number of rows, `chance` is over all rows."""
+    """Measured speed and accuracy of a draft model or heads, which draft a token of each row in one
+    forward."""
 
     method: Method
     costs: StepCosts
@@ -31,7 +31,6 @@ class DrafterRecord:
         return chance
 
     def forget(self) -> None:
-        """Note a step without it: what was slow or wrong once is tried again later."""
         self.chance.forget()
         self.costs.forget()
 
@@ -40,8 +39,7 @@ class DrafterRecord:
 
 
 class DraftController:
-    """Decides on the drafts of one model from its step `costs` and draft balance. `drafter` is its
-    draft model or heads, if any."""
+    """Decides on the drafts of one model from its step `costs` and draft balance."""
 
     def __init__(self, costs: StepCosts, drafter: DrafterRecord | None = None) -> None:
         self._costs = costs
@@ -50,8 +48,8 @@ class DraftController:
         self.counts = DraftCounts()
 
     def bet(self, offers: Sequence[Offer], most: int, *, with_drafter: bool = False) -> Bet:
-        """Return how many tokens each row may draft; 0 where a plain step is better. `offers` has
-        all rows; `with_drafter`: the drafter drafts for some of them."""
+        """Return how many tokens each row may draft. `offers` has all rows; `with_drafter`: it
+        drafts for some."""
         rows = len(offers)
         plain = self._costs.seconds(rows, verifies=False)
         drafting = self.drafter.seconds(rows) if with_drafter and self.drafter else 0.0
@@ -59,11 +57,9 @@ class DraftController:
         return best_depth(offers, self._costs, most, allowed, drafting)
 
     def failed(self) -> None:
-        """Note that a verifying step has failed: there are no drafts for a while."""
         self._account.failed()
 
     def stepped(self, rows: int, seconds: float | None) -> None:
-        """Note a plain decode of so many rows and its `seconds`, if known."""
         if self.drafter is not None:
             self.drafter.forget()
         if seconds is not None:
@@ -78,8 +74,7 @@ class DraftController:
     def verified(
         self, rows: int, places: int, seconds: float | None, accepted: int, drafting: float = 0.0
     ) -> None:
-        """Note a verifying decode of so many rows and places, its `seconds` if known, the
-        `drafting` seconds before it, and the accepted tokens."""
+        """Note a verifying decode, its `seconds` if known, and the `drafting` seconds before it."""
         if seconds is None:
             seconds = self._costs.seconds(places, verifies=True)
         else:

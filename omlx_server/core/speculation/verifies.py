@@ -4,8 +4,8 @@ from enum import Flag, auto
 
 
 class Verifies(Flag):
-    """A row can verify when it is the only one (`ALONE`) or beside others (`TOGETHER`): wrong
-    drafts must be taken back from its caches."""
+    """Whether rows can verify drafts alone or beside others: wrong ones must be taken back from
+    their caches."""
 
     NEVER = 0
     ALONE = auto()
