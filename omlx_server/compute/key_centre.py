@@ -8,6 +8,7 @@ pieces at many positions because of RoPE, and is reproducible on one machine.
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import mlx.core as mx
@@ -37,7 +38,7 @@ def key_centres(
     `replaced` makes the model's caches with other ones for some members. Waits."""
     listeners = {member: _Listener() for member in members}
     for number, position in enumerate(_POSITIONS):
-        makers = {m: _maker(listener, position) for m, listener in listeners.items()}
+        makers = {m: partial(_Piece, listener, position) for m, listener in listeners.items()}
         model(mx.array([_tokens(number, vocabulary)]), cache=replaced(makers))
         mx.eval([listener.means for listener in listeners.values()])
     return [listener.centre() for listener in listeners.values()]
@@ -85,10 +86,6 @@ class _Piece(PackedKVCache):
             N, offset=0, return_array=return_array, window_size=window_size
         )
         return mask
-
-
-def _maker(listener: _Listener, position: int) -> Callable[[], Cache]:
-    return lambda: _Piece(listener, position)
 
 
 def _tokens(number: int, vocabulary: int) -> list[int]:

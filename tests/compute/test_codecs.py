@@ -21,8 +21,7 @@ from omlx_server.compute.architectures.grouped_mask import GroupedMaskKVCache
 from omlx_server.compute.architectures.inclusive_ring import InclusiveRing
 from omlx_server.compute.codecs.base import Arrays, Cache, CacheRow, Codec, spare_tail
 from omlx_server.compute.codecs.registry import BY_CLASS, codec_of, codecs_for, leaves
-from omlx_server.compute.kv.caches import PackedKVCache
-from omlx_server.compute.kv.packed import PackedKV
+from omlx_server.compute.kv.caches import PackedKV, PackedKVCache
 from omlx_server.compute.kv.schemes.affine import Affine
 from omlx_server.compute.kv.schemes.plain import Plain
 from omlx_server.compute.payload import BlockCodec

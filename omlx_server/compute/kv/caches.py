@@ -6,17 +6,35 @@ and are () before the first.
 
 import copy
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar
 from weakref import ReferenceType, ref
 
 import mlx.core as mx
 from mlx_lm.models.cache import create_attention_mask
 
-from omlx_server.compute.kv.packed import PackedKV
 from omlx_server.compute.kv.row_groups import GroupPart, written
 from omlx_server.compute.kv.rows import RowsKVCache
-from omlx_server.compute.kv.schemes.base import Arrays, Mask, Scheme
-from omlx_server.compute.kv.spans import Buffers, Span, Spans, Strip, joined
+from omlx_server.compute.kv.schemes.base import Arrays, Mask, Scheme, views
+from omlx_server.compute.kv.spans import Buffers, Span, Spans, Strip, end_of, joined
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PackedKV:
+    """Keys or values of one sequence: its stored `arrays`, behind `spans`.
+
+    The model passes them to its attention, where our hook reads them (compute/kv/dispatch.py).
+    `dtype` is the dtype of the keys before they were stored.
+    """
+
+    arrays: Arrays
+    scheme: Scheme
+    dtype: mx.Dtype
+    spans: Spans = ()
+
+    def astype(self, dtype: mx.Dtype) -> "PackedKV":
+        """Return self: attention computes in the dtype of its queries."""
+        return self
 
 
 class PackedKVCache:
@@ -60,7 +78,7 @@ class PackedKVCache:
 
     @property
     def first(self) -> int:
-        return self.spans[-1].stop if self.spans else 0
+        return end_of(self.spans)
 
     @property
     def offset(self) -> int:
@@ -90,8 +108,9 @@ class PackedKVCache:
         n = min(self.offset, n)
         left = self.offset - n
         strip = self._living
-        if strip is not None and max(strip.needed, strip.first) > left:
-            strip.move(Buffers(*_copied(self._buffers)))
+        if strip is not None and max(strip.extent[1], strip.first) > left:
+            keys, values = tuple(map(mx.array, self.keys)), tuple(map(mx.array, self.values))
+            strip.move(Buffers(keys, values))
             self._strip = None
         self.spans = tuple(part for span in self.spans if (part := span.before(left)))
         self.own_tokens = left - self.first
@@ -109,10 +128,10 @@ class PackedKVCache:
         return self.keys_and_values()
 
     def _store(self, keys: mx.array, values: mx.array) -> None:
-        own, at = self._buffers, [self.own_tokens]
+        buffers, lengths = self._buffers, [self.own_tokens]
         new_keys, new_values = self.scheme.quantize(keys, values)
-        own.keys = written(own.keys, new_keys, at)
-        own.values = written(own.values, new_values, at)
+        buffers.keys = written(buffers.keys, new_keys, lengths)
+        buffers.values = written(buffers.values, new_values, lengths)
         self.own_tokens += keys.shape[2]
         self._dtype = keys.dtype
 
@@ -158,34 +177,27 @@ class PackedKVCache:
     def behind(self, span: Span) -> "PackedKVCache":
         """Return a cache that reads `span` in place of its own copy of these tokens, and copies the
         tokens behind."""
-        made = type(self)(self.scheme)
+        cache = type(self)(self.scheme)
+        tokens, start = self.offset - span.stop, span.stop - self.first
         keys, values = (
-            tuple(array[..., span.stop - self.first :, :] for array in arrays)
+            tuple(map(mx.contiguous, views(arrays, start, None))) if tokens else ()
             for arrays in (self.keys, self.values)
         )
-        copied = self.offset - span.stop
-        if copied:
-            keys, values = (tuple(map(mx.contiguous, arrays)) for arrays in (keys, values))
-        else:
-            keys, values = (), ()
-        made.put(keys, values, copied, (*self.spans, span))
-        made._dtype = self._dtype
-        return made
+        cache.put(keys, values, tokens, (*self.spans, span))
+        cache._dtype = self._dtype
+        return cache
 
     def _views(self) -> tuple[Arrays, Arrays]:
-        keys, values = (
-            tuple(array[..., : self.own_tokens, :] for array in arrays)
-            for arrays in (self.keys, self.values)
-        )
-        return keys, values
+        tokens = self.own_tokens
+        return views(self.keys, 0, tokens), views(self.values, 0, tokens)
 
     def __deepcopy__(self, memo: dict[int, object]) -> "PackedKVCache":
         """Return an independent cache. copy.deepcopy cannot copy an mx.Dtype."""
-        made = type(self)(self.scheme)
+        cache = type(self)(self.scheme)
         keys, values = copy.deepcopy((self.keys, self.values), memo)
-        made.put(keys, values, self.own_tokens, self.spans)
-        made._dtype = self._dtype
-        return made
+        cache.put(keys, values, self.own_tokens, self.spans)
+        cache._dtype = self._dtype
+        return cache
 
     @classmethod
     def merge(cls, caches: "Sequence[PackedKVCache]") -> RowsKVCache:
@@ -200,10 +212,3 @@ class PackedKVCache:
     def _living(self) -> Strip | None:
         strip = self._strip() if self._strip is not None else None
         return strip if strip is not None and strip.holder is self._buffers else None
-
-
-def _copied(buffers: Buffers) -> tuple[Arrays, Arrays]:
-    keys, values = (
-        tuple(mx.array(array) for array in arrays) for arrays in (buffers.keys, buffers.values)
-    )
-    return keys, values

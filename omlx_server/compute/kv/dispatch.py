@@ -8,8 +8,8 @@ import mlx.core as mx
 
 from omlx_server.compute.attention import by_powers
 from omlx_server.compute.hardware import device
+from omlx_server.compute.kv.caches import PackedKV
 from omlx_server.compute.kv.latent import RotatedScores
-from omlx_server.compute.kv.packed import PackedKV
 from omlx_server.compute.kv.row_groups import RowGroup
 from omlx_server.compute.kv.rows import RowMasks, RowsKV, picked, shared_array
 from omlx_server.compute.kv.schemes.base import Mask, Scheme

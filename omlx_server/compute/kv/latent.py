@@ -15,7 +15,7 @@ from typing import ClassVar
 
 import mlx.core as mx
 
-from omlx_server.compute.kv.packed import PackedKV
+from omlx_server.compute.kv.caches import PackedKV
 from omlx_server.compute.kv.rows import RowsKV, RowsKVCache
 from omlx_server.compute.kv.schemes.base import Mask
 from omlx_server.compute.kv.whole import WholeKVCache, WholeRowsKVCache

@@ -10,7 +10,7 @@ import numpy as np
 
 from omlx_server.compute.hardware import device
 from omlx_server.compute.kv.schemes.base import Arrays
-from omlx_server.compute.kv.spans import Buffers, Spans, Strip
+from omlx_server.compute.kv.spans import Buffers, Spans, Strip, end_of
 from omlx_server.core.memory.kv import places, places_with_room, reach
 
 
@@ -54,8 +54,7 @@ class RowGroup:
 
     def first(self, place: int) -> int:
         """Return the position of a row's first own token."""
-        spans = self.spans[place]
-        return spans[-1].stop if spans else 0
+        return end_of(self.spans[place])
 
     def strip(self, place: int) -> Strip:
         strip = self._living(place)
@@ -81,10 +80,10 @@ class RowGroup:
         for place, count in enumerate(counts):
             left = max(0, self.first(place) + self.lengths[place] - count)
             strip = self._living(place)
-            if strip is not None and max(strip.needed, strip.first) > left:
+            if strip is not None and max(strip.extent[1], strip.first) > left:
                 self._leave(place, strip)
             spans.append(tuple(part for s in self.spans[place] if (part := s.before(left))))
-            lengths.append(left - (spans[-1][-1].stop if spans[-1] else 0))
+            lengths.append(left - end_of(spans[-1]))
         self.lengths, self.spans = tuple(lengths), tuple(spans)
 
     def fits(self, length: int) -> bool:

@@ -1,7 +1,7 @@
 """The batch form of our full-attention caches: rows of their own lengths, in groups of about one
 length (compute/kv/row_groups.py)."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import islice
@@ -10,15 +10,15 @@ from typing import Any
 import mlx.core as mx
 
 from omlx_server.compute.kv.row_groups import GroupPart, RowGroup, length_classes
-from omlx_server.compute.kv.schemes.base import Arrays, Mask, Scheme
-from omlx_server.compute.kv.spans import Strip, joined
+from omlx_server.compute.kv.schemes.base import Arrays, Mask, Scheme, views
+from omlx_server.compute.kv.spans import Strip, end_of, joined
 
 
 @dataclass(frozen=True, slots=True)
 class RowMasks:
     """The causal masks of one forward, made once for all layers."""
 
-    made: dict[tuple[int, tuple[int, ...]], mx.array] = field(default_factory=dict)
+    masks: dict[tuple[int, tuple[int, ...]], mx.array] = field(default_factory=dict)
 
     def of(self, count: int, lengths: tuple[int, ...]) -> mx.array | str | None:
         """Return None or "causal" for rows of one length, else bool [R, 1, count, longest]."""
@@ -26,10 +26,10 @@ class RowMasks:
         if min(lengths) == longest:
             return "causal" if count > 1 else None
         key = count, lengths
-        if key not in self.made:
+        if key not in self.masks:
             seen = mx.array(lengths)[:, None] - count + 1 + mx.arange(count)
-            self.made[key] = mx.arange(longest) < seen[:, None, :, None]
-        return self.made[key]
+            self.masks[key] = mx.arange(longest) < seen[:, None, :, None]
+        return self.masks[key]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -57,7 +57,7 @@ class RowsKVCache:
     @property
     def lengths(self) -> list[int]:
         by_row = {
-            row: length + (spans[-1].stop if spans else 0)
+            row: length + end_of(spans)
             for group in self._groups
             for row, length, spans in zip(group.rows, group.lengths, group.spans, strict=True)
         }
@@ -81,9 +81,9 @@ class RowsKVCache:
     @keys.setter
     def keys(self, keys: Sequence[mx.array]) -> None:
         """Pipelined models make the keys depend on what they send on."""
-        left = iter(keys)
+        arrays = iter(keys)
         for group in self._groups:
-            group.keys = tuple(islice(left, len(group.keys)))
+            group.keys = tuple(islice(arrays, len(group.keys)))
 
     @property
     def state(self) -> list[tuple[Arrays, Arrays]]:
@@ -129,11 +129,9 @@ class RowsKVCache:
 
     def stored(self) -> tuple[RowsKV, RowsKV]:
         assert self._dtype is not None, "nothing was written"
-        views = [(g, _views(g.keys, g), _views(g.values, g)) for g in self._groups]
-        return (
-            RowsKV([(group, keys) for group, keys, _ in views], self.scheme, self._dtype),
-            RowsKV([(group, values) for group, _, values in views], self.scheme, self._dtype),
-        )
+        keys = [(group, views(group.keys, 0, max(group.lengths))) for group in self._groups]
+        values = [(group, views(group.values, 0, max(group.lengths))) for group in self._groups]
+        return RowsKV(keys, self.scheme, self._dtype), RowsKV(values, self.scheme, self._dtype)
 
     def prepare(
         self, *, lengths: Sequence[int] | None = None, right_padding: Sequence[int] | None = None
@@ -154,10 +152,11 @@ class RowsKVCache:
 
     def filter(self, batch_indices: Sequence[int]) -> None:
         """Keep only these rows, in this order."""
-        now = {row: number for number, row in enumerate(batch_indices)}
-        staying = (group.without(lambda row: row not in now) for group in self._groups)
+        numbers = {row: number for number, row in enumerate(batch_indices)}
+        staying = (group.without(lambda row: row not in numbers) for group in self._groups)
         self._groups = [group for group in staying if group is not None]
-        self._renumber(now)
+        for group in self._groups:
+            group.rows = tuple(numbers[row] for row in group.rows)
 
     def extend(self, other: "RowsKVCache") -> None:
         """Take over the rows of another batch of the same scheme. Groups that fit together are
@@ -181,12 +180,8 @@ class RowsKVCache:
         """Return a row's keys, then values [1, H, tokens, F]. Copies only to join spans."""
         group, place = self._place(index)
         stop = group.lengths[place]
-        own_keys, own_values = (
-            tuple(array[place : place + 1, :, :stop] for array in arrays)
-            for arrays in (group.keys, group.values)
-        )
-        spans = [span.arrays() for span in group.spans[place]]
-        keys, values = joined([*spans, (own_keys, own_values)])
+        tail = views(group.keys, 0, stop, place), views(group.values, 0, stop, place)
+        keys, values = joined([*(span.arrays() for span in group.spans[place]), tail])
         return *keys, *values
 
     def strip(self, index: int) -> Strip:
@@ -214,24 +209,15 @@ class RowsKVCache:
         group = next(group for group in self._groups if index in group.rows)
         return group, group.rows.index(index)
 
-    def _renumber(self, now: Mapping[int, int]) -> None:
-        for group in self._groups:
-            group.rows = tuple(now[row] for row in group.rows)
-
 
 def _classes(parts: Sequence[GroupPart]) -> list[list[int]]:
     """Return the rows of each group."""
     classes = []
     for with_spans in (False, True):
         rows = [row for row, part in enumerate(parts) if bool(part.spans[0]) is with_spans]
-        found = length_classes([parts[row].lengths[0] for row in rows])
-        classes += [[rows[number] for number in numbers] for numbers in found]
+        for numbers in length_classes([parts[row].lengths[0] for row in rows]):
+            classes.append([rows[number] for number in numbers])
     return classes
-
-
-def _views(arrays: Arrays, group: RowGroup) -> Arrays:
-    longest = max(group.lengths)
-    return tuple(array[:, :, :longest] for array in arrays)
 
 
 @lru_cache(maxsize=16)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import mlx.core as mx
 
-from omlx_server.compute.kv.schemes.base import Arrays, Mask, Scheme
+from omlx_server.compute.kv.schemes.base import Arrays, Mask, Scheme, views
 from omlx_server.compute.kv.schemes.partial import Partial
 from omlx_server.compute.kv.spans import Spans, joined
 
@@ -33,18 +33,16 @@ def in_parts(
 ) -> mx.array:
     """Attend spans and tails separately: queries [R, Hq, L, D] to [R, Hq, L, Dv]. Masks are over
     the tails."""
-    first, own = 0, list[Partial]()
+    first, parts = 0, list[Partial]()
     for tail, mask in tails:
         stop, longest = first + len(tail.lengths), max(tail.lengths)
-        keys, values = (
-            tuple(array[:, :, :longest] for array in arrays) for arrays in (tail.keys, tail.values)
-        )
-        its_queries = queries[first:stop]
-        own.append(scheme.part(its_queries, keys, values, scale=scale, mask=mask, sinks=sinks))
+        keys, values = views(tail.keys, 0, longest), views(tail.values, 0, longest)
+        rows = queries[first:stop]
+        parts.append(scheme.part(rows, keys, values, scale=scale, mask=mask, sinks=sinks))
         first = stop
-    seen = Partial.concatenated(own)
-    for rows, part in _of_spans(queries, tails, scheme, scale):
-        seen = seen.merged_at(rows, part)
+    seen = Partial.concatenated(parts)
+    for places, part in _of_spans(queries, tails, scheme, scale):
+        seen = seen.merged_at(places, part)
     return scheme.finished(seen, queries.dtype)
 
 
@@ -84,11 +82,8 @@ def together(
     all tokens."""
     answers = []
     for row, (length, spans) in enumerate(zip(tails.lengths, tails.spans, strict=True)):
-        own_keys, own_values = (
-            tuple(array[row : row + 1, :, :length] for array in arrays)
-            for arrays in (tails.keys, tails.values)
-        )
-        keys, values = joined([*(span.arrays() for span in spans), (own_keys, own_values)])
+        tail = views(tails.keys, 0, length, row), views(tails.values, 0, length, row)
+        keys, values = joined([*(span.arrays() for span in spans), tail])
         one = queries[row : row + 1]
         answers.append(scheme.attend(one, keys, values, scale=scale, mask=mask, sinks=sinks))
     return answers[0] if len(answers) == 1 else mx.concatenate(answers)

@@ -26,7 +26,7 @@ from weakref import ReferenceType, WeakSet, ref
 import mlx.core as mx
 
 from omlx_server.compute.hardware.copies import compute_copies
-from omlx_server.compute.kv.schemes.base import Arrays
+from omlx_server.compute.kv.schemes.base import Arrays, views
 from omlx_server.core.memory.kv import GROWTH
 
 
@@ -69,24 +69,16 @@ class Strip:
 
     def arrays(self, start: int, stop: int) -> tuple[Arrays, Arrays]:
         """Return views [1, H, stop - start, F] of keys and values. Raises LostTokens."""
-        at, tokens = slice(self.place, self.place + 1), slice(start - self.first, stop - self.first)
         if isinstance(self.holder, _Nowhere):
             raise LostTokens("the tokens were in a step that failed")
-        keys, values = (
-            tuple(array[at, :, tokens] for array in arrays)
-            for arrays in (self.holder.keys, self.holder.values)
-        )
-        return keys, values
+        start, stop = start - self.first, stop - self.first
+        keys = views(self.holder.keys, start, stop, self.place)
+        return keys, views(self.holder.values, start, stop, self.place)
 
     @property
     def token_bytes(self) -> int:
         held = (*self.holder.keys, *self.holder.values)
         return sum(array.nbytes // (array.shape[0] * array.shape[2]) for array in held)
-
-    @property
-    def needed(self) -> int:
-        """Up to which token segments refer to it; 0 when none does."""
-        return self.extent[1]
 
     @property
     def extent(self) -> tuple[int, int]:
@@ -320,6 +312,11 @@ class Span:
 
 
 Spans = tuple[Span, ...]
+
+
+def end_of(spans: Spans) -> int:
+    """Return the position behind the last span."""
+    return spans[-1].stop if spans else 0
 
 
 def joined(pieces: Sequence[tuple[Arrays, Arrays]]) -> tuple[Arrays, Arrays]:

@@ -2,12 +2,12 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Unpack
 
 import mlx.core as mx
 
 from omlx_server.compute.kv.schemes import affine_tiles, tiles
-from omlx_server.compute.kv.schemes.base import Arrays, Mask
+from omlx_server.compute.kv.schemes.base import Arrays, Scoring
 from omlx_server.compute.kv.schemes.partial import Partial
 
 BITS = (2, 3, 4, 6, 8)
@@ -48,42 +48,24 @@ class Affine:
         return self.quantize_keys(keys), self.quantize_values(values)
 
     def quantize_keys(self, x: mx.array) -> Arrays:
-        return self._quantize(x)
+        return tuple(mx.quantize(x, group_size=self.group_size, bits=self.bits))
 
-    def quantize_values(self, x: mx.array) -> Arrays:
-        return self._quantize(x)
+    quantize_values = quantize_keys
 
     def attend(
-        self,
-        queries: mx.array,
-        keys: Arrays,
-        values: Arrays,
-        *,
-        scale: float,
-        mask: Mask,
-        sinks: mx.array | None = None,
+        self, queries: mx.array, keys: Arrays, values: Arrays, **scoring: Unpack[Scoring]
     ) -> mx.array:
         stored = affine_tiles.tiles_for(queries, keys, values, self.bits, self.group_size)
-        return tiles.attend(queries, stored, scale=scale, mask=mask, sinks=sinks)
+        return tiles.attend(queries, stored, **scoring)
 
     def part(
-        self,
-        queries: mx.array,
-        keys: Arrays,
-        values: Arrays,
-        *,
-        scale: float,
-        mask: Mask,
-        sinks: mx.array | None = None,
+        self, queries: mx.array, keys: Arrays, values: Arrays, **scoring: Unpack[Scoring]
     ) -> Partial:
         stored = affine_tiles.tiles_for(queries, keys, values, self.bits, self.group_size)
-        return tiles.partial(queries, stored, scale=scale, mask=mask, sinks=sinks)
+        return tiles.partial(queries, stored, **scoring)
 
     def finished(self, part: Partial, dtype: mx.Dtype) -> mx.array:
         return part.finished().astype(dtype)
-
-    def _quantize(self, x: mx.array) -> Arrays:
-        return tuple(mx.quantize(x, group_size=self.group_size, bits=self.bits))
 
 
 def _listed(numbers: Sequence[int]) -> str:

@@ -1,6 +1,6 @@
 """The interface of schemes."""
 
-from typing import Protocol
+from typing import NotRequired, Protocol, TypedDict, Unpack
 
 import mlx.core as mx
 
@@ -8,6 +8,24 @@ from omlx_server.compute.kv.schemes.partial import Partial
 
 Arrays = tuple[mx.array, ...]
 Mask = mx.array | str | None
+
+
+class Scoring(TypedDict):
+    """How scores are computed from queries and keys.
+
+    The mask is None, "causal" (the queries are the last L tokens), boolean (True is seen) or added,
+    and broadcasts to [B, Hq, L, T]. `sinks` [Hq] are the scores of one more token, of value 0.
+    """
+
+    scale: float
+    mask: Mask
+    sinks: NotRequired[mx.array | None]
+
+
+def views(arrays: Arrays, start: int, stop: int | None, row: int | None = None) -> Arrays:
+    """Return views of tokens [start, stop) of arrays [R, H, T, F], of all rows or of one."""
+    rows = slice(row, None if row is None else row + 1)
+    return tuple(array[rows, :, start:stop] for array in arrays)
 
 
 class Scheme(Protocol):
@@ -39,27 +57,13 @@ class Scheme(Protocol):
         """The arrays to store for values [B, H, T, D]."""
 
     def attend(
-        self,
-        queries: mx.array,
-        keys: Arrays,
-        values: Arrays,
-        *,
-        scale: float,
-        mask: Mask,
-        sinks: mx.array | None = None,
+        self, queries: mx.array, keys: Arrays, values: Arrays, **scoring: Unpack[Scoring]
     ) -> mx.array:
         """Attend queries [B, Hq, L, D] to the stored tokens: [B, Hq, L, Dv] in the queries'
         dtype."""
 
     def part(
-        self,
-        queries: mx.array,
-        keys: Arrays,
-        values: Arrays,
-        *,
-        scale: float,
-        mask: Mask,
-        sinks: mx.array | None = None,
+        self, queries: mx.array, keys: Arrays, values: Arrays, **scoring: Unpack[Scoring]
     ) -> Partial:
         """Attend to some of a row's tokens. Sinks belong to one part only."""
 

@@ -1,9 +1,11 @@
 """The scheme of latent attention (compute/kv/latent.py)."""
 
+from typing import Unpack
+
 import mlx.core as mx
 
 from omlx_server.compute.kv.schemes import tiles
-from omlx_server.compute.kv.schemes.base import Arrays, Mask
+from omlx_server.compute.kv.schemes.base import Arrays, Scoring
 from omlx_server.compute.kv.schemes.plain import Plain, PlainTiles, products
 
 _Both = tuple[mx.array, mx.array]
@@ -32,23 +34,22 @@ class Latent(Plain):
     tiles_class = _LatentTiles
 
     def attend(
-        self,
-        queries: mx.array,
-        keys: Arrays,
-        values: Arrays,
-        *,
-        scale: float,
-        mask: Mask,
-        sinks: mx.array | None = None,
+        self, queries: mx.array, keys: Arrays, values: Arrays, **scoring: Unpack[Scoring]
     ) -> mx.array:
         """`mask` is None or boolean. The computation is that of mlx-lm's models."""
         [latents], [rotated] = keys, values
+        mask = scoring["mask"]
         for_latents, for_rotated = _split(queries, latents)
-        added = (for_rotated * scale) @ rotated.swapaxes(-1, -2)
+        added = (for_rotated * scoring["scale"]) @ rotated.swapaxes(-1, -2)
         if isinstance(mask, mx.array):
             added = mx.where(mask, added, mx.array(mx.finfo(added.dtype).min, added.dtype))
         return mx.fast.scaled_dot_product_attention(
-            for_latents, latents, latents, scale=scale, mask=added, sinks=sinks
+            for_latents,
+            latents,
+            latents,
+            scale=scoring["scale"],
+            mask=added,
+            sinks=scoring.get("sinks"),
         )
 
 

@@ -1,12 +1,12 @@
 """The scheme that stores keys and values as the model computes them."""
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Unpack
 
 import mlx.core as mx
 
 from omlx_server.compute.kv.schemes import tiles
-from omlx_server.compute.kv.schemes.base import Arrays, Mask
+from omlx_server.compute.kv.schemes.base import Arrays, Scoring
 from omlx_server.compute.kv.schemes.partial import Partial
 from omlx_server.core.memory.shape import FEWEST_WIDENED, WIDENED_AT_ONCE
 
@@ -64,36 +64,19 @@ class Plain:
     def quantize_keys(self, x: mx.array) -> Arrays:
         return (x,)
 
-    def quantize_values(self, x: mx.array) -> Arrays:
-        return (x,)
+    quantize_values = quantize_keys
 
     def attend(
-        self,
-        queries: mx.array,
-        keys: Arrays,
-        values: Arrays,
-        *,
-        scale: float,
-        mask: Mask,
-        sinks: mx.array | None = None,
+        self, queries: mx.array, keys: Arrays, values: Arrays, **scoring: Unpack[Scoring]
     ) -> mx.array:
-        return mx.fast.scaled_dot_product_attention(
-            queries, keys[0], values[0], scale=scale, mask=mask, sinks=sinks
-        )
+        return mx.fast.scaled_dot_product_attention(queries, keys[0], values[0], **scoring)
 
     def part(
-        self,
-        queries: mx.array,
-        keys: Arrays,
-        values: Arrays,
-        *,
-        scale: float,
-        mask: Mask,
-        sinks: mx.array | None = None,
+        self, queries: mx.array, keys: Arrays, values: Arrays, **scoring: Unpack[Scoring]
     ) -> Partial:
         """In float32, because MLX's fused kernel does not return the weight of a part."""
         stored, rows = self.tiles_class(keys[0], values[0]), queries.astype(mx.float32)
-        return tiles.partial(rows, stored, scale=scale, mask=mask, sinks=sinks)
+        return tiles.partial(rows, stored, **scoring)
 
     def finished(self, part: Partial, dtype: mx.Dtype) -> mx.array:
         return part.finished().astype(dtype)

@@ -5,12 +5,12 @@ Queries are rotated too, which keeps the scores; weighted sums of values are rot
 """
 
 from dataclasses import dataclass, field, replace
-from typing import ClassVar
+from typing import ClassVar, Unpack
 
 import mlx.core as mx
 
 from omlx_server.compute.kv.schemes.affine import Affine
-from omlx_server.compute.kv.schemes.base import Arrays, Mask
+from omlx_server.compute.kv.schemes.base import Arrays, Scoring
 from omlx_server.compute.kv.schemes.partial import Partial
 from omlx_server.compute.kv.schemes.rotation import SEED, VectorRotation
 
@@ -54,31 +54,17 @@ class Rotated:
         return self.affine.quantize_values(self._rotation(x).forward(x))
 
     def attend(
-        self,
-        queries: mx.array,
-        keys: Arrays,
-        values: Arrays,
-        *,
-        scale: float,
-        mask: Mask,
-        sinks: mx.array | None = None,
+        self, queries: mx.array, keys: Arrays, values: Arrays, **scoring: Unpack[Scoring]
     ) -> mx.array:
         rotated = self._rotation(queries).forward(queries)
-        mixed = self.affine.attend(rotated, keys, values, scale=scale, mask=mask, sinks=sinks)
+        mixed = self.affine.attend(rotated, keys, values, **scoring)
         return self._rotation(mixed).inverse(mixed)
 
     def part(
-        self,
-        queries: mx.array,
-        keys: Arrays,
-        values: Arrays,
-        *,
-        scale: float,
-        mask: Mask,
-        sinks: mx.array | None = None,
+        self, queries: mx.array, keys: Arrays, values: Arrays, **scoring: Unpack[Scoring]
     ) -> Partial:
         rotated = self._rotation(queries).forward(queries)
-        return self.affine.part(rotated, keys, values, scale=scale, mask=mask, sinks=sinks)
+        return self.affine.part(rotated, keys, values, **scoring)
 
     def finished(self, part: Partial, dtype: mx.Dtype) -> mx.array:
         mixed = self.affine.finished(part, dtype)

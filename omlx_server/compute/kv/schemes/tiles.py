@@ -6,12 +6,12 @@ row here is one query of one head.
 
 from collections.abc import Callable
 from functools import partial as bind
-from typing import Protocol
+from typing import Protocol, Unpack
 
 import mlx.core as mx
 
 from omlx_server.compute.hardware import device
-from omlx_server.compute.kv.schemes.base import Arrays, Mask
+from omlx_server.compute.kv.schemes.base import Arrays, Mask, Scoring, views
 from omlx_server.compute.kv.schemes.partial import Partial, PowerBase
 
 _LOWEST = mx.finfo(mx.float32).min
@@ -38,52 +38,31 @@ class StoredTiles(Protocol):
         tokens]."""
 
 
-def attend(
-    queries: mx.array,
-    tiles: StoredTiles,
-    *,
-    scale: float,
-    mask: Mask,
-    sinks: mx.array | None = None,
-) -> mx.array:
+def attend(queries: mx.array, tiles: StoredTiles, **scoring: Unpack[Scoring]) -> mx.array:
     """Return `answer` in the dtype of the queries."""
-    mixed = answer(queries, tiles, scale=scale, mask=mask, sinks=sinks)
-    return mixed.astype(queries.dtype)
+    return answer(queries, tiles, **scoring).astype(queries.dtype)
 
 
-def answer(
-    queries: mx.array,
-    tiles: StoredTiles,
-    *,
-    scale: float,
-    mask: Mask,
-    sinks: mx.array | None = None,
-) -> mx.array:
+def answer(queries: mx.array, tiles: StoredTiles, **scoring: Unpack[Scoring]) -> mx.array:
     """Attend queries [B, Hq, L, D] to all tokens: f32 [B, Hq, L, Dv], finite also where nothing is
     seen."""
-    if sinks is not None or tiles.total > tiles.size or device.is_cpu():
-        return partial(queries, tiles, scale=scale, mask=mask, sinks=sinks).finished()
+    if scoring.get("sinks") is not None or tiles.total > tiles.size or device.is_cpu():
+        return partial(queries, tiles, **scoring).finished()
     # A GPU that reads all tokens at once needs no sums to merge: MLX's softmax is one kernel.
     base = PowerBase.fastest()
-    rows = _rows(queries, tiles, scale * base.log)
-    scores = _scores(rows, queries, tiles, mask, 0, tiles.total, base)
+    rows = _rows(queries, tiles, scoring["scale"] * base.log)
+    scores = _scores(rows, queries, tiles, scoring["mask"], 0, tiles.total, base)
     mixed = tiles.mix(mx.softmax(scores, axis=-1), 0, tiles.total)
     return mixed.reshape(*queries.shape[:3], -1)
 
 
-def partial(
-    queries: mx.array,
-    tiles: StoredTiles,
-    *,
-    scale: float,
-    mask: Mask,
-    sinks: mx.array | None = None,
-) -> Partial:
+def partial(queries: mx.array, tiles: StoredTiles, **scoring: Unpack[Scoring]) -> Partial:
     """Attend queries [B, Hq, L, D] to these tokens only. Sinks belong to one of the parts."""
+    mask, sinks = scoring["mask"], scoring.get("sinks")
     base = PowerBase.fastest()
     length = queries.shape[2]
     by_head = (*queries.shape[:3], -1)
-    rows = _rows(queries, tiles, scale * base.log)
+    rows = _rows(queries, tiles, scoring["scale"] * base.log)
     so_far: Partial | None = None
     for start in range(0, tiles.total, tiles.size):
         stop = min(start + tiles.size, tiles.total)
@@ -101,8 +80,8 @@ def partial(
 def cut(packed: Arrays, start: int, stop: int, after: mx.array) -> Arrays:
     """Return tokens [start, stop) of stored arrays, not to be read before `after` is computed. MLX
     computes breadth first and would otherwise unpack later tiles too early."""
-    pieces = [array[..., start:stop, :] for array in packed]
-    return tuple(mx.depends(pieces, [after]) if start else pieces)
+    pieces = views(packed, start, stop)
+    return tuple(mx.depends(list(pieces), [after])) if start else pieces
 
 
 def _rows(queries: mx.array, tiles: StoredTiles, factor: float) -> mx.array:

@@ -15,14 +15,14 @@ a query by one number, which softmax does not see.
 import math
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
-from typing import ClassVar
+from typing import ClassVar, Unpack
 
 import mlx.core as mx
 import numpy as np
 
 from omlx_server.compute.hardware import device
 from omlx_server.compute.kv.schemes import codebook, packing, tiles, turboquant_tiles
-from omlx_server.compute.kv.schemes.base import Arrays, Mask
+from omlx_server.compute.kv.schemes.base import Arrays, Scoring
 from omlx_server.compute.kv.schemes.partial import Partial
 from omlx_server.compute.kv.schemes.rotation import SEED, VectorRotation
 
@@ -120,31 +120,17 @@ class TurboQuant:
         return self._dequantize(arrays, self.value_bits, dim).astype(dtype)
 
     def attend(
-        self,
-        queries: mx.array,
-        keys: Arrays,
-        values: Arrays,
-        *,
-        scale: float,
-        mask: Mask,
-        sinks: mx.array | None = None,
+        self, queries: mx.array, keys: Arrays, values: Arrays, **scoring: Unpack[Scoring]
     ) -> mx.array:
-        rotated, stored = self._read(queries, keys, values, scale)
-        mixed = tiles.answer(rotated, stored, scale=1.0, mask=mask, sinks=sinks)
+        rotated, stored = self._read(queries, keys, values, scoring["scale"])
+        mixed = tiles.answer(rotated, stored, **_unscaled(scoring))
         return self._rotated_back(mixed, queries.dtype)
 
     def part(
-        self,
-        queries: mx.array,
-        keys: Arrays,
-        values: Arrays,
-        *,
-        scale: float,
-        mask: Mask,
-        sinks: mx.array | None = None,
+        self, queries: mx.array, keys: Arrays, values: Arrays, **scoring: Unpack[Scoring]
     ) -> Partial:
-        rotated, stored = self._read(queries, keys, values, scale)
-        return tiles.partial(rotated, stored, scale=1.0, mask=mask, sinks=sinks)
+        rotated, stored = self._read(queries, keys, values, scoring["scale"])
+        return tiles.partial(rotated, stored, **_unscaled(scoring))
 
     def finished(self, part: Partial, dtype: mx.Dtype) -> mx.array:
         return self._rotated_back(part.finished(), dtype)
@@ -177,6 +163,10 @@ class TurboQuant:
 
     def _rotation(self, dim: int) -> VectorRotation:
         return VectorRotation.of(dim, self.seed, _ROUNDS)
+
+
+def _unscaled(scoring: Scoring) -> Scoring:
+    return {**scoring, "scale": 1.0}
 
 
 @partial(mx.compile, shapeless=True)
