@@ -52,8 +52,8 @@ class OmlxError(Exception):
     """Base of every error that is meant to be shown. `param` names the wrong field of the request;
     `hint` tells the user of the program what to do.
 
-    `quotes_request`: the message may hold words of the request, which the log must not hold.
-    `reason` is the message in one line, or then empty.
+    `quotes_request`: the message may hold words of the request, so it is not logged. `reason` is
+    the message in one line, or then empty.
     """
 
     status = 500
@@ -90,9 +90,8 @@ class ContextTooLong(BadRequest):
     quotes_request = False
 
     def __init__(self, limit: int, prompt_tokens: int, *, reserved: int = 0, why: str = "") -> None:
-        """Make the error; all counts are tokens. Where `reserved` of the `limit` are kept for the
-        answer, `prompt_tokens` counts only the part of the prompt that can't be dropped. `why` is
-        another reason than the tokens."""
+        """Count tokens. Where `reserved` of the `limit` are kept for the answer, `prompt_tokens`
+        counts only the part of the prompt that can't be dropped. `why` is another reason."""
         who = (
             f"what must stay of it, beside {reserved} for the answer, has" if reserved else "it has"
         )
@@ -114,7 +113,6 @@ class PromptTooLong(BadRequest):
 
 class TooManyTokens(PromptTooLong):
     def __init__(self, most: int, at_least: int) -> None:
-        """Make the error of an encoding that stopped at `at_least` tokens; `most` are allowed."""
         self.at_least = at_least
         super().__init__(
             f"the text is too long: it has at least {at_least} tokens, and {most} are the most"
@@ -123,7 +121,6 @@ class TooManyTokens(PromptTooLong):
 
 class NoSeam(PromptTooLong):
     def __init__(self, most: int) -> None:
-        """Make the error of a text that can't be encoded piece by piece."""
         super().__init__(
             f"the text is too long: more than {most} bytes of it in a row have no blank between "
             "words, no line and no mark"
@@ -131,7 +128,7 @@ class NoSeam(PromptTooLong):
 
 
 class GrammarTooComplex(BadRequest):
-    """The grammar compiled, but took too much time or memory at some token of the answer."""
+    """The grammar compiled, but took too much time or memory at some token."""
 
     code = "grammar_too_complex"
 
@@ -169,8 +166,6 @@ class Forbidden(ClientError):
 
 
 class NotFound(ClientError):
-    """The request names something that does not exist."""
-
     status = 404
 
 
@@ -213,8 +208,6 @@ class NotNow(OmlxError):
     """The request can't be served now; later it may be."""
 
     def __init__(self, message: str, *, retry_after: int = 0) -> None:
-        """Make the error; a client may try again after `retry_after` seconds, 0 if no time is
-        known."""
         super().__init__(message)
         self.retry_after = retry_after
 
@@ -241,7 +234,7 @@ class NoMemory(Unavailable):
     code = "insufficient_memory"
 
     def __init__(self, account: str, *, fits_without_others: bool = False) -> None:
-        """Make the error. `account` says how much memory the request needs and how much is held.
+        """Take `account`, the memory that the request needs and that is held.
         `fits_without_others`: the request would fit if no other model were loaded."""
         self.fits_without_others = fits_without_others
         super().__init__(
@@ -300,13 +293,12 @@ class FetchFailed(ModelUnavailable):
 
 
 def how_to_install(extra: str) -> str:
-    """Return the hint for a missing package of an extra. There is no release on PyPI, so it is
-    installed from the clone."""
+    """Return the hint for a missing package of an extra; there is no release on PyPI."""
     return f"uv tool install '.[{extra}]', in the clone; for pip and pipx see docs/install.md"
 
 
 def one_line(error: BaseException) -> str:
-    """Return the error's message in one line of at most 500 characters, or else the name of its
+    """Return the message in one line of at most 500 characters, or the name of the error's
     class."""
     text = " ".join(str(error).split()) or type(error).__name__
     return text if len(text) <= _LONGEST_LINE else f"{text[:_LONGEST_LINE]}..."

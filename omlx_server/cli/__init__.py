@@ -1,2 +1,1 @@
-"""The command line. `--help` never waits for heavy imports: a command imports its code when it
-runs."""
+"""The command line. A command imports its code when it runs, so that `--help` is quick."""

@@ -12,8 +12,8 @@ class Level(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """The `what` that was checked, what the check `says`, and a `fix` for the user. Raises
-    ValueError unless the fix is empty exactly when the level is OK."""
+    """The result of one check. Raises ValueError unless the `fix` is empty exactly when the level
+    is OK."""
 
     level: Level
     what: str
@@ -38,7 +38,7 @@ def fail(what: str, says: str, fix: str) -> Finding:
 
 
 def in_words(size: float) -> str:
-    """Return a size in bytes with a decimal unit: 1.5 GB."""
+    """Return a size in bytes as 1.5 GB."""
     for unit in ("B", "kB", "MB", "GB"):
         if abs(size) < 1000:
             return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"

@@ -1,4 +1,4 @@
-"""Checks whether the port or the Unix socket is free, or used by our own server."""
+"""Checks whether the port or the Unix socket is free."""
 
 import errno
 import os
@@ -15,8 +15,7 @@ _DIALLING_SECONDS = 1.0
 
 
 def try_port(host: str, port: int) -> str:
-    """Return why a server can't bind `host` and `port` now; empty if it can. Binds them for a
-    moment."""
+    """Return why a server can't bind this address; empty if it can. Binds it for a moment."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -30,8 +29,7 @@ def try_port(host: str, port: int) -> str:
 
 
 def try_socket(path: Path) -> str:
-    """Return why a server can't listen at this Unix socket now; empty if it can, or only the file
-    of a dead server is there. Changes nothing."""
+    """Return why a server can't listen at this Unix socket; empty if it can. Changes nothing."""
     path = path.absolute()
     if len(os.fsencode(path)) > LONGEST_SOCKET:
         return f"its path is longer than {LONGEST_SOCKET} bytes"
@@ -58,8 +56,8 @@ def _why_taken(path: Path) -> str:
 
 
 def listener(what: str, where: str, problem: str, served: str | None, fix: str) -> Finding:
-    """Return the finding on a "port" or "socket" named `where`. `problem` is of `try_port` or
-    `try_socket`; `served` is the version of our own server that answers there, else None."""
+    """Return the finding on a "port" or "socket". `served` is the version of our server that
+    answers there."""
     if not problem:
         return ok(what, f"{where} is free")
     if served is not None:

@@ -1,5 +1,5 @@
 """A program that prints the device as JSON. It is a process of its own, because a wheel of mlx for
-another processor ends the process without a message."""
+another processor ends it without a message."""
 
 import json
 import sys

@@ -1,5 +1,5 @@
 """The form of a report to share: figures and findings without prompts, paths, and names of the user
-or the machine. The self-test and `scripts/bench --share` write it."""
+or the machine."""
 
 import getpass
 import os
@@ -34,8 +34,7 @@ def shareable(
     quick: bool,
     **more: Any,
 ) -> dict[str, Any]:
-    """Return a report of this `kind` for JSON. `settings` are those that matter for the figures;
-    `more` are parts that only this kind has."""
+    """Return a report of this `kind` for JSON; `more` are parts that only this kind has."""
     rows = [
         {**asdict(finding), "fix": finding.fix or None, "figures": dict(figures)}
         for finding, figures in checks
@@ -76,7 +75,7 @@ def machine() -> dict[str, Any]:
 
 
 def without_names(value: Any) -> Any:
-    """Return `value` with all paths and the names of the user and the machine replaced."""
+    """Return `value` without paths and the names of the user and the machine."""
     match value:
         case str():
             return _hidden(value)

@@ -1,4 +1,4 @@
-"""Checks of Python, MLX, its BLAS, the background service, and programs that can use the server."""
+"""Checks of Python, MLX, its BLAS, the background service, and client programs."""
 
 import json
 from collections.abc import Collection, Mapping
@@ -13,8 +13,7 @@ _CLIENTS_PAGE = "docs/clients.md"
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """The output of `probe`. `ram` and `working_set` are bytes; `blas` is None without OpenBLAS,
-    `working_set` where the device recommends none."""
+    """The facts of `probe`. `ram` and `working_set` are bytes; `blas` is None without OpenBLAS."""
 
     device: str
     is_cpu: bool
@@ -33,8 +32,7 @@ def python(version: tuple[int, int, int], where: str) -> Finding:
 
 
 def service(state: str, last_exit: int | None) -> Finding:
-    """Return the finding on a `state` of `service.state.RunState`; empty where there is no
-    manager."""
+    """Return the finding on a state of the service; empty without a manager."""
     if not state:
         return ok("service", "there is no service manager here; `omlx-server serve` needs none")
     if state == "failed":
@@ -74,8 +72,6 @@ def blas(found: Device) -> Finding:
 
 
 def clients(known: Collection[str], found: Mapping[str, str]) -> Finding:
-    """Return the finding on the installed ones of the `known` clients; to have none is no
-    problem."""
     if not found:
         return ok("clients", f"none of {', '.join(known)} is on the PATH ({_CLIENTS_PAGE})")
     names = ", ".join(name for name in known if name in found)

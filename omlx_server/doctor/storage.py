@@ -1,4 +1,4 @@
-"""Checks of the disk, of directories and of model files, and of who may read them."""
+"""Checks of the disk, of directories and of model files."""
 
 import os
 import stat
@@ -16,7 +16,7 @@ _LEAST_SHARE = 0.1
 @dataclass(frozen=True, slots=True)
 class DiskPath:
     """A file or directory on the disk. `mode` is None if it does not exist; `writable` then tells
-    whether it can be created. `mine`: it belongs to this user."""
+    whether it can be created."""
 
     path: Path
     mode: int | None = None
@@ -25,8 +25,7 @@ class DiskPath:
 
 
 def look_at(path: Path) -> DiskPath:
-    """Return the state of the file or directory; one that can't be looked at counts as another
-    user's."""
+    """Return the state of the path; one that can't be looked at counts as another user's."""
     try:
         status = path.stat()
     except FileNotFoundError:
@@ -42,7 +41,7 @@ def _nearest(path: Path) -> Path:
 
 
 def free_bytes(path: Path) -> int:
-    """Return the free bytes of the file system on which the path is, or would be created."""
+    """Return the free bytes where the path is, or would be created."""
     found = os.statvfs(path if path.is_dir() else _nearest(path))
     return found.f_bavail * found.f_frsize
 
@@ -65,8 +64,8 @@ def disk(cache: CacheSettings, free: int) -> Finding:
 
 
 def directory(what: str, place: DiskPath, *, private: bool = True) -> Finding:
-    """Return the finding on a directory that the server writes to. If `private`, access by others
-    is a warning."""
+    """Return the finding on a directory of the server; a `private` one should be closed to
+    others."""
     path = place.path
     if not place.mine:
         return fail(what, f"{path} belongs to somebody else", f"sudo chown -R $(id -u) {path}")
@@ -80,7 +79,6 @@ def directory(what: str, place: DiskPath, *, private: bool = True) -> Finding:
 
 
 def private_file(what: str, place: DiskPath) -> Finding:
-    """Return the finding on a file that only its owner should be able to read."""
     path = place.path
     if place.mode is None:
         return ok(what, f"{path} is not there")
@@ -90,8 +88,7 @@ def private_file(what: str, place: DiskPath) -> Finding:
 
 
 def model(name: str, path: Path | None, problem: str, fix: str = "") -> Finding:
-    """Return the finding on the default model. `path` is None if it is not on this machine; an
-    empty `fix` is replaced by general advice."""
+    """Return the finding on the default model; `path` is None if it is not here."""
     if problem:
         return fail("model", f"{name}: {problem}", fix or "get it again, or serve another one")
     if path is None:
@@ -100,7 +97,7 @@ def model(name: str, path: Path | None, problem: str, fix: str = "") -> Finding:
 
 
 def unreadable(path: Path) -> str:
-    """Return a sentence that names the first unreadable file of a model; empty if there is none."""
+    """Return a sentence on the first unreadable file of a model, if any."""
     for file in sorted(path.iterdir()):
         if file.is_file() and not os.access(file, os.R_OK):
             return f"{file} can't be read"

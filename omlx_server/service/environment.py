@@ -1,8 +1,5 @@
-"""Chooses the variables of the shell's environment that a service gets. Pure.
-
-It gets paths and addresses without which models would not be found or downloaded. It never gets
-secrets: every user of the machine may read the service's file, and what its manager shows.
-"""
+"""Chooses the variables of the shell's environment that a service gets: paths and addresses, but no
+secrets, since every user may read the service's file. Pure."""
 
 import os.path
 from collections.abc import Iterator, Mapping
@@ -22,8 +19,8 @@ _TOKENS = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")
 
 @dataclass(frozen=True, slots=True)
 class Environment:
-    """The `variables` that a service gets, and the `directories` among them in which the server
-    makes files. `left`: a sentence for each variable that it does not get."""
+    """The `variables` of a service, and the `directories` among them in which the server makes
+    files. `left`: a sentence for each variable that it does not get."""
 
     variables: tuple[tuple[str, str], ...] = ()
     directories: tuple[Path, ...] = ()
@@ -63,7 +60,7 @@ def _absolute(text: str, home: Path, here: Path) -> str:
 
 
 def _why_left(name: str, text: str) -> str:
-    """Return a sentence if the service does not get the variable, else an empty text."""
+    """Return a sentence if the service does not get the variable."""
     if name in _ADDRESSES and "@" in text:
         return (
             f"the service will not see {name}: there is a password in it, which the service's file "
@@ -90,6 +87,6 @@ def is_sayable(text: str) -> bool:
 
 
 def _is_unsayable(letter: str) -> bool:
-    """Whether XML or systemd refuses the character. Surrogates are bytes outside UTF-8."""
+    """Whether XML or systemd refuses the character; surrogates are bytes outside UTF-8."""
     code = ord(letter)
     return code < 0x20 or 0x7F <= code < 0xA0 or 0xD800 <= code < 0xE000 or code in (0xFFFE, 0xFFFF)

@@ -38,7 +38,7 @@ class Launchd:
 
     @property
     def file(self) -> Path:
-        """The agent's property list; the service is installed if this file exists."""
+        """The property list, which exists if the service is installed."""
         return self.home / "Library" / "LaunchAgents" / f"{LABEL}.plist"
 
     @property
@@ -46,8 +46,7 @@ class Launchd:
         return self.home / "Library" / "Logs" / "omlx_server"
 
     def install(self, service: Service, run: Runner | None) -> list[Step]:
-        """Return the steps that write the property list and (re)start the agent. `run` is
-        ignored."""
+        """Return the steps that write the property list and (re)start the agent."""
         return [
             *(MakeDirectory(directory) for directory in service.own),
             Remove(said_in(service.log)),  # nobody rotates it, so it starts anew
@@ -57,21 +56,19 @@ class Launchd:
         ]
 
     def answers(self, run: Runner) -> bool:
-        """Return True: launchd is a part of macOS."""
         return True
 
     def uninstall(self) -> list[Step]:
         return [*self.stop(), Remove(self.file)]
 
     def start(self) -> list[Step]:
-        """Return the steps that load the agent and start it. Loading a loaded agent fails without
+        """Return the steps that load and start the agent. Loading a loaded one fails without
         harm."""
         return [*self._load(may_fail=True), RunCommand(("launchctl", "kickstart", self._target))]
 
     def stop(self) -> list[Step]:
-        """Return the steps that unload the agent until the next login: launchd restarts one that is
-        only killed. `bootout` returns before the process has ended, and a `bootstrap` before that
-        fails, so the last step waits."""
+        """Return the steps that unload the agent until the next login: launchd restarts a killed
+        one. `bootout` returns before the process has ended, and a `bootstrap` before that fails."""
         return [
             RunCommand(("launchctl", "bootout", self._target), may_fail=True),
             WaitUntilGone(self._question, LONGEST_STOP_SECONDS),
@@ -104,8 +101,8 @@ class Launchd:
 
 
 def text_of(service: Service) -> str:
-    """Return the property list of the service. stdout and stderr go to a file beside the log,
-    because the server itself rotates the log."""
+    """Return the property list. stdout and stderr go to a file beside the log, which the server
+    rotates."""
     return plistlib.dumps(_properties(service), sort_keys=False).decode()
 
 
@@ -151,7 +148,6 @@ def read_state(code: int, answer: str, *, installed: bool) -> ServiceState:
 
 
 def _field(answer: str, name: str) -> str:
-    """Return the field `name` of the agent itself, or an empty text; fields of inner tables are
-    indented deeper."""
+    """Return the field `name` of the agent itself; fields of inner tables are indented deeper."""
     found = re.search(rf"^\t{name} = (.*)$", answer, re.MULTILINE)
     return found[1].strip() if found else ""

@@ -12,7 +12,7 @@ Manager = Launchd | Systemd
 
 
 def manager_here(home: Path, platform: str = sys.platform) -> Manager:
-    """Return launchd on macOS and systemd on Linux. Raises UsageError on any other platform."""
+    """Return launchd on macOS, systemd on Linux. Raises UsageError elsewhere."""
     match platform:
         case "darwin":
             return Launchd(home, os.getuid())

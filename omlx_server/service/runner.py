@@ -23,8 +23,6 @@ _NO_MANAGER = "Failed to connect to bus"
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The exit code of a program, and its stdout and stderr."""
-
     code: int
     out: str = ""
     err: str = ""
@@ -34,12 +32,8 @@ Runner = Callable[[Sequence[str]], Outcome]
 
 
 def run_program(command: Sequence[str]) -> Outcome:
-    """Run a program to its end, whatever its exit code.
-
-    Raises:
-        UsageError: there is no such program.
-        OmlxError: it has not ended after LONGEST_STOP_SECONDS.
-    """
+    """Run a program to its end. Raises UsageError if there is none, and OmlxError after
+    LONGEST_STOP_SECONDS."""
     try:
         done = subprocess.run(
             command, capture_output=True, text=True, check=False, timeout=LONGEST_STOP_SECONDS
@@ -82,7 +76,6 @@ def _take(step: Step, run: Runner, pause: Callable[[float], None]) -> None:
 
 
 def failed(command: Sequence[str], outcome: Outcome) -> OmlxError:
-    """Return the error for a program that failed, with the first line that it wrote."""
     words = (outcome.err.strip() or outcome.out.strip() or "it said nothing").splitlines()[0]
     if _NO_MANAGER in words:
         words += "; there is no systemd here for this user: log in as them, without su or sudo"

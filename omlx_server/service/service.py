@@ -1,4 +1,4 @@
-"""The background service as a value made from settings and paths; the same for every manager."""
+"""The background service as a value made from settings and paths."""
 
 import os.path
 from collections.abc import Sequence
@@ -21,11 +21,8 @@ _LOG_FILE = "logging.file"
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """The program that the manager runs. All paths are absolute; nothing in it is secret.
-
-    The server may write below `writable`. Among these, `own` are the directories that installing
-    creates. A stop may take `stop_seconds`. `variables` are the environment.
-    """
+    """The program that the manager runs. All paths are absolute; nothing in it is secret. The
+    server may write below `writable`; `own` are those that installing creates."""
 
     command: tuple[str, ...]
     home: Path
@@ -39,9 +36,9 @@ class Service:
 def service_of(
     loaded: Loaded, *, python: Path, home: Path, log_dir: Path, environment: Environment
 ) -> Service:
-    """Return the service with the settings `loaded`, read from `loaded.source`. Relative paths
-    count from `home`. It logs to `log_dir` unless logging.file is set. Raises UsageError if a path
-    has characters that a service's file can't hold."""
+    """Return the service with the settings of `loaded.source`. Relative paths count from `home`. It
+    logs to `log_dir` unless logging.file is set. Raises UsageError for control characters in a
+    path."""
     assert loaded.source is not None
     settings = loaded.settings
     config, chosen = home / loaded.source, settings.logging.file

@@ -1,5 +1,4 @@
-"""The steps of installing, starting, stopping and removing a service, as values. A dry run prints
-them; otherwise `runner` carries them out."""
+"""The steps of installing, starting, stopping and removing a service, as values."""
 
 import shlex
 from collections.abc import Iterable, Iterator
@@ -50,7 +49,6 @@ Step = MakeDirectory | WriteFile | Remove | RunCommand | WaitUntilGone
 
 
 def told(steps: Iterable[Step]) -> Iterator[str]:
-    """Yield the lines of a list that describes the steps in words."""
     for step in steps:
         match step:
             case MakeDirectory(path):

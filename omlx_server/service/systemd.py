@@ -77,8 +77,8 @@ _STATES = {
 
 @dataclass(frozen=True, slots=True)
 class Systemd:
-    """The systemd of one user. `answers` and `state` run a program, and `install` does if given
-    `run`; the others return steps."""
+    """The systemd of one user. `answers`, `state` and, if given `run`, `install` run a program; the
+    others return steps."""
 
     home: Path
     name: str = "systemd"
@@ -86,7 +86,7 @@ class Systemd:
 
     @property
     def file(self) -> Path:
-        """The unit file; the service is installed if this file exists."""
+        """The unit file, which exists if the service is installed."""
         return self.home / ".config" / "systemd" / "user" / UNIT
 
     @property
@@ -95,12 +95,8 @@ class Systemd:
 
     def install(self, service: Service, run: Runner | None) -> list[Step]:
         """Return the steps that write the unit and (re)start it. `run` asks whether users may
-        create namespaces here; if it is None, that is assumed.
-
-        Raises:
-            OmlxError: `run` is given and no systemd answers.
-            UsageError: systemd can't start a program with this path.
-        """
+        create namespaces here. Raises OmlxError if no systemd answers it, and UsageError for the
+        program's path."""
         if run is not None:
             self.state(run)
         namespaces = run is None or run(_PROBE).code == 0
@@ -114,7 +110,6 @@ class Systemd:
         ]
 
     def answers(self, run: Runner) -> bool:
-        """Whether a systemd of this user is there and answers."""
         try:
             return run(_QUESTION).code == 0
         except UsageError:
@@ -138,8 +133,7 @@ class Systemd:
         return [_systemctl("reload", UNIT)]
 
     def state(self, run: Runner) -> ServiceState:
-        """Return the state of the unit, by `systemctl show`. Raises OmlxError if no systemd
-        answers."""
+        """Return the state of the unit. Raises OmlxError if no systemd answers."""
         outcome = run(_QUESTION)
         if outcome.code:
             raise failed(_QUESTION, outcome)
@@ -165,8 +159,7 @@ _PROBE = ("systemd-run", "--user", "--wait", "--quiet", "--collect", *_WANTED, "
 
 def text_of(service: Service, *, namespaces: bool = True) -> str:
     """Return the text of the unit. The minus before each writable path lets it start when the path
-    is missing. Without `namespaces` it has no PrivateUsers. Raises UsageError for a program with
-    quotes or a backslash in its path."""
+    is missing. Raises UsageError for a program with quotes or a backslash in its path."""
     program = service.command[0]
     if any(letter in program for letter in _NOT_IN_PROGRAMS):
         raise UsageError(
@@ -184,7 +177,6 @@ def text_of(service: Service, *, namespaces: bool = True) -> str:
 
 
 def _environment(service: Service) -> str:
-    """Return the line Environment=..., or nothing without variables."""
     words = _quoted(f"{name}={text}" for name, text in service.variables)
     return f"Environment={words}\n" if words else ""
 

@@ -1,4 +1,4 @@
-"""Reads the end of a log that may be rotated meanwhile: FILE becomes FILE.1, a new FILE begins."""
+"""Reads the end of a log that may be rotated meanwhile: FILE becomes FILE.1."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -11,8 +11,7 @@ _MOST_CHARS = 20_000_000
 
 
 def last_lines(path: Path, count: int) -> list[str]:
-    """Return the last `count` lines of the log; missing ones come from PATH.1. Raises
-    FileNotFoundError if there is no file at `path`."""
+    """Return the last `count` lines; missing ones come from PATH.1. Raises FileNotFoundError."""
     lines = _lines(path)
     before = path.with_name(f"{path.name}.1")
     if len(lines) < count and before.is_file():
@@ -21,8 +20,7 @@ def last_lines(path: Path, count: int) -> list[str]:
 
 
 def follow(path: Path, pause: Callable[[float], None]) -> Iterator[str]:
-    """Yield the lines that are written from now on, without end. `pause` is called with a number of
-    seconds while there are none."""
+    """Yield new lines without end. `pause` is called with seconds while there are none."""
     file = _open(path)
     if file is not None:
         file.seek(0, 2)
@@ -56,7 +54,7 @@ def _open(path: Path) -> TextIO | None:
 
 
 def _rest(file: TextIO) -> Iterator[str]:
-    """Yield the whole lines up to the end of the file; a last one that is half written is left."""
+    """Yield the whole lines up to the end of the file."""
     while True:
         place = file.tell()
         line = file.readline()

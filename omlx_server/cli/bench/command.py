@@ -29,8 +29,8 @@ def run(
     model: str,
     plan: BenchPlan = PLAN,
 ) -> int:
-    """Measure the server, print the result and return 0. The files of `plot` and `against` are
-    checked before anything is measured.
+    """Measure the server, print the result and return 0. Files are checked before anything is
+    measured.
 
     Raises:
         UsageError: a file can't be used, matplotlib is missing, or the server names no model.

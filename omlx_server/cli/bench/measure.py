@@ -33,7 +33,7 @@ class ServerBench:
         self._decode = 0.0
 
     async def run(self) -> list[Figure]:
-        """Carry out the plan and return its figures. Raises OmlxError when the server fails."""
+        """Carry out the plan. Raises OmlxError when the server fails."""
         plan = self._plan
         await self._warm_up()
         parts = slices(time.monotonic(), plan.seconds, plan.first_share, plan.decode_share)
@@ -105,8 +105,8 @@ class ServerBench:
         return found
 
     def _out_tokens(self, count: int, share: float) -> int:
-        """Return the length of an answer with which all rounds fit into `share` seconds, assuming
-        that streams gain nothing by running together."""
+        """Return the length of an answer with which all rounds fit into `share` seconds, if streams
+        gain nothing by running together."""
         plan = self._plan
         reading = count * plan.stream_tokens * self._read
         fitting = (share / plan.repeats - reading) / (count * self._decode) if self._decode else 0
@@ -148,7 +148,6 @@ class ServerBench:
         ]
 
     async def _talk(self) -> list[BenchReply]:
-        """Hold one talk; each request repeats all that was said before."""
         plan, replies = self._plan, list[BenchReply]()
         messages: list[Message] = words.fresh(self._scale.words(plan.turn_tokens))
         for _ in range(plan.turns):

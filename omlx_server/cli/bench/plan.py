@@ -6,8 +6,7 @@ from dataclasses import dataclass
 @dataclass(frozen=True, slots=True)
 class BenchPlan:
     """The plan of a measurement. Lengths are in tokens. The rounds after the warm-up may take
-    `seconds`; `first_share` and `decode_share` are the parts for first tokens and decoding. The
-    longest prompts and the most streams are left out first."""
+    `seconds`; the longest prompts and the most streams are left out first."""
 
     seconds: float = 60.0
     repeats: int = 3
@@ -25,7 +24,7 @@ class BenchPlan:
 
 @dataclass(frozen=True, slots=True)
 class TimeSlice:
-    """The time from `start` to `end`, in seconds on one clock."""
+    """A slice of time, in seconds on one clock."""
 
     start: float
     end: float

@@ -1,5 +1,4 @@
-"""Draws a result: one panel per group, with medians, spread, and an earlier run. The only user of
-matplotlib, an extra."""
+"""Draws a result: one panel per group, with an earlier run. It imports matplotlib, an extra."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,7 +20,7 @@ _AXES = {
 
 
 def save(result: Result, before: Result | None, path: Path) -> None:
-    """Write the picture as a PNG to `path`. Raises OSError if it can't be written."""
+    """Write a PNG. Raises OSError."""
     groups = [group for group in FigureGroup if result.of(group)]
     with mpl.rc_context({"font.size": 9, "axes.spines.top": False, "axes.spines.right": False}):
         picture = Picture(figsize=(10, 7), layout="constrained")

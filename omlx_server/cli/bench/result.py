@@ -15,7 +15,7 @@ SCHEMA = 1
 
 
 class FigureGroup(Enum):
-    """Kinds of figures, in the order in which they are shown."""
+    """Kinds of figures, in the order of the output."""
 
     COLD = "ttft_cold"
     WARM = "ttft_warm"
@@ -46,9 +46,8 @@ _TITLES = {
 @dataclass(frozen=True, slots=True)
 class Figure:
     """One measured figure. `values` are seconds, or tokens per second for DECODE. `at` is the
-    wanted number of prompt tokens, the number of streams, or of the turn. `prompt_tokens` and
-    `cached_tokens` are medians, and `drafted` a share of all answers' tokens; None where the server
-    does not tell."""
+    wanted number of prompt tokens, or of streams, or the number of the turn. `prompt_tokens` and
+    `cached_tokens` are medians, `drafted` a share; None where the server does not tell."""
 
     group: FigureGroup
     at: int
@@ -121,7 +120,7 @@ def read(path: Path) -> Result:
 
 @dataclass(frozen=True, slots=True)
 class Gain:
-    """How a figure changed. `ratio` is above 1 if the new median is better, and 0 if unknown.
+    """The change of a figure. `ratio` is above 1 if the new median is better, and 0 if unknown.
     `is_clear`: the values of the two runs do not overlap."""
 
     ratio: float
@@ -136,7 +135,6 @@ def better_by(now: Figure, before: Figure) -> Gain:
 
 
 def ratios(result: Result, before: Result) -> dict[str, Any]:
-    """Return the gain of each figure that both runs have, for JSON."""
     pairs = ((figure, before.find(figure.name)) for figure in result.figures)
     gains = {new.name: better_by(new, old) for new, old in pairs if old is not None}
     return {

@@ -1,7 +1,7 @@
 """When the tokens of answers came, and how fast. Pure; times are seconds on one clock.
 
-The bytes are parsed when the answer is over: while tokens come, a client only notes times. An event
-may carry several tokens, so each counts as `tokens / len(times)`.
+The bytes are parsed when the answer is over. An event may carry several tokens, so each counts as
+`tokens / len(times)`.
 """
 
 import json
@@ -15,8 +15,8 @@ Piece = tuple[float, bytes]
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """One answer: when it was asked, when each event with text came, and its number of tokens.
-    Raises ValueError for an answer without a token."""
+    """One answer. `times` are of events with text. Raises ValueError for an answer without a
+    token."""
 
     sent: float
     times: tuple[float, ...]
@@ -39,7 +39,6 @@ class Stream:
         return self.first - self.sent
 
     def tokens_between(self, start: float, end: float) -> float:
-        """Return the number of tokens that came after `start`, up to and including `end`."""
         events = sum(start < time <= end for time in self.times)
         return events * self.tokens / len(self.times)
 

@@ -21,11 +21,11 @@ _TOO_LONG = ("context_length_exceeded", "maximum context length")
 
 
 class BenchPromptTooLong(OmlxError):
-    """The prompt is longer than the model's context."""
+    pass
 
 
 class BenchRefusal(OmlxError):
-    """The server refuses the request (HTTP 400 or 422)."""
+    """HTTP 400 or 422."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class BenchTarget:
 
     @property
     def endless(self) -> bool:
-        """Whether the server takes `ignore_eos`, so that answers get as long as asked."""
+        """Whether the server takes `ignore_eos`."""
         return bool(self._extra)
 
     async def ask_first(self, messages: Sequence[Message], out: int) -> BenchReply:
@@ -99,9 +99,8 @@ def _refused(response: httpx.Response) -> OmlxError:
 
 
 def reply_of(sent: float, pieces: Sequence[Piece]) -> BenchReply:
-    """Return the answer in the `pieces` of a stream whose request was `sent` at that time. An
-    answer without text counts as come at its end. Raises OmlxError if the stream reports an error.
-    """
+    """Return the answer of a stream. An answer without text counts as come at its end. Raises
+    OmlxError if the stream reports an error."""
     times: list[float] = []
     texts: list[str] = []
     usage: dict[str, Any] = {}

@@ -1,8 +1,5 @@
-"""Prompts of about a length in tokens, for a server whose tokenizer is unknown.
-
-Each prompt starts with its own random word, so that no cache helps with a new one. It asks for a
-long answer, so that greedy decoding rarely ends early.
-"""
+"""Prompts of about a length in tokens, for a server whose tokenizer is unknown. Each starts with
+its own random word, so that no cache helps, and asks for a long answer."""
 
 import random
 import secrets
@@ -31,8 +28,7 @@ class Scale:
 
 
 def scale_of(few: int, tokens_of_few: int, many: int, tokens_of_many: int) -> Scale:
-    """Return the scale by two prompts whose tokens the server has counted; the default one if it
-    does not count."""
+    """Return the scale by two prompts whose tokens the server has counted, or the default one."""
     per_word = (tokens_of_many - tokens_of_few) / (many - few)
     if per_word <= 0:
         return Scale()
@@ -44,7 +40,7 @@ def user(text: str) -> Message:
 
 
 def fresh(words: int) -> list[Message]:
-    """Return a prompt of so many random words that was never asked before."""
+    """Return a prompt of random words that was never asked before."""
     return [user(f"{secrets.token_hex(8)} {TASK} {drawn(words)}")]
 
 

@@ -1,8 +1,5 @@
-"""`omlx-server cache stats`, `verify`, `clear` and `trim`: work on the cold tier's directory.
-
-Commands that only read work beside a running server. Those that remove blocks take the directory's
-lock, which a running server holds.
-"""
+"""`omlx-server cache stats`, `verify`, `clear` and `trim`. Those that remove blocks take the
+directory's lock, which a running server holds."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -206,8 +203,7 @@ def _when(moment: float | None) -> str:
 
 
 def _date(moment: float) -> datetime:
-    """Return the date of a time in seconds since 1970, moved into the range up to 9999: files may
-    have any time."""
+    """Return the date of a time in seconds since 1970, moved into Python's range."""
     return datetime.fromtimestamp(min(max(moment, 0), _LAST_SECOND), UTC)
 
 
@@ -215,7 +211,7 @@ def _date(moment: float) -> datetime:
 
 
 def _check(cold: ColdDirectory, blocks: list[StoredFile]) -> list[Checked]:
-    """Read all blocks, with progress on stderr, and return the damaged ones."""
+    """Read all blocks and return the damaged ones."""
     damaged, done, total = [], 0, sum(found.nbytes for found in blocks)
     with open_display() as display:
         for checked in cold.check(blocks):
@@ -267,7 +263,7 @@ def _trim(cold: ColdDirectory, files: Files, target: int) -> list[StoredFile]:
 
 
 def take_stock(cold: ColdDirectory) -> Inventory:
-    """Read what decides which blocks are removed first, with progress on stderr."""
+    """Read the facts that decide which blocks are removed first."""
     blocks, records = cold.blocks(), []
     with open_display() as display:
         for done, record in enumerate(cold.heads(blocks), start=1):

@@ -66,12 +66,8 @@ def run(
 
 
 def _chosen(cold: ColdDirectory, model: str | None) -> tuple[Use, NamespaceDescription]:
-    """Return the one namespace that `model` means, and its description.
-
-    Raises:
-        UsageError: it means several.
-        OmlxError: nothing is stored, or its blocks or its tokenizer can't be used.
-    """
+    """Return the one namespace that `model` means. Raises UsageError if it means several, and
+    OmlxError if nothing is stored or it can't be used."""
     uses = [use for use in cold.uses() if use.blocks]
     if not uses:
         raise OmlxError(f"nothing is stored in {cold.root}", hint=_IN_MEMORY)
@@ -106,8 +102,6 @@ class _Found:
 
 
 class _Finder:
-    """Finds the stored blocks of a prompt; each is read and checked whole."""
-
     def __init__(self, cold: ColdDirectory, about: NamespaceDescription, display: Display) -> None:
         self._cold = cold
         self._about = about
@@ -162,7 +156,6 @@ def _check_output(output: str) -> None:
 
 @contextmanager
 def _opened(output: str) -> Iterator[BinaryIO]:
-    """Yield stdout, or a new file that gets its name once it is written whole."""
     if output == STDOUT:
         yield sys.stdout.buffer
         sys.stdout.buffer.flush()

@@ -1,5 +1,4 @@
-"""`omlx-server cache import`: writes the blocks of an archive into the cold tier. The whole archive
-is checked before any block is written."""
+"""`omlx-server cache import`: checks an archive, then writes its blocks into the cold tier."""
 
 import sys
 import time
@@ -57,13 +56,8 @@ def _open(archive: str) -> BinaryIO:
 def _check(
     archive: str, source: BinaryIO, cache: CacheSettings
 ) -> tuple[Manifest, list[tuple[Record, int]]]:
-    """Read and check the whole archive. Return its manifest, and the record and the file size in
-    bytes of each block and state.
-
-    Raises:
-        UsageError: the archive is larger than cache.cold_cache_max_bytes.
-        OmlxError: the archive is damaged or can't be read.
-    """
+    """Read and check the archive. Return its manifest, and each record with its file size in bytes.
+    Raises UsageError if it is larger than the cold tier, and OmlxError if it is damaged."""
     blocks, done = [], 0
     with _named(archive), open_display() as display:
         whole = read_archive(source, max_bytes=sys.maxsize)
@@ -93,8 +87,8 @@ def _named(archive: str) -> Iterator[None]:
 def _warnings(
     about: ArchiveOrigin, uses: list[Use], cache: CacheSettings, *, force: bool
 ) -> list[str]:
-    """Return why a server of this machine may not use the blocks, one sentence each. Raises
-    OmlxError, unless `force`, if the model of that name here is another one."""
+    """Return why servers here may not use the blocks. Raises OmlxError, unless `force`, if the
+    model of that name here is another one."""
     warnings = []
     known = [use for use in uses if use.id == namespace_id(about.namespace) and use.description]
     model = visible(about.model or "?")
@@ -125,8 +119,8 @@ def _warnings(
 
 
 def _difference(about: ArchiveOrigin, uses: list[Use]) -> str:
-    """Return how the model of that name here differs from the archive's; empty if none is known
-    here. A namespace is FINGERPRINT|KV_FORMAT|BLOCK_TOKENS (core/blocks/cache_layout.py)."""
+    """Return how the model of that name here differs from the archive's; empty if none is known. A
+    namespace is FINGERPRINT|KV_FORMAT|BLOCK_TOKENS."""
     theirs = about.namespace
     ours = [u.description.namespace for u in uses if u.description and u.is_of(about.model)]
     if not ours:
@@ -148,8 +142,8 @@ def _name(record: Record) -> Name:
 def _make_room(
     cold: ColdDirectory, files: Files, cache: CacheSettings, blocks: list[tuple[Record, int]]
 ) -> list[StoredFile]:
-    """Remove blocks to make room for the new `blocks`, and return the removed ones. Raises
-    OmlxError, before anything is removed, if there still would be no room."""
+    """Remove blocks to make room, and return them. Raises OmlxError, before anything is removed, if
+    there still would be no room."""
     there = {block.name: block for block in cold.blocks()}
     coming = sum(nbytes for record, nbytes in blocks if _name(record) not in there)
     gone: list[StoredFile] = []
@@ -173,8 +167,7 @@ def _make_room(
 def _keep(
     cold: ColdDirectory, files: Files, about: ArchiveOrigin, archive: str, source: BinaryIO
 ) -> int:
-    """Write the blocks and states that are not stored yet, parents first, and return their number.
-    Those that are stored already count as just used."""
+    """Write the missing blocks, parents first, and return their number; touch the others."""
     added = 0
     key = secret(cold.root)
     files.write_description(

@@ -17,9 +17,8 @@ _EXAMPLE = 'expected a list of messages, as in [{"role": "user", "content": "Hi"
 
 
 def tokens_of_text(model: Path, name: str) -> list[tuple[int, ...]]:
-    """Return the token ids of the whole text in the file `name`. If the tokenizer has a bos token
-    but did not put it first, a second list has it. Raises UsageError if the file is no UTF-8 text.
-    """
+    """Return the token ids of the text in the file `name`. If the tokenizer has a bos token but did
+    not put it first, a second list has it. Raises UsageError."""
     _spare_advice()
     from omlx_server.text.tokenizer import Tokenizer
 
@@ -32,9 +31,9 @@ def tokens_of_text(model: Path, name: str) -> list[tuple[int, ...]]:
 
 
 def tokens_of_conversation(model: Path, name: str) -> list[tuple[int, ...]]:
-    """Return the token ids of a conversation as the chat template renders it. The file `name` holds
-    a JSON list of messages or the body of a chat completion. Unless the last message is the
-    assistant's, they end where the answer begins. Raises UsageError if the file can't be used."""
+    """Return the token ids of a conversation by the chat template. The file `name` holds a JSON
+    list of messages or the body of a chat completion. Unless the last message is the assistant's,
+    they end where the answer begins. Raises UsageError."""
     body = _parse(name)
     messages = _messages(body["messages"], name)
     _spare_advice()
@@ -59,7 +58,7 @@ def tokens_of_conversation(model: Path, name: str) -> list[tuple[int, ...]]:
 
 
 def _spare_advice() -> None:
-    """Keep transformers from advising to install PyTorch; call this before importing it."""
+    """Keep transformers, once imported, from advising to install PyTorch."""
     os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
 
 

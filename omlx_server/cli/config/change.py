@@ -55,8 +55,7 @@ def _in_force(key: str, loaded: Loaded) -> str:
 
 
 def _alone(key: str, text: str, file: Path) -> Settings:
-    """Return settings with nothing but the override `key`. Raises ConfigError for a wrong key or
-    value."""
+    """Return settings with only the override `key`. Raises ConfigError."""
     found = find_override(key)
     value = found.checked(text, f"file {file}")
     for name in reversed(found.path[3:]):
@@ -66,8 +65,8 @@ def _alone(key: str, text: str, file: Path) -> Settings:
 
 
 def _from_stdin(key: str) -> str:
-    """Return the value from stdin, without its last line end; on a terminal a secret is typed
-    unseen. Raises UsageError if there is none, or it is too long or no UTF-8."""
+    """Return the value from stdin without its line end; a secret is typed unseen on a terminal.
+    Raises UsageError."""
     if key in SECRETS and stdin.is_terminal():
         with suppress(EOFError):
             return getpass.getpass(f"{key}: ")

@@ -1,8 +1,5 @@
-"""`omlx-server config edit`: opens the config file in the user's editor.
-
-The editor gets a copy, the draft. A valid draft replaces the file. An invalid one stays beside it,
-so that no work is lost and no server reads it.
-"""
+"""`omlx-server config edit`: opens a copy of the config file, the draft, in the user's editor. A
+valid draft replaces the file; an invalid one stays beside it, so that no work is lost."""
 
 import os
 import shlex
@@ -46,12 +43,8 @@ def run(*, config: Path | None) -> int:
 
 
 def _edited(draft: Path, command: Sequence[str]) -> str:
-    """Open the draft in the editor until its text is valid, and return that text.
-
-    Raises:
-        ConfigError: the user gives up; the draft stays.
-        UsageError: the editor can't be started, or ended with an error.
-    """
+    """Open the draft in the editor until its text is valid. Raises ConfigError if the user gives
+    up, and UsageError if the editor fails; the draft stays."""
     while True:
         _open(draft, command)
         text = read_config(draft)
@@ -78,8 +71,8 @@ def _open(file: Path, command: Sequence[str]) -> None:
 
 
 def editor(environ: Mapping[str, str], *, at_terminal: bool) -> list[str]:
-    """Return the words of the editor's command: $VISUAL or $EDITOR, else, `at_terminal` only, nano
-    or vi. Raises UsageError if there is none."""
+    """Return the command of $VISUAL or $EDITOR, else, `at_terminal` only, nano or vi. Raises
+    UsageError if there is none."""
     try:
         named = shlex.split(environ.get("VISUAL") or environ.get("EDITOR") or "")
     except ValueError as error:

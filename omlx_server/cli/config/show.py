@@ -48,8 +48,7 @@ def _get_section(name: str, loaded: settings.Loaded, *, as_json: bool) -> int:
 
 
 def validate(*, config: Path | None) -> int:
-    """Check the settings, print warnings, and return 0. Raises ConfigError for what `serve` would
-    refuse, as far as the settings alone tell."""
+    """Check the settings and print warnings. Raises ConfigError for what `serve` would refuse."""
     loaded = load_settings(config)
     check_all(loaded.settings)
     cache = loaded.settings.cache
@@ -113,15 +112,15 @@ def _section(loaded: settings.Loaded, name: str, *, origin: bool) -> Iterator[st
 
 
 def written(dotted: str, value: object) -> str:
-    """Return the TOML text of a value that JSON can hold; a size gets its unit."""
+    """Return the value as TOML; a size gets its unit."""
     if is_size(dotted) and isinstance(value, int):
         value = format_size(value)
     return _on_a_line(value)
 
 
 def _on_a_line(value: object) -> str:
-    """Return the TOML text of a value. TOML writes texts, lists, numbers and booleans as JSON does;
-    it differs in tables, infinity, NaN and a DEL. tomlkit is slow to import."""
+    """Return the value as TOML, which differs from JSON in tables, infinity, NaN and a DEL. tomlkit
+    is slow to import."""
     if isinstance(value, dict):
         items = ", ".join(f"{_on_a_line(key)} = {_on_a_line(item)}" for key, item in value.items())
         return f"{{ {items} }}" if items else "{}"

@@ -1,5 +1,5 @@
-"""The coding agents that `launch` can start, and how each is told the address, the model and the
-context size. docs/clients.md names the versions that were tried."""
+"""The coding agents that `launch` can start, and their options. docs/clients.md names the versions
+that were tried."""
 
 import hashlib
 import json
@@ -20,9 +20,8 @@ _FILES = "~/.cache/omlx_server/launch"
 
 @dataclass(frozen=True, slots=True)
 class LaunchCommand:
-    """How a client is started. Variables in `unset` are removed, as they would lead it to another
-    server. `files` are written before: contents by path. `install` is the command that installs the
-    client. It works badly with a context below `least_context` tokens."""
+    """How a client is started. Variables in `unset` would lead it to another server. `files` are
+    contents by path. `install` is the command that installs the client."""
 
     install: str
     command: tuple[str, ...]
@@ -114,8 +113,8 @@ def _aider(target: LaunchTarget) -> LaunchCommand:
 
 
 def _aider_metadata(name: str, target: LaunchTarget) -> tuple[Path, str]:
-    """Return the path and the content of a file with the model's limits. The path names the
-    content, so clients of different models share no file."""
+    """Return the path and the content of a file with the model's limits. The path holds a digest,
+    so clients of different models share no file."""
     limits = {
         "max_tokens": target.output,
         "max_input_tokens": target.context,

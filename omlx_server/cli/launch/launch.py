@@ -1,8 +1,5 @@
-"""`omlx-server launch`: becomes a coding agent that uses this server.
-
-The agent's own settings stay: it gets environment variables and flags, and a file of ours where it
-takes something only from a file. An API key is passed on, but never printed.
-"""
+"""`omlx-server launch`: becomes a coding agent that uses this server. The agent's own settings
+stay. An API key is passed on, but never printed."""
 
 import os
 import shlex
@@ -73,7 +70,7 @@ def _exec(client: str, launch: LaunchCommand, arguments: Sequence[str]) -> int:
 
 
 def as_shell(launch: LaunchCommand, arguments: Sequence[str], key: str) -> str:
-    """Return the shell command that starts the same client; it names the key as $OMLX_API_KEY."""
+    """Return the shell command that starts the client; it names the key as $OMLX_API_KEY."""
     words = ["env", *(part for name in launch.unset for part in ("-u", name))]
     words += [f"{name}={value}" for name, value in launch.environ.items()]
     return " ".join(_quoted(word, key) for word in [*words, *launch.command, *arguments])

@@ -1,4 +1,4 @@
-"""Describes a model on this machine as GET /v1/models would, where no server answers."""
+"""Describes a model on this machine as GET /v1/models would."""
 
 from typing import Any
 
@@ -11,8 +11,7 @@ from omlx_server.settings.overrides import context_of
 
 
 def listing_on_disk(name: str, settings: Settings) -> dict[str, Any] | None:
-    """Return the listing of the model, or adapter, that `name` means here; None if there is
-    none."""
+    """Return the listing of a model or adapter; None if there is none."""
     try:
         model, _ = with_adapter(settings.models.resolve_alias(name), settings)
     except UsageError:

@@ -1,4 +1,4 @@
-"""Finds the model that an agent is to use: whether it chats, takes images, and its context."""
+"""Finds the model that an agent is to use, and its abilities."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -22,8 +22,8 @@ Listing = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class LaunchTarget:
-    """The server and the model that the client is to use. `key` is never empty, because clients
-    insist on one. `context` is in tokens, 0 if unknown."""
+    """The server and the model for a client. `key` is never empty: clients insist on one. `context`
+    is in tokens, 0 if unknown."""
 
     url: str
     model: str
@@ -45,7 +45,7 @@ def target_of(
 
     Raises:
         NoAnswer: the server does not answer, and `must_answer` is true.
-        UsageError: the server has no such model, or wants an API key; or the model can't chat.
+        UsageError: there is no such model, it can't chat, or the server wants an API key.
         OmlxError: the server refuses to list its models.
     """
     usual = model or settings.models.default or STARTER.name
@@ -61,8 +61,7 @@ def target_of(
 
 def choose(url: str, served: Mapping[str, Listing], model: str) -> str:
     """Return `model`, or else the first that chats; empty if there is neither. Ollama's
-    `NAME:latest` means NAME unless the server lists it. Raises UsageError if the server does not
-    serve the model, or if it can't chat."""
+    `NAME:latest` means NAME. Raises UsageError if the model is not served or can't chat."""
     if not served:
         return model
     if model not in served:
@@ -76,13 +75,13 @@ def choose(url: str, served: Mapping[str, Listing], model: str) -> str:
 
 
 def chats(listing: Listing) -> bool:
-    """Whether the model answers with text. True where the server does not say."""
+    """Whether the model answers with text. True if unknown."""
     gives = _architecture(listing, "output_modalities")
     return not gives or "text" in gives
 
 
 def context_of(listing: Listing) -> int:
-    """Return the tokens of the model's context; 0 if the listing does not say."""
+    """Return the tokens of the context; 0 if unknown."""
     length = listing.get("max_model_len")
     return length if isinstance(length, int) and length > 0 else 0
 
@@ -90,8 +89,8 @@ def context_of(listing: Listing) -> int:
 def short_context(
     model: str, context: int, needs: str = "agents need", least: int = LEAST_CONTEXT
 ) -> str:
-    """Return a warning if the model's context holds fewer than `least` tokens; empty if it holds
-    more, or is unknown (0). `needs` says who needs the tokens."""
+    """Return a warning if the context holds fewer than `least` tokens; empty if it is unknown
+    (0)."""
     if not 0 < context < least:
         return ""
     return (

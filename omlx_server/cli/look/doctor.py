@@ -1,5 +1,5 @@
-"""`omlx-server doctor`: runs the checks of omlx_server/doctor/ and prints their findings. If the
-config is wrong, it goes on with the default settings."""
+"""`omlx-server doctor`: runs the checks of omlx_server/doctor/. If the config is wrong, it goes on
+with the default settings."""
 
 import os
 import shutil
@@ -46,8 +46,8 @@ def run(
     sets: Sequence[str],
     flags: Mapping[str, str | None] | None = None,
 ) -> int:
-    """Print the findings, as they come or as JSON, and return the exit code. `flags` map keys of
-    settings to values or None."""
+    """Print the findings and return the exit code. `flags` map keys of settings to values or
+    None."""
     findings = []
     for finding in _findings(config, sets, flags):
         findings.append(finding)
@@ -61,8 +61,7 @@ def run(
 
 
 def line_of(finding: Finding, width: int = 8) -> str:
-    """Return the lines of a finding, coloured on a terminal. `width`: the most letters of what was
-    checked."""
+    """Return the lines of a finding, coloured on a terminal."""
     sign = _SIGNS[finding.level]
     if sys.stdout.isatty() and not os.environ.get("NO_COLOR"):
         sign = f"\x1b[{_COLORS[finding.level]}m{sign}\x1b[0m"
@@ -101,7 +100,7 @@ def _findings(
 def _config(
     config: Path | None, sets: Sequence[str], flags: Mapping[str, str | None] | None
 ) -> Generator[Finding, None, Loaded]:
-    """Check the config. Return the settings in force, or the defaults if the config is wrong."""
+    """Check the config. Return the settings in force, or else the defaults."""
     try:
         loaded = load_settings(config, sets, flags)
         check_all(loaded.settings)
@@ -121,7 +120,7 @@ def _config(
 
 
 def _known(settings: Settings) -> set[str]:
-    """Return the names of models on this machine, and of those that starting a server downloads."""
+    """Return the names of models that are here or are downloaded at a start."""
     models, draft_model = settings.models, settings.speculation.draft_model
     known = set(catalogue.NAMES).union(*(model.names for model in locate.installed(models)))
     for name in (models.default, models.embedding, models.reranker, draft_model):
@@ -143,7 +142,6 @@ def _device() -> Generator[Finding, None, Device | None]:
 
 
 def _model(name: str, settings: Settings, *, is_cpu: bool) -> Generator[Finding, None, Path | None]:
-    """Check the default model. Return its directory if the model is whole and readable."""
     problem = fix = ""
     path: Path | None = None
     try:
@@ -159,8 +157,8 @@ def _model(name: str, settings: Settings, *, is_cpu: bool) -> Generator[Finding,
 
 
 def _path_of(name: str, settings: Settings, *, is_cpu: bool) -> Path | None:
-    """Return the directory of a model; None if `serve` would download it. Raises ModelUnavailable
-    if it is not whole, or unknown."""
+    """Return the directory of a model; None if `serve` would download it. Raises
+    ModelUnavailable."""
     models, path = settings.models, expanded(name)
     row = catalogue.find(name)
     if row is not None:
@@ -205,12 +203,11 @@ def _address(settings: Settings) -> Finding:
 
 
 def fix_of_port(host: str, port: int) -> str:
-    """Return the advice for a port that another program has: the next free one."""
     return f"another port: omlx-server config set server.port {next_free(host, port) or 0}"
 
 
 def _served(settings: Settings) -> str | None:
-    """Return the version of the omlx-server that answers at the configured address, or None."""
+    """Return the version of our server that answers at the configured address."""
     try:
         said = own_server(settings).get("/").said or {}
     except NoAnswer:

@@ -31,8 +31,7 @@ def run(
     sets: Sequence[str],
 ) -> int:
     """Run the self-test and return the exit code. The report goes to the file `share`, or to stdout
-    where that is "-" or with `as_json`. Raises OmlxError if the settings, the model or the file
-    can't be used."""
+    where that is "-" or with `as_json`. Raises OmlxError."""
     settings, file = load_settings(config, sets).settings, _file(share)
     check_all(settings)
     from omlx_server.doctor.selftest.check import QUICK, SelftestPlan
@@ -60,13 +59,12 @@ def run(
 
 
 def _end(number: int, frame: FrameType | None) -> None:
-    """End as Ctrl-C does, so that the temporary directory goes with the program."""
+    """End so that the temporary directory is removed."""
     raise SystemExit(128 + number)
 
 
 def _file(share: str) -> Path | None:
-    """Return the file to write to. Raises UsageError, before the minutes of the test, if it can't
-    be written."""
+    """Return the file to write to. Raises UsageError, before the test, if it can't be written."""
     if not share or share == STDOUT:
         return None
     file = Path(share).expanduser()

@@ -1,5 +1,5 @@
-"""`omlx-server status`: prints what a running server reports about itself. Imports no HTTP library,
-to be quick."""
+"""`omlx-server status`: prints what a running server reports. Imports no HTTP library, to be
+quick."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -46,7 +46,6 @@ def _found(server: ServerClient) -> dict[str, Any]:
 
 
 def _refusal(reply: HttpReply) -> str | None:
-    """Return the error message of an answer, or None: the server is degraded or wants a key."""
     message = reply.error.get("message")
     return message if isinstance(message, str) else None
 
@@ -79,13 +78,12 @@ def _cache(samples: Samples) -> dict[str, Any]:
 
 
 def _shared(samples: Samples, name: str) -> float:
-    """Return a metric that has vLLM's name, or without metrics.compat our own; else 0."""
+    """Return a metric by vLLM's name, or without metrics.compat by ours; else 0."""
     return samples.get((f"vllm:{name}", ""), samples.get((f"omlx_{name}", ""), 0))
 
 
 def samples_of(text: str) -> Samples:
-    """Return the samples of a Prometheus text, summed by name and label `tier` ("" if there is
-    none)."""
+    """Return the samples of a Prometheus text, summed by name and label `tier` ("" if none)."""
     found: dict[tuple[str, str], float] = {}
     for line in text.splitlines():
         match = _SAMPLE.match(line)
@@ -151,7 +149,7 @@ def _of(engine: Mapping[str, Any]) -> str:
 
 
 def in_chunks(said: Mapping[str, Any]) -> str:
-    """Return the chunk sizes in a server's description of a model; empty where it did not tell."""
+    """Return the prefill chunk sizes in a server's description of a model; empty if unknown."""
     beside, alone = said.get("chunk_tokens"), said.get("chunk_tokens_alone")
     if not (isinstance(beside, int) and isinstance(alone, int)):
         return ""

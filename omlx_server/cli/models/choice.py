@@ -18,8 +18,6 @@ _WEIGHTS_SHARE = 0.7
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The name of the chosen model, and `why` it was chosen."""
-
     name: str
     why: str
 
@@ -36,8 +34,8 @@ def choose(settings: Settings) -> Choice:
 
 
 def newest_that_fits(here: Iterable[Located], room: float) -> Located | None:
-    """Return the chat model with the newest directory whose weights fit into `room` bytes, or None.
-    The starter is left out: it is taken anyway if there is no other."""
+    """Return the chat model with the newest directory whose weights fit into `room` bytes, except
+    the starter, or None."""
     fitting = [
         model
         for model in here
@@ -49,7 +47,7 @@ def newest_that_fits(here: Iterable[Located], room: float) -> Located | None:
 
 
 def room_of(settings: Settings, ram: int) -> float:
-    """Return the bytes that weights may take on a machine with `ram` bytes of memory."""
+    """Return the bytes for weights on a machine with `ram` bytes of memory."""
     memory = settings.memory
     return _WEIGHTS_SHARE * limit_of(memory.limit, memory.reserve, ram, None)
 

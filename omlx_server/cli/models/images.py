@@ -1,4 +1,4 @@
-"""Says of a model on this machine whether it takes images, and how many tokens an image takes."""
+"""Says whether a model on this machine takes images, and how many tokens an image takes."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -16,15 +16,14 @@ _SIZES = ((512, 512), (1024, 1024), (1920, 1080))
 
 
 def images_of(model: Installed, settings: Settings) -> dict[str, Any]:
-    """Return the JSON about images: whether the model takes them, the family of its vision tower,
-    and why it takes none. `vision` is null also for a tower that is not known here."""
+    """Return for JSON whether the model takes images, the family of its vision tower (null if
+    unknown), and why it takes none."""
     problem = _why_none(model, settings)
     return {"images": not problem, "vision": model.vision or None, "no_images": problem or None}
 
 
 def tokens_of_images(model: Installed, settings: Settings) -> dict[str, int]:
-    """Return the tokens of images by their width and height. Imports numpy. Raises LoadFailed if
-    the model's files say it wrongly."""
+    """Return the tokens of images by width and height. Imports numpy. Raises LoadFailed."""
     from omlx_server.images.prepare.families import make_preparer
     from omlx_server.images.prepare.prepared import Detail
 
@@ -39,7 +38,6 @@ def tokens_of_images(model: Installed, settings: Settings) -> dict[str, int]:
 
 
 def in_words(found: Mapping[str, Any]) -> str:
-    """Return what is known of a chat model's images, for people."""
     if not found["images"]:
         return f"none: {found['no_images']}"
     tokens: Mapping[str, int] = found["image_tokens"]

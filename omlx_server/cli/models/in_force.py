@@ -1,5 +1,4 @@
-"""The values that requests to a model get by default, and their origins: template, system prompt,
-sampling, presets. For `omlx-server show`; opens no weights."""
+"""The default values of requests to a model, and their origins. Opens no weights."""
 
 import hashlib
 import json
@@ -26,8 +25,6 @@ REPORTED = frozenset({*_NOT_SAMPLING, "sampling", "presets", "chat_template"})
 def in_force_shape(
     recommended: Mapping[str, float], own: ModelOverrides, settings: Settings
 ) -> dict[str, Any]:
-    """Return `in_force`, each default value with its origin, and `presets`, the values of each
-    preset."""
     values = values_in_force(recommended, own, settings)
     return {
         "in_force": {
@@ -40,8 +37,8 @@ def in_force_shape(
 def with_template(
     files: TokenizerFiles, directory: Path, name: str, own: ModelOverrides
 ) -> tuple[TokenizerFiles, dict[str, Any]]:
-    """Return the tokenizer's files with the template that a server would take, and for `show` its
-    origin, its digest, and the problem of an override."""
+    """Return the tokenizer's files with the template that a server would take, and facts about
+    it."""
     path = own.chat_template
     if not path:
         source = files.templates.get("default")
@@ -79,8 +76,7 @@ def template_in_words(template: Mapping[str, Any] | None) -> str:
 
 
 def report_lines(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield a line for the system prompt, thinking, sampling and each preset. Unset values are
-    shown for sampling only."""
+    """Yield a line for the system prompt, thinking, sampling and each preset."""
     values = found["in_force"]
     for label, names in (("system", ("system",)), ("thinking", _NOT_SAMPLING[1:])):
         said = {name: values[name] for name in names if values[name]["value"] is not None}
@@ -93,7 +89,7 @@ def report_lines(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def _by_origin(values: Mapping[str, Mapping[str, Any]], *, named: bool = True) -> str:
-    """Return the values grouped by their origin; defaults come last."""
+    """Return the values grouped by origin, defaults last."""
     order = sorted(values.items(), key=lambda item: _rank(item[1]["origin"]))
     groups = []
     for origin, group in groupby(order, key=lambda item: item[1]["origin"]):

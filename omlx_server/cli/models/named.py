@@ -1,4 +1,4 @@
-"""Finds the model on this machine that a name means, for commands that need no server."""
+"""Finds the model on this machine that a name means."""
 
 from collections.abc import Sequence
 
@@ -12,7 +12,7 @@ from omlx_server.settings.types import expanded
 
 
 def named(name: str, settings: Settings) -> Installed:
-    """Return the model of that name, or at that path. Raises UsageError if there is none here."""
+    """Return the model of that name or path. Raises UsageError."""
     found = installed_models(settings.models)
     model = _find(name, found, takes_paths=True)
     if model is None:
@@ -23,8 +23,7 @@ def named(name: str, settings: Settings) -> Installed:
 def with_adapter(
     name: str, settings: Settings, *, takes_paths: bool = True
 ) -> tuple[Installed, str]:
-    """Return the model that a name means, and the adapter of a name MODEL:ADAPTER, else an empty
-    text. Raises UsageError if there is no such model here, or it has no such adapter."""
+    """Return the model of a name, and the adapter of MODEL:ADAPTER, else "". Raises UsageError."""
     found = installed_models(settings.models)
     model, adapter = _find(name, found, takes_paths=takes_paths), ""
     if model is None:

@@ -26,9 +26,8 @@ _MOST = 20
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """A model that `pull` takes by its `name`. Sizes are in bytes, `size` on the disk and in
-    memory, `download` where that differs; `context` in tokens. None: not asked, or the hub does not
-    tell."""
+    """A model that `pull` takes by its `name`. `size` on the disk and in memory and `download` are
+    in bytes, `context` in tokens. None: unknown."""
 
     name: str
     model: str
@@ -88,8 +87,8 @@ def _own(text: str, models: Iterable[Located], here: set[str]) -> list[_Row]:
 
 
 def _starter_bytes(models: Iterable[Located]) -> int:
-    """Return the bytes of the starter's weights: as they are here, else of the variant that is made
-    on this machine. MLX takes a second to import, so it is not asked for its device."""
+    """Return the bytes of the starter's weights. MLX is slow to import, so it is not asked for its
+    device."""
     path = next((model.path for model in models if STARTER.name in model.names), None)
     if path is not None:
         return layout.weight_bytes(path)

@@ -1,4 +1,4 @@
-"""Asks a running server about its models, and has it change them, with the admin token."""
+"""Asks a running server about its models, and changes them, with the admin token."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -22,8 +22,7 @@ _OTHERS = "`omlx-server ps` shows the models that it has, `omlx-server pull NAME
 def admin_server_of(
     url: str, api_key: str, config: Path | None, sets: Sequence[str]
 ) -> ServerClient:
-    """Return `server_of`, with the admin token of this user unless `url` leads to another machine.
-    Raises UsageError."""
+    """Return `server_of`, with the admin token unless `url` leads to another machine."""
     server = server_of(url, api_key, config, sets)
     return server if url and not is_local(server.url) else _with_token(server)
 
@@ -37,14 +36,13 @@ def _with_token(server: ServerClient) -> ServerClient:
 
 
 def ask(server: ServerClient, path: str, body: object = None) -> Mapping[str, Any]:
-    """Send a GET, or with `body` a POST, and return the JSON object of the answer. A POST waits
-    without limit. Raises NoAnswer, else as `told`."""
+    """Send a GET, or with `body` a POST without time limit. Raises NoAnswer, else as `told`."""
     return told(server.get(path) if body is None else server.post(path, body, seconds=None))
 
 
 def models_of(server: ServerClient) -> Mapping[str, Any]:
-    """Return the models of a server and its memory. Without the admin token they are those that are
-    loaded, with less of each. Raises as `ask`."""
+    """Return the models and the memory of a server; without the admin token only the loaded ones.
+    Raises as `ask`."""
     reply = server.get("/admin/models")
     if reply.error.get("code") in _NO_ORDERS:
         health = server.get("/health").said or {}
@@ -55,7 +53,6 @@ def models_of(server: ServerClient) -> Mapping[str, Any]:
 
 
 def _loaded_in(health: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the answer of /health in the form of /admin/models."""
     work = ("running", "prefilling", "waiting")
     busy = {one["model"]: sum(one[name] for name in work) for one in health["engines"]}
     models = [
@@ -67,7 +64,7 @@ def _loaded_in(health: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def items_of(said: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Return the models in an answer of the server. Raises OmlxError if it holds none."""
+    """Return the models in an answer. Raises OmlxError if it holds none."""
     models = said.get("models")
     if not isinstance(models, list) or not all(isinstance(item, Mapping) for item in models):
         raise OmlxError("the server answers in a way that is not known: are the versions the same?")
@@ -80,19 +77,14 @@ def is_loaded(item: Mapping[str, Any]) -> bool:
 
 
 def is_of(item: Mapping[str, Any], names: Sequence[str]) -> bool:
-    """Whether a model in the server's answer has one of these names."""
     also = item.get("names")
     its_names = [item.get("name"), *(also if isinstance(also, list) else [])]
     return any(name in its_names for name in names)
 
 
 def told(reply: HttpReply) -> Mapping[str, Any]:
-    """Return the JSON object of an answer.
-
-    Raises:
-        UsageError: the server refuses the key or the token.
-        OmlxError: the server reports another error, or its answer is no JSON object.
-    """
+    """Return the JSON object of an answer. Raises UsageError if the server refuses the key or the
+    token, else OmlxError."""
     if reply.status == _OK and reply.said is not None:
         return reply.said
     message = reply.error.get("message")

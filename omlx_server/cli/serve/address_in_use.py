@@ -1,4 +1,4 @@
-"""Finds out what listens at the address where a server would, and which port is free instead."""
+"""Finds out who listens at the server's address, and which port is free instead."""
 
 import socket
 from dataclasses import dataclass
@@ -21,8 +21,8 @@ class Listener(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ListenAddress:
-    """An address to serve at: its port (0 for a Unix socket), a client for a `server` there, and
-    who listens there now."""
+    """An address (port 0: a Unix socket), a client for a `server` there, and who listens there
+    now."""
 
     port: int
     server: ServerClient
@@ -30,8 +30,7 @@ class ListenAddress:
 
 
 def look(settings: Settings) -> ListenAddress:
-    """Return the address of these settings, and who listens there. With server.port 0 it is a free
-    port."""
+    """Return the address of these settings. With server.port 0 it is a free port."""
     host, port = settings.server.host, settings.server.port
     if settings.server.uds:  # what is left of one whose server is gone is in nobody's way
         server = own_server(settings)
@@ -46,8 +45,7 @@ def look(settings: Settings) -> ListenAddress:
 
 
 def next_free(settings: Settings) -> ListenAddress:
-    """Return the first free port above the configured one. Raises UsageError if none of the next 50
-    is."""
+    """Return the first free port above the configured one. Raises UsageError."""
     host, port = settings.server.host, settings.server.port
     free = ports.next_free(host, port)
     if free is None:

@@ -19,13 +19,8 @@ _ADAPTER_HINT = "--adapter takes the name of an adapter of the model, or the pat
 
 
 def check_start(settings: Settings, model: str) -> None:
-    """Check that the models and the default adapter of a server are here or can be fetched. Uses no
-    network.
-
-    Raises:
-        UsageError: there is no such adapter, or it can't be used.
-        ModelUnavailable: there is no model of one of the names, or it is not whole.
-    """
+    """Check that the models and the default adapter are here or can be fetched. Uses no network.
+    Raises UsageError for an adapter, and ModelUnavailable."""
     models = settings.models
     names = (model, models.embedding, models.reranker, settings.speculation.draft_model)
     for name in map(models.resolve_alias, filter(None, names)):
@@ -35,12 +30,7 @@ def check_start(settings: Settings, model: str) -> None:
 
 
 def begin(loaded: Loaded, model: str, progress: ProgressListener) -> None:
-    """Start the log of a server, check the overrides, and download missing models.
-
-    Raises:
-        UsageError: the file of the log can't be written, or what overrides name can't be used.
-        ModelUnavailable: a model can't be downloaded.
-    """
+    """Start the log, check the overrides, and download missing models. Raises UsageError."""
     from omlx_server.process.logs import start_logging
 
     log = loaded.settings.logging
@@ -52,8 +42,7 @@ def begin(loaded: Loaded, model: str, progress: ProgressListener) -> None:
 
 
 def _fetch(settings: Settings, model: str, progress: ProgressListener) -> None:
-    """Download missing models. The starter is left to the server: its form depends on the device,
-    which only MLX knows."""
+    """Download missing models. The server makes the starter: its form depends on the device."""
     models = settings.models
     if (name := models.resolve_alias(model)) not in catalogue.NAMES:
         locate.locate(name, models, progress)
@@ -62,8 +51,7 @@ def _fetch(settings: Settings, model: str, progress: ProgressListener) -> None:
 
 
 def _check_adapter(settings: Settings, model: str) -> None:
-    """Check the default adapter. If the model is not here yet, only the path of an adapter can be
-    checked. Raises UsageError."""
+    """Check the default adapter; if the model is not here yet, only a path. Raises UsageError."""
     located = _here(settings, model)
     names = located.names if located else (model,)
     adapter = settings.default_adapter_of(names, served=True)

@@ -1,5 +1,5 @@
-"""Runs the server as a child process, for commands that start one and then talk to it. It has its
-own process group, so that Ctrl-C reaches only this process."""
+"""Runs the server as a child process in a process group of its own, so that Ctrl-C reaches only
+this process."""
 
 import signal
 import subprocess
@@ -21,8 +21,8 @@ _GRACE_SECONDS = 15
 
 @contextmanager
 def started(program: Sequence[str], arguments: Sequence[str], grace: float) -> Iterator[Server]:
-    """Start the server as a child process, and end it at the end of the `with`: running answers
-    have `grace` seconds. From here on SIGTERM and SIGHUP raise KeyboardInterrupt here."""
+    """Start the server, and end it at the end of the `with`: running answers have `grace` seconds.
+    From here on SIGTERM and SIGHUP raise KeyboardInterrupt."""
     # SIGINT too: a shell that starts us in the background has it ignored.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _interrupt)

@@ -18,8 +18,7 @@ _PORT, _PID = "PORT", "PID"
 def show_start(
     model: str, flags: Mapping[str, str | None], config: Path | None, sets: Sequence[str]
 ) -> int:
-    """Print what `serve` with these options would start, and return 0. Raises UsageError if the
-    settings, the hosts file or the model can't be used."""
+    """Print what `serve` would start, and return 0. Raises UsageError."""
     loaded = load_settings(config, sets, flags)
     settings = loaded.settings
     models = settings.models

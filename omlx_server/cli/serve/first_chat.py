@@ -1,4 +1,4 @@
-"""Asks a server two questions, and prints the answers, their speed, and the cached tokens."""
+"""Asks a server two questions, and prints the answers and their speed."""
 
 from omlx_server.cli.shell.screen import Screen
 from omlx_server.cli.talk.client import ChatClient, Message, TimedAnswer
@@ -14,8 +14,7 @@ _MOST_TOKENS = 512
 
 
 def ask_twice(client: ChatClient, model: str) -> None:
-    """Ask both questions and print the answers. Raises OmlxError if an answer fails or is empty, or
-    if the starter model does not name Paris."""
+    """Ask both questions. Raises OmlxError if an answer fails, is empty, or does not name Paris."""
     messages: list[Message] = [{"role": "user", "content": QUESTION}]
     first = _ask(client, model, messages)
     if model == STARTER.name and "Paris" not in first.text:

@@ -1,4 +1,4 @@
-"""The page of a server: where it is, and a browser for it."""
+"""The page of a server, and a browser for it."""
 
 import os
 import sys
@@ -13,7 +13,7 @@ _SCREENS = ("DISPLAY", "WAYLAND_DISPLAY")
 
 
 def page_of(server: ServerClient) -> str:
-    """Return the URL of a server's page; empty where no browser can open one. Raises NoAnswer."""
+    """Return the URL of a server's page; empty if a browser can't open it. Raises NoAnswer."""
     if socket_of(server.url):
         return ""
     reply = server.get("/web/index.html")
@@ -21,13 +21,13 @@ def page_of(server: ServerClient) -> str:
 
 
 def open_page(url: str) -> None:
-    """Open a page in the user's browser, if the program runs on a terminal of a desktop."""
+    """Open a page in a browser if stdout is a terminal of a desktop."""
     if sys.stdout.isatty() and has_desktop(os.environ, sys.platform):
         webbrowser.open(url)
 
 
 def has_desktop(environ: Mapping[str, str], platform: str) -> bool:
-    """Whether a browser can show a window here: not over SSH, and on Linux only with a display."""
+    """Whether a browser can show a window: not over SSH, and on Linux only with a display."""
     if any(environ.get(name) for name in _REMOTE):
         return False
     return platform != "linux" or any(environ.get(name) for name in _SCREENS)

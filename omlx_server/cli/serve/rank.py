@@ -10,8 +10,8 @@ from omlx_server.process.place import take_place
 
 
 def run(number: int, leader: str, place: str, config: Path | None, sets: Sequence[str]) -> int:
-    """Be this rank of the cluster whose rank 0 listens at `leader`, HOST:PORT. Raises UsageError if
-    rank 0 refuses it."""
+    """Be this rank of the cluster whose rank 0 listens at `leader`, HOST:PORT. Raises
+    UsageError."""
     host, _, port = leader.rpartition(":")
     if not host or not port.isdigit():
         raise UsageError(f"--leader {leader}: expected HOST:PORT", hint="for example 10.0.0.1:7000")

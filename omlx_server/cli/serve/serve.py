@@ -30,12 +30,7 @@ def run(
 ) -> int:
     """Serve until stopped, and return the exit code. `flags` map keys of settings to values;
     `fallbacks` are SECTION.KEY=VALUE for keys that nothing else sets. With `degraded` the program
-    answers 503 while the settings or the model can't be used.
-
-    Raises:
-        UsageError: the settings or the model can't be used and `degraded` is off; the address
-            can't be used; or a --set is no SECTION.KEY=VALUE.
-    """
+    answers 503 while the settings or the model can't be used. Raises UsageError."""
     if dry_run:
         from omlx_server.cli.serve.dry_run import show_start
 
@@ -52,8 +47,8 @@ def run(
 
 
 def _end(number: int, frame: FrameType | None) -> None:
-    """End the process at once with exit code 0: imports take seconds and a download minutes. The
-    server handles the signal itself once it runs."""
+    """End at once with exit code 0: imports and downloads take long. A running server handles the
+    signal itself."""
     # An exception would be lost where it happens to meet a callback of the imports.
     os._exit(0)
 

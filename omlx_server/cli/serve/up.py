@@ -1,5 +1,5 @@
-"""`omlx-server up`: gets a model, starts a server as a child, and prints how to connect. A server
-that runs already is used as it is."""
+"""`omlx-server up`: gets a model, uses the running server or starts one as a child, and prints how
+to connect."""
 
 import shlex
 import shutil
@@ -33,8 +33,7 @@ _CURL = (
 
 @dataclass(frozen=True, slots=True)
 class UpOptions:
-    """The options of the command line. `program` is the command that serves; tests give a smaller
-    one."""
+    """The options of the command line. `program` is the command that serves."""
 
     model: str
     once: bool
@@ -105,8 +104,7 @@ def _chosen(settings: Settings) -> str:
 
 
 def _arguments(model: str, at: ListenAddress, options: UpOptions) -> list[str]:
-    """Return the arguments of the child: the same settings, our port, and a log level where none is
-    set."""
+    """Return the arguments of the child: the same settings and our port."""
     words = ["serve", model, *(["--port", str(at.port)] if at.port else [])]
     words += ["--config", str(options.config)] if options.config else []
     words += [word for text in options.sets for word in ("--set", text)]
@@ -114,7 +112,7 @@ def _arguments(model: str, at: ListenAddress, options: UpOptions) -> list[str]:
 
 
 def _name_among(served: Sequence[str], wanted: str) -> str:
-    """Return the name under which the model `wanted` is served; a directory has its own name."""
+    """Return the name under which the model is served; a directory has its own name."""
     names = (wanted, expanded(wanted).resolve().name)
     return next((name for name in names if name in served), served[0] if served else wanted)
 

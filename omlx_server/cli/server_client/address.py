@@ -18,9 +18,8 @@ _ANY = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 def server_of(
     url: str, api_key: str, config: Path | None, sets: Sequence[str] = ()
 ) -> ServerClient:
-    """Return the server at `url`, or the one of the settings if `url` is empty. The key of the
-    settings goes only to the latter. Raises UsageError, which never shows the key, if `url`, the
-    settings or the `api_key` can't be used."""
+    """Return the server at `url`, or else the one of the settings, which alone gets their key.
+    Raises UsageError, which never shows the key."""
     if api_key and not _KEY.fullmatch(api_key):
         raise UsageError(
             "the API key can't travel in an HTTP header",
@@ -32,15 +31,14 @@ def server_of(
 
 
 def own_server(settings: Settings, api_key: str = "") -> ServerClient:
-    """Return the server of these settings on this machine, with `api_key` or the first key of the
-    settings. Raises UsageError if server.port is 0."""
+    """Return the server of these settings, with `api_key` or their first key. Raises UsageError if
+    server.port is 0."""
     key = api_key or next((key.reveal() for key in settings.auth.api_keys), "")
     return replace(asked(local_url(settings), key), is_own=True)
 
 
 def local_url(settings: Settings) -> str:
-    """Return the URL, or `unix:PATH`, of a server with these settings on its own machine. Raises
-    UsageError if server.port is 0."""
+    """Return the URL, or `unix:PATH`, on this machine. Raises UsageError if server.port is 0."""
     if settings.server.uds:
         return f"{UNIX}{Path(settings.server.uds).absolute()}"
     if settings.server.port == 0:

@@ -18,8 +18,8 @@ from omlx_server.errors import OmlxError
 
 
 def options(server: ServerClient, transport: Callable[..., Any]) -> dict[str, Any]:
-    """Return the arguments for an httpx client that reaches `server`; `transport` is the class of
-    its transport. Raises UsageError if the server's URL is none."""
+    """Return the arguments for an httpx client; `transport` is the class of its transport. Raises
+    UsageError for a wrong URL."""
     url, socket = server.url, socket_of(server.url)
     with explained(url):
         return {
@@ -34,8 +34,8 @@ def options(server: ServerClient, transport: Callable[..., Any]) -> dict[str, An
 
 @contextmanager
 def explained(url: str) -> Iterator[None]:
-    """Turn errors of the connection, and of JSON of another shape, into an OmlxError; a wrong URL
-    into a UsageError. Only read an answer within it."""
+    """Turn errors of the connection, and JSON of another shape, into an OmlxError; a wrong URL into
+    a UsageError. Only read an answer within it."""
     try:
         with connecting(url):
             yield
@@ -58,8 +58,7 @@ def connecting(url: str) -> Iterator[None]:
 
 
 def refusal(response: httpx.Response) -> str:
-    """Return the server's message about a refused request, whose response was read. Raises
-    UsageError if the server wants an API key (HTTP 401)."""
+    """Return the server's message about a refused request. Raises UsageError for HTTP 401."""
     if response.status_code == 401:
         raise no_key()
     try:

@@ -17,8 +17,6 @@ _MOST_BYTES = 1 << 24
 
 
 class UnixConnection(HTTPConnection):
-    """An HTTP connection to a server on the Unix socket at `path`."""
-
     def __init__(self, path: str, timeout: float) -> None:
         super().__init__("localhost", timeout=timeout)
         self._path = path
@@ -30,7 +28,7 @@ class UnixConnection(HTTPConnection):
 
 
 class NoAnswer(OmlxError):
-    """No server answers at that address, it does not speak HTTP, or the connection broke."""
+    """No server answers, it does not speak HTTP, or the connection broke."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,21 +46,21 @@ class HttpReply:
         return said if isinstance(said, Mapping) else None
 
     def text(self, name: str) -> str | None:
-        """Return the field `name` of that object if it is a text, else None."""
+        """Return the field `name` of that object if it is a text."""
         text = (self.said or {}).get(name)
         return text if isinstance(text, str) else None
 
     @property
     def error(self) -> Mapping[str, Any]:
-        """The object `error` of the answer; empty if there is none."""
+        """The object `error` of the answer; empty if none."""
         error = (self.said or {}).get("error")
         return error if isinstance(error, Mapping) else {}
 
 
 @dataclass(frozen=True, slots=True)
 class ServerClient:
-    """A client of one server. `url` has no /v1 at its end, or is `unix:PATH`. `is_own`: it is the
-    server of the settings, so no proxy is used."""
+    """A client of one server. `url` has no /v1, or is `unix:PATH`. `is_own`: the server of the
+    settings, reached without a proxy."""
 
     url: str
     key: str = ""
@@ -70,13 +68,11 @@ class ServerClient:
     is_own: bool = False
 
     def get(self, path: str) -> HttpReply:
-        """Send a GET; the server may be silent for 5 seconds. Raises NoAnswer if it does not
-        answer, and UsageError if the URL can't be requested."""
+        """Send a GET. Raises NoAnswer, and UsageError for a wrong URL."""
         return self._ask("GET", path, None, _SECONDS)
 
     def post(self, path: str, body: object, seconds: float | None = _SECONDS) -> HttpReply:
-        """Send a POST with `body` as JSON. `seconds` may pass without a byte from the server; None
-        waits without limit. Raises as `get`."""
+        """Send a POST with `body` as JSON; `seconds` may pass without a byte. Raises as `get`."""
         return self._ask("POST", path, json.dumps(body).encode(), seconds)
 
     def _ask(self, method: str, path: str, body: bytes | None, seconds: float | None) -> HttpReply:
@@ -105,13 +101,11 @@ class ServerClient:
         return headers
 
     def models(self) -> list[str]:
-        """Return the names of the server's models; empty if it does not list them. Raises as
-        `get`."""
+        """Return the names of the models; empty if they are not listed. Raises as `get`."""
         return list(_listings(self.get(_MODELS)))
 
     def model_listings(self) -> dict[str, Mapping[str, Any]]:
-        """Return the server's listings of its models, by name. Raises as `get`, UsageError if the
-        server wants an API key, and OmlxError if it refuses."""
+        """Return the listings of the models by name. Raises as `get`, and OmlxError if refused."""
         reply = self.get(_MODELS)
         if reply.status == 401:
             raise no_key()
@@ -133,8 +127,7 @@ def socket_of(url: str) -> str:
 
 
 def asked(url: str, key: str) -> ServerClient:
-    """Return the server at `url`, with or without /v1 at its end. Raises UsageError if that is no
-    URL."""
+    """Return the server at `url`, with or without /v1. Raises UsageError if that is no URL."""
     if socket_of(url):
         return ServerClient(url, key)
     _host_of(url)

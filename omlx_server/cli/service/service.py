@@ -59,8 +59,7 @@ def install(*, config: Path | None, dry_run: bool) -> int:
 
 
 def _take_back(manager: Manager, written: list[WriteFile]) -> None:
-    """Undo an installation that failed, ignoring errors, so that no half of a service starts at
-    login."""
+    """Undo a failed installation, ignoring errors, so that nothing starts at login."""
     steps: list[Step] = [Remove(step.path) for step in written]
     with suppress(OmlxError):
         runner.take([*steps, *manager.uninstall()], runner.run_program)
@@ -130,14 +129,13 @@ def _installed() -> Manager:
 
 
 def _config_file(config: Path | None) -> Path:
-    """Return the absolute path of the service's config file, which may not exist yet."""
+    """Return the absolute path of the config file, which may not exist yet."""
     found = settings.find_config(config) or search_path()[0]
     return found.absolute()
 
 
 def _settings_in(file: Path) -> settings.Loaded:
-    """Return the settings of the config file alone: the service does not see this shell's
-    variables."""
+    """Return the settings of the file alone: the service does not see this shell's variables."""
     if file.exists():
         return settings.load(file, {}, _NO_ENVIRONMENT)
     return settings.Loaded(settings.Settings(), file, MappingProxyType({}))
@@ -149,15 +147,13 @@ def _settings_of_this_shell(file: Path) -> Iterator[str]:
 
 
 def _log_of(manager: Manager, config: Path | None) -> Path:
-    """Return the path of the service's log. A wrong config is read as far as possible, because that
-    is when users look at the log."""
+    """Return the path of the log, even if the config is wrong: then users look at the log."""
     chosen = salvage(_config_file(config), {}, _NO_ENVIRONMENT).log_file
     return expanded("~") / chosen if chosen else manager.log_dir / LOG_NAME
 
 
 def _take(steps: Sequence[Step], *words: str, dry_run: bool) -> int:
-    """Carry out the steps and print `words`, or print what would be done. Return 0. Raises
-    OmlxError if a step fails."""
+    """Carry out the steps and print `words`, or print the steps. Raises OmlxError if one fails."""
     if not dry_run:
         runner.take(steps, runner.run_program)
     print("\n".join(["Would, in this order:", *told(steps)] if dry_run else words))

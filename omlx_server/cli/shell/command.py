@@ -1,4 +1,4 @@
-"""Options that occur more than once, and how a command runs and ends. Imports nothing heavy."""
+"""Shared options, and how a command runs and ends. Imports nothing heavy."""
 
 import sys
 from collections.abc import Callable, Sequence
@@ -35,12 +35,10 @@ def model_argument(
     metavar: str = "MODEL",
     complete: Callable[[str], Sequence[str]] = complete_models,
 ) -> Any:
-    """Return an argument for a model by one of its names."""
     return typer.Argument(metavar=metavar, show_default=False, autocompletion=complete, help=about)
 
 
 def model_option(about: str) -> Any:
-    """Return the option --model."""
     return typer.Option("--model", metavar="NAME", autocompletion=complete_models, help=about)
 
 
@@ -55,8 +53,8 @@ KeyOption = Annotated[
 
 
 class ExitCodeCommand(TyperCommand):
-    """A command whose function returns its exit code. An OmlxError or OSError is shown as one line,
-    or as JSON with --json, and ends the command with the error's exit code."""
+    """A command whose function returns its exit code. An OmlxError or OSError becomes one line, or
+    JSON with --json, and the error's exit code."""
 
     def invoke(self, ctx: Any) -> None:
         output.escape_unencodable()
@@ -75,13 +73,12 @@ class ExitCodeCommand(TyperCommand):
 
 
 class Commands(typer.Typer):
-    """A typer app whose commands are all of the class `ExitCodeCommand`."""
+    """A typer app of such commands."""
 
     def command(self, name: str | None = None, **settings: Any) -> Callable[[Function], Function]:
         return super().command(name, cls=ExitCodeCommand, **settings)
 
 
 def _of_the_system(error: OSError) -> OmlxError:
-    """Return the error to show for an OSError that nobody caught, such as a full disk."""
     reason = error.strerror or str(error)
     return OmlxError(f"{error.filename}: {reason}" if error.filename else reason)

@@ -1,5 +1,5 @@
-"""Completion in the shell. Each function takes a half-typed word and returns the candidates, or
-none after an error. Imports nothing heavy: --help must be quick."""
+"""Completion in the shell: each function returns the candidates for a half-typed word, or none
+after an error. Imports nothing heavy: --help must be quick."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -18,21 +18,18 @@ _NAMES_MODELS = (
 
 
 def complete_models(incomplete: str) -> list[str]:
-    """Complete names of models on this machine and in the catalogue, and aliases."""
     from omlx_server.cli.shell import model_names
 
     return _starting(incomplete, model_names.models)
 
 
 def complete_servable(incomplete: str) -> list[str]:
-    """Complete these, and short names of models on the hub."""
     from omlx_server.cli.shell import model_names
 
     return _starting(incomplete, model_names.servable)
 
 
 def complete_pullable(incomplete: str) -> list[str]:
-    """Complete these, and the embedding model of the catalogue."""
     from omlx_server.cli.shell import model_names
 
     return _starting(incomplete, model_names.pullable)
@@ -46,7 +43,7 @@ def _starting(incomplete: str, names: Callable[[], list[str]]) -> list[str]:
 
 
 def complete_presets(incomplete: str) -> list[str]:
-    """Complete names of presets of all models: the model of the command line is not known here."""
+    """Complete presets of all models: the typed model is not known here."""
     from omlx_server.settings import load
 
     try:
@@ -57,7 +54,6 @@ def complete_presets(incomplete: str) -> list[str]:
 
 
 def complete_keys(incomplete: str) -> list[str]:
-    """Complete SECTION.KEY."""
     from omlx_server.settings import KEYS
 
     return sorted(key for key in KEYS if key.startswith(incomplete))
@@ -76,7 +72,7 @@ def complete_set_keys(ctx: typer.Context, incomplete: str) -> list[str]:
 
 
 def complete_sections(incomplete: str) -> list[str]:
-    """Complete sections of the settings, and keys of one that is typed."""
+    """Complete sections, and keys of one that is typed."""
     from omlx_server.settings.sections import SECTIONS
 
     if "." in incomplete:
@@ -85,12 +81,11 @@ def complete_sections(incomplete: str) -> list[str]:
 
 
 def complete_values(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Complete values of the argument `key` of the command."""
     return values_of(str(ctx.params.get("key") or ""), incomplete)
 
 
 def complete_settings(incomplete: str) -> list[str]:
-    """Complete words for --set: SECTION.KEY=, then the same with a value."""
+    """Complete SECTION.KEY=, then a value."""
     key, equals, value = incomplete.partition("=")
     if not equals:
         return [f"{name}=" for name in complete_keys(key)]
@@ -98,13 +93,11 @@ def complete_settings(incomplete: str) -> list[str]:
 
 
 def complete_schemes(incomplete: str) -> list[str]:
-    """Complete values of --kv-scheme."""
     return values_of("kv_cache.scheme", incomplete)
 
 
 def values_of(key: str, incomplete: str) -> list[str]:
-    """Return values that a setting can have: its choices, or names of models. Empty for a setting
-    whose values can't be listed, and for an unknown key."""
+    """Return the choices of a setting, or names of models; empty if they can't be listed."""
     from omlx_server.core.model_files.parser_signs import REASONING_PARSERS, TOOL_PARSERS
     from omlx_server.settings.override_keys import find_override, is_override
     from omlx_server.settings.sections import FIELDS

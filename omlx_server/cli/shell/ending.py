@@ -18,9 +18,8 @@ _COMPLETING = "_OMLX_SERVER_COMPLETE"
 
 @contextmanager
 def orderly() -> Iterator[None]:
-    """Flush stdout at the end of the `with`, while a failure can still be reported. If writing
-    fails, the program ends with exit code 1. Text for a closed stdout or stderr (`>&-`) is lost
-    without an error."""
+    """Flush stdout at the end of the `with`. If writing fails, the program ends with exit code 1.
+    Text for a closed stdout or stderr (`>&-`) is lost without an error."""
     sys.stdout, sys.stderr = (_open(stream) for stream in (sys.stdout, sys.stderr))
     try:
         try:
@@ -35,19 +34,18 @@ def orderly() -> Iterator[None]:
 
 
 def _open(stream: TextIO | None) -> TextIO:
-    """Return the stream, or /dev/null for one that was closed when Python started."""
     return stream or Path(os.devnull).open("w", encoding="utf-8")
 
 
 def _drop_stdout() -> None:
-    """Send stdout to /dev/null: Python flushes it once more at its end, and would complain."""
+    """Send stdout to /dev/null: Python flushes it once more at its end."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, sys.stdout.fileno())
     os.close(nowhere)
 
 
 def install_excepthook(environ: Mapping[str, str] = os.environ) -> None:
-    """Show a bug in our own words; show nothing while a shell completes a word."""
+    """Show a bug in our words; nothing while a shell completes a word."""
     silent = _COMPLETING in environ
     sys.excepthook = (lambda *_: None) if silent else output.excepthook
 

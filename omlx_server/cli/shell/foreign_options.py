@@ -50,8 +50,8 @@ OPTIONS = {
 
 
 def answer_to(option: str, words: Sequence[str], command: str) -> str:
-    """Return the error for an `option` that the command lacks; empty if it is not one of these.
-    `words` is the command line: the parser reports a word such as -ngl as option -n."""
+    """Return the error for an `option` of these; else "". The parser reports a word such as -ngl of
+    the command line `words` as option -n."""
     own = takewhile(lambda word: word != "--", words)
     typed: Iterable[str] = (word.partition("=")[0] for word in own if word.startswith(option))
     name = next((word for word in (option, *typed) if word in OPTIONS), "")

@@ -1,5 +1,5 @@
-"""Finds quickly the names of models that a shell offers, by the rules of models/locate.py. It opens
-no model and does not import huggingface_hub."""
+"""Names of models for completion, by the rules of models/locate.py, without opening a model or
+importing huggingface_hub."""
 
 import os
 from collections.abc import Iterator, Sequence
@@ -12,7 +12,7 @@ from omlx_server.settings.types import expanded
 
 
 def models() -> list[str]:
-    """Return the names of the catalogue, of models on this machine, aliases and models.default."""
+    """Return the names of the catalogue, of models here, aliases and models.default."""
     mine = load_settings(None).settings.models
     found = [row.name for row in CATALOGUE]
     found += _below(mine.dirs)
@@ -23,17 +23,15 @@ def models() -> list[str]:
 
 
 def servable() -> list[str]:
-    """Return these, and the short names, which `serve` and `up` download."""
     return list(dict.fromkeys([*models(), *(row.name for row in SHORT_NAMES)]))
 
 
 def pullable() -> list[str]:
-    """Return these, and the embedding model of the catalogue."""
     return list(dict.fromkeys([*servable(), MINILM.name]))
 
 
 def _below(dirs: Sequence[Path]) -> Iterator[str]:
-    """Yield names of models in directories: NAME, or ORG/NAME if ORG itself is no model."""
+    """Yield NAME, or ORG/NAME if ORG itself is no model."""
     for root in dirs:
         for child in _subdirectories(root.expanduser()):
             if _is_model(child):
@@ -51,7 +49,7 @@ def _of_hub(cache: Path) -> Iterator[str]:
 
 
 def _hub_cache() -> Path:
-    """Return the directory of Hugging Face's cache, by the rules of huggingface_hub."""
+    """Return Hugging Face's cache, by the rules of huggingface_hub."""
     cache = os.environ.get("XDG_CACHE_HOME", "~/.cache")
     home = os.environ.get("HF_HOME", f"{cache}/huggingface")
     older = os.environ.get("HUGGINGFACE_HUB_CACHE", f"{home}/hub")

@@ -11,14 +11,14 @@ from omlx_server.settings import Settings
 def load_settings(
     config: Path | None, sets: Sequence[str] = (), flags: Mapping[str, str | None] | None = None
 ) -> settings.Loaded:
-    """Return the settings in force, with those of --set and of `flags`, which map keys to values; a
-    flag wins over a --set. Raises UsageError as `overrides_of`, and as `settings.load`."""
+    """Return the settings with those of --set and of `flags`, which map keys to values. Raises
+    UsageError."""
     return settings.load(config, overrides_of(sets, flags))
 
 
 def overrides_of(sets: Sequence[str], flags: Mapping[str, str | None] | None) -> dict[str, str]:
-    """Return the overrides by key: those of --set, then the `flags` that are not None. Raises
-    UsageError for a --set that is not SECTION.KEY=VALUE."""
+    """Return the overrides by key; a flag wins over a --set. Raises UsageError for a --set that is
+    not SECTION.KEY=VALUE."""
     overrides = dict(_split(text) for text in sets)
     return overrides | {key: value for key, value in (flags or {}).items() if value is not None}
 
@@ -41,8 +41,7 @@ def check_all(settings: Settings) -> None:
 
 
 def check_files(settings: Settings) -> None:
-    """Check the files of chat templates; jinja is imported only if there are any. Raises
-    ConfigError."""
+    """Check chat templates; jinja is imported only if there are any. Raises ConfigError."""
     if any(own.chat_template for own in settings.models.overrides.values()):
         from omlx_server.wiring.overrides.templates import check_templates
 

@@ -1,4 +1,4 @@
-"""Prints the output of commands and their errors, and gives an error its exit code.
+"""Prints the output of commands and their errors.
 
 An error is one line and its hint another, on stderr; with --json one object on stdout instead:
 {"error": {"message": "...", "hint": "..."}}, where `hint` may be null.
@@ -35,25 +35,22 @@ def show_error(message: str, hint: str = "") -> None:
 
 
 def escape_unencodable() -> None:
-    """Escape from now on the characters that stdout's encoding lacks."""
+    """Let stdout escape the characters that its encoding lacks."""
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
 
 
 def say(text: str) -> None:
-    """Print `text` on stderr."""
     print(text, file=sys.stderr)
 
 
 def visible(text: str) -> str:
-    """Return a text of others with "?" for each unprintable character, which could move the
-    cursor."""
+    """Return the text with "?" for each unprintable character."""
     return "".join(letter if letter.isprintable() else "?" for letter in text)
 
 
 def harmless(text: str) -> str:
-    """Return a text of others without characters that control a terminal; line ends and tabs
-    stay."""
+    """Return the text without characters that control a terminal, except line ends and tabs."""
     return _CONTROLS.sub("", text)
 
 
@@ -62,13 +59,12 @@ def count_blocks(count: int) -> str:
 
 
 def counted(count: int, noun: str) -> str:
-    """Return a count with its noun: "1 token", "2 tokens"."""
+    """Return "1 token", "2 tokens"."""
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def show_json(document: object, stream: TextIO | None = None, *, indent: int | None = 2) -> None:
-    """Print the document as JSON, on stdout or on `stream`. If a character can't be encoded there,
-    all that are not ASCII are escaped."""
+    """Print the document as JSON. Without a Unicode encoding, all but ASCII is escaped."""
     out = stream or sys.stdout
     text = json.dumps(document, indent=indent, ensure_ascii=False)
     try:
@@ -79,7 +75,7 @@ def show_json(document: object, stream: TextIO | None = None, *, indent: int | N
 
 
 def show_found(document: object, lines: Iterable[str], *, as_json: bool) -> None:
-    """Print on stdout the `document` as JSON, or else the `lines` for people."""
+    """Print the `document` as JSON, or else the `lines` for people."""
     if as_json:
         show_json(document)
     else:
@@ -87,7 +83,7 @@ def show_found(document: object, lines: Iterable[str], *, as_json: bool) -> None
 
 
 def report(error: OmlxError, *, as_json: bool = False, stream: TextIO | None = None) -> int:
-    """Show the error and return its exit code. `stream` is where JSON goes; stdout by default."""
+    """Show the error and return its exit code. JSON goes to `stream`, or else to stdout."""
     if debugging():
         traceback.print_exception(error)
     if as_json:
@@ -101,7 +97,7 @@ def report(error: OmlxError, *, as_json: bool = False, stream: TextIO | None = N
 def excepthook(
     kind: type[BaseException], error: BaseException, trace: TracebackType | None
 ) -> None:
-    """Show an exception that nobody caught as a bug, or with OMLX_DEBUG=1 as a traceback."""
+    """Show an uncaught exception as a bug, or with OMLX_DEBUG=1 as a traceback."""
     if debugging():
         sys.__excepthook__(kind, error, trace)
         return

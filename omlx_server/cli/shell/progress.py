@@ -1,5 +1,4 @@
-"""Shows progress on stderr: bars on a terminal, else lines. Nothing is drawn before the first
-update; `close` may be called more than once."""
+"""Shows progress on stderr: bars on a terminal, else lines. `close` may be called twice."""
 
 import sys
 from collections.abc import Iterable
@@ -45,8 +44,7 @@ class _Speed(ProgressColumn):
 
 
 class _Fitting(Progress):
-    """A Progress whose rows are as wide as the terminal at most: columns without room are left
-    out."""
+    """A Progress without the columns for which the terminal has no room."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -71,8 +69,6 @@ class _Fitting(Progress):
 
 
 class Bars:
-    """Progress as bars on a terminal, one per stage."""
-
     def __init__(self, stream: TextIO) -> None:
         self._progress = _Fitting(Console(file=stream))
         self._tasks: dict[str, TaskID] = {}
@@ -90,7 +86,7 @@ class Bars:
 
 
 class Lines:
-    """Progress as lines: one when a stage begins, and one at every tenth of it."""
+    """A line at the beginning of a stage, and one at every tenth of it."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream

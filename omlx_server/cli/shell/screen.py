@@ -1,6 +1,5 @@
-"""Prints an answer as it comes: its text on stdout, the model's thoughts on stderr, both without
-control characters. On a terminal thoughts are dimmed; elsewhere, and with NO_COLOR, lines mark
-them."""
+"""Prints an answer as it comes: its text on stdout, thoughts on stderr, without control characters.
+On a terminal thoughts are dimmed; elsewhere, and with NO_COLOR, lines mark them."""
 
 import os
 import sys
@@ -26,7 +25,7 @@ class Screen:
         return self
 
     def __exit__(self, kind: object, error: object, trace: object) -> None:
-        """End the line; not for an answer that failed with an OmlxError before its first text."""
+        """End the line, unless the answer failed with an OmlxError before its first text."""
         self._end_thought()
         if self._line_is_open or not isinstance(error, OmlxError):
             print(flush=True)

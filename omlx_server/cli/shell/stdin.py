@@ -21,5 +21,4 @@ def agreed_to_remove(what: str) -> bool:
 
 
 def read(most: int = -1) -> bytes:
-    """Read at most `most` bytes, or all if that is negative."""
     return sys.stdin.buffer.read(most) if sys.stdin is not None else b""

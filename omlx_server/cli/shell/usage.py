@@ -1,8 +1,5 @@
-"""The root command: its help, and the errors of a wrong command line.
-
-Most errors have typer's words. Those about numbers have our own, and a command or an option of
-other programs is answered with ours. With --json every error is one object.
-"""
+"""The root command: its help, and the errors of a wrong command line. Most errors have typer's
+words; those about numbers, and of commands or options of other programs, have ours."""
 
 import re
 import sys
@@ -56,8 +53,7 @@ _TO_STDOUT = re.compile(r"(^| )(-o ?|--output[ =])-( |$)")
 
 
 class Root(TyperGroup):
-    """The root command. Its help lists the commands by sections; errors of all command lines pass
-    through it."""
+    """The root command. Its help has sections; errors of all command lines pass through it."""
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         # All lists get the column of the longest name.
@@ -96,8 +92,7 @@ class Root(TyperGroup):
 
 @contextmanager
 def _explained(words: Sequence[str]) -> Iterator[None]:
-    """Show errors about numbers, and all errors with --json, and raise typer.Exit; typer shows the
-    others. `words` is the command line."""
+    """Show errors about numbers, and all errors with --json; typer shows the others."""
     try:
         yield
     except typer.TyperException as error:
@@ -113,8 +108,7 @@ def _explained(words: Sequence[str]) -> Iterator[None]:
 
 
 def _say_what_is_meant(error: Any, words: Sequence[str]) -> None:
-    """If the error is about an option of another program, in a command that takes a MODEL, name
-    ours in its message."""
+    """If the error is about an option of another program, name ours."""
     option: str = getattr(error, "option_name", "")
     context: Any = getattr(error, "ctx", None)
     own = context.command.params if option and context else ()
@@ -126,7 +120,6 @@ def _say_what_is_meant(error: Any, words: Sequence[str]) -> None:
 
 
 def _of_number(error: typer.TyperException) -> str:
-    """Return the message if the error is about a number, else an empty text."""
     if not isinstance(error, typer.BadParameter) or error.param is None:
         return ""
     kind: Any = error.param.type

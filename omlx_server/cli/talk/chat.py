@@ -40,9 +40,8 @@ class MessageInput(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ChatOptions:
-    """The options of the command line. `once` are the questions; without any there is a
-    conversation. `plain`: no Markdown, styles or line editing. `history` keeps what is typed for
-    the next time."""
+    """The options of the command line. `once` are questions; without any there is a conversation.
+    `plain`: no Markdown, styles or line editing."""
 
     model: str = ""
     once: Sequence[str] = ()
@@ -54,7 +53,6 @@ class ChatOptions:
 
 
 def run(server: ServerClient, options: ChatOptions, fields: Mapping[str, float]) -> int:
-    """Hold the conversation; `fields` are sampling fields of its requests."""
     if options.once and sys.__stdout__ is None:  # the shell has closed it (`>&-`)
         raise UsageError("stdout is closed, and the answer would be lost", hint=_CLOSED_HINT)
     _take_any_text()
@@ -84,8 +82,7 @@ def run(server: ServerClient, options: ChatOptions, fields: Mapping[str, float])
 
 
 def fields_of(max_tokens: int | None, temperature: float | None) -> dict[str, float]:
-    """Return the sampling fields that are not None. Raises UsageError if the temperature is not
-    finite."""
+    """Return the given sampling fields. Raises UsageError if the temperature is not finite."""
     if temperature is not None and not math.isfinite(temperature):
         raise UsageError(f"--temperature {temperature}: expected a number", hint="such as 0.7")
     given = {"max_tokens": max_tokens, "temperature": temperature}
@@ -93,14 +90,13 @@ def fields_of(max_tokens: int | None, temperature: float | None) -> dict[str, fl
 
 
 def _take_any_text() -> None:
-    """Let stdin replace bytes that are no text in its encoding: they don't end the conversation."""
+    """Let stdin replace bytes that are no text."""
     if isinstance(sys.stdin, TextIOWrapper):
         sys.stdin.reconfigure(errors="replace")
 
 
 def _with_stdin(prompts: Sequence[str]) -> list[str]:
-    """Return the prompts, with the text of a pipe or file on stdin appended to the first. Raises
-    UsageError if that is too long."""
+    """Return the prompts, the first with the text of stdin. Raises UsageError if that is too long."""
     if sys.stdin is None or stdin.is_terminal():
         return list(prompts)
     with suppress(OSError, ValueError):  # it is no file
@@ -162,7 +158,7 @@ def _next(reader: MessageInput) -> str | None:
 
 
 def _take(conversation: Conversation, line: str) -> None:
-    """Do what a line says. An error is shown, and the conversation goes on as it was."""
+    """Do what a line says. After an error the conversation goes on."""
     try:
         is_command = slash.is_command(line)
         turn = slash.run(line, conversation) if is_command else partial(conversation.say, line)
@@ -193,7 +189,6 @@ def _ask(conversation: Conversation, turn: slash.Turn) -> None:
 
 
 def _close(conversation: Conversation, answer: TimedAnswer) -> None:
-    """Print on stderr how an answer ended, its tokens and its speed."""
     advice = advice_on_length(answer, conversation.max_tokens)
     lines = closing(answer, advice)
     if answer.dropped_messages > conversation.left_out:
@@ -205,7 +200,7 @@ def _close(conversation: Conversation, answer: TimedAnswer) -> None:
 
 
 def _remark(text: str) -> None:
-    """Print a line of our own on stderr; on a terminal it is dimmed and wrapped."""
+    """Print a line on stderr; on a terminal it is dimmed and wrapped."""
     if not sys.stderr.isatty():
         output.say(text)
         return

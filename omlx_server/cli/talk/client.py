@@ -1,5 +1,5 @@
-"""A small client of the chat API: one streamed answer at a time, with its times and token counts.
-Blocking; errors become an `OmlxError` of one line."""
+"""A small blocking client of the chat API: one streamed answer at a time, with times and token
+counts."""
 
 import json
 import time
@@ -37,9 +37,8 @@ class Stopped(KeyboardInterrupt):
 
 @dataclass(frozen=True, slots=True)
 class TimedAnswer:
-    """A finished answer. The times are seconds from the request to the first and the last piece.
-    `reasoning_tokens` is the part of `completion_tokens` that was thoughts, which took
-    `thought_seconds`. The server left out `dropped_messages`, as the context is full."""
+    """A finished answer. Times are seconds from the request. `reasoning_tokens` are part of
+    `completion_tokens`. The server left out `dropped_messages`, as the context is full."""
 
     text: str
     first_token_at: float
@@ -81,7 +80,7 @@ class ChatClient:
         return [str(row["id"]) for row in self._listed()]
 
     def names(self) -> list[list[str]]:
-        """Return the names of each model together, as far as the server tells."""
+        """Return the names of each model together."""
         by_model: dict[str, list[str]] = {}
         for row in self._listed():
             name = str(row["id"])
@@ -89,14 +88,13 @@ class ChatClient:
         return list(by_model.values())
 
     def presets(self, model: str) -> list[str] | None:
-        """Return the names of a model's presets; None if the server does not tell. Raises
-        OmlxError."""
+        """Return a model's presets; None if the server does not tell. Raises OmlxError."""
         row = next((row for row in self._listed() if row["id"] == model), {})
         found = row.get("presets")
         return [str(name) for name in found] if isinstance(found, list) else None
 
     def is_ours(self) -> bool:
-        """Whether it is a server of this program, which takes our own request fields."""
+        """Whether the server takes our own request fields."""
         try:
             return any(row.get("owned_by") == _OWNER for row in self._listed())
         except OmlxError:
@@ -117,13 +115,8 @@ class ChatClient:
         screen: AnswerScreen,
         **fields: float | str,
     ) -> TimedAnswer:
-        """Send the messages and print every piece of the answer on `screen` as it comes. `fields`
-        are further fields of the request.
-
-        Raises:
-            OmlxError: the server refuses, reports an error within the answer, or breaks off.
-            Stopped: Ctrl-C was pressed.
-        """
+        """Print every piece of the answer on `screen` as it comes. `fields` are further fields of
+        the request. Raises OmlxError, and Stopped at Ctrl-C."""
         body = {
             "model": model,
             "messages": list(messages),
@@ -147,22 +140,19 @@ class ChatClient:
         return reading.answer()
 
     def _sent(self, body: object) -> AbstractContextManager[httpx.Response]:
-        """Send the body as JSON. A lone surrogate, which can't be encoded, becomes "?"."""
+        """Send the body; a lone surrogate, which can't be encoded, becomes "?"."""
         data = json.dumps(body, ensure_ascii=False).encode("utf-8", "replace")
         return self._http.stream("POST", "/v1/chat/completions", content=data, headers=_JSON)
 
 
 def served_by(client: ChatClient) -> list[str]:
-    """Return the names of the models that the server serves. Raises UsageError if there are none,
-    and OmlxError if the server refuses or does not answer."""
+    """Return the names of the models. Raises UsageError if there are none, else OmlxError."""
     if not (models := client.models()):
         raise UsageError(f"{client.url} serves no model", hint="omlx-server serve MODEL")
     return models
 
 
 class _Reading:
-    """Collects one answer from the events of its stream."""
-
     def __init__(self) -> None:
         self._sent_at = time.perf_counter()
         self._pieces: list[str] = []
@@ -173,8 +163,7 @@ class _Reading:
         self._usage: object = None
 
     def pieces(self, url: str, response: httpx.Response) -> Iterator[tuple[str, str]]:
-        """Yield each piece of thoughts and of text; either may be empty. Raises OmlxError if the
-        answer reports an error, breaks off, or has another shape."""
+        """Yield pieces of thoughts and of text; either may be empty. Raises OmlxError."""
         with explained(url):
             for event in _events(response):
                 if "error" in event:
@@ -226,9 +215,7 @@ def _count(usage: object, *path: str) -> int:
 
 def _events(response: httpx.Response) -> Iterator[Mapping[str, Any]]:
     """Yield the JSON of each `data:` line until [DONE]. Raises OmlxError if the stream ends before.
-
-    Lines end at \\n only: httpx's `iter_lines` also splits at U+2028, which JSON may hold raw.
-    """
+    Lines end at \\n only: httpx's `iter_lines` also splits at U+2028, which JSON may hold raw."""
     rest = b""
     for chunk in response.iter_bytes():
         *lines, rest = (rest + chunk).split(b"\n")

@@ -5,7 +5,7 @@ from omlx_server.cli.talk.client import TimedAnswer
 
 
 def closing(answer: TimedAnswer, advice: str = "") -> list[str]:
-    """Return these lines. `advice` is added if the length limit ended the answer."""
+    """Return these lines. `advice` is for an answer that reached the length limit."""
     lines = [speed(answer)]
     if answer.finish_reason == "length":
         where = "" if answer.text else ", before it came to an answer"
@@ -17,7 +17,7 @@ def closing(answer: TimedAnswer, advice: str = "") -> list[str]:
 
 
 def advice_on_length(answer: TimedAnswer, max_tokens: float | None) -> str:
-    """Return why an answer was cut, or what helps; the request allowed `max_tokens`, or None."""
+    """Return why an answer was cut, or what helps."""
     if max_tokens is not None and answer.completion_tokens >= max_tokens:
         return "--max-tokens raises it"
     if max_tokens is not None:
@@ -26,7 +26,6 @@ def advice_on_length(answer: TimedAnswer, max_tokens: float | None) -> str:
 
 
 def speed(answer: TimedAnswer) -> str:
-    """Return the time to the first token, the speed if there is one, and the counts of tokens."""
     tokens = counted(answer.completion_tokens, "token")
     if answer.reasoning_tokens:
         thoughts = counted(answer.reasoning_tokens, "token")

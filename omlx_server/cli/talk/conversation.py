@@ -1,4 +1,4 @@
-"""A conversation with a model: its messages, and how they grow by an answer."""
+"""A conversation with a model."""
 
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
@@ -13,11 +13,10 @@ MakeScreen = Callable[[], AbstractContextManager[AnswerScreen]]
 
 class Conversation:
     """The messages so far. A failed or empty turn is dropped, with its images; a stopped one keeps
-    the text that had come.
+    its text.
 
-    `fields` are sent with every request, and so is the name of the `preset`, unless it is empty.
-    `pending_images` go with the next message. `left_out` counts the oldest messages that the model
-    did not see with the last turn, since its context is full.
+    `fields` and the `preset` are sent with every request, `pending_images` with the next message.
+    `left_out` counts the oldest messages that did not fit into the context of the last turn.
     """
 
     def __init__(
@@ -48,21 +47,19 @@ class Conversation:
 
     def roll(self) -> None:
         """Let the server leave out the oldest turns once the context is full, many at a time, so
-        that the next turns find their beginning in its cache."""
+        that its cache keeps helping."""
         self._fields["context_overflow"] = "rolling"
 
     def served(self) -> list[list[str]]:
-        """Return the names of each of the server's models. Raises OmlxError."""
         return self._client.names()
 
     def presets(self) -> list[str] | None:
-        """Return the names of the model's presets; None if the server does not tell. Raises
-        OmlxError."""
+        """Return the model's presets; None if the server does not tell. Raises OmlxError."""
         return self._client.presets(self.model)
 
     def choose_preset(self, name: str) -> list[str]:
-        """Use this preset from now on, and return the names of all. Raises UsageError if the server
-        tells of no such preset, and OmlxError if it does not answer."""
+        """Use this preset from now on, and return all. Raises UsageError if there is none of this
+        name."""
         known = self.presets()
         if known is None or name not in known:
             there = f"it has {visible(', '.join(known))}" if known else "it has none"
@@ -77,18 +74,14 @@ class Conversation:
         self.pending_images.append(image)
 
     def say(self, prompt: str) -> TimedAnswer:
-        """Ask `prompt`, with the pending images, and keep the answer.
-
-        Raises:
-            OmlxError: the server refuses, reports an error, or breaks off.
-            Stopped: the user stopped the answer; the text that had come is kept.
-        """
+        """Ask `prompt`, with the pending images, and keep the answer. Raises OmlxError, and Stopped
+        with the text that is kept."""
         images, self.pending_images = self.pending_images, []
         return self._ask(self._turns, {"role": "user", "content": content(prompt, images)})
 
     def regenerate(self) -> TimedAnswer:
-        """Ask the last question again. A new answer with text replaces the old one. Raises as
-        `say`, and UsageError if nothing was asked."""
+        """Ask the last question again; a new text replaces the old one. Raises as `say`, and
+        UsageError if nothing was asked."""
         if self._unanswered is not None:
             return self._ask(*self._unanswered)
         asked = [at for at, turn in enumerate(self._turns) if turn["role"] == "user"]

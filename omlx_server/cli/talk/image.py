@@ -1,4 +1,4 @@
-"""Images for a conversation in the terminal: files that become parts of a message."""
+"""Images for a conversation: files that become parts of a message."""
 
 import base64
 import re
@@ -26,20 +26,18 @@ _PATH = re.compile(r"""'([^']+)'|"([^"]+)"|((?:\\.|[^\\\s])+)""")
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """An image of a file. `words` are its name, kind and size; `url` is a data URL."""
+    """An image of a file. `words` describe it; `url` is a data URL."""
 
     words: str
     url: str = field(repr=False)
 
     @property
     def part(self) -> dict[str, Any]:
-        """The image as a part of a message."""
         return {"type": "image_url", "image_url": {"url": self.url}}
 
 
 def read_image(path: Path) -> Image:
-    """Read an image; ~ in its path is expanded. Raises UsageError for a file that can't be read, or
-    is no image that a server would take."""
+    """Read an image. Raises UsageError for a file that a server would not take."""
     # It loads numpy, which no other part of `chat` needs.
     from omlx_server.images.decode import inspect
 
@@ -58,8 +56,7 @@ def read_image(path: Path) -> Image:
 
 
 def split(line: str) -> tuple[Path, str]:
-    """Return the path at the beginning of a line, and the text behind it. Raises UsageError if
-    there is no path."""
+    """Return the path at the beginning of a line, and the text behind it. Raises UsageError."""
     found = _PATH.match(line)
     if found is None or line[found.end() : found.end() + 1].strip():
         raise UsageError("/image needs a file", hint="/image FILE [TEXT], as in /image ~/cat.png")
@@ -69,7 +66,6 @@ def split(line: str) -> tuple[Path, str]:
 
 
 def content(text: str, images: Sequence[Image]) -> str | list[dict[str, Any]]:
-    """Return the content of a message: its images, and a text about them."""
     if not images:
         return text
     return [*(image.part for image in images), {"type": "text", "text": text}]

@@ -39,8 +39,8 @@ Turn = Callable[[], TimedAnswer]
 
 @dataclass(frozen=True, slots=True)
 class SlashCommand:
-    """`argument` is shown in the help; empty if the command takes none. `run` does what the command
-    says, and returns the turn to ask next, if any."""
+    """`argument` is shown in the help; empty if there is none. `run` may return a turn to ask
+    next."""
 
     names: tuple[str, ...]
     argument: str
@@ -57,8 +57,8 @@ def leaves(line: str) -> bool:
 
 
 def is_command(line: str) -> bool:
-    """Whether a message is a command, known or not. One line that begins with a slash and a word of
-    letters is a command, unless there is such a file: /tmp."""
+    """Whether a message is a command, known or not: a slash and letters, unless there is such a
+    file: /tmp."""
     name = line.split(maxsplit=1)[0]
     if name in _BY_NAME:
         return True
@@ -74,8 +74,8 @@ def _is_file(name: str) -> bool:
 
 
 def run(line: str, conversation: Conversation) -> Turn | None:
-    """Run the command in `line`; return the turn to ask next, if any. Raises OmlxError if it fails,
-    and UsageError if there is no such command, or it takes no argument."""
+    """Run the command in `line`; return a turn to ask next, if any. Raises OmlxError, and
+    UsageError for an unknown command."""
     name, *rest = line.split(maxsplit=1)
     command = _BY_NAME.get(name)
     if command is None:
@@ -126,7 +126,7 @@ def _model(conversation: Conversation, argument: str) -> None:
 
 
 def _leave_preset_behind(conversation: Conversation) -> None:
-    """Drop the preset if the model of the conversation has none of its name."""
+    """Drop the preset if the new model has none of its name."""
     preset = conversation.preset
     if preset and preset not in (conversation.presets() or ()):
         conversation.preset = ""

@@ -1,4 +1,4 @@
-"""Conversations as files: a JSON list of messages of the system, the user and the assistant."""
+"""Conversations as files: a JSON list of messages."""
 
 import json
 import re
@@ -20,8 +20,8 @@ _CONTROLS = re.compile(r"[\x7f-\x9f]")
 
 
 def save(path: Path, messages: Sequence[Message]) -> bool:
-    """Write the messages to a private file; return whether it replaces another. Raises UsageError
-    if it can't be written, or if the file there is not a conversation that `save` wrote."""
+    """Write the messages to a private file; return whether it replaces another. Raises UsageError,
+    also for a file that `save` did not write."""
     path = expanded(path)
     with system_errors_as(UsageError, visible(str(path))):
         replaced = path.exists()
@@ -39,8 +39,8 @@ def save(path: Path, messages: Sequence[Message]) -> bool:
 
 
 def load(path: Path) -> list[Message]:
-    """Return the messages in a file: a list, or an object that has one under `messages`. Fields
-    other than `role` and `content` are left out. Raises UsageError if there is no such list."""
+    """Return the `role` and `content` of the messages in a file: a list, or an object with one
+    under `messages`. Raises UsageError."""
     return _messages(_document(path), visible(str(path)))
 
 
@@ -81,7 +81,7 @@ def _message(item: Any, where: str) -> Message:
 
 
 def _must_be_ours(path: Path) -> None:
-    """Raise UsageError if `load` would leave something of the file out: `save` did not write it."""
+    """Raise UsageError unless `save` wrote the file: `load` loses nothing of it."""
     name = visible(str(path))
     with suppress(UsageError):
         document = _document(path)

@@ -1,4 +1,4 @@
-"""Reads messages from standard input line by line: from a pipe, or from a plain terminal."""
+"""Reads messages from a pipe, or from a plain terminal."""
 
 import sys
 from contextlib import suppress
@@ -11,7 +11,7 @@ with suppress(ImportError):  # some builds of Python lack it; with it, `input` c
 
 class TypedLines:
     """Reads messages. The `prompt`, and dots for further lines, go to stderr where stdout is no
-    terminal; an empty prompt is not written."""
+    terminal."""
 
     def __init__(self, prompt: str) -> None:
         self._prompt = prompt

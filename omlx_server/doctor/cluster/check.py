@@ -1,5 +1,5 @@
-"""Checks a cluster as its rank 0. The other ranks are the real ones: they are started, compare
-versions and the model, and connect; then they measure sums instead of loading the model."""
+"""Checks a cluster as its rank 0. The other ranks are the real ones: they compare versions and the
+model, connect, and measure sums instead of loading the model."""
 
 import json
 import logging
@@ -39,8 +39,8 @@ Process = subprocess.Popen[str]
 
 
 def checks(options: GatheringOptions, backend: str, located: Located) -> Iterator[Finding]:
-    """Yield the findings on rank 0's address, each other rank, and their connections. What needs a
-    failed one is left out. All ranks end at the end."""
+    """Yield the findings on rank 0's address, each other rank, and their connections; nothing after
+    a failure. All ranks end at the end."""
     logging.getLogger("omlx_server").addHandler(logging.NullHandler())  # the findings say it
     found = findings.address(options.listens_at, options.port, _why_no_address(options))
     yield found
@@ -55,7 +55,6 @@ def checks(options: GatheringOptions, backend: str, located: Located) -> Iterato
 
 
 def _why_no_address(options: GatheringOptions) -> str:
-    """Return why rank 0 can't have its addresses, or listen at the first; empty if it can."""
     ips, port = options.hosts[0].ips, options.port
     if options.secret and not port:
         return NO_PORT
@@ -68,8 +67,7 @@ def _why_no_address(options: GatheringOptions) -> str:
 
 
 def _welcome(options: GatheringOptions, located: Located) -> Welcome:
-    """Return the facts that ranks compare. The fingerprint samples the weights: reading all would
-    take minutes."""
+    """Return the facts that ranks compare. The fingerprint samples the weights."""
     known_as = fingerprint(located.path)
     names = (*located.names, str(located.path))
     return Welcome(
@@ -136,7 +134,7 @@ def _sums(
 
 
 def why_no_sums(gathering: Gathering, process: Process, order: dict[str, Any]) -> str:
-    """Have the other process do as ordered. Return why it could not; empty if it did."""
+    """Send the order to the other process. Return why it failed, if it did."""
     assert process.stdin is not None
     assert process.stderr is not None
     with suppress(BrokenPipeError):  # it has ended already, and its standard error says why
@@ -155,8 +153,7 @@ def why_no_sums(gathering: Gathering, process: Process, order: dict[str, Any]) -
 
 @contextmanager
 def _started() -> Iterator[Process]:
-    """Start the process that needs MLX early, since its import takes seconds, and end it at the
-    end."""
+    """Start the slow process that needs MLX early, and end it at the end."""
     pipe = subprocess.PIPE
     with subprocess.Popen(_SUMS, stdin=pipe, stdout=pipe, stderr=pipe, text=True) as process:
         try:
@@ -166,7 +163,7 @@ def _started() -> Iterator[Process]:
 
 
 def sizes_of(path: Path) -> Sizes | None:
-    """Return the sizes in config.json of a model; None where it has none."""
+    """Return the sizes in a model's config.json; None if they are not there."""
     try:
         config = json.loads((path / "config.json").read_bytes())
         config = config.get("text_config") or config

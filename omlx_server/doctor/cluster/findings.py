@@ -1,4 +1,4 @@
-"""The findings on a cluster in words, and how to repair it. Pure."""
+"""The findings on a cluster in words. Pure."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -52,7 +52,6 @@ def hosts(file: Path, found: Sequence[Host]) -> Finding:
 
 
 def address(ip: str, port: int, problem: str) -> Finding:
-    """Return the finding on rank 0's address. `problem`: why it can't be used."""
     where = f"{ip} port {port}" if port else f"{ip}, any free port"
     if not problem:
         return ok("address", f"rank 0 can listen at {where}")
@@ -69,7 +68,7 @@ def rank(
     state: RankState, host: Host, versions: str, leader: str, by_hand: str, seconds: float
 ) -> Finding:
     """Return the finding on a rank, which was awaited for `seconds`. `leader` is HOST:PORT of rank
-    0; `by_hand` starts the rank, if it does not start by itself."""
+    0; `by_hand` is the command for a rank that does not start by itself."""
     name = host.ssh or "localhost"
     what = f"rank {state.rank}"
     if state.status is RankStatus.READY:
@@ -91,13 +90,12 @@ def connected(size: int, backend: str, problem: str) -> Finding:
 
 
 def not_split(name: str, problem: str) -> Finding:
-    """Return the finding on a model that the connected ranks can't share."""
     fix = "as many hosts as can share it, or another model: docs/cluster.md, Which models"
     return fail("group", f"{name}: {problem}", fix)
 
 
 def latency(times: Sequence[float], name: str, sizes: Sizes | None) -> Finding:
-    """Return the finding on `times`: the seconds of each sum of SMALL_BYTES over all ranks."""
+    """Return the finding on `times`: seconds of each sum of SMALL_BYTES."""
     seconds = median(times)
     says = f"a sum of 8 kB takes {1e3 * seconds:.2f} ms (median of {len(times)})"
     if sizes is not None:
@@ -110,8 +108,8 @@ def latency(times: Sequence[float], name: str, sizes: Sizes | None) -> Finding:
 
 
 def bandwidth(times: Sequence[float], size: int, name: str, sizes: Sizes | None) -> Finding:
-    """Return the finding on `times`: the seconds of each sum of LARGE_BYTES over all ranks. A rank
-    of a ring sends 2 (size - 1) / size of the sum to its neighbour."""
+    """Return the finding on `times`: seconds of each sum of LARGE_BYTES. A rank of a ring sends 2
+    (size - 1) / size of the sum to its neighbour."""
     share = 2 * (size - 1) / size
     rate = share * LARGE_BYTES / median(times)  # bytes per second
     says = f"a sum of 8 MB takes {1e3 * median(times):.0f} ms: {8e-9 * rate:.2g} Gbit/s"

@@ -1,11 +1,10 @@
-"""A program that connects rank 0 with the other ranks, measures sums over all of them, and splits
-the model without reading its weights. It is a process of its own because MLX waits without end for
-a rank that is gone.
+"""A program that connects rank 0 with the other ranks, measures sums over all, and splits the model
+without reading its weights. It is a process of its own because MLX waits without end for a rank
+that is gone.
 
-It reads a line of JSON: the "addresses" of all ranks, the "backend", the "rdma" devices between
-them, the "sums" as (bytes, rounds) each, and the directory of the "model". It prints as JSON the
-"seconds" of each round, a list for each of the sums, and "why_not_split", empty if the model can be
-split.
+It reads a line of JSON: the "addresses" of all ranks, the "backend", the "rdma" devices, the "sums"
+as (bytes, rounds) each, and the directory of the "model". It prints as JSON the "seconds" of each
+round, a list per sum, and "why_not_split", empty if the model can be split.
 """
 
 import json
@@ -35,7 +34,6 @@ def main() -> int:
 
 
 def why_not_split(path: Path, ranks: Ranks) -> str:
-    """Return why the model in this directory can't be split over the ranks; empty if it can."""
     try:
         split(open_lazily(path), ranks)
     except ModelUnavailable as error:

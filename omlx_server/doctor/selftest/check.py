@@ -15,7 +15,7 @@ Beat = Callable[[int, int], None]
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One line of the self-test: the finding for people, and the figures behind it for the JSON."""
+    """A finding for people, and the figures behind it for the JSON."""
 
     finding: Finding
     figures: Figures = field(default_factory=dict)

@@ -22,7 +22,7 @@ _NOTHING = 1 << 18
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One forward: its bytes above the weights and the caches, as planned and as measured."""
+    """One forward: its bytes above weights and caches."""
 
     forward: PrefillShape | Decode
     planned: int
@@ -45,8 +45,7 @@ class Line:
 
     @property
     def is_over(self) -> bool:
-        """Whether too much was planned. Room for growing buffers also serves rows that come or
-        go."""
+        """Whether too much was planned. Room for growing buffers also serves new rows."""
         return not self.grows and self.ratio > OVER and self.planned - self.measured > _NOTHING
 
     @property
@@ -60,7 +59,6 @@ class Line:
 
 
 def planned(subject: Subject, plan: SelftestPlan, beat: Beat) -> Check:
-    """Check the forwards of the plan."""
     watch = subject.instance.watch
     assert watch is not None, "the factory watches every model"
     forwards = _forwards(subject, plan)

@@ -1,5 +1,4 @@
-"""Warm equals cold: an answer after a hit of the prefix cache, in memory or in files, is that of a
-fresh prefill."""
+"""Warm equals cold: an answer after a hit of the prefix cache is that of a fresh prefill."""
 
 import time
 from dataclasses import dataclass, field
@@ -29,8 +28,7 @@ class Eager(Rates):
 
 @dataclass(slots=True)
 class Hits:
-    """The verdicts on the answers after hits of one tier, the number of hits, and the tokens that
-    these saved."""
+    """The verdicts on answers after hits of one tier, and what these saved."""
 
     tally: Tally = field(default_factory=Tally)
     count: int = 0
@@ -52,8 +50,8 @@ class PrefixCase:
 
 
 class Prefixes:
-    """Asks for prompts that leave the base prompt at random places near ends of blocks. The base
-    prompt's blocks have the salt `_warm`; a prompt with a new salt hits nothing."""
+    """Asks for prompts that leave the base prompt near ends of blocks. The base prompt's blocks
+    have the salt `_warm`; a new salt hits nothing."""
 
     def __init__(self, subject: Subject, plan: SelftestPlan) -> None:
         self._subject = subject
@@ -63,7 +61,6 @@ class Prefixes:
         self._prompts: list[PrefixCase] = []
 
     def memory(self, beat: Beat) -> Check:
-        """Check the hits in memory."""
         instance = self._subject.instance
         if not instance.cache.layout.keeps:
             return Check(ok(_RAM, f"nothing is reused: {self._why_nothing()}"))
@@ -117,8 +114,8 @@ class Prefixes:
         return self._session.alone(TestPrompt(tokens, self._plan.answer, salt))
 
     def _branch(self, told: list[int]) -> tuple[int, ...]:
-        """Return the beginning of the base prompt and its answer, up to the end of a block or a few
-        tokens beside it, and then a text of its own."""
+        """Return the beginning of the base prompt and its answer, up to about the end of a block,
+        and then a text of its own."""
         random, size = self._subject.prompts.random, self._subject.instance.cache.layout.block_size
         block = random.randint(1, max(1, len(told) // size)) * size
         beside = random.choice((-1, 0, 0, 1, random.randrange(size)))
@@ -167,8 +164,7 @@ def _judged(what: str, hits: Hits) -> Finding:
 
 
 def _stored(hits: Hits, report: ColdReport) -> Finding:
-    """Return the finding on files. Wrong answers weigh more than damaged files, which cost time
-    only."""
+    """Return the finding on files. Damaged files cost only time, so wrong answers weigh more."""
     late, finding = report.failed["timeout"], _judged(_FILES, hits)
     failed = sum(report.failed.values()) - late
     if hits.tally.wrong or hits.tally.problem:

@@ -12,16 +12,15 @@ _WHERE = ("harbour", "market", "forest", "village", "station", "library", "river
 
 
 class Prompts:
-    """Makes prompts of a model's own tokens, the same on every machine for one `seed`."""
+    """Makes prompts of a model's own tokens, the same on every machine for one `seed`. `vocab` is
+    the number of its logits."""
 
     def __init__(self, tokenizer: Tokenizer, vocab: int, seed: int) -> None:
-        """Draw only tokens below `vocab`, the number of the model's logits."""
         self._tokenizer = tokenizer
         self._vocab = vocab
         self.random = random.Random(seed)
 
     def tokens(self, count: int) -> tuple[int, ...]:
-        """Return the first `count` tokens of a new text."""
         found: list[int] = []
         while len(found) < count:
             ids = [id for id in self._tokenizer.encode(self._sentence()) if id < self._vocab]

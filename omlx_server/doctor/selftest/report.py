@@ -15,7 +15,6 @@ _KIND = "omlx-server self-test"
 
 
 def document(subject: Subject, checks: Sequence[Check], *, quick: bool) -> dict[str, Any]:
-    """Return the report as it is written as JSON."""
     return shareable(
         _KIND,
         model=_model(subject),

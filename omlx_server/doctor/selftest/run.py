@@ -27,7 +27,6 @@ _SPEEDS = ("chunks", "1 stream", "8 streams")
 
 
 def checks(subject: Subject, plan: SelftestPlan, progress: Progress) -> Iterator[Check]:
-    """Yield all checks of a loaded model."""
     yield software_check()
     yield blas_check(software_device())
     yield _load(subject)
@@ -47,8 +46,8 @@ def checks(subject: Subject, plan: SelftestPlan, progress: Progress) -> Iterator
 
 
 def _guarded(name: str, check: Callable[[Beat], Check], beat: Beat) -> Check:
-    """Run the check; an exception becomes a finding. A failed speed is only a warning: the bare
-    loop, too, may raise."""
+    """Run the check; an exception becomes a finding. For a speed it is a warning: the bare loop may
+    raise, too."""
     made = guarded(check, beat)
     if not isinstance(made, Crash):
         return made
@@ -57,7 +56,6 @@ def _guarded(name: str, check: Callable[[Beat], Check], beat: Beat) -> Check:
 
 
 def quiet() -> None:
-    """Print no log lines of the engine: what matters of them is in the findings."""
     logging.getLogger("omlx_server").addHandler(logging.NullHandler())
 
 
@@ -74,7 +72,6 @@ def software_check() -> Check:
 
 
 def blas_check(found: software.Device) -> Check:
-    """Check the BLAS by its name and, on a CPU, by its speed."""
     if not found.is_cpu:
         return Check(software.blas(found))
     gflops = matmul_gflops()

@@ -28,7 +28,7 @@ _ANSWERS = (FinishReason.STOP, FinishReason.LENGTH)
 @dataclass(frozen=True, slots=True)
 class TestPrompt:
     """A prompt, and the number of tokens of its answer. Prompts of different `salt` share no cached
-    prefix. `drafts` allows drafts as the settings say."""
+    prefix."""
 
     tokens: tuple[int, ...]
     length: int
@@ -39,8 +39,7 @@ class TestPrompt:
 @dataclass(slots=True)
 class GreedyAnswer:
     """A greedy answer. `begun` and `times`, of its tokens, are time.perf_counter() seconds. The
-    first `cached` tokens of the prompt came from the prefix cache. `problem` is why there is no
-    whole answer, or empty."""
+    first `cached` tokens of the prompt came from the prefix cache."""
 
     begun: float
     tokens: list[int] = field(default_factory=list)
@@ -51,7 +50,7 @@ class GreedyAnswer:
 
 
 class Session:
-    """Runs one instance on this thread, which must be the one that has loaded the model."""
+    """Runs one instance on this thread, which must have loaded the model."""
 
     def __init__(self, instance: ModelInstance) -> None:
         self.instance = instance
@@ -61,15 +60,14 @@ class Session:
         self._heard = 0.0
 
     def salt(self) -> bytes:
-        """Return a salt that no question had before."""
+        """Return a new salt."""
         return f"self-test {next(self._numbers)}".encode()
 
     def ask(
         self, questions: Sequence[TestPrompt], late: Sequence[TestPrompt] = ()
     ) -> list[GreedyAnswer]:
         """Return the answers to all questions, computed together. The `late` ones come when all
-        others have begun to answer; their answers are last. Raises OmlxError if nothing comes for
-        three minutes."""
+        others have begun to answer. Raises OmlxError if nothing comes for three minutes."""
         ids = [self._admit(question) for question in questions]
         first = [self._answers[id] for id in ids]
         waiting = list(late)
@@ -85,8 +83,8 @@ class Session:
         return self.ask([question])[0]
 
     def evict_all(self) -> None:
-        """Evict every block from memory, and wait until the cold tier has written its share. Raises
-        OmlxError after three minutes."""
+        """Evict every block from memory, and wait for the cold tier. Raises OmlxError after three
+        minutes."""
         instance = self.instance
         instance.cache.eviction.make_room(instance.cache.index.nbytes, 0)
         instance.drop_evicted(wholly=True)

@@ -14,7 +14,7 @@ _PROMPT = 64
 
 
 def chunks(subject: Subject, plan: SelftestPlan, beat: Beat) -> Check:
-    """Check the chunks of a prompt: their size and their time, for which other answers wait."""
+    """Check the size and the time of a prompt's chunks."""
     found = limits(subject.settings, subject.located.names)
     size, halved = found.prefill_chunk_tokens, found.halve_chunks_at
     count = max(1, subject.tokens(plan.chunks * size) // size)
@@ -52,8 +52,8 @@ def _seconds(value: float) -> str:
 
 
 def decoding(subject: Subject, plan: SelftestPlan, streams: int, beat: Beat) -> Check:
-    """Check the output tokens per second of `streams` answers together, beside mlx-lm's loop on the
-    same weights: the best of all rounds."""
+    """Check the tokens per second of `streams` answers together, beside mlx-lm's loop on the same
+    weights: the best of all rounds."""
     streams = min(streams, subject.most_rows)
     what = f"{streams} stream{'s' if streams > 1 else ''}"
     ours, bare = list[float](), list[float]()
@@ -81,8 +81,8 @@ def decoding(subject: Subject, plan: SelftestPlan, streams: int, beat: Beat) -> 
 
 
 def _rate(subject: Subject, prompts: list[tuple[int, ...]], length: int) -> float:
-    """Return the tokens per second, without drafts, as the bare loop has none. 0 if not every
-    prompt was answered."""
+    """Return the tokens per second without drafts, as the bare loop has none; 0 if an answer is
+    missing."""
     session = subject.session
     questions = [TestPrompt(prompt, length, session.salt(), drafts=False) for prompt in prompts]
     answers = session.ask(questions)

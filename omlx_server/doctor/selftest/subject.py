@@ -39,8 +39,7 @@ _NOTES = ("steps.json", "fingerprints.json")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Subject:
-    """The loaded model and its tools. `settings` are those in force for it; `context` is the length
-    in tokens that its files name."""
+    """The loaded model and its tools. `context` is the length in tokens that its files name."""
 
     located: Located
     settings: Settings
@@ -71,8 +70,7 @@ class Subject:
 
 
 def find_subject(name: str, settings: Settings) -> Located:
-    """Return the model that `name` means; nothing is downloaded. Raises ModelUnavailable if it is
-    not on this machine, is not whole, or does not chat."""
+    """Return the model that `name` means, without a download. Raises ModelUnavailable."""
     name = settings.models.resolve_alias(name)
     located = find_model_here(name, settings)
     if located is None:
@@ -83,13 +81,8 @@ def find_subject(name: str, settings: Settings) -> Located:
 
 @contextmanager
 def opened(located: Located, settings: Settings, seed: int) -> Iterator[Subject]:
-    """Load a model, and free it at the end.
-
-    Raises:
-        ModelUnavailable: its draft model is not on this machine, or does not fit.
-        LoadFailed: it can't be loaded.
-        OmlxError: the memory is too small for it.
-    """
+    """Load a model, and free it at the end. Raises ModelUnavailable for its draft model,
+    LoadFailed, and OmlxError if the memory is too small."""
     with ExitStack() as stack:
         temporary = tempfile.TemporaryDirectory(prefix="omlx-doctor-", ignore_cleanup_errors=True)
         settings = _apart(settings, Path(stack.enter_context(temporary)) / "kv")
@@ -119,9 +112,8 @@ def _not_here(name: str, settings: Settings) -> ModelUnavailable:
 
 
 def _apart(settings: Settings, directory: Path) -> Settings:
-    """Return the settings with the cold tier in this directory, and without a remote store. The
-    notes on models in the user's directory are copied, so that the plans are those of the server.
-    """
+    """Return the settings with the cold tier in this directory and no remote store. The user's
+    notes on models are copied, so that the plans are those of the server."""
     if settings.cache.has_cold:
         directory.mkdir(mode=0o700)
         for name in _NOTES:
@@ -151,7 +143,6 @@ def _loaded(factory: InstanceFactory, located: Located, tokenizer: Tokenizer) ->
 
 
 def _draft_model(located: Located, tokenizer: Tokenizer, settings: Settings) -> Located | None:
-    """Return the draft model that the settings name; None if they name none, or it does not fit."""
     name = settings.models.resolve_alias(draft_model_name(located, settings))
     if not name:
         return None

@@ -17,7 +17,7 @@ class SelftestVerdict(StrEnum):
 
 @dataclass(slots=True)
 class Tally:
-    """The number of answers by verdict. `problem` is of an answer that was not whole."""
+    """The number of answers by verdict, and the problem of one that was not whole."""
 
     same: int = 0
     ties: int = 0
@@ -30,7 +30,6 @@ class Tally:
 
     @property
     def by_ties(self) -> str:
-        """The ties in words, to follow other words; empty if there are none."""
         return f" ({self.ties} but for a tie of two tokens)" if self.ties else ""
 
 
@@ -43,8 +42,8 @@ class Judge:
     def verdict(
         self, prompt: Sequence[int], expected: Sequence[int], found: Sequence[int]
     ) -> SelftestVerdict:
-        """Return the verdict. In a tie the answers first differ by two tokens that a forward of the
-        model finds equally likely within its precision; what follows is not compared."""
+        """Return the verdict. In a tie the answers first differ by two tokens that are equally
+        likely within the precision; what follows is not compared."""
         if expected == found:
             return SelftestVerdict.SAME
         pairs = zip(expected, found, strict=False)
@@ -58,7 +57,6 @@ class Judge:
     def count(
         self, tally: Tally, prompt: Sequence[int], expected: GreedyAnswer, found: GreedyAnswer
     ) -> None:
-        """Add the verdict on an answer to the tally."""
         tally.problem = tally.problem or expected.problem or found.problem
         match self.verdict(prompt, expected.tokens, found.tokens):
             case SelftestVerdict.SAME:

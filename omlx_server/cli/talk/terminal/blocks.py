@@ -1,4 +1,4 @@
-"""Splits Markdown that comes in pieces into its top-level blocks. Pure."""
+"""Splits Markdown that comes in pieces into top-level blocks. Pure."""
 
 import re
 
@@ -18,16 +18,16 @@ class Blocks:
 
     @property
     def open(self) -> str:
-        """The text of the block that is not complete; empty if there is none."""
+        """The text of the incomplete block."""
         return "\n".join([*self._lines, self._rest]).rstrip("\n")
 
     def add(self, piece: str) -> list[str]:
-        """Take the next piece of the text; return the blocks that are complete with it."""
+        """Take the next piece; return the blocks that are complete now."""
         *lines, self._rest = (self._rest + piece).split("\n")
         return [block for line in lines for block in self._add_line(line)]
 
     def close(self) -> list[str]:
-        """Return the remaining blocks at the end of the text, and begin another text."""
+        """Return the remaining blocks, and begin another text."""
         blocks = [*self._add_line(self._rest), self._take()]
         self._rest, self._fence = "", ""
         return [block for block in blocks if block]
@@ -46,7 +46,6 @@ class Blocks:
         return text
 
     def _begins_another(self, line: str) -> bool:
-        """Whether the lines so far are complete because `line` does not go on with them."""
         if self._fence or not self._lines or not line.strip() or line[0] in " \t":
             return False
         if _HEADING.match(line) or _opening(line):
@@ -56,7 +55,7 @@ class Blocks:
         return not (_ITEM.match(line) and _ITEM.match(self._lines[0]))
 
     def _ends_with(self, line: str) -> bool:
-        """Whether `line`, just added, is the last of its block. Follows the fences of code."""
+        """Whether `line`, just added, ends its block. Follows the fences of code."""
         if self._fence:
             if _closes(line, self._fence):
                 self._fence = ""
@@ -67,7 +66,7 @@ class Blocks:
 
 
 def _opening(line: str) -> str:
-    """Return the fence that opens code at this line; empty if none does."""
+    """Return the fence that opens code at this line, if any."""
     found = _FENCE.match(line)
     if found is None or (found[1][0] == "`" and "`" in found[2]):
         return ""

@@ -11,8 +11,8 @@ _SIZE = (80, 24)
 
 
 class LiveLines:
-    """Writes lines on `out`, a terminal. Of lines that are not final only the last ones that fit
-    the terminal are written: lines that have scrolled away can't be written again."""
+    """Writes lines on `out`, a terminal. Only the last open lines that fit the terminal are
+    written: lines that have scrolled away can't be written again."""
 
     def __init__(self, out: TextIO) -> None:
         self._out = out
@@ -20,16 +20,15 @@ class LiveLines:
 
     @property
     def width(self) -> int:
-        """The columns of a line. The last one stays free: some terminals go to the next line as
-        soon as it is filled."""
+        """The columns of a line, but one: some terminals wrap as soon as the last is filled."""
         return max(1, self._size()[0] - 1)
 
     def show(self, lines: list[str]) -> None:
-        """Write these lines instead of those that are not final."""
+        """Replace the open lines."""
         self._write(lines[-max(1, self._size()[1] - 1) :])
 
     def finish(self, lines: list[str]) -> None:
-        """Write these lines as final ones, and move the cursor below them."""
+        """Replace the open lines by final ones, and go below them."""
         self._write(lines)
         self._shown = []
         self._out.write("\n")
@@ -51,7 +50,7 @@ class LiveLines:
         self._shown = lines
 
     def _rows(self, line: str) -> int:
-        """Return the rows of the line: the terminal may have become narrower since."""
+        """Return the rows of the line: the terminal may have become narrower."""
         cells = cell_len(Text.from_ansi(line).plain)
         return max(1, -(-cells // self._size()[0]))
 

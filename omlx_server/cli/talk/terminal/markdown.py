@@ -1,5 +1,5 @@
-"""Renders Markdown and dimmed text as lines of a terminal, with rich. The text is a model's:
-control characters are removed, links are no terminal links, and HTML is shown as it is written."""
+"""Renders Markdown and dimmed text as lines of a terminal, with rich. The text is a model's: it may
+not control the terminal, and HTML is shown as it is."""
 
 import re
 from io import StringIO
@@ -22,14 +22,14 @@ _PARSER.disable("reference")
 
 
 class _Heading(Heading):
-    """A heading at the left and without a frame, whatever its level."""
+    """A heading at the left, without a frame."""
 
     def __rich_console__(self, console: Console, options: Options) -> RenderResult:
         yield self.text
 
 
 class _Code(CodeBlock):
-    """Highlighted code between its fences, without a margin, so that it can be copied."""
+    """Highlighted code without a margin, so that it can be copied."""
 
     def __rich_console__(self, console: Console, options: Options) -> RenderResult:
         name = "" if self.lexer_name == "text" else harmless(self.lexer_name)
@@ -64,8 +64,6 @@ class _Markdown(Markdown):
 
 
 class Renderer:
-    """Renders for a terminal as the environment describes it; NO_COLOR leaves colours out."""
-
     def __init__(self) -> None:
         self._console = Console(file=StringIO(), force_terminal=True, legacy_windows=False)
 
@@ -74,14 +72,13 @@ class Renderer:
         return not self._console.no_color
 
     def markdown(self, text: str, width: int) -> list[str]:
-        """Return the lines of a Markdown text, at most `width` columns wide, with their styles."""
+        """Return the lines of a Markdown text, at most `width` columns wide."""
         text = harmless(text)
         if len(text) > _MOST_CHARACTERS:
             return self._lines(Text(text), width)
         return self._lines(_Markdown(text), width)
 
     def dimmed(self, text: str, width: int) -> list[str]:
-        """Return the lines of a text as it is, dimmed unless NO_COLOR is set."""
         return self._lines(Text(harmless(text), style="dim" if self.dims else ""), width)
 
     def _lines(self, content: RenderableType, width: int) -> list[str]:

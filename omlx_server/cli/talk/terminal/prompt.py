@@ -21,7 +21,7 @@ _INPUT_FLAGS, _LOCAL_FLAGS = 0, 3  # of what tcgetattr returns
 
 
 class PromptLine:
-    """A prompt for messages. `commands` can be completed; each says whether it takes a file."""
+    """A prompt for messages. `commands` can be completed; True if a file follows."""
 
     def __init__(self, commands: Mapping[str, bool], history: Path | None) -> None:
         self._history = InMemoryHistory() if history is None else _History(str(history))
@@ -49,7 +49,7 @@ class PromptLine:
 
 
 class _History(FileHistory):
-    """Keeps messages in a file, until that can't be read or written."""
+    """Keeps messages in a file while that works."""
 
     def __init__(self, filename: str) -> None:
         super().__init__(filename)
@@ -57,7 +57,7 @@ class _History(FileHistory):
         self._is_told = False
 
     def new_problem(self) -> str:
-        """Return why messages are no longer kept, once; else an empty text."""
+        """Return why messages are no longer kept, once."""
         problem = "" if self._is_told else self._problem
         self._is_told = bool(self._problem)
         return problem
@@ -133,8 +133,7 @@ def _continue(buffer: Buffer) -> None:
 
 @contextmanager
 def kept_for_the_prompt() -> Iterator[None]:
-    """Keep the terminal from echoing what is typed into an answer; the next prompt gets it. Ctrl-C
-    still interrupts."""
+    """Keep what is typed into an answer for the next prompt, without an echo."""
     before = termios.tcgetattr(sys.stdin)
     silent = termios.tcgetattr(sys.stdin)
     silent[_INPUT_FLAGS] &= ~termios.ICRNL  # else Enter would come as Ctrl-J

@@ -1,5 +1,5 @@
-"""Shows an answer on a terminal as it comes: thoughts dimmed, the text as Markdown, both wrapped. A
-block of the text is rendered anew with each of its pieces until it is complete."""
+"""Shows an answer on a terminal as it comes: thoughts dimmed, the text as Markdown. An open block
+is rendered anew with each of its pieces."""
 
 import sys
 import time
@@ -52,7 +52,7 @@ class RichScreen:
         self._draw(self._renderer.markdown, self._blocks.open)
 
     def _draw(self, render: Callable[[str, int], list[str]], text: str) -> None:
-        """Show the open lines, if the last time is long enough ago."""
+        """Show the open lines, but not too often."""
         began = time.perf_counter()
         if began < self._next_draw or not text.strip():
             return

@@ -10,8 +10,8 @@ def is_open(text: str) -> bool:
 
 
 def message(text: str) -> str:
-    """Return the typed message without the quotes around it. A text that only begins with quotes,
-    such as a Python module with a docstring, keeps them."""
+    """Return the message without quotes around it. A text that only begins with quotes, such as a
+    Python module, keeps them."""
     text = text.strip()
     inner = text[len(_QUOTES) : -len(_QUOTES)]
     if text == f"{_QUOTES}{inner}{_QUOTES}" and (_QUOTES not in inner or _begins_a_block(text)):
@@ -20,15 +20,15 @@ def message(text: str) -> str:
 
 
 def continued(text: str) -> str:
-    """Return an open text with the end of its line, without the backslash that asked for more."""
+    """Return an open text with its line end, without the backslash."""
     if _quotes_are_open(text.strip()):
         return f"{text}\n"
     return f"{text.rstrip()[:-1]}\n"
 
 
 def _quotes_are_open(text: str) -> bool:
-    """Whether a stripped text begins with quotes that are not closed yet. Those on a line of their
-    own are closed by quotes at the end only."""
+    """Whether a stripped text begins with open quotes. Those on a line of their own are closed by
+    quotes at the end only."""
     if not text.startswith(_QUOTES):
         return False
     if _begins_a_block(text):
