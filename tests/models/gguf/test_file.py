@@ -1,4 +1,4 @@
-"""Files are read as the `gguf` package reads them, bit for bit; damaged ones are refused."""
+"""Files are read as the `gguf` package reads them, bit for bit."""
 
 from pathlib import Path
 from typing import Any
@@ -9,7 +9,6 @@ from gguf import GGMLQuantizationType, GGUFReader, GGUFWriter
 from gguf.quants import dequantize, quantize
 
 from omlx_server.models.gguf.file import read_gguf
-from tests.models.tiny_gguf import Tiny
 
 KINDS = ("F32", "F16", "Q4_1", "Q8_0")
 
@@ -63,37 +62,3 @@ def every_type(tmp_path: Path) -> Path:
 
 def test_every_type_that_is_known(every_type: Path) -> None:
     assert_read_alike(every_type)
-
-
-def test_a_tensor_of_another_type_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "x.gguf"
-    writer = GGUFWriter(path, "llama")
-    kind = GGMLQuantizationType.Q5_0
-    writer.add_tensor("t", quantize(np.ones((2, 32), np.float32), kind), raw_dtype=kind)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    with pytest.raises(ValueError, match="t is of type 6, only F32"):
-        read_gguf(path)
-
-
-def test_a_file_that_was_cut_anywhere_is_refused(tiny: Tiny, tmp_path: Path) -> None:
-    whole, file = tiny.gguf.read_bytes(), tmp_path / "x.gguf"
-    for length in range(0, len(whole), 97):
-        file.write_bytes(whole[:length])
-        with pytest.raises(ValueError):
-            read_gguf(file)
-
-
-def test_flipped_bytes_give_a_file_or_a_value_error(tiny: Tiny, tmp_path: Path) -> None:
-    """Never another error, and never a list as long as a damaged number says."""
-    whole, file = tiny.gguf.read_bytes(), tmp_path / "x.gguf"
-    for at in range(0, min(len(whole), 6000), 7):
-        damaged = bytearray(whole)
-        damaged[at] ^= 0xFF
-        file.write_bytes(damaged)
-        try:
-            read_gguf(file)
-        except ValueError:
-            continue
