@@ -45,10 +45,13 @@ def _titles(plan: Plan) -> Iterator[tuple[str, str]]:
 
 
 def _cell(metric: Metric, peer: str) -> str:
-    """How many times as good ours is, and the peer's own figure."""
+    """Return how many times as good ours is, in bold where it is better, and the peer's figure."""
     more_is_better = metric.spec.better is Better.HIGHER
     ratio = metric.ratio("ours", peer) if more_is_better else metric.ratio(peer, "ours")
-    return NOTHING if ratio is None else f"**{ratio:.2f} ×** ({number(metric.median(peer))})"
+    if ratio is None:
+        return NOTHING
+    bold = "**" if ratio > 1 else ""
+    return f"{bold}{ratio:.2f} ×{bold} ({number(metric.median(peer))})"
 
 
 def _legend(report: Report) -> str:
