@@ -1,4 +1,4 @@
-"""How what the tower computed of images enters a language model."""
+"""Puts image features into a forward of a language model."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -15,8 +15,7 @@ from omlx_server.compute.vision.views import View, moved
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FeatureSpan:
-    """Features of an image, or a part of it, that take the places of tokens number `start` and
-    following of row number `row` of a forward."""
+    """Features in the places of tokens from number `start` on, in row `row` of a forward."""
 
     row: int
     start: int
@@ -28,21 +27,20 @@ class FeatureSpan:
 
 
 class WithImages:
-    """A model as one forward is to use it, with features in the places of tokens, and with a `view`
-    of its caches. It is called as the model itself is."""
+    """A model for one forward, with features in the places of tokens and a `view` of its caches."""
 
     def __init__(
         self, model: nn.Module, view: View, entries: Sequence[FeatureSpan] = (), scale: float = 1.0
     ) -> None:
-        """The model multiplies what enters it by `scale`, so features are divided by that."""
+        """Features are divided by `scale`, by which the model multiplies its input."""
         self._model = model
         self._view = view
         self._entries = entries
         self._scale = scale
 
     def __call__(self, tokens: mx.array, cache: Sequence[Any]) -> mx.array:
-        """Logits [B, T, V] for tokens int [B, T]; what those are in the places of features makes no
-        difference."""
+        """Return logits [B, T, V] for tokens int [B, T]. Ids in the places of features are
+        ignored."""
         seen = self._view(cache)
         if not self._entries:
             logits = self._model(tokens, cache=seen)
@@ -54,12 +52,12 @@ class WithImages:
         return logits  # type: ignore[no-any-return]
 
     def _embedded(self, tokens: mx.array) -> mx.array:
-        """The embeddings [B, T, hidden] that enter the model: features where entries are, and those
-        of tokens elsewhere."""
-        known = tokens
+        """Return the input embeddings [B, T, hidden]: features where entries are, else those of
+        tokens."""
+        ids = tokens
         for entry in self._entries:
-            known = _put(known, entry, mx.zeros((entry.features.tokens,), tokens.dtype))
-        embedded: mx.array = language_model(self._model).model.embed_tokens(known)
+            ids = _put(ids, entry, mx.zeros((entry.features.tokens,), tokens.dtype))
+        embedded: mx.array = language_model(self._model).model.embed_tokens(ids)
         for entry in self._entries:
             features = entry.features.embeddings
             if self._scale != 1:
@@ -68,12 +66,12 @@ class WithImages:
         return embedded
 
     def _with_deepstack(self, hidden: mx.array, cache: Sequence[Any]) -> mx.array:
-        """The logits as mlx-lm's qwen3 and qwen3_moe compute them, with the deepstack features of
-        entries added behind the first layers."""
+        """Return the logits of mlx-lm's qwen3 and qwen3_moe, with deepstack features added behind
+        the first layers."""
         model = language_model(self._model)
         mask = create_attention_mask(hidden, cache[0])
-        for number, (layer, own) in enumerate(zip(model.model.layers, cache, strict=True)):
-            hidden = layer(hidden, mask, own)
+        for number, (layer, layer_cache) in enumerate(zip(model.model.layers, cache, strict=True)):
+            hidden = layer(hidden, mask, layer_cache)
             for entry in self._entries:
                 deep = entry.features.deepstack
                 if deep is not None and number < len(deep):
@@ -85,14 +83,13 @@ class WithImages:
 
 
 def behind(model: nn.Module, shifts: Sequence[int]) -> Callable[..., mx.array]:
-    """A model as a forward of text is to use it, in which tokens of row i are at positions that are
-    shifts[i] ahead of their numbers. The model itself where none is: so text costs nothing more.
-    """
+    """Return a model for a forward of text whose row i is shifts[i] positions ahead of its token
+    numbers; the model itself where no row is."""
     return WithImages(model, moved(shifts)) if any(shifts) else model
 
 
 def _put(array: mx.array, entry: FeatureSpan, values: mx.array) -> mx.array:
-    """The array [B, T, ...] with `values` in the places of an entry. That stays as it is."""
-    made = mx.array(array)
-    made[entry.row, entry.start : entry.stop] = values.astype(array.dtype)
-    return made
+    """Return a copy of `array` [B, T, ...] with `values` in the places of an entry."""
+    copy = mx.array(array)
+    copy[entry.row, entry.start : entry.stop] = values.astype(array.dtype)
+    return copy

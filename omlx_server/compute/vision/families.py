@@ -1,4 +1,4 @@
-"""The families of vision models that are known here, by `model_type` in config.json."""
+"""The known families of vision models, by `model_type` in config.json."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -18,42 +18,40 @@ from omlx_server.core.work import Work
 
 
 class Tower(Protocol):
-    """An nn.Module that computes what an image is to the language model."""
+    """An nn.Module that computes the features of an image."""
 
     @property
     def kernel(self) -> tuple[str, tuple[int, ...]]:
-        """The name of the weights that embed patches, and the axes [channels, (frames,) rows,
-        columns] of a patch in the order of its values."""
+        """The name of the weights that embed patches, and the axes of a patch: [channels, (frames,)
+        rows, columns]."""
 
     @property
     def shape(self) -> EncoderShape:
-        """Its sizes, by which the memory of a pass is estimated."""
+        """The sizes for memory estimates."""
 
     def grid_of(self, patches: int) -> Grid:
-        """The grid of a square image, or a tile, of about so many patches, as far as it can be
-        chosen."""
+        """Return the grid of a square image, or a tile, of about so many patches, as far as there
+        is a choice."""
 
     def pixel_shape(self, grid: Grid) -> tuple[int, ...]:
-        """The shape of the pixels of an image of this grid."""
+        """Return the shape of the pixels of an image of this grid."""
 
     def tokens(self, grid: Grid) -> int:
-        """How many tokens an image of this grid has in the language model."""
+        """Return the number of tokens of an image of this grid in the language model."""
 
     def computing(self, pixels: mx.array, grid: Grid) -> Work[Features]:
-        """Compute the features of one image, in slices. Waits for each slice, also for the last.
-        Raises ValueError if the pixels are not those of the grid."""
+        """Compute the features of one image in slices, and wait for each. Raises ValueError if the
+        pixels do not fit the grid."""
 
 
 @dataclass(frozen=True, slots=True)
 class TowerFamily:
-    """How to make the tower of a family from config.json, and by which first parts of their names
-    its weights are found in checkpoints, each with what our modules have in its place. Of two that
-    fit, the first counts.
+    """How to make the tower of a family from config.json, and how checkpoints name its weights:
+    `starts` maps their prefixes to ours, the first match counts.
 
-    With `three_axes` its tokens have positions on three axes (compute/vision/positions.py), by
-    which frequencies turn in sections or `interleaved` (compute/vision/rope.py). With `in_blocks`
-    the tokens of an image see each other, so that all must be in one forward
-    (compute/vision/views.py). With `multiplies` the language model multiplies what enters it.
+    With `three_axes` tokens have positions on three axes (positions.py), by which frequencies turn
+    in sections or `interleaved` (rope.py). With `in_blocks` the tokens of an image see each other
+    and must be in one forward (views.py). With `multiplies` the language model scales its input.
     """
 
     make: Callable[[Mapping[str, Any]], Any]
@@ -64,13 +62,13 @@ class TowerFamily:
     multiplies: bool = False
 
     def sections(self, config: Mapping[str, Any]) -> Sections | None:
-        """The axis by which each frequency turns; None without axes. Raises ModelUnavailable if
-        config.json does not say that, or wrongly."""
+        """Return the axis of each frequency; None without axes. Raises ModelUnavailable for a wrong
+        config."""
         return Sections.read(config, interleaved=self.interleaved) if self.three_axes else None
 
     def input_scale(self, config: Mapping[str, Any]) -> float:
-        """The factor by which mlx-lm's language model multiplies what enters it: the root of its
-        width, rounded to bfloat16."""
+        """Return the factor of mlx-lm's language model for its input: the root of its width in
+        bfloat16."""
         if not self.multiplies:
             return 1.0
         root = config["text_config"]["hidden_size"] ** 0.5
@@ -129,8 +127,7 @@ FAMILIES: Mapping[str, TowerFamily] = {
 
 
 def family_of(config: Mapping[str, Any]) -> TowerFamily | None:
-    """The family of the model that config.json describes; None where none is known, or where the
-    model has no vision tower."""
+    """Return the family of the model in config.json, None without a known vision tower."""
     if "vision_config" not in config:
         return None
     return FAMILIES.get(str(config.get("model_type")))

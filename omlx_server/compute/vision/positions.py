@@ -1,8 +1,8 @@
-"""Positions of the tokens of a prompt with images on three axes: time, rows and columns. Pure.
+"""Positions of a prompt's tokens on three axes: time, rows and columns (Wang et al., Qwen2-VL,
+2024).
 
-A text token has one position on all three. The tokens of an image lie on its rows and columns, all
-at one time, and the text behind it goes on as if it were as long as its longer side. (Wang et al.,
-Qwen2-VL, 2024)
+A text token has one position on all three. The tokens of an image lie on its rows and columns at
+one time; the text behind it continues as if the image were as long as its longer side.
 """
 
 from collections.abc import Iterable
@@ -15,7 +15,7 @@ from omlx_server.compute.vision.towers.grids import Grid, Ints
 
 @dataclass(frozen=True, slots=True)
 class ImagePlace:
-    """An image in a prompt: its first token is number `start`, and it has `rows` x `columns`."""
+    """An image of `rows` x `columns` tokens, from token `start` on."""
 
     start: int
     rows: int
@@ -23,7 +23,7 @@ class ImagePlace:
 
     @classmethod
     def of(cls, start: int, grid: Grid, merge: int) -> "ImagePlace":
-        """Of an image with so many patches, `merge` x `merge` of which are a token."""
+        """Return the place of an image whose tokens are `merge` x `merge` patches."""
         return cls(start, grid[1] // merge, grid[2] // merge)
 
     @property
@@ -32,19 +32,18 @@ class ImagePlace:
 
     @property
     def delta(self) -> int:
-        """By how much the text behind it is moved."""
+        """The shift of the positions of the text behind it."""
         return max(self.rows, self.columns) - self.rows * self.columns
 
 
 def delta(images: Iterable[ImagePlace]) -> int:
-    """The position of a text token behind these images, less its number in the prompt: 0 or
-    less."""
+    """Return the position of a text token behind these images, less its number: 0 or less."""
     return sum(image.delta for image in images)
 
 
 def axis_positions(start: int, stop: int, images: Iterable[ImagePlace]) -> Ints:
-    """The positions int32 [3, stop - start] of tokens number `start` to before `stop`. `images` are
-    those of the prompt in order; those behind `stop` make no difference."""
+    """Return positions int32 [3, stop - start] of these tokens. `images` are those of the prompt in
+    order."""
     numbers = np.arange(start, stop)
     positions = np.stack([numbers] * 3)
     moved = 0

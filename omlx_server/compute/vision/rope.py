@@ -1,8 +1,7 @@
 """Rotary embeddings of tokens with positions on three axes (M-RoPE).
 
-mlx-lm's attention calls `rope(x, offset=cache.offset)`. Where the cache is a view
-(compute/vision/views.py), its offset may be `AxisPositions`, which an `AxisRope` knows. So the
-positions belong to a forward, and modules keep nothing between forwards.
+mlx-lm's attention calls `rope(x, offset=cache.offset)`. A view of the cache (views.py) may have
+`AxisPositions` as its offset, which `AxisRope` accepts.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,16 +18,16 @@ from omlx_server.errors import ModelUnavailable
 
 @dataclass(frozen=True, slots=True)
 class Sections:
-    """How many frequencies of a head turn by time, by rows and by columns, in this order, or
-    `interleaved`: one after the other in turns, as long as rows and columns have any left."""
+    """The number of a head's frequencies that turn by time, rows and columns: in sections, or
+    `interleaved` while rows and columns have any left."""
 
     counts: tuple[int, int, int]
     interleaved: bool
 
     @classmethod
     def read(cls, config: Mapping[str, Any], *, interleaved: bool) -> "Sections":
-        """Those in config.json, of the text model. Raises ModelUnavailable if there are none, or if
-        they do not fit the width of a head."""
+        """Read config.json. Raises ModelUnavailable for missing sections or ones that do not fit a
+        head."""
         inner = config.get("text_config")
         text = inner if isinstance(inner, Mapping) else config
         scaling = text.get("rope_scaling") or text.get("rope_parameters") or {}
@@ -46,28 +45,27 @@ class Sections:
         return cls((counts[0], counts[1], counts[2]), interleaved)
 
     def axes(self) -> Ints:
-        """The axis, 0 to 2, by which each frequency of a head turns."""
+        """Return the axis, 0 to 2, of each frequency."""
         if not self.interleaved:
             return np.repeat(np.arange(3, dtype=np.int32), self.counts)
-        found = np.zeros(sum(self.counts), dtype=np.int32)
+        axes = np.zeros(sum(self.counts), dtype=np.int32)
         for axis in (1, 2):
-            found[axis : 3 * self.counts[axis] : 3] = axis
-        return found
+            axes[axis : 3 * self.counts[axis] : 3] = axis
+        return axes
 
 
 class AxisPositions:
     """The positions of all tokens of a forward: `axes` are three arrays int32 [B * T]."""
 
     def __init__(self, rows: Sequence[Ints]) -> None:
-        """Of each row its positions int32 [3, T]."""
+        """Each row has positions int32 [3, T]."""
         both = np.stack(rows, axis=1)
         self.axes = [mx.array(axis.reshape(-1)) for axis in both]
 
 
 class AxisRope(nn.Module):
-    """Stands in the place of a rotary embedding of mlx-lm. It leaves all rotations to that: three,
-    of which it takes for each frequency the one of its axis. So tokens whose positions are equal on
-    all axes are turned as they are without it."""
+    """Replaces a rotary embedding of mlx-lm: rotates by each axis and takes for each frequency its
+    own. Positions equal on all axes give the same result as without it."""
 
     def __init__(self, rope: Any, sections: Sections) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -75,11 +73,11 @@ class AxisRope(nn.Module):
         self._axis = np.tile(sections.axes(), 2)
 
     def __call__(self, x: mx.array, offset: Any = 0) -> mx.array:
-        """Of queries or keys [B, H, T, D], of which the first tokens are at `offset`, or each where
-        `AxisPositions` say."""
+        """Rotate queries or keys [B, H, T, D], whose first tokens are at `offset`, or all at
+        `AxisPositions`."""
         if not isinstance(offset, AxisPositions):
-            found: mx.array = self.rope(x, offset=offset)
-            return found
+            rotated: mx.array = self.rope(x, offset=offset)
+            return rotated
         rows, heads, count, width = x.shape
         apart = x.transpose(0, 2, 1, 3).reshape(rows * count, heads, 1, width)
         by_time, by_row, by_column = (self.rope(apart, offset=at) for at in offset.axes)

@@ -1,7 +1,6 @@
-"""Caches as one forward of a model sees them: tokens are at other positions, or see each other.
+"""Views of caches for one forward, in which tokens have other positions or see each other.
 
-mlx-lm's models ask the cache of a layer for both, so no model is changed and no module keeps
-anything of a request. What the forward writes goes into the caches themselves.
+mlx-lm's models ask the cache of a layer for both. What the forward writes goes into the caches.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,50 +14,47 @@ from omlx_server.compute.kv.rows import shared_array
 from omlx_server.compute.vision.rope import AxisPositions
 
 View = Callable[[Sequence[Any]], Sequence[Any]]
-"""Makes views of the caches of all layers, for one forward."""
+"""Makes views of the caches of all layers for one forward."""
 
 
 class MovedCache:
-    """The cache of one layer, whose next tokens are at `offset`: the first; the first of each row,
-    int32 [B]; or each."""
+    """The cache of one layer with another `offset`: of the first token, of each row's first, int32
+    [B], or of each token."""
 
     def __init__(self, cache: Any, offset: int | mx.array | AxisPositions) -> None:
         self._cache = cache
         self.offset = offset
 
     def __getattr__(self, name: str) -> Any:
-        """All else is the cache's own."""
         return getattr(self._cache, name)
 
 
 class BlocksCache:
-    """The cache of one layer, in whose next tokens those of a block see each other, also those
-    behind them. `together` is bool [T, T]."""
+    """The cache of one layer, in whose next tokens those of a block see each other. `together` is
+    bool [T, T]."""
 
     def __init__(self, cache: Any, together: mx.array) -> None:
         self._cache = cache
         self._together = together
 
     def make_mask(self, N: int, return_array: bool = False, window_size: int | None = None) -> Any:
-        """The mask bool [N, K] of the next N tokens, which are the last of the K keys."""
+        """Return the mask bool [N, K] of the next N tokens, the last of the K keys."""
         mask = self._cache.make_mask(N, return_array=True, window_size=window_size)
         before = mask.shape[-1] - N
         return mx.concatenate([mask[:, :before], mask[:, before:] | self._together], axis=-1)
 
     def __getattr__(self, name: str) -> Any:
-        """All else is the cache's own."""
         return getattr(self._cache, name)
 
 
 def at_positions(positions: AxisPositions) -> View:
-    """For a forward whose tokens have these positions. The model's rotary embeddings must know them
-    (`rope.use_axes`)."""
+    """Return a view for tokens at these positions. The model needs `rope.use_axes`."""
     return lambda caches: [_moved(cache, positions) for cache in caches]
 
 
 def moved(deltas: Sequence[int]) -> View:
-    """For a forward of text, whose row i has positions that differ by deltas[i] from the numbers of
-    its tokens. Those of attention must have the same tokens: in such models it is to all."""
+    """Return a view for text whose row i is shifted by deltas[i]. All attention layers must have
+    the same tokens."""
 
     def view(caches: Sequence[Any]) -> Sequence[Any]:
         if not any(deltas):
@@ -71,13 +67,12 @@ def moved(deltas: Sequence[int]) -> View:
 
 
 def _moved(cache: Any, offset: int | mx.array | AxisPositions) -> Any:
-    """A recurrent state has no positions, and is left as it is."""
     return cache if codec_of(cache).recurrent else MovedCache(cache, offset)
 
 
 def in_blocks(tokens: int, blocks: Sequence[tuple[int, int]]) -> View:
-    """For a forward of one row of `tokens`, in which those from the first number to before the
-    second of each block see each other. A block must be wholly in the forward."""
+    """Return a view for one row of `tokens`, in which tokens [start, stop) of each block see each
+    other. A block must be wholly in the forward."""
     number = np.zeros(tokens, dtype=np.int32)
     for block, (start, stop) in enumerate(blocks, 1):
         number[start:stop] = block

@@ -1,12 +1,6 @@
-"""The vision of one loaded model: it computes what images are to the model, keeps that, and feeds
-it. Owned by the mlx thread.
+"""Vision of one loaded model: computes features of images, keeps and evicts them. Mlx thread.
 
-    computing(image, pixels)    computes the features of an image, in slices, and keeps them
-    with_images(chunk)          the model for one forward over a chunk with images, or behind some
-    let_go(nbytes, wanted)      lets go of features, the least recently used first
-
-Features are kept by the digest of their image, so any request may use them. Nothing goes until
-`let_go` is called: its caller knows what prompts still need.
+Features are kept by the digest of their image, for any request, until `let_go` is called.
 """
 
 import time
@@ -32,9 +26,8 @@ from omlx_server.core.work import Work, finish
 
 
 class Vision:
-    """What a `model` sees with. `plan` estimates the memory of a pass of the `tower`: an upper
-    bound, until it is replaced by a measured one. `runs` and `seconds` say how often the tower has
-    computed features, and how long that took the mlx thread."""
+    """Features of images for a `model`. `plan` estimates the memory of a pass of the `tower`, an
+    upper bound until it is measured. `runs` and `seconds` count the work of the tower."""
 
     def __init__(
         self,
@@ -44,8 +37,7 @@ class Vision:
         config: Mapping[str, Any],
         weight_bytes: int = 0,
     ) -> None:
-        """`weight_bytes` are those of the tower. The rotary embeddings of a model with three axes
-        must know them (`rope.use_axes`)."""
+        """`weight_bytes` are those of the tower. A model with three axes needs `rope.use_axes`."""
         self.tower = tower
         self.weight_bytes = weight_bytes
         self.plan = EncoderPlan(tower.shape, STRUCTURAL)
@@ -61,28 +53,26 @@ class Vision:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all features that are kept."""
+        """The bytes of all kept features."""
         return sum(features.nbytes for features in self._kept.values())
 
     def has(self, digest: bytes) -> bool:
-        """Whether the features of an image are kept. It counts as a use of them."""
+        """Return whether the features of an image are kept, and mark them as used."""
         features = self._kept.pop(digest, None)
         if features is not None:
             self._kept[digest] = features
         return features is not None
 
     def needs(self, image: ImageSpan) -> int:
-        """The most bytes that it takes to compute the features of an image, with its pixels and
-        the features themselves."""
+        """Return the most bytes that computing an image takes, pixels and features included."""
         return self.plan.needs(pass_over(image.grid)) + image.nbytes
 
     def is_computing(self, digest: bytes) -> bool:
-        """Whether a job is under way that computes the features of this image."""
         return digest in self._computing
 
     @contextmanager
     def computing_alone(self, digest: bytes) -> Iterator[None]:
-        """A context of the one job that computes the features of this image."""
+        """Mark an image as being computed by this job."""
         self._computing.add(digest)
         try:
             yield
@@ -90,8 +80,8 @@ class Vision:
             self._computing.discard(digest)
 
     def computing(self, image: ImageSpan, pixels: Any) -> Work[Features]:
-        """Compute the features of an image, in slices, and keep them. `pixels` are float32, as
-        `image.pixels` makes them. Raises ValueError if they are not those of the image."""
+        """Compute and keep the features of an image, in slices. `pixels` are float32 by
+        `image.pixels`. Raises ValueError if they do not fit the image."""
         features = yield from self._timed(self.tower.computing(mx.array(pixels), image.grid))
         if features.tokens != image.count:
             raise ValueError(f"an image of {image.count} tokens has {features.tokens} features")
@@ -100,12 +90,14 @@ class Vision:
         return features
 
     def spare(self, wanted: Collection[bytes]) -> int:
-        """Bytes of the features of images that are not `wanted`."""
-        return sum(own.nbytes for digest, own in self._kept.items() if digest not in wanted)
+        """Return the bytes of features that are not `wanted`."""
+        return sum(
+            features.nbytes for digest, features in self._kept.items() if digest not in wanted
+        )
 
     def let_go(self, nbytes: int, wanted: Collection[bytes] = ()) -> int:
-        """Let go of features until `nbytes` bytes or more have gone, the least recently used first,
-        but of none that are `wanted`. Returns how many went."""
+        """Evict features that are not `wanted`, the least recently used first, until `nbytes` are
+        free. Return the bytes freed."""
         gone = 0
         for digest in [digest for digest in self._kept if digest not in wanted]:
             if gone >= nbytes:
@@ -119,8 +111,8 @@ class Vision:
             try:
                 next(work)
             except StopIteration as end:
-                found: Features = end.value
-                return found
+                features: Features = end.value
+                return features
             finally:
                 self.seconds += time.perf_counter() - begun
             yield
@@ -128,21 +120,18 @@ class Vision:
     # -- a forward -----------------------------------------------------------------------
 
     def with_images(self, chunk: Chunk) -> WithImages:
-        """The model for one forward over a chunk of a prompt: with the features of its images, and
-        with its tokens at their positions. Features that are not kept are computed now. Raises
-        ValueError if an image can't be computed."""
+        """Return the model for one forward over a chunk. Missing features are computed now; raises
+        ValueError if that fails."""
         entries = [self._entry(image, chunk) for image in chunk.images]
         return WithImages(self._model, self._view(chunk), entries, self._scale)
 
     def _entry(self, image: ImageSpan, chunk: Chunk) -> FeatureSpan:
-        """The part of an image that is in a chunk."""
         features = self._kept[image.digest] if self.has(image.digest) else self._now(image)
         start, stop = max(image.start, chunk.start), min(image.stop, chunk.stop)
         part = features.cut(start - image.start, stop - image.start)
         return FeatureSpan(0, start - chunk.start, part)
 
     def _now(self, image: ImageSpan) -> Features:
-        """The features of an image, computed without a pause."""
         if image.pixels is None:
             raise ValueError("the pixels of an image are not there any more")
         return finish(self.computing(image, image.pixels()))
@@ -162,11 +151,11 @@ class Vision:
 
 
 def pass_over(grid: Grid) -> Pass:
-    """The pass of a tower over an image of this grid, of which a patch is a token."""
+    """Return the pass of a tower over an image of this grid."""
     patches = prod(grid)
     return Pass(1, patches, patches)
 
 
 def _place(image: ImageSpan) -> ImagePlace:
-    """Where an image is on three axes. As many patches of a row as of a column are a token."""
+    """Return an image's place. As many patches of a row as of a column are a token."""
     return ImagePlace.of(image.start, image.grid, isqrt(prod(image.grid) // image.count))

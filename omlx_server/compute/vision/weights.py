@@ -1,5 +1,4 @@
-"""Loads the vision tower of a model, which mlx-lm drops though its weights are there. Runs on
-the mlx thread, which owns the arrays."""
+"""Loads the vision tower of a model, which mlx-lm leaves out. Mlx thread."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -21,12 +20,11 @@ _COMPUTED = (".position_ids", ".inv_freq")
 
 
 def loading_tower(family: TowerFamily, config: Mapping[str, Any], directory: Path) -> Work[Tower]:
-    """Load the tower of the model in a directory, in slices, so that other models hardly wait.
-    Layers with scales are quantised.
+    """Load the tower of a model directory in slices, quantised where weights have scales.
 
     Raises:
-        ModelUnavailable: config.json does not describe such a tower, a file can't be read, or
-            weights are missing, left over, or of another shape.
+        ModelUnavailable: config.json does not fit, a file cannot be read, or weights are missing,
+            left over, or of another shape.
     """
     tower = family.make(config)
     yield from filling_tower(tower, renamed(lazy_weights(directory), family), directory)
@@ -34,17 +32,17 @@ def loading_tower(family: TowerFamily, config: Mapping[str, Any], directory: Pat
 
 
 def renamed(tensors: Mapping[str, mx.array], family: TowerFamily) -> Weights:
-    """The weights of the tower, by the names that our modules give them."""
-    found: Weights = {}
+    """Return the weights of the tower by the names of our modules."""
+    weights: Weights = {}
     for name, array in tensors.items():
         start = next((pair for pair in family.starts if name.startswith(pair[0])), None)
         if start is not None and not name.endswith(_COMPUTED):
-            found[start[1] + name.removeprefix(start[0])] = array
-    return found
+            weights[start[1] + name.removeprefix(start[0])] = array
+    return weights
 
 
 def filling_tower(tower: Any, weights: Weights, source: Path) -> Work[None]:
-    """Put renamed `weights` into a tower. `source` is the directory that errors name. Raises
+    """Put renamed `weights` into a tower. `source` names the directory in errors. Raises
     ModelUnavailable if weights are missing, left over, or of another shape."""
     name, kernel = tower.kernel
     if name in weights:
@@ -54,8 +52,8 @@ def filling_tower(tower: Any, weights: Weights, source: Path) -> Work[None]:
 
 
 def _as_product(weight: mx.array, kernel: tuple[int, ...]) -> mx.array:
-    """A convolution's weight [out, *kernel], or [out, rows, columns, channels] as MLX has it, as
-    [out, values]. Of another shape it is given back, which is an error then."""
+    """Reshape a convolution's weight [out, *kernel], or MLX's [out, rows, columns, channels], to
+    [out, values]. Other shapes stay, and fail later."""
     if weight.shape[1:] == kernel:
         return weight.reshape(weight.shape[0], -1)
     if weight.shape[1:] == (*kernel[1:], kernel[0]):
@@ -64,12 +62,11 @@ def _as_product(weight: mx.array, kernel: tuple[int, ...]) -> mx.array:
 
 
 def _quantise(tower: nn.Module, weights: Weights) -> None:
-    """Make those layers quantised whose weights are, in as many bits as they have."""
 
     def packed(path: str, module: nn.Module) -> bool | dict[str, Any]:
         if not hasattr(module, "to_quantized") or f"{path}.scales" not in weights:
             return False
-        found: dict[str, Any] = infer_quant_config(path, module, weights)
-        return found
+        config: dict[str, Any] = infer_quant_config(path, module, weights)
+        return config
 
     nn.quantize(tower, class_predicate=packed)

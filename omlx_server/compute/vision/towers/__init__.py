@@ -1,1 +1,1 @@
-"""Vision towers in plain MLX, which compute what an image is to a language model."""
+"""Vision towers by family."""

@@ -1,16 +1,16 @@
-"""What the towers of several models have in common; blocks and attention are those of Qwen-VL."""
+"""Modules shared by towers; blocks and attention are Qwen-VL's."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import Any, Protocol
+from typing import Any
 
 import mlx.core as mx
 import mlx.nn as nn
 import numpy as np
 
 from omlx_server.compute.attention.all_to_all import attend
-from omlx_server.compute.vision.towers.config import ACTIVATIONS
+from omlx_server.compute.vision.towers.config import ACTIVATIONS, VisionFields
 from omlx_server.compute.vision.towers.grids import Floats, Grid
 from omlx_server.compute.vision.towers.slices import encoder_shape
 from omlx_server.core.memory.encoder import EncoderShape
@@ -21,9 +21,11 @@ EPS = 1e-6
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Parts:
-    """Parts of an image whose patches see each other, and no others: `count` of equal size; or with
-    padding, where `places` int32 [count * S] says which patch is where, `seen` bool [count, 1, 1,
-    S] which places are no padding, and `back` int32 [N] at which place each patch is."""
+    """Parts of an image whose patches see only each other: `count` of equal size, or padded.
+
+    With padding `places` int32 [count * S] has the patch of each place, `seen` bool [count, 1, 1,
+    S] is False for padding, and `back` int32 [N] has the place of each patch.
+    """
 
     count: int
     places: mx.array | None = None
@@ -32,7 +34,7 @@ class Parts:
 
     @classmethod
     def of(cls, sizes: Sequence[int]) -> "Parts":
-        """Neighbouring parts of so many patches each."""
+        """Return adjacent parts of so many patches each."""
         widest = max(sizes)
         if min(sizes) == widest:
             return cls(len(sizes))
@@ -48,15 +50,14 @@ class Parts:
         )
 
     def attend(self, queries: mx.array, keys: mx.array, values: mx.array) -> mx.array:
-        """Attention [N, H * D] within each part, of arrays [N, H, D]."""
+        """Attend within each part: arrays [N, H, D] to [N, H * D]."""
         heads, width = queries.shape[1:]
         queries, keys, values = map(self._split, (queries, keys, values))
-        found = attend(queries, keys, values, self.seen)
-        joined = found.transpose(0, 2, 1, 3).reshape(-1, heads * width)
+        attended = attend(queries, keys, values, self.seen)
+        joined = attended.transpose(0, 2, 1, 3).reshape(-1, heads * width)
         return joined if self.back is None else joined[self.back]
 
     def _split(self, array: mx.array) -> mx.array:
-        """[count, H, S, D] of an array [N, H, D]."""
         placed = array if self.places is None else array[self.places]
         return placed.reshape(self.count, -1, *array.shape[1:]).transpose(0, 2, 1, 3)
 
@@ -75,7 +76,7 @@ class PatchRotation:
         return cls(mx.cos(at), mx.sin(at))
 
     def __call__(self, x: mx.array) -> mx.array:
-        """The rotated `x` [N, H, D], computed in float32 and given in its dtype."""
+        """Rotate x [N, H, D] in float32; the result has its dtype."""
         first, second = mx.split(x.astype(mx.float32), 2, axis=-1)
         turned = [
             first * self.cosines - second * self.sines,
@@ -92,12 +93,11 @@ class TowerAttention(nn.Module):
         self._heads = heads
 
     def __call__(self, x: mx.array, rotate: PatchRotation, parts: Parts) -> mx.array:
-        """Attention [N, hidden] over the hidden states [N, hidden] of patches."""
         count, hidden = x.shape
         shape = count, 3, self._heads, hidden // self._heads
         queries, keys, values = self.qkv(x).reshape(shape).transpose(1, 0, 2, 3)
-        found: mx.array = self.proj(parts.attend(rotate(queries), rotate(keys), values))
-        return found
+        output: mx.array = self.proj(parts.attend(rotate(queries), rotate(keys), values))
+        return output
 
 
 class TowerMlp(nn.Module):
@@ -108,8 +108,8 @@ class TowerMlp(nn.Module):
         self._activation = ACTIVATIONS[activation]
 
     def __call__(self, x: mx.array) -> mx.array:
-        found: mx.array = self.fc2(self._activation(self.fc1(x)))
-        return found
+        output: mx.array = self.fc2(self._activation(self.fc1(x)))
+        return output
 
 
 class TowerBlock(nn.Module):
@@ -122,44 +122,59 @@ class TowerBlock(nn.Module):
 
     def __call__(self, x: mx.array, rotate: PatchRotation, parts: Parts) -> mx.array:
         x = x + self.attn(self.norm1(x), rotate, parts)
-        found: mx.array = x + self.mlp(self.norm2(x))
-        return found
+        output: mx.array = x + self.mlp(self.norm2(x))
+        return output
 
 
 class PatchEmbed(nn.Module):
-    """A convolution whose kernel is as large as its stride, which is a product with each patch."""
+    """A convolution whose kernel is its stride, as a product with patches [N, values]."""
 
     def __init__(self, kernel: tuple[int, ...], hidden: int, *, bias: bool) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.proj = nn.Linear(prod(kernel), hidden, bias=bias)
 
     def __call__(self, pixels: mx.array) -> mx.array:
-        """Hidden states [N, hidden] of patches [N, values], in the dtype of the weights."""
-        found: mx.array = self.proj(pixels.astype(self.proj.weight.dtype))
-        return found
+        output: mx.array = self.proj(pixels.astype(self.proj.weight.dtype))
+        return output
 
 
-class QwenConfig(Protocol):
-    """What the configs of the towers of Qwen-VL have in common."""
+@dataclass(frozen=True, slots=True)
+class QwenVisionConfig:
+    """The sizes that Qwen-VL's towers share."""
+
+    depth: int
+    hidden: int
+    intermediate: int
+    heads: int
+    channels: int
+    patch: int
+    frames: int
+    merge: int
+    out: int
+    activation: str
 
     @property
-    def merge(self) -> int: ...
-    @property
-    def depth(self) -> int: ...
-    @property
-    def hidden(self) -> int: ...
-    @property
-    def intermediate(self) -> int: ...
-    @property
-    def heads(self) -> int: ...
-    @property
-    def kernel(self) -> tuple[int, ...]: ...
+    def kernel(self) -> tuple[int, ...]:
+        """The axes of a patch, in the order of its values."""
+        return self.channels, self.frames, self.patch, self.patch
+
+
+def common_sizes(fields: VisionFields) -> dict[str, int]:
+    """Return the sizes that all towers of Qwen-VL name alike in config.json."""
+    return {
+        "depth": fields.size("depth"),
+        "heads": fields.size("num_heads"),
+        "channels": fields.size("in_channels", "in_chans", default=3),
+        "patch": fields.size("patch_size"),
+        "frames": fields.size("temporal_patch_size", default=2),
+        "merge": fields.size("spatial_merge_size", default=2),
+    }
 
 
 class QwenTower(nn.Module):
-    """What the towers of Qwen-VL have in common."""
+    """The base of Qwen-VL's towers."""
 
-    config: QwenConfig
+    config: QwenVisionConfig
     blocks: list[TowerBlock]
 
     def __init__(self) -> None:
@@ -171,20 +186,17 @@ class QwenTower(nn.Module):
 
     @property
     def shape(self) -> EncoderShape:
-        """Its sizes, by which the memory of a pass is estimated."""
         config, width = self.config, self.blocks[0].norm1.weight.dtype.size
         return encoder_shape(config.depth, config.hidden, config.intermediate, config.heads, width)
 
     def grid_of(self, patches: int) -> Grid:
-        """The grid of a square image of about so many patches."""
         merge = self.config.merge
         side = max(1, round(patches**0.5 / merge)) * merge
         return 1, side, side
 
     def pixel_shape(self, grid: Grid) -> tuple[int, ...]:
-        """Patches, in merge order, and the values of each."""
+        """Return the number of patches, in merge order, and the values of each."""
         return prod(grid), prod(self.config.kernel)
 
     def tokens(self, grid: Grid) -> int:
-        """How many tokens an image has in the language model."""
         return prod(grid) // self.config.merge**2

@@ -19,23 +19,22 @@ ACTIVATIONS: Mapping[str, Activation] = {
 
 
 class VisionFields:
-    """The fields of `vision_config`. Each method raises ModelUnavailable, which names the field,
-    where the value is missing and has no default, or makes no sense."""
+    """The fields of `vision_config`. Methods raise ModelUnavailable, naming the field, for missing
+    or wrong values."""
 
     def __init__(self, config: Mapping[str, Any]) -> None:
-        """Raises ModelUnavailable if there is no `vision_config`."""
         fields = config.get("vision_config")
         if not isinstance(fields, Mapping):
             raise ModelUnavailable("config.json: vision_config is missing or no object")
         self._fields = fields
 
     def size(self, *names: str, default: int | None = None) -> int:
-        """A whole number of at least 1, under the first of these names that is there."""
+        """Return a whole number of at least 1, under the first of these names that exists."""
         value = next((self._fields[n] for n in names if self._fields.get(n) is not None), default)
         return _size(names[0], value)
 
     def sizes(self, name: str) -> tuple[int, ...]:
-        """A list of distinct whole numbers of at least 0, in ascending order."""
+        """Return distinct whole numbers of at least 0, ascending."""
         value = self._fields.get(name)
         if not isinstance(value, list) or not all(type(one) is int and one >= 0 for one in value):
             raise _wrong(name, value)
@@ -44,14 +43,14 @@ class VisionFields:
         return tuple(value)
 
     def number(self, name: str, default: float) -> float:
-        """A positive number."""
+        """Return a positive number."""
         value = self._fields.get(name, default)
         if type(value) not in (int, float) or not 0 < value < float("inf"):
             raise _wrong(name, value)
         return float(value)
 
     def activation(self, default: str) -> str:
-        """`hidden_act`, which must be one of `ACTIVATIONS`."""
+        """Return `hidden_act`, one of `ACTIVATIONS`."""
         value = self._fields.get("hidden_act", default)
         if not isinstance(value, str) or value not in ACTIVATIONS:
             raise _wrong("hidden_act", value)
@@ -59,15 +58,13 @@ class VisionFields:
 
 
 def outer_size(config: Mapping[str, Any], name: str, default: int) -> int:
-    """A whole number of at least 1 that stands beside `vision_config`. Raises ModelUnavailable if
-    it makes no sense."""
+    """Return a whole number of at least 1 beside `vision_config`. Raises ModelUnavailable."""
     value = config.get(name)
     return _size(name, default if value is None else value, "")
 
 
 def text_width(config: Mapping[str, Any], default: int) -> int:
-    """The width of the language model, to which features are projected. Raises ModelUnavailable if
-    there is none, or if it makes no sense."""
+    """Return the width of the language model. Raises ModelUnavailable."""
     text = config.get("text_config")
     if not isinstance(text, Mapping):
         raise ModelUnavailable("config.json: text_config is missing or no object")
@@ -75,7 +72,7 @@ def text_width(config: Mapping[str, Any], default: int) -> int:
 
 
 def check(holds: bool, what: str) -> None:
-    """Raises ModelUnavailable, which says `what` is wrong, unless it `holds`."""
+    """Raise ModelUnavailable, which says `what` is wrong, unless it `holds`."""
     if not holds:
         raise ModelUnavailable(f"config.json: vision_config: {what}")
 

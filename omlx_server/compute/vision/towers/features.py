@@ -1,4 +1,4 @@
-"""What a vision tower computes of one image."""
+"""The output of a vision tower for one image."""
 
 from dataclasses import dataclass
 
@@ -7,9 +7,8 @@ import mlx.core as mx
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Features:
-    """`embeddings` [N, hidden] take the places of an image's N tokens. Of Qwen3-VL `deepstack`
-    [L, N, hidden] is added to the hidden states of these tokens behind each of the first L layers.
-    """
+    """`embeddings` [N, hidden] replace an image's N tokens. Qwen3-VL's `deepstack` [L, N, hidden]
+    is added to their hidden states behind each of the first L layers."""
 
     embeddings: mx.array
     deepstack: mx.array | None = None
@@ -24,15 +23,14 @@ class Features:
 
     @property
     def arrays(self) -> list[mx.array]:
-        """All of its arrays, to be evaluated or stored."""
         return [self.embeddings] if self.deepstack is None else [self.embeddings, self.deepstack]
 
     def computed(self) -> "Features":
-        """Itself, once its arrays are computed, so that nothing else is held of the work."""
+        """Evaluate the arrays and return self, so that nothing else of the work is held."""
         mx.eval(self.arrays)
         return self
 
     def cut(self, start: int, stop: int) -> "Features":
-        """Those of the tokens from `start` to before `stop` of the image. Views."""
+        """Return views of the features of tokens [start, stop)."""
         deep = None if self.deepstack is None else self.deepstack[:, start:stop]
         return Features(self.embeddings[start:stop], deep)

@@ -39,7 +39,7 @@ class Gemma3VisionConfig:
 
     @classmethod
     def read(cls, config: Mapping[str, Any]) -> "Gemma3VisionConfig":
-        """Raises ModelUnavailable if a size makes no sense, or if the sizes do not fit together."""
+        """Raises ModelUnavailable for sizes that do not fit."""
         siglip = SiglipConfig.read(config, _DEFAULTS)
         tokens = outer_size(config, "mm_tokens_per_image", 256)
         side = int(tokens**0.5)
@@ -69,14 +69,13 @@ class Projector(nn.Module):
         self.mm_soft_emb_norm = Norm(hidden, config.siglip.eps)
 
     def __call__(self, x: mx.array) -> mx.array:
-        """The embeddings [B, side * side, out] of tokens, from hidden states [B, N, hidden] of
-        patches."""
+        """Return embeddings [B, side * side, out] of tokens for patches [B, N, hidden]."""
         count, patches, hidden = x.shape
         wide = int(patches**0.5) // self._side
         squares = x.reshape(count, self._side, wide, self._side, wide, hidden)
         pooled = squares.mean(axis=(2, 4)).reshape(count, -1, hidden)
-        found: mx.array = self.mm_soft_emb_norm(pooled) @ self.mm_input_projection_weight
-        return found
+        output: mx.array = self.mm_soft_emb_norm(pooled) @ self.mm_input_projection_weight
+        return output
 
 
 class Gemma3Tower(SiglipTower):
@@ -89,14 +88,12 @@ class Gemma3Tower(SiglipTower):
         self.projector = Projector(config)
 
     def tokens(self, grid: Grid) -> int:
-        """How many tokens an image, or it and its crops, has in the language model."""
         return grid[0] * self.config.side**2
 
     def computing(self, pixels: mx.array, grid: Grid) -> Work[Features]:
-        """Compute, in slices, the features of an image, or of it and its crops one after the other:
-        `pixels` [crops, H, W, channels], and `grid` the number of crops, and rows and columns of
-        patches of each. Raises ValueError if the pixels are not those of the grid, or the model has
-        none such."""
+        """Compute the features of an image and its crops in slices. `pixels` are [crops, H, W,
+        channels]; `grid` is crops, rows, columns. Raises ValueError if they do not fit each other
+        or the model."""
         siglip = self.config.siglip
         check_pixels(pixels, grid, siglip)
         if grid[1:] != (siglip.side, siglip.side):

@@ -1,7 +1,7 @@
-"""Where the patches of an image are: pure, on numpy.
+"""Places of the patches of an image, in numpy.
 
-The processors of Qwen-VL models hand patches in merge order: those that become one token stand
-together, `merge` x `merge` of them, row by row; tokens row by row; then the next frame.
+The processors of Qwen-VL return patches in merge order: the `merge` x `merge` patches of a token
+row by row; tokens row by row; then the next frame.
 """
 
 from dataclasses import dataclass
@@ -16,8 +16,8 @@ Grid = tuple[int, int, int]
 
 
 def check_grid(grid: Grid, merge: int, patches: int) -> None:
-    """Raises ValueError if so many patches are not those of the grid, or if its rows or columns
-    can't be merged."""
+    """Raise ValueError if the patches are not those of the grid, or rows or columns cannot be
+    merged."""
     frames, rows, columns = grid
     if min(grid) < 1 or rows % merge or columns % merge:
         raise ValueError(f"a grid of {grid} can't be merged {merge} by {merge}")
@@ -26,7 +26,7 @@ def check_grid(grid: Grid, merge: int, patches: int) -> None:
 
 
 def patch_places(grid: Grid, merge: int) -> Ints:
-    """The row and the column [N, 2] of each patch, in merge order."""
+    """Return row and column [N, 2] of each patch, in merge order."""
     frames, rows, columns = grid
     blocks = rows // merge, merge, columns // merge, merge
     both = [axis.reshape(blocks).transpose(0, 2, 1, 3).reshape(-1) for axis in np.indices(grid[1:])]
@@ -34,7 +34,7 @@ def patch_places(grid: Grid, merge: int) -> Ints:
 
 
 def rotary_angles(places: Ints, head_dim: int) -> Floats:
-    """Angles [N, head_dim / 2] of a rotation by row, then by column."""
+    """Return angles [N, head_dim / 2] of a rotation by row, then by column."""
     quarter = head_dim // 2
     exponents = np.arange(0, quarter, 2, dtype=np.float32) / np.float32(quarter)
     frequencies = (1.0 / np.float32(10_000) ** exponents).astype(np.float32)
@@ -43,7 +43,7 @@ def rotary_angles(places: Ints, head_dim: int) -> Floats:
 
 
 def interpolation(places: Ints, grid: Grid, side: int) -> tuple[Ints, Floats]:
-    """By which of the side x side learned positions, and by how much of each, a patch is placed:
+    """Return indices of the side x side learned positions, and shares of each, for every patch:
     both [4, N]. The corners of the image lie on the corners of the square."""
     taps, weights = list[Ints](), list[Floats]()
     for axis, size in enumerate(grid[1:]):
@@ -62,16 +62,15 @@ def interpolation(places: Ints, grid: Grid, side: int) -> tuple[Ints, Floats]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class WindowOrder:
-    """The tokens of an image by windows: `tokens` int32 [T] are their numbers in merge order, and
-    `sizes` how many of them each window has."""
+    """Tokens by windows: their numbers in merge order, int32 [T], and the `sizes` of windows in
+    tokens."""
 
     tokens: Ints
     sizes: Ints
 
 
 def window_order(grid: Grid, merge: int, window: int) -> WindowOrder:
-    """Windows of at most window x window tokens, row by row; those at the right and at the bottom
-    may be smaller."""
+    """Return windows of at most window x window tokens, row by row."""
     shape = grid[0], grid[1] // merge, grid[2] // merge
     frames, rows, columns = np.indices(shape)
     down, across = -(-shape[1] // window), -(-shape[2] // window)

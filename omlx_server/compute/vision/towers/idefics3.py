@@ -1,5 +1,5 @@
-"""The vision tower of Idefics3 and SmolVLM: SigLIP, and a projector that puts the hidden states of
-neighbouring patches one behind the other."""
+"""The vision tower of Idefics3 and SmolVLM: SigLIP, and a projector that concatenates neighbouring
+patches."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -43,7 +43,7 @@ class Idefics3VisionConfig:
 
     @classmethod
     def read(cls, config: Mapping[str, Any]) -> "Idefics3VisionConfig":
-        """Raises ModelUnavailable if a size makes no sense, or if the sizes do not fit together."""
+        """Raises ModelUnavailable for sizes that do not fit."""
         siglip = SiglipConfig.read(config, _DEFAULTS)
         merge = outer_size(config, "scale_factor", 2)
         check(siglip.side % merge == 0, "its patches do not fit scale_factor")
@@ -64,14 +64,13 @@ class Connector(nn.Module):
         self.modality_projection = Projection(values, config.out)
 
     def __call__(self, x: mx.array, grid: Grid) -> mx.array:
-        """The embeddings [B * N / merge^2, out] of tokens, from hidden states [B, N, hidden] of
-        patches."""
+        """Return embeddings [B * N / merge^2, out] of tokens for patches [B, N, hidden]."""
         count, rows, columns = grid
         merge = self._merge
         blocks = x.reshape(count, rows // merge, merge, columns // merge, merge, -1)
         merged = blocks.transpose(0, 1, 3, 2, 4, 5).reshape(-1, x.shape[-1] * merge**2)
-        found: mx.array = self.modality_projection.proj(merged)
-        return found
+        output: mx.array = self.modality_projection.proj(merged)
+        return output
 
 
 class Idefics3Tower(SiglipTower):
@@ -84,17 +83,14 @@ class Idefics3Tower(SiglipTower):
         self.connector = Connector(config)
 
     def tokens(self, grid: Grid) -> int:
-        """How many tokens an image has in the language model, those of all tiles together."""
         return prod(grid) // self.config.merge**2
 
     def computing(
         self, pixels: mx.array, grid: Grid, seen: NDArray[np.bool_] | None = None
     ) -> Work[Features]:
-        """Compute, in slices, the features of the tiles of one image, one after the other: `pixels`
-        [tiles, H, W, channels], and `grid` the number of tiles, and rows and columns of patches of
-        each. `seen` [tiles, rows, columns] says which patches are no padding, which is at the right
-        and at the bottom; all where None. Raises ValueError if the pixels are not those of the
-        grid, or the grid can't be merged."""
+        """Compute the features of the tiles of one image in slices. `pixels` are [tiles, H, W,
+        channels]; `grid` is tiles, rows, columns; `seen` [tiles, rows, columns] is False for
+        padding at the right and bottom. Raises ValueError if they do not fit."""
         siglip, merge = self.config.siglip, self.config.merge
         check_pixels(pixels, grid, siglip)
         if min(grid) < 1 or grid[1] % merge or grid[2] % merge:
@@ -107,21 +103,18 @@ class Idefics3Tower(SiglipTower):
 
 
 def _positions(real: NDArray[np.bool_], side: int) -> Ints:
-    """The learned positions int32 [N] of the patches of a tile, which is spread over the square of
-    side x side. In float32, since roundings of the reference decide between neighbours."""
+    """Return learned positions int32 [N] of a tile's patches, spread over the side x side square.
+    Computed in float32, because the reference's rounding decides between neighbours."""
     step = 1 / side
     bounds = (step + step * np.arange(side - 1)).astype(np.float32)
-    found = np.zeros(real.shape, dtype=np.int32)
     rows, columns = (
         np.searchsorted(bounds, _shares(size, int(count)), side="right")
         for size, count in ((real.shape[0], real[:, 0].sum()), (real.shape[1], real[0].sum()))
     )
-    found[:] = rows[:, None] * side + columns
-    return np.where(real, found, 0).reshape(-1).astype(np.int32)
+    return np.where(real, rows[:, None] * side + columns, 0).reshape(-1).astype(np.int32)
 
 
 def _shares(size: int, count: int) -> NDArray[np.float32]:
-    """How far each of `size` rows is from the first, as a share of `count`."""
     at = np.arange(size, dtype=np.float32) * np.float32(1 / count)
-    found: NDArray[np.float32] = np.minimum(at, np.float32(1 - 1e-6))
-    return found
+    shares: NDArray[np.float32] = np.minimum(at, np.float32(1 - 1e-6))
+    return shares

@@ -14,8 +14,10 @@ from omlx_server.compute.vision.towers.blocks import (
     PatchEmbed,
     PatchRotation,
     QwenTower,
+    QwenVisionConfig,
     TowerBlock,
     TowerMlp,
+    common_sizes,
 )
 from omlx_server.compute.vision.towers.config import ACTIVATIONS, VisionFields, check
 from omlx_server.compute.vision.towers.features import Features
@@ -31,66 +33,43 @@ from omlx_server.core.work import Work
 
 
 @dataclass(frozen=True, slots=True)
-class Qwen2VisionConfig:
-    """The sizes of the tower. Windows have at most `window` x `window` tokens; 0 where there are
-    none, as in Qwen2-VL. The blocks numbered in `attend_to_all` have none either."""
+class Qwen2VisionConfig(QwenVisionConfig):
+    """The sizes of the tower. Windows have at most `window` x `window` tokens, 0 for none; the
+    blocks in `attend_to_all` have none either."""
 
-    depth: int
-    hidden: int
-    intermediate: int
-    heads: int
-    channels: int
-    patch: int
-    frames: int
-    merge: int
-    out: int
-    activation: str
-    window: int = 0
-    attend_to_all: tuple[int, ...] = ()
-
-    @property
-    def kernel(self) -> tuple[int, ...]:
-        """The axes of a patch, in the order of its values."""
-        return self.channels, self.frames, self.patch, self.patch
+    window: int
+    attend_to_all: tuple[int, ...]
 
     @classmethod
     def read_windowed(cls, config: Mapping[str, Any]) -> "Qwen2VisionConfig":
-        """The config of Qwen2.5-VL. Raises ModelUnavailable if a size is missing, or if the sizes
-        do not fit together."""
+        """Read the config of Qwen2.5-VL. Raises ModelUnavailable for missing or inconsistent
+        sizes."""
         fields = VisionFields(config)
-        patch, merge = fields.size("patch_size"), fields.size("spatial_merge_size", default=2)
+        common = common_sizes(fields)
         return cls(
-            depth=fields.size("depth"),
+            **common,
             hidden=fields.size("hidden_size"),
             intermediate=fields.size("intermediate_size"),
-            heads=fields.size("num_heads"),
-            channels=fields.size("in_channels", "in_chans", default=3),
-            patch=patch,
-            frames=fields.size("temporal_patch_size", default=2),
-            merge=merge,
             out=fields.size("out_hidden_size"),
             activation=fields.activation("silu"),
-            window=fields.size("window_size") // merge // patch,
+            window=fields.size("window_size") // common["merge"] // common["patch"],
             attend_to_all=fields.sizes("fullatt_block_indexes"),
         )._checked(windowed=True)
 
     @classmethod
     def read(cls, config: Mapping[str, Any]) -> "Qwen2VisionConfig":
-        """The config of Qwen2-VL. Raises ModelUnavailable if a size is missing, or if the sizes do
-        not fit together."""
+        """Read the config of Qwen2-VL. Raises ModelUnavailable for missing or inconsistent
+        sizes."""
         fields = VisionFields(config)
         hidden = fields.size("embed_dim")
         return cls(
-            depth=fields.size("depth"),
+            **common_sizes(fields),
             hidden=hidden,
             intermediate=int(hidden * fields.number("mlp_ratio", 4)),
-            heads=fields.size("num_heads"),
-            channels=fields.size("in_channels", "in_chans", default=3),
-            patch=fields.size("patch_size"),
-            frames=fields.size("temporal_patch_size", default=2),
-            merge=fields.size("spatial_merge_size", default=2),
             out=fields.size("hidden_size"),
             activation=fields.activation("quick_gelu"),
+            window=0,
+            attend_to_all=(),
         )._checked(windowed=False)
 
     def _checked(self, *, windowed: bool) -> "Qwen2VisionConfig":
@@ -111,8 +90,8 @@ class GatedMlp(nn.Module):
 
     def __call__(self, x: mx.array) -> mx.array:
         gated = self._activation(self.gate_proj(x)) * self.up_proj(x)
-        found: mx.array = self.down_proj(gated)
-        return found
+        output: mx.array = self.down_proj(gated)
+        return output
 
 
 class Qwen2Merger(nn.Module):
@@ -127,17 +106,18 @@ class Qwen2Merger(nn.Module):
         ]
 
     def __call__(self, x: mx.array) -> mx.array:
-        """The embeddings [N / merge^2, out] of tokens, from hidden states [N, hidden] of
-        patches."""
-        found: mx.array = self.ln_q(x).reshape(-1, self._width)
+        """Return embeddings [N / merge^2, out] of tokens for patches [N, hidden]."""
+        output: mx.array = self.ln_q(x).reshape(-1, self._width)
         for layer in self.mlp:
-            found = layer(found)
-        return found
+            output = layer(output)
+        return output
 
 
 class Qwen2Tower(QwenTower):
-    """Its weights have the names of the checkpoints' behind `visual.`; patch_embed.proj is a linear
-    layer here. With windows it is that of Qwen2.5-VL, with other norms and a gated MLP."""
+    """The tower of Qwen2-VL, or with windows, other norms and a gated MLP, of Qwen2.5-VL.
+
+    Weights have the names behind `visual.` in checkpoints; patch_embed.proj is linear here.
+    """
 
     config: Qwen2VisionConfig
 
@@ -153,8 +133,8 @@ class Qwen2Tower(QwenTower):
         self.merger = Qwen2Merger(config, norm)
 
     def computing(self, pixels: mx.array, grid: Grid) -> Work[Features]:
-        """Compute, in slices, the features of the patches [N, channels * frames * patch * patch] of
-        one image, in merge order. Raises ValueError if they are not those of the grid."""
+        """Compute the features of patches [N, channels * frames * patch * patch] in merge order, in
+        slices. Raises ValueError if they do not fit the grid."""
         config = self.config
         check_grid(grid, config.merge, pixels.shape[0])
         angles = rotary_angles(patch_places(grid, config.merge), config.hidden // config.heads)
@@ -177,11 +157,11 @@ class Qwen2Tower(QwenTower):
     def _merged(
         self, pixels: mx.array, rotate: PatchRotation, parts: list[Parts], slices: Slices
     ) -> Work[mx.array]:
-        """The embeddings of tokens, in the order of the patches."""
+        """Return the embeddings of tokens, in the order of the patches."""
         x = self.patch_embed(pixels)
-        for block, own in zip(self.blocks, parts, strict=True):
-            x = block(x, rotate, own)
+        for block, visible in zip(self.blocks, parts, strict=True):
+            x = block(x, rotate, visible)
             if slices.over([x]):
                 yield
-        found: mx.array = self.merger(x)
-        return found
+        output: mx.array = self.merger(x)
+        return output

@@ -13,7 +13,9 @@ from omlx_server.compute.vision.towers.blocks import (
     PatchEmbed,
     PatchRotation,
     QwenTower,
+    QwenVisionConfig,
     TowerBlock,
+    common_sizes,
 )
 from omlx_server.compute.vision.towers.config import ACTIVATIONS, VisionFields, check
 from omlx_server.compute.vision.towers.features import Features
@@ -31,47 +33,26 @@ from omlx_server.core.work import Work
 
 
 @dataclass(frozen=True, slots=True)
-class Qwen3VisionConfig:
-    """The sizes of the tower. `side` x `side` positions are learned. Behind the blocks numbered in
-    `deepstack` features are taken for the first layers of the language model; Qwen3.5 has none."""
+class Qwen3VisionConfig(QwenVisionConfig):
+    """The sizes of the tower, which learned `side` x `side` positions. Features behind the blocks
+    in `deepstack` go to the first layers of the language model; Qwen3.5 has none."""
 
-    depth: int
-    hidden: int
-    intermediate: int
-    heads: int
-    channels: int
-    patch: int
-    frames: int
-    merge: int
-    out: int
     side: int
     deepstack: tuple[int, ...]
-    activation: str
-
-    @property
-    def kernel(self) -> tuple[int, ...]:
-        """The axes of a patch, in the order of its values."""
-        return self.channels, self.frames, self.patch, self.patch
 
     @classmethod
     def read(cls, config: Mapping[str, Any], *, deepstack: bool) -> "Qwen3VisionConfig":
-        """The config of a family with `deepstack` or without. Raises ModelUnavailable if a size is
-        missing, or if the sizes do not fit together."""
+        """Raises ModelUnavailable for missing or inconsistent sizes."""
         fields = VisionFields(config)
         positions = fields.size("num_position_embeddings")
         read = cls(
-            depth=fields.size("depth"),
+            **common_sizes(fields),
             hidden=fields.size("hidden_size"),
             intermediate=fields.size("intermediate_size"),
-            heads=fields.size("num_heads"),
-            channels=fields.size("in_channels", "in_chans", default=3),
-            patch=fields.size("patch_size"),
-            frames=fields.size("temporal_patch_size", default=2),
-            merge=fields.size("spatial_merge_size", default=2),
             out=fields.size("out_hidden_size"),
+            activation=fields.activation("gelu_pytorch_tanh"),
             side=int(positions**0.5),
             deepstack=fields.sizes("deepstack_visual_indexes") if deepstack else (),
-            activation=fields.activation("gelu_pytorch_tanh"),
         )
         check(read.hidden % (4 * read.heads) == 0, "hidden_size does not fit num_heads")
         check(read.side**2 == positions, "num_position_embeddings is no square")
@@ -88,13 +69,13 @@ class Qwen3Mlp(nn.Module):
         self._activation = ACTIVATIONS[config.activation]
 
     def __call__(self, x: mx.array) -> mx.array:
-        found: mx.array = self.linear_fc2(self._activation(self.linear_fc1(x)))
-        return found
+        output: mx.array = self.linear_fc2(self._activation(self.linear_fc1(x)))
+        return output
 
 
 class Qwen3Merger(nn.Module):
-    """Makes the embedding of a token from the hidden states of its patches, which are normed one by
-    one or `together`."""
+    """Makes the embedding of a token from the hidden states of its patches, normed separately or
+    `together`."""
 
     def __init__(self, config: Qwen3VisionConfig, *, together: bool) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -105,17 +86,15 @@ class Qwen3Merger(nn.Module):
         self.linear_fc2 = nn.Linear(self._width, config.out)
 
     def __call__(self, x: mx.array) -> mx.array:
-        """The embeddings [N / merge^2, out] of tokens, from hidden states [N, hidden] of
-        patches."""
+        """Return embeddings [N / merge^2, out] of tokens for patches [N, hidden]."""
         shape = -1, self._width
         merged = self.norm(x.reshape(shape)) if self._together else self.norm(x).reshape(shape)
-        found: mx.array = self.linear_fc2(nn.gelu(self.linear_fc1(merged)))
-        return found
+        output: mx.array = self.linear_fc2(nn.gelu(self.linear_fc1(merged)))
+        return output
 
 
 class Qwen3Tower(QwenTower):
-    """Its weights have the names of the checkpoints' behind `visual.`; patch_embed.proj is a linear
-    layer here."""
+    """Weights have the names behind `visual.` in checkpoints; patch_embed.proj is linear here."""
 
     config: Qwen3VisionConfig
 
@@ -132,8 +111,8 @@ class Qwen3Tower(QwenTower):
         self.deepstack_merger_list = [Qwen3Merger(config, together=True) for _ in config.deepstack]
 
     def computing(self, pixels: mx.array, grid: Grid) -> Work[Features]:
-        """Compute, in slices, the features of the patches [N, channels * frames * patch * patch] of
-        one image, in merge order. Raises ValueError if they are not those of the grid."""
+        """Compute the features of patches [N, channels * frames * patch * patch] in merge order, in
+        slices. Raises ValueError if they do not fit the grid."""
         config = self.config
         check_grid(grid, config.merge, pixels.shape[0])
         places = patch_places(grid, config.merge)
@@ -151,10 +130,11 @@ class Qwen3Tower(QwenTower):
         return Features(self.merger(x), mx.stack(deep) if deep else None).computed()
 
     def _learned(self, indices: Ints, shares: Floats, dtype: mx.Dtype) -> mx.array:
-        """The learned positions [N, hidden] between their neighbours, for both [4, N]."""
+        """Return positions [N, hidden] interpolated between the learned ones, for `indices` and
+        `shares` [4, N]."""
         parts = [
             self.pos_embed(mx.array(index)).astype(mx.float32) * mx.array(share)[:, None]
             for index, share in zip(indices, shares, strict=True)
         ]
-        found: mx.array = sum(parts[1:], parts[0]).astype(dtype)
-        return found
+        output: mx.array = sum(parts[1:], parts[0]).astype(dtype)
+        return output

@@ -38,8 +38,8 @@ class SiglipConfig:
 
     @classmethod
     def read(cls, config: Mapping[str, Any], defaults: Mapping[str, int]) -> "SiglipConfig":
-        """`defaults` has the sizes that a checkpoint of the family may leave out. Raises
-        ModelUnavailable if a size is missing, or if the sizes do not fit together."""
+        """`defaults` has sizes that a checkpoint may leave out. Raises ModelUnavailable for missing
+        or inconsistent sizes."""
         fields = VisionFields(config)
         sizes = {name: fields.size(name, default=default) for name, default in defaults.items()}
         read = cls(
@@ -66,8 +66,8 @@ class SiglipEmbeddings(nn.Module):
         self.position_embedding = nn.Embedding(config.side**2, config.hidden)
 
     def __call__(self, pixels: mx.array, positions: mx.array | None) -> mx.array:
-        """Hidden states [B, N, hidden] of images [B, H, W, channels], whose patches have these
-        learned positions int32 [B, N]; in order where they are None."""
+        """Return hidden states [B, N, hidden] of images [B, H, W, channels]. `positions` int32 [B,
+        N] are the learned ones, in order where None."""
         count, height, width, channels = pixels.shape
         patch = self._patch
         shape = count, height // patch, patch, width // patch, patch, channels
@@ -75,8 +75,8 @@ class SiglipEmbeddings(nn.Module):
         values = patches.reshape(count, -1, channels * patch**2)
         embedded = self.patch_embedding(values.astype(self.patch_embedding.weight.dtype))
         places = mx.arange(values.shape[1]) if positions is None else positions
-        found: mx.array = embedded + self.position_embedding(places)
-        return found
+        output: mx.array = embedded + self.position_embedding(places)
+        return output
 
 
 class SiglipAttention(nn.Module):
@@ -89,16 +89,16 @@ class SiglipAttention(nn.Module):
         self.out_proj = nn.Linear(hidden, hidden)
 
     def __call__(self, x: mx.array, seen: mx.array | None) -> mx.array:
-        """Of hidden states [B, N, hidden], of which those `seen` bool [B, 1, 1, N] count."""
+        """Attend hidden states [B, N, hidden]; `seen` bool [B, 1, 1, N] is False for padding."""
         count, patches, hidden = x.shape
         width = hidden // self._heads
         queries, keys, values = (
             project(x).reshape(count, patches, self._heads, width).transpose(0, 2, 1, 3)
             for project in (self.q_proj, self.k_proj, self.v_proj)
         )
-        found = attend(queries, keys, values, seen)
-        out: mx.array = self.out_proj(found.transpose(0, 2, 1, 3).reshape(x.shape))
-        return out
+        attended = attend(queries, keys, values, seen)
+        output: mx.array = self.out_proj(attended.transpose(0, 2, 1, 3).reshape(x.shape))
+        return output
 
 
 class SiglipLayer(nn.Module):
@@ -111,8 +111,8 @@ class SiglipLayer(nn.Module):
 
     def __call__(self, x: mx.array, seen: mx.array | None) -> mx.array:
         x = x + self.self_attn(self.layer_norm1(x), seen)
-        found: mx.array = x + self.mlp(self.layer_norm2(x))
-        return found
+        output: mx.array = x + self.mlp(self.layer_norm2(x))
+        return output
 
 
 class Layers(nn.Module):
@@ -122,8 +122,7 @@ class Layers(nn.Module):
 
 
 class Siglip(nn.Module):
-    """Its weights have the names of the checkpoints'; embeddings.patch_embedding is a linear layer
-    here."""
+    """Weights have the names of checkpoints; embeddings.patch_embedding is linear here."""
 
     def __init__(self, config: SiglipConfig) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -134,36 +133,35 @@ class Siglip(nn.Module):
 
     @property
     def shape(self) -> EncoderShape:
-        """Its sizes, by which the memory of a pass is estimated."""
         config, width = self.config, self.post_layernorm.weight.dtype.size
         return encoder_shape(config.layers, config.hidden, config.intermediate, config.heads, width)
 
     def computing(
         self, pixels: mx.array, positions: mx.array | None = None, seen: mx.array | None = None
     ) -> Work[mx.array]:
-        """Compute, in slices, the hidden states [B, N, hidden] of the patches of images [B, H, W,
-        channels]. `positions` int32 [B, N] are the learned ones, in order where None. `seen` bool
-        [B, 1, 1, N] says which patches are no padding."""
+        """Compute hidden states [B, N, hidden] of images [B, H, W, channels] in slices. `positions`
+        int32 [B, N] are the learned ones, in order where None; `seen` bool [B, 1, 1, N] is False
+        for padding."""
         x = self.embeddings(pixels, positions)
         slices = Slices(*x.shape)
         for layer in self.encoder.layers:
             x = layer(x, seen)
             if slices.over([x]):
                 yield
-        found: mx.array = self.post_layernorm(x)
-        return found
+        output: mx.array = self.post_layernorm(x)
+        return output
 
 
 def check_pixels(pixels: mx.array, grid: tuple[int, int, int], config: SiglipConfig) -> None:
-    """Raises ValueError unless `pixels` are [B, H, W, channels] of so many images, rows and columns
-    of patches."""
+    """Raise ValueError unless `pixels` are [B, H, W, channels] of this grid: images, rows and
+    columns."""
     wanted = pixel_shape(grid, config)
     if pixels.shape != wanted:
         raise ValueError(f"pixels {pixels.shape} are not those of a grid of {grid}: {wanted}")
 
 
 def pixel_shape(grid: tuple[int, int, int], config: SiglipConfig) -> tuple[int, ...]:
-    """[B, H, W, channels] of so many images, rows and columns of patches."""
+    """Return [B, H, W, channels] of so many images, rows and columns of patches."""
     count, rows, columns = grid
     return count, rows * config.patch, columns * config.patch, config.channels
 
@@ -176,7 +174,7 @@ class TowerConfig(Protocol):
 
 
 class SiglipTower(nn.Module):
-    """What the towers with this encoder have in common."""
+    """The base of towers with this encoder."""
 
     config: TowerConfig
     vision_model: Siglip
@@ -190,13 +188,11 @@ class SiglipTower(nn.Module):
 
     @property
     def shape(self) -> EncoderShape:
-        """Its sizes, by which the memory of a pass is estimated."""
         return self.vision_model.shape
 
     def grid_of(self, patches: int) -> Grid:
-        """The grid of one image, crop or tile: all have the same."""
+        """Return the grid of one image, crop or tile: all have the same."""
         return 1, self.config.siglip.side, self.config.siglip.side
 
     def pixel_shape(self, grid: Grid) -> tuple[int, ...]:
-        """Images, crops or tiles; rows, columns, channels."""
         return pixel_shape(grid, self.config.siglip)

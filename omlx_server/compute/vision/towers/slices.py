@@ -1,4 +1,4 @@
-"""The work of a tower in slices, so that other models hardly wait, and what it takes."""
+"""The work of a tower in slices, so that other models hardly wait."""
 
 from collections.abc import Iterable
 
@@ -10,16 +10,16 @@ from omlx_server.core.memory.encoder import EncoderShape
 
 
 class Slices:
-    """Says after which blocks of a tower a slice is over."""
+    """Says after which blocks of a tower a slice ends."""
 
     def __init__(self, images: int, patches: int, hidden: int) -> None:
-        """Of so many images, crops or frames, with so many patches each, which see each other."""
+        """For images, crops or frames of so many patches each, which see each other."""
         products = images * patches * hidden * (12 * hidden + 2 * patches)
         self._every = max(1, int(slice_products() / products))
         self._blocks = 0
 
     def over(self, arrays: Iterable[mx.array]) -> bool:
-        """Count a block. Where a slice is over with it, wait until `arrays` are computed."""
+        """Count a block. At the end of a slice, wait for `arrays`."""
         self._blocks += 1
         if self._blocks % self._every:
             return False
@@ -30,8 +30,7 @@ class Slices:
 def encoder_shape(
     layers: int, hidden: int, intermediate: int, heads: int, width: int
 ) -> EncoderShape:
-    """The sizes of a tower in elements of `width` bytes. All patches of an image go through each
-    layer together."""
+    """Return the sizes of a tower in elements of `width` bytes."""
     head_dim = hidden // heads
     return EncoderShape(
         layers,
