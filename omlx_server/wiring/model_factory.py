@@ -16,7 +16,7 @@ from omlx_server.compute.model.loader import LoadedModel, loading, loading_part
 from omlx_server.compute.model.pairing import check_can_draft, paired
 from omlx_server.compute.model.system_fingerprint import system_fingerprint
 from omlx_server.compute.payload import BlockCodec, Payload, why_not_reused
-from omlx_server.compute.planning.room_of_all import room_of_all
+from omlx_server.compute.planning.filled import room_of_all
 from omlx_server.compute.planning.step_costs import forward_of, forward_of_heads, measuring
 from omlx_server.compute.quantise import make_scheme
 from omlx_server.compute.runner import ModelRunner

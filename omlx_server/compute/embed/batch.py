@@ -82,9 +82,9 @@ def collect(work: Work, count: int) -> list[mx.array]:
 def gathered(make: Callable[[], Work], count: int) -> Generator[None, None, Numbers]:
     """Do the work of `make`, one slice per yield, and return a NumPy array [count, D] or [count]
     for any thread. `make` is called in the first slice, so that its errors end the job."""
-    found: dict[int, Numbers] = {}
+    values: dict[int, Numbers] = {}
     for part in make():
         if part is not None:
-            found.update(zip(part.indices, np.array(part.values), strict=True))
+            values.update(zip(part.indices, np.array(part.values), strict=True))
         yield
-    return np.stack([found[index] for index in range(count)])
+    return np.stack([values[index] for index in range(count)])

@@ -1,11 +1,13 @@
 """Encodes groups of inputs, as many at once as there is memory for. Mlx thread."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import mlx.core as mx
 
 from omlx_server.compute.embed.batch import Backbone, Batch, BatchResult, Forward, Work
-from omlx_server.compute.embed.pace import PassSize
+from omlx_server.compute.hardware import device
+from omlx_server.compute.hardware.device_policy import slice_products
 from omlx_server.core.encoded import TokenizedText
 from omlx_server.core.memory.encoder import EncoderPlan, Pass
 from omlx_server.core.memory.room import Room
@@ -15,6 +17,24 @@ Head = Callable[[mx.array, Batch], mx.array]
 
 # At most this share of a group's tokens may be padding.
 _MAX_PADDING = 0.1
+_LEAST_TOKENS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class PassSize:
+    """`group_tokens` are computed together, `slice_tokens` go through the whole model in one
+    slice."""
+
+    group_tokens: int
+    slice_tokens: int
+
+    @classmethod
+    def of(cls, layers: int, hidden: int) -> "PassSize":
+        """Return the sizes for this machine. On the CPU backend larger groups outgrow the
+        processor's caches."""
+        group = 256 if device.is_cpu() else 4096
+        tokens = int(slice_products() / (12 * layers * hidden**2))
+        return cls(group, min(group, max(_LEAST_TOKENS, tokens)))
 
 
 class BackboneEncoder:

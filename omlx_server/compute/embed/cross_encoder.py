@@ -8,9 +8,8 @@ import mlx.core as mx
 
 from omlx_server.compute.embed.batch import Batch, Work
 from omlx_server.compute.embed.bert import BertRanker, RobertaRanker
-from omlx_server.compute.embed.body import BackboneEncoder, Head
+from omlx_server.compute.embed.body import BackboneEncoder, Head, PassSize
 from omlx_server.compute.embed.embedder import InputLimits
-from omlx_server.compute.embed.pace import PassSize
 from omlx_server.core.encoded import TokenizedText
 from omlx_server.core.memory.room import Boundless, Room
 

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 import mlx.core as mx
 
 from omlx_server.compute.embed.batch import Batch, Work
-from omlx_server.compute.embed.body import BackboneEncoder, Head
-from omlx_server.compute.embed.pace import PassSize
+from omlx_server.compute.embed.body import BackboneEncoder, Head, PassSize
 from omlx_server.compute.embed.pooling import Pooling
 from omlx_server.core.encoded import TokenizedText
 from omlx_server.core.memory.room import Boundless, Room

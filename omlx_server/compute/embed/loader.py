@@ -10,24 +10,30 @@ A reranker that answers yes or no is a language model (compute/model/loader.py, 
 from pathlib import Path
 from typing import Any
 
+import mlx.core as mx
+
 from omlx_server.compute.embed.batch import Backbone
 from omlx_server.compute.embed.bert import BertRanker, Encoder, RobertaRanker
-from omlx_server.compute.embed.body import BackboneEncoder, Head
+from omlx_server.compute.embed.body import BackboneEncoder, Head, PassSize
 from omlx_server.compute.embed.config import EncoderConfig
 from omlx_server.compute.embed.cross_encoder import CrossEncoder, relevance
 from omlx_server.compute.embed.embedder import Embedder, InputLimits, pooled
 from omlx_server.compute.embed.files import max_tokens_in, modules_in, read_object
-from omlx_server.compute.embed.pace import PassSize
 from omlx_server.compute.embed.pooling import Mode, Pooling, read_pooling
 from omlx_server.compute.embed.probe import planning
 from omlx_server.compute.embed.qwen3 import Qwen3, make_body
-from omlx_server.compute.embed.weights import read_weights
 from omlx_server.compute.kv import dispatch
 from omlx_server.compute.model.loader import weight_bytes
+from omlx_server.compute.weights.files import lazy_weights
 from omlx_server.compute.weights.filling import filling
 from omlx_server.core.model_files.kind import ModelKind, architecture_of, kind_of
 from omlx_server.core.work import Work as Slices
 from omlx_server.errors import ModelUnavailable
+
+# In the files of a model with a head, names of the other weights begin with one of these.
+_PREFIXES = ("bert.", "roberta.", "model.")
+# Names of TensorFlow's that old conversions kept, and ours for them.
+_OLD_NAMES = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}
 
 
 def loading_embedder(directory: Path) -> Slices[Embedder]:
@@ -98,3 +104,20 @@ def _expect(kind: ModelKind, directory: Path, config: dict[str, Any]) -> None:
             f"{directory} holds {name}, which is not known as a model for {kind.value}",
             hint="BERT, RoBERTa and XLM-R are; for embeddings also Qwen3.",
         )
+
+
+def read_weights(directory: Path) -> dict[str, mx.array]:
+    """Return lazy weights by the names of our modules. Raises ModelUnavailable without readable
+    files."""
+    weights = {_plain(name): array for name, array in lazy_weights(directory).items()}
+    if not weights:
+        raise ModelUnavailable(f"{directory} has no model*.safetensors")
+    return weights
+
+
+def _plain(name: str) -> str:
+    for prefix in _PREFIXES:
+        name = name.removeprefix(prefix)
+    for old, new in _OLD_NAMES.items():
+        name = name.replace(old, new)
+    return name

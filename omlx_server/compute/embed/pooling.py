@@ -64,10 +64,10 @@ def _mode(config: Mapping[str, Any]) -> Mode:
         flags = [key.removeprefix(_OLD_KEY) for key in config if key.startswith(_OLD_KEY)]
         chosen = [_OLD_NAMES.get(flag, flag) for flag in flags if config[_OLD_KEY + flag] is True]
     names = [chosen] if isinstance(chosen, str) else chosen
-    known = {mode.value: mode for mode in Mode}
-    if not isinstance(names, list) or len(names) != 1 or names[0] not in known:
+    modes = {mode.value: mode for mode in Mode}
+    if not isinstance(names, list) or len(names) != 1 or names[0] not in modes:
         raise ModelUnavailable(f"the way of pooling is not known: {chosen!r}")
-    return known[names[0]]
+    return modes[names[0]]
 
 
 def _mean(hidden: mx.array, lengths: mx.array) -> mx.array:

@@ -53,18 +53,18 @@ def planning(backbone: Backbone, head: Head, pad_id: int, max_tokens: int) -> Wo
         probes.append((one, median_low(runs)))
     mx.clear_cache()
     try:
-        found = fitted(replace(shape, layers=_LAYERS), probes)
+        plan = fitted(replace(shape, layers=_LAYERS), probes)
     except ValueError as error:
         _log.warning("the memory of a pass is bounded, not measured: %s", one_line(error))
         return EncoderPlan(shape, STRUCTURAL)
-    return replace(found, shape=shape)
+    return replace(plan, shape=shape)
 
 
 def fitted(shape: EncoderShape, probes: Iterable[tuple[Pass, int]]) -> EncoderPlan:
     """Return the plan that fits the bytes of passes. Raises ValueError if none took any."""
     inner = [(terms(shape, one), took - left_behind(shape, one)) for one, took in probes]
-    found = [(row, took) for row, took in inner if took > 0]
-    activations, scores = fit([row for row, _ in found], [took for _, took in found])
+    rows = [(row, took) for row, took in inner if took > 0]
+    activations, scores = fit([row for row, _ in rows], [took for _, took in rows])
     return EncoderPlan(shape, (activations, scores))
 
 

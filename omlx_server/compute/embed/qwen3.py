@@ -79,8 +79,8 @@ def _quantise(
 ) -> None:
 
     def format_of(path: str, module: nn.Module) -> Any:
-        own = quantization.get(f"model.{path}", quantization.get(path))
-        return f"{path}.scales" in weights and (own or True)
+        layer = quantization.get(f"model.{path}", quantization.get(path))
+        return f"{path}.scales" in weights and (layer or True)
 
     common = {
         key: quantization[key] for key in ("group_size", "bits", "mode") if key in quantization

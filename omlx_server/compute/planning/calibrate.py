@@ -92,9 +92,9 @@ class _Calibration:
         together = (yield from self._together(alone)) if self._bench.batchable else alone
         layers = yield from self._decodes(_LAYERS, headless=True)
         head = yield from self._decodes(_HEAD_OF_PACKED if self._shape.tiles else _HEAD)
-        found = Coefficients(alone, together, layers, head, STRUCTURAL.copies)
-        copies = yield from self._copies(Planner(self._shape, found))
-        return replace(found, copies=copies)
+        coefficients = Coefficients(alone, together, layers, head, STRUCTURAL.copies)
+        copies = yield from self._copies(Planner(self._shape, coefficients))
+        return replace(coefficients, copies=copies)
 
     def _alone(self) -> Work[PrefillFactors]:
         longer = [replace(probe, context=self._context(probe)) for probe in _DEEP_ALONE]
@@ -110,12 +110,12 @@ class _Calibration:
         and one for the copies of all caches, which are alive at one moment."""
         probes = [replace(probe, context=self._context(probe)) for probe in _DEEP_TOGETHER]
         terms = [prefill_terms(self._shape, probe) for probe in probes]
-        inner = [times(own.inner, alone.deep[:3]) for own in terms]
+        inner = [times(term.inner, alone.deep[:3]) for term in terms]
         took = yield from self._took(probes, self._bench.prefill)
-        columns = list(zip(inner, (own.copied for own in terms), strict=True))
+        columns = list(zip(inner, (term.copied for term in terms), strict=True))
         more = max(1.0, fit(columns, took)[0])
-        rest = [max(1.0, whole - more * own) for whole, own in zip(took, inner, strict=True)]
-        [copied] = fit([(own.copied,) for own in terms], rest)
+        copies = [max(1.0, whole - more * part) for whole, part in zip(took, inner, strict=True)]
+        [copied] = fit([(term.copied,) for term in terms], copies)
         shallow = wide_columns(prefill_terms(self._shape, _WIDE_TOGETHER))
         [wide] = yield from self._took([_WIDE_TOGETHER], self._bench.prefill)
         wider = max(1.0, wide / times(shallow, alone.wide))
@@ -152,9 +152,9 @@ class _Calibration:
         [probe] = self._able([_GROWS_OF_PACKED if packed else _GROWS])
         terms = decode_terms(self._shape, probe)
         [took] = yield from self._took([probe], self._bench.decode)
-        rest = steady.steady(terms)
-        share = min(max(0.0, (took - terms.grown) / rest), 1.0) if packed else 1.0
-        return max(1.0, (took - share * rest) / terms.grown), share
+        without = steady.steady(terms)
+        share = min(max(0.0, (took - terms.grown) / without), 1.0) if packed else 1.0
+        return max(1.0, (took - share * without) / terms.grown), share
 
     def _able(self, probes: Sequence[Decode]) -> list[Decode]:
         """Return the probes with one row where rows cannot share a batch, and with bounded
@@ -180,12 +180,12 @@ def _wide(
     is below 1 where only the last layer has full attention, whose scores a prefill never computes;
     short chunks then show more, at most `_SCORES`.
     """
-    _, own = fit(columns, took)
-    if own > 1 > scores:
-        scores = min(own, _SCORES)
-    rest = [
+    _, short = fit(columns, took)
+    if short > 1 > scores:
+        scores = min(short, _SCORES)
+    without = [
         max(1.0, whole - scores * of_scores)
         for whole, (_, of_scores) in zip(took, columns, strict=True)
     ]
-    [activations] = fit([(of_activations,) for of_activations, _ in columns], rest)
+    [activations] = fit([(of_activations,) for of_activations, _ in columns], without)
     return activations, scores

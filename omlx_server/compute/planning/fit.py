@@ -31,21 +31,22 @@ def fit(rows: Sequence[Sequence[float]], measured: Sequence[float]) -> tuple[flo
     relative = np.array(rows, dtype=float) / np.array(measured)[:, None]
     scales = np.abs(relative).max(axis=0)
     scales[scales == 0] = 1.0
-    found = _no_lower(relative / scales)
-    lowest = float((relative / scales @ found).min())
-    raised = found / lowest if 0 < lowest < 1 else found
-    return tuple((raised / scales).tolist())
+    factors = _no_lower(relative / scales)
+    lowest = float((relative / scales @ factors).min())
+    if 0 < lowest < 1:
+        factors = factors / lowest
+    return tuple((factors / scales).tolist())
 
 
 def _no_lower(rows: np.ndarray) -> np.ndarray:
     """Return factors for which rows @ x is near 1, and above 1 rather than below."""
     weights = np.ones(len(rows))
     for _ in range(_ROUNDS):
-        found = _non_negative(rows * weights[:, None], weights)
-        last, weights = weights, np.where(rows @ found < 1, _WEIGHT_OF_UNDER, 1.0)
+        factors = _non_negative(rows * weights[:, None], weights)
+        last, weights = weights, np.where(rows @ factors < 1, _WEIGHT_OF_UNDER, 1.0)
         if np.array_equal(weights, last):
             break
-    return found
+    return factors
 
 
 def _non_negative(rows: np.ndarray, wanted: np.ndarray) -> np.ndarray:

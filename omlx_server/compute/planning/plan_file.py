@@ -46,14 +46,14 @@ def planning(
     except CannotFill as error:
         _log.warning("the memory of a step is bounded, not measured: %s", error)
         return Planner(structural_shape(loaded.dims), STRUCTURAL)
-    known = notes.read(file) if file else {}
+    plans = notes.read(file) if file else {}
     key = key_of(loaded)
-    found = _parsed(known.get(key))
-    if found is None:
-        found = yield from calibrating(loaded, shape)
-        if file and found.calibrated and allowed():
-            notes.write(file, {**known, key: _plain(found)})
-    return Planner(shape, found)
+    coefficients = _parsed(plans.get(key))
+    if coefficients is None:
+        coefficients = yield from calibrating(loaded, shape)
+        if file and coefficients.calibrated and allowed():
+            notes.write(file, {**plans, key: _plain(coefficients)})
+    return Planner(shape, coefficients)
 
 
 def key_of(loaded: LoadedModel) -> str:
@@ -66,15 +66,15 @@ def key_of(loaded: LoadedModel) -> str:
     )
 
 
-def _plain(found: Coefficients) -> dict[str, list[float]]:
+def _plain(coefficients: Coefficients) -> dict[str, list[float]]:
     return {
-        "alone.wide": list(found.alone.wide),
-        "alone.deep": list(found.alone.deep),
-        "together.wide": list(found.together.wide),
-        "together.deep": list(found.together.deep),
-        "layers": list(found.layers),
-        "head": list(found.head),
-        "copies": list(found.copies),
+        "alone.wide": list(coefficients.alone.wide),
+        "alone.deep": list(coefficients.alone.deep),
+        "together.wide": list(coefficients.together.wide),
+        "together.deep": list(coefficients.together.deep),
+        "layers": list(coefficients.layers),
+        "head": list(coefficients.head),
+        "copies": list(coefficients.copies),
     }
 
 

@@ -47,10 +47,10 @@ def measured(run: Callable[[], object]) -> Peak:
     mx.clear_cache()
     mx.reset_peak_memory()
     before = mx.get_active_memory()
-    held = run()
+    result = run()
     mx.synchronize()
     after, peak = mx.get_active_memory(), mx.get_peak_memory()
-    del held
+    del result
     return Peak(before, after, peak)
 
 
@@ -65,7 +65,7 @@ class ForwardProbe:
         self._vocab = loaded.dims.vocab
         self._chunk = chunk
         self._short = one_token(loaded.model)
-        self._own = sum(leaf.nbytes for leaf in leaves(self._short))
+        self._own_bytes = sum(leaf.nbytes for leaf in leaves(self._short))
         self.batchable = not cache_ops.why_alone(loaded.model)
         self._spare = all(layer.keeps is not Keeps.PADDED for layer in layers_held(self._short))
 
@@ -121,7 +121,7 @@ class ForwardProbe:
         if grows(decode.context, 1):
             return peak
         again = self.measured(lambda: batch.decode().to_host())
-        return max(peak, again, key=lambda found: found.transient)
+        return max(peak, again, key=lambda one: one.transient)
 
     def layers(self, decode: Decode) -> Peak:
         """Measure one decode without evaluating its logits."""
@@ -138,11 +138,11 @@ class ForwardProbe:
 
     def measured(self, run: Callable[[], object]) -> Peak:
         """Measure `run` without the bytes that the probe itself holds."""
-        found, own = measured(run), self._own
-        peak = found.peak
+        run_peak, own = measured(run), self._own_bytes
+        peak = run_peak.peak
         if self._ranks is not None:  # the rank that takes the most says what all may take
-            peak = max(found.before, found.after) + self._ranks.most(found.transient)
-        return Peak(found.before - own, found.after - own, peak - own)
+            peak = max(run_peak.before, run_peak.after) + self._ranks.most(run_peak.transient)
+        return Peak(run_peak.before - own, run_peak.after - own, peak - own)
 
     def _tell(
         self, kind: str, prefill: PrefillShape | None = None, decode: Decode | None = None

@@ -41,13 +41,13 @@ def planning_tower(
     vision = loaded.vision
     if vision is None:
         return
-    known = notes.read(file) if file else {}
+    plans = notes.read(file) if file else {}
     key = f"{key_of(loaded)}; tower"
-    factors = _parsed(known.get(key))
+    factors = _parsed(plans.get(key))
     if factors is None:
         factors = yield from _probing(vision.tower)
         if file and factors != STRUCTURAL and allowed():
-            notes.write(file, {**known, key: list(factors)})
+            notes.write(file, {**plans, key: list(factors)})
     vision.plan = EncoderPlan(vision.tower.shape, factors)
 
 
@@ -70,8 +70,8 @@ def _probing(tower: Tower) -> Work[tuple[float, float]]:
 def fitted(shape: EncoderShape, probes: Iterable[tuple[Grid, int]]) -> tuple[float, float]:
     """Return the factors that fit the bytes of passes over these grids. Raises ValueError if none
     took any."""
-    found = [(terms(shape, pass_over(grid)), took) for grid, took in probes if took > 0]
-    activations, scores = fit([row for row, _ in found], [took for _, took in found])
+    rows = [(terms(shape, pass_over(grid)), took) for grid, took in probes if took > 0]
+    activations, scores = fit([row for row, _ in rows], [took for _, took in rows])
     return activations, scores
 
 

@@ -10,7 +10,7 @@ from omlx_server.compute.hardware import device
 from omlx_server.compute.model.fingerprint import fingerprint
 from omlx_server.compute.model.loader import loading_part
 from omlx_server.compute.payload import BlockCodec
-from omlx_server.compute.planning.room_of_all import room_of_all
+from omlx_server.compute.planning.filled import room_of_all
 from omlx_server.compute.quantise import make_scheme
 from omlx_server.core.blocks.pins import Pins
 from omlx_server.core.cluster.handshake import Welcome

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from omlx_server.compute.attention.all_to_all import attend
 from omlx_server.compute.embed.batch import BatchResult, Work, collect
-from omlx_server.compute.embed.pace import PassSize
+from omlx_server.compute.embed.body import PassSize
 from omlx_server.compute.hardware import device_policy
 from omlx_server.core.encoded import TokenizedText
 from omlx_server.errors import BadRequest

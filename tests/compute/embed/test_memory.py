@@ -15,9 +15,8 @@ import pytest
 
 from omlx_server.compute.embed import probe
 from omlx_server.compute.embed.batch import Backbone, BatchResult, collect
-from omlx_server.compute.embed.body import BackboneEncoder
+from omlx_server.compute.embed.body import BackboneEncoder, PassSize
 from omlx_server.compute.embed.loader import loading_cross_encoder, loading_embedder
-from omlx_server.compute.embed.pace import PassSize
 from omlx_server.compute.embed.probe import planning
 from omlx_server.compute.planning.probe import measured
 from omlx_server.compute.weights import reading as weights_loader

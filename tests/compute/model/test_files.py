@@ -9,7 +9,7 @@ import mlx.core as mx
 import pytest
 from mlx.utils import tree_flatten
 
-from omlx_server.compute.embed.weights import read_weights
+from omlx_server.compute.embed.loader import read_weights
 from omlx_server.compute.hardware import device
 from omlx_server.compute.model.fingerprint import file_states, fingerprint
 from omlx_server.compute.model.loader import load

@@ -14,9 +14,9 @@ import pytest
 from mlx.utils import tree_flatten
 
 from omlx_server.compute import score
+from omlx_server.compute.embed.body import PassSize
 from omlx_server.compute.embed.embedder import Embedder
 from omlx_server.compute.embed.loader import loading_embedder
-from omlx_server.compute.embed.pace import PassSize
 from omlx_server.compute.embed.qwen3 import make_body
 from omlx_server.compute.hardware import device
 from omlx_server.core.encoded import TokenizedText
