@@ -1,8 +1,4 @@
-"""The cache of one full-attention layer of one sequence.
-
-Tokens are quantised as they are written. `keys` and `values` have unused places behind the tokens
-and are () before the first.
-"""
+"""The cache of one full-attention layer of one sequence, quantised as tokens are written."""
 
 import copy
 from collections.abc import Sequence
@@ -21,11 +17,8 @@ from omlx_server.compute.kv.spans import Buffers, Span, Spans, Strip, end_of, jo
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PackedKV:
-    """Keys or values of one sequence: its stored `arrays`, behind `spans`.
-
-    The model passes them to its attention, where our hook reads them (compute/kv/dispatch.py).
-    `dtype` is the dtype of the keys before they were stored.
-    """
+    """Keys or values of one sequence, which the model passes to our attention hook: stored `arrays`
+    behind `spans`. `dtype` is that of the keys before they were stored."""
 
     arrays: Arrays
     scheme: Scheme
@@ -86,7 +79,6 @@ class PackedKVCache:
 
     @property
     def nbytes(self) -> int:
-        """The bytes of the own buffers."""
         return self._buffers.nbytes
 
     @property
@@ -148,12 +140,11 @@ class PackedKVCache:
         )
 
     def row(self, index: int) -> Arrays:
-        """Return keys, then values [1, H, offset, F]. Copies only to join spans."""
+        """Return keys, then values [1, H, offset, F]."""
         keys, values = joined([*(span.arrays() for span in self.spans), self._views()])
         return *keys, *values
 
     def strip(self, index: int) -> Strip:
-        """Return the strip of the own tokens, for blocks to refer to."""
         strip = self._living
         if strip is None:
             strip = Strip(self._buffers, first=self.first)
@@ -175,8 +166,7 @@ class PackedKVCache:
         return [0] if any(span.segment.run.is_lost for span in self.spans) else []
 
     def behind(self, span: Span) -> "PackedKVCache":
-        """Return a cache that reads `span` in place of its own copy of these tokens, and copies the
-        tokens behind."""
+        """Return a cache that reads `span` in place of its own copy of these tokens."""
         cache = type(self)(self.scheme)
         tokens, start = self.offset - span.stop, span.stop - self.first
         keys, values = (
@@ -192,7 +182,7 @@ class PackedKVCache:
         return views(self.keys, 0, tokens), views(self.values, 0, tokens)
 
     def __deepcopy__(self, memo: dict[int, object]) -> "PackedKVCache":
-        """Return an independent cache. copy.deepcopy cannot copy an mx.Dtype."""
+        """copy.deepcopy cannot copy an mx.Dtype."""
         cache = type(self)(self.scheme)
         keys, values = copy.deepcopy((self.keys, self.values), memo)
         cache.put(keys, values, self.own_tokens, self.spans)
@@ -201,8 +191,8 @@ class PackedKVCache:
 
     @classmethod
     def merge(cls, caches: "Sequence[PackedKVCache]") -> RowsKVCache:
-        """Return a batch of these caches, which stay usable; blocks refer to the batch from now on.
-        Rows that share no length class are copied at their next write."""
+        """Return a batch of these caches, which stay usable; blocks refer to the batch from now
+        on."""
         return cls.batch_form(caches[0].scheme, [cache._part() for cache in caches])
 
     def _part(self) -> GroupPart:

@@ -18,7 +18,7 @@ from omlx_server.core.memory.shape import FEW_QUERIES
 
 
 def install() -> None:
-    """Replace MLX's attention function by a `Dispatch`. Idempotent."""
+    """Replace MLX's attention function by a `Dispatch`, once."""
     current = mx.fast.scaled_dot_product_attention
     if not isinstance(current, Dispatch):
         faster = by_powers.attention if device.is_cpu() else current
@@ -55,8 +55,7 @@ class Dispatch:
 def _attended(
     q: mx.array, k: PackedKV, v: PackedKV, scale: float, mask: Mask, sinks: mx.array | None
 ) -> mx.array:
-    """Attend queries [1, Hq, L, D] to one sequence. A mask array is over all tokens, so spans are
-    joined for it."""
+    """Attend queries [1, Hq, L, D]. A mask array is over all tokens, so spans are joined for it."""
     if not k.spans:
         return k.scheme.attend(q, k.arrays, v.arrays, scale=scale, mask=mask, sinks=sinks)
     tails = Tails(k.arrays, v.arrays, (k.arrays[0].shape[2],), (k.spans,))
@@ -98,8 +97,7 @@ def _by_groups(
 
 
 def _is_in_parts(queries: mx.array, scheme: Scheme) -> bool:
-    """Return whether spans and tails are attended separately: for few queries or without a fused
-    kernel."""
+    """Few queries, or schemes without a fused kernel, attend spans and tails separately."""
     return queries.shape[2] <= FEW_QUERIES or not scheme.is_fused
 
 

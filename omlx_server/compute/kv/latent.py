@@ -6,8 +6,8 @@ mlx-lm's models decode on the latents, which are keys and values:
     added = (rotated queries * scale) @ rotated keys.swapaxes(-1, -2)
     scaled_dot_product_attention(queries, latents, latents, scale=scale, mask=added)
 
-Where rows differ in length or refer to spans, they get stand-ins: `RotatedKeys` turns the product
-into `RotatedScores`, which reaches our hook as the mask.
+Where rows differ in length or refer to spans, `RotatedKeys` turns the product into `RotatedScores`,
+which our hook receives as the mask.
 """
 
 from dataclasses import dataclass
@@ -25,15 +25,14 @@ Stored = PackedKV | RowsKV
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RotatedScores:
-    """The product of rotated queries [B, Hq, 1, Dr] * scale and rotated keys, not computed yet."""
+    """Rotated queries [B, Hq, 1, Dr] * scale and the keys for their product."""
 
     queries: mx.array
     keys: Stored
 
 
 class RotatedKeys(mx.array):
-    """The rotated keys of all tokens, an empty array: Python asks only a subclass of mx.array for
-    its product first."""
+    """An empty array, because Python asks only a subclass of mx.array for its product first."""
 
     def __init__(self, keys: Stored) -> None:
         super().__init__(0)
@@ -56,7 +55,7 @@ class LatentRowsKVCache(WholeRowsKVCache):
     def update_and_fetch(
         self, keys: mx.array, values: mx.array
     ) -> tuple[mx.array | RowsKV, mx.array]:
-        """Store latents [B, 1, T, Dc] and rotated keys [B, 1, T, Dr] of T new tokens."""
+        """Store latents [B, 1, T, Dc] and rotated keys [B, 1, T, Dr]."""
         self._store(keys, values)
         if keys.shape[2] > 1 or (self._is_one_array and len(set(self.lengths)) == 1):
             return self.keys_and_values()

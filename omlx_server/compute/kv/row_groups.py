@@ -27,9 +27,7 @@ class GroupPart:
 
 class RowGroup:
     """Rows with lengths[i] own tokens in common buffers; `rows` are their numbers in the batch.
-
-    Another holder of the buffers would cause a copy at the next write.
-    """
+    Another holder of the buffers would cause a copy at the next write."""
 
     def __init__(self, rows: Sequence[int], parts: Sequence[GroupPart]) -> None:
         self.rows = tuple(rows)
@@ -53,7 +51,6 @@ class RowGroup:
         return any(self.spans)
 
     def first(self, place: int) -> int:
-        """Return the position of a row's first own token."""
         return end_of(self.spans[place])
 
     def strip(self, place: int) -> Strip:
@@ -68,7 +65,7 @@ class RowGroup:
         return sum(array.nbytes for array in (*self.keys, *self.values))
 
     def write(self, keys: Arrays, values: Arrays) -> None:
-        """Append T new tokens [R, H, T, F]."""
+        """Append tokens [R, H, T, F]."""
         count = keys[0].shape[2]
         self.keys = written(self.keys, keys, self.lengths)
         self.values = written(self.values, values, self.lengths)
@@ -91,8 +88,7 @@ class RowGroup:
         return max(length, longest) <= reach(min(length, shortest))
 
     def without(self, gone: Callable[[int], bool]) -> "RowGroup | None":
-        """Return the group without the rows that are `gone`, None if no row stays. Copies the
-        others unless all stay."""
+        """Return the group without the rows that are `gone`, None if no row stays."""
         kept = [place for place, row in enumerate(self.rows) if not gone(row)]
         if len(kept) == len(self.rows):
             return self
@@ -127,8 +123,7 @@ class RowGroup:
         return strip if here else None
 
     def _leave(self, place: int, strip: Strip) -> None:
-        """Copy the referred tokens of a leaving row to new buffers and launch that. A last row
-        takes the group's buffers."""
+        """Move the tokens of a leaving row to buffers of their own, and launch the copy."""
         self._strips[place] = None
         start, stop = strip.extent
         if len(self.rows) == 1:
@@ -163,8 +158,8 @@ def _grown(buffers: Arrays, new: Arrays, held: int) -> Arrays:
 
 @lru_cache(maxsize=16)
 def _indices(lengths: tuple[int, ...], heads: int, count: int) -> tuple[mx.array, ...]:
-    """Return u32 rows [R, 1, 1], heads [1, H, 1] and places [R, 1, count] of new tokens, evaluated.
-    MLX indexes by u32 without a cast."""
+    """Return rows [R, 1, 1], heads [1, H, 1] and places [R, 1, count] of new tokens, u32 to avoid a
+    cast."""
     rows = np.arange(len(lengths), dtype=np.uint32)[:, None, None]
     at = np.array(lengths, dtype=np.uint32)[:, None, None] + np.arange(count, dtype=np.uint32)
     return mx.array(rows), mx.array(np.arange(heads, dtype=np.uint32)[:, None]), mx.array(at)

@@ -1,5 +1,4 @@
-"""The batch form of our full-attention caches: rows of their own lengths, in groups of about one
-length (compute/kv/row_groups.py)."""
+"""The batch form of our full-attention caches: rows of their own lengths, in groups."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -16,7 +15,7 @@ from omlx_server.compute.kv.spans import Strip, end_of, joined
 
 @dataclass(frozen=True, slots=True)
 class RowMasks:
-    """The causal masks of one forward, made once for all layers."""
+    """The causal masks of one forward, for all layers."""
 
     masks: dict[tuple[int, tuple[int, ...]], mx.array] = field(default_factory=dict)
 
@@ -65,17 +64,15 @@ class RowsKVCache:
 
     @property
     def offset(self) -> mx.array:
-        """i32 [B]: each row's next position. Shared by all layers; not to be modified."""
+        """i32 [B]: each row's next position, not to be modified."""
         return shared_array(tuple(self.lengths))
 
     @property
     def nbytes(self) -> int:
-        """The bytes of the rows' own buffers."""
         return sum(group.nbytes for group in self._groups)
 
     @property
     def keys(self) -> Arrays:
-        """The stored arrays of all groups in order."""
         return tuple(array for group in self._groups for array in group.keys)
 
     @keys.setter
@@ -107,8 +104,7 @@ class RowsKVCache:
     def make_mask(
         self, N: int, return_array: bool = False, window_size: int | None = None
     ) -> RowMasks | Mask:
-        """Raises ValueError for a model that needs an array, because no single array fits all
-        groups."""
+        """Raises ValueError for a model that needs an array: no single one fits all groups."""
         if return_array or window_size is not None:
             raise ValueError("its attention needs one mask for rows of all lengths")
         return RowMasks()
@@ -146,7 +142,7 @@ class RowsKVCache:
         self._padding = ()
 
     def cut_back(self, counts: Sequence[int]) -> None:
-        """Forget the last counts[i] tokens of row i, or all if it has fewer."""
+        """Forget the last counts[i] tokens of row i."""
         for group in self._groups:
             group.cut_back([counts[row] for row in group.rows])
 
@@ -159,8 +155,7 @@ class RowsKVCache:
             group.rows = tuple(numbers[row] for row in group.rows)
 
     def extend(self, other: "RowsKVCache") -> None:
-        """Take over the rows of another batch of the same scheme. Groups that fit together are
-        copied into one."""
+        """Take over the rows of another batch of the same scheme."""
         count = sum(len(group.rows) for group in self._groups)
         for theirs in other._groups:
             rows = [row + count for row in theirs.rows]
@@ -177,7 +172,7 @@ class RowsKVCache:
                 self._groups[number] = RowGroup([*mine.rows, *rows], [mine.part, theirs.part])
 
     def row(self, index: int) -> Arrays:
-        """Return a row's keys, then values [1, H, tokens, F]. Copies only to join spans."""
+        """Return a row's keys, then values [1, H, tokens, F]."""
         group, place = self._place(index)
         stop = group.lengths[place]
         tail = views(group.keys, 0, stop, place), views(group.values, 0, stop, place)
@@ -211,7 +206,6 @@ class RowsKVCache:
 
 
 def _classes(parts: Sequence[GroupPart]) -> list[list[int]]:
-    """Return the rows of each group."""
     classes = []
     for with_spans in (False, True):
         rows = [row for row, part in enumerate(parts) if bool(part.spans[0]) is with_spans]
@@ -227,8 +221,7 @@ def shared_array(numbers: tuple[int, ...]) -> mx.array:
 
 
 def picked(arrays: Arrays, rows: tuple[int, ...]) -> Arrays:
-    """Return copies of these rows of arrays [B, ...]; the arrays themselves for all rows in
-    order."""
+    """Return these rows of arrays [B, ...]; all rows in order are not copied."""
     if rows == tuple(range(len(arrays[0]))):
         return arrays
     places = shared_array(rows)

@@ -1,7 +1,7 @@
 """Attention of rows with spans before their own tokens.
 
-Rows on one span fold their queries into one product, which is merged with what each row sees in its
-tail. For many queries on plain numbers, a row's pieces are joined and read by MLX's fused kernel.
+Rows on one span fold their queries into one product, which is merged with what they see in their
+tails. Many queries on plain numbers join a row's pieces instead, for MLX's fused kernel.
 """
 
 from collections.abc import Sequence
@@ -65,7 +65,6 @@ def _of_spans(
 
 
 def _folded(queries: mx.array) -> mx.array:
-    """Reshape queries [R, Hq, L, D] to [1, Hq, R L, D]."""
     rows, heads, length, dim = queries.shape
     return queries.swapaxes(0, 1).reshape(1, heads, rows * length, dim)
 
@@ -78,8 +77,7 @@ def together(
     mask: Mask,
     sinks: mx.array | None,
 ) -> mx.array:
-    """Join each row's pieces and attend: queries [R, Hq, L, D] to [R, Hq, L, Dv]. The mask is over
-    all tokens."""
+    """Join each row's pieces and attend: queries [R, Hq, L, D] to [R, Hq, L, Dv]."""
     answers = []
     for row, (length, spans) in enumerate(zip(tails.lengths, tails.spans, strict=True)):
         tail = views(tails.keys, 0, length, row), views(tails.values, 0, length, row)

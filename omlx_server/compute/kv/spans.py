@@ -13,9 +13,8 @@
     Span       a segment in one layer, read-only
     Tail       a row's own tokens, behind its spans
 
-Positions count from the start of the sequence. Rows and blocks own segments, segments own runs,
-runs own arrays; references back are weak, so a run is freed with its last segment and its sequence.
-Mlx thread.
+References back to owners are weak, so a run is freed with its last segment and its sequence.
+Positions count from the start of the sequence. Mlx thread.
 """
 
 from collections.abc import Iterator, Sequence
@@ -31,7 +30,7 @@ from omlx_server.core.memory.kv import GROWTH
 
 
 class LostTokens(Exception):
-    """A failed step wrote to the buffers of these tokens."""
+    """A failed step wrote to these tokens."""
 
 
 class Holder(Protocol):
@@ -43,7 +42,7 @@ class Holder(Protocol):
 
 @dataclass(slots=True, eq=False, repr=False)
 class Buffers:
-    """Arrays [1, H, C, F] of one sequence, written by the cache `owner`."""
+    """Arrays [1, H, C, F] of one sequence, written by `owner`."""
 
     keys: Arrays = ()
     values: Arrays = ()
@@ -68,7 +67,7 @@ class Strip:
     run: "ReferenceType[TokenRun] | None" = None
 
     def arrays(self, start: int, stop: int) -> tuple[Arrays, Arrays]:
-        """Return views [1, H, stop - start, F] of keys and values. Raises LostTokens."""
+        """Return views [1, H, stop - start, F]. Raises LostTokens."""
         if isinstance(self.holder, _Nowhere):
             raise LostTokens("the tokens were in a step that failed")
         start, stop = start - self.first, stop - self.first
@@ -94,18 +93,16 @@ class Strip:
 
 
 class _Nowhere:
-    """The holder of lost tokens."""
-
     keys: Arrays = ()
     values: Arrays = ()
 
 
 @dataclass(slots=True, eq=False, repr=False, weakref_slot=True)
 class TokenRun:
-    """The tokens that one sequence computed, in all full-attention layers.
+    """The tokens that one sequence computed.
 
-    `tidy_bytes` is the size of a tidied run; None while it is in use or after a change of its
-    segments. A run that `is_tight` has no unused places.
+    `tidy_bytes` is the size of a tidied run, None while it is in use or after a change of segments.
+    `is_tight` means without unused places.
     """
 
     runs: "Runs"
@@ -124,13 +121,12 @@ class TokenRun:
 
     @property
     def is_idle(self) -> bool:
-        """Whether no sequence writes to the run any more."""
         holder = self.strips[0].holder
         return isinstance(holder, Buffers) and holder.is_idle
 
     @property
     def is_free(self) -> bool:
-        """Whether the run is idle and only blocks refer to it."""
+        """Whether only blocks refer to the idle run."""
         return self.is_idle and all(segment.holder is not None for segment in self.segments)
 
     @property
@@ -161,7 +157,6 @@ class TokenRun:
 
     @property
     def extent(self) -> tuple[int, int]:
-        """The tokens [start, stop) that segments refer to."""
         segments = list(self.segments)
         start = min([segment.start for segment in segments], default=0)
         return start, max([segment.stop for segment in segments], default=0)
@@ -181,8 +176,8 @@ class TokenRun:
         return True
 
     def shrink(self, *, wholly: bool = False) -> Iterator[Arrays]:
-        """Drop unused places if they are more than a fifth of an idle run or `wholly`. Yields each
-        layer's new arrays, not computed yet."""
+        """Drop unused places if they exceed a fifth of an idle run or `wholly`. Yields each layer's
+        new arrays, not computed yet."""
         start, stop = self.extent
         for strip in self.strips:
             assert isinstance(strip.holder, Buffers)
@@ -205,8 +200,8 @@ class Detachable(Protocol):
 
 
 class Runs:
-    """The runs of one model. Short idle runs are detached from their blocks: many short
-    conversations would otherwise hold more arrays than Metal allows."""
+    """The runs of one model. Short idle runs are detached, because Metal limits the number of
+    arrays."""
 
     def __init__(self, short: int = 0, least: int = GROWTH) -> None:
         """Idle runs below `short` tokens are given up. At most `least` tokens are always copied."""
@@ -217,7 +212,7 @@ class Runs:
         self._known = WeakSet[TokenRun]()
 
     def of(self, strips: tuple[Strip, ...]) -> TokenRun:
-        """Return the run of these strips, a new one if they have none."""
+        """Return the run of these strips."""
         known = strips[0].run
         run = known() if known is not None else None
         if run is None:
@@ -246,7 +241,7 @@ class Runs:
                 yield from arrays
 
     def lose(self) -> None:
-        """Mark the tokens of running sequences as lost, after a failed step."""
+        """Mark the tokens of running sequences as lost."""
         for run in list(self._known):
             if not run.is_idle:
                 run.lose()
@@ -254,7 +249,7 @@ class Runs:
 
 @dataclass(slots=True, eq=False, repr=False, weakref_slot=True)
 class Segment:
-    """Tokens [start, stop) of a run. `holder` is the payload of a block, if one has the segment."""
+    """Tokens [start, stop) of a run. `holder` is a block's payload, if one has the segment."""
 
     run: TokenRun
     start: int
@@ -277,7 +272,7 @@ class Segment:
             self.run.runs.block_bytes -= self.nbytes
 
     def spans(self) -> list["Span"]:
-        """Return the segment in each full-attention layer, in order."""
+        """Return the segment in each full-attention layer."""
         return [Span(self, strip) for strip in self.run.strips]
 
 
@@ -296,7 +291,7 @@ class Span:
 
     @property
     def key(self) -> tuple[int, int, int]:
-        """Equal for spans of the same tokens, which rows attend together."""
+        """Equal for spans of the same tokens."""
         return id(self.strip), self.start, self.stop
 
     def arrays(self) -> tuple[Arrays, Arrays]:
@@ -315,12 +310,11 @@ Spans = tuple[Span, ...]
 
 
 def end_of(spans: Spans) -> int:
-    """Return the position behind the last span."""
     return spans[-1].stop if spans else 0
 
 
 def joined(pieces: Sequence[tuple[Arrays, Arrays]]) -> tuple[Arrays, Arrays]:
-    """Join keys and values of pieces along the tokens. A single piece is not copied."""
+    """Join pieces along the tokens. A single piece is not copied."""
     if len(pieces) == 1:
         return pieces[0]
     keys, values = (
@@ -334,13 +328,11 @@ MOST_SPANS = 4
 
 
 def referred(lengths: Sequence[int], free: Sequence[bool], least: int) -> int:
-    """Return how many segments, the first ones of `lengths` tokens, a row refers to; it copies the
-    others.
+    """Return how many leading segments, of `lengths` tokens, a row refers to; it copies the others.
 
-    Each segment costs attention a launch, so a segment less than half as long as the one before it
-    is copied, and all behind `MOST_SPANS`; not if its run is not `free`, whose memory stays in use.
-    At most `least` tokens are copied in any case. What is copied is shorter than what precedes it,
-    so each token is copied only a few times.
+    Each segment costs a launch, so it is copied if it is less than half as long as the one before
+    it, or one of more than `MOST_SPANS`; unless its run is not `free`, whose memory stays in use.
+    Up to `least` tokens are always copied.
     """
     count = len(lengths)
     while count > 1 and free[count - 1]:

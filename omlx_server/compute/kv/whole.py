@@ -1,7 +1,6 @@
 """Caches for models that compute attention themselves (plamo, gemma2) and need plain arrays.
 
-Rows of different lengths, or with spans, are copied for one layer at a time into one array, in
-which each row begins at place 0.
+Where rows differ in length or have spans, one layer at a time is copied into one array.
 """
 
 from collections.abc import Callable, Iterator
@@ -30,7 +29,6 @@ class WholeRowsKVCache(RowsKVCache):
         return seen & (keys > queries - window_size) if window_size is not None else seen
 
     def keys_and_values(self) -> tuple[mx.array, mx.array]:
-        """Return keys and values [B, H, longest, D]."""
         return (
             self._rows(lambda group: group.keys, lambda span: span.arrays()[0]),
             self._rows(lambda group: group.values, lambda span: span.arrays()[1]),
@@ -66,8 +64,6 @@ class WholeRowsKVCache(RowsKVCache):
 
 
 class WholeKVCache(PackedKVCache):
-    """The cache of one sequence whose model gets arrays [1, H, T, D]."""
-
     batch_form: ClassVar[type[RowsKVCache]] = WholeRowsKVCache
 
     def keys_and_values(self) -> tuple[mx.array, mx.array]:

@@ -1,11 +1,8 @@
 """Three ways to read what `mx.quantize` has packed.
 
-    UnpackedAffine  many rows: a tile becomes plain numbers for a GEMM
-    GroupRows       few rows on the CPU backend: products with the bare codes, scaled afterwards
-    PackedTiles     few rows on a GPU: MLX's quantised products
-
-On the CPU backend MLX's quantised products take 2 to 4 times as long as GroupRows for the rows of
-one token, 10 times as long as UnpackedAffine for those of 256.
+UnpackedAffine  many rows: a tile becomes plain numbers for a GEMM
+GroupRows       few rows on the CPU backend: products with the bare codes, scaled afterwards
+PackedTiles     few rows on a GPU: MLX's quantised products
 """
 
 from collections.abc import Sequence
@@ -72,8 +69,8 @@ class UnpackedAffine(_Affine):
 
 
 class GroupRows(_Affine):
-    """With G groups of coordinates each row becomes G rows, zero outside of their group. A single
-    group has a shorter path."""
+    """Each of G groups of coordinates makes a row of its own, zero elsewhere. One group has a
+    shorter path."""
 
     __slots__ = ()
 
@@ -136,8 +133,7 @@ def _wide(packed: Arrays) -> Arrays:
 
 
 def _own(scales: mx.array) -> mx.array:
-    """Return f32 [G, 1, G, 1]: 1 where a row's group is the coordinate's, for scales [B, H, G,
-    T]."""
+    """Return f32 [G, 1, G, 1]: 1 where a row's group is the coordinate's."""
     return mx.eye(scales.shape[2])[:, None, :, None]
 
 

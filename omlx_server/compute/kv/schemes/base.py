@@ -11,11 +11,9 @@ Mask = mx.array | str | None
 
 
 class Scoring(TypedDict):
-    """How scores are computed from queries and keys.
-
-    The mask is None, "causal" (the queries are the last L tokens), boolean (True is seen) or added,
-    and broadcasts to [B, Hq, L, T]. `sinks` [Hq] are the scores of one more token, of value 0.
-    """
+    """How scores are computed. The mask is None, "causal" (the queries are the last L tokens),
+    boolean (True is seen) or added, and broadcasts to [B, Hq, L, T]. `sinks` [Hq] are scores of one
+    more token, of value 0."""
 
     scale: float
     mask: Mask
@@ -32,13 +30,13 @@ class Scheme(Protocol):
     """A stateless way to store keys and values, and attention on what is stored.
 
     Every stored array is [B, H, T, F], and what it holds of a token depends on that token alone.
-    Keys are stored in as many arrays as values. Attention must stay finite on places that the mask
-    hides; these hold zeros or old tokens.
+    Keys and values have as many arrays. Attention must stay finite on hidden places, which hold
+    zeros or old tokens.
     """
 
     @property
     def name(self) -> str:
-        """A name for all that the stored bytes depend on, part of the namespace of blocks."""
+        """Names all that the stored bytes depend on, in the namespace of blocks."""
 
     @property
     def is_fused(self) -> bool:
@@ -48,7 +46,7 @@ class Scheme(Protocol):
         """Raise ValueError, in plain words, for heads of a size that cannot be stored."""
 
     def quantize(self, keys: mx.array, values: mx.array) -> tuple[Arrays, Arrays]:
-        """Return what `quantize_keys` and `quantize_values` return, bit for bit."""
+        """Equal, bit for bit, to `quantize_keys` and `quantize_values`."""
 
     def quantize_keys(self, x: mx.array) -> Arrays:
         """Return the arrays to store for keys [B, H, T, D] after RoPE."""
@@ -68,4 +66,4 @@ class Scheme(Protocol):
         """Attend to some of a row's tokens. Sinks belong to one part only."""
 
     def finished(self, part: Partial, dtype: mx.Dtype) -> mx.array:
-        """Return what `attend` would return, from the merged parts of all tokens."""
+        """Return the answer from the merged parts of all tokens."""

@@ -1,7 +1,7 @@
 """The best scalar quantiser of N(0, 1) for each number of bits (Lloyd-Max).
 
 `encode` compares with the midpoints, exactly in float32. `decode` is an odd rational function
-through the levels, faster than a table. Above 3 bits the distortion grows by less than a
+through the levels, faster than a table; above 3 bits the distortion grows by less than a
 thousandth.
 """
 
@@ -24,8 +24,7 @@ _BINS = 2 * _REACH * _BINS_PER_UNIT
 
 @cache
 def levels(bits: int) -> np.ndarray:
-    """Return the 2**bits levels, ascending and symmetric, f64. Raises ValueError unless bits are 1
-    to 8."""
+    """Return 2**bits levels, ascending, f64. Raises ValueError unless bits are 1 to 8."""
     positive = _positive_levels(bits)
     both = np.concatenate([-positive[::-1], positive])
     both.setflags(write=False)
@@ -34,7 +33,7 @@ def levels(bits: int) -> np.ndarray:
 
 @cache
 def midpoints(bits: int) -> np.ndarray:
-    """Return the 2**bits - 1 borders between cells, ascending, f32."""
+    """Return the borders between cells, f32."""
     all_levels = levels(bits)
     borders: np.ndarray = ((all_levels[1:] + all_levels[:-1]) / 2).astype(np.float32)
     borders.setflags(write=False)
@@ -43,7 +42,7 @@ def midpoints(bits: int) -> np.ndarray:
 
 @cache
 def masses(bits: int) -> np.ndarray:
-    """Return the share of N(0, 1) in each level's cell, f64."""
+    """Return the share of N(0, 1) in each cell, f64."""
     positive = _cells(_positive_levels(bits)).mass
     both = np.concatenate([positive[::-1], positive])
     both.setflags(write=False)
@@ -52,7 +51,7 @@ def masses(bits: int) -> np.ndarray:
 
 @cache
 def distortion(bits: int) -> float:
-    """Return the mean squared error of the levels on N(0, 1)."""
+    """Return the mean squared error on N(0, 1)."""
     positive = _positive_levels(bits)
     # E[(x - c)^2] = 1 - E[c^2] where each c is the mean of its cell.
     return float(1 - 2 * (positive**2 * _cells(positive).mass).sum())
@@ -77,7 +76,7 @@ def squares_each(index: mx.array, bits: tuple[int, ...]) -> mx.array:
 
 
 def _below(x: mx.array, borders: Sequence[mx.array | float]) -> mx.array:
-    """Count the borders below each number, u8."""
+    """Count the borders below each number."""
     counted = [(x > border).astype(mx.uint8) for border in borders]
     # Added up in pairs: MLX puts no long chain of operations into one kernel.
     while len(counted) > 1:
@@ -104,7 +103,7 @@ def _comparer(bits: int) -> Callable[[mx.array], mx.array]:
 
 @cache
 def _borders(bits: tuple[int, ...]) -> list[mx.array]:
-    """Return border i of all parts, f32 [N, 1, 1, 1, 1]; inf for a part that has fewer."""
+    """Return border i of all parts, f32 [N, 1, 1, 1, 1], padded with inf."""
     borders = np.full(((1 << max(bits)) - 1, len(bits), 1, 1, 1, 1), np.inf, dtype=np.float32)
     for part, width in enumerate(bits):
         borders[: (1 << width) - 1, part, 0, 0, 0, 0] = midpoints(width)
@@ -113,8 +112,7 @@ def _borders(bits: tuple[int, ...]) -> list[mx.array]:
 
 @cache
 def _squares_of_parts(bits: tuple[int, ...]) -> tuple[mx.array, mx.array]:
-    """Return each part's number, u8 [N, 1, 1, 1, 1], and squares, f32 [N, levels], padded with
-    zeros."""
+    """Return numbers u8 [N, 1, 1, 1, 1] and squares f32 [N, levels] of parts, padded with zeros."""
     part = np.arange(len(bits), dtype=np.uint8).reshape(-1, 1, 1, 1, 1)
     table = np.zeros((len(bits), 1 << max(bits)), dtype=np.float32)
     for number, width in enumerate(bits):
@@ -129,7 +127,7 @@ def decode(index: mx.array, bits: int) -> mx.array:
 
 @cache
 def squares(bits: int) -> mx.array:
-    """Return the squares f32 [2**bits] of the levels as `decode` computes them."""
+    """Return the squares f32 [2**bits] of decoded levels."""
     levels = decode(mx.arange(1 << bits).astype(mx.uint8), bits)
     squared = levels * levels
     mx.eval(squared)
@@ -159,8 +157,7 @@ def _polynomial(x: mx.array, coefficients: Sequence[float]) -> mx.array | float:
 
 
 def _looked_up(x: mx.array, bits: int) -> mx.array:
-    """Encode into many levels: count the midpoints in lower bins, and compare with the one in x's
-    own bin."""
+    """Count the midpoints in lower bins, and compare with the one in x's own bin."""
     found = _bins(bits)[_bin_of(x)]
     index: mx.array = _in_bin(x, found[..., 0], found[..., 1])
     return index
@@ -180,8 +177,8 @@ def _in_bin(x: mx.array, below: mx.array, border: mx.array) -> mx.array:
 
 @cache
 def _bins(bits: int) -> mx.array:
-    """Return for each bin, f32 [bins, 2], the number of midpoints in lower bins and its own
-    midpoint or inf."""
+    """Return f32 [bins, 2]: the number of midpoints in lower bins, and the bin's own midpoint or
+    inf."""
     borders = midpoints(bits)
     # The float32 arithmetic is that of `_bin_of`. It is monotonic, so that a value and a
     # midpoint in different bins are in the order of their bins.
@@ -195,15 +192,13 @@ def _bins(bits: int) -> mx.array:
 
 @dataclass(frozen=True, slots=True)
 class _Cells:
-    """The cells of the positive levels under the density of N(0, 1)."""
+    """The cells of the positive levels under the density of N(0, 1), by their lower borders."""
 
     borders: np.ndarray
-    """The lower borders; the first is 0."""
     mass: np.ndarray
     moment: np.ndarray
     """The integral of x times the density."""
     density: np.ndarray
-    """The density at the lower borders."""
 
 
 def _cells(positive: np.ndarray) -> _Cells:
@@ -249,7 +244,7 @@ def _newton_step(positive: np.ndarray) -> np.ndarray:
 
 @cache
 def _curve(bits: int) -> tuple[list[float], list[float]]:
-    """Return coefficients, lowest first, of `over` and `under` in u * over(u^2) / under(u^2), which
+    """Return coefficients, lowest first, of over and under in u * over(u^2) / under(u^2), which
     maps u from -1 to 1 to the levels. Longer polynomials exceed what fuses into one kernel."""
     over, under = {1: (1, 0), 2: (1, 1), 3: (2, 2), 4: (2, 2)}.get(bits, (4, 2))
     positive = _positive_levels(bits)

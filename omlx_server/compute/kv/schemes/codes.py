@@ -1,11 +1,7 @@
-"""The levels of a codebook as 8-bit codes for MLX's quantised products.
-
-`mx.quantized_matmul` needs numbers scale * code + bias, so each index becomes a code on an even
-grid:
+"""The levels of a codebook as 8-bit codes on an even grid, for MLX's quantised products:
     level ~ step * (code - zero)
 The mean squared error of 4 bits grows by 0.11 % of itself, that of other bits by less than 0.01 %.
-Levels of 8 bits take two codes side by side, the high and the low byte of 16 bits. A stored byte
-becomes its codes by one look-up in a table.
+Levels of 8 bits take two codes side by side, the high and the low byte of 16 bits.
 """
 
 import math
@@ -21,7 +17,6 @@ from omlx_server.compute.kv.schemes.base import Arrays
 
 _CODE_BITS = 8
 _GROUP_SIZES = (128, 64, 32)
-"""The group sizes of MLX's quantised products."""
 _WORDS = {1: np.uint8, 2: np.uint16, 4: np.uint32}
 _TRIED = 4001
 
@@ -29,7 +24,7 @@ _TRIED = 4001
 @dataclass(frozen=True, slots=True, eq=False)
 class Coding:
     """The codes of each index: one of 2, 3 or 4 bits, two of 8 bits, with level = step * (256 *
-    (high - zero) + low - zero). Evaluated, for any thread."""
+    (high - zero) + low - zero)."""
 
     step: float
     zero: float
@@ -52,8 +47,8 @@ def coding(bits: int) -> Coding:
 def products(rows: mx.array, stored: Arrays, bits: int, *, transpose: bool) -> mx.array:
     """Multiply rows f32 [B, H, R, N] with stored (words u32 [B, H, T, W], scales f16 [B, H, T, 1]).
 
-    With `transpose` return the inner products [B, H, R, T]; N is at most what W words hold.
-    Otherwise N is T: return the sums [B, H, R, D], where D is what W words hold or a little more.
+    With `transpose` return inner products [B, H, R, T], otherwise sums [B, H, R, D] for N = T,
+    where D is what W words hold or a little more.
     """
     words, scales = stored
     each = coding(bits).each
@@ -88,8 +83,7 @@ def _codes(words: mx.array, bits: int) -> mx.array:
 
 @partial(mx.compile, shapeless=True)
 def _multiplied(scales: mx.array, steps: mx.array) -> mx.array:
-    """Return scales and biases f32 [2, B, H, T, groups] for vectors of scales f16 [1, B, H, T,
-    1]."""
+    """Return scales and biases f32 [2, B, H, T, groups] for scales f16 [1, B, H, T, 1]."""
     return scales.astype(mx.float32) * steps
 
 
@@ -125,8 +119,7 @@ def _table(bits: int, codes: np.ndarray) -> mx.array:
 
 
 def _grid(bits: int) -> tuple[float, float, np.ndarray]:
-    """Return step, zero and ascending codes of the grid nearest to the levels: around 128 or 127.5,
-    or of 8 bits around 32767.5."""
+    """Return step, zero and ascending codes of the grid nearest to the levels."""
     zeros = (128.0, 127.5) if bits <= 4 else (32767.5,)
     _, step, zero, above = min((_nearest(bits, zero) for zero in zeros), key=itemgetter(0))
     return step, zero, np.concatenate([2 * zero - above[::-1], above]).astype(np.int64)

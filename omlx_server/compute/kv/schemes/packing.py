@@ -1,10 +1,8 @@
 """Packs small indices into 32-bit words along the last axis, padded with zeros.
 
-    bits 2, 4, 8   one plane: 8 / bits values in each byte, the first in the lowest bits
-    bits 1, 3      a plane for each bit, lowest first: a byte holds that bit of 8 values, the first
-                   in its highest bit
-
-A byte of a plane becomes its values on one wide lane with a byte for each, cheaper than shifts.
+bits 2, 4, 8   one plane: 8 / bits values in each byte, the first in the lowest bits
+bits 1, 3      a plane for each bit, lowest first: a byte holds that bit of 8 values, the first
+               in its highest bit
 """
 
 from collections.abc import Callable
@@ -32,7 +30,6 @@ def words(dim: int, bits: int) -> int:
 
 
 def capacity(count: int, bits: int) -> int:
-    """Return how many values `count` words hold."""
     return count // _planes(bits) * _per_plane_word(bits)
 
 
@@ -49,8 +46,7 @@ def pack(index: mx.array, bits: int) -> mx.array:
 
 
 def unpack(packed: mx.array, bits: int) -> mx.array:
-    """Unpack u32 [..., words] into contiguous u8 [..., capacity(words, bits)], zero past the packed
-    dim."""
+    """Unpack u32 [..., words] into contiguous u8 [..., capacity(words, bits)]."""
     units = mx.contiguous(packed).view(mx.uint8)
     if bits == 8:
         return units
@@ -94,7 +90,7 @@ def _bytes_of(plane: mx.array) -> mx.array:
 
 @cache
 def _joiner(bits: int) -> Callable[[mx.array], mx.array]:
-    """Return a function from lanes with a byte for each value to bytes of `bits` a value."""
+    """Return the inverse of `_spreader` for one plane."""
 
     def join(lanes: mx.array) -> mx.array:
         if bits == 4:

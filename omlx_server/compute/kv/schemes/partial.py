@@ -14,7 +14,7 @@ _LOG2_E = math.log2(math.e)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PowerBase:
-    """The base of powers: on the CPU backend powers of two take a third of the time of `mx.exp`."""
+    """On the CPU backend powers of two take a third of the time of `mx.exp`."""
 
     log: float
     power: Callable[[mx.array], mx.array]
@@ -40,9 +40,8 @@ def _weighed(mixed: mx.array, weight: mx.array) -> mx.array:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Partial:
-    """Attention of queries to some tokens, in f32: `mixed` [B, Hq, L, Dv] is the weighted sum of
-    values, `weight` [B, Hq, L, 1] the sum of weights, and `top` the largest score, whose weight is
-    1.
+    """Attention of queries to some tokens, f32: weighted sum of values `mixed` [B, Hq, L, Dv], sum
+    of weights `weight` [B, Hq, L, 1], and largest score `top`, whose weight is 1.
 
     Parts are merged by log-sum-exp (Dao et al., FlashAttention, 2022).
     """
@@ -53,7 +52,6 @@ class Partial:
 
     @classmethod
     def concatenated(cls, parts: "Sequence[Partial]") -> "Partial":
-        """Concatenate the rows of all parts."""
         if len(parts) == 1:
             return parts[0]
         arrays = zip(*(part.arrays for part in parts), strict=True)
@@ -81,7 +79,6 @@ class Partial:
         return Partial(*made)
 
     def merged(self, other: "Partial") -> "Partial":
-        """Merge two parts of the same queries."""
         power = PowerBase.fastest().power
         top = mx.maximum(self.top, other.top)
         mine, theirs = power(self.top - top), power(other.top - top)
@@ -92,6 +89,6 @@ class Partial:
         )
 
     def finished(self) -> mx.array:
-        """Return f32 [B, Hq, L, Dv]. Finite where nothing is seen: any seen token gives a weight of
-        at least 1."""
+        """Return f32 [B, Hq, L, Dv]. A seen token has weight 1, so less means that nothing is
+        seen."""
         return _weighed(self.mixed, self.weight)

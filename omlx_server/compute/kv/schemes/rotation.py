@@ -1,7 +1,5 @@
-"""A seeded orthogonal rotation of the last axis, which spreads each value over all coordinates.
-
-It keeps inner products, and turns vectors with a few large channels into nearly normal numbers. One
-round is random signs, then a fixed orthogonal matrix that is its own inverse:
+"""A seeded orthogonal rotation of the last axis, which turns vectors with a few large channels into
+nearly normal numbers. One round is random signs, then a matrix that is its own inverse:
     dim 2^k or 12 * 2^k     `mx.hadamard_transform`
     dim m * 2^k, m odd      an m x m Hartley matrix times a Hadamard of 2^k
 MLX's Hadamard gives wrong values or corrupts the heap on the CPU for any other dim.
@@ -24,7 +22,7 @@ SEED = 0
 
 @dataclass(frozen=True, slots=True, eq=False)
 class VectorRotation:
-    """A rotation of vectors of `dim` numbers, equal on every machine. Evaluated, for any thread."""
+    """A rotation of vectors of `dim` numbers, equal on every machine, for any thread."""
 
     dim: int
     signs: tuple[mx.array, ...]
@@ -57,14 +55,13 @@ class VectorRotation:
         return self.forward_from(x.astype(mx.float32) * self.signs[0]).astype(x.dtype)
 
     def forward_from(self, x: mx.array) -> mx.array:
-        """Rotate x f32 [..., dim], which is already multiplied by the first signs."""
+        """Rotate x f32 [..., dim], already multiplied by the first signs."""
         rotated = self._mix(x)
         for signs in self.signs[1:]:
             rotated = self._mix(rotated * signs)
         return rotated
 
     def inverse(self, x: mx.array) -> mx.array:
-        """Undo `forward`."""
         restored = x.astype(mx.float32)
         for signs in reversed(self.signs):
             restored = self._mix(restored) * signs

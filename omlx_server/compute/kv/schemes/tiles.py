@@ -1,8 +1,5 @@
-"""Softmax attention over stored tokens, read tile by tile (a tile is a span of tokens).
-
-No full-precision copy of a cache exists, and the scores of a tile stay in the processor's caches. A
-row here is one query of one head.
-"""
+"""Softmax attention over stored tokens, tile by tile (a tile is a span of tokens), so that no
+full-precision copy of a cache exists. A row here is one query of one head."""
 
 from collections.abc import Callable
 from functools import partial as bind
@@ -39,7 +36,6 @@ class StoredTiles(Protocol):
 
 
 def attend(queries: mx.array, tiles: StoredTiles, **scoring: Unpack[Scoring]) -> mx.array:
-    """Return `answer` in the dtype of the queries."""
     return answer(queries, tiles, **scoring).astype(queries.dtype)
 
 
@@ -57,7 +53,7 @@ def answer(queries: mx.array, tiles: StoredTiles, **scoring: Unpack[Scoring]) ->
 
 
 def partial(queries: mx.array, tiles: StoredTiles, **scoring: Unpack[Scoring]) -> Partial:
-    """Attend queries [B, Hq, L, D] to these tokens only. Sinks belong to one of the parts."""
+    """Attend queries [B, Hq, L, D] to these tokens only."""
     mask, sinks = scoring["mask"], scoring.get("sinks")
     base = PowerBase.fastest()
     length = queries.shape[2]
@@ -78,8 +74,8 @@ def partial(queries: mx.array, tiles: StoredTiles, **scoring: Unpack[Scoring]) -
 
 
 def cut(packed: Arrays, start: int, stop: int, after: mx.array) -> Arrays:
-    """Return tokens [start, stop) of stored arrays, not to be read before `after` is computed. MLX
-    computes breadth first and would otherwise unpack later tiles too early."""
+    """Return tokens [start, stop), not read before `after` is computed. MLX computes breadth first
+    and would unpack later tiles too early."""
     pieces = views(packed, start, stop)
     return tuple(mx.depends(list(pieces), [after])) if start else pieces
 

@@ -4,7 +4,6 @@ or 8 bits a number, and attention on that form.
 A vector is rotated, so that its coordinates look like N(0, rms^2). Each becomes the index of its
 nearest Lloyd-Max level, with one f16 scale for all:
     vector ~ inverse rotation of (scale * levels[index]),   scale = |vector| / |levels[index]|
-The bytes of a vector depend on it alone.
 
 Two additions save almost half of the quality that 4 bits cost a small model:
 - With 4 bits the largest number of a vector sets the width of the levels, so that it is near one.
@@ -27,7 +26,7 @@ from omlx_server.compute.kv.schemes.partial import Partial
 from omlx_server.compute.kv.schemes.rotation import SEED, VectorRotation
 
 VERSION = 2
-"""The version of the stored bytes, raised when the same vector gives other bytes."""
+"""Raised when the same vector gives other stored bytes."""
 BITS = (2, 3, 4, 8)
 CHOICES = {2: (2, 2), 2.5: (2, 3), 3: (3, 3), 3.5: (3, 4), 4: (4, 4), 8: (8, 8)}
 """Configured bits to the bits of keys and of values."""
@@ -48,7 +47,6 @@ _LARGEST_SCALE = 65504.0
 _LARGEST_NUMBER = 1e15
 _SMALLEST_WIDTH = 1e-30
 _HALVES = mx.array(np.array([False, True]).reshape(2, 1, 1, 1, 1))
-"""The half of [2, B, H, T, D] that has the values."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +76,6 @@ class TurboQuant:
 
     @property
     def centre(self) -> mx.array | None:
-        """The mean of one layer's keys, f32 [H, 1, D]."""
         return None if self.shift is None else self.shift[0, 0]
 
     @property
@@ -87,7 +84,7 @@ class TurboQuant:
         return f"turboquant-k{self.key_bits}v{self.value_bits}-s{self.seed}-v{VERSION}{centred}"
 
     def around(self, centre: mx.array) -> "TurboQuant":
-        """Return the scheme for a layer whose keys have the mean `centre`."""
+        """Return the scheme for a layer whose keys have the mean `centre` f32 [H, 1, D]."""
         return replace(self, shift=mx.stack([centre, mx.zeros_like(centre)])[:, None])
 
     def check(self, head_dim: int) -> None:
@@ -200,8 +197,8 @@ def _stored(rotated: mx.array, bits: int) -> Arrays:
 
 
 def _stored_halves(rotated: mx.array, bits: tuple[int, int]) -> list[Arrays]:
-    """Return the words and scales of each half of [2, B, H, T, D], half i in bits[i]. On a GPU
-    halves of different bits are computed together until they are packed."""
+    """Return words and scales of each half of [2, B, H, T, D], half i in bits[i]. On a GPU
+    different bits are computed together until they are packed."""
     first, second = bits
     if first != second and (device.is_cpu() or max(bits) > 4):
         return [_stored(half, width) for half, width in zip(rotated, bits, strict=True)]
@@ -214,8 +211,8 @@ def _stored_halves(rotated: mx.array, bits: tuple[int, int]) -> list[Arrays]:
 
 
 def _indexed(rotated: mx.array, bits: tuple[int, ...]) -> tuple[mx.array, mx.array]:
-    """Return indices u8 and scales of rotated vectors [..., D], all of the same bits, or part i of
-    [N, B, H, T, D] in bits[i]."""
+    """Return indices u8 and scales of rotated vectors [..., D], or of [N, B, H, T, D] with bits[i]
+    for part i."""
     squares = rotated * rotated
     total = _total(squares)
     root = math.sqrt(rotated.shape[-1])
