@@ -1,8 +1,4 @@
-"""The models that this program knows by a short name. Constants only; any thread may read them.
-
-A row holds all that is needed to get a model without asking anybody: where the file is, what its
-bytes must hash to, and what it costs in download and disk.
-"""
+"""The models that this program knows by a short name, with all that is needed to fetch them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,7 +6,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class WheelFile:
-    """One file inside a wheel on PyPI. Sizes in bytes; `sha256` is of the file, not the wheel."""
+    """One file inside a wheel on PyPI. `sha256` is the file's, not the wheel's."""
 
     package: str
     version: str
@@ -26,9 +22,8 @@ class WheelFile:
 
 @dataclass(frozen=True, slots=True)
 class CatalogueRow:
-    """A model with a short name. `context` in tokens; `weight_bytes` of each variant, on the disk
-    and in memory; `disk_bytes`: the most bytes on the disk while it is fetched; `temperature` and
-    `top_p` are what its makers recommend."""
+    """A model with a short name. `disk_bytes`: the most bytes on the disk while it is fetched;
+    `temperature` and `top_p` are what its makers recommend."""
 
     name: str
     full_name: str
@@ -45,9 +40,8 @@ class CatalogueRow:
 
 @dataclass(frozen=True, slots=True)
 class EmbeddedModel:
-    """A model with a short name, all files of which are in one wheel; `files` has them by their
-    paths in the model's directory. `context` in tokens; `disk_bytes`: the most bytes on the disk
-    while it is fetched."""
+    """A model whose `files`, by their paths in its directory, are all in one wheel. `disk_bytes`:
+    the most bytes on the disk while it is fetched."""
 
     name: str
     full_name: str
@@ -122,8 +116,7 @@ NAMES = frozenset(name for model in (STARTER, MINILM) for name in (model.name, m
 
 
 def names_of(directory: str) -> tuple[str, ...]:
-    """The names of the model in a directory of this name, the one to show first. Which variant of a
-    model of the catalogue lies there is not a part of its name."""
+    """Return the names of the model in a directory of this name, the one to show first."""
     if directory == MINILM.full_name:
         return (MINILM.full_name, MINILM.name)
     rows = (row for row in CATALOGUE if directory.startswith(f"{row.full_name}-"))
@@ -131,5 +124,5 @@ def names_of(directory: str) -> tuple[str, ...]:
 
 
 def find(name: str) -> CatalogueRow | None:
-    """The row with this short or full name; None if there is none."""
+    """Return the row with this short or full name, or None."""
     return next((row for row in CATALOGUE if name in (row.name, row.full_name)), None)

@@ -1,8 +1,4 @@
-"""Finds damaged files of a model by a look at the headers of its weights, not at all their bytes.
-
-Touches no array and needs no tokenizer; any thread. Never raises: a file that can't be read is
-damaged.
-"""
+"""Finds damaged files of a model by the headers of its weights. Never raises; any thread."""
 
 from pathlib import Path
 
@@ -21,14 +17,13 @@ _TOKENIZER = msgspec.json.Decoder(_TokenizerFile)
 
 
 def damage_in(directory: Path) -> str:
-    """The name of the first file of weights or of the tokenizer that is damaged, and why; empty
-    when none is."""
+    """Return the name of the first damaged file of weights or of the tokenizer, and why; else
+    ""."""
     return damaged_weights(directory) or _damaged_tokenizer(directory / "tokenizer.json")
 
 
 def damaged_weights(directory: Path) -> str:
-    """The name of the first file of weights that is damaged, and why; empty when none is. Only
-    headers are read, which takes milliseconds."""
+    """Return the name of the first damaged file of weights, and why; else ""."""
     try:
         files = layout.weight_files(directory)
     except ModelUnavailable as error:
@@ -48,7 +43,6 @@ def _damaged(file: Path) -> str:
 
 
 def _damaged_tokenizer(file: Path) -> str:
-    """Some models have their tokenizer in other files."""
     if not file.exists():
         return ""
     try:

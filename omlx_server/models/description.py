@@ -1,4 +1,4 @@
-"""What a model's directory says of the model, read from its JSON files without loading weights."""
+"""Reads the description of a model from the JSON files of its directory."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -20,10 +20,9 @@ _DEFAULT_CONTEXT = 1 << 15
 
 @dataclass(frozen=True, slots=True)
 class ModelDescription:
-    """What a model's files say of it. Lengths are in tokens; `said_length` is None where the files
-    don't say one, and then `context_length` is a guess. `recommended` has those fields of
-    `SamplingPresets` that the model's makers recommend (generation_config.json); `ignored` says why
-    that file can't be read, if so."""
+    """A model's description. Lengths in tokens; without a `said_length`, `context_length` is a
+    guess. `recommended` has the sampling fields of generation_config.json; `ignored` says why that
+    file can't be read."""
 
     model_type: str
     context_length: int
@@ -33,11 +32,8 @@ class ModelDescription:
 
 
 def describe(directory: Path) -> ModelDescription:
-    """Read config.json and generation_config.json.
-
-    Raises:
-        ModelUnavailable: there is no config.json, or it can't be read.
-    """
+    """Read config.json and generation_config.json. Raises ModelUnavailable if config.json is
+    missing or can't be read."""
     if not (directory / "config.json").is_file():
         raise ModelUnavailable(f"{directory} has no config.json", hint="is this a language model?")
     config = _read(directory / "config.json")
@@ -59,7 +55,7 @@ def describe(directory: Path) -> ModelDescription:
 
 
 def described(directory: Path) -> ModelDescription | None:
-    """As `describe`; None where that would raise."""
+    """Return `describe`'s result, or None if it raises."""
     try:
         return describe(directory)
     except (ModelUnavailable, OSError):
@@ -67,8 +63,7 @@ def described(directory: Path) -> ModelDescription | None:
 
 
 def encoder_length(directory: Path) -> int | None:
-    """The most tokens of a text that an encoder in this directory reads; None where its files do
-    not say it. It is what the server's own limit will be."""
+    """Return the most tokens that the encoder in a directory takes; None if its files don't say."""
     try:
         config = _read(directory / "config.json")
         trained = _read(directory / SENTENCE_CONFIG)
@@ -89,7 +84,6 @@ def _recommended(generation: Mapping[str, Any]) -> dict[str, float]:
 
 
 def _number(value: Any, kind: type[float], bounds: NumberRange) -> float | None:
-    """`value` as a number of this kind; None where it is none, or is out of bounds."""
     valid = isinstance(value, kind | int) and not isinstance(value, bool)
     return kind(value) if valid and bounds.hold(value) else None
 

@@ -1,7 +1,7 @@
-"""Lists all models on this machine, also those that can't be served, with what their files say.
+"""Lists all models on this machine, also those that can't be served.
 
-Reads the disk each time and no weights. Never raises for what lies in a directory: a file that
-can't be read becomes the model's `problem`. Any thread.
+Reads the disk each time, but no weights. Never raises for files: one that can't be read becomes the
+model's `problem`. Any thread.
 """
 
 import os
@@ -38,12 +38,11 @@ class ModelOrigin(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Installed:
-    """A model on the disk. `names[0]` is its full name; it answers to the other names unless an
-    earlier model has them. `problem` says why it can't be served, and is empty when it can.
+    """A model on the disk. `names[0]` is its full name; `problem` says why it can't be served, or
+    is empty.
 
-    `context_length` in tokens, None where the files don't say it. `has_vision`: its config tells of
-    a vision tower; `vision` is the name of the tower's family, empty for none that is known here.
-    `no_images` says why its files don't allow it to take images, and is empty when they do.
+    `context_length` in tokens, None if unknown. `has_vision`: its config has a vision tower;
+    `vision` is the tower's family, if known. `no_images` says why it takes no images, or is empty.
     """
 
     path: Path
@@ -62,9 +61,8 @@ class Installed:
 
 
 def installed_models(places: Places) -> list[Installed]:
-    """All models, those of the directories first, in the order in which a name is looked for. A
-    name that two models have belongs to the first one. A model whose full name is taken keeps it,
-    and its `problem` names the path of the first."""
+    """Return all models, in the order in which a name is looked up; the first one keeps a shared
+    name."""
     there = filter(_is_meant, candidates(places.dirs))
     found = [_read(model, _source(model)) for model in there]
     found += [model for root in places.dirs for model in _unfinished(root.expanduser())]
@@ -76,7 +74,7 @@ def installed_models(places: Places) -> list[Installed]:
 
 
 def _without_doubles(found: list[Installed]) -> list[Installed]:
-    """Full names go before short ones of other models, as in `find_installed`."""
+    """Give full names precedence over short names of other models, as `find_installed` does."""
     taken: dict[str, Path] = {}
     for model in found:
         taken.setdefault(model.names[0], model.path)
@@ -91,7 +89,7 @@ def _without_doubles(found: list[Installed]) -> list[Installed]:
 
 
 def _is_meant(model: Located) -> bool:
-    """Whether somebody would call it a model: it has a config or weights of any layout."""
+    """Whether the directory has a config or weights of any layout."""
     try:
         return any(
             path.name == "config.json" or path.suffix in _WEIGHTS for path in model.path.iterdir()
@@ -110,7 +108,7 @@ def _source(model: Located) -> ModelOrigin:
 
 
 def _unfinished(root: Path) -> Iterator[Installed]:
-    """Downloads that broke off."""
+    """Yield the downloads that broke off."""
     for model in candidates([root / DOWNLOADS]):
         if "/" in model.names[0]:
             read = _read(model, ModelOrigin.DIRECTORY)

@@ -1,5 +1,4 @@
-"""Reads JSON files of a model's directory, and other small ones, whatever lies under their names.
-Any thread."""
+"""Reads JSON files and other small files safely, whatever lies under their names. Any thread."""
 
 import json
 import os
@@ -13,14 +12,13 @@ PROBLEMS = (OSError, ValueError, RecursionError)
 
 
 def read(path: Path) -> Any:
-    """The JSON value in a file. Raises one of PROBLEMS for what is no JSON, and for what `text`
-    refuses."""
+    """Return the JSON value in a file. Raises one of PROBLEMS."""
     return json.loads(text(path))
 
 
 def text(path: Path) -> str:
-    """The text of a small file. Raises one of PROBLEMS for what is not UTF-8, no regular file, or
-    larger than MOST_BYTES: a pipe would never end, and a huge file take all memory."""
+    """Return the text of a small file. Raises one of PROBLEMS if it is not UTF-8, not a regular
+    file, or larger than MOST_BYTES."""
     with open(path, "rb", opener=_at_once) as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             raise ValueError("it is no file")
@@ -31,5 +29,5 @@ def text(path: Path) -> str:
 
 
 def _at_once(path: str, flags: int) -> int:
-    """The opening of a pipe waits for whoever writes to it."""
+    """Open without waiting for the writer of a pipe."""
     return os.open(path, flags | os.O_NONBLOCK)

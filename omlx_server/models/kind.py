@@ -1,4 +1,4 @@
-"""Tells what the model in a directory is for. Reads the disk each time; any thread."""
+"""Tells the kind of the model in a directory. Any thread."""
 
 from pathlib import Path
 from typing import Any
@@ -8,9 +8,8 @@ from omlx_server.models import json_file
 
 
 def kind_in(directory: Path, name: str = "") -> ModelKind:
-    """The kind of the model in a directory. `name`: what the model is called, by default as its
-    directory. Never raises: a config.json that can't be read gives Kind.UNKNOWN, which matters only
-    when the model is to be loaded."""
+    """Return the kind of a model called `name`, by default as its directory; UNKNOWN if its
+    config.json can't be read."""
     config = read_json(directory / "config.json")
     if not isinstance(config, dict):
         return ModelKind.UNKNOWN
@@ -21,7 +20,7 @@ def kind_in(directory: Path, name: str = "") -> ModelKind:
 
 
 def read_json(path: Path) -> Any:
-    """The JSON value in a file; None for what can't be read, or is no file of a sane size."""
+    """Return the JSON value in a file, or None if it can't be read."""
     try:
         return json_file.read(path)
     except json_file.PROBLEMS:

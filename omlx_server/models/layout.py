@@ -1,4 +1,4 @@
-"""What a model directory in MLX layout holds. Looks at files, changes none."""
+"""Checks which files a model directory in MLX layout has."""
 
 import re
 from collections.abc import Iterable
@@ -18,12 +18,8 @@ OTHER_WEIGHTS = {".gguf": "GGUF", ".bin": "PyTorch", ".pt": "PyTorch", ".pth": "
 
 
 def missing_from(directory: Path) -> str:
-    """The name of the first file that a server needs and that is not there; empty when none is
-    missing.
-
-    Raises:
-        ModelUnavailable: the index of the weights can't be read.
-    """
+    """Return the name of the first file that a server needs and that is missing, or "". Raises
+    ModelUnavailable if the index of the weights can't be read."""
     if not (directory / "config.json").is_file():
         return "config.json"
     shards = _indexed_shards(directory)
@@ -35,7 +31,7 @@ def missing_from(directory: Path) -> str:
 
 
 def is_complete(directory: Path) -> bool:
-    """Whether no file is missing. Never raises: what can't be read is not complete."""
+    """Whether no file is missing. Never raises."""
     try:
         return not missing_from(directory)
     except (ModelUnavailable, OSError):
@@ -43,7 +39,7 @@ def is_complete(directory: Path) -> bool:
 
 
 def check(directory: Path) -> None:
-    """Raises ModelUnavailable unless the directory is a model in MLX layout."""
+    """Raise ModelUnavailable unless the directory is a model in MLX layout."""
     missing = missing_from(directory)
     if missing:
         other = holding(path.name for path in directory.iterdir())
@@ -51,16 +47,15 @@ def check(directory: Path) -> None:
 
 
 def holding(names: Iterable[str]) -> str:
-    """The end of an error message on a directory with these files, if it has weights in another
-    layout; else empty."""
+    """Return the end of an error message if these files have weights in another layout, else ""."""
     ends = {Path(name).suffix for name in names}
     kinds = {kind for end, kind in OTHER_WEIGHTS.items() if end in ends}
     return f"; it holds {' and '.join(sorted(kinds))} weights" if kinds else ""
 
 
 def weight_files(directory: Path) -> list[Path]:
-    """The paths of the files of weights: those that the index names, else model*.safetensors.
-    Raises ModelUnavailable for an index that can't be read."""
+    """Return the files of weights: those of the index, else model*.safetensors. Raises
+    ModelUnavailable for an index that can't be read."""
     shards = _indexed_shards(directory)
     if shards is None:
         return sorted(directory.glob("model*.safetensors"))
@@ -68,8 +63,7 @@ def weight_files(directory: Path) -> list[Path]:
 
 
 def weight_bytes(directory: Path) -> int:
-    """The size in bytes of those files of weights that are there. Never raises: 0 for what can't be
-    read."""
+    """Return the bytes of the weights that are there. Never raises."""
     try:
         return sum(path.stat().st_size for path in weight_files(directory) if path.is_file())
     except (ModelUnavailable, OSError):
@@ -77,8 +71,7 @@ def weight_bytes(directory: Path) -> int:
 
 
 def missing_shards(files: Iterable[str]) -> str:
-    """The first file of weights that is missing by the names of the others, since
-    model-00001-of-00003.safetensors is one of three. Empty when none is."""
+    """Return the first file that is missing by the names of the others (1 of 3), or ""."""
     names = set(files)
     if not names:
         return "model*.safetensors"
@@ -92,7 +85,7 @@ def missing_shards(files: Iterable[str]) -> str:
 
 
 def _indexed_shards(directory: Path) -> list[str] | None:
-    """The weight files that the index names, or None without an index."""
+    """Return the weight files that the index names, or None without an index."""
     index = directory / INDEX
     if not index.is_file():
         return None

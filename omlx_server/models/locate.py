@@ -1,8 +1,7 @@
-"""Finds the directory of a model by what a user calls it.
+"""Finds the directory of a model by its name.
 
-In this order: a path, a name below the models directories, an id in Hugging Face's cache, and last,
-for a name of the hub (hub/names.py), a download. Reads the disk each time, keeps nothing; any
-thread may call it.
+In this order: a path, a name below the models directories, an id in Hugging Face's cache, a
+download of a name of the hub. Reads the disk each time; any thread.
 """
 
 import difflib
@@ -28,15 +27,15 @@ SUGGESTIONS = 3
 
 @dataclass(frozen=True, slots=True)
 class Located:
-    """A model on the disk. `names`: those that it answers to, the one to show first."""
+    """A model on the disk, and the names that it answers to, the one to show first."""
 
     path: Path
     names: tuple[str, ...]
 
 
 class Places(Protocol):
-    """Where models are looked for: below `dirs`, then, with `use_hf_cache`, in Hugging Face's
-    cache. Downloads go into that cache, else into the first of `dirs`."""
+    """The directories of models, then, with `use_hf_cache`, Hugging Face's cache. Downloads go into
+    that cache, else into the first of `dirs`."""
 
     @property
     def dirs(self) -> Sequence[Path]: ...
@@ -45,10 +44,9 @@ class Places(Protocol):
 
 
 def locate(name: str, places: Places, progress: ProgressListener | None = None) -> Located:
-    """The model of that name, downloaded first if need be. For names that come from the operator.
+    """Return the model of that name, downloaded if need be. For names from the operator.
 
-    Raises:
-        ModelUnavailable: there is no such model, it is not whole, or it can't be downloaded.
+    Raises ModelUnavailable: there is no such model, it is not whole, or it can't be downloaded.
     """
     found = find_or_expect(name, places)
     if found is not None:
@@ -61,7 +59,7 @@ def locate(name: str, places: Places, progress: ProgressListener | None = None) 
 
 
 def find_or_expect(name: str, places: Places) -> Located | None:
-    """As `locate`, without a download; None where there would be one."""
+    """Return the model if it is here, None if `locate` would download it. Raises as `locate`."""
     found = find_here(name, places)
     if found is None and hub_name(name) is None:
         raise unknown(name, places)
@@ -69,8 +67,8 @@ def find_or_expect(name: str, places: Places) -> Located | None:
 
 
 def find_here(name: str, places: Places) -> Located | None:
-    """The model of that name that is here; None for a name that no model here has. Raises
-    ModelUnavailable for a path or a directory of `dirs` that is no whole model."""
+    """Return the model of that name or path, or None. Raises ModelUnavailable for an incomplete
+    model."""
     path = _place(name)
     if name.startswith(PATH_STARTS) or (path / "config.json").is_file():
         return _from_path(path)
@@ -82,8 +80,8 @@ def find_here(name: str, places: Places) -> Located | None:
 
 
 def find_installed(name: str, places: Places) -> Located | None:
-    """The installed model of that name, or None. It takes no paths and uses no network: for names
-    from clients. Raises ModelUnavailable for a model in `dirs` that is not whole."""
+    """Return the installed model of that name, or None. Takes no paths and uses no network: for
+    names from clients. Raises ModelUnavailable for an incomplete model in `dirs`."""
     matching = [found for found in candidates(places.dirs) if name in found.names]
     # A full name goes before the short name of a model in an org folder.
     matching.sort(key=lambda found: found.names[0] != name)
@@ -98,7 +96,7 @@ def find_installed(name: str, places: Places) -> Located | None:
 
 
 def installed(places: Places) -> list[Located]:
-    """All complete models, those of the directories first."""
+    """Return all complete models, those of the directories first."""
     found = [model for model in candidates(places.dirs) if layout.is_complete(model.path)]
     if places.use_hf_cache:
         cached = ((repo_id, hub.HUB.cached(repo_id)) for repo_id in hub.HUB.cached_ids())
@@ -129,14 +127,13 @@ def _from_path(path: Path) -> Located:
 
 
 def located(path: Path, repo_id: str) -> Located:
-    """A model that answers to its full name and to the part behind the slash."""
+    """Return a model that answers to its full name and to the part behind the slash."""
     return Located(path, (repo_id, repo_id.rpartition("/")[2]))
 
 
 def candidates(dirs: Sequence[Path]) -> list[Located]:
-    """Directories that are models, or may be meant as such: NAME, or each ORG/NAME where ORG has no
-    config.json of its own, or what a hub's cache keeps. A directory to which several paths lead is
-    one model with all of their names."""
+    """Return the directories that may be models: NAME, ORG/NAME, or a folder of a hub's cache. A
+    directory with several paths is one model with all of their names."""
     same: dict[str, list[Located]] = {}
     for model in _paths(dirs):
         same.setdefault(os.path.realpath(model.path), []).append(model)
@@ -144,7 +141,7 @@ def candidates(dirs: Sequence[Path]) -> list[Located]:
 
 
 def _merged(models: Sequence[Located]) -> Located:
-    """One model for all paths to it; the first that is no link is the path of it."""
+    """Merge all paths of one model; the first that is no link becomes its path."""
     first = min(models, key=lambda model: model.path.is_symlink() or model.path.parent.is_symlink())
     return replace(first, names=tuple(dict.fromkeys(n for m in (first, *models) for n in m.names)))
 
@@ -166,19 +163,15 @@ def _paths(dirs: Sequence[Path]) -> Iterator[Located]:
 
 
 def where_new(meant: HubName, places: Places) -> Path | None:
-    """The directory that a model of the hub is downloaded into; None is the cache. Raises
-    ModelUnavailable where there is none."""
+    """Return the directory for a new model of the hub; None is the cache. Raises ModelUnavailable
+    if there is none."""
     if places.use_hf_cache and meant.revision == MAIN:
         return None
     return own_directory(places)
 
 
 def own_directory(places: Places) -> Path:
-    """The directory that new models are downloaded into, where they don't go to the hub's cache.
-
-    Raises:
-        ModelUnavailable: there is none.
-    """
+    """Return the directory for new models. Raises ModelUnavailable if there is none."""
     if not places.dirs:
         raise ModelUnavailable(
             "There is no directory to download models into",
@@ -188,8 +181,8 @@ def own_directory(places: Places) -> Path:
 
 
 def away(places: Places) -> dict[Path, str]:
-    """Those of `dirs` that can't be read, as on a drive that is not plugged in, and why. One below
-    ~/.cache is left out: it is made when the first model comes."""
+    """Return those of `dirs` that can't be read, and why. One below ~/.cache is left out: the first
+    model makes it."""
     found = {}
     for root in (root.expanduser() for root in places.dirs):
         try:
@@ -201,13 +194,12 @@ def away(places: Places) -> dict[Path, str]:
 
 
 def about_away(found: Mapping[Path, str]) -> str:
-    """Sentences on directories that are away; empty for none."""
+    """Return sentences on directories that can't be read, or ""."""
     told = (f"{root} in models.dirs can't be read: {why}." for root, why in found.items())
     return " ".join(told)
 
 
 def _subdirectories(directory: Path) -> list[Path]:
-    """Empty for what can't be read."""
     try:
         with os.scandir(directory) as entries:
             names = [e.name for e in entries if _has_a_name(e) and _is_directory(e)]
@@ -217,7 +209,6 @@ def _subdirectories(directory: Path) -> list[Path]:
 
 
 def _has_a_name(entry: os.DirEntry[str]) -> bool:
-    """One that can be told to clients: what is no UTF-8 can't."""
     return not entry.name.startswith(".") and entry.name.isprintable()
 
 
@@ -236,20 +227,20 @@ def _is_file(path: Path) -> bool:
 
 
 def near_names(name: str, places: Places) -> list[str]:
-    """At most three names of models that are near `name`, the nearest first."""
+    """Return at most three names of models that are near `name`, the nearest first."""
     known = [row.name for row in (*CATALOGUE, *SHORT_NAMES)]
     return nearest(name, [*known, *(n for model in installed(places) for n in model.names)])
 
 
 def nearest(name: str, known: Iterable[str]) -> list[str]:
-    """At most three of the `known` names that are near `name`, the nearest first."""
+    """Return at most three of the `known` names that are near `name`, the nearest first."""
     by_lower = {n.lower(): n for n in known}
     close = difflib.get_close_matches(name.lower(), by_lower, n=SUGGESTIONS, cutoff=0.5)
     return [by_lower[n] for n in close]
 
 
 def unknown(name: str, places: Places) -> ModelUnavailable:
-    """The error for a name that no model has."""
+    """Return the error for a name that no model has."""
     if (foreign := foreign_name(name)) is not None:
         return ModelUnavailable(foreign.problem, hint=foreign.hint)
     close = near_names(name, places)

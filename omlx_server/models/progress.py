@@ -1,20 +1,17 @@
-"""How work on files that takes long reports its progress. The caller (the CLI) brings an object
-that draws it."""
+"""The interface for progress of long work on files."""
 
 from typing import Protocol
 
 
 class ProgressListener(Protocol):
-    """An object that is told of progress, often, from the thread that does the work.
-
-    `done` of `total`, in bytes or in tensors; the stages come one after another and do not return.
-    """
+    """An object that gets progress, often, from the working thread. `done` of `total`, in bytes or
+    tensors; stages come one after another."""
 
     def update(self, stage: str, done: int, total: int) -> None: ...
 
 
 class Silent:
-    """A Progress that nobody looks at."""
+    """A listener that does nothing."""
 
     def update(self, stage: str, done: int, total: int) -> None:
         pass

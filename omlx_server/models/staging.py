@@ -1,11 +1,10 @@
 """Makes a directory that appears under its name whole or not at all.
 
-All work happens in a staging directory beside the final one; a rename is the last act, so a
-directory under the final name is complete, however a run was ended. Several processes may do this
-at once: the first rename wins, and the others use its result.
+The work happens in a staging directory beside the final one; a rename is the last act. Of several
+processes at once the first rename wins.
 
-    <models_dir>/.staging-<pid>-<random>/   whatever the work needs
-                                       /model   becomes the final directory
+    <models_dir>/.staging-<pid>-<random>/         scratch files
+    <models_dir>/.staging-<pid>-<random>/model    becomes the final directory
 """
 
 import errno
@@ -31,9 +30,8 @@ _HINT = "Set models.dirs to a directory that you may write to."
 
 @contextmanager
 def staged(target: Path, is_complete: Callable[[Path], bool]) -> Iterator[Path]:
-    """Make a staging directory. At the end of the block its `model` is renamed to `target`, unless
-    another process was first; an error in the block leaves nothing behind. Raises NoPlaceForModels
-    where the directory can't be made."""
+    """Yield a staging directory, and rename its `model` to `target` at the end. Raises
+    NoPlaceForModels if it can't be made."""
     problem = f"The models directory {target.parent} can't be written to"
     with system_errors_as(NoPlaceForModels, problem, _HINT):
         path = Path(tempfile.mkdtemp(prefix=f"{STAGING}{os.getpid()}-", dir=target.parent))
@@ -47,8 +45,8 @@ def staged(target: Path, is_complete: Callable[[Path], bool]) -> Iterator[Path]:
 
 
 def sync(directory: Path) -> None:
-    """Write all files below a directory to the disk. Without this before a rename, a power cut
-    could leave the new name with empty files."""
+    """Flush all files below a directory, so that a power cut after a rename leaves no empty
+    ones."""
     for path in [*directory.rglob("*"), directory]:
         handle = os.open(path, os.O_RDONLY)
         try:
@@ -58,8 +56,8 @@ def sync(directory: Path) -> None:
 
 
 def prepare(models_dir: Path, name: str, disk_bytes: int) -> None:
-    """Make the models directory, and remove what killed runs left behind. Raises NoPlaceForModels
-    where that fails, or less than `disk_bytes` are free for the model `name`."""
+    """Make the models directory, and remove stale staging. Raises NoPlaceForModels if that fails,
+    or less than `disk_bytes` are free."""
     problem = f"The models directory {models_dir} can't be made"
     with system_errors_as(NoPlaceForModels, problem, _HINT):
         models_dir.mkdir(parents=True, exist_ok=True)
@@ -74,10 +72,8 @@ def prepare(models_dir: Path, name: str, disk_bytes: int) -> None:
 
 
 def remove_stale(models_dir: Path) -> None:
-    """Remove the staging directories that killed runs left behind.
-
-    A pid may have been given to another process since, so a day's age makes a directory stale, too.
-    """
+    """Remove staging directories of dead processes. A pid may be in use again, so a day is stale,
+    too."""
     for path in models_dir.glob(f"{STAGING}*"):
         pid = path.name.removeprefix(STAGING).partition("-")[0]
         old = time.time() - _modified(path) > STALE_SECONDS

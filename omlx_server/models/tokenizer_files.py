@@ -1,8 +1,6 @@
-"""Reads what the files of a model's tokenizer say, without the tokenizer, which takes seconds to
-import.
+"""Reads the files of a model's tokenizer without importing the tokenizer, which takes seconds.
 
-Files are read as transformers reads them, anew each time; any thread. A file of a model that can't
-be read says nothing.
+Files that can't be read are ignored. Any thread.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -24,9 +22,8 @@ _TOKENS = ("additional_special_tokens", "extra_special_tokens", "added_tokens_de
 
 @dataclass(frozen=True, slots=True)
 class TokenizerFiles:
-    """`templates`: chat templates by name, usually just "default"; `template_file` is the name of
-    the file that has it, "" for none. `vocabulary`: every token as the files write it.
-    `tool_parser`: what the configuration calls the markup of tool calls, or None."""
+    """Chat `templates` by name, usually just "default", from `template_file`; `vocabulary`: every
+    token as written; `tool_parser`: the configuration's name for the markup of tool calls."""
 
     templates: Mapping[str, str]
     vocabulary: frozenset[str]
@@ -54,7 +51,6 @@ class TokenizerFiles:
 
 
 def _templates_of_files(directory: Path) -> dict[str, str]:
-    """They go before those in the configuration."""
     files = {"default": directory / _TEMPLATE}
     files |= {path.stem: path for path in sorted((directory / _MORE_TEMPLATES).glob("*.jinja"))}
     found = {}
@@ -67,8 +63,7 @@ def _templates_of_files(directory: Path) -> dict[str, str]:
 
 
 def read_template(path: str) -> str:
-    """The chat template in a file of the user's own. Raises ConfigError, with the path in its
-    message, if the file can't be read or is no UTF-8 text."""
+    """Return the chat template in a user's file. Raises ConfigError if it can't be read."""
     try:
         return _template(Path(path))
     except OSError as error:
@@ -85,7 +80,7 @@ def _template(path: Path) -> str:
 
 
 def _templates_of(said: object) -> dict[str, str]:
-    """One, some by name, or a list of such."""
+    """Return the templates in a text, a table by name, or a list of tables."""
     if isinstance(said, list):
         said = {one.get("name"): one.get("template") for one in said if isinstance(one, dict)}
     if not isinstance(said, dict):
@@ -106,7 +101,6 @@ def _tokens(directory: Path, config: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _pieces(vocabulary: object) -> Iterable[object]:
-    """Of a unigram model each comes with its score."""
     if isinstance(vocabulary, list):
         return [piece[0] for piece in vocabulary if isinstance(piece, list) and piece]
     return vocabulary if isinstance(vocabulary, dict) else ()
@@ -119,7 +113,7 @@ def _members(said: object) -> Iterable[object]:
 
 
 def _texts(tokens: Iterable[object]) -> Iterator[str]:
-    """A token is its text, or a table that holds it."""
+    """Yield the text of each token, which may be in a table."""
     for token in tokens:
         text = token.get("content") if isinstance(token, dict) else token
         if isinstance(text, str):

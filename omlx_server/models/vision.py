@@ -1,5 +1,4 @@
-"""Tells whether the model in a directory takes images. Reads small files and headers of weights;
-any thread. Never raises: a file that can't be read says nothing."""
+"""Tells whether the model in a directory takes images. Never raises; any thread."""
 
 from collections.abc import Iterator
 from importlib import metadata
@@ -14,14 +13,13 @@ from omlx_server.models.safetensors_header import read_header
 
 
 def tells_of_vision(directory: Path) -> bool:
-    """Whether config.json describes a vision tower, of whatever family."""
+    """Whether config.json describes a vision tower."""
     config = read_json(directory / "config.json")
     return isinstance(config, dict) and has_vision(config)
 
 
 def lacks_for_images(directory: Path) -> str:
-    """Why the files of a model don't allow it to take images, as the end of a sentence; empty when
-    they do."""
+    """Return why a model's files don't allow images, as the end of a sentence; else ""."""
     config = read_json(directory / "config.json")
     if not isinstance(config, dict) or not has_vision(config):
         return files_lack({}, (), ())
@@ -32,15 +30,15 @@ def lacks_for_images(directory: Path) -> str:
 
 
 def why_no_images(directory: Path, *, enabled: bool, uses_heads: bool) -> str:
-    """As `lacks_for_images`, and why this server would not let it, if its files do. `enabled` is
-    the setting `images.enabled`; with `uses_heads` heads of the model draft for it."""
+    """Return `lacks_for_images`, or why this server allows no images. With `uses_heads` heads of
+    the model draft for it."""
     return lacks_for_images(directory) or server_lacks(
         enabled=enabled, has_pillow=has_pillow(), uses_heads=uses_heads
     )
 
 
 def has_pillow() -> bool:
-    """Whether Pillow is installed, which decodes images: the extra `vision`."""
+    """Whether Pillow, the extra `vision`, is installed."""
     try:
         return bool(metadata.version("pillow"))
     except metadata.PackageNotFoundError:
@@ -48,7 +46,7 @@ def has_pillow() -> bool:
 
 
 def preprocessor_config(directory: Path) -> dict[str, Any]:
-    """What the files of a model say of the preparation of its images; empty if nothing."""
+    """Return the merged image preprocessor configs of a model."""
     found: dict[str, Any] = {}
     for name in PREPROCESSORS:
         said = read_json(directory / name)

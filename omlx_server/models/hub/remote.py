@@ -1,5 +1,4 @@
-"""What a hub holds of a model, known before anything large is downloaded. Immutable values; any
-thread."""
+"""The files of a model on a hub, before anything large is downloaded."""
 
 import hashlib
 from collections.abc import Mapping
@@ -16,8 +15,8 @@ from omlx_server.models.kind import kind_in, read_json
 
 @dataclass(frozen=True, slots=True)
 class RemoteFile:
-    """A file of a repository, `nbytes` bytes long. The hub tells the `sha256` of large files; it is
-    empty for others. `blob` is git's name for the content of these: a SHA-1."""
+    """A file of a repository. Only large ones have a `sha256`; `blob` is git's SHA-1 of the
+    others."""
 
     path: str
     nbytes: int
@@ -25,7 +24,7 @@ class RemoteFile:
     blob: str = ""
 
     def is_same(self, file: Path) -> bool:
-        """Whether a file on the disk has the content of this one, which is not large."""
+        """Whether a file on the disk has the content of this small one."""
         try:
             content = file.read_bytes() if file.stat().st_size == self.nbytes else None
         except OSError:
@@ -35,8 +34,8 @@ class RemoteFile:
 
 @dataclass(frozen=True, slots=True)
 class Remote:
-    """One commit of a repository; `files` are those that would be downloaded, `others` the paths
-    of all the rest."""
+    """One commit of a repository; `files` would be downloaded, `others` are the paths of the
+    rest."""
 
     repo_id: str
     commit: str
@@ -45,16 +44,15 @@ class Remote:
 
     @property
     def large(self) -> tuple[RemoteFile, ...]:
-        """The large files, which can be checked by their sha256."""
+        """The files that have a sha256."""
         return tuple(file for file in self.files if file.sha256)
 
     @property
     def small(self) -> tuple[RemoteFile, ...]:
-        """The other files."""
         return tuple(file for file in self.files if not file.sha256)
 
     def check_files(self) -> None:
-        """Raises ModelUnavailable unless the names of its files are those of a model for MLX."""
+        """Raise ModelUnavailable unless the names of its files are those of a model for MLX."""
         names = [file.path for file in self.files]
         missing = "config.json" if "config.json" not in names else ""
         if not missing and layout.INDEX not in names:
@@ -63,8 +61,8 @@ class Remote:
             raise self._unfit(f"has no {missing}{layout.holding([*names, *self.others])}")
 
     def check_contents(self, directory: Path) -> None:
-        """Raises ModelUnavailable unless its small files, which lie in `directory`, are those of a
-        model that can be served."""
+        """Raise ModelUnavailable unless its small files, in `directory`, are of a model that can be
+        served."""
         names = {file.path for file in self.files}
         config = read_json(directory / "config.json")
         if not isinstance(config, dict):
@@ -90,8 +88,7 @@ class Remote:
 
 
 def unfit_for_serving(config: Mapping[str, Any], kind: ModelKind) -> str:
-    """Why a model with this config.json can't be served, in words that follow its name; empty when
-    it can."""
+    """Return why a model with this config.json can't be served, to follow its name; else ""."""
     if method := foreign_method(config):
         return f"is quantised by {method}, which MLX can't read"
     if kind is ModelKind.UNKNOWN:

@@ -24,9 +24,8 @@ _BITS |= {"F8_E4M3": 8, "F8_E5M2": 8, "F4": 4}
 
 @dataclass(frozen=True, slots=True)
 class HubModel:
-    """A model of the hub. `weight_bytes` is None where the hub does not tell its tensors;
-    `downloads` are those of the last month; `problem` says why it can't be served, as far as the
-    hub tells."""
+    """A model of the hub. `weight_bytes` is None if unknown; `downloads` of the last month;
+    `problem` says why it can't be served."""
 
     name: str
     weight_bytes: int | None
@@ -36,11 +35,7 @@ class HubModel:
 
 
 def search(text: str, most: int) -> list[HubModel]:
-    """At most so many models, those that are downloaded most first.
-
-    Raises:
-        FetchFailed: the hub can't be reached, or has no answer.
-    """
+    """Return at most `most` models, the most downloaded first. Raises FetchFailed."""
     endpoint = hub.HUB.endpoint or constants.ENDPOINT
     asked = {"search": text, "filter": _TAG, "sort": "downloads", "limit": most, "expand": _ASKED}
     try:
@@ -81,7 +76,7 @@ def _found(model: Mapping[str, Any]) -> HubModel:
 
 
 def _nbytes(parameters: Mapping[str, Any] | None) -> int | None:
-    """The bytes of tensors, of which the hub tells how many elements there are of each type."""
+    """Return the bytes of tensors by the number of elements of each type."""
     if not parameters or not all(kind in _BITS for kind in parameters):
         return None
     return sum(int(count) * _BITS[kind] for kind, count in parameters.items()) // 8

@@ -1,8 +1,6 @@
-"""Short names for usual models that mlx-community publishes on Hugging Face, as of November 2026.
+"""Short names for usual models of mlx-community on Hugging Face, as of November 2026.
 
-A short name is only another word for org/name: the hub is asked for all the rest when a model is
-pulled. The list was written without a look at the hub, so the sizes on the disk are approximate.
-Constants only; any thread may read them.
+The list was written without a look at the hub, so the sizes are approximate.
 """
 
 from dataclasses import dataclass
@@ -13,8 +11,7 @@ MLX_COMMUNITY = "mlx-community"
 
 @dataclass(frozen=True, slots=True)
 class ShortName:
-    """A model of the hub with a short name. `disk_bytes` are approximate; `context` in tokens, as
-    its makers tell."""
+    """A model of the hub with a short name. `context` in tokens."""
 
     name: str
     repo_id: str
@@ -48,14 +45,14 @@ SHORT_NAMES = (
 
 
 def find(name: str) -> ShortName | None:
-    """The row of a short name, in any case, and with a colon (qwen3:4b) for the first hyphen behind
-    the family; None if there is none."""
+    """Return the row of a short name, in any case, and with a colon for a hyphen (qwen3:4b); or
+    None."""
     wanted = name.lower().replace(":", "-", 1)
     return next((row for row in SHORT_NAMES if row.name == wanted), None)
 
 
 def matching(text: str) -> list[ShortName]:
-    """The rows in whose names all words of the text are; all of them for an empty text."""
+    """Return the rows whose names have all words of the text."""
     words = text.lower().replace(":", "-").split()
     return [
         row

@@ -1,10 +1,8 @@
-"""Fetches large files over HTTP, in ranges and several at once, and goes on where an earlier try or
-an earlier process broke off.
+"""Fetches large files over HTTP, in ranges and over several connections, and resumes them.
 
-A CDN gives each connection a share of the line, and each answer takes its time: one stream is
-slower than the line. huggingface_hub itself starts a file anew in each process. The caller's thread
-tells of progress, and what it is told to raise ends the transfer; `CONNECTIONS` threads fetch. A
-server that lets fewer in, or sends whole files only, gets what it wants.
+One stream is slower than the line, and huggingface_hub starts a file anew in each process.
+`CONNECTIONS` threads fetch; the caller's thread reports, and an error of `report` ends the
+transfer. Servers that allow fewer connections, or send whole files only, are followed.
 """
 
 import errno
@@ -45,7 +43,7 @@ Report = Callable[[int], None]
 
 @dataclass(frozen=True, slots=True)
 class FileTransfer:
-    """A file of `nbytes` bytes that is to become `target`, through `part` on the same disk."""
+    """A file of `nbytes` that is to become `target`, through `part` on the same disk."""
 
     url: str
     part: Path
@@ -54,9 +52,9 @@ class FileTransfer:
 
 
 def transfer(files: Sequence[FileTransfer], pauses: Sequence[float], report: Report) -> int:
-    """Make all the files, and return how many bytes came. `report` is told how many bytes of them
-    are here. What breaks off is tried again after each of the `pauses` (seconds), and from the
-    first pause on whenever bytes have come.
+    """Fetch all files, and return the bytes that came. `report` gets the bytes that are here.
+    Retries after each of the `pauses` (seconds), and from the first one again whenever bytes have
+    come.
 
     Raises:
         HTTPError: the network or the server failed.
@@ -70,8 +68,8 @@ class _WholeOnly(Exception):
 
 
 class _NoProgress(Exception):
-    """A range did not get on after all pauses; `cause` says why. `came`: how many bytes of all
-    files had come before the first of them."""
+    """A range got no bytes after all pauses; `came` bytes of all files had come before the
+    first."""
 
     def __init__(self, cause: Exception, came: int) -> None:
         self.cause, self.came = cause, came
@@ -79,7 +77,7 @@ class _NoProgress(Exception):
 
 @dataclass(slots=True, eq=False)
 class _Opened:
-    """A part with its ranges: those that nobody fetches yet, and how many are being fetched."""
+    """A part with the ranges that nobody fetches yet, and the number of those being fetched."""
 
     part: PartFile
     wanted: FileTransfer
@@ -89,8 +87,8 @@ class _Opened:
 
 @dataclass(slots=True)
 class _Work:
-    """What the threads share. `changed` guards it; `here` and `came` count bytes; `sockets` are
-    those on which threads wait for bytes."""
+    """The threads' shared state. `changed` guards it; `here` and `came` count bytes; `sockets` are
+    those that threads wait on."""
 
     unopened: deque[tuple[FileTransfer, int]]
     here: int
@@ -141,7 +139,7 @@ class _Transfer:
         return work.came
 
     def _stop(self, problem: Exception | None = None) -> None:
-        """The first problem counts. A thread that writes later is told that its part is closed."""
+        """Stop, for the first `problem` if any. A later write raises TransferStopped."""
         work = self._work
         with work.changed:
             work.problem = work.problem or problem
@@ -170,7 +168,7 @@ class _Transfer:
             self._give_back(opened, part_range)
 
     def _take(self) -> tuple[_Opened, Range] | None:
-        """A range that nobody fetches; None when all is done."""
+        """Return a range to fetch; None when all is done."""
         work = self._work
         while True:
             with work.changed:
@@ -210,8 +208,8 @@ class _Transfer:
             work.changed.notify_all()
 
     def _fetch_one(self, opened: _Opened, part_range: Range) -> bool:
-        """Fetch a range. Returns False where the server answers other threads and not this one,
-        which should end then."""
+        """Fetch a range. Returns False if the server answers other threads only, so that this one
+        should end."""
         try:
             self._fetch(opened, part_range)
         except _WholeOnly:
@@ -228,7 +226,7 @@ class _Transfer:
         return True
 
     def _give_back(self, opened: _Opened, part_range: Range) -> None:
-        """End the fetch of a range; whoever ends the last one gives the file its name."""
+        """End the fetch of a range; the last one renames the file."""
         work = self._work
         with work.changed:
             opened.fetching -= 1
@@ -272,7 +270,7 @@ class _Transfer:
                 self._wait(max(left.pop(0), _asked_pause(problem)))
 
     def _stream(self, opened: _Opened, part_range: Range) -> None:
-        """What is missing of a range, or as much of it as comes."""
+        """Request the missing bytes of a range, and write those that come."""
         is_whole = part_range.length == opened.wanted.nbytes
         headers = {**build_hf_headers(), "Accept-Encoding": "identity"}
         if part_range.done or not is_whole:
@@ -299,7 +297,7 @@ class _Transfer:
 
     @contextmanager
     def _waiting_on(self, response: Any) -> Iterator[None]:
-        """Lets a stop end the wait for a server that is silent."""
+        """Let `_stop` end the wait for a silent server."""
         stream = response.extensions.get("network_stream")
         line = stream.get_extra_info("socket") if stream is not None else None
         if line is None:
@@ -322,14 +320,14 @@ class _Transfer:
             self._work.came += max(nbytes, 0)
 
     def _wait(self, seconds: float) -> None:
-        """Raises Abandoned where the transfer is stopped meanwhile."""
+        """Wait, or raise TransferStopped."""
         with self._work.changed:
             if self._work.changed.wait_for(lambda: self._work.is_stopped, seconds):
                 raise TransferStopped
 
 
 def _check_range(response: Any, part_range: Range, nbytes: int) -> None:
-    """Raises OSError for bytes of another or of no place, or of a file of another size."""
+    """Raise OSError for another range or another file size than expected."""
     told = _CONTENT_RANGE.fullmatch(response.headers.get("Content-Range", ""))
     if told is None:
         raise OSError(errno.EBADMSG, "the server does not say which range it sends")
@@ -341,7 +339,7 @@ def _check_range(response: Any, part_range: Range, nbytes: int) -> None:
 
 
 def _may_pass(error: HTTPError) -> bool:
-    """Whether to ask again makes sense."""
+    """Whether a retry makes sense."""
     if not isinstance(error, HfHubHTTPError):
         return True
     status = error.response.status_code
@@ -349,7 +347,7 @@ def _may_pass(error: HTTPError) -> bool:
 
 
 def _asked_pause(problem: Exception) -> float:
-    """The seconds that a server asks to wait, a minute at most."""
+    """Return the seconds that a server asks to wait, a minute at most."""
     if not isinstance(problem, HfHubHTTPError):
         return 0.0
     told = problem.response.headers.get("Retry-After", "")

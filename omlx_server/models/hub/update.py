@@ -1,11 +1,10 @@
-"""Puts the files of a newer version into the directory of a model, all together, when all are here
-and checked.
+"""Moves a newer version's files into the directory of a model, when all are here and checked.
 
     <dir>/.downloads/.ready-models--<org>--<name>/    what goes into <dir>/<org>/<name>
 
-A process may be killed at any moment. Before the files have this name, the model is as it was;
-afterwards `finish` ends what was begun. In between the model has no config.json, so that nobody
-takes a mixture of two versions for a model. Only the holder of the model's lock calls this.
+Until the files have this name the model is as it was; afterwards `finish` completes the update. In
+between the model has no config.json, so nobody loads a mixture. Only the holder of the model's
+lock calls this.
 """
 
 import errno
@@ -26,10 +25,9 @@ _NOTES, _NOTE_END = Path(".cache", "huggingface", "download"), ".metadata"
 
 
 def publish(staged: Path, ready: Path, target: Path, names: Collection[str]) -> None:
-    """Move the files below `staged` into the model at `target`. Of the others there those go that
-    an earlier version had, and that are not among `names`, the files of the new version; what its
-    owner has put there stays. `ready` is the name of `staged` meanwhile. Raises OSError where
-    `target` leads to another disk."""
+    """Move the files below `staged` into the model at `target`, and remove files of the earlier
+    version that are not among `names`; the owner's own files stay. Raises OSError if `target` is on
+    another disk."""
     if staged.stat().st_dev != target.stat().st_dev:
         raise OSError(errno.EXDEV, os.strerror(errno.EXDEV))
     gone = list(_gone(target, names))
@@ -43,7 +41,7 @@ def publish(staged: Path, ready: Path, target: Path, names: Collection[str]) -> 
 
 
 def finish(ready: Path, target: Path) -> None:
-    """Do what `publish` has left to do, if a killed process has not come to its end."""
+    """Complete what `publish` has begun."""
     if target.is_dir() and ready.is_dir():
         config = target / _CONFIG
         if (ready / _CONFIG).exists():
@@ -62,8 +60,7 @@ def finish(ready: Path, target: Path) -> None:
 
 
 def remove_others(staged: Path, names: Collection[str]) -> None:
-    """Remove what is below `staged` of another version: all files but `names`, and but what
-    huggingface_hub notes."""
+    """Remove the files below `staged` that belong to another version."""
     for file in _files(staged):
         path = file.relative_to(staged)
         if not (path.as_posix() in names or _is_note(path)):
@@ -71,8 +68,8 @@ def remove_others(staged: Path, names: Collection[str]) -> None:
 
 
 def _gone(target: Path, names: Collection[str]) -> Iterator[str]:
-    """The paths of the files of an earlier version that are not among `names`: weights, and what
-    huggingface_hub has noted, with its note."""
+    """Yield the paths of the earlier version's files that are not among `names`, and of their
+    notes."""
     for file in [*target.glob("model*.safetensors"), *target.glob(layout.INDEX)]:
         if file.name not in names:
             yield file.name
