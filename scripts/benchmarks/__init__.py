@@ -20,13 +20,6 @@ measure       the rounds: every workload on every system, interleaved
 report        the result of a run, and its JSON; table, plot and markdown show it
 progress      what is being done, for whoever waits
 
-scripts/bench cpu: the CPU time of a token outside the model.
-
-cpu_plan      what is measured, and with which sizes
-timed_server  a server of any checkout, which tells the CPU time of its threads
-stream_client reads many streams at little cost
-cpu_measure   the rounds, and what follows; cpu_command is the command line
-
 scripts/bench kv: what quantised caches cost and save, beside plain ones.
 
 kv_plan       what is measured, and with which sizes

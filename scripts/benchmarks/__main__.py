@@ -15,16 +15,13 @@ from omlx_server.compute.hardware import device
 from omlx_server.errors import OmlxError, UsageError
 from scripts.benchmarks import (
     adapters_command,
-    cpu_command,
     kv_command,
     markdown,
     memory_command,
-    page_command,
     peers,
     plot,
     quantities,
     report,
-    rows_command,
     share,
     speculation_command,
     table,
@@ -44,11 +41,8 @@ app = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False, add_com
 _CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
 app.command("adapters", context_settings=_CONTEXT)(adapters_command.adapters)
-app.command("cpu", context_settings=_CONTEXT)(cpu_command.cpu)
 app.command("kv", context_settings=_CONTEXT)(kv_command.kv)
 app.command("memory", context_settings=_CONTEXT)(memory_command.memory)
-app.command("page", context_settings=_CONTEXT)(page_command.page)
-app.command("rows", context_settings=_CONTEXT)(rows_command.rows)
 app.command("speculation", context_settings=_CONTEXT)(speculation_command.speculation)
 
 
@@ -115,11 +109,8 @@ def bench(
       scripts/bench --quick --peers all
       scripts/bench --quick --share report.json
       scripts/bench adapters --quick
-      scripts/bench cpu --quick
       scripts/bench kv --quick
       scripts/bench memory --quick
-      scripts/bench page --quick
-      scripts/bench rows --quick
       scripts/bench speculation --quick
 
     \b

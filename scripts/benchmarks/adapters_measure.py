@@ -15,7 +15,7 @@ import mlx.nn as nn
 from omlx_server.compute.batch import LiveBatch
 from omlx_server.compute.model.loader import LoadedModel
 from omlx_server.compute.planning.probe import ForwardProbe
-from omlx_server.compute.prefilled import Prefilled
+from omlx_server.compute.prefill import Prefilled
 from omlx_server.core.adapters import CONFIG, WEIGHTS, Adapter
 from omlx_server.core.work import finish
 from omlx_server.models.adapters.files import read_adapter
