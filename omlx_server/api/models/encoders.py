@@ -1,4 +1,4 @@
-"""The HTTP side of encoders, the models that write no text: embedding models and rerankers."""
+"""Embedding models and rerankers, as their routes use them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,8 +13,7 @@ from omlx_server.text.ranking.yes_no import YesNoPrompt
 
 @dataclass(frozen=True, slots=True)
 class Role:
-    """What a model is for. `noun`, `route` and `flag` are used in error messages: what such a model
-    is called, the route that needs it, and the command-line option that serves one."""
+    """A purpose of models. `noun`, `route` and `flag` (it serves one) are for error messages."""
 
     kind: Literal["chat", "embedding", "rerank", "unknown"]
     noun: str
@@ -38,8 +37,7 @@ class ServedEmbedder:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ServedReranker:
-    """A model that ranks documents. `client` is None where a chat model does it, which has a client
-    of its own."""
+    """A model that ranks documents; `client` is None if it is a chat model."""
 
     names: tuple[str, ...]
     client: ModelClient[Any] | None
@@ -48,7 +46,7 @@ class ServedReranker:
 
 
 def for_another_route(name: str, roles: Sequence[Role], wanted: Role, hint: str) -> BadRequest:
-    """The error for a request whose model exists, but is not for this route (`wanted`)."""
+    """Return the error for a request to a model of another route."""
     nouns = " and ".join(role.noun for role in roles)
     routes = " or ".join(role.route for role in roles)
     return BadRequest(
@@ -58,7 +56,7 @@ def for_another_route(name: str, roles: Sequence[Role], wanted: Role, hint: str)
 
 
 def hint_for(role: Role, names: Sequence[str]) -> str:
-    """A sentence that tells a client which models of that role there are, or how to serve one."""
+    """Return a sentence with the models of a role, or how to serve one."""
     if names:
         return f"This server has: {', '.join(sorted(names))}"
     return f"This server has none: start it with {role.flag} NAME"

@@ -1,5 +1,4 @@
-"""What the admin routes need to know of models that are not loaded, and to fetch others; wiring/
-brings the object."""
+"""Interface to models that are not loaded: looks them up and fetches them."""
 
 import threading
 from dataclasses import dataclass
@@ -14,10 +13,8 @@ MOST_AT_ONCE = 2
 
 @dataclass(frozen=True, slots=True)
 class Resolved:
-    """What a name stands for. `kind`: "directory" for one below models.dirs, "hub" and "catalogue"
-    for models of these, "unknown" for nothing. `alias_of`: the name for which it is an alias, a
-    short name or an address. `names` and `path` are those of a model that is here. `suggestions`
-    are names that are near, if it is unknown; `problem` says why it can't be used."""
+    """The meaning of a name. `kind` "directory" is a model below models.dirs. `alias_of`: the name
+    behind an alias, a short name or an address. `problem`: why it is unusable."""
 
     name: str
     kind: Kind
@@ -30,8 +27,7 @@ class Resolved:
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """A model that is here. `fetched_bytes` came in this call; `is_checked` is false where the hub
-    could not be asked."""
+    """A model on the disk. `is_checked` is false if the hub could not be asked."""
 
     names: tuple[str, ...]
     path: str
@@ -40,19 +36,14 @@ class Fetched:
 
 
 class ModelFetcher(Protocol):
-    """Looks for models on the disk, and fetches them. Blocking; any thread. Who fetches holds one
-    of the `MOST_AT_ONCE` places of `free` until the fetch has ended."""
+    """Finds and fetches models. Blocking; any thread. A fetch holds one place of `free`."""
 
     @property
     def free(self) -> threading.BoundedSemaphore: ...
 
     def resolve(self, name: str) -> Resolved:
-        """What a name would be. Uses no network."""
+        """Uses no network."""
 
     def fetch(self, name: str, progress: ProgressListener) -> Fetched:
-        """Fetch a model, and check what is here of it. Whatever `progress` raises ends it; what has
-        come stays for the next time.
-
-        Raises:
-            ModelUnavailable: there is no such model, it can't be served, or not be fetched.
-        """
+        """Fetch a model and check its files. What `progress` raises ends it; a later call
+        continues. Raises ModelUnavailable."""

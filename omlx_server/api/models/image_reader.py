@@ -1,10 +1,7 @@
-"""Reads the images of requests for one model: from what a client has sent to what the model's
-prompt shows, and later to the pixels that its tower takes.
+"""Reads the images of requests for one model: what its prompt shows, and later its pixels.
 
-Its methods run on the asyncio thread, and all that takes a while in worker threads. Each image is
-read in a turn of its own, with memory set aside while it is decoded. Of a file that was decoded
-once its size and its digest are remembered, so that the next turn of a conversation decodes
-nothing.
+Methods run on the asyncio thread, slow work in worker threads. The facts of decoded files are
+cached, so the next turn of a conversation decodes nothing.
 """
 
 from collections import OrderedDict
@@ -38,21 +35,18 @@ _REMEMBERED = 8192
 
 @dataclass(frozen=True, slots=True)
 class TextOnly:
-    """Stands in the place of a reader, for a model that takes no images. `why` says why not; it is
-    empty where there is nothing to say."""
+    """Stands in for the reader of a model without images. `why` may be empty."""
 
     why: str = ""
 
     def refusal(self, name: str, param: str) -> BadRequest:
-        """The error for a request to the model of this name with an image at `param`."""
         because = f": {self.why}" if self.why else ""
         return BadRequest(f"the model '{name}' takes text only{because}", param=param)
 
 
 @dataclass(frozen=True, slots=True)
 class GivenImage:
-    """An image of a request. `url` is a data URL, or what was sent in its place; `low` asks for low
-    detail; `param` names it in errors."""
+    """An image of a request. `url` should be a data URL; `param` names it in errors."""
 
     url: str
     param: str
@@ -60,9 +54,9 @@ class GivenImage:
 
 
 @dataclass(frozen=True, slots=True)
-class _Known:
-    """What is remembered of a file: the size and the digest of its bitmap, its size as the model
-    sees it closely, and the most bytes that decoding it holds. Sizes are height and width."""
+class _FileFacts:
+    """Facts of a decoded file: size and digest of its bitmap, its size as the model sees it at full
+    detail, and the most bytes that decoding holds. Sizes are height, width."""
 
     size: tuple[int, int]
     digest: bytes
@@ -72,9 +66,8 @@ class _Known:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ReadImage:
-    """An image of a request, for one model. `data` is its file; `digest` is that of what will be
-    prepared of it; `making_bytes` is the most that `prepared` holds at once, its result included.
-    The model sees it in the size `seen` where it looks closely."""
+    """An image of a request, for one model. `digest` is that of the prepared pixels, `making_bytes`
+    the most that `prepared` holds, `seen` the size at full detail."""
 
     data: bytes = field(repr=False)
     preparer: Preparer
@@ -84,11 +77,11 @@ class ReadImage:
     seen: tuple[int, int]
 
     def prepared(self) -> Prepared:
-        """Decode the file and prepare its pixels for the tower, which takes a while."""
+        """Decode the file and prepare its pixels for the tower. Slow."""
         return self.preparer.prepare(decode(inspect(self.data).scaled_for(*self.seen)))
 
     def runs(self) -> tuple[ImageSpan, ...]:
-        """The runs of image tokens that show it."""
+        """Return the runs of image tokens that show the image."""
         plan, count = self.plan, self.plan.run_tokens
         return tuple(
             ImageSpan(
@@ -110,16 +103,15 @@ class ReadImage:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ImageReader:
-    """`make` makes the model's preparer of images of some detail. `set_aside` sets bytes of memory
-    aside for a while. An image gets at most `max_tokens` where the model leaves a choice, and a
-    request may have at most `max_per_request` images."""
+    """Reads images for a model. `make` makes a preparer, `set_aside` reserves bytes. An image gets
+    at most `max_tokens`, where the model leaves a choice."""
 
     make: MakePreparer
     markup: ImageMarkup
     set_aside: SetAside
     max_tokens: int | None = None
     max_per_request: int = 100
-    _known: OrderedDict[bytes, _Known] = field(default_factory=OrderedDict)
+    _files: OrderedDict[bytes, _FileFacts] = field(default_factory=OrderedDict)
     _preparers: Mapping[bool, Preparer] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -127,60 +119,54 @@ class ImageReader:
         object.__setattr__(self, "_preparers", preparers)
 
     def bounded(self, max_tokens: int, max_per_request: int) -> "ImageReader":
-        """A copy with other bounds, which remembers the same files."""
+        """Return a copy with other bounds and the same cached files."""
         return replace(self, max_tokens=max_tokens, max_per_request=max_per_request)
 
-    async def read(self, given: Sequence[GivenImage], turns: Turns) -> list[ReadImage]:
-        """The images of a request.
-
-        Raises:
-            BadRequest: they are too many, or one can't be taken; `param` names it.
-            Unavailable: one had no turn or no memory in time; NoMemory if it never can.
-        """
+    async def read(self, images: Sequence[GivenImage], turns: Turns) -> list[ReadImage]:
+        """Raises BadRequest for too many images or a bad one, and Unavailable if one got no turn or
+        no memory in time (NoMemory: never can)."""
         most = self.max_per_request
-        if len(given) > most:
+        if len(images) > most:
             raise BadRequest(
-                f"there are {len(given)} images, and {most} are the most", param=given[most].param
+                f"there are {len(images)} images, and {most} are the most", param=images[most].param
             )
-        return [await self._read(image, turns) for image in given]
+        return [await self._read(image, turns) for image in images]
 
-    async def _read(self, given: GivenImage, turns: Turns) -> ReadImage:
+    async def _read(self, image: GivenImage, turns: Turns) -> ReadImage:
         async with turns() as run:
-            data, key = await run(lambda _: _file(given))
-            known = self._known.get(key)
-            if known is None:
-                header = await run(lambda _: inspect(data, param=given.param))
-                seen = self._plan(header.upright, given).size
+            data, key = await run(lambda _: _file(image))
+            facts = self._files.get(key)
+            if facts is None:
+                header = await run(lambda _: inspect(data, param=image.param))
+                seen = self._plan(header.upright, image).size
                 header = header.scaled_for(*seen)
                 async with self.set_aside(header.peak_bytes):
-                    digest = await run(lambda _: decode(header, param=given.param).digest)
-                known = _Known(header.upright, digest, seen, header.peak_bytes)
-            self._remember(key, known)
-        preparer = self._preparers[given.low]
-        plan = self._plan(known.size, given, low=given.low)
-        making = known.peak_bytes + plan.working_bytes + plan.pixel_bytes
-        digest = preparer.digest(known.digest)
-        return ReadImage(data, preparer, plan, digest, making, known.seen)
+                    digest = await run(lambda _: decode(header, param=image.param).digest)
+                facts = _FileFacts(header.upright, digest, seen, header.peak_bytes)
+            self._remember(key, facts)
+        preparer = self._preparers[image.low]
+        plan = self._plan(facts.size, image, low=image.low)
+        making = facts.peak_bytes + plan.working_bytes + plan.pixel_bytes
+        digest = preparer.digest(facts.digest)
+        return ReadImage(data, preparer, plan, digest, making, facts.seen)
 
-    def _plan(self, size: tuple[int, int], given: GivenImage, *, low: bool = False) -> ImagePlan:
-        """What an image of this height and width takes."""
+    def _plan(self, size: tuple[int, int], image: GivenImage, *, low: bool = False) -> ImagePlan:
         try:
             return self._preparers[low].plan(*size)
         except BadRequest as error:
-            raise BadRequest(error.message, param=given.param) from None
+            raise BadRequest(error.message, param=image.param) from None
 
     def shown(self, image: ReadImage) -> ImagePlaceholder:
-        """How the model's prompt shows an image."""
+        """Return how the model's prompt shows an image."""
         return ImagePlaceholder(self.markup.write(image.plan.tiles), image.runs())
 
-    def _remember(self, key: bytes, known: _Known) -> None:
-        self._known[key] = known
-        self._known.move_to_end(key)
-        if len(self._known) > _REMEMBERED:
-            self._known.popitem(last=False)
+    def _remember(self, key: bytes, facts: _FileFacts) -> None:
+        self._files[key] = facts
+        self._files.move_to_end(key)
+        if len(self._files) > _REMEMBERED:
+            self._files.popitem(last=False)
 
 
-def _file(given: GivenImage) -> tuple[bytes, bytes]:
-    """The bytes of an image's file, and their digest."""
-    data = from_image_url(given.url, param=given.param)
+def _file(image: GivenImage) -> tuple[bytes, bytes]:
+    data = from_image_url(image.url, param=image.param)
     return data, blake2b(data, digest_size=32).digest()

@@ -1,4 +1,4 @@
-"""The models that a request may name, loaded or not, and what is known of them all."""
+"""The models that a request may name, and interfaces to their files and caches."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,14 +17,11 @@ from omlx_server.models.adapters.registry import AdapterPlaces, AdapterRegistry
 
 @dataclass(frozen=True, slots=True)
 class ModelListing:
-    """A model that a request may name, loaded or not. `wanted` is what the pool needs to load it.
-    `context_length` in tokens, None where its files do not tell; `created` in seconds since 1970.
-    `takes_images`: whether its files, and the settings, let it take images. `adapters` says where
-    its adapters are; None where it can have none. `presets` are the names that requests to a chat
-    model may choose from; `defaults` counts for those that choose none. `template_file` is the path
-    of the chat template that stands for the model's own, and `reasoning_parser` the parser of
-    thoughts that stands for that of its template; each is empty where the settings name none.
-    `problem` says why the model can't be served, and is empty when it can.
+    """A model that a request may name, loaded or not.
+
+    `wanted` is what the pool loads; `created` is in seconds since 1970. `defaults` apply without a
+    preset. `template_file` and `reasoning_parser` override the model's own unless empty. `problem`:
+    why it can't be served, or empty.
     """
 
     role: Role
@@ -42,8 +39,7 @@ class ModelListing:
 
 
 class Catalogue(Protocol):
-    """The models that requests may name. A request without a name gets the first known model of the
-    role that it needs."""
+    """The models that requests may name. The first of a role serves requests without a name."""
 
     @property
     def autoload(self) -> bool: ...
@@ -53,23 +49,23 @@ class Catalogue(Protocol):
     def adapter_registry(self) -> AdapterRegistry: ...
 
     def known(self) -> Sequence[ModelListing]:
-        """The models that can be served, as the last look at the disk has found them."""
+        """Return the models that can be served, as of the last look at the disk."""
 
     def broken(self) -> Sequence[ModelListing]:
-        """The other models there, each with its `problem`."""
+        """Return the models that can't be served."""
 
     @property
     def away(self) -> Mapping[Path, str]:
-        """The directories of models that could not be read at the last look, and why."""
+        """Model directories that were unreadable at the last look, and why."""
 
     def resolve_alias(self, name: str) -> str:
-        """The name for which an alias stands; any other name is returned as it is."""
+        """Return the name behind an alias; any other name unchanged."""
 
     def directory(self, key: str) -> Path | None:
-        """Where the files of a known model are, by its key in the pool; None if it is not known."""
+        """Return the directory of a model by its key in the pool."""
 
     async def refresh(self, *, anew: bool = False) -> None:
-        """Look at the disk again, unless that was a moment ago; with `anew` in any case."""
+        """Look at the disk, unless that was a moment ago and `anew` is false."""
 
 
 class Vitals(Protocol):
@@ -79,7 +75,7 @@ class Vitals(Protocol):
     def memory(self) -> MemoryReport | None: ...
     @property
     def counted(self) -> Mapping[str, Counted]:
-        """The counters of each model by its name, also of models that were unloaded since."""
+        """Counters by model name, unloaded models included."""
 
     @property
     def cold(self) -> ColdReport | None: ...
@@ -88,17 +84,16 @@ class Vitals(Protocol):
 
 
 class CachedModels(Protocol):
-    """The cached blocks and pins of all models, also of models that are not loaded."""
+    """The cached blocks and pins of all models, unloaded ones included."""
 
     async def clear_cold(self, salt: bytes | None) -> None:
-        """Delete the blocks in the cold tier: those of `salt`, or with None all of them."""
+        """Delete the cold tier's blocks of `salt`, or with None all of them."""
 
     async def pinned(self, pin: Pin, salt: bytes) -> PinReport:
-        """Save a pin that a model has just made, as one of the tenant with this salt, and report
-        how much of it is cached."""
+        """Save a tenant's new pin, and report how much of it is cached."""
 
     async def pins(self, salt: bytes) -> list[PinReport]:
-        """The pins of the tenant with this salt, the oldest first."""
+        """Return the tenant's pins, the oldest first."""
 
     async def unpin(self, id: str, salt: bytes) -> Unpinned:
-        """End a pin of the tenant with this salt. Returns UNKNOWN where it has no such pin."""
+        """Returns UNKNOWN if the tenant has no such pin."""

@@ -1,4 +1,4 @@
-"""The HTTP side of the models: the names of a request, and the loaded models behind them."""
+"""Finds and loads the model that a request names."""
 
 import asyncio
 import time
@@ -40,233 +40,215 @@ _TAG = f":{_LATEST}"
 
 @dataclass(slots=True, eq=False)
 class ServedModels:
-    """Finds and loads the model that a request names. A model that a request has got stays loaded
-    until that request's exchange has ended. An unknown name never loads or unloads anything.
-    `started`: whether the models that the server starts with are loaded."""
+    """Finds and loads the model that a request names; it stays loaded until the request's exchange
+    ends. `started`: whether the models of the start are loaded."""
 
     pool: ModelPool[Served]
     catalogue: Catalogue
     vitals: Vitals
     kept: CachedModels
     started: bool = False
-    _seen: dict[str, ModelListing] = field(default_factory=dict)
+    _listings: dict[str, ModelListing] = field(default_factory=dict)
 
     def known(self) -> list[ModelListing]:
-        """The models on the disk, and those that are still loaded though their files are gone."""
-        known = list(self.catalogue.known())
-        keys = {one.wanted.key for one in known}
-        gone = (one for key, one in self._seen.items() if key not in keys)
-        return known + [one for one in gone if self._is_loaded(one)]
+        """Return the models on the disk, and loaded ones whose files are gone."""
+        listings = list(self.catalogue.known())
+        keys = {one.wanted.key for one in listings}
+        gone = (one for key, one in self._listings.items() if key not in keys)
+        return listings + [one for one in gone if self._is_loaded(one)]
 
-    def _is_loaded(self, known: ModelListing) -> bool:
-        entry = self.pool.entry(known.wanted.key)
+    def _is_loaded(self, listing: ModelListing) -> bool:
+        entry = self.pool.entry(listing.wanted.key)
         return entry is not None and entry.model is not None
 
-    def takes_images(self, known: ModelListing) -> bool:
-        """Whether a chat model takes images: what is loaded of it tells, else its listing."""
-        entry = self.pool.entry(known.wanted.key)
+    def takes_images(self, listing: ModelListing) -> bool:
+        entry = self.pool.entry(listing.wanted.key)
         model = entry.model if entry is not None else None
-        if known.role is encoders.CHAT and isinstance(model, ServedModel):
+        if listing.role is encoders.CHAT and isinstance(model, ServedModel):
             return isinstance(model.images, ImageReader)
-        return known.takes_images
+        return listing.takes_images
 
     async def find(
         self, name: str | None, *, adapter: str | None = None, preset: str | None = None
     ) -> ServedModel:
-        """The chat model of that name, loaded first if need be; with None the first chat model. It
-        has the `adapter` that is named here or, as MODEL:ADAPTER, in its name, or its default one;
-        and the defaults of `preset`, if one is given.
+        """Return the chat model of that name, loaded if need be; with None the first one. Its
+        adapter is `adapter`, that of a name MODEL:ADAPTER, or its default.
 
-        Raises:
-            ModelNotFound: there is no such model, or it is not loaded and autoload is off.
-            AdapterNotFound, AdapterUnusable: it has no such adapter, or that can't be used.
-            BadRequest: the model can't chat, or has no such preset, or none was named and there is
-                no chat model; or the name and `adapter` name two adapters.
-            Whatever ModelPool.acquire raises.
+        Raises ModelNotFound, also for an unloaded model while autoload is off; AdapterNotFound and
+        AdapterUnusable; BadRequest if it can't chat, lacks the preset, or two adapters are named;
+        and as ModelPool.acquire.
         """
         name, wanted = await self._split_known(name and await self.untagged(name))
         if wanted and adapter and wanted != adapter:
             raise BadRequest(f"model asks for the adapter '{wanted[:200]}'", param="adapter")
-        known = await self._of(name, encoders.CHAT)
-        check_preset(known.names[0], preset, known.presets)
-        found = await self.adapter(known, adapter or wanted)
-        model = await self._take(known)
+        listing = await self._listing_for(name, encoders.CHAT)
+        check_preset(listing.names[0], preset, listing.presets)
+        own_adapter = await self.adapter(listing, adapter or wanted)
+        model = await self._acquire(listing)
         assert isinstance(model, ServedModel)
-        return model.with_preset(preset).adapted(found)
+        return model.with_preset(preset).adapted(own_adapter)
 
     async def untagged(self, name: str) -> str:
-        """The name without the tag that Ollama's clients write: `NAME:latest` is NAME, unless a
-        model or an alias is called `NAME:latest`, or NAME has an adapter called latest. Any other
-        name is returned as it is."""
+        """Remove Ollama's tag `:latest`, unless a model, alias or adapter has that name."""
         plain = name.removesuffix(_TAG)
         if plain == name:
             return name
         model, adapter = await self._split_known(plain)
-        known = self._candidates(model) if model and adapter is None else ()
-        adapters = await self.adapters(known[0]) if known else ()
+        listings = self._candidates(model) if model and adapter is None else ()
+        adapters = await self.adapters(listings[0]) if listings else ()
         is_own = name in self.catalogue.aliases or self._named(name) or _LATEST in adapters
         return name if is_own else plain
 
     def split_adapter(self, name: str | None) -> tuple[str | None, str | None]:
-        """The model and the adapter of a name that is MODEL:ADAPTER; any other name, and None for
-        the adapter. A name that a model has is no such name, whatever is in it."""
-        meant = None if name is None else self.catalogue.resolve_alias(name)
-        if meant is None or self._candidates(meant):
+        """Split MODEL:ADAPTER; any other name has None. A model's full name is never split."""
+        target = None if name is None else self.catalogue.resolve_alias(name)
+        if target is None or self._candidates(target):
             return name, None
-        model, _, adapter = meant.rpartition(":")
+        model, _, adapter = target.rpartition(":")
         return (model, adapter) if adapter and self._candidates(model) else (name, None)
 
     async def _split_known(self, name: str | None) -> tuple[str | None, str | None]:
-        """As `split_adapter`, if need be after another look at the disk: unless the name is that of
-        a model that was there at the last one, or of a model and of an adapter that it has."""
+        """Split as `split_adapter`, after a look at the disk unless all names are known."""
         model, adapter = self.split_adapter(name)
         if adapter is None and (name is None or self._candidates(name)):
             return model, adapter
-        known = self._candidates(model) if model is not None else ()
-        if not known or adapter not in await self.adapters(known[0]):
+        listings = self._candidates(model) if model is not None else ()
+        if not listings or adapter not in await self.adapters(listings[0]):
             await self.catalogue.refresh()
         return self.split_adapter(name)
 
-    async def adapter(self, known: ModelListing, name: str | None) -> Adapter | None:
-        """The adapter of that name, or the default one. Its files are read, so that the model need
-        not be loaded for one that can't be used. Raises AdapterNotFound and AdapterUnusable."""
-        places = known.adapters
+    async def adapter(self, listing: ModelListing, name: str | None) -> Adapter | None:
+        """Read the adapter of that name, or the default one. Raises AdapterNotFound and
+        AdapterUnusable."""
+        places = listing.adapters
         if places is None or not (name or places.default):
             return None
         return await asyncio.to_thread(self.catalogue.adapter_registry.find, places, name)
 
-    async def adapters(self, known: ModelListing) -> list[str]:
-        """The names of the adapters that a model has now."""
-        places = known.adapters
+    async def adapters(self, listing: ModelListing) -> list[str]:
+        places = listing.adapters
         return [] if places is None else list(await asyncio.to_thread(places.all))
 
     async def adapters_of(self, listed: Iterable[ModelListing]) -> dict[int, list[str]]:
-        """The names of the adapters that each of these models has now, by the `id` of its listing.
-        The disk is read once for each, however often it is listed: a model has several names."""
-        distinct = {id(known): known for known in listed}
-        return {own: await self.adapters(known) for own, known in distinct.items()}
+        """Return each model's adapters by `id` of its listing, reading the disk once for each
+        model."""
+        distinct = {id(listing): listing for listing in listed}
+        return {key: await self.adapters(listing) for key, listing in distinct.items()}
 
     async def salts(self, salt: bytes) -> list[bytes]:
-        """The salts of the blocks of a tenant with this `salt`: its own, and one for each adapter
-        of all models, and for each that the server has read since it runs."""
-        find, found = self.catalogue.adapter_registry.find, [salt]
-        for known in self.known():
-            for name in await self.adapters(known):
-                assert known.adapters is not None
+        """Return a tenant's salts: its own, and one for each adapter on the disk or read so far."""
+        registry = self.catalogue.adapter_registry
+        for listing in self.known():
+            for name in await self.adapters(listing):
+                assert listing.adapters is not None
                 with suppress(AdapterUnusable, AdapterNotFound):
-                    await asyncio.to_thread(find, known.adapters, name)
-        found += [salted(salt, adapter) for adapter in self.catalogue.adapter_registry.all_read()]
-        return list(dict.fromkeys(found))
+                    await asyncio.to_thread(registry.find, listing.adapters, name)
+        of_adapters = (salted(salt, adapter) for adapter in registry.all_read())
+        return list(dict.fromkeys((salt, *of_adapters)))
 
     async def embedder(self, name: str | None) -> ServedEmbedder:
-        """The embedding model of that name, else the first one; loads and raises as `find`."""
+        """Return the embedding model of that name, else the first one. Raises as `find`."""
         name = name and await self.untagged(name)
-        model = await self._take(await self._of(name, encoders.EMBEDDING))
+        model = await self._acquire(await self._listing_for(name, encoders.EMBEDDING))
         assert isinstance(model, ServedEmbedder)
         return model
 
     async def reranker(self, name: str | None) -> ServedReranker:
-        """The reranker of that name, else the first one; loads and raises as `find`. A chat model
-        that is served as a reranker is asked through its `judge`."""
+        """Return the reranker of that name, else the first one. Raises as `find`."""
         name = name and await self.untagged(name)
-        model = await self._take(await self._of(name, encoders.RERANKING))
+        model = await self._acquire(await self._listing_for(name, encoders.RERANKING))
         if isinstance(model, ServedModel):
             return model.judge()
         assert isinstance(model, ServedReranker)
         return model
 
     def keep(self, name: str, role: Role, seconds: float | None) -> None:
-        """Keep a loaded model for so many seconds after its last use; see `ModelPool.keep`. It does
-        nothing where autoload is off: no request could bring the model back."""
-        known = self._of_role(self.split_adapter(name)[0], role)
-        if known is not None and self.catalogue.autoload:
-            self.pool.keep(known.wanted.key, seconds)
+        """Keep a model loaded for `seconds` after its last use. Without autoload nothing changes,
+        as no request could bring it back."""
+        listing = self._first_of(self.split_adapter(name)[0], role)
+        if listing is not None and self.catalogue.autoload:
+            self.pool.keep(listing.wanted.key, seconds)
 
     def loaded(self) -> list[ServedModel]:
-        """The chat models that are loaded now."""
+        """Return the loaded chat models."""
         return [model for model in self.pool.loaded() if isinstance(model, ServedModel)]
 
     def engines(self) -> list[tuple[str, Status]]:
-        """Name and status of each loaded chat model. At the start, while none is loaded, the one
-        that is to be loaded first stands there as STARTING."""
-        found = [(model.names[0], model.engine.status) for model in self.loaded()]
-        first = self._of_role(None, encoders.CHAT)
-        if not (found or self.started or first is None):
-            found.append(
-                (first.names[0], Status(EngineState.STARTING, Load(0, 0, 0), time.monotonic()))
-            )
-        return found
+        """Return the loaded chat models' status. At the start the first to load is STARTING."""
+        engines = [(model.names[0], model.engine.status) for model in self.loaded()]
+        first = self._first_of(None, encoders.CHAT)
+        if not (engines or self.started or first is None):
+            starting = Status(EngineState.STARTING, Load(0, 0, 0), time.monotonic())
+            engines.append((first.names[0], starting))
+        return engines
 
     async def known_as(self, name: str) -> ModelListing:
-        """The listing of the model of that name, whatever its role. It loads nothing, and the
-        current exchange is about that model. Raises ModelNotFound."""
+        """Return the listing of that name, of any role; the exchange is then about it. Raises
+        ModelNotFound."""
         name = await self.untagged(name)
-        found = await self._sought(lambda: next(iter(self._candidates(name)), None))
-        if found is None:
+        match = await self._look_up(lambda: next(iter(self._candidates(name)), None))
+        if match is None:
             raise self._unknown(name, "")
-        current().about = label_of(found.names[0])
-        return found
+        current().about = label_of(match.names[0])
+        return match
 
     async def named(self, name: str) -> tuple[ModelListing, str | None]:
-        """The listing of the model that a name means, as `known_as`, and the adapter of a name as
-        MODEL:ADAPTER. Raises ModelNotFound, and AdapterNotFound where it has no such adapter."""
+        """Return the listing and the adapter of a name. Raises ModelNotFound and
+        AdapterNotFound."""
         model, adapter = await self._split_known(await self.untagged(name))
-        known = await self.known_as(model or name)
-        if adapter is not None and adapter not in (NONE, *await self.adapters(known)):
+        listing = await self.known_as(model or name)
+        if adapter is not None and adapter not in (NONE, *await self.adapters(listing)):
             raise AdapterNotFound(
-                f"The model '{known.names[0]}' has no adapter '{adapter[:200]}'.", param="model"
+                f"The model '{listing.names[0]}' has no adapter '{adapter[:200]}'.", param="model"
             )
-        return known, adapter
+        return listing, adapter
 
-    async def _of(self, name: str | None, role: Role) -> ModelListing:
-        """The listing of the model of that name and role. Raises as `find`."""
-        known = await self._sought(lambda: self._of_role(name, role))
-        if known is None:
+    async def _listing_for(self, name: str | None, role: Role) -> ModelListing:
+        listing = await self._look_up(lambda: self._first_of(name, role))
+        if listing is None:
             raise self._missing(name, role)
-        return known
+        return listing
 
-    async def _take(self, known: ModelListing) -> Served:
-        """The model, with a lease that is released when the current exchange ends."""
-        entry = self.pool.entry(known.wanted.key)
+    async def _acquire(self, listing: ModelListing) -> Served:
+        """Load the model, with a lease until the current exchange ends."""
+        entry = self.pool.entry(listing.wanted.key)
         is_there = entry is not None and entry.phase not in (Phase.ABSENT, Phase.FAILED)
         if not (is_there or self.catalogue.autoload):
             raise ModelNotFound(
-                f"The model '{known.names[0]}' is not loaded, and models.autoload is off: load it "
-                "with `omlx-server load`",
+                f"The model '{listing.names[0]}' is not loaded, and models.autoload is off: load "
+                "it with `omlx-server load`",
                 param="model",
             )
-        self._seen[known.wanted.key] = known
-        current().model = label_of(known.names[0])
-        lease = await self.pool.acquire(known.wanted)
+        self._listings[listing.wanted.key] = listing
+        current().model = label_of(listing.names[0])
+        lease = await self.pool.acquire(listing.wanted)
         afterwards(lease.release)
         return lease.model
 
-    async def _sought(self, find: Callable[[], ModelListing | None]) -> ModelListing | None:
-        """What `find` finds, after another look at the disk unless that is loaded: its files may
-        have gone."""
-        found = find()
-        if found is None or not self._is_loaded(found):
+    async def _look_up(self, find: Callable[[], ModelListing | None]) -> ModelListing | None:
+        """Return what `find` returns, after a look at the disk unless that model is loaded."""
+        match = find()
+        if match is None or not self._is_loaded(match):
             await self.catalogue.refresh()
-            found = find()
-        return found
+            match = find()
+        return match
 
-    def _of_role(self, name: str | None, role: Role) -> ModelListing | None:
-        """The known model of that name and role; without a name the first one of that role."""
-        known = self.catalogue.known() if name is None else self._candidates(name)
-        return next((k for k in known if k.role is role), None)
+    def _first_of(self, name: str | None, role: Role) -> ModelListing | None:
+        listings = self.catalogue.known() if name is None else self._candidates(name)
+        return next((one for one in listings if one.role is role), None)
 
     def _candidates(self, name: str) -> list[ModelListing]:
-        """The known models of that name, or of the hub's name for which it stands as in `pull`; one
-        whose full name it is goes before others."""
-        meant = self.catalogue.resolve_alias(name)
-        found = self._named(meant)
-        if not found and (of_hub := hub_name(meant)) is not None:
-            found = self._named(str(of_hub))
-        return found
+        """Return the models of that name or of the hub's name behind it; a full name comes
+        first."""
+        target = self.catalogue.resolve_alias(name)
+        matches = self._named(target)
+        if not matches and (of_hub := hub_name(target)) is not None:
+            matches = self._named(str(of_hub))
+        return matches
 
     def _named(self, name: str) -> list[ModelListing]:
-        found = [known for known in self.known() if name in known.names]
-        return sorted(found, key=lambda known: known.names[0] != name)
+        matches = [listing for listing in self.known() if name in listing.names]
+        return sorted(matches, key=lambda listing: listing.names[0] != name)
 
     def _missing(self, name: str | None, role: Role) -> OmlxError:
         names = [n for k in self.catalogue.known() if k.role is role for n in k.names]
@@ -281,14 +263,14 @@ class ServedModels:
         return self._unknown(name, hint)
 
     def _unknown(self, name: str, hint: str) -> LoadFailed | ModelNotFound:
-        meant = self.catalogue.resolve_alias(name)
-        called = (meant, str(hub_name(meant)), meant.rpartition(":")[0])
+        target = self.catalogue.resolve_alias(name)
+        full_names = (target, str(hub_name(target)), target.rpartition(":")[0])
         for model in self.catalogue.broken():
-            if not set(model.names).isdisjoint(called):
+            if not set(model.names).isdisjoint(full_names):
                 return LoadFailed(f"the model '{name[:200]}' can't be loaded: {model.problem}")
-        why = f": the name stands for '{meant}', which is not here" if meant != name else ""
-        if (of_hub := hub_name(meant)) is not None:
+        why = f": the name stands for '{target}', which is not here" if target != name else ""
+        if (of_hub := hub_name(target)) is not None:
             hint = f"If the hub has it, `omlx-server pull {of_hub}` gets it. {hint}"
-        told = f"The model '{name[:200]}' does not exist{why}."
-        parts = (told, about_away(self.catalogue.away), hint)
+        message = f"The model '{name[:200]}' does not exist{why}."
+        parts = (message, about_away(self.catalogue.away), hint)
         return ModelNotFound(" ".join(filter(None, parts)), param="model")

@@ -1,4 +1,4 @@
-"""One loaded model, as requests have it: a chat model with all that a request to it needs."""
+"""A loaded chat model, as requests use it."""
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
@@ -24,8 +24,7 @@ TemplateValue = bool | int | float | str
 
 @dataclass(frozen=True, slots=True)
 class Preset:
-    """What counts for a request that names a preset: `defaults` for fields that it leaves out, and
-    the variables of the chat template, of which those that the request sends win."""
+    """Defaults and template variables; those of the request win."""
 
     defaults: RequestDefaults
     template_kwargs: Mapping[str, TemplateValue]
@@ -37,17 +36,12 @@ def _no_judge() -> ServedReranker:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ServedModel:
-    """One chat model and everything that a request to it needs.
+    """A loaded chat model with all that a request to it needs.
 
-    `system_fingerprint` names what computes its answers (weights, KV format, device, versions).
-    `archives` exports and imports prefixes. Token ids are below `vocab`. `context_length` is in
-    tokens, `created` in seconds since 1970. `markers`: the markers of thoughts, as tokens. `judge`
-    returns the same model as one that ranks documents; it raises BadRequest or ModelUnavailable
-    where the model can't. `recommended`: the sampling values that its makers recommend.
-    `template_kwargs`: variables of the chat template; those that a request sends win. `presets`, by
-    name, stand for `defaults` and `template_kwargs` in requests that name one. `images` reads the
-    images of requests, or says why the model takes none. `adapter` is the one that the request
-    wants, or that counts where it names none.
+    `system_fingerprint` names weights, KV format, device and versions. Token ids are below `vocab`;
+    `created` is in seconds since 1970; `markers` are those of reasoning. `judge` returns the model
+    as a reranker; it raises BadRequest and ModelUnavailable. `recommended`: its makers' sampling
+    values. Template variables of a request win over `template_kwargs`.
     """
 
     names: tuple[str, ...]
@@ -73,7 +67,7 @@ class ServedModel:
     adapter: Adapter | None = None
 
     def adapted(self, adapter: Adapter | None) -> "ServedModel":
-        """The model with an adapter, which has another fingerprint; itself with None."""
+        """Return the model with an adapter and its own fingerprint; itself for None."""
         if adapter is None:
             return self
         name = f"{self.system_fingerprint}_{adapter.digest.hex()[:8]}"
@@ -81,18 +75,16 @@ class ServedModel:
 
     @property
     def full_name(self) -> str:
-        """Its first name, as MODEL:ADAPTER where it has an adapter."""
+        """MODEL, or MODEL:ADAPTER."""
         name = self.names[0]
         return name if self.adapter is None else f"{name}:{self.adapter.name}"
 
     async def reset_cache(self, salt: bytes | None) -> Dropped:
-        """Drop the blocks of one salt, or with None all that are not in use. Returns what there
-        was."""
+        """Drop the unused blocks of a salt, or with None of all. Returns what was dropped."""
         return await self.engine.ask(lambda instance: instance.reset_cache(salt))
 
     def with_preset(self, name: str | None) -> "ServedModel":
-        """The same model with the defaults of a preset; as it is for None. Raises BadRequest if it
-        has no preset of that name."""
+        """Return the model with a preset's defaults; itself for None. Raises BadRequest."""
         if name is None:
             return self
         check_preset(self.names[0], name, self.presets)
@@ -101,18 +93,17 @@ class ServedModel:
 
 
 def check_preset(model: str, name: str | None, presets: Collection[str]) -> None:
-    """Raises BadRequest if a request names a preset that is not among those of its model."""
+    """Raise BadRequest if `name` is not a preset of the model."""
     if name is None or name in presets:
         return
-    known = f"it has {', '.join(presets)}" if presets else "it has none"
-    raise BadRequest(f"{model} has no preset {name[:64]!r}: {known}", param="preset")
+    others = f"it has {', '.join(presets)}" if presets else "it has none"
+    raise BadRequest(f"{model} has no preset {name[:64]!r}: {others}", param="preset")
 
 
 Served = ServedModel | ServedEmbedder | ServedReranker
 
 
 def role_of(model: Served) -> Role:
-    """What a loaded model is for."""
     if isinstance(model, ServedModel):
         return encoders.CHAT
     return encoders.EMBEDDING if isinstance(model, ServedEmbedder) else encoders.RERANKING
