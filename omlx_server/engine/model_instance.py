@@ -86,7 +86,7 @@ class ModelInstance:
         self.tiers.follow(self.cache)
         guard = self.watch.guard if self.watch else None
         if guard is not None:
-            self.cache.read_ahead.spare = guard.spare
+            self.cache.read_ahead.most_bytes = guard.bytes_for_read_ahead
         self.scheduler = Scheduler(self._limits, self.cache, guard, self.speculation)
         self.features.forget()
 

@@ -16,7 +16,6 @@ from omlx_server.core.cold.index import ColdReport
 from omlx_server.core.memory.ledger import MemoryReport
 from omlx_server.core.request import FinishReason, RequestId, TokenEvent
 from omlx_server.core.work import Work
-from omlx_server.engine.client.mailbox import Mailbox
 from omlx_server.engine.memory.account import MemoryAccount
 from omlx_server.engine.messages import (
     Counted,
@@ -59,7 +58,7 @@ class AsyncEngine:
         self._ids = count(1)
         self._stopped = False
         self._on_failure = on_failure
-        self._streams: dict[RequestId, tuple[Mailbox, int]] = {}
+        self._streams: dict[RequestId, tuple[asyncio.Queue[Outbound], int]] = {}
         self._failed: dict[ModelId, Callable[[str], None]] = {}
         self._loop: asyncio.AbstractEventLoop
 
@@ -160,7 +159,7 @@ class AsyncEngine:
             if not jobs[client]:
                 del jobs[client]
 
-    def follow(self, request_id: RequestId, mailbox: Mailbox, choices: int) -> None:
+    def follow(self, request_id: RequestId, mailbox: asyncio.Queue[Outbound], choices: int) -> None:
         """Route the events of a request to `mailbox`."""
         self._streams[request_id] = mailbox, choices
 
@@ -171,7 +170,8 @@ class AsyncEngine:
         """End all requests and models, without the thread, which may hang on a lost rank."""
         for request_id, (mailbox, choices) in self._streams.items():
             for index in range(choices):
-                mailbox.put(TokenEvent(request_id, index, finish=FinishReason.ERROR, error=problem))
+                event = TokenEvent(request_id, index, finish=FinishReason.ERROR, error=problem)
+                mailbox.put_nowait(event)
         failed, self._failed = self._failed, {}
         for tell in failed.values():
             tell(problem)
@@ -189,7 +189,7 @@ class AsyncEngine:
                 continue
             stream = self._streams.get(event.request_id)
             if stream is not None:
-                stream[0].put(event)
+                stream[0].put_nowait(event)
 
     async def _watch_thread(self) -> None:
         await asyncio.to_thread(self._engine.join)

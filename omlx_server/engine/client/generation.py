@@ -1,5 +1,6 @@
 """Token events of one request. Lives on the event loop's thread."""
 
+import asyncio
 import time
 from collections.abc import AsyncIterator
 from contextlib import suppress
@@ -14,7 +15,6 @@ from omlx_server.core.request import (
     TokenEvent,
 )
 from omlx_server.engine.client.engine_client import AsyncEngine
-from omlx_server.engine.client.mailbox import Mailbox
 from omlx_server.engine.messages import Accepted, Cancel, ModelId, Outbound
 from omlx_server.errors import (
     DeadlineExceeded,
@@ -33,7 +33,7 @@ class Generation:
 
     def __init__(self, engine: AsyncEngine, model: ModelId, request: Request) -> None:
         self.request = request
-        self.mailbox = Mailbox()
+        self.mailbox: asyncio.Queue[Outbound] = asyncio.Queue()
         self._engine = engine
         self._model = model
         self._open = set(range(request.n))
@@ -46,7 +46,7 @@ class Generation:
     async def accepted(self) -> None:
         """Wait until the scheduler has accepted the request. Raises the reason of a refusal or an
         end."""
-        match await self.mailbox.first():
+        match await self.mailbox.get():
             case Accepted(_, longest_wait):
                 self.longest_wait = longest_wait
             case Rejected(_, waiting, retry_after, no_room):
@@ -77,21 +77,24 @@ class Generation:
     async def __aiter__(self) -> AsyncIterator[list[TokenEvent]]:
         """Yield events of open choices, in lists of those that came together."""
         while self._open:
-            together: list[TokenEvent] = []
-            for event in await self.mailbox.all():
+            batch: list[TokenEvent] = []
+            events = [await self.mailbox.get()]
+            while not self.mailbox.empty():
+                events.append(self.mailbox.get_nowait())
+            for event in events:
                 if not isinstance(event, TokenEvent):
                     self._note(event)
                     continue
-                if together and event.finish in _FAILURES:
+                if batch and event.finish in _FAILURES:
                     # A stop string in these may end the choice: then its failure counts no more.
-                    yield together
-                    together = []
+                    yield batch
+                    batch = []
                 if event.index in self._open:
                     if event.finish is not None:
                         self._check(event)
-                    together.append(event)
-            if together:
-                yield together
+                    batch.append(event)
+            if batch:
+                yield batch
 
     async def __aenter__(self) -> "Generation":
         return self

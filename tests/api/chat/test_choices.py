@@ -62,7 +62,7 @@ async def read(
     for turn in turns:
         await asyncio.sleep(0)
         for one in turn:
-            choices.generation.mailbox.put(one)
+            choices.generation.mailbox.put_nowait(one)
         for _ in range(3):
             await asyncio.sleep(0)
     await task
@@ -140,11 +140,11 @@ async def stream(choices: Choices, tokens: Sequence[TokenEvent], counted: Counte
     sys.setprofile(counted.note)
     try:
         for token in tokens:
-            choices.generation.mailbox.put(token)
+            choices.generation.mailbox.put_nowait(token)
             await asyncio.sleep(0)
     finally:
         sys.setprofile(None)
-    choices.generation.mailbox.put(end())
+    choices.generation.mailbox.put_nowait(end())
     await task
 
 
