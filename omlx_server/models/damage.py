@@ -17,13 +17,12 @@ _TOKENIZER = msgspec.json.Decoder(_TokenizerFile)
 
 
 def damage_in(directory: Path) -> str:
-    """Return the name of the first damaged file of weights or of the tokenizer, and why; else
-    ""."""
+    """Return the first damaged file of weights or tokenizer, and why; else ""."""
     return damaged_weights(directory) or _damaged_tokenizer(directory / "tokenizer.json")
 
 
 def damaged_weights(directory: Path) -> str:
-    """Return the name of the first damaged file of weights, and why; else ""."""
+    """Return the first damaged file of weights, and why; else ""."""
     try:
         files = layout.weight_files(directory)
     except ModelUnavailable as error:

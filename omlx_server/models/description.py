@@ -21,8 +21,8 @@ _DEFAULT_CONTEXT = 1 << 15
 @dataclass(frozen=True, slots=True)
 class ModelDescription:
     """A model's description. Lengths in tokens; without a `said_length`, `context_length` is a
-    guess. `recommended` has the sampling fields of generation_config.json; `ignored` says why that
-    file can't be read."""
+    guess. `recommended` has sampling values; `ignored` says why generation_config.json can't be
+    read."""
 
     model_type: str
     context_length: int
@@ -32,8 +32,7 @@ class ModelDescription:
 
 
 def describe(directory: Path) -> ModelDescription:
-    """Read config.json and generation_config.json. Raises ModelUnavailable if config.json is
-    missing or can't be read."""
+    """Raises ModelUnavailable if config.json is missing or can't be read."""
     if not (directory / "config.json").is_file():
         raise ModelUnavailable(f"{directory} has no config.json", hint="is this a language model?")
     config = _read(directory / "config.json")
@@ -55,7 +54,7 @@ def describe(directory: Path) -> ModelDescription:
 
 
 def described(directory: Path) -> ModelDescription | None:
-    """Return `describe`'s result, or None if it raises."""
+    """Return None where `describe` raises."""
     try:
         return describe(directory)
     except (ModelUnavailable, OSError):
@@ -63,7 +62,7 @@ def described(directory: Path) -> ModelDescription | None:
 
 
 def encoder_length(directory: Path) -> int | None:
-    """Return the most tokens that the encoder in a directory takes; None if its files don't say."""
+    """Return the most tokens that an encoder takes, or None."""
     try:
         config = _read(directory / "config.json")
         trained = _read(directory / SENTENCE_CONFIG)

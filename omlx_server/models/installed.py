@@ -1,7 +1,6 @@
 """Lists all models on this machine, also those that can't be served.
 
-Reads the disk each time, but no weights. Never raises for files: one that can't be read becomes the
-model's `problem`. Any thread.
+Reads the disk each time, but no weights. A file that can't be read becomes the model's `problem`.
 """
 
 import os
@@ -41,8 +40,8 @@ class Installed:
     """A model on the disk. `names[0]` is its full name; `problem` says why it can't be served, or
     is empty.
 
-    `context_length` in tokens, None if unknown. `has_vision`: its config has a vision tower;
-    `vision` is the tower's family, if known. `no_images` says why it takes no images, or is empty.
+    `context_length` in tokens. `has_vision`: its config has a vision tower, of the family `vision`
+    if known. `no_images` says why it takes no images, or is empty.
     """
 
     path: Path
@@ -61,8 +60,7 @@ class Installed:
 
 
 def installed_models(places: Places) -> list[Installed]:
-    """Return all models, in the order in which a name is looked up; the first one keeps a shared
-    name."""
+    """Return all models, in the order of look-up; the first one keeps a shared name."""
     there = filter(_is_meant, candidates(places.dirs))
     found = [_read(model, _source(model)) for model in there]
     found += [model for root in places.dirs for model in _unfinished(root.expanduser())]
@@ -74,7 +72,7 @@ def installed_models(places: Places) -> list[Installed]:
 
 
 def _without_doubles(found: list[Installed]) -> list[Installed]:
-    """Give full names precedence over short names of other models, as `find_installed` does."""
+    """Prefer full names to short names of other models, as `find_installed` does."""
     taken: dict[str, Path] = {}
     for model in found:
         taken.setdefault(model.names[0], model.path)

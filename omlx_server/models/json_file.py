@@ -1,4 +1,4 @@
-"""Reads JSON files and other small files safely, whatever lies under their names. Any thread."""
+"""Reads JSON files and other small files, whatever lies under their names. Any thread."""
 
 import json
 import os

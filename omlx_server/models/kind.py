@@ -8,8 +8,7 @@ from omlx_server.models import json_file
 
 
 def kind_in(directory: Path, name: str = "") -> ModelKind:
-    """Return the kind of a model called `name`, by default as its directory; UNKNOWN if its
-    config.json can't be read."""
+    """Return the kind of a model called `name`, by default as its directory."""
     config = read_json(directory / "config.json")
     if not isinstance(config, dict):
         return ModelKind.UNKNOWN

@@ -18,8 +18,8 @@ OTHER_WEIGHTS = {".gguf": "GGUF", ".bin": "PyTorch", ".pt": "PyTorch", ".pth": "
 
 
 def missing_from(directory: Path) -> str:
-    """Return the name of the first file that a server needs and that is missing, or "". Raises
-    ModelUnavailable if the index of the weights can't be read."""
+    """Return the first missing file that a server needs, or "". Raises ModelUnavailable if the
+    weights' index can't be read."""
     if not (directory / "config.json").is_file():
         return "config.json"
     shards = _indexed_shards(directory)
@@ -47,15 +47,15 @@ def check(directory: Path) -> None:
 
 
 def holding(names: Iterable[str]) -> str:
-    """Return the end of an error message if these files have weights in another layout, else ""."""
+    """Return the end of an error message on weights in another layout, or ""."""
     ends = {Path(name).suffix for name in names}
     kinds = {kind for end, kind in OTHER_WEIGHTS.items() if end in ends}
     return f"; it holds {' and '.join(sorted(kinds))} weights" if kinds else ""
 
 
 def weight_files(directory: Path) -> list[Path]:
-    """Return the files of weights: those of the index, else model*.safetensors. Raises
-    ModelUnavailable for an index that can't be read."""
+    """Return the files of the index, else model*.safetensors. Raises ModelUnavailable for a bad
+    index."""
     shards = _indexed_shards(directory)
     if shards is None:
         return sorted(directory.glob("model*.safetensors"))
@@ -63,7 +63,6 @@ def weight_files(directory: Path) -> list[Path]:
 
 
 def weight_bytes(directory: Path) -> int:
-    """Return the bytes of the weights that are there. Never raises."""
     try:
         return sum(path.stat().st_size for path in weight_files(directory) if path.is_file())
     except (ModelUnavailable, OSError):
@@ -71,7 +70,7 @@ def weight_bytes(directory: Path) -> int:
 
 
 def missing_shards(files: Iterable[str]) -> str:
-    """Return the first file that is missing by the names of the others (1 of 3), or ""."""
+    """Return the first file that is missing by the names of the others, or ""."""
     names = set(files)
     if not names:
         return "model*.safetensors"
@@ -85,7 +84,6 @@ def missing_shards(files: Iterable[str]) -> str:
 
 
 def _indexed_shards(directory: Path) -> list[str] | None:
-    """Return the weight files that the index names, or None without an index."""
     index = directory / INDEX
     if not index.is_file():
         return None

@@ -1,8 +1,5 @@
-"""Finds the directory of a model by its name.
-
-In this order: a path, a name below the models directories, an id in Hugging Face's cache, a
-download of a name of the hub. Reads the disk each time; any thread.
-"""
+"""Finds the directory of a model: by a path, by a name below the models directories, by an id in
+Hugging Face's cache, or by a download. Reads the disk each time; any thread."""
 
 import difflib
 import os
@@ -27,7 +24,7 @@ SUGGESTIONS = 3
 
 @dataclass(frozen=True, slots=True)
 class Located:
-    """A model on the disk, and the names that it answers to, the one to show first."""
+    """A model on the disk, and its names, the one to show first."""
 
     path: Path
     names: tuple[str, ...]
@@ -44,9 +41,9 @@ class Places(Protocol):
 
 
 def locate(name: str, places: Places, progress: ProgressListener | None = None) -> Located:
-    """Return the model of that name, downloaded if need be. For names from the operator.
+    """Return the operator's model, downloaded if need be.
 
-    Raises ModelUnavailable: there is no such model, it is not whole, or it can't be downloaded.
+    Raises ModelUnavailable if there is none, it is not whole, or it can't be downloaded.
     """
     found = find_or_expect(name, places)
     if found is not None:
@@ -68,7 +65,7 @@ def find_or_expect(name: str, places: Places) -> Located | None:
 
 def find_here(name: str, places: Places) -> Located | None:
     """Return the model of that name or path, or None. Raises ModelUnavailable for an incomplete
-    model."""
+    one."""
     path = _place(name)
     if name.startswith(PATH_STARTS) or (path / "config.json").is_file():
         return _from_path(path)
@@ -80,8 +77,8 @@ def find_here(name: str, places: Places) -> Located | None:
 
 
 def find_installed(name: str, places: Places) -> Located | None:
-    """Return the installed model of that name, or None. Takes no paths and uses no network: for
-    names from clients. Raises ModelUnavailable for an incomplete model in `dirs`."""
+    """Return the installed model of a client's name, or None. Takes no paths, uses no network.
+    Raises ModelUnavailable for an incomplete model in `dirs`."""
     matching = [found for found in candidates(places.dirs) if name in found.names]
     # A full name goes before the short name of a model in an org folder.
     matching.sort(key=lambda found: found.names[0] != name)
@@ -127,7 +124,7 @@ def _from_path(path: Path) -> Located:
 
 
 def located(path: Path, repo_id: str) -> Located:
-    """Return a model that answers to its full name and to the part behind the slash."""
+    """Return a model with its full name and the part behind the slash."""
     return Located(path, (repo_id, repo_id.rpartition("/")[2]))
 
 
@@ -163,8 +160,8 @@ def _paths(dirs: Sequence[Path]) -> Iterator[Located]:
 
 
 def where_new(meant: HubName, places: Places) -> Path | None:
-    """Return the directory for a new model of the hub; None is the cache. Raises ModelUnavailable
-    if there is none."""
+    """Return the directory for a new model; None is the cache. Raises ModelUnavailable if there is
+    none."""
     if places.use_hf_cache and meant.revision == MAIN:
         return None
     return own_directory(places)
@@ -181,8 +178,7 @@ def own_directory(places: Places) -> Path:
 
 
 def away(places: Places) -> dict[Path, str]:
-    """Return those of `dirs` that can't be read, and why. One below ~/.cache is left out: the first
-    model makes it."""
+    """Return those of `dirs` that can't be read, and why, without those below ~/.cache."""
     found = {}
     for root in (root.expanduser() for root in places.dirs):
         try:
@@ -194,7 +190,7 @@ def away(places: Places) -> dict[Path, str]:
 
 
 def about_away(found: Mapping[Path, str]) -> str:
-    """Return sentences on directories that can't be read, or ""."""
+    """Return sentences on unreadable directories."""
     told = (f"{root} in models.dirs can't be read: {why}." for root, why in found.items())
     return " ".join(told)
 
@@ -227,7 +223,7 @@ def _is_file(path: Path) -> bool:
 
 
 def near_names(name: str, places: Places) -> list[str]:
-    """Return at most three names of models that are near `name`, the nearest first."""
+    """Return at most three names of models that are near `name`."""
     known = [row.name for row in (*CATALOGUE, *SHORT_NAMES)]
     return nearest(name, [*known, *(n for model in installed(places) for n in model.names)])
 
@@ -240,7 +236,6 @@ def nearest(name: str, known: Iterable[str]) -> list[str]:
 
 
 def unknown(name: str, places: Places) -> ModelUnavailable:
-    """Return the error for a name that no model has."""
     if (foreign := foreign_name(name)) is not None:
         return ModelUnavailable(foreign.problem, hint=foreign.hint)
     close = near_names(name, places)

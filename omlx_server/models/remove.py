@@ -1,7 +1,4 @@
-"""Removes a model from a directory of models or from Hugging Face's cache. Any thread.
-
-A model is moved aside before it is deleted, so that no half model keeps its name.
-"""
+"""Removes a model from the disk. It is moved aside first, so that no half model keeps its name."""
 
 import os
 import shutil
@@ -17,7 +14,7 @@ from omlx_server.models.installed import Installed, ModelOrigin
 
 
 def size_of(directory: Path) -> int:
-    """Return the bytes that removing a directory frees; a hard link in it counts once."""
+    """Return the bytes that removing a directory frees; hard links count once."""
     sizes = {}
     for root, _, files in os.walk(directory):
         for name in files:
@@ -27,13 +24,12 @@ def size_of(directory: Path) -> int:
 
 
 def freed_by(model: Installed) -> int:
-    """Return the bytes that `remove` would free."""
     return size_of(hub.folder_of(model.path))
 
 
 def remove(model: Installed, dirs: Sequence[Path]) -> int:
-    """Delete the files of a model, and return the bytes that are freed. Raises ModelUnavailable if
-    it is outside of all directories of models, or can't be removed."""
+    """Delete a model's files; return the bytes that are freed. Raises ModelUnavailable if it is
+    outside of all directories of models, or can't be removed."""
     root = None if model.source is ModelOrigin.HUB else _root_of(model.path, dirs)
     freed = freed_by(model)
     problem = f"{model.path} can't be removed"

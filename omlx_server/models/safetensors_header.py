@@ -29,7 +29,7 @@ _METADATA = "__metadata__"
 
 @dataclass(frozen=True, slots=True)
 class SafetensorsHeader:
-    """The `tensors` of a file, with `numbers` values together. It has `nbytes` of `whole_bytes`."""
+    """The `tensors` of a file, of `numbers` values. It has `nbytes` of `whole_bytes`."""
 
     tensors: Mapping[str, TensorHeader]
     nbytes: int
@@ -38,8 +38,7 @@ class SafetensorsHeader:
 
 
 def read_header(file: Path) -> SafetensorsHeader | None:
-    """Return the header of a file, or None if it has none. Raises OSError or ValueError if it can't
-    be read.
+    """Return the header of a file, if any. Raises OSError or ValueError.
 
     The format: https://github.com/huggingface/safetensors
     """
@@ -48,7 +47,6 @@ def read_header(file: Path) -> SafetensorsHeader | None:
 
 
 def header_of(opened: BinaryIO) -> SafetensorsHeader | None:
-    """Return the header of a file that was just opened."""
     nbytes = os.fstat(opened.fileno()).st_size
     length = int.from_bytes(opened.read(_LENGTH_BYTES), "little")
     if not 0 < length <= min(nbytes - _LENGTH_BYTES, _MOST_HEADER_BYTES):

@@ -1,7 +1,6 @@
 """Makes a directory that appears under its name whole or not at all.
 
-The work happens in a staging directory beside the final one; a rename is the last act. Of several
-processes at once the first rename wins.
+A rename is the last act; of several processes at once the first rename wins.
 
     <models_dir>/.staging-<pid>-<random>/         scratch files
     <models_dir>/.staging-<pid>-<random>/model    becomes the final directory
@@ -30,8 +29,8 @@ _HINT = "Set models.dirs to a directory that you may write to."
 
 @contextmanager
 def staged(target: Path, is_complete: Callable[[Path], bool]) -> Iterator[Path]:
-    """Yield a staging directory, and rename its `model` to `target` at the end. Raises
-    NoPlaceForModels if it can't be made."""
+    """Yield a staging directory; rename its `model` to `target` at the end. Raises
+    NoPlaceForModels."""
     problem = f"The models directory {target.parent} can't be written to"
     with system_errors_as(NoPlaceForModels, problem, _HINT):
         path = Path(tempfile.mkdtemp(prefix=f"{STAGING}{os.getpid()}-", dir=target.parent))
@@ -72,8 +71,8 @@ def prepare(models_dir: Path, name: str, disk_bytes: int) -> None:
 
 
 def remove_stale(models_dir: Path) -> None:
-    """Remove staging directories of dead processes. A pid may be in use again, so a day is stale,
-    too."""
+    """Remove staging directories of dead processes, and those a day old: a pid may be in use
+    again."""
     for path in models_dir.glob(f"{STAGING}*"):
         pid = path.name.removeprefix(STAGING).partition("-")[0]
         old = time.time() - _modified(path) > STALE_SECONDS

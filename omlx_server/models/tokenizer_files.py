@@ -1,6 +1,6 @@
-"""Reads the files of a model's tokenizer without importing the tokenizer, which takes seconds.
+"""Reads a model's tokenizer files without importing the tokenizer, which takes seconds.
 
-Files that can't be read are ignored. Any thread.
+Files that can't be read are ignored.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -22,8 +22,8 @@ _TOKENS = ("additional_special_tokens", "extra_special_tokens", "added_tokens_de
 
 @dataclass(frozen=True, slots=True)
 class TokenizerFiles:
-    """Chat `templates` by name, usually just "default", from `template_file`; `vocabulary`: every
-    token as written; `tool_parser`: the configuration's name for the markup of tool calls."""
+    """Chat `templates` by name, from `template_file`; `vocabulary`: every token as written;
+    `tool_parser`: the configuration's name for the markup of tool calls."""
 
     templates: Mapping[str, str]
     vocabulary: frozenset[str]
@@ -63,7 +63,7 @@ def _templates_of_files(directory: Path) -> dict[str, str]:
 
 
 def read_template(path: str) -> str:
-    """Return the chat template in a user's file. Raises ConfigError if it can't be read."""
+    """Return a user's chat template. Raises ConfigError if it can't be read."""
     try:
         return _template(Path(path))
     except OSError as error:
@@ -113,7 +113,6 @@ def _members(said: object) -> Iterable[object]:
 
 
 def _texts(tokens: Iterable[object]) -> Iterator[str]:
-    """Yield the text of each token, which may be in a table."""
     for token in tokens:
         text = token.get("content") if isinstance(token, dict) else token
         if isinstance(text, str):

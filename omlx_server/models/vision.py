@@ -13,7 +13,6 @@ from omlx_server.models.safetensors_header import read_header
 
 
 def tells_of_vision(directory: Path) -> bool:
-    """Whether config.json describes a vision tower."""
     config = read_json(directory / "config.json")
     return isinstance(config, dict) and has_vision(config)
 
@@ -30,15 +29,13 @@ def lacks_for_images(directory: Path) -> str:
 
 
 def why_no_images(directory: Path, *, enabled: bool, uses_heads: bool) -> str:
-    """Return `lacks_for_images`, or why this server allows no images. With `uses_heads` heads of
-    the model draft for it."""
+    """Return why there are no images, by the model's files or by this server."""
     return lacks_for_images(directory) or server_lacks(
         enabled=enabled, has_pillow=has_pillow(), uses_heads=uses_heads
     )
 
 
 def has_pillow() -> bool:
-    """Whether Pillow, the extra `vision`, is installed."""
     try:
         return bool(metadata.version("pillow"))
     except metadata.PackageNotFoundError:
@@ -46,7 +43,7 @@ def has_pillow() -> bool:
 
 
 def preprocessor_config(directory: Path) -> dict[str, Any]:
-    """Return the merged image preprocessor configs of a model."""
+    """Return the merged image preprocessor configs."""
     found: dict[str, Any] = {}
     for name in PREPROCESSORS:
         said = read_json(directory / name)

@@ -21,8 +21,7 @@ _OTHER_TYPES = {
 
 
 def read_adapter(directory: Path, name: str) -> Adapter:
-    """Return the adapter in a directory, with the digest of its files, which are read to their end.
-    Raises AdapterUnusable if they can't be used."""
+    """Return the adapter in a directory, with its files' digest. Raises AdapterUnusable."""
     with _usable(name):
         config = json_file.text(directory / CONFIG)
         rank, scale = _parameters(json.loads(config))
@@ -44,7 +43,6 @@ def check_adapter(directory: Path, name: str) -> None:
 
 @contextmanager
 def _usable(name: str) -> Iterator[None]:
-    """Raise AdapterUnusable for problems with an adapter's files."""
     try:
         yield
     except FileNotFoundError as error:
@@ -55,7 +53,6 @@ def _usable(name: str) -> Iterator[None]:
 
 
 def _whole_header(file: BinaryIO) -> SafetensorsHeader:
-    """Return the header of the weights. Raises ValueError if the file is shorter than it says."""
     header = header_of(file)
     if header is None or header.nbytes < header.whole_bytes:
         raise ValueError(f"{WEIGHTS} is damaged, or cut short")
@@ -76,7 +73,7 @@ def _stamp(file: Path) -> tuple[int, int, int]:
 
 
 def _parameters(config: Any) -> tuple[int, float]:
-    """Return rank and scale of an adapter_config.json. Raises ValueError if it can't be used."""
+    """Return rank and scale. Raises ValueError."""
     if not isinstance(config, Mapping):
         raise ValueError(f"{CONFIG} is no object")
     if "peft_type" in config:
@@ -97,7 +94,7 @@ def _parameters(config: Any) -> tuple[int, float]:
 
 
 def _number(value: object) -> float:
-    """Return a JSON number as a float; infinity for anything else."""
+    """Return a JSON number; infinity for anything else."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return inf
     try:
@@ -107,7 +104,7 @@ def _number(value: object) -> float:
 
 
 def _shapes(tensors: Mapping[str, TensorHeader]) -> Shapes:
-    """Return the shapes of the two matrices of each layer. Raises ValueError for other tensors."""
+    """Return the shapes of each layer's two matrices. Raises ValueError for other tensors."""
     paths = dict[str, None]()
     for name in tensors:
         path, _, side = name.rpartition(".")

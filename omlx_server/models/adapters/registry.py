@@ -3,7 +3,7 @@
     MODEL/adapters/NAME/             beside the files of the model
     DIRECTORY/ORG/MODEL/NAME/        below `adapters.directory`, by a name of the model
 
-A client's name is compared with those of the directories, and never becomes a path. Any thread.
+A client's name is compared with those of the directories, and never becomes a path.
 """
 
 import os
@@ -25,8 +25,8 @@ NONE = "none"
 
 @dataclass(frozen=True, slots=True)
 class AdapterPlaces:
-    """The places of a model's adapters: beside its files at `model`, and below `directory` by its
-    `names`. `default` is a name, a path, or empty."""
+    """The places of a model's adapters: at `model`, and below `directory` by its `names`. `default`
+    is a name, a path, or empty."""
 
     model: Path
     names: tuple[str, ...]
@@ -67,7 +67,6 @@ class AdapterPlaces:
 
 
 def _is_safe(name: str) -> bool:
-    """Whether a model's name stays below a directory as a path."""
     return all(NAME.fullmatch(part) for part in name.split("/"))
 
 
@@ -89,15 +88,15 @@ class AdapterRegistry:
     _read: dict[Adapter, None] = field(default_factory=dict)
 
     def find(self, places: AdapterPlaces, name: str | None) -> Adapter | None:
-        """Return the adapter of that name, or the default one for None; None if there is none.
-        Raises AdapterNotFound, or AdapterUnusable as `read_adapter`."""
+        """Return the named or the default adapter, if any. Raises AdapterNotFound or
+        AdapterUnusable."""
         wanted = places.default_name if name is None else name
         if not wanted or name == NONE:
             return None
         return self._adapter(places.directory_of(wanted), wanted)
 
     def all_read(self) -> list[Adapter]:
-        """Return all adapters that were read, also those that have changed or gone."""
+        """Return all adapters that were read, also those that have gone."""
         return list(self._read)
 
     def _adapter(self, directory: Path, name: str) -> Adapter:

@@ -25,7 +25,6 @@ def ensure(
 
 
 def is_complete(model: EmbeddedModel, directory: Path) -> bool:
-    """Whether all files are there, and none looks damaged."""
     return all((directory / path).is_file() for path in model.files) and not damage_in(directory)
 
 

@@ -23,10 +23,9 @@ def ensure(
     finish: Finish | None = None,
     progress: ProgressListener | None = None,
 ) -> Path:
-    """Return the directory of the row's model; make it if it is missing.
+    """Return the model's directory; make it if it is missing. Raises ModelUnavailable.
 
-    `finish` may change the converted model in place (quantise it) before it gets its name, which
-    has `variant`. Raises ModelUnavailable.
+    `finish` may quantise the converted model in place before it gets its name, which has `variant`.
     """
     target = models_dir / row.directory_name(variant)
     if is_complete(target):
@@ -41,7 +40,6 @@ def ensure(
 
 
 def is_complete(directory: Path) -> bool:
-    """Whether all files are there, and none looks damaged."""
     is_there = (directory / "tokenizer.json").is_file() and not layout.missing_from(directory)
     return is_there and not damage_in(directory)
 
@@ -59,7 +57,6 @@ def _build(row: CatalogueRow, work: Path, progress: ProgressListener) -> None:
 
 
 def _recommend(row: CatalogueRow, file: Path) -> None:
-    """Add the makers' sampling values, which GGUF files don't have."""
     known = json.loads(file.read_text(encoding="utf-8"))
     known |= {"temperature": row.temperature, "top_p": row.top_p}
     file.write_text(json.dumps(known, indent=2), encoding="utf-8")

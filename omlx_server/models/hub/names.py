@@ -36,7 +36,7 @@ class HubName:
 
 
 def hub_name(text: str) -> HubName | None:
-    """Return the hub's model that a text names; None for any other text."""
+    """Return the hub's model that a text names, or None."""
     if len(text) > LONGEST_NAME:
         return None
     text = text.strip()
@@ -55,7 +55,6 @@ def hub_name(text: str) -> HubName | None:
 
 
 def _mirror() -> list[str]:
-    """Return the hub's address in the environment, without its scheme."""
     endpoint = _SCHEME.sub("", os.environ.get("HF_ENDPOINT", ""), count=1)
     return [root] if (root := endpoint.rstrip("/").lower()) else []
 

@@ -3,9 +3,9 @@
     <name>.incomplete          the bytes, with holes where none have come yet
     <name>.ranges.incomplete   the note: how many bytes of each range are there
 
-Bytes are written before they are noted, and the note goes before the file is renamed, so a process
-may be killed at any moment. Bytes without a note are the beginning of the file. Any thread; a lock
-on the bytes keeps other processes away.
+Bytes are written before they are noted, and the note goes before the rename, so a process may be
+killed at any moment. Bytes without a note are the beginning of the file. Any thread; a lock keeps
+other processes away.
 """
 
 import errno
@@ -50,7 +50,7 @@ class Range:
 
 class PartFile:
     """A file that this process alone fills, in ranges of `range_bytes` or of an earlier process's
-    size. `wait` is called with seconds while another process has the file; it may raise."""
+    size. `wait` is called with seconds while another process has the file."""
 
     def __init__(
         self, path: Path, nbytes: int, range_bytes: int, wait: Callable[[float], object]
@@ -66,8 +66,8 @@ class PartFile:
             raise
 
     def write(self, at: Range, data: bytes) -> None:
-        """Add bytes to a range, and note them. Raises TransferStopped, or OSError if the disk fails
-        or the range has no room."""
+        """Add bytes to a range. Raises TransferStopped, or OSError if the disk fails or they are
+        too many."""
         with self._lock:
             if not self._is_current(at):
                 raise TransferStopped
@@ -78,8 +78,8 @@ class PartFile:
             self._note_count(at)
 
     def join_ranges(self) -> tuple[Range, int] | None:
-        """Make one empty range of the whole file, and return it with the number of bytes given up;
-        None if that was done before."""
+        """Make one empty range of the whole file; return it and the number of bytes lost, or None
+        if that was done before."""
         with self._lock:
             if self._file.closed or len(self.ranges) == 1:
                 return None
@@ -89,7 +89,6 @@ class PartFile:
             return self.ranges[0], lost
 
     def empty(self, at: Range) -> None:
-        """Forget the bytes of a range."""
         with self._lock:
             if not self._is_current(at):
                 raise TransferStopped
@@ -98,7 +97,6 @@ class PartFile:
 
     @property
     def here(self) -> int:
-        """The number of bytes that are here."""
         return sum(at.done for at in self.ranges)
 
     def move_to(self, target: Path) -> None:
@@ -114,7 +112,6 @@ class PartFile:
             self._file.close()
 
     def remove(self) -> None:
-        """Remove the bytes, and close."""
         with self._lock:
             self._notes.close()
             note_of(self.path).unlink(missing_ok=True)
@@ -168,7 +165,6 @@ def note_of(path: Path) -> Path:
 
 
 def bytes_in(path: Path) -> int:
-    """Return the size of a file in bytes; 0 if it is missing."""
     try:
         return path.stat().st_size
     except OSError:
@@ -176,12 +172,11 @@ def bytes_in(path: Path) -> int:
 
 
 def has_size(path: Path, nbytes: int) -> bool:
-    """Whether there is a file of this size."""
     return bytes_in(path) == nbytes and path.is_file()
 
 
 def bytes_here(path: Path, nbytes: int) -> int:
-    """Return how many bytes of a part are here, without locking it."""
+    """Return how many bytes of a part are here, without a lock."""
     found = _noted(path, nbytes)
     if found is not None:
         return sum(found[1])
@@ -207,7 +202,6 @@ def _noted(path: Path, nbytes: int) -> tuple[int, list[int]] | None:
 
 
 def _beginning(here: int, nbytes: int, range_bytes: int) -> list[int]:
-    """Return the bytes of each range if the first `here` of the file have come."""
     if here > nbytes:
         here = 0
     lengths = _lengths(nbytes, range_bytes)

@@ -15,8 +15,7 @@ from omlx_server.models.kind import kind_in, read_json
 
 @dataclass(frozen=True, slots=True)
 class RemoteFile:
-    """A file of a repository. Only large ones have a `sha256`; `blob` is git's SHA-1 of the
-    others."""
+    """A file of a repository. Large ones have a `sha256`; `blob` is git's SHA-1 of the others."""
 
     path: str
     nbytes: int
@@ -24,7 +23,7 @@ class RemoteFile:
     blob: str = ""
 
     def is_same(self, file: Path) -> bool:
-        """Whether a file on the disk has the content of this small one."""
+        """Whether a file on the disk has this content."""
         try:
             content = file.read_bytes() if file.stat().st_size == self.nbytes else None
         except OSError:
@@ -34,8 +33,7 @@ class RemoteFile:
 
 @dataclass(frozen=True, slots=True)
 class Remote:
-    """One commit of a repository; `files` would be downloaded, `others` are the paths of the
-    rest."""
+    """One commit of a repository; `files` would be downloaded, `others` are the rest."""
 
     repo_id: str
     commit: str
@@ -44,7 +42,6 @@ class Remote:
 
     @property
     def large(self) -> tuple[RemoteFile, ...]:
-        """The files that have a sha256."""
         return tuple(file for file in self.files if file.sha256)
 
     @property
@@ -52,7 +49,7 @@ class Remote:
         return tuple(file for file in self.files if not file.sha256)
 
     def check_files(self) -> None:
-        """Raise ModelUnavailable unless the names of its files are those of a model for MLX."""
+        """Raise ModelUnavailable unless the names of its files are a model's."""
         names = [file.path for file in self.files]
         missing = "config.json" if "config.json" not in names else ""
         if not missing and layout.INDEX not in names:
@@ -61,8 +58,7 @@ class Remote:
             raise self._unfit(f"has no {missing}{layout.holding([*names, *self.others])}")
 
     def check_contents(self, directory: Path) -> None:
-        """Raise ModelUnavailable unless its small files, in `directory`, are of a model that can be
-        served."""
+        """Raise ModelUnavailable unless its small files, in `directory`, are a servable model's."""
         names = {file.path for file in self.files}
         config = read_json(directory / "config.json")
         if not isinstance(config, dict):
@@ -88,7 +84,7 @@ class Remote:
 
 
 def unfit_for_serving(config: Mapping[str, Any], kind: ModelKind) -> str:
-    """Return why a model with this config.json can't be served, to follow its name; else ""."""
+    """Return why a model can't be served, to follow its name; else ""."""
     if method := foreign_method(config):
         return f"is quantised by {method}, which MLX can't read"
     if kind is ModelKind.UNKNOWN:

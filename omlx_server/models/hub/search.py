@@ -24,8 +24,7 @@ _BITS |= {"F8_E4M3": 8, "F8_E5M2": 8, "F4": 4}
 
 @dataclass(frozen=True, slots=True)
 class HubModel:
-    """A model of the hub. `weight_bytes` is None if unknown; `downloads` of the last month;
-    `problem` says why it can't be served."""
+    """A model of the hub. `downloads` of the last month; `problem` says why it can't be served."""
 
     name: str
     weight_bytes: int | None
@@ -35,7 +34,7 @@ class HubModel:
 
 
 def search(text: str, most: int) -> list[HubModel]:
-    """Return at most `most` models, the most downloaded first. Raises FetchFailed."""
+    """Return the most downloaded models. Raises FetchFailed."""
     endpoint = hub.HUB.endpoint or constants.ENDPOINT
     asked = {"search": text, "filter": _TAG, "sort": "downloads", "limit": most, "expand": _ASKED}
     try:
@@ -76,7 +75,6 @@ def _found(model: Mapping[str, Any]) -> HubModel:
 
 
 def _nbytes(parameters: Mapping[str, Any] | None) -> int | None:
-    """Return the bytes of tensors by the number of elements of each type."""
     if not parameters or not all(kind in _BITS for kind in parameters):
         return None
     return sum(int(count) * _BITS[kind] for kind, count in parameters.items()) // 8

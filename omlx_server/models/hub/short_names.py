@@ -1,7 +1,4 @@
-"""Short names for usual models of mlx-community on Hugging Face, as of November 2026.
-
-The list was written without a look at the hub, so the sizes are approximate.
-"""
+"""Short names for usual models of mlx-community, as of November 2026. The sizes are approximate."""
 
 from dataclasses import dataclass
 
@@ -11,8 +8,6 @@ MLX_COMMUNITY = "mlx-community"
 
 @dataclass(frozen=True, slots=True)
 class ShortName:
-    """A model of the hub with a short name. `context` in tokens."""
-
     name: str
     repo_id: str
     disk_bytes: int
@@ -45,8 +40,7 @@ SHORT_NAMES = (
 
 
 def find(name: str) -> ShortName | None:
-    """Return the row of a short name, in any case, and with a colon for a hyphen (qwen3:4b); or
-    None."""
+    """Return the row of a short name, in any case; qwen3:4b is qwen3-4b."""
     wanted = name.lower().replace(":", "-", 1)
     return next((row for row in SHORT_NAMES if row.name == wanted), None)
 

@@ -1,8 +1,7 @@
-"""Fetches large files over HTTP, in ranges and over several connections, and resumes them.
+"""Fetches large files over HTTP, in ranges over several connections, and resumes them.
 
-One stream is slower than the line, and huggingface_hub starts a file anew in each process.
-`CONNECTIONS` threads fetch; the caller's thread reports, and an error of `report` ends the
-transfer. Servers that allow fewer connections, or send whole files only, are followed.
+One stream is slower than the line, and huggingface_hub starts a file anew in each process. Servers
+that allow fewer connections, or send whole files only, are followed.
 """
 
 import errno
@@ -52,9 +51,9 @@ class FileTransfer:
 
 
 def transfer(files: Sequence[FileTransfer], pauses: Sequence[float], report: Report) -> int:
-    """Fetch all files, and return the bytes that came. `report` gets the bytes that are here.
-    Retries after each of the `pauses` (seconds), and from the first one again whenever bytes have
-    come.
+    """Fetch all files; return the bytes that came. `report`, on the caller's thread, gets the bytes
+    that are here and may raise to end it. Retries after each of the `pauses` (seconds), anew when
+    bytes have come.
 
     Raises:
         HTTPError: the network or the server failed.
@@ -64,12 +63,11 @@ def transfer(files: Sequence[FileTransfer], pauses: Sequence[float], report: Rep
 
 
 class _WholeOnly(Exception):
-    """The server sends whole files only."""
+    pass
 
 
 class _NoProgress(Exception):
-    """A range got no bytes after all pauses; `came` bytes of all files had come before the
-    first."""
+    """A range got no bytes after all pauses; `came` bytes had come before."""
 
     def __init__(self, cause: Exception, came: int) -> None:
         self.cause, self.came = cause, came
@@ -77,7 +75,7 @@ class _NoProgress(Exception):
 
 @dataclass(slots=True, eq=False)
 class _Opened:
-    """A part with the ranges that nobody fetches yet, and the number of those being fetched."""
+    """A part, the ranges that nobody fetches yet, and the number of those being fetched."""
 
     part: PartFile
     wanted: FileTransfer
@@ -87,8 +85,7 @@ class _Opened:
 
 @dataclass(slots=True)
 class _Work:
-    """The threads' shared state. `changed` guards it; `here` and `came` count bytes; `sockets` are
-    those that threads wait on."""
+    """The threads' shared state, guarded by `changed`. `here` and `came` count bytes."""
 
     unopened: deque[tuple[FileTransfer, int]]
     here: int
@@ -208,8 +205,7 @@ class _Transfer:
             work.changed.notify_all()
 
     def _fetch_one(self, opened: _Opened, part_range: Range) -> bool:
-        """Fetch a range. Returns False if the server answers other threads only, so that this one
-        should end."""
+        """Fetch a range. Returns False if the server answers other threads only."""
         try:
             self._fetch(opened, part_range)
         except _WholeOnly:
@@ -270,7 +266,6 @@ class _Transfer:
                 self._wait(max(left.pop(0), _asked_pause(problem)))
 
     def _stream(self, opened: _Opened, part_range: Range) -> None:
-        """Request the missing bytes of a range, and write those that come."""
         is_whole = part_range.length == opened.wanted.nbytes
         headers = {**build_hf_headers(), "Accept-Encoding": "identity"}
         if part_range.done or not is_whole:
@@ -327,7 +322,7 @@ class _Transfer:
 
 
 def _check_range(response: Any, part_range: Range, nbytes: int) -> None:
-    """Raise OSError for another range or another file size than expected."""
+    """Raise OSError for another range or file size than expected."""
     told = _CONTENT_RANGE.fullmatch(response.headers.get("Content-Range", ""))
     if told is None:
         raise OSError(errno.EBADMSG, "the server does not say which range it sends")
@@ -339,7 +334,6 @@ def _check_range(response: Any, part_range: Range, nbytes: int) -> None:
 
 
 def _may_pass(error: HTTPError) -> bool:
-    """Whether a retry makes sense."""
     if not isinstance(error, HfHubHTTPError):
         return True
     status = error.response.status_code
@@ -347,7 +341,7 @@ def _may_pass(error: HTTPError) -> bool:
 
 
 def _asked_pause(problem: Exception) -> float:
-    """Return the seconds that a server asks to wait, a minute at most."""
+    """Return the seconds that the server asks to wait, a minute at most."""
     if not isinstance(problem, HfHubHTTPError):
         return 0.0
     told = problem.response.headers.get("Retry-After", "")

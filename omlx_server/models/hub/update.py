@@ -2,9 +2,8 @@
 
     <dir>/.downloads/.ready-models--<org>--<name>/    what goes into <dir>/<org>/<name>
 
-Until the files have this name the model is as it was; afterwards `finish` completes the update. In
-between the model has no config.json, so nobody loads a mixture. Only the holder of the model's
-lock calls this.
+Once the files have this name, `finish` completes the update. Meanwhile the model has no
+config.json, so nobody loads a mixture. Only the holder of the model's lock calls this.
 """
 
 import errno
@@ -25,9 +24,8 @@ _NOTES, _NOTE_END = Path(".cache", "huggingface", "download"), ".metadata"
 
 
 def publish(staged: Path, ready: Path, target: Path, names: Collection[str]) -> None:
-    """Move the files below `staged` into the model at `target`, and remove files of the earlier
-    version that are not among `names`; the owner's own files stay. Raises OSError if `target` is on
-    another disk."""
+    """Move the files below `staged` into the model at `target`, and remove earlier files that are
+    not among `names`, but not the owner's. Raises OSError if `target` is on another disk."""
     if staged.stat().st_dev != target.stat().st_dev:
         raise OSError(errno.EXDEV, os.strerror(errno.EXDEV))
     gone = list(_gone(target, names))
@@ -68,8 +66,7 @@ def remove_others(staged: Path, names: Collection[str]) -> None:
 
 
 def _gone(target: Path, names: Collection[str]) -> Iterator[str]:
-    """Yield the paths of the earlier version's files that are not among `names`, and of their
-    notes."""
+    """Yield the earlier version's files that are not among `names`, and their notes."""
     for file in [*target.glob("model*.safetensors"), *target.glob(layout.INDEX)]:
         if file.name not in names:
             yield file.name
