@@ -20,8 +20,7 @@ ByExchange = Mapping[Exchange, Sequence[Standing]]
 
 
 class StandingsAsked:
-    """The last answer of the schedulers. `paces` are prompt tokens a second of requests in
-    prefill."""
+    """The last answer of the schedulers. `paces` are prompt tokens a second."""
 
     def __init__(self, models: ServedModels) -> None:
         self._models = models
@@ -31,8 +30,7 @@ class StandingsAsked:
         self._asking: asyncio.Task[None] | None = None
 
     async def of(self, under_way: Iterable[Exchange]) -> ByExchange:
-        """Return the places of these requests' sequences, a second old, or more during a long
-        step."""
+        """Return the standings of these requests, a second old, or older in a long step."""
         now = time.monotonic()
         wanted = {exchange.model for exchange in under_way if exchange.phases}
         models = [m for m in self._models.loaded() if label_of(m.names[0]) in wanted]
@@ -70,6 +68,6 @@ class StandingsAsked:
 
 async def _standings_of(model: ServedModel) -> Sequence[Standing]:
     try:
-        return await model.engine.ask(lambda instance: list(instance.scheduler.standings.glance()))
+        return await model.engine.standings()
     except OmlxError:  # it was unloaded meanwhile
         return ()

@@ -1,7 +1,7 @@
 """The routes for the prefix cache.
 
-A pin is a prefix that neither tier evicts; each API key sees and ends its own pins. An archive is a
-file with the cached blocks of one prompt, for another server.
+A pin is a prefix that neither tier evicts; each API key has its own pins. An archive is a file with
+the cached blocks of one prompt, for another server.
 """
 
 from collections.abc import Sequence
@@ -62,7 +62,7 @@ async def probe(request: Request) -> Response:
     completion."""
     prefix = await prefix_of(request)
     tokens, salt = prefix.tokens, prefix.salt
-    report = await prefix.model.engine.ask(lambda instance: instance.cache.probe(tokens, salt))
+    report = await prefix.model.engine.probe(tokens, salt)
     hot = [answers.CachedBlock(start=start, stop=stop, tier="hot") for start, stop in report.blocks]
     cold = [answers.CachedBlock(start=start, stop=stop, tier="cold") for start, stop in report.cold]
     answer: answers.CacheProbe = {
@@ -92,7 +92,6 @@ async def reset(request: Request, cache_salt: str | None = None) -> Response:
 
 
 async def _reset(model: ServedModel, salts: Sequence[bytes | None]) -> answers.DroppedCache:
-    """Drop a model's blocks of these salts, and return what there was."""
     dropped = [await model.reset_cache(salt) for salt in salts]
     return {
         "bytes": sum(one.nbytes for one in dropped),
@@ -152,7 +151,7 @@ async def pin(request: Request) -> Response:
     the body of a chat completion."""
     prefix = await prefix_of(request)
     tokens, salt, name = prefix.tokens, prefix.salt, prefix.model.full_name
-    new_pin = await prefix.model.engine.ask(lambda instance: instance.pin(tokens, salt, name))
+    new_pin = await prefix.model.engine.pin(tokens, salt, name)
     if new_pin is None:
         raise BadRequest(
             "there is nothing to pin: the prompt is shorter than one block, or the cache is off"

@@ -4,14 +4,23 @@ import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from concurrent.futures import Future
-from contextlib import AbstractContextManager, ExitStack, asynccontextmanager, suppress
+from contextlib import (
+    AbstractAsyncContextManager,
+    AbstractContextManager,
+    ExitStack,
+    asynccontextmanager,
+    suppress,
+)
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar, cast
 
 from omlx_server.compute.vision.towers.grids import Floats
 from omlx_server.core.adapters import Adapter
+from omlx_server.core.blocks.pins import Pin
 from omlx_server.core.images import ImageSpan
+from omlx_server.core.prefix_cache.report import PromptReport
 from omlx_server.core.request import Logprobs, Request
+from omlx_server.core.scheduler.awaited import Standing
 from omlx_server.core.scheduler.limits import Load as Occupied
 from omlx_server.core.work import Work
 from omlx_server.engine import adapter_jobs, image_jobs
@@ -146,21 +155,29 @@ class GeneratorClient(ModelClient[ModelInstance]):
         return False
 
     @asynccontextmanager
+    async def _holding(
+        self, hold: Callable[[ModelInstance], AbstractContextManager[object]]
+    ) -> AsyncIterator[None]:
+        """Enter the context of `hold` on the mlx thread, and leave it there after the block."""
+        holds = ExitStack()
+        try:
+            await self.ask(lambda instance: holds.enter_context(hold(instance)))
+            yield
+        finally:
+            with suppress(Unavailable):  # the thread has ended
+                self.engine.put(EngineCall(holds.close, Future()))
+
+    @asynccontextmanager
     async def adapting(self, adapter: Adapter | None) -> AsyncIterator[None]:
         """Keep an adapter loaded. Raises as `work` and `AdapterLoads.wait_for`, and
         AdapterUnusable."""
         if adapter is None:
             yield
             return
-        held = ExitStack()
-        try:
-            await self.ask(lambda own: held.enter_context(own.adapters.expecting(adapter)))
-            if not await self.ask(lambda own: own.adapters.weights.touch(adapter)):
+        async with self._holding(lambda instance: instance.adapters.expecting(adapter)):
+            if not await self.ask(lambda instance: instance.adapters.weights.touch(adapter)):
                 await self._adapters.wait_for(adapter)
             yield
-        finally:
-            with suppress(Unavailable):  # the thread has ended
-                self.engine.put(EngineCall(held.close, Future()))
 
     async def _submit(self, request: Request) -> Generation:
         id = self._ready()
@@ -172,6 +189,20 @@ class GeneratorClient(ModelClient[ModelInstance]):
             await generation.accepted()
             undo.pop_all()
         return generation
+
+    # -- the prefix cache ----------------------------------------------------------------
+
+    async def probe(self, tokens: tuple[int, ...], salt: bytes) -> PromptReport:
+        """Report what both tiers have of a prompt. Raises as `ask`."""
+        return await self.ask(lambda instance: instance.cache.probe(tokens, salt))
+
+    async def pin(self, tokens: tuple[int, ...], salt: bytes, model: str) -> Pin | None:
+        """Pin a prefix, as `ModelInstance.pin`. Raises as `ask`."""
+        return await self.ask(lambda instance: instance.pin(tokens, salt, model))
+
+    async def standings(self) -> list[Standing]:
+        """Return the places of all requests. Raises as `ask`."""
+        return await self.ask(lambda instance: list(instance.scheduler.standings.glance()))
 
     async def score(
         self, tokens: Sequence[int], top: int, adapter: Adapter | None = None
@@ -192,18 +223,10 @@ class GeneratorClient(ModelClient[ModelInstance]):
             lambda instance: image_jobs.images_to_compute(instance, tokens, salt, images)
         )
 
-    @asynccontextmanager
-    async def expecting(self, images: Sequence[ImageSpan]) -> AsyncIterator[None]:
+    def expecting(self, images: Sequence[ImageSpan]) -> AbstractAsyncContextManager[None]:
         """Keep features of images, unless memory is short. Raises as `ask`."""
-        held, digests = ExitStack(), [image.digest for image in images]
-        try:
-            await self.ask(
-                lambda instance: held.enter_context(instance.features.expecting(digests))
-            )
-            yield
-        finally:
-            with suppress(Unavailable):  # the thread has ended
-                self.engine.put(EngineCall(held.close, Future()))
+        digests = [image.digest for image in images]
+        return self._holding(lambda instance: instance.features.expecting(digests))
 
     async def compute_image(self, image: ImageSpan, pixels: Floats) -> None:
         """Compute and keep the features of an image. Do not call within `setting_aside`: a waiter
