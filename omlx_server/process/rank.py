@@ -40,9 +40,8 @@ from omlx_server.engine.cluster.link import (
 from omlx_server.errors import UsageError
 from omlx_server.process.logs import start_logging
 from omlx_server.settings import Settings
-from omlx_server.wiring.cluster.addresses import free_addresses
 from omlx_server.wiring.cluster.following import find_model, load_part
-from omlx_server.wiring.cluster.versions import versions
+from omlx_server.wiring.cluster.identity import free_addresses, versions
 
 _log = logging.getLogger(__name__)
 _POLL_SECONDS = 0.5

@@ -8,8 +8,7 @@ from typing import Any
 from omlx_server.compute.cluster.unblocking import Unblocking
 from omlx_server.core.cluster.handshake import Formation, Hello, Ready, RollCall
 from omlx_server.engine.cluster.link import FORMING_SECONDS, Link, LinkFailed, connect
-from omlx_server.wiring.cluster.addresses import free_addresses
-from omlx_server.wiring.cluster.versions import versions
+from omlx_server.wiring.cluster.identity import free_addresses, versions
 from tests.api.harness import wait_for
 from tests.cluster.group import free_ports
 from tests.cluster.servers import clustered, end

@@ -21,11 +21,10 @@ from omlx_server.doctor.cluster.findings import LARGE_BYTES, SMALL_BYTES, Sizes
 from omlx_server.doctor.finding import Finding, Level
 from omlx_server.errors import UsageError
 from omlx_server.models.locate import Located
-from omlx_server.wiring.cluster.addresses import free_addresses
 from omlx_server.wiring.cluster.gathering import Gathering
+from omlx_server.wiring.cluster.identity import free_addresses, versions
 from omlx_server.wiring.cluster.options import NO_PORT, GatheringOptions
 from omlx_server.wiring.cluster.starting import line_by_hand
-from omlx_server.wiring.cluster.versions import versions
 
 _SUMS = (sys.executable, "-P", "-m", "omlx_server.doctor.cluster.sums")
 _ROUNDS = ((SMALL_BYTES, 100), (LARGE_BYTES, 5))

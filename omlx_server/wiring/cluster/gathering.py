@@ -35,11 +35,15 @@ from omlx_server.engine.cluster.link import (
     hang_up,
 )
 from omlx_server.errors import UsageError, one_line
+from omlx_server.wiring.cluster.identity import difference, versions
 from omlx_server.wiring.cluster.new_connections import NewConnections
 from omlx_server.wiring.cluster.options import GatheringOptions
-from omlx_server.wiring.cluster.output import log_output
-from omlx_server.wiring.cluster.starting import CommandLine, command_lines_of, line_by_hand
-from omlx_server.wiring.cluster.versions import difference, versions
+from omlx_server.wiring.cluster.starting import (
+    CommandLine,
+    command_lines_of,
+    line_by_hand,
+    log_output,
+)
 
 _log = logging.getLogger(__name__)
 _LAST_WORD_SECONDS = 2.0

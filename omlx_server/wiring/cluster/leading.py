@@ -15,8 +15,8 @@ from omlx_server.engine.cluster.followers import Followers
 from omlx_server.errors import ModelUnavailable, OmlxError
 from omlx_server.models.locate import Located
 from omlx_server.settings import Settings
-from omlx_server.wiring.cluster.addresses import free_addresses
 from omlx_server.wiring.cluster.gathering import CAUSE_SECONDS, Gathering
+from omlx_server.wiring.cluster.identity import free_addresses
 from omlx_server.wiring.cluster.options import GatheringOptions
 
 _log = logging.getLogger(__name__)

@@ -1,5 +1,7 @@
-"""Starts the processes of other ranks, here or by ssh."""
+"""Starts the processes of other ranks, here or by ssh, and logs what they write."""
 
+import json
+import logging
 import os
 import platform
 import shlex
@@ -12,6 +14,8 @@ from dataclasses import dataclass
 from omlx_server.core.cluster.hosts import Host
 from omlx_server.wiring.cluster.options import GatheringOptions
 
+_log = logging.getLogger(__name__)
+_LONGEST = 200  # characters of a reason
 _SSH = ("ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=5")
 # Rank 0 logs what a rank writes, and reads the level of each line.
 _LOGS = ("--set", "logging.file=", "--set", "logging.format=json")
@@ -72,3 +76,29 @@ def line_by_hand(options: GatheringOptions, rank: int, leader: str) -> str:
     more = options.options if options.hosts[rank].is_here else ()
     words = ("rank", str(rank), "--leader", leader, *more)
     return f"{options.program} {shlex.join(words)} < FILE"
+
+
+def log_output(process: "subprocess.Popen[bytes]", rank: int) -> str:
+    """Log the output of a rank until it ends. Return its last line that says what was wrong."""
+    assert process.stderr is not None
+    last = ""
+    for line in process.stderr:
+        text = line.decode(errors="replace").strip()
+        if not text:
+            continue
+        level, message = _parted(text)
+        _log.log(level, "rank %d: %s", rank, message, extra={"fields": {"rank": rank}})
+        if not message.startswith("hint: "):
+            last = message.removeprefix("error: ")
+    return last[-_LONGEST:]
+
+
+def _parted(text: str) -> tuple[int, str]:
+    """Return the level and message of a line, in JSON or plain text."""
+    try:
+        line = json.loads(text)
+        level = logging.getLevelNamesMapping()[line["level"].upper()]
+        message, exception = line["message"], line.get("exception", "")
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return logging.ERROR if text.startswith("error: ") else logging.INFO, text
+    return level, f"{message}\n{exception}".strip()

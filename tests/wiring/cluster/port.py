@@ -8,8 +8,8 @@ from omlx_server.core.cluster.state import RankStatus
 from omlx_server.engine.cluster.link import Link, connect
 from omlx_server.process.ports import next_free
 from omlx_server.wiring.cluster.gathering import Gathering
+from omlx_server.wiring.cluster.identity import versions
 from omlx_server.wiring.cluster.options import GatheringOptions
-from omlx_server.wiring.cluster.versions import versions
 
 SECRET = b"the secret of this test"
 HERE = Host("", ("127.0.0.1",))

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from omlx_server.wiring.cluster.output import log_output
+from omlx_server.wiring.cluster.starting import log_output
 
 LINES = (
     '{"level": "warning", "message": "a disk is slow", "logger": "x"}',
