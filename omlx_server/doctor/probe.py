@@ -3,21 +3,20 @@ another processor ends it without a message."""
 
 import json
 import sys
+from dataclasses import asdict
 
 from omlx_server.compute import FAST_BLAS
 from omlx_server.compute.hardware import device
 from omlx_server.compute.hardware.machine import ram_bytes
+from omlx_server.doctor.software import Device
+
+
+def device_here() -> Device:
+    return Device(device.name(), device.is_cpu(), FAST_BLAS, ram_bytes(), device.working_set())
 
 
 def main() -> None:
-    facts = {
-        "device": device.name(),
-        "is_cpu": device.is_cpu(),
-        "blas": FAST_BLAS,
-        "ram": ram_bytes(),
-        "working_set": device.working_set(),
-    }
-    sys.stdout.write(json.dumps(facts))
+    sys.stdout.write(json.dumps(asdict(device_here())))
 
 
 if __name__ == "__main__":

@@ -112,7 +112,7 @@ def _properties(service: Service) -> dict[str, Any]:
         "Label": LABEL,
         "ProgramArguments": list(service.command),
         "WorkingDirectory": str(service.home),
-        **_environment(service),
+        **({"EnvironmentVariables": dict(service.variables)} if service.variables else {}),
         "RunAtLoad": True,
         "KeepAlive": {"SuccessfulExit": False},
         "ThrottleInterval": _THROTTLE_SECONDS,
@@ -125,10 +125,6 @@ def _properties(service: Service) -> dict[str, Any]:
         "StandardOutPath": said,
         "StandardErrorPath": said,
     }
-
-
-def _environment(service: Service) -> dict[str, dict[str, str]]:
-    return {"EnvironmentVariables": dict(service.variables)} if service.variables else {}
 
 
 def said_in(log: Path) -> Path:

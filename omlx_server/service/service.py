@@ -56,7 +56,11 @@ def service_of(
     writable = _distinct(home, [*directories, *others])
     command = _command(python, config, None if chosen else log)
     for text in (*command, *map(str, writable), str(home)):
-        _refuse_control_characters(text)
+        if not is_sayable(text):
+            raise UsageError(
+                f"{text!r} has characters that a service's file can't hold",
+                hint="choose another path in the config, without control characters",
+            )
     return Service(
         command=command,
         home=home,
@@ -78,11 +82,3 @@ def _command(python: Path, config: Path, log: Path | None) -> tuple[str, ...]:
 def _distinct(home: Path, paths: Sequence[Path]) -> tuple[Path, ...]:
     """Return the absolute paths, each once, without "..": systemd ignores a path that has it."""
     return tuple(dict.fromkeys(Path(os.path.normpath(home / path)) for path in paths))
-
-
-def _refuse_control_characters(text: str) -> None:
-    if not is_sayable(text):
-        raise UsageError(
-            f"{text!r} has characters that a service's file can't hold",
-            hint="choose another path in the config, without control characters",
-        )

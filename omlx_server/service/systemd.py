@@ -166,9 +166,10 @@ def text_of(service: Service, *, namespaces: bool = True) -> str:
             f"systemd can't start {program}: there are quotes or a backslash in its path",
             hint="install omlx-server in another directory",
         )
+    environment = _quoted(f"{name}={text}" for name, text in service.variables)
     return _TEMPLATE.format(
         command=_quoted(service.command),
-        environment=_environment(service),
+        environment=f"Environment={environment}\n" if environment else "",
         stop_seconds=service.stop_seconds,
         watchdog_seconds=WATCHDOG_SECONDS,
         private_users=_PRIVATE_USERS if namespaces else _NO_PRIVATE_USERS,
@@ -176,17 +177,9 @@ def text_of(service: Service, *, namespaces: bool = True) -> str:
     )
 
 
-def _environment(service: Service) -> str:
-    words = _quoted(f"{name}={text}" for name, text in service.variables)
-    return f"Environment={words}\n" if words else ""
-
-
 def _quoted(words: Iterable[str]) -> str:
-    return " ".join(f'"{_escaped(word)}"' for word in words)
-
-
-def _escaped(word: str) -> str:
-    return word.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%")
+    escapes = str.maketrans({"\\": "\\\\", '"': '\\"', "%": "%%"})
+    return " ".join(f'"{word.translate(escapes)}"' for word in words)
 
 
 def read_state(answer: str) -> ServiceState:

@@ -25,25 +25,18 @@ def show(*, origin: bool, as_json: bool, config: Path | None, sets: Sequence[str
 
 
 def get(*, key: str, as_json: bool, config: Path | None, sets: Sequence[str]) -> int:
+    loaded = load_settings(config, sets)
     if key in SECTIONS:
-        return _get_section(key, load_settings(config, sets), as_json=as_json)
-    value = value_in_force(key, load_settings(config, sets))
+        values = _document(loaded)["settings"][key]
+        show_found(values, _section(loaded, key, origin=False), as_json=as_json)
+        return 0
+    value = value_in_force(key, loaded)
     if as_json or isinstance(value, dict):
         show_json(value, indent=None)
+    elif is_size(key) and isinstance(value, int):
+        print(format_size(value))
     else:
-        print(_bare(key, value))
-    return 0
-
-
-def _bare(dotted: str, value: object) -> str:
-    if is_size(dotted) and isinstance(value, int):
-        return format_size(value)
-    return value if isinstance(value, str) else written(dotted, value)
-
-
-def _get_section(name: str, loaded: settings.Loaded, *, as_json: bool) -> int:
-    values = _document(loaded)["settings"][name]
-    show_found(values, _section(loaded, name, origin=False), as_json=as_json)
+        print(value if isinstance(value, str) else written(key, value))
     return 0
 
 

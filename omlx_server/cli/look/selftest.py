@@ -35,7 +35,7 @@ def run(
     settings, file = load_settings(config, sets).settings, _file(share)
     check_all(settings)
     from omlx_server.doctor.selftest.check import QUICK, SelftestPlan
-    from omlx_server.doctor.selftest.report import document, failed
+    from omlx_server.doctor.selftest.report import document
     from omlx_server.doctor.selftest.run import checks, quiet
     from omlx_server.doctor.selftest.subject import find_subject, opened
 
@@ -55,7 +55,7 @@ def run(
         text = json.dumps(report, indent=2, ensure_ascii=False)
         file.write_text(text + "\n", encoding="utf-8")
         say(f"the report is in {file}: {_CONTENT}")
-    return 1 if failed(found) else 0
+    return 0 if report["ok"] else 1
 
 
 def _end(number: int, frame: FrameType | None) -> None:

@@ -20,7 +20,7 @@ from omlx_server.cli.server_client.http import ServerClient, socket_of
 from omlx_server.cli.shell.options import load_settings
 from omlx_server.cli.talk.client import ChatClient, served_by
 from omlx_server.errors import OmlxError
-from omlx_server.settings import Loaded, Settings
+from omlx_server.settings import Loaded
 from omlx_server.settings.types import expanded
 
 _CHECKOUT = Path(__file__).parents[3]
@@ -72,7 +72,11 @@ def _use(server: ServerClient, model: str, options: UpOptions) -> int:
 
 def _start(loaded: Loaded, at: ListenAddress, options: UpOptions) -> int:
     settings = loaded.settings
-    wanted = options.model or _chosen(settings)
+    wanted = options.model
+    if not wanted:
+        choice = choose(settings)
+        wanted = choice.name
+        print(f"Model: {choice.name} ({choice.why})", flush=True)
     print(f"Starting {wanted} on {at.server.url} ...", flush=True)
     arguments = _arguments(wanted, at, options)
     grace = settings.server.shutdown_grace_seconds
@@ -95,12 +99,6 @@ def _start(loaded: Loaded, at: ListenAddress, options: UpOptions) -> int:
     if server.returncode != 0:
         raise OmlxError(f"the server ended with code {server.returncode}")
     return 0
-
-
-def _chosen(settings: Settings) -> str:
-    choice = choose(settings)
-    print(f"Model: {choice.name} ({choice.why})", flush=True)
-    return choice.name
 
 
 def _arguments(model: str, at: ListenAddress, options: UpOptions) -> list[str]:

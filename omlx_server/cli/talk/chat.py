@@ -96,7 +96,8 @@ def _take_any_text() -> None:
 
 
 def _with_stdin(prompts: Sequence[str]) -> list[str]:
-    """Return the prompts, the first with the text of stdin. Raises UsageError if that is too long."""
+    """Return the prompts, the first with the text of stdin. Raises UsageError if that is too
+    long."""
     if sys.stdin is None or stdin.is_terminal():
         return list(prompts)
     with suppress(OSError, ValueError):  # it is no file

@@ -63,7 +63,10 @@ class Prefixes:
     def memory(self, beat: Beat) -> Check:
         instance = self._subject.instance
         if not instance.cache.layout.keeps:
-            return Check(ok(_RAM, f"nothing is reused: {self._why_nothing()}"))
+            why = "cache.enabled is off"
+            if self._subject.settings.cache.enabled:
+                why = why_not_reused(self._subject.loaded.model)
+            return Check(ok(_RAM, f"nothing is reused: {why}"))
         hits = Hits()
         base = self._subject.prompts.tokens(self._subject.tokens(self._plan.base))
         told = [*base, *self._ask(base, self._warm).tokens]
@@ -133,11 +136,6 @@ class Prefixes:
             "tokens_reused": hits.tokens,
             "block_tokens": self._subject.instance.cache.layout.block_size,
         }
-
-    def _why_nothing(self) -> str:
-        if not self._subject.settings.cache.enabled:
-            return "cache.enabled is off"
-        return why_not_reused(self._subject.loaded.model)
 
 
 def _judged(what: str, hits: Hits) -> Finding:

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from omlx_server.doctor.finding import Level
 from omlx_server.doctor.selftest.check import Check
 from omlx_server.doctor.selftest.subject import Subject
 from omlx_server.doctor.shareable import shareable
@@ -23,10 +22,6 @@ def document(subject: Subject, checks: Sequence[Check], *, quick: bool) -> dict[
         quick=quick,
         seed=subject.seed,
     )
-
-
-def failed(checks: Sequence[Check]) -> bool:
-    return any(check.finding.level is Level.FAIL for check in checks)
 
 
 def _model(subject: Subject) -> dict[str, Any]:

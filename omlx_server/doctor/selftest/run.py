@@ -4,13 +4,12 @@ import logging
 from collections.abc import Callable, Iterator
 from functools import partial
 
-from omlx_server.compute import FAST_BLAS
 from omlx_server.compute.bare import matmul_gflops
 from omlx_server.compute.hardware import device
-from omlx_server.compute.hardware.machine import ram_bytes
 from omlx_server.core.crash import Crash, guarded
 from omlx_server.doctor import software
 from omlx_server.doctor.finding import Finding, fail, in_words, ok, warn
+from omlx_server.doctor.probe import device_here
 from omlx_server.doctor.selftest import memory, speed
 from omlx_server.doctor.selftest.check import REPORT, Beat, Check, SelftestPlan
 from omlx_server.doctor.selftest.prefixes import Prefixes
@@ -28,7 +27,7 @@ _SPEEDS = ("chunks", "1 stream", "8 streams")
 
 def checks(subject: Subject, plan: SelftestPlan, progress: Progress) -> Iterator[Check]:
     yield software_check()
-    yield blas_check(software_device())
+    yield blas_check(device_here())
     yield _load(subject)
     prefixes = Prefixes(subject, plan)
     steps: tuple[tuple[str, Callable[[Beat], Check]], ...] = (
@@ -57,12 +56,6 @@ def _guarded(name: str, check: Callable[[Beat], Check], beat: Beat) -> Check:
 
 def quiet() -> None:
     logging.getLogger("omlx_server").addHandler(logging.NullHandler())
-
-
-def software_device() -> software.Device:
-    return software.Device(
-        device.name(), device.is_cpu(), FAST_BLAS, ram_bytes(), device.working_set()
-    )
 
 
 def software_check() -> Check:

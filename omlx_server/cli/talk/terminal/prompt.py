@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from prompt_toolkit import PromptSession
-from prompt_toolkit.buffer import Buffer
 from prompt_toolkit.completion import CompleteEvent, Completer, Completion, PathCompleter
 from prompt_toolkit.document import Document
 from prompt_toolkit.history import FileHistory, InMemoryHistory
@@ -107,7 +106,8 @@ def _keys() -> KeyBindings:
     def _(event: KeyPressEvent) -> None:
         buffer = event.current_buffer
         if is_open(buffer.text) and buffer.document.is_cursor_at_the_end:
-            _continue(buffer)
+            text = continued(buffer.text)
+            buffer.document = Document(text, len(text))
         else:
             buffer.validate_and_handle()
 
@@ -124,11 +124,6 @@ def _keys() -> KeyBindings:
         event.current_buffer.newline(copy_margin=False)
 
     return keys
-
-
-def _continue(buffer: Buffer) -> None:
-    text = continued(buffer.text)
-    buffer.document = Document(text, len(text))
 
 
 @contextmanager
