@@ -1,7 +1,5 @@
-"""The settings: their sections and keys (`sections`), what single models have otherwise
-(`overrides`), the types and texts of values (`types`), the layers that values come from (`layers`),
-checks, warnings and the JSON schema (`values`, `advice`, `json_schema`), and changes of the config
-file (`edit`, `whole_file`)."""
+"""The settings: sections and keys, overrides of single models, layers, checks, and the config
+file."""
 
 from omlx_server.settings.advice import warnings
 from omlx_server.settings.layers import Loaded, find_config, load

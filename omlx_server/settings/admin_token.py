@@ -1,8 +1,6 @@
-"""The admin token: whoever has it may load and unload models. It is kept in a file of this user
-beside the user's config; the variable OMLX_ADMIN_TOKEN wins over the file. Blocking.
+"""The admin token, in a file beside the user's config; OMLX_ADMIN_TOKEN wins over it. Blocking.
 
-The file is created whole, so nobody reads half of a token, and of two servers that start at once
-the first makes it for both.
+Of two servers that start at once the first makes the token for both.
 """
 
 import os
@@ -25,11 +23,11 @@ _TOKEN = re.compile(r"[!-~]{16,512}")  # fit for a header; a power cut leaves ze
 
 
 class TokenFileError(PlaceUnusable):
-    """The token's file can't be made or read."""
+    pass
 
 
 def token_file() -> Path:
-    """The path of the token's file. Raises TokenFileError if this user has no home directory."""
+    """Raises TokenFileError if this user has no home directory."""
     try:
         return own_place(USER_CONFIG).with_name(_NAME)
     except ConfigError as error:
@@ -37,12 +35,9 @@ def token_file() -> Path:
 
 
 def admin_token(environ: Mapping[str, str] = os.environ) -> str:
-    """The token of OMLX_ADMIN_TOKEN, else of the file. The file is made if it is missing or holds
-    no valid token; if others could read it, its mode becomes 0600.
+    """Return the token. Make the file if it has none, with mode 0600.
 
-    Raises:
-        TokenFileError: the file can't be made or read.
-        ConfigError: OMLX_ADMIN_TOKEN is set, but not to a valid token.
+    Raises TokenFileError if the file can't be used, ConfigError if OMLX_ADMIN_TOKEN is invalid.
     """
     if given := _from_environ(environ):
         return given
@@ -56,12 +51,8 @@ def admin_token(environ: Mapping[str, str] = os.environ) -> str:
 
 
 def read_admin_token(environ: Mapping[str, str] = os.environ) -> str:
-    """The token of OMLX_ADMIN_TOKEN, else of the file; changes nothing. Empty if the file is
-    missing, can't be read, or holds no valid token.
-
-    Raises:
-        ConfigError: OMLX_ADMIN_TOKEN is set, but not to a valid token.
-    """
+    """Return the token or "", and change nothing. Raises ConfigError if OMLX_ADMIN_TOKEN is
+    invalid."""
     if given := _from_environ(environ):
         return given
     try:
@@ -81,8 +72,7 @@ def _from_environ(environ: Mapping[str, str]) -> str:
 
 
 def _read(path: Path) -> str:
-    """The token in the file; empty if the file is missing or holds none. Opening does not block,
-    even if the path is a named pipe."""
+    """Return the token in the file, or "". A named pipe does not block."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -95,7 +85,7 @@ def _read(path: Path) -> str:
 
 
 def _make(path: Path) -> None:
-    """Write a new token to the path, unless another process has just done so."""
+    """Write a new token, unless another process has just done so."""
     path.parent.mkdir(mode=PRIVATE_DIRECTORY, parents=True, exist_ok=True)
     number, temporary = tempfile.mkstemp(prefix=".admin-", dir=path.parent)
     try:

@@ -1,5 +1,4 @@
-"""Warnings about settings that are valid, but hardly what the user means. Pure, except that the
-mode of the config file is looked at, and whether there is one in the working directory."""
+"""Warnings about settings that are valid, but hardly what the user means."""
 
 from collections.abc import Collection, Iterator
 from pathlib import Path
@@ -17,15 +16,15 @@ from omlx_server.settings.whole_file import OTHERS
 
 
 def warnings(loaded: Loaded) -> list[str]:
-    """One line for each setting without effect, each contradiction, a file with secrets that others
-    may read, and one in the working directory that is not used."""
+    """Return a line for each setting without effect, contradiction, readable secret, and ignored
+    file."""
     settings = loaded.settings
     found = [*_without_effect(loaded), *_contradictions(settings), *_without_unit(settings.cache)]
     return [*found, *_readable_secrets(loaded), *_unused_file(loaded)]
 
 
 def unknown_models(models: ModelsSettings, known: Collection[str]) -> Iterator[str]:
-    """One line for each model that aliases, overrides or pinned name, but that is not `known`."""
+    """Yield a line for each unknown model in aliases, overrides and pinned."""
     for alias in models.aliases:
         if (meant := models.resolve_alias(alias)) not in known:
             yield f"models.aliases: {alias} stands for {meant}, which is not here"
@@ -36,7 +35,6 @@ def unknown_models(models: ModelsSettings, known: Collection[str]) -> Iterator[s
 
 
 def _without_effect(loaded: Loaded) -> Iterator[str]:
-    """One line for each group of keys that were set, but that another setting makes useless."""
     settings = loaded.settings
     cases = (
         (settings.cache.hot_cache_only, "cache.hot_cache_only is on", ("cache.cold_",)),
@@ -73,7 +71,6 @@ def _contradictions(settings: Settings) -> Iterator[str]:
 
 
 def _without_unit(cache: CacheSettings) -> Iterator[str]:
-    """One line for each size of the cache that is so small that its unit was forgotten."""
     for key in ("hot_cache_max_bytes", "cold_cache_max_bytes"):
         size = getattr(cache, key)
         if size != "auto" and 0 < size < 1000:
@@ -81,7 +78,6 @@ def _without_unit(cache: CacheSettings) -> Iterator[str]:
 
 
 def _speculation(settings: Settings) -> Iterator[tuple[str, SpeculationSettings]]:
-    """The section, then what each model has that has it otherwise, by the key of its table."""
     yield "speculation", settings.speculation
     for name, own in settings.models.overrides.items():
         if said(own.speculation):

@@ -1,5 +1,4 @@
-"""Compares a changed config with the settings in force: which changes apply at once, and which need
-a restart. Pure."""
+"""Compares a changed config with the settings in force. Pure."""
 
 import json
 from dataclasses import dataclass
@@ -16,7 +15,7 @@ from omlx_server.settings.values import is_size, live, plain, value_of
 
 @dataclass(frozen=True, slots=True)
 class SettingChange:
-    """One changed key, its old and new value as a config file has them; secrets show as stars."""
+    """A changed key, with its values as a config file has them; secrets are stars."""
 
     key: str
     old: str
@@ -28,8 +27,7 @@ class SettingChange:
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """`in_force` are the settings to use from now on: new values for the `applied` keys, old values
-    for those that need a restart."""
+    """The changes that apply at once, those that need a restart, and the settings `in_force`."""
 
     applied: tuple[SettingChange, ...]
     needs_restart: tuple[SettingChange, ...]
@@ -46,12 +44,8 @@ class Changes:
 
 
 def changes(old: Settings, new: Loaded) -> Changes:
-    """The changes from `old`, the settings in force, to `new`.
-
-    Raises:
-        ConfigError: new values that apply at once contradict old ones that stay until a restart, or
-            no layer of the config has API keys any more.
-    """
+    """Return the changes from `old` to `new`. Raises ConfigError if new values contradict old ones
+    that stay until a restart, or all API keys are gone."""
     different = [key for key in KEYS if value_of(old, key) != value_of(new.settings, key)]
     applied = [key for key in different if _applies(key, old, new.settings)]
     in_force = _in_force(old, new.settings, applied)
@@ -64,8 +58,8 @@ def changes(old: Settings, new: Loaded) -> Changes:
 
 
 def _keys_are_not_lost(old: Settings, new: Loaded) -> None:
-    """Raises ConfigError if a server with API keys would be opened by a config that says nothing of
-    keys: the file may have been emptied by mistake, or be half written."""
+    """Raise ConfigError if a config, perhaps half written, would open a server that has API
+    keys."""
     if old.auth.api_keys and new.origins["auth.api_keys"] == "default":
         raise ConfigError(
             "auth.api_keys is not in the config any more, and without keys everybody could use the "
@@ -75,9 +69,9 @@ def _keys_are_not_lost(old: Settings, new: Loaded) -> None:
 
 
 def _applies(key: str, old: Settings, new: Settings) -> bool:
-    """Whether a change of the key applies without a restart. cache.hot_cache_only can only be
-    turned on so, because nobody knows what the cold tier holds after a time without one; and not
-    while responses are stored on disk, which need it off as well."""
+    """Whether a change applies without a restart. cache.hot_cache_only can only be turned on,
+    because the cold tier's state is unknown after a time without it, and not while responses are on
+    disk."""
     if key == "cache.hot_cache_only":
         return new.cache.hot_cache_only and old.responses.store != "disk"
     return bool(live(key))
@@ -93,7 +87,6 @@ def _in_force(old: Settings, new: Settings, applied: list[str]) -> Settings:
 
 
 def _part(name: str, old: Section, new: Settings, applied: list[str]) -> Section:
-    """The section `old` with the new values of its `applied` keys."""
     keys = [key for key, _ in old if f"{name}.{key}" in applied]
     return replace(old, **{key: value_of(new, f"{name}.{key}") for key in keys})
 

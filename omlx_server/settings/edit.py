@@ -1,6 +1,6 @@
-"""Changes a config file for a command: one key at a time, and its comments stay.
+"""Changes one key of a config file at a time; its comments stay. Blocking.
 
-The file is written whole or not at all; all but `write_config` write only a valid one. Blocking.
+The file is written whole or not at all; all but `write_config` write only a valid one.
 """
 
 import os
@@ -30,24 +30,21 @@ _OVERRIDES = TABLE.split(".")
 
 
 def file_to_change(named: Path | None, environ: Mapping[str, str] = os.environ) -> Path:
-    """The config file to change: the one of `named` or $OMLX_CONFIG, which may not exist yet; else
-    the one in use; else the user's."""
+    """Return the named file, which may not exist yet; else the one in use; else the user's."""
     wanted = named_config(named, environ)
     return wanted or find_config(None, environ) or own_place(USER_CONFIG)
 
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """`value` is the new value as JSON can hold it, secrets as stars. `was_open`: the value is a
-    secret, and others could read the file until now."""
+    """The new value, secrets as stars. `was_open`: others could read the secret until now."""
 
     value: object
     was_open: bool
 
 
 def set_key(path: Path, dotted: str, text: str) -> Written:
-    """Set the key `dotted` in the file at `path` to what `text` means in a flag. If the key is a
-    secret, the file gets mode 0600.
+    """Set a key to a flag's text. A file with a secret gets mode 0600.
 
     Raises:
         ConfigError: there is no such key, or the file would not be valid with this value.
@@ -62,20 +59,14 @@ def set_key(path: Path, dotted: str, text: str) -> Written:
 
 
 def set_keys(path: Path, texts: Mapping[str, str]) -> None:
-    """Set several keys that are no secrets at once, all of them or none. Raises as `set_key`."""
+    """Set several keys that are no secrets, all or none. Raises as `set_key`."""
     meant = [_meant(dotted, text, f"file {path}") for dotted, text in texts.items()]
     write_config(path, _changed(path, meant))
 
 
 def unset_key(path: Path, dotted: str) -> bool:
-    """Remove the key `dotted` from the file at `path`, or all overrides of a model; tables of the
-    overrides that are empty then go as well. Returns False if the file does not set the key, and
-    then stays as it is.
-
-    Raises:
-        ConfigError: there is no such key, or the file would not be valid without it.
-        PlaceUnusable: the file can't be read or written.
-    """
+    """Remove a key, or all overrides of a model, and overrides' tables that are then empty. Returns
+    whether the file had it. Raises as `set_key`."""
     text = read_config(path) if path.exists() else ""
     parse_toml(text, path)  # says where the TOML is wrong
     names = _names(dotted, names_in(text, _OVERRIDES))
@@ -87,24 +78,18 @@ def unset_key(path: Path, dotted: str) -> bool:
 
 
 def check_value(dotted: str, text: str) -> None:
-    """Raises ConfigError if there is no such key, or it does not allow what `text` means."""
+    """Raise ConfigError if there is no such key, or it does not allow this text."""
     _meant(dotted, text, "")
 
 
 def set_alias(path: Path, name: str, target: str | None) -> None:
-    """Set the alias `name` in `models.aliases`, or remove it if `target` is None.
-
-    Raises:
-        ConfigError: the file would not be valid after this.
-        PlaceUnusable: the file can't be read or written.
-    """
+    """Set an alias, or remove it if `target` is None. Raises as `set_key`."""
     write_config(path, _changed(path, [_Meant(("models", "aliases", name), target, target)]))
 
 
 @dataclass(frozen=True, slots=True)
 class _Meant:
-    """A new value: the tables and the key where it stands, how the file will have it (None: not at
-    all), and what it is as a setting."""
+    """A new value: its path and form in the file (None: removed), and in the settings."""
 
     names: Sequence[str]
     written: object
@@ -112,7 +97,6 @@ class _Meant:
 
 
 def _meant(dotted: str, text: str, origin: str) -> _Meant:
-    """What a text means as the value of a key. Raises ConfigError for a wrong key or value."""
     if is_override(dotted):
         key = find_override(dotted)
         value = key.checked(text, origin)
@@ -123,8 +107,8 @@ def _meant(dotted: str, text: str, origin: str) -> _Meant:
 
 
 def _names(dotted: str, models: Collection[str] | None = None) -> tuple[str, ...]:
-    """The tables that lead to a key in the file, and the key; `models` are those whose overrides
-    can be named as a whole. Raises ConfigError for none."""
+    """Return the path to a key in the file; `models` can be named as a whole. Raises
+    ConfigError."""
     if is_override(dotted):
         return find_override(dotted, models).path
     check_key(dotted, "")
@@ -132,7 +116,7 @@ def _names(dotted: str, models: Collection[str] | None = None) -> tuple[str, ...
 
 
 def _changed(path: Path, values: Iterable[_Meant]) -> str:
-    """The text of the file with these values. Raises ConfigError if that is not valid."""
+    """Return the file's text with these values. Raises ConfigError if that is not valid."""
     before = after = read_config(path) if path.exists() else ""
     for meant in values:
         try:
@@ -152,12 +136,9 @@ def _changed(path: Path, values: Iterable[_Meant]) -> str:
 
 
 def write_config(path: Path, text: str, *, is_private: bool = False) -> None:
-    """Write `text` as the whole file; if that fails, the file stays as it was. A new file, and any
-    if `is_private`, gets mode 0600. The text is not checked.
+    """Write the whole file or nothing. A new file, or one with `is_private`, gets mode 0600.
 
-    Raises:
-        PlaceUnusable: the file can't be written.
-        ConfigError: the text can't be encoded as UTF-8.
+    Raises PlaceUnusable if it can't be written, ConfigError if the text is not UTF-8.
     """
     target = path.resolve()  # a link stays a link
     try:
@@ -174,8 +155,7 @@ def write_config(path: Path, text: str, *, is_private: bool = False) -> None:
 
 
 def _as_written(dotted: str, text: str) -> object:
-    """The value as the file will hold it: numbers and booleans as such, a size with its unit as
-    the user wrote it."""
+    """Return a value's form in the file: a size keeps its unit."""
     default = FIELDS[dotted].default
     if isinstance(default, str):
         return int(text) if default == "auto" and re.fullmatch(r"\d{1,18}", text) else text

@@ -1,6 +1,7 @@
-"""Sections of the settings and their keys. A key has a type, a default, and marks in its annotation
-that say how a value is read and described. msgspec checks the types: it loads quickly, which keeps
-`status` quick."""
+"""Sections of the settings and their keys, which msgspec checks: it loads quickly.
+
+Marks in a key's annotation say how its value is read and described.
+"""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -22,27 +23,22 @@ class Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     @classmethod
     def of(cls, values: Mapping[str, object]) -> Self:
-        """The section with the keys and values of a table of a config file.
-
-        Raises:
-            ValueError: a key is unknown, or its value is not allowed.
-            ConfigError: the values contradict each other.
-        """
+        """Make the section from a table. Raises ValueError for an unknown key or value, ConfigError
+        for values that contradict each other."""
         fields = fields_of(cls)
         if unknown := values.keys() - fields.keys():
             raise ValueError(f"{cls.__name__} has no {', '.join(sorted(unknown))}")
         return cls(**{name: fields[name].taken(value) for name, value in values.items()})
 
     def __iter__(self) -> Iterator[tuple[str, Any]]:
-        """Yield each key with its value, in the order of declaration."""
         for name in self.__struct_fields__:
             yield name, getattr(self, name)
 
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """One key of a section. `default` is as documents show it: a directory below the home begins
-    with ~. For a table it is None."""
+    """A key of a section. `default` is as documents show it (a path begins with ~), None for a
+    table."""
 
     name: str
     annotation: Any
@@ -53,18 +49,12 @@ class Field:
         return isinstance(self.annotation, type) and issubclass(self.annotation, Section)
 
     def mark(self, kind: type[M]) -> M | None:
-        """The first mark of this type in the key's annotation; None if there is none."""
         marks = getattr(self.annotation, "__metadata__", ())
         return next((mark for mark in marks if isinstance(mark, kind)), None)
 
     def taken(self, value: object) -> Any:
-        """`value` converted to the type of the key.
-
-        Raises:
-            ValueError: the key does not allow this value.
-            ConfigError: the values of a table contradict each other, or there is no such home
-                directory.
-        """
+        """Convert a value to the key's type. Raises ValueError if it is not allowed, ConfigError
+        for a contradiction or a missing home directory."""
         if self.is_table:
             return value if isinstance(value, self.annotation) else self._table(value)
         if reads := self.mark(Reads):
@@ -80,7 +70,7 @@ class Field:
             raise
 
     def schema(self) -> dict[str, Any]:
-        """The JSON schema of the values that the key takes. It holds nothing of the marks."""
+        """Return the JSON schema of the key's values."""
         schema = msgspec.json.schema(self.annotation, schema_hook=_schema)
         for node in (schema, *schema.get("anyOf", ())):
             if "enum" in node:  # sorted by their letters
@@ -98,7 +88,6 @@ class Field:
 
 @cache
 def fields_of(section: type[Section]) -> Mapping[str, Field]:
-    """The keys of a section by name, in the order of declaration."""
     fields = (Field(f.name, f.type, _default(f)) for f in structs.fields(section))
     return MappingProxyType({field.name: field for field in fields})
 
@@ -113,7 +102,6 @@ def _default(field: structs.FieldInfo) -> object:
 
 
 def _made(kind: type, value: object) -> object:
-    """Convert `value` to a type that msgspec does not know: Secret, Path."""
     if isinstance(value, kind):
         return value
     if isinstance(value, str) and issubclass(kind, Secret):
@@ -124,15 +112,12 @@ def _made(kind: type, value: object) -> object:
 
 
 def _each(annotation: object) -> type[Section] | None:
-    """The section that each value is, for a type like Annotated[dict[str, Section], ...]; None for
-    any other type."""
+    """Return the section that each value of a dict is, or None."""
     kinds = get_args(next(iter(get_args(annotation)), None))
     return next((one for one in kinds if isinstance(one, type) and issubclass(one, Section)), None)
 
 
 def _choices(annotation: object) -> tuple[object, ...]:
-    """The choices of a Literal in the order of declaration. It may stand in an Annotated, or first
-    in a union."""
     args = get_args(annotation)
     return args if get_origin(annotation) is Literal else _choices(args[0])
 

@@ -1,4 +1,4 @@
-"""The JSON schema of the config file, for editors: made from the settings themselves."""
+"""The JSON schema of the config file, for editors."""
 
 import inspect
 from typing import Any
@@ -14,8 +14,6 @@ _TITLE = "omlx-server's config file"
 
 
 def json_schema() -> dict[str, Any]:
-    """The schema of a config file. A size may be a number or a text; each key has a description in
-    words of what it takes."""
     properties = {name: {"$ref": f"#/$defs/{kind.__name__}"} for name, kind in SECTIONS.items()}
     tables = {kind.__name__: _table(kind) for kind in (*SECTIONS.values(), *OVERRIDES)}
     whole = _object(_TITLE, properties) | {"$defs": tables}

@@ -1,6 +1,5 @@
-"""Loads the settings from their layers. For each key the strongest layer that has it wins: flag or
---set, then the variable OMLX_SECTION__KEY, then the config file, then a fallback of the program
-that started this one, then the default."""
+"""Loads the settings from their layers: flag or --set, variable OMLX_SECTION__KEY, config file,
+fallback of the calling program, default. The first that has a key wins."""
 
 import difflib
 import os
@@ -46,8 +45,7 @@ class Loaded:
     fallbacks: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     def again(self) -> "Loaded":
-        """Load the settings anew, with the same flags and config name, from the file and the
-        environment as they are now. Raises as `load`."""
+        """Load anew with the same flags and config name."""
         return load(self.named, self.overrides, fallbacks=self.fallbacks)
 
 
@@ -57,8 +55,8 @@ def load(
     environ: Mapping[str, str] = os.environ,
     fallbacks: Mapping[str, str] = MappingProxyType({}),
 ) -> Loaded:
-    """The settings in force. `overrides` maps "section.key" to the text of a flag or --set, and
-    `fallbacks` to what counts where no layer but the default has the key.
+    """Return the settings in force. `overrides` and `fallbacks` map "section.key" to texts of
+    flags.
 
     Raises:
         ConfigError: a key is unknown, a value is not allowed, or the named file is missing.
@@ -77,23 +75,18 @@ def load(
 
 
 def search_path() -> tuple[Path, ...]:
-    """The paths at which a config file is looked for, in this order, when neither --config nor
-    $OMLX_CONFIG names one. Raises PlaceUnusable if this user has no home directory."""
+    """Return where config files are looked for. Raises PlaceUnusable without a home directory."""
     return own_place(USER_CONFIG), Path("/etc/omlx_server/config.toml")
 
 
 def named_config(config: Path | None, environ: Mapping[str, str]) -> Path | None:
-    """`config`, else the path in $OMLX_CONFIG, else None. The file may not exist."""
+    """Return `config`, else $OMLX_CONFIG, else None."""
     return config or (Path(environ["OMLX_CONFIG"]) if environ.get("OMLX_CONFIG") else None)
 
 
 def find_config(config: Path | None = None, environ: Mapping[str, str] = os.environ) -> Path | None:
-    """The config file in use, if any; it may be something else than a file, which can't be read.
-
-    Raises:
-        ConfigError: `config` or $OMLX_CONFIG names a file that does not exist.
-        PlaceUnusable: a place of a config file can't be looked at.
-    """
+    """Return the config file in use, if any. Raises ConfigError if the named file does not exist,
+    PlaceUnusable if a place can't be looked at."""
     named = named_config(config, environ)
     if named is None:
         return next(filter(_is_there, search_path()), None)
@@ -104,7 +97,7 @@ def find_config(config: Path | None = None, environ: Mapping[str, str] = os.envi
 
 
 def _is_there(path: Path) -> bool:
-    """Whether anything is at `path`: also a directory, or a link that leads nowhere."""
+    """Whether anything is at `path`, even a broken link."""
     try:
         path.lstat()
     except (FileNotFoundError, NotADirectoryError):
@@ -118,8 +111,8 @@ def _is_there(path: Path) -> bool:
 
 
 def check_text(text: str, path: Path, environ: Mapping[str, str] = os.environ) -> None:
-    """Raises ConfigError unless a config file with this text is valid together with `environ`: the
-    file may set a host that needs API keys, and these may come from the environment."""
+    """Raise ConfigError unless a config with this text is valid with `environ`, which may hold API
+    keys."""
     _settings_of(_from_text(text, path) | _from_environ(environ))
 
 
@@ -134,8 +127,7 @@ def _settings_of(entries: Mapping[str, LayerValue]) -> Settings:
 
 
 def keys_of_file(path: Path) -> list[str]:
-    """The keys that a config file sets, of the overrides of models each one. Raises ConfigError for
-    a file that is no TOML or has an unknown key."""
+    """Return the keys that a config file sets, also in overrides. Raises ConfigError."""
     entries = _from_text(read_config(path), path)
     tables = entries.pop(TABLE).value if TABLE in entries else {}
     return [*entries, *keys_in(tables)]
@@ -160,12 +152,7 @@ def _from_text(text: str, path: Path) -> dict[str, LayerValue]:
 
 
 def read_config(path: Path) -> str:
-    """The text of a config file, its line ends unchanged.
-
-    Raises:
-        PlaceUnusable: the file can't be read.
-        ConfigError: it is not UTF-8.
-    """
+    """Return a config file's text. Raises PlaceUnusable, or ConfigError if it is not UTF-8."""
     try:
         if not path.is_file():  # to read a pipe could take for ever
             raise PlaceUnusable(f"config file {path} can't be read: it is no file")
@@ -177,8 +164,7 @@ def read_config(path: Path) -> str:
 
 
 def parse_toml(text: str, path: Path) -> dict[str, Any]:
-    """The values in the text of the file at `path`. Raises ConfigError that says where it is wrong
-    if it is no TOML."""
+    """Parse a file's text. Raises ConfigError with the place of the error."""
     try:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
@@ -190,8 +176,7 @@ def parse_toml(text: str, path: Path) -> dict[str, Any]:
 
 
 def _toml_position(message: str, text: str) -> tuple[str, int, int]:
-    """What is wrong, the line and the column, out of a message of tomllib, which says "end of
-    document" instead of numbers where the text ends too early."""
+    """Return problem, line and column of tomllib's message, which may say "end of document"."""
     what, _, place = message.partition(" (at ")
     if numbers := re.fullmatch(r"line (\d+), column (\d+)\)", place):
         return what, int(numbers[1]), int(numbers[2])
@@ -200,8 +185,7 @@ def _toml_position(message: str, text: str) -> tuple[str, int, int]:
 
 
 def _toml_hint(what: str, line: str, column: int) -> str:
-    """A hint if the error in `line` at `column` may be a text without quotes: without any it looks
-    like no value, or like a number with something behind it; without the second it never ends."""
+    """Return a hint if the error may be a text without quotes."""
     begun, rest = line[: column - 1], line[column - 1 :].strip()
     if what.startswith("Invalid value"):
         may_be = bool(rest) and rest[0] not in "#,]}"
@@ -213,8 +197,8 @@ def _toml_hint(what: str, line: str, column: int) -> str:
 
 
 def _from_environ(environ: Mapping[str, str]) -> dict[str, LayerValue]:
-    """The values of variables OMLX_SECTION__KEY. Raises ConfigError for one that names no setting,
-    also with a single underscore (OMLX_SERVER_PORT), which is a likely slip."""
+    """Return the values of variables. Raises ConfigError for one that names no setting, also with a
+    single underscore (OMLX_SERVER_PORT)."""
     ours = tuple(f"OMLX_{section.upper()}_" for section in SECTIONS)
     by_name = {env_name(key): key for key in KEYS}
     entries = {}
@@ -247,8 +231,7 @@ SEE_ALL = "`omlx-server config show` lists every key"
 
 
 def check_key(dotted: str, origin: str) -> None:
-    """Raises ConfigError, with the nearest key as hint, unless `dotted` is a key. `origin` says in
-    the message where the name comes from."""
+    """Raise ConfigError, with the nearest key as hint, unless `dotted` is a key."""
     if dotted not in FIELDS:
         raise _unknown(dotted, origin)
 
@@ -270,7 +253,7 @@ def _hint(name: str) -> str:
 
 
 def nearest(name: str) -> str | None:
-    """The valid section or key that `name` most likely stands for; None if nothing is near."""
+    """Return the section or key that is nearest to `name`, or None."""
     known = (*SECTIONS, *KEYS)
     if slip := difflib.get_close_matches(name, KEYS, n=1, cutoff=_A_SLIP):
         return slip[0]

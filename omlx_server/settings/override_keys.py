@@ -1,9 +1,5 @@
-"""The settings of single models, by the dotted keys of commands: models.overrides.NAME.KEY.
-
-KEY is as in the config file, with dots for tables in tables: ttl, sampling.top_p,
-presets.coder.temperature. NAME may have dots and slashes of its own, and may stand in quotes:
-models.overrides."org/name".kv_cache.bits.
-"""
+"""Dotted keys of single models' settings: models.overrides.NAME.KEY, with dots for tables in KEY
+(presets.coder.temperature). NAME may have dots and slashes, and stand in quotes."""
 
 import difflib
 import re
@@ -47,8 +43,7 @@ _OF_PRESETS = fields_of(PresetOverride)
 
 @dataclass(frozen=True, slots=True)
 class OverrideKey:
-    """One key of the overrides of `model`: `key` is its dotted name below the table of the model,
-    empty for all of them; `field` is its type."""
+    """A key of the overrides of `model`; an empty `key` is all of them."""
 
     model: str
     key: str
@@ -66,21 +61,13 @@ class OverrideKey:
         return ("models", "overrides", self.model, *filter(None, keys))
 
     def checked(self, text: str, origin: str) -> object:
-        """`text`, as of a flag, converted to the value that a config file would hold.
-
-        Raises:
-            ConfigError: the key does not allow this value.
-        """
+        """Convert a flag's text to the value of a config file. Raises ConfigError."""
         entry = LayerValue(text, origin, is_text=True)
         value = valid(self.dotted, self.field, typed(text, self.field), entry)
         return value if self.key.startswith(f"{_TEMPLATE_KWARGS}.") else plain(value)
 
     def value_in(self, settings: Settings) -> object:
-        """The value that `settings` have for this key, as JSON can hold it.
-
-        Raises:
-            OmlxError: the key is not set.
-        """
+        """Return the value in `settings`. Raises OmlxError if it is not set."""
         overrides = settings.models.overrides
         found = plain(overrides[self.model]) if self.model in overrides else {}
         for name in self.path[3:]:
@@ -91,12 +78,7 @@ class OverrideKey:
 
 
 def check_tables(entry: LayerValue) -> None:
-    """Check the overrides of all models in one layer, key by key, so that a message names the key.
-    An entry of another shape is left to the check of models.overrides itself.
-
-    Raises:
-        ConfigError: a key is unknown, or its value is not allowed.
-    """
+    """Check one layer's overrides key by key, so that messages name the key. Raises ConfigError."""
     tables = from_json_or_toml(str(entry.value)) if entry.is_text else entry.value
     for model, table in tables.items() if isinstance(tables, Mapping) else ():
         _check_names(f"{TABLE}.{model}", table, entry.origin)
@@ -109,8 +91,7 @@ def check_tables(entry: LayerValue) -> None:
 
 
 def keys_in(tables: object) -> Iterator[str]:
-    """The dotted keys that are set in the overrides of all models: of each model the key of its
-    table, then those in it."""
+    """Yield the dotted keys that are set: each model's table, then those in it."""
     for model, table in tables.items() if isinstance(tables, Mapping) else ():
         yield f"{TABLE}.{model}"
         yield from (f"{TABLE}.{model}.{key}" for key, _ in _leaves(table))
@@ -127,7 +108,6 @@ def _check_names(model: str, table: object, origin: str) -> None:
 
 
 def _leaves(table: object, above: str = "") -> Iterator[tuple[str, object]]:
-    """Yield the dotted keys in a table with their values; nothing if it is no table."""
     for key, value in table.items() if isinstance(table, Mapping) else ():
         is_table = f"{above}{key}" in _TABLES or above == f"{_PRESETS}."
         if is_table and isinstance(value, Mapping):
@@ -141,8 +121,7 @@ def is_override(dotted: str) -> bool:
 
 
 def find_override(dotted: str, models: Collection[str] | None = None) -> OverrideKey:
-    """The key that `dotted` names; it may name one of `models` alone, for all its overrides. Raises
-    ConfigError, with the nearest key as hint, if there is none."""
+    """Return the key that `dotted` names, or one of `models` as a whole. Raises ConfigError."""
     rest = dotted.removeprefix(f"{TABLE}.")
     if quoted := _QUOTED.fullmatch(rest):
         splits = [(quoted["model"] or quoted["other"], quoted["key"] or quoted["its"])]
@@ -176,9 +155,8 @@ def _there(models: Collection[str]) -> str:
 
 
 def _hint(splits: list[tuple[str, str]], models: Collection[str] | None = None) -> str:
-    """A hint with the nearest key, or with the models that there are, if `models` has none of those
-    in `splits`. A key has one or two parts (ttl, kv_cache.bits), so the last two parts of the name
-    are compared, and the last one alone."""
+    """Return the nearest key by the last two parts of the name, or the models that have
+    overrides."""
     by_last = {name.rpartition(".")[2]: name for name in FIELDS}
     for _, key in splits:
         if key.startswith(f"{_PRESETS}."):

@@ -1,5 +1,4 @@
-"""What single models have otherwise than the sections say: the tables in models.overrides. A key
-that is None is not set."""
+"""Overrides of single models: the tables in models.overrides. A key that is None is not set."""
 
 from collections.abc import Collection, Mapping
 from pathlib import Path
@@ -32,7 +31,7 @@ _BY_FLAG = ("kv_cache", "speculation")
 
 
 class KvCacheOverride(Section, frozen=True):
-    """What a model has otherwise than `kv_cache` says."""
+    """A model's values for the section `kv_cache`."""
 
     scheme: Scheme | None = None
     bits: Bits | None = None
@@ -40,14 +39,13 @@ class KvCacheOverride(Section, frozen=True):
 
 
 class SpeculationOverride(Section, frozen=True):
-    """What a model has otherwise than `speculation` says. An empty `draft_model` is none."""
+    """A model's values for the section `speculation`. An empty `draft_model` is none."""
 
     mode: Mode | None = None
     draft_model: str | None = None
 
 
 def _preset(kind: type[float], bounds: NumberRange) -> Any:
-    """The type of a sampling field in a table of overrides, with its bounds."""
     low, high = bounds.low, bounds.high
     return Annotated[kind, Meta(gt=low, le=high) if bounds.above_low else Meta(ge=low, le=high)]
 
@@ -64,20 +62,18 @@ _SAMPLING = [
 
 
 def _with_sampling(name: str, base: type[Section], doc: str) -> Any:
-    """A section that has the fields of sampling beside those of its base. Any, for mypy: a class
-    that is made from the list can be no annotation."""
     namespace = {"__doc__": doc}
     return defstruct(name, _SAMPLING, bases=(base,), namespace=namespace, frozen=True, kw_only=True)
 
 
 SamplingOverride: Any = _with_sampling(
-    "SamplingOverride", Section, "What counts for a field that a request leaves out."
+    "SamplingOverride", Section, "Defaults for fields that a request leaves out."
 )
 
 
 class PromptOverride(Section, frozen=True):
-    """What counts for a conversation that begins without a system message (`system`), and for a
-    request that does not say how much the model is to think."""
+    """Defaults for a conversation without a system message (`system`), and for a request that does
+    not say how much the model is to think."""
 
     system: str | None = None
     reasoning_effort: Effort | None = None
@@ -87,14 +83,14 @@ class PromptOverride(Section, frozen=True):
 PresetOverride: Any = _with_sampling(
     "PresetOverride",
     PromptOverride,
-    "What counts for a field that a request with this preset leaves out.",
+    "Defaults for fields that a request with this preset leaves out.",
 )
 
 
 class ModelOverrides(PromptOverride, frozen=True):
-    """What one model has otherwise. `ttl` is its `models.idle_ttl_seconds`; an empty parser is the
-    one that its template asks for, and an empty `chat_template` the model's own. `adapter` is the
-    one for requests that name none."""
+    """Overrides of one model. `ttl` is its `models.idle_ttl_seconds`; an empty parser is the one
+    that its template asks for, an empty `chat_template` the model's own. `adapter` is for requests
+    that name none."""
 
     context_length: Annotated[int, Meta(ge=16, le=100_000_000)] | None = None
     ttl: IdleSeconds | None = None
@@ -114,7 +110,7 @@ class ModelOverrides(PromptOverride, frozen=True):
 
 
 def said(table: Section) -> dict[str, Any]:
-    """The keys that are set in a table of overrides, and in the tables within it."""
+    """Return the keys that are set in a table, and in the tables within it."""
     found = {name: _said(value) for name, value in table}
     return {name: value for name, value in found.items() if value is not None and value != {}}
 
@@ -126,14 +122,12 @@ def _said(value: object) -> object:
 
 
 def context_of(own: ModelOverrides, trained: int) -> int:
-    """The length in tokens of the context of a model that was trained for `trained`: the override,
-    but no more than that."""
+    """Return the context in tokens: the override, but at most the `trained` length."""
     return min(trained, own.context_length or trained)
 
 
 def without(own: ModelOverrides, keys: Collection[str]) -> ModelOverrides:
-    """`own`, where nothing is set for those of the "section.key" in `keys` that are of `kv_cache`
-    or `speculation`."""
+    """Return `own` without the values of `keys` ("section.key") in `kv_cache` and `speculation`."""
     tables = {
         name: replace(table, **{key: None for key, _ in table if f"{name}.{key}" in keys})
         for name, table in own
@@ -143,7 +137,7 @@ def without(own: ModelOverrides, keys: Collection[str]) -> ModelOverrides:
 
 
 def merged(one: Mapping[str, object], other: Mapping[str, object]) -> dict[str, object]:
-    """Both mappings in one: tables are merged key by key; any other value of `other` wins."""
+    """Merge two mappings, tables key by key; values of `other` win."""
     both = {**one, **other}
     for key, value in other.items():
         mine = one.get(key)
@@ -153,9 +147,7 @@ def merged(one: Mapping[str, object], other: Mapping[str, object]) -> dict[str, 
 
 
 def with_paths_from(tables: object, directory: Path) -> object:
-    """`tables` (models.overrides as a config file in `directory` has it) with each `chat_template`
-    and each `adapter` that is a path as an absolute path; what is no such table is returned as it
-    is. Raises as `expanded`."""
+    """Make the paths in `tables` absolute, from the config file's `directory`."""
     if not isinstance(tables, Mapping):
         return tables
     return {name: _with_paths(table, directory) for name, table in tables.items()}
@@ -170,14 +162,12 @@ def _with_paths(table: object, directory: Path) -> object:
 
 
 def path_from(value: object, directory: Path) -> object:
-    """A path that a config file in `directory` has, as an absolute path; what is no text, or empty,
-    is returned as it is. Raises as `expanded`."""
+    """Return a config file's path as an absolute one; other values unchanged."""
     is_text = isinstance(value, str) and value
     return str(directory.absolute() / expanded(str(value))) if is_text else value
 
 
 def adapter_from(value: object, directory: Path) -> object:
-    """As `path_from`, where the value is the path of an adapter; a name is returned as it is."""
     is_a_path = isinstance(value, str) and is_path(value)
     return path_from(value, directory) if is_a_path else value
 

@@ -1,4 +1,4 @@
-"""Reads the few settings that a server needs to report a wrong config, even from a wrong config."""
+"""Reads the few settings that a server needs to report a wrong config."""
 
 import os
 import tomllib
@@ -16,7 +16,7 @@ from omlx_server.settings.values import LayerValue, checked
 
 @dataclass(frozen=True, slots=True)
 class Salvaged:
-    """The address at which a server would listen, and the file of its log ("" for stderr)."""
+    """The address to listen at, and the log file ("" for stderr)."""
 
     host: str
     port: int
@@ -29,8 +29,7 @@ def salvage(
     overrides: Mapping[str, str],
     environ: Mapping[str, str] = os.environ,
 ) -> Salvaged:
-    """Take each key from the strongest layer with a valid value for it, else its default. Never
-    raises."""
+    """Take each key from the strongest layer with a valid value, else its default. Never raises."""
     layers = (_texts(overrides), _texts(_by_key(environ)), _from_file(config))
 
     def valid(dotted: str) -> Any:

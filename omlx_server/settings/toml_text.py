@@ -1,4 +1,4 @@
-"""Changes one value in the text of a TOML file; all else in it stays, comments too. Pure."""
+"""Changes one value in the text of a TOML file; all else stays, comments too. Pure."""
 
 import re
 import tomllib
@@ -18,11 +18,8 @@ _Way = Callable[[str, Sequence[str], object], str]
 
 
 def with_value(text: str, path: Sequence[str], value: object) -> str:
-    """`text` with one key set to `value`. `path` names the tables that lead to the key, and it.
-
-    Raises:
-        ValueError: the text is no TOML, or other keys would change as well.
-    """
+    """Set the key at `path`. Raises ValueError if the text is no TOML, or other keys would
+    change."""
     expected = _changed(tomllib.loads(text), path, value)
     # A heading that is there already can't come again.
     ways: list[_Way] = [_below_a_heading, _in_place] if len(path) >= _DEEP else [_in_place]
@@ -35,12 +32,8 @@ def with_value(text: str, path: Sequence[str], value: object) -> str:
 
 
 def without(text: str, path: Sequence[str]) -> str:
-    """`text` without a key or a table, which `path` names as for `with_value`; the same text if it
-    is not there. Comments stay, but for those within the table, and behind the key.
-
-    Raises:
-        ValueError: the text is no TOML, or other keys would change as well.
-    """
+    """Remove the key or table at `path`; comments outside of it stay. Raises ValueError as
+    `with_value`."""
     if not has_value(text, path):
         return text
     expected = _without_empty(_changed(tomllib.loads(text), path, None), path)
@@ -53,8 +46,8 @@ def without(text: str, path: Sequence[str]) -> str:
 
 
 def left_empty_by(text: str, path: Sequence[str]) -> list[Sequence[str]]:
-    """The paths of the tables that hold nothing but the key that `path` names, the innermost first;
-    none of them is a section. Raises ValueError if the text is no TOML."""
+    """Return the tables, but no section, that hold nothing but the key at `path`, innermost
+    first."""
     values, found = tomllib.loads(text), list[Sequence[str]]()
     for length in range(len(path) - 1, 1, -1):
         if len(_at(values, path[:length])) != 1:
@@ -64,14 +57,12 @@ def left_empty_by(text: str, path: Sequence[str]) -> list[Sequence[str]]:
 
 
 def names_in(text: str, path: Sequence[str]) -> tuple[str, ...]:
-    """The keys of the table that `path` names; none if it is no table. Raises ValueError if the
-    text is no TOML."""
+    """Return the keys of the table at `path`."""
     return tuple(_at(tomllib.loads(text), path))
 
 
 def has_value(text: str, path: Sequence[str]) -> bool:
-    """Whether the text sets the key, which `path` names as for `with_value`. Raises ValueError if
-    the text is no TOML."""
+    """Whether the text sets the key at `path`."""
     return _is_there(tomllib.loads(text), path)
 
 
@@ -93,7 +84,6 @@ def _set(table: Any, name: str, value: object) -> None:
 
 
 def _at(values: Mapping[str, Any], path: Sequence[str]) -> Mapping[str, Any]:
-    """The table at a path; an empty one if there is none."""
     found: Any = values
     for name in path:
         found = found.get(name) if isinstance(found, Mapping) else None
@@ -101,7 +91,7 @@ def _at(values: Mapping[str, Any], path: Sequence[str]) -> Mapping[str, Any]:
 
 
 def _without_empty(values: dict[str, Any], path: Sequence[str]) -> dict[str, Any]:
-    """`values` without the tables above the key at `path` that are empty."""
+    """Remove the empty tables above the key at `path`."""
     for length in range(len(path) - 1, 0, -1):
         *above, name = path[:length]
         table = _at(values, above)
@@ -115,8 +105,8 @@ def _is_there(values: Mapping[str, Any], path: Sequence[str]) -> bool:
 
 
 def _in_place(text: str, path: Sequence[str], value: object) -> str:
-    """Set the key within the tables of the text. A missing section is added with a heading, a
-    missing table below a section as an inline table."""
+    """Set the key within the tables of the text. A missing section gets a heading, a missing table
+    below it is inline."""
     try:
         document = tomlkit.parse(text)
         if path[0] not in document:
@@ -140,8 +130,8 @@ def _put(table: Any, path: Sequence[str], value: object) -> None:
 
 
 def _without_headings(text: str, path: Sequence[str]) -> str:
-    """Remove the headings of the table at `path` and of those in it, each with its keys. Comments
-    behind the last key stay, as they may be about what follows."""
+    """Remove the headings of the table at `path` and of its tables, with their keys. Comments
+    behind the last key stay: they may be about what follows."""
     kept: list[str] = []
     was_last = False
     for heading, lines in _blocks(text):
@@ -157,7 +147,6 @@ def _without_headings(text: str, path: Sequence[str]) -> str:
 
 
 def _end_of_keys(lines: Sequence[str]) -> int:
-    """How many of the lines of a block there are until the end of its last key."""
     least = max(at for at, line in enumerate(lines, 1) if line.partition("#")[0].strip())
     # A text of several lines may end in one that begins with a #.
     ends = (end for end in range(least, len(lines)) if _is_toml("".join(lines[:end])))
@@ -165,8 +154,8 @@ def _end_of_keys(lines: Sequence[str]) -> int:
 
 
 def _blocks(text: str) -> Iterator[tuple[tuple[str, ...], list[str]]]:
-    """Yield the path of each heading, with its line and those until the next one; first an empty
-    path, with the lines before all headings."""
+    """Yield each heading's path with its lines; first an empty path with the lines before all
+    headings."""
     lines = _LINE.findall(text)
     heading: tuple[str, ...] = ()
     begin = 0
@@ -187,8 +176,7 @@ def _is_toml(text: str) -> bool:
 
 
 def _path_of(heading: str) -> tuple[str, ...]:
-    """The names in a line such as [a.b]; empty for one such as [[a]]. Raises ValueError if it is no
-    TOML."""
+    """Return the names in a line such as [a.b]; empty for one such as [[a]]."""
     names = []
     inner: Any = tomllib.loads(heading)
     while inner:
@@ -200,7 +188,7 @@ def _path_of(heading: str) -> tuple[str, ...]:
 
 
 def _below_a_heading(text: str, path: Sequence[str], value: object) -> str:
-    """Set the key below a new heading at the end of the text; tables in it become inline tables."""
+    """Set the key below a new heading at the end; inner tables are inline."""
     *heading, key = path[:_DEEP]
     for name in reversed(path[_DEEP:]):
         value = {name: value}

@@ -1,4 +1,4 @@
-"""The types of settings: how the texts of values are read and written, and what is allowed."""
+"""The types of settings: how texts of values are read and written, and what is allowed."""
 
 import ipaddress
 import os
@@ -35,8 +35,7 @@ XDG_VARIABLES = tuple(_BASES.values())
 
 
 def parse_size(value: object) -> object:
-    """The number of bytes that a text such as "8MiB" or "20 GB" means. Any other value is returned
-    as it is, for the integer check to judge."""
+    """Return the bytes of a text such as "8MiB"; any other value unchanged."""
     match = _SIZE.fullmatch(value.strip()) if isinstance(value, str) else None
     if match is None or match[2].lower() not in _UNITS:
         return value
@@ -44,8 +43,8 @@ def parse_size(value: object) -> object:
 
 
 def format_size(size: int) -> str:
-    """`size` in bytes as an exact text, with the first unit that divides it: TB, GB, MB, then TiB,
-    GiB, MiB, KiB, else B. So both 50GB and 8MiB show as people write them."""
+    """Write a size exactly, with the first unit that divides it: TB, GB, MB, then TiB to KiB, else
+    B."""
     for name, unit in (_TENS | _TWOS).items():
         count, rest = divmod(size, unit)
         if count and not rest:
@@ -66,10 +65,9 @@ def expanded(value: str | Path) -> Path:
 
 
 def own_place(written: str, home: Path | None = None) -> Path:
-    """Where this program keeps a file: below the XDG directory of its kind, or below home where
-    that is unset or where our directory already exists in home. `written` is the path below home,
-    such as ~/.cache/omlx_server/kv; `home` is by default this user's. Raises PlaceUnusable if
-    it is below home, and there is no home directory."""
+    """Return the path of this program's file, `written` as ~/.cache/omlx_server/kv: in the XDG
+    directory of its kind if that is set and our directory is not in home yet. Raises PlaceUnusable
+    without a home directory."""
     for start, variable in _BASES.items():
         base = os.environ.get(variable, "")
         moves = written.startswith(start) and Path(base).is_absolute()
@@ -90,8 +88,8 @@ def _at_home(written: str, home: Path | None) -> Path:
 
 
 def place(text: str) -> Path:
-    """The path that a text means, with ~ expanded. Raises ValueError if no file can have this name,
-    and ConfigError or PlaceUnusable if there is no such home directory."""
+    """Return a text's path. Raises ValueError if no file can have this name, ConfigError or
+    PlaceUnusable without such a home directory."""
     if not text or "\0" in text:
         raise ValueError("no file has such a name")
     return expanded(text)
@@ -102,7 +100,7 @@ def _file(value: object) -> object:
 
 
 class Secret:
-    """A secret text: `str` and `repr` show stars, `reveal` returns the text."""
+    """A secret text: `str` and `repr` show stars."""
 
     __slots__ = ("_value",)
 
@@ -129,8 +127,7 @@ class Secret:
 
 
 class Key(Secret):
-    """The API key of a client. Raises ValueError for a text that an HTTP header can't carry: a key
-    is made of visible ASCII characters alone."""
+    """An API key of visible ASCII characters. Raises ValueError."""
 
     __slots__ = ()
 
@@ -142,8 +139,7 @@ class Key(Secret):
 
 @dataclass(frozen=True, slots=True)
 class AtHome:
-    """A default path, or several, that begins with ~, as `own_place` reads it. Settings call it
-    when they are made; only then is the home directory looked up."""
+    """A default path, or several, below home, which is looked up when settings are made."""
 
     written: str | tuple[str, ...]
 
@@ -155,33 +151,31 @@ class AtHome:
 
 @dataclass(frozen=True, slots=True)
 class Reads:
-    """Marks a key whose values go through `read` before they are checked."""
+    """A mark: values go through `read` before they are checked."""
 
     read: Callable[[object], object]
 
 
 @dataclass(frozen=True, slots=True)
 class IsSize(Reads):
-    """Marks a key that is a size in bytes: a text may give it with a unit, and messages and
-    `config show` write it with one."""
+    """A mark: the key is a size in bytes, which texts may give with a unit."""
 
     read: Callable[[object], object] = parse_size
 
 
 class Live(str):
-    """Marks a key that can change while the server runs (reload.py); the words say how far."""
+    """A mark: the key can change while the server runs; the words say how far."""
 
     def __new__(cls, words: str = "applies while the server runs") -> "Live":
         return super().__new__(cls, words)
 
 
 class Says(str):
-    """Describes what a key takes, where its type and bounds would not say it in plain words."""
+    """A mark: describes the values."""
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a server that listens at `host` is reached from this machine only: `host` is a
-    loopback address or "localhost"."""
+    """Whether `host` is reached from this machine only."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -215,8 +209,6 @@ def number(text: str) -> object:
 
 
 def _whole_number(value: object) -> object:
-    """The number that a text of a flag means. Any other value is returned as it is, for the integer
-    check to judge."""
     return number(value.strip()) if isinstance(value, str) else value
 
 

@@ -1,4 +1,4 @@
-"""Checks a value of a setting, says in words what its key takes, and prepares values for output."""
+"""Checks a value of a setting, describes the values of a key, and prepares them for output."""
 
 import json
 import tomllib
@@ -21,8 +21,7 @@ _BOOLS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no"
 
 @dataclass(frozen=True, slots=True)
 class LayerValue:
-    """A value as one layer gives it. `is_text`: it is the text of a flag or of the environment, not
-    yet converted to the type of its key."""
+    """A value of one layer. `is_text`: the text of a flag or variable, not yet converted."""
 
     value: object
     origin: str
@@ -36,11 +35,7 @@ def checked(dotted: str, entry: LayerValue) -> object:
 
 
 def valid(dotted: str, field: Field, value: object, entry: LayerValue) -> object:
-    """`value` converted to the type of the field. `entry` is what it was made of, for the message.
-
-    Raises:
-        ConfigError: the field does not allow this value.
-    """
+    """Convert `value` to the field's type. Raises ConfigError, with `entry` in its message."""
     try:
         return field.taken(value)
     except ValueError:
@@ -50,8 +45,7 @@ def valid(dotted: str, field: Field, value: object, entry: LayerValue) -> object
 
 
 def typed(text: str, field: Field) -> object:
-    """`text` converted to a type that the field takes; unchanged if it can't be, for `valid` to
-    refuse."""
+    """Convert `text` to a type of the field; unchanged if it can't be, for `valid` to refuse."""
     schema = schema_of(field)
     kinds = {one.get("type") for one in schema.get("anyOf", [schema])}
     stripped = text.strip()
@@ -67,8 +61,8 @@ def typed(text: str, field: Field) -> object:
 
 
 def _argument(text: str) -> object:
-    """The value of an argument of a template: a number if the template would print the same text,
-    true or false, else a text; in double quotes always a text."""
+    """Return the value of a template's argument: a number or boolean if it would print the same
+    text; in double quotes always a text."""
     stripped = text.strip()
     found = number(stripped)
     if not isinstance(found, str):
@@ -78,7 +72,7 @@ def _argument(text: str) -> object:
 
 
 def _list(text: str) -> object:
-    """The list that a text means: a JSON array, or items between commas or on their own lines."""
+    """Return the list of a JSON array, or of items between commas or on their own lines."""
     if not text.startswith("["):
         lines = filter(str.strip, text.split("\n"))
         return [item.strip() for line in lines for item in line.split(",")]
@@ -86,8 +80,7 @@ def _list(text: str) -> object:
 
 
 def from_json_or_toml(text: str) -> object:
-    """The value of a JSON text, or of what may stand behind `key =` in TOML; the text itself where
-    it is neither."""
+    """Parse JSON, or a TOML value; else return the text."""
     with suppress(ValueError, RecursionError):
         return json.loads(text)
     with suppress(ValueError, RecursionError):
@@ -102,8 +95,7 @@ def value_of(settings: Settings, dotted: str) -> object:
 
 
 def plain(value: object) -> object:
-    """`value` as JSON can hold it: tables without keys that are not set, 64.0 as 64, secrets as
-    stars."""
+    """Return `value` for JSON: 64.0 as 64, secrets as stars, keys that are not set left out."""
     if isinstance(value, tuple):
         return [plain(item) for item in value]
     if isinstance(value, dict):
@@ -123,8 +115,7 @@ def _shown(value: object) -> str:
 
 
 def choices_of(field: Field) -> list[str]:
-    """The values that a field takes, as far as they can be listed: true and false, or its words
-    and numbers; those of one item for a list."""
+    """Return the values of a field, or of a list's items, if they can be listed."""
     if field.is_table:
         return []
     schema = field.schema()
@@ -134,7 +125,7 @@ def choices_of(field: Field) -> list[str]:
 
 
 def words_of(field: Field) -> str:
-    """What a field takes, in words that are made from the field itself, so that they stay true."""
+    """Describe a field's values, in words made from the field itself."""
     if says := field.mark(Says):
         return str(says)
     schema = schema_of(field)
@@ -150,7 +141,7 @@ def words_of(field: Field) -> str:
 
 
 def schema_of(field: Field) -> Mapping[str, Any]:
-    """The JSON schema of what the field takes, without the null of a key that may be left out."""
+    """Return a field's JSON schema, without the null of an optional key."""
     schema = field.schema()
     choices = [one for one in schema.get("anyOf", ()) if one.get("type") != "null"]
     return choices[0] if len(choices) == 1 else schema
@@ -168,6 +159,5 @@ def is_size(dotted: str) -> bool:
 
 
 def live(dotted: str) -> str:
-    """How far a change of the key applies while the server runs, in words; empty if it needs a
-    restart."""
+    """Return how far a change applies while the server runs; empty if it needs a restart."""
     return FIELDS[dotted].mark(Live) or ""

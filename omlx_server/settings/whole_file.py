@@ -1,4 +1,4 @@
-"""Writes a file whole or not at all; the modes of private files and directories. Blocking."""
+"""Writes a file whole or not at all. Blocking."""
 
 import os
 import tempfile
@@ -15,8 +15,8 @@ OTHERS = 0o077
 
 @contextmanager
 def replacing(path: Path, mode: int) -> Iterator[BinaryIO]:
-    """Yield a new file beside `path`. At the end of the `with` it gets `mode` and takes the place
-    of `path`; if anything fails before that, `path` stays as it is. Raises OSError."""
+    """Yield a new file that replaces `path` at the end of the `with`, unless that fails. Raises
+    OSError."""
     number, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     try:
         with os.fdopen(number, "wb") as file:
