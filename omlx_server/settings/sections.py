@@ -1,8 +1,5 @@
-"""Every setting of the server: its type, its bounds, its default.
-
-`Settings` made by `of` or by `layers.load` are valid; values that contradict each other raise a
-ConfigError of one line.
-"""
+"""Every setting of the server: its type, its bounds, its default. Contradictions raise
+ConfigError."""
 
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
@@ -14,7 +11,6 @@ from msgspec.structs import replace
 
 from omlx_server.core.speculation.methods import Mode
 from omlx_server.errors import ConfigError
-from omlx_server.settings.aliases import resolve
 from omlx_server.settings.fields import Field, Section, fields_of
 from omlx_server.settings.overrides import ModelOverrides, merged, said, without
 from omlx_server.settings.types import (
@@ -92,7 +88,7 @@ _BITS: Mapping[str, tuple[float, ...]] = MappingProxyType(
 
 
 class KvCacheSettings(Section, frozen=True):
-    """How keys and values are kept, in the batch and in all tiers."""
+    """The form of keys and values, in the batch and in all tiers."""
 
     scheme: Scheme = "none"
     bits: Bits = 4
@@ -130,12 +126,21 @@ class ModelsSettings(Section, frozen=True):
     ] = field(default_factory=dict)
 
     def resolve_alias(self, name: str) -> str:
-        """What `name` stands for in the end (settings/aliases.py)."""
-        return resolve(self.aliases, name)
+        """Follow the aliases from `name` to a name that is none. Raises ConfigError for a cycle."""
+        seen = [name]
+        while (name := self.aliases.get(seen[-1], "")) not in ("", *seen):
+            seen.append(name)
+        if name:
+            ring = " -> ".join([*seen, name])
+            raise ConfigError(
+                f"models.aliases lead round in a ring: {ring}",
+                hint="one of them must stand for a model",
+            )
+        return seen[-1]
 
     def __post_init__(self) -> None:
         for alias in self.aliases:
-            resolve(self.aliases, alias)
+            self.resolve_alias(alias)
 
 
 class SchedulerSettings(Section, frozen=True):
@@ -161,7 +166,7 @@ class SchedulerSettings(Section, frozen=True):
 
 
 class MemorySettings(Section, frozen=True):
-    """What the server may use of the machine."""
+    """The memory that the server may use."""
 
     limit: Annotated[AutoLimit, Live()] = "auto"
     reserve: Annotated[AutoSize, Live()] = "auto"
@@ -189,7 +194,7 @@ class CacheSettings(Section, frozen=True):
 
     @property
     def has_cold(self) -> bool:
-        """Whether the settings want a cold tier; whether its directory can be used is not asked."""
+        """Whether the settings want a cold tier; its directory may be unusable."""
         return self.enabled and not self.hot_cache_only
 
 
@@ -223,7 +228,7 @@ class ImagesSettings(Section, frozen=True):
 
 
 class ResponsesSettings(Section, frozen=True):
-    """Where answers of /v1/responses stay, so that others can go on from them."""
+    """The store of answers of /v1/responses, so that others can go on from them."""
 
     store: Literal["memory", "disk", "off"] = "memory"
     directory: Directory = field(default_factory=AtHome("~/.cache/omlx_server/responses"))
@@ -232,7 +237,7 @@ class ResponsesSettings(Section, frozen=True):
 
 
 class ContextSettings(Section, frozen=True):
-    """What happens to conversations that outgrow it."""
+    """The handling of conversations that outgrow the context."""
 
     overflow: Annotated[Literal["error", "truncate", "rolling"], Live()] = "error"
     low_water: Annotated[float, Meta(ge=0.1, le=0.9), Live()] = 0.5
@@ -249,7 +254,7 @@ class TracingSettings(Section, frozen=True):
 
 
 class MetricsSettings(Section, frozen=True):
-    """GET /metrics, and whose names it has beside our own."""
+    """GET /metrics, and whose metric names it has beside our own."""
 
     enabled: bool = True
     compat: Annotated[tuple[Literal["vllm"], ...], Says('["vllm"] or []')] = ("vllm",)
@@ -285,7 +290,7 @@ class ClusterSettings(Section, frozen=True):
 
 
 class Settings(Section, frozen=True):
-    """All sections. `Settings()` has the defaults, without any file or environment variable."""
+    """All sections, by default without any file or environment variable."""
 
     server: ServerSettings = field(default_factory=ServerSettings)
     auth: AuthSettings = field(default_factory=AuthSettings)
@@ -309,8 +314,8 @@ class Settings(Section, frozen=True):
     cluster: ClusterSettings = field(default_factory=ClusterSettings)
 
     def overrides_of(self, names: Iterable[str]) -> ModelOverrides:
-        """The overrides of a model, merged from those under its `names` and under aliases of them.
-        Where two set the same key, the later name wins, and an alias wins over all names."""
+        """Return a model's overrides, merged from those of its `names` and their aliases. A later
+        name wins, and an alias wins over all names."""
         called = list(dict.fromkeys(names))
         called += [
             alias for alias in self.models.aliases if self.models.resolve_alias(alias) in called
@@ -323,22 +328,20 @@ class Settings(Section, frozen=True):
         return ModelOverrides.of(found)
 
     def kv_cache_of(self, names: Iterable[str]) -> KvCacheSettings:
-        """The section `kv_cache` for a model with these names, with its overrides applied."""
         return replace(self.kv_cache, **said(self.overrides_of(names).kv_cache))
 
     def speculation_of(self, names: Iterable[str]) -> SpeculationSettings:
-        """The section `speculation`, likewise."""
         return replace(self.speculation, **said(self.overrides_of(names).speculation))
 
     def default_adapter_of(self, names: Iterable[str], *, served: bool) -> str:
-        """The adapter that requests to a model get which name none, or empty: `served` tells
-        whether the server was started with this model, which alone has `adapters.default`."""
+        """Return the adapter for requests that name none, or "". Only the `served` model, with
+        which the server was started, has `adapters.default`."""
         own = self.overrides_of(names).adapter
         return own if own is not None else self.adapters.default if served else ""
 
     def without_overrides(self, keys: Collection[str]) -> Self:
-        """The same settings without any model's overrides of those of the "section.key" in `keys`
-        that are of `kv_cache` or `speculation`, because a flag counts for every model."""
+        """Return the settings without models' overrides of these keys, because a flag counts for
+        every model."""
         overrides = {name: without(own, keys) for name, own in self.models.overrides.items()}
         return replace(self, models=replace(self.models, overrides=overrides))
 
