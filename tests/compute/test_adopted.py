@@ -23,7 +23,7 @@ def driven(loaded: LoadedModel) -> Drive:
 
 
 def runs(drive: Drive) -> list[TokenRun]:
-    return list(drive.runner.runs._known)
+    return list(drive.runner.runs._runs)
 
 
 def check_answer(drive: Drive, name: str, prompt: Sequence[int], count: int = 20) -> list[int]:

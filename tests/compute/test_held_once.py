@@ -47,7 +47,7 @@ class Held:
     def token(self) -> int:
         """The bytes of a token in the layers of full attention."""
         runs = self.drive.runner.runs
-        return max(run.token_bytes for run in runs._known)
+        return max(run.token_bytes for run in runs._runs)
 
     def at_most(self, distinct: int, rows: int) -> float:
         """What may be held of so many distinct tokens, by so many rows."""

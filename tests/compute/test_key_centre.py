@@ -21,6 +21,7 @@ from tests.api.harness import REPO
 from tests.arrays import plain
 from tests.compute.kv.models import ACCEPTED, quantised, wide
 from tests.compute.kv.samples import normal
+from tests.compute.kv.schemes import dequantized_keys, dequantized_values
 
 FOUR_BITS = TurboQuant.of_bits(4)
 
@@ -109,18 +110,18 @@ def test_attention_is_that_on_whole_keys(bits: int) -> None:
     keys = keys + centre
     scheme = TurboQuant(bits, bits).around(centre)
     stored = scheme.quantize_keys(keys), scheme.quantize_values(values)
-    whole = scheme.dequantize_keys(stored[0], 64, mx.float32)
+    whole = dequantized_keys(scheme, stored[0], 64, mx.float32)
     expected = mx.fast.scaled_dot_product_attention(
         queries,
         whole,
-        scheme.dequantize_values(stored[1], 64, mx.float32),
+        dequantized_values(scheme, stored[1], 64, mx.float32),
         scale=0.1,
         mask="causal",
     )
     got = scheme.attend(queries, *stored, scale=0.1, mask="causal")
     assert plain(mx.abs(got - expected).max()) < 1e-4
     bare = TurboQuant(bits, bits)
-    without = bare.dequantize_keys(bare.quantize_keys(keys), 64, mx.float32)
+    without = dequantized_keys(bare, bare.quantize_keys(keys), 64, mx.float32)
     assert error(keys, whole) < error(keys, without) / 10
 
 
@@ -142,5 +143,5 @@ def test_a_key_at_the_centre_is_stored_as_zeros() -> None:
     scheme = FOUR_BITS.around(centre)
     words, scale = scheme.quantize_keys(mx.broadcast_to(centre[None], (1, 2, 3, 64)))
     assert plain(mx.abs(scale).max()) == 0
-    restored = scheme.dequantize_keys((words, scale), 64, mx.float32)
+    restored = dequantized_keys(scheme, (words, scale), 64, mx.float32)
     assert plain(mx.array_equal(restored, mx.broadcast_to(centre[None], (1, 2, 3, 64))))

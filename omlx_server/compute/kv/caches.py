@@ -12,7 +12,7 @@ from mlx_lm.models.cache import create_attention_mask
 from omlx_server.compute.kv.row_groups import GroupPart, written
 from omlx_server.compute.kv.rows import RowsKVCache
 from omlx_server.compute.kv.schemes.base import Arrays, Mask, Scheme, views
-from omlx_server.compute.kv.spans import Buffers, Span, Spans, Strip, end_of, joined
+from omlx_server.compute.kv.spans import Buffers, Span, Spans, Strip, end_of, joined, living
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -153,12 +153,12 @@ class PackedKVCache:
 
     def rejoin(self) -> None:
         """Make blocks refer to this cache again, after a merge that failed."""
-        strip = self._strip() if self._strip is not None else None
+        strip = living(self._strip)
         if strip is not None:
             strip.move(self._buffers)
 
     def lose(self) -> None:
-        strip = self._strip() if self._strip is not None else None
+        strip = living(self._strip)
         if strip is not None:
             strip.lose()
 
@@ -200,5 +200,5 @@ class PackedKVCache:
 
     @property
     def _living(self) -> Strip | None:
-        strip = self._strip() if self._strip is not None else None
+        strip = living(self._strip)
         return strip if strip is not None and strip.holder is self._buffers else None

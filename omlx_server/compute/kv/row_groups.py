@@ -10,7 +10,7 @@ import numpy as np
 
 from omlx_server.compute.hardware import device
 from omlx_server.compute.kv.schemes.base import Arrays
-from omlx_server.compute.kv.spans import Buffers, Spans, Strip, end_of
+from omlx_server.compute.kv.spans import Buffers, Spans, Strip, end_of, living
 from omlx_server.core.memory.kv import places, places_with_room, reach
 
 
@@ -89,23 +89,23 @@ class RowGroup:
 
     def without(self, gone: Callable[[int], bool]) -> "RowGroup | None":
         """Return the group without the rows that are `gone`, None if no row stays."""
-        kept = [place for place, row in enumerate(self.rows) if not gone(row)]
-        if len(kept) == len(self.rows):
+        staying = [place for place, row in enumerate(self.rows) if not gone(row)]
+        if len(staying) == len(self.rows):
             return self
         for place, strip in enumerate(map(self._living, range(len(self.rows)))):
-            if strip is not None and place not in kept:
+            if strip is not None and place not in staying:
                 self._leave(place, strip)
-        if not kept:
+        if not staying:
             return None
-        lengths = tuple(self.lengths[place] for place in kept)
-        staying, room = mx.array(kept), places_with_room(max(lengths))
+        lengths = tuple(self.lengths[place] for place in staying)
+        indices, room = mx.array(staying), places_with_room(max(lengths))
         keys, values = (
-            tuple(array[:, :, :room][staying] for array in arrays)
+            tuple(array[:, :, :room][indices] for array in arrays)
             for arrays in (self.keys, self.values)
         )
-        spans = tuple(self.spans[place] for place in kept)
-        strips = tuple(self._living(place) for place in kept)
-        rows = [self.rows[place] for place in kept]
+        spans = tuple(self.spans[place] for place in staying)
+        strips = tuple(self._living(place) for place in staying)
+        rows = [self.rows[place] for place in staying]
         return RowGroup(rows, [GroupPart(keys, values, lengths, spans, strips)])
 
     def leave(self) -> None:
@@ -117,19 +117,20 @@ class RowGroup:
                 strip.lose()
 
     def _living(self, place: int) -> Strip | None:
-        known = self._strips[place]
-        strip = known() if known is not None else None
-        here = strip is not None and strip.holder is self and strip.place == place
-        return strip if here else None
+        strip = living(self._strips[place])
+        if strip is None or strip.holder is not self or strip.place != place:
+            return None
+        return strip
 
     def _leave(self, place: int, strip: Strip) -> None:
-        """Move the tokens of a leaving row to buffers of their own, and launch the copy."""
+        """Move the tokens of a leaving row to buffers of their own, and launch the copy.
+        The last row takes the buffers of the group."""
         self._strips[place] = None
         start, stop = strip.extent
         if len(self.rows) == 1:
             keys, values = (tuple(map(mx.array, arrays)) for arrays in (self.keys, self.values))
         else:
-            keys, values = (tuple(map(mx.contiguous, own)) for own in strip.arrays(start, stop))
+            keys, values = (tuple(map(mx.contiguous, side)) for side in strip.arrays(start, stop))
             device.launch(keys, values)
             strip.first = start
         strip.move(Buffers(keys, values))
@@ -146,14 +147,14 @@ def length_classes(lengths: Sequence[int]) -> list[list[int]]:
     return [sorted(rows) for rows in classes]
 
 
-def _grown(buffers: Arrays, new: Arrays, held: int) -> Arrays:
-    """Copy the buffers with zeroed places for `new` tokens behind the first `held`."""
+def _grown(buffers: Arrays, new: Arrays, count: int) -> Arrays:
+    """Copy the buffers with zeroed places for `new` tokens behind the first `count`."""
     more = places(new[0].shape[2])
     spare = tuple(mx.zeros((*a.shape[:2], more, a.shape[3]), a.dtype) for a in new)
     if not buffers:
         return spare
     pairs = zip(buffers, spare, strict=True)
-    return tuple(mx.concatenate([buffer[:, :, :held], s], axis=2) for buffer, s in pairs)
+    return tuple(mx.concatenate([buffer[:, :, :count], s], axis=2) for buffer, s in pairs)
 
 
 @lru_cache(maxsize=16)
@@ -187,8 +188,8 @@ def _together(members: Sequence[Arrays], parts: Sequence[GroupPart], longest: in
     buffers = tuple(mx.zeros((rows, a.shape[1], room, a.shape[3]), a.dtype) for a in like)
     first = 0
     for arrays, part in zip(members, parts, strict=True):
-        last, held = first + len(part.lengths), max(part.lengths)
+        last, tokens = first + len(part.lengths), max(part.lengths)
         for buffer, array in zip(buffers, arrays, strict=bool(arrays)):
-            buffer[first:last, :, :held] = array[:, :, :held]
+            buffer[first:last, :, :tokens] = array[:, :, :tokens]
         first = last
     return buffers

@@ -19,7 +19,7 @@ Positions count from the start of the sequence. Mlx thread.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 from weakref import ReferenceType, WeakSet, ref
 
 import mlx.core as mx
@@ -27,6 +27,13 @@ import mlx.core as mx
 from omlx_server.compute.hardware.copies import compute_copies
 from omlx_server.compute.kv.schemes.base import Arrays, views
 from omlx_server.core.memory.kv import GROWTH
+
+T = TypeVar("T")
+
+
+def living(reference: ReferenceType[T] | None) -> T | None:
+    """Return what a weak reference refers to."""
+    return reference() if reference is not None else None
 
 
 class LostTokens(Exception):
@@ -54,7 +61,7 @@ class Buffers:
 
     @property
     def is_idle(self) -> bool:
-        return self.owner is None or self.owner() is None
+        return living(self.owner) is None
 
 
 @dataclass(slots=True, eq=False, repr=False, weakref_slot=True)
@@ -76,13 +83,13 @@ class Strip:
 
     @property
     def token_bytes(self) -> int:
-        held = (*self.holder.keys, *self.holder.values)
-        return sum(array.nbytes // (array.shape[0] * array.shape[2]) for array in held)
+        arrays = (*self.holder.keys, *self.holder.values)
+        return sum(array.nbytes // (array.shape[0] * array.shape[2]) for array in arrays)
 
     @property
     def extent(self) -> tuple[int, int]:
         """The tokens [start, stop) that segments refer to."""
-        run = self.run() if self.run is not None else None
+        run = living(self.run)
         return run.extent if run is not None else (self.first, self.first)
 
     def move(self, holder: Holder, place: int = 0) -> None:
@@ -136,10 +143,10 @@ class TokenRun:
     @property
     def nbytes(self) -> int:
         """The bytes of an idle run."""
-        return self._held if self.tidy_bytes is None else self.tidy_bytes
+        return self._buffer_bytes if self.tidy_bytes is None else self.tidy_bytes
 
     @property
-    def _held(self) -> int:
+    def _buffer_bytes(self) -> int:
         return sum(s.holder.nbytes for s in self.strips if isinstance(s.holder, Buffers))
 
     def lose(self) -> None:
@@ -151,7 +158,7 @@ class TokenRun:
         free."""
         self.tidy_bytes = None
         for segment in list(self.segments):
-            block = segment.holder() if segment.holder is not None else None
+            block = living(segment.holder)
             if block is not None and segment.stop > stop:
                 block.detach()
 
@@ -167,11 +174,10 @@ class TokenRun:
 
     def detach(self) -> bool:
         """Detach all blocks, so that the run is freed. Return False if a row needs it."""
-        holders = [s.holder() if s.holder is not None else None for s in self.segments]
-        blocks = [holder for holder in holders if holder is not None]
-        if len(blocks) < len(holders):
+        blocks = [living(segment.holder) for segment in self.segments]
+        if None in blocks:
             return False
-        for block in blocks:
+        for block in filter(None, blocks):
             block.detach()
         return True
 
@@ -186,11 +192,11 @@ class TokenRun:
             self.is_tight = not spare or wholly or spare * 5 > places
             if not spare or not self.is_tight:
                 break
-            keys, values = (tuple(map(mx.contiguous, own)) for own in strip.arrays(start, stop))
+            keys, values = (tuple(map(mx.contiguous, side)) for side in strip.arrays(start, stop))
             strip.move(Buffers(keys, values))
             strip.first = start
             yield *keys, *values
-        self.tidy_bytes = self._held
+        self.tidy_bytes = self._buffer_bytes
 
 
 class Detachable(Protocol):
@@ -207,42 +213,40 @@ class Runs:
         """Idle runs below `short` tokens are given up. At most `least` tokens are always copied."""
         self.short = short
         self.least = least
-        self.block_bytes = 0
-        """The bytes of all segments that are those of blocks."""
-        self._known = WeakSet[TokenRun]()
+        self.block_bytes = 0  # the bytes of all segments of blocks
+        self._runs = WeakSet[TokenRun]()
 
     def of(self, strips: tuple[Strip, ...]) -> TokenRun:
         """Return the run of these strips."""
-        known = strips[0].run
-        run = known() if known is not None else None
+        run = living(strips[0].run)
         if run is None:
             run = TokenRun(self, strips)
-            self._known.add(run)
+            self._runs.add(run)
         return run
 
     @property
     def idle_bytes(self) -> int:
-        return sum(run.nbytes for run in self._known if run.is_idle)
+        return sum(run.nbytes for run in self._runs if run.is_idle)
 
     def tidy(self, *, wholly: bool = False) -> None:
         """Free unused places, short runs and runs with gaps, all of idle runs."""
         compute_copies(self._tidied(wholly=wholly))
 
     def _tidied(self, *, wholly: bool) -> Iterator[mx.array]:
-        for run in list(self._known):
+        for run in list(self._runs):
             is_tidy = run.tidy_bytes is not None and (run.is_tight or not wholly)
             if is_tidy or not run.is_idle:
                 continue
             start, stop = run.extent
-            held = sum(segment.stop - segment.start for segment in run.segments)
-            if (stop - start < self.short or held * 5 < (stop - start) * 4) and run.detach():
+            tokens = sum(segment.stop - segment.start for segment in run.segments)
+            if (stop - start < self.short or tokens * 5 < (stop - start) * 4) and run.detach():
                 continue
             for arrays in run.shrink(wholly=wholly):
                 yield from arrays
 
     def lose(self) -> None:
         """Mark the tokens of running sequences as lost."""
-        for run in list(self._known):
+        for run in list(self._runs):
             if not run.is_idle:
                 run.lose()
 

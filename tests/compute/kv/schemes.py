@@ -5,6 +5,7 @@ from typing import Any
 import mlx.core as mx
 import pytest
 
+from omlx_server.compute.kv.schemes import codebook, packing
 from omlx_server.compute.kv.schemes.affine import BITS, Affine
 from omlx_server.compute.kv.schemes.base import Arrays, Scheme
 from omlx_server.compute.kv.schemes.rotated import Rotated
@@ -45,3 +46,20 @@ def bytes_of_token(scheme: Any, heads: int, head_dim: int, width: int) -> float:
         return 2 * numbers * (scheme.bits / 8 + 2 * width / scheme.group_size)
     assert isinstance(scheme, TurboQuant)
     return numbers * (scheme.key_bits + scheme.value_bits) / 8 + 2 * heads * 2
+
+
+def dequantized_keys(scheme: TurboQuant, arrays: Arrays, dim: int, dtype: mx.Dtype) -> mx.array:
+    """Keys [B, H, T, dim] in full precision."""
+    keys = _dequantized(scheme, arrays, scheme.key_bits, dim)
+    return (keys if scheme.centre is None else keys + scheme.centre).astype(dtype)
+
+
+def dequantized_values(scheme: TurboQuant, arrays: Arrays, dim: int, dtype: mx.Dtype) -> mx.array:
+    """Values [B, H, T, dim] in full precision."""
+    return _dequantized(scheme, arrays, scheme.value_bits, dim).astype(dtype)
+
+
+def _dequantized(scheme: TurboQuant, arrays: Arrays, bits: int, dim: int) -> mx.array:
+    packed, scale = arrays
+    levels = codebook.decode(packing.unpack(packed, bits), bits)[..., :dim]
+    return scheme._rotation(dim).inverse(levels * scale.astype(mx.float32))

@@ -13,6 +13,7 @@ from omlx_server.compute.kv.schemes.rotation import SEED, VectorRotation
 from omlx_server.compute.kv.schemes.turboquant import BITS, CHOICES, TurboQuant
 from tests.arrays import plain
 from tests.compute.kv.coded import coded_levels
+from tests.compute.kv.schemes import dequantized_keys, dequantized_values
 
 every_width = pytest.mark.parametrize("bits", BITS)
 
@@ -108,8 +109,8 @@ def check_against_plain(scheme: TurboQuant, case: Case, kind: str) -> None:
     ours = scheme.attend(q, keys, values, scale=0.2, mask=mask)
     assert ours.shape == q.shape and ours.dtype == q.dtype
     if device.is_cpu():
-        k = scheme.dequantize_keys(keys, case.dim, mx.float32)
-        v = scheme.dequantize_values(values, case.dim, mx.float32)
+        k = dequantized_keys(scheme, keys, case.dim, mx.float32)
+        v = dequantized_values(scheme, values, case.dim, mx.float32)
     else:
         k = by_codes(keys, scheme.key_bits, case.dim)
         v = by_codes(values, scheme.value_bits, case.dim)
@@ -234,8 +235,8 @@ def test_values_may_have_another_dim_that_fills_its_words() -> None:
     k, v, q = normal(0, 1, 2, 30, 96), normal(1, 1, 2, 30, 64), normal(2, 1, 4, 3, 96)
     keys, values = scheme.quantize_keys(k), scheme.quantize_values(v)
     ours = scheme.attend(q, keys, values, scale=0.1, mask=None)
-    restored = scheme.dequantize_values(values, 64, mx.float32)
-    theirs = plain_attention(q, scheme.dequantize_keys(keys, 96, mx.float32), restored, 0.1, None)
+    restored = dequantized_values(scheme, values, 64, mx.float32)
+    theirs = plain_attention(q, dequantized_keys(scheme, keys, 96, mx.float32), restored, 0.1, None)
     assert ours.shape == (1, 4, 3, 64) and np.abs(np.array(ours) - theirs).max() < 1e-4
 
 

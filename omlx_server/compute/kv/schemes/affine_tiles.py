@@ -36,20 +36,10 @@ def tiles_for(
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Affine:
-    keys: Arrays
-    values: Arrays
+class _Affine(tiles.StoredArrays):
     bits: int
     group_size: int
     size: int
-
-    @property
-    def heads(self) -> int:
-        return self.keys[0].shape[1]
-
-    @property
-    def total(self) -> int:
-        return self.keys[0].shape[2]
 
 
 class UnpackedAffine(_Affine):

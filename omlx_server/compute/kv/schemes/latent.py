@@ -15,12 +15,12 @@ class _LatentTiles(PlainTiles):
     """Latents, which are the values too, and rotated keys [B, 1, T, D]."""
 
     def score(self, rows: mx.array, start: int, stop: int) -> mx.array:
-        latents, rotated = tiles.cut((self.keys, self.values), start, stop, rows)
+        latents, rotated = tiles.cut((*self.keys, *self.values), start, stop, rows)
         for_latents, for_rotated = _split(rows, latents)
         return products(for_latents, latents) + products(for_rotated, rotated)
 
     def mix(self, weights: mx.array, start: int, stop: int) -> mx.array:
-        [latents] = tiles.cut((self.keys,), start, stop, weights)
+        [latents] = tiles.cut(self.keys, start, stop, weights)
         return weights @ latents.astype(mx.float32)
 
 

@@ -17,34 +17,24 @@ def products(rows: mx.array, keys: mx.array) -> mx.array:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class PlainTiles:
+class PlainTiles(tiles.StoredArrays):
     """Keys and values [B, H, T, D] for `tiles.partial`; half-precision numbers are widened tile by
     tile."""
 
-    keys: mx.array
-    values: mx.array
-
-    @property
-    def total(self) -> int:
-        return self.keys.shape[2]
-
-    @property
-    def heads(self) -> int:
-        return self.keys.shape[1]
-
     @property
     def size(self) -> int:
-        if self.keys.dtype == mx.float32:
+        [keys] = self.keys
+        if keys.dtype == mx.float32:
             return self.total
-        batch, heads, _, dim = self.keys.shape
+        batch, heads, _, dim = keys.shape
         return max(WIDENED_AT_ONCE // (batch * heads * dim), FEWEST_WIDENED)
 
     def score(self, rows: mx.array, start: int, stop: int) -> mx.array:
-        [keys] = tiles.cut((self.keys,), start, stop, rows)
+        [keys] = tiles.cut(self.keys, start, stop, rows)
         return products(rows, keys)
 
     def mix(self, weights: mx.array, start: int, stop: int) -> mx.array:
-        [values] = tiles.cut((self.values,), start, stop, weights)
+        [values] = tiles.cut(self.values, start, stop, weights)
         return weights @ values.astype(mx.float32)
 
 
@@ -75,7 +65,7 @@ class Plain:
         self, queries: mx.array, keys: Arrays, values: Arrays, **scoring: Unpack[Scoring]
     ) -> Partial:
         """In float32, because MLX's fused kernel does not return the weight of a part."""
-        stored, rows = self.tiles_class(keys[0], values[0]), queries.astype(mx.float32)
+        stored, rows = self.tiles_class(keys, values), queries.astype(mx.float32)
         return tiles.partial(rows, stored, **scoring)
 
     def finished(self, part: Partial, dtype: mx.Dtype) -> mx.array:

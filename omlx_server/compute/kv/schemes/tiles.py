@@ -2,6 +2,7 @@
 full-precision copy of a cache exists. A row here is one query of one head."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial as bind
 from typing import Protocol, Unpack
 
@@ -12,6 +13,22 @@ from omlx_server.compute.kv.schemes.base import Arrays, Mask, Scoring, views
 from omlx_server.compute.kv.schemes.partial import Partial, PowerBase
 
 _LOWEST = mx.finfo(mx.float32).min
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StoredArrays:
+    """The stored keys and values of all tokens, arrays [B, H, T, F]."""
+
+    keys: Arrays
+    values: Arrays
+
+    @property
+    def total(self) -> int:
+        return self.keys[0].shape[2]
+
+    @property
+    def heads(self) -> int:
+        return self.keys[0].shape[1]
 
 
 class StoredTiles(Protocol):

@@ -108,14 +108,6 @@ class TurboQuant:
     def quantize_values(self, values: mx.array) -> Arrays:
         return _stored(self._rotated(values, None), self.value_bits)
 
-    def dequantize_keys(self, arrays: Arrays, dim: int, dtype: mx.Dtype) -> mx.array:
-        """Return keys [B, H, T, dim] in full precision, for tests and tools."""
-        keys = self._dequantize(arrays, self.key_bits, dim)
-        return (keys if self.centre is None else keys + self.centre).astype(dtype)
-
-    def dequantize_values(self, arrays: Arrays, dim: int, dtype: mx.Dtype) -> mx.array:
-        return self._dequantize(arrays, self.value_bits, dim).astype(dtype)
-
     def attend(
         self, queries: mx.array, keys: Arrays, values: Arrays, **scoring: Unpack[Scoring]
     ) -> mx.array:
@@ -152,11 +144,6 @@ class TurboQuant:
         rotation = self._rotation(x.shape[-1])
         first = _clipped(x, 0.0 if centre is None else centre, rotation.signs[0])
         return rotation.forward_from(first)
-
-    def _dequantize(self, arrays: Arrays, bits: int, dim: int) -> mx.array:
-        packed, scale = arrays
-        levels = codebook.decode(packing.unpack(packed, bits), bits)[..., :dim]
-        return self._rotation(dim).inverse(levels * scale.astype(mx.float32))
 
     def _rotation(self, dim: int) -> VectorRotation:
         return VectorRotation.of(dim, self.seed, _ROUNDS)

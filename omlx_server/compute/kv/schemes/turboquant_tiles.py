@@ -21,23 +21,13 @@ _FEWEST_TOKENS_ON_CPU = 128
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Stored:
+class _Stored(tiles.StoredArrays):
     """Keys and values as (words, scales). The rows of `score` and the sums of `mix` are rotated."""
 
-    keys: Arrays
-    values: Arrays
     key_bits: int
     value_bits: int
     value_dim: int
     size: int
-
-    @property
-    def total(self) -> int:
-        return self.keys[0].shape[2]
-
-    @property
-    def heads(self) -> int:
-        return self.keys[0].shape[1]
 
 
 class Coded(_Stored):
