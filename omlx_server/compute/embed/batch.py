@@ -36,7 +36,7 @@ class Batch:
         return int(self.ids.size)
 
     def live(self) -> mx.array:
-        """Return bool [B, L], False where a token is padding."""
+        """Return bool [B, L], False for padding."""
         return mx.arange(self.ids.shape[1]) < self.lengths[:, None]
 
 
@@ -62,16 +62,13 @@ class Backbone(Protocol):
 
     def run(self, batch: Batch, slice_tokens: int) -> Forward: ...
     def shallow(self, layers: int) -> "Backbone":
-        """Return a backbone of the first `layers` layers, which shares these weights."""
+        """Return the first `layers` layers, with shared weights."""
         ...
 
-    def shape(self, width: int) -> EncoderShape:
-        """Return the sizes for memory estimates; an element has `width` bytes."""
-        ...
+    def shape(self, width: int) -> EncoderShape: ...
 
 
 def collect(work: Work, count: int) -> list[mx.array]:
-    """Do all work without a pause, and return one array per input."""
     values: dict[int, mx.array] = {}
     for part in work:
         if part is not None:
@@ -80,8 +77,8 @@ def collect(work: Work, count: int) -> list[mx.array]:
 
 
 def gathered(make: Callable[[], Work], count: int) -> Generator[None, None, Numbers]:
-    """Do the work of `make`, one slice per yield, and return a NumPy array [count, D] or [count]
-    for any thread. `make` is called in the first slice, so that its errors end the job."""
+    """Do the work of `make`, one slice per yield, and return a NumPy array [count, D] or [count].
+    `make` is called in the first slice, so that its errors end the job."""
     values: dict[int, Numbers] = {}
     for part in make():
         if part is not None:

@@ -30,8 +30,7 @@ class PassSize:
 
     @classmethod
     def of(cls, layers: int, hidden: int) -> "PassSize":
-        """Return the sizes for this machine. On the CPU backend larger groups outgrow the
-        processor's caches."""
+        """On the CPU backend larger groups outgrow the processor's caches."""
         group = 256 if device.is_cpu() else 4096
         tokens = int(slice_products() / (12 * layers * hidden**2))
         return cls(group, min(group, max(_LEAST_TOKENS, tokens)))
@@ -65,7 +64,6 @@ class BackboneEncoder:
 
 
 def results(backbone: Backbone, batch: Batch, head: Head, slice_tokens: int) -> Forward:
-    """Encode one batch in slices and return the evaluated results of `head`."""
     hidden = yield from backbone.run(batch, slice_tokens)
     values = head(hidden, batch)
     mx.eval(values)
@@ -73,8 +71,7 @@ def results(backbone: Backbone, batch: Batch, head: Head, slice_tokens: int) -> 
 
 
 def group(lengths: Sequence[int], most_tokens: int) -> list[tuple[int, ...]]:
-    """Return the indices of `lengths` in groups of similar length, shorter inputs first. A group of
-    several inputs has at most `most_tokens` tokens, padding included."""
+    """Return the indices of `lengths` in groups of similar length, shorter inputs first."""
     groups: list[tuple[int, ...]] = []
     current: list[int] = []
     tokens = 0

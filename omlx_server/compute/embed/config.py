@@ -12,8 +12,7 @@ ACTIVATIONS = ("gelu", "gelu_new", "gelu_pytorch_tanh", "relu")
 
 @dataclass(frozen=True, slots=True)
 class EncoderConfig:
-    """Sizes and options of an encoder. `first_position` is pad_id + 1 for RoBERTa and XLM-R, 0 for
-    BERT."""
+    """`first_position` is pad_id + 1 for RoBERTa and XLM-R, 0 for BERT."""
 
     vocab: int
     hidden: int

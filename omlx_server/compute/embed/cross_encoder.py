@@ -31,16 +31,14 @@ class CrossEncoder:
         pace: PassSize | None = None,
         room: Room | None = None,
     ) -> Work:
-        """Compute the relevance of each input, the sigmoid of the model's logit.
-
-        Raises BadRequest at once for inputs beyond the limits. The work may raise NoMemory.
-        """
+        """Compute the relevance of each input, the sigmoid of the model's logit. Raises BadRequest
+        at once; the work may raise NoMemory."""
         self.limits.check(inputs, "documents")
         return self.body.encode(inputs, self.head, pace or self.pace, room or Boundless())
 
 
 def relevance(model: BertRanker | RobertaRanker) -> Head:
-    """Return the head that computes relevances, float32 [B], with a ranker's classifier."""
+    """Return the head for relevances float32 [B] of a ranker."""
 
     def head(hidden: mx.array, batch: Batch) -> mx.array:
         return mx.sigmoid(model.logits(hidden[:, 0]).astype(mx.float32))

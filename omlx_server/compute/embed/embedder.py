@@ -58,10 +58,8 @@ class Embedder:
         pace: PassSize | None = None,
         room: Room | None = None,
     ) -> Work:
-        """Compute the vector of each input, or its first `dimensions` numbers.
-
-        Raises BadRequest at once for wrong inputs or `dimensions`. The work may raise NoMemory.
-        """
+        """Compute the vector of each input, or its first `dimensions` numbers. Raises BadRequest at
+        once; the work may raise NoMemory."""
         if dimensions is not None and not 1 <= dimensions <= self.dimension:
             raise BadRequest(
                 f"the model makes vectors of 1 to {self.dimension} numbers", param="dimensions"
@@ -72,7 +70,7 @@ class Embedder:
 
 
 def pooled(pooling: Pooling, dimensions: int | None = None) -> Head:
-    """Return the head that computes vectors, float32 [B, D]."""
+    """Return the head for vectors float32 [B, D]."""
 
     def head(hidden: mx.array, batch: Batch) -> mx.array:
         return pooling(hidden, batch.lengths, dimensions)

@@ -19,7 +19,7 @@ class PipelineModule:
 
 
 def read_object(path: Path) -> dict[str, Any]:
-    """Return the JSON object in a file. Raises ModelUnavailable if there is none."""
+    """Raises ModelUnavailable if the file holds no JSON object."""
     value = _read(path)
     if not isinstance(value, dict):
         raise ModelUnavailable(f"{path} holds no JSON object")

@@ -37,11 +37,7 @@ _OLD_NAMES = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNor
 
 
 def loading_embedder(directory: Path) -> Slices[Embedder]:
-    """Load an embedder and plan its memory, in slices.
-
-    Raises:
-        ModelUnavailable: the architecture is not an embedder's, or the files do not fit it.
-    """
+    """Load an embedder and plan its memory, in slices. Raises ModelUnavailable."""
     dispatch.install()
     config = read_object(directory / "config.json")
     if architecture_of(config).startswith("Qwen3"):
@@ -57,11 +53,7 @@ def loading_embedder(directory: Path) -> Slices[Embedder]:
 
 
 def loading_cross_encoder(directory: Path) -> Slices[CrossEncoder]:
-    """Load a cross-encoder and plan its memory, in slices.
-
-    Raises:
-        ModelUnavailable: the architecture is not a cross-encoder's, or the files do not fit it.
-    """
+    """Load a cross-encoder and plan its memory, in slices. Raises ModelUnavailable."""
     dispatch.install()
     config = read_object(directory / "config.json")
     _expect(ModelKind.RERANK, directory, config)

@@ -37,10 +37,8 @@ _RUNS = 3
 
 
 def planning(backbone: Backbone, head: Head, pad_id: int, max_tokens: int) -> Work[EncoderPlan]:
-    """Return a plan for the memory of an encoder's passes, from one probe per slice.
-
-    If the fit fails, log a warning and return an upper bound. Drains MLX's pool.
-    """
+    """Return a plan for the memory of passes, from one probe per slice, or an upper bound if the
+    fit fails."""
     short = backbone.shallow(_LAYERS)
     longest = min(device_policy.current().chunk // 2, max_tokens)
     probes = list[tuple[Pass, int]]()
@@ -81,7 +79,7 @@ def _passes(longest: int, max_tokens: int, shape: EncoderShape) -> Iterator[Pass
 
 
 def _took(backbone: Backbone, head: Head, pad_id: int, one: Pass) -> int:
-    """Return the bytes of a pass at its peak above those before it. Its last row has padding."""
+    """Return the bytes of a pass at its peak above those before it."""
     lengths = [one.tokens] * (one.rows - 1) + [max(1, one.tokens - (one.rows > 1))]
     inputs = [TokenizedText((pad_id,) * length) for length in lengths]
 

@@ -60,11 +60,7 @@ class Qwen3:
 
 def make_body(config: Mapping[str, Any], weights: Mapping[str, mx.array]) -> nn.Module:
     """Return mlx-lm's Qwen3 without its head, with random weights, quantised where `weights` has
-    scales.
-
-    Raises:
-        ModelUnavailable: a size in config.json is missing or wrong.
-    """
+    scales. Raises ModelUnavailable."""
     try:
         body: nn.Module = Qwen3Model(ModelArgs.from_dict(dict(config)))
     except (TypeError, ValueError, KeyError) as error:

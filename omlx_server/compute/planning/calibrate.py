@@ -1,7 +1,7 @@
 """Probes a model and fits the coefficients of its memory planner. Mlx thread, at load.
 
-Probes have short contexts, because the coefficients are slopes: bytes per byte of a term. Quantised
-caches are probed with longer contexts, since attention reads them tile by tile.
+Contexts are short, because coefficients are slopes: bytes per byte of a term. Quantised caches need
+longer ones, since attention reads them tile by tile.
 """
 
 import logging
@@ -63,11 +63,8 @@ _MERGED_BYTES = 128 << 20
 
 
 def calibrating(loaded: LoadedModel, shape: ModelShape) -> Work[Coefficients]:
-    """Probe a model, one probe per slice, and return its coefficients.
-
-    If it cannot be probed, log a warning and return `STRUCTURAL`, an upper bound. Drains MLX's
-    pool.
-    """
+    """Probe a model, one probe per slice, and return its coefficients. If that fails, log a warning
+    and return `STRUCTURAL`, an upper bound. Drains MLX's pool."""
     try:
         return (yield from _Calibration(loaded, shape).run())
     except (CannotFill, RuntimeError, TypeError, ValueError) as error:
@@ -78,8 +75,6 @@ def calibrating(loaded: LoadedModel, shape: ModelShape) -> Work[Coefficients]:
 
 
 class _Calibration:
-    """All probes of one model and the fits to what they took."""
-
     def __init__(self, loaded: LoadedModel, shape: ModelShape) -> None:
         self._shape = shape
         self._bench = ForwardProbe(loaded)
@@ -106,8 +101,7 @@ class _Calibration:
         )
 
     def _together(self, alone: PrefillFactors) -> Work[PrefillFactors]:
-        """Return the factors of prefills of several prompts: those of `alone`, times at least 1,
-        and one for the copies of all caches, which are alive at one moment."""
+        """Return the factors of `alone` times at least 1, and one for the copies of all caches."""
         probes = [replace(probe, context=self._context(probe)) for probe in _DEEP_TOGETHER]
         terms = [prefill_terms(self._shape, probe) for probe in probes]
         inner = [times(term.inner, alone.deep[:3]) for term in terms]
@@ -125,7 +119,7 @@ class _Calibration:
         )
 
     def _took(self, probes: Sequence[P], measure: Callable[[P], Peak]) -> Work[list[float]]:
-        """Return the most transient bytes, at least 1, of each probe in `_runs` runs."""
+        """Return the most transient bytes, at least 1, of each probe."""
         took = list[float]()
         for probe in probes:
             took.append(max(1, *(measure(probe).transient for _ in range(self._runs))))
@@ -143,11 +137,7 @@ class _Calibration:
 
     def _copies(self, steady: Planner) -> Work[tuple[float, float]]:
         """Return two factors of a decode that copies a layer of its caches: of the layer's bytes,
-        at least 1, and of what the decode takes without a copy (`steady`).
-
-        The second is 1, or for quantised caches the share that explains what was measured, at most
-        1.
-        """
+        at least 1, and of what the decode takes without a copy, at most 1."""
         packed = self._shape.tiles is not None
         [probe] = self._able([_GROWS_OF_PACKED if packed else _GROWS])
         terms = decode_terms(self._shape, probe)
@@ -174,11 +164,10 @@ class _Calibration:
 def _wide(
     columns: Sequence[tuple[int, ...]], took: Sequence[float], scores: float
 ) -> tuple[float, float]:
-    """Return the factors of activations and of scores in short chunks without a context.
+    """Return the factors of activations and of scores in short chunks.
 
-    Such chunks have few scores, so the factor of scores is the one of long contexts, `scores`. It
-    is below 1 where only the last layer has full attention, whose scores a prefill never computes;
-    short chunks then show more, at most `_SCORES`.
+    They have few scores, so that factor is the one of long contexts, `scores`. It is below 1 where
+    only the last layer has full attention; short chunks then show more, at most `_SCORES`.
     """
     _, short = fit(columns, took)
     if short > 1 > scores:

@@ -1,8 +1,7 @@
-"""Measures how long a model takes for chunks of several sizes, and keeps that in the file of its
-plan. Mlx thread, at load.
+"""Measures how long a model takes for chunks of several sizes. Mlx thread, at load.
 
-All chunks have the same token in their middle, so that attention sees as many tokens for each token
-of any chunk. A chunk is measured only if the one before it predicts an allowed time.
+All chunks have the same token in their middle, so attention sees equally many tokens for each. A
+chunk is measured only if the one before it predicts an allowed time.
 """
 
 import logging
@@ -43,8 +42,7 @@ def timing(
     """Return the times of chunks of `sizes` tokens (ascending), up to the last allowed one.
 
     They are read from `file`, or measured, one forward per slice, and written if `allowed()` at the
-    end. If the model cannot be probed, log a warning and return None. Drains MLX's pool after
-    measuring.
+    end. Log a warning and return None if the model cannot be probed.
     """
     key = _key(loaded, sizes)
     times = _parsed(notes.read(file).get(key), sizes) if file else None
@@ -75,7 +73,6 @@ def _measuring(bench: ForwardProbe, sizes: Sequence[int]) -> Work[Times]:
 
 
 def _fastest(bench: ForwardProbe, tokens: int, middle: int) -> Work[float]:
-    """Return the seconds of the fastest of `_RUNS` forwards."""
     runs = list[float]()
     for _ in range(_RUNS):
         runs.append(bench.prefill_seconds(PrefillShape(1, tokens, middle - tokens // 2)))

@@ -1,4 +1,4 @@
-"""Caches of zeros for probes, and what the caches of a model hold. Mlx thread."""
+"""Caches of zeros for probes, and what caches hold. Mlx thread."""
 
 from dataclasses import replace
 
@@ -14,7 +14,7 @@ from omlx_server.core.memory.kv import Keeps, LayerKv
 
 
 def one_token(model: nn.Module) -> Caches:
-    """Return solo caches of one token. Runs the model and waits for the device."""
+    """Return solo caches of one token. Runs the model and waits."""
     caches = cache_ops.new_caches(model)
     model(mx.zeros((1, 1), dtype=mx.int32), cache=caches)
     cache_ops.evaluate(caches, wait=True)
@@ -23,11 +23,7 @@ def one_token(model: nn.Module) -> Caches:
 
 def filled(model: nn.Module, tokens: int, chunk: int, like: Caches) -> Caches:
     """Return evaluated solo caches of zeros, as large as after a prefill of `tokens` tokens in
-    chunks of `chunk`. `like` are caches by `one_token`.
-
-    Raises:
-        CannotFill: a cache cannot be made long without a prefill.
-    """
+    chunks. `like` are caches by `one_token`. Raises CannotFill."""
     caches = cache_ops.new_caches(model)
     if tokens:
         for leaf, short in zip(leaves(caches), leaves(like), strict=True):
@@ -44,11 +40,7 @@ def layers_of(model: nn.Module) -> tuple[LayerKv, ...]:
 
 def layers_held(short: Caches) -> tuple[LayerKv, ...]:
     """Return what each cache holds of a sequence, equal layers counted together. `short` is by
-    `one_token`.
-
-    Raises:
-        CannotFill: a cache is of an unknown class.
-    """
+    `one_token`. Raises CannotFill for an unknown class."""
     counts: dict[LayerKv, int] = {}
     for leaf in leaves(short):
         layer = codec_of(leaf).layer_kv(leaf) if leaf.nbytes else LayerKv(Keeps.CONSTANT, 0)
@@ -57,9 +49,8 @@ def layers_held(short: Caches) -> tuple[LayerKv, ...]:
 
 
 def room_of_all(loaded: LoadedModel, ranks: Ranks, room: int) -> int:
-    """Return how many of its `room` bytes beside the weights this rank may use, so that no other
-    rank, whose layers may keep more of a token, runs out first. All ranks call this at the same
-    time. Runs the model on one token."""
+    """Return how many of its `room` bytes this rank may use, so that no other rank, whose layers
+    may keep more of a token, runs out first. All ranks call this at the same time."""
     token: int = max(1, sum(leaf.nbytes for leaf in leaves(one_token(loaded.model))))
     most = ranks.most(token)
     return max(0, ranks.least(room)) * token // most

@@ -1,7 +1,4 @@
-"""Non-negative least squares on relative errors.
-
-There are only a dozen rows and a handful of columns, so every set of columns is tried.
-"""
+"""Non-negative least squares on relative errors. With few columns every set of them is tried."""
 
 from collections.abc import Sequence
 from itertools import combinations
@@ -20,8 +17,6 @@ _ALIKE = 1e-9
 def fit(rows: Sequence[Sequence[float]], measured: Sequence[float]) -> tuple[float, ...]:
     """Return factors x >= 0, one per column, for which rows @ x is close to `measured` and never
     below.
-
-    Rows that are too low weigh more, then all factors are raised by what is still missing.
 
     Raises:
         ValueError: there are no rows, or a measured value is not positive.

@@ -19,11 +19,7 @@ _ALL_TOKENS = 1 << 60
 
 
 def shape_of(loaded: LoadedModel) -> ModelShape:
-    """Return the shape of a loaded model. Runs it on one token.
-
-    Raises:
-        CannotFill: a cache is of an unknown class.
-    """
+    """Return the shape of a loaded model. Runs it on one token. Raises CannotFill."""
     if loaded.ranks is not None:
         loaded.ranks.tell(OneToken())
     shape = _shape(loaded.dims, layers_of(loaded.model), tiles_of(scheme_of(loaded)))
@@ -41,11 +37,8 @@ def scheme_of(loaded: LoadedModel) -> Scheme | None:
 
 
 def tiles_of(scheme: Scheme | None) -> TileSizes | None:
-    """Return the tiles in which attention reads keys and values of a scheme; None for plain ones.
-
-    The numbers are those of kv/schemes/affine_tiles.py and turboquant_tiles.py. On a GPU, affine
-    keys for few rows are read all at once, without being unpacked.
-    """
+    """Return the tiles in which attention reads a quantised scheme; numbers as in
+    kv/schemes/*_tiles.py. On a GPU affine keys for few rows are read all at once instead."""
     if scheme is None:
         return None
     if not isinstance(scheme, TurboQuant):
@@ -58,8 +51,8 @@ def tiles_of(scheme: Scheme | None) -> TileSizes | None:
 
 
 def structural_shape(dims: ModelDims) -> ModelShape:
-    """Return an upper bound for unknown caches: every layer keeps plain keys and values of all
-    tokens, padded to the longest row. Does not run the model."""
+    """Return an upper bound for unknown caches: plain keys and values, padded to the longest
+    row."""
     token = 2 * dims.kv_heads * dims.head_dim * _width(dims)
     return _shape(dims, (LayerKv(Keeps.PADDED, token, dims.layers),), None)
 

@@ -35,12 +35,9 @@ def planning(
     file: Path | None = None,
     allowed: notes.Allowed = notes.always,
 ) -> Work[Planner]:
-    """Make the memory planner of a loaded model.
-
-    Its coefficients are read from `file`, or probed, one probe per slice, and written if
-    `allowed()` at the end. A model that cannot be probed gets an upper bound, which is logged and
-    not written.
-    """
+    """Make the memory planner of a loaded model from coefficients in `file`, or from one probe per
+    slice; these are written if `allowed()` at the end. A model that cannot be probed gets an upper
+    bound."""
     try:
         shape = shape_of(loaded)
     except CannotFill as error:
@@ -57,7 +54,7 @@ def planning(
 
 
 def key_of(loaded: LoadedModel) -> str:
-    """Return the key of a model's coefficients in the file, which names all that they depend on."""
+    """Name all that a model's coefficients depend on."""
     scheme = scheme_of(loaded)
     libraries = [f"{name} {metadata.version(name)}" for name in ("mlx", "mlx-lm")]
     caches = scheme.name if scheme else "plain"
@@ -79,7 +76,7 @@ def _plain(coefficients: Coefficients) -> dict[str, list[float]]:
 
 
 def _parsed(stored: Any) -> Coefficients | None:
-    """Return the coefficients stored by `_plain`, None if they have any other form."""
+    """Return the coefficients stored by `_plain`, None for any other form."""
     if not isinstance(stored, dict):
         return None
     expected = _plain(STRUCTURAL)

@@ -1,7 +1,6 @@
 """Probes: short forwards on caches of zeros that measure memory or time. Mlx thread, at load.
 
-They run through `Prefiller` and `LiveBatch`, as requests do. A decode is also measured without its
-head, whose logits would hide the layers where the vocabulary is large.
+They run through `Prefiller` and `LiveBatch`, as requests do.
 """
 
 import time
@@ -41,8 +40,7 @@ class Peak:
 
 
 def measured(run: Callable[[], object]) -> Peak:
-    """Measure what `run` takes, its result included in the memory after it. Waits for the device
-    and drains MLX's pool."""
+    """Measure what `run` takes, its result included in the memory after it. Drains MLX's pool."""
     mx.synchronize()
     mx.clear_cache()
     mx.reset_peak_memory()
@@ -55,8 +53,8 @@ def measured(run: Callable[[], object]) -> Peak:
 
 
 class ForwardProbe:
-    """Runs single forwards of one model and measures their memory or time. Caches are as after
-    prefills in chunks of `chunk`."""
+    """Measures the memory or time of single forwards. Caches are as after prefills in chunks of
+    `chunk`."""
 
     def __init__(self, loaded: LoadedModel, chunk: int = 256) -> None:
         self.model = loaded.model
@@ -87,7 +85,6 @@ class ForwardProbe:
         return self.measured(self._forward(prefill))
 
     def prefill_seconds(self, prefill: PrefillShape) -> float:
-        """Return the seconds of such a forward, until the device is done."""
         self._tell("prefill_seconds", prefill)
         run = self._forward(prefill)
         mx.synchronize()
@@ -106,7 +103,7 @@ class ForwardProbe:
         return partial(prefiller.run, chunks)
 
     def decode(self, decode: Decode) -> Peak:
-        """Measure one decode of a token for each row. With `decode.grows` its buffers are full."""
+        """Measure one decode. With `decode.grows` its buffers are full."""
         self._tell("decode", decode=decode)
         if not decode.grows:
             return self._steady(decode)
@@ -114,8 +111,8 @@ class ForwardProbe:
         return self.measured(lambda: batch.decode().to_host())
 
     def _steady(self, decode: Decode) -> Peak:
-        """Return the larger of two decodes of the same rows: the last scores may be alive or gone
-        when the logits are computed. A second that grows the buffers does not count."""
+        """Return the larger of two decodes: the last scores may be alive or gone when the logits
+        are computed. A second that grows the buffers does not count."""
         batch = self.batch(decode.rows, decode.context)
         peak = self.measured(lambda: batch.decode().to_host())
         if grows(decode.context, 1):
@@ -124,7 +121,8 @@ class ForwardProbe:
         return max(peak, again, key=lambda one: one.transient)
 
     def layers(self, decode: Decode) -> Peak:
-        """Measure one decode without evaluating its logits."""
+        """Measure one decode without its logits, which would hide the layers where the vocabulary
+        is large."""
         self._tell("layers", decode=decode)
         batch = self.batch(decode.rows, decode.context)
         tokens = mx.zeros((decode.rows, 1), dtype=mx.int32)
@@ -151,8 +149,7 @@ class ForwardProbe:
             self._ranks.tell(ProbeForward(kind, prefill, decode))
 
     def batch(self, rows: int, context: int) -> LiveBatch:
-        """Return a batch of rows that have decoded once, whose next decode attends to `context`
-        tokens. Waits for the device."""
+        """Return rows that have decoded once, whose next decode attends to `context` tokens."""
         batch = LiveBatch(self.model, self._vocab)
         if rows:
             batch.join(self.arrivals(0, rows, max(0, context - 2)))
@@ -160,9 +157,8 @@ class ForwardProbe:
         return batch
 
     def _full(self, rows: int, context: int) -> LiveBatch:
-        """Return a batch whose buffers are full, if `context` is a multiple of `GROWTH`. Padded
-        caches are made without room for a token, ours with room for at least one, so their rows
-        decode once."""
+        """Return rows with full buffers, if `context` is a multiple of `GROWTH`. Padded caches are
+        made without spare places, ours with at least one, so their rows decode once."""
         if self._spare:
             return self.batch(rows, context + 1)
         batch = LiveBatch(self.model, self._vocab)

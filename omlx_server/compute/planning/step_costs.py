@@ -1,4 +1,4 @@
-"""Measures how long a decode takes by its width, at load: what it costs to verify a draft."""
+"""Measures how long a decode takes by its width, which is what it costs to verify a draft."""
 
 import time
 from collections.abc import Callable
@@ -58,8 +58,7 @@ def forward_of_heads(headed: Headed) -> Fresh:
 
 
 def measuring(fresh: Fresh, most: int) -> Work[StepCosts]:
-    """Measure forwards of up to `most` tokens, one per slice. Widths beyond 1 are skipped when all
-    would probably take more than `_MOST_SECONDS`."""
+    """Measure forwards of up to `most` tokens, one per slice, for about `_MOST_SECONDS` in all."""
     begun, probed = time.perf_counter(), dict[int, float]()
     for width in dict.fromkeys(min(width, most) for width in _WIDTHS):
         guess = _RUNS * probed.get(1, 0.0) * (1 + width / _AS_LONG_AGAIN)

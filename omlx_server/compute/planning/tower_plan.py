@@ -1,5 +1,4 @@
-"""Measures how much memory a pass of a vision tower takes, and keeps that in the file of the
-model's plan. Mlx thread, at load."""
+"""Measures how much memory a pass of a vision tower takes. Mlx thread, at load."""
 
 import logging
 from collections.abc import Iterable
@@ -33,11 +32,8 @@ _MOST_PATCHES = 2048
 def planning_tower(
     loaded: LoadedModel, file: Path | None = None, allowed: notes.Allowed = notes.always
 ) -> Work[None]:
-    """Give the vision of a model, if any, a plan for the memory of a pass of its tower.
-
-    Its factors are read from `file`, or probed, one probe per slice, and written if `allowed()` at
-    the end. If the fit fails, log a warning and leave an upper bound.
-    """
+    """Give the vision of a model, if any, a plan for the memory of a pass of its tower, from
+    factors in `file`, or from one probe per slice; these are written if `allowed()` at the end."""
     vision = loaded.vision
     if vision is None:
         return
@@ -82,7 +78,7 @@ def _grids(tower: Tower) -> list[Grid]:
 
 
 def _took(tower: Tower, grid: Grid) -> int:
-    """Return the bytes of a pass at its peak above those before it, its pixels included."""
+    """Return the bytes of a pass at its peak above those before it."""
 
     pixels = np.zeros(tower.pixel_shape(grid), dtype=np.float32)
     peak = measured(lambda: finish(tower.computing(mx.array(pixels), grid)))

@@ -39,8 +39,7 @@ class WithImages:
         self._scale = scale
 
     def __call__(self, tokens: mx.array, cache: Sequence[Any]) -> mx.array:
-        """Return logits [B, T, V] for tokens int [B, T]. Ids in the places of features are
-        ignored."""
+        """Return logits [B, T, V] for tokens int [B, T]."""
         seen = self._view(cache)
         if not self._entries:
             logits = self._model(tokens, cache=seen)
@@ -52,8 +51,6 @@ class WithImages:
         return logits  # type: ignore[no-any-return]
 
     def _embedded(self, tokens: mx.array) -> mx.array:
-        """Return the input embeddings [B, T, hidden]: features where entries are, else those of
-        tokens."""
         ids = tokens
         for entry in self._entries:
             ids = _put(ids, entry, mx.zeros((entry.features.tokens,), tokens.dtype))
@@ -66,8 +63,8 @@ class WithImages:
         return embedded
 
     def _with_deepstack(self, hidden: mx.array, cache: Sequence[Any]) -> mx.array:
-        """Return the logits of mlx-lm's qwen3 and qwen3_moe, with deepstack features added behind
-        the first layers."""
+        """Compute as mlx-lm's qwen3 and qwen3_moe, adding deepstack features behind the first
+        layers."""
         model = language_model(self._model)
         mask = create_attention_mask(hidden, cache[0])
         for number, (layer, layer_cache) in enumerate(zip(model.model.layers, cache, strict=True)):
@@ -83,8 +80,8 @@ class WithImages:
 
 
 def behind(model: nn.Module, shifts: Sequence[int]) -> Callable[..., mx.array]:
-    """Return a model for a forward of text whose row i is shifts[i] positions ahead of its token
-    numbers; the model itself where no row is."""
+    """Return a model for text whose row i is shifts[i] positions ahead; the model itself where no
+    row is."""
     return WithImages(model, moved(shifts)) if any(shifts) else model
 
 

@@ -30,28 +30,27 @@ class Tower(Protocol):
         """The sizes for memory estimates."""
 
     def grid_of(self, patches: int) -> Grid:
-        """Return the grid of a square image, or a tile, of about so many patches, as far as there
-        is a choice."""
+        """Return the grid of a square image or tile of about so many patches."""
 
     def pixel_shape(self, grid: Grid) -> tuple[int, ...]:
         """Return the shape of the pixels of an image of this grid."""
 
     def tokens(self, grid: Grid) -> int:
-        """Return the number of tokens of an image of this grid in the language model."""
+        """Return the number of tokens of an image in the language model."""
 
     def computing(self, pixels: mx.array, grid: Grid) -> Work[Features]:
-        """Compute the features of one image in slices, and wait for each. Raises ValueError if the
-        pixels do not fit the grid."""
+        """Compute the features of one image in slices. Raises ValueError if the pixels do not fit
+        the grid."""
 
 
 @dataclass(frozen=True, slots=True)
 class TowerFamily:
-    """How to make the tower of a family from config.json, and how checkpoints name its weights:
-    `starts` maps their prefixes to ours, the first match counts.
+    """How to make a tower from config.json; `starts` maps prefixes of weights to ours, first match
+    first.
 
-    With `three_axes` tokens have positions on three axes (positions.py), by which frequencies turn
-    in sections or `interleaved` (rope.py). With `in_blocks` the tokens of an image see each other
-    and must be in one forward (views.py). With `multiplies` the language model scales its input.
+    With `three_axes` tokens have positions on three axes, by which frequencies turn in sections or
+    `interleaved`. With `in_blocks` the tokens of an image see each other and must be in one
+    forward. With `multiplies` the language model scales its input.
     """
 
     make: Callable[[Mapping[str, Any]], Any]
@@ -62,8 +61,7 @@ class TowerFamily:
     multiplies: bool = False
 
     def sections(self, config: Mapping[str, Any]) -> Sections | None:
-        """Return the axis of each frequency; None without axes. Raises ModelUnavailable for a wrong
-        config."""
+        """Return the axis of each frequency; None without axes. Raises ModelUnavailable."""
         return Sections.read(config, interleaved=self.interleaved) if self.three_axes else None
 
     def input_scale(self, config: Mapping[str, Any]) -> float:
@@ -127,7 +125,6 @@ FAMILIES: Mapping[str, TowerFamily] = {
 
 
 def family_of(config: Mapping[str, Any]) -> TowerFamily | None:
-    """Return the family of the model in config.json, None without a known vision tower."""
     if "vision_config" not in config:
         return None
     return FAMILIES.get(str(config.get("model_type")))

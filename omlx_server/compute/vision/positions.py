@@ -1,8 +1,7 @@
-"""Positions of a prompt's tokens on three axes: time, rows and columns (Wang et al., Qwen2-VL,
-2024).
+"""Positions of a prompt's tokens by time, row and column (Wang et al., Qwen2-VL, 2024).
 
-A text token has one position on all three. The tokens of an image lie on its rows and columns at
-one time; the text behind it continues as if the image were as long as its longer side.
+A text token has one position on all axes. The tokens of an image lie on its rows and columns at one
+time; the text behind it continues as if the image were as long as its longer side.
 """
 
 from collections.abc import Iterable
@@ -23,7 +22,6 @@ class ImagePlace:
 
     @classmethod
     def of(cls, start: int, grid: Grid, merge: int) -> "ImagePlace":
-        """Return the place of an image whose tokens are `merge` x `merge` patches."""
         return cls(start, grid[1] // merge, grid[2] // merge)
 
     @property
@@ -32,18 +30,17 @@ class ImagePlace:
 
     @property
     def delta(self) -> int:
-        """The shift of the positions of the text behind it."""
+        """The shift of the text behind it."""
         return max(self.rows, self.columns) - self.rows * self.columns
 
 
 def delta(images: Iterable[ImagePlace]) -> int:
-    """Return the position of a text token behind these images, less its number: 0 or less."""
+    """Return the shift of text behind these images: 0 or less."""
     return sum(image.delta for image in images)
 
 
 def axis_positions(start: int, stop: int, images: Iterable[ImagePlace]) -> Ints:
-    """Return positions int32 [3, stop - start] of these tokens. `images` are those of the prompt in
-    order."""
+    """Return positions int32 [3, stop - start]. `images` are those of the prompt in order."""
     numbers = np.arange(start, stop)
     positions = np.stack([numbers] * 3)
     moved = 0

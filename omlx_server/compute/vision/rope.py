@@ -1,7 +1,7 @@
 """Rotary embeddings of tokens with positions on three axes (M-RoPE).
 
-mlx-lm's attention calls `rope(x, offset=cache.offset)`. A view of the cache (views.py) may have
-`AxisPositions` as its offset, which `AxisRope` accepts.
+mlx-lm's attention calls `rope(x, offset=cache.offset)`; a view of the cache may have
+`AxisPositions` as its offset.
 """
 
 from collections.abc import Mapping, Sequence
@@ -26,8 +26,7 @@ class Sections:
 
     @classmethod
     def read(cls, config: Mapping[str, Any], *, interleaved: bool) -> "Sections":
-        """Read config.json. Raises ModelUnavailable for missing sections or ones that do not fit a
-        head."""
+        """Raises ModelUnavailable for missing sections or ones that do not fit a head."""
         inner = config.get("text_config")
         text = inner if isinstance(inner, Mapping) else config
         scaling = text.get("rope_scaling") or text.get("rope_parameters") or {}
@@ -45,7 +44,6 @@ class Sections:
         return cls((counts[0], counts[1], counts[2]), interleaved)
 
     def axes(self) -> Ints:
-        """Return the axis, 0 to 2, of each frequency."""
         if not self.interleaved:
             return np.repeat(np.arange(3, dtype=np.int32), self.counts)
         axes = np.zeros(sum(self.counts), dtype=np.int32)
@@ -55,7 +53,7 @@ class Sections:
 
 
 class AxisPositions:
-    """The positions of all tokens of a forward: `axes` are three arrays int32 [B * T]."""
+    """Positions of all tokens of a forward: `axes` are three arrays int32 [B * T]."""
 
     def __init__(self, rows: Sequence[Ints]) -> None:
         """Each row has positions int32 [3, T]."""
@@ -65,7 +63,7 @@ class AxisPositions:
 
 class AxisRope(nn.Module):
     """Replaces a rotary embedding of mlx-lm: rotates by each axis and takes for each frequency its
-    own. Positions equal on all axes give the same result as without it."""
+    own."""
 
     def __init__(self, rope: Any, sections: Sections) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -73,8 +71,7 @@ class AxisRope(nn.Module):
         self._axis = np.tile(sections.axes(), 2)
 
     def __call__(self, x: mx.array, offset: Any = 0) -> mx.array:
-        """Rotate queries or keys [B, H, T, D], whose first tokens are at `offset`, or all at
-        `AxisPositions`."""
+        """Rotate x [B, H, T, D], whose first tokens are at `offset`, or all at `AxisPositions`."""
         if not isinstance(offset, AxisPositions):
             rotated: mx.array = self.rope(x, offset=offset)
             return rotated
@@ -88,7 +85,7 @@ class AxisRope(nn.Module):
 
 
 def use_axes(model: nn.Module, sections: Sections) -> None:
-    """Put an `AxisRope` into each attention layer of a model."""
+    """Put an `AxisRope` into each attention layer."""
     for layer in model.layers:
         if "self_attn" in layer:
             layer.self_attn.rope = AxisRope(layer.self_attn.rope, sections)

@@ -1,7 +1,4 @@
-"""Views of caches for one forward, in which tokens have other positions or see each other.
-
-mlx-lm's models ask the cache of a layer for both. What the forward writes goes into the caches.
-"""
+"""Views of caches for one forward, in which tokens have other positions or see each other."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -14,12 +11,12 @@ from omlx_server.compute.kv.rows import shared_array
 from omlx_server.compute.vision.rope import AxisPositions
 
 View = Callable[[Sequence[Any]], Sequence[Any]]
-"""Makes views of the caches of all layers for one forward."""
+"""Makes views of the caches of all layers."""
 
 
 class MovedCache:
-    """The cache of one layer with another `offset`: of the first token, of each row's first, int32
-    [B], or of each token."""
+    """A cache with another `offset`: of the first token, of each row's first, int32 [B], or of each
+    token."""
 
     def __init__(self, cache: Any, offset: int | mx.array | AxisPositions) -> None:
         self._cache = cache
@@ -30,15 +27,14 @@ class MovedCache:
 
 
 class BlocksCache:
-    """The cache of one layer, in whose next tokens those of a block see each other. `together` is
-    bool [T, T]."""
+    """A cache in whose next T tokens those of a block see each other: `together` is bool [T, T]."""
 
     def __init__(self, cache: Any, together: mx.array) -> None:
         self._cache = cache
         self._together = together
 
     def make_mask(self, N: int, return_array: bool = False, window_size: int | None = None) -> Any:
-        """Return the mask bool [N, K] of the next N tokens, the last of the K keys."""
+        """Return bool [N, K] of the next N tokens, the last of the K keys."""
         mask = self._cache.make_mask(N, return_array=True, window_size=window_size)
         before = mask.shape[-1] - N
         return mx.concatenate([mask[:, :before], mask[:, before:] | self._together], axis=-1)
@@ -48,13 +44,12 @@ class BlocksCache:
 
 
 def at_positions(positions: AxisPositions) -> View:
-    """Return a view for tokens at these positions. The model needs `rope.use_axes`."""
+    """The model needs `rope.use_axes`."""
     return lambda caches: [_moved(cache, positions) for cache in caches]
 
 
 def moved(deltas: Sequence[int]) -> View:
-    """Return a view for text whose row i is shifted by deltas[i]. All attention layers must have
-    the same tokens."""
+    """Return a view for text whose row i is shifted by deltas[i]."""
 
     def view(caches: Sequence[Any]) -> Sequence[Any]:
         if not any(deltas):
@@ -71,8 +66,8 @@ def _moved(cache: Any, offset: int | mx.array | AxisPositions) -> Any:
 
 
 def in_blocks(tokens: int, blocks: Sequence[tuple[int, int]]) -> View:
-    """Return a view for one row of `tokens`, in which tokens [start, stop) of each block see each
-    other. A block must be wholly in the forward."""
+    """Return a view for one row, in which tokens [start, stop) of each block see each other. A
+    block must be wholly in the forward."""
     number = np.zeros(tokens, dtype=np.int32)
     for block, (start, stop) in enumerate(blocks, 1):
         number[start:stop] = block

@@ -27,7 +27,7 @@ from omlx_server.core.work import Work, finish
 
 class Vision:
     """Features of images for a `model`. `plan` estimates the memory of a pass of the `tower`, an
-    upper bound until it is measured. `runs` and `seconds` count the work of the tower."""
+    upper bound until it is measured."""
 
     def __init__(
         self,
@@ -53,7 +53,6 @@ class Vision:
 
     @property
     def nbytes(self) -> int:
-        """The bytes of all kept features."""
         return sum(features.nbytes for features in self._kept.values())
 
     def has(self, digest: bytes) -> bool:
@@ -72,7 +71,6 @@ class Vision:
 
     @contextmanager
     def computing_alone(self, digest: bytes) -> Iterator[None]:
-        """Mark an image as being computed by this job."""
         self._computing.add(digest)
         try:
             yield
@@ -81,7 +79,7 @@ class Vision:
 
     def computing(self, image: ImageSpan, pixels: Any) -> Work[Features]:
         """Compute and keep the features of an image, in slices. `pixels` are float32 by
-        `image.pixels`. Raises ValueError if they do not fit the image."""
+        `image.pixels`. Raises ValueError if they do not fit."""
         features = yield from self._timed(self.tower.computing(mx.array(pixels), image.grid))
         if features.tokens != image.count:
             raise ValueError(f"an image of {image.count} tokens has {features.tokens} features")
@@ -96,8 +94,8 @@ class Vision:
         )
 
     def let_go(self, nbytes: int, wanted: Collection[bytes] = ()) -> int:
-        """Evict features that are not `wanted`, the least recently used first, until `nbytes` are
-        free. Return the bytes freed."""
+        """Evict features that are not `wanted`, least recently used first, until `nbytes` are free.
+        Return the bytes freed."""
         gone = 0
         for digest in [digest for digest in self._kept if digest not in wanted]:
             if gone >= nbytes:
@@ -121,7 +119,7 @@ class Vision:
 
     def with_images(self, chunk: Chunk) -> WithImages:
         """Return the model for one forward over a chunk. Missing features are computed now; raises
-        ValueError if that fails."""
+        ValueError."""
         entries = [self._entry(image, chunk) for image in chunk.images]
         return WithImages(self._model, self._view(chunk), entries, self._scale)
 
@@ -151,11 +149,10 @@ class Vision:
 
 
 def pass_over(grid: Grid) -> Pass:
-    """Return the pass of a tower over an image of this grid."""
     patches = prod(grid)
     return Pass(1, patches, patches)
 
 
 def _place(image: ImageSpan) -> ImagePlace:
-    """Return an image's place. As many patches of a row as of a column are a token."""
+    """As many patches of a row as of a column are a token."""
     return ImagePlace.of(image.start, image.grid, isqrt(prod(image.grid) // image.count))

@@ -34,7 +34,6 @@ class Parts:
 
     @classmethod
     def of(cls, sizes: Sequence[int]) -> "Parts":
-        """Return adjacent parts of so many patches each."""
         widest = max(sizes)
         if min(sizes) == widest:
             return cls(len(sizes))
@@ -76,7 +75,6 @@ class PatchRotation:
         return cls(mx.cos(at), mx.sin(at))
 
     def __call__(self, x: mx.array) -> mx.array:
-        """Rotate x [N, H, D] in float32; the result has its dtype."""
         first, second = mx.split(x.astype(mx.float32), 2, axis=-1)
         turned = [
             first * self.cosines - second * self.sines,
@@ -155,7 +153,6 @@ class QwenVisionConfig:
 
     @property
     def kernel(self) -> tuple[int, ...]:
-        """The axes of a patch, in the order of its values."""
         return self.channels, self.frames, self.patch, self.patch
 
 
@@ -195,7 +192,6 @@ class QwenTower(nn.Module):
         return 1, side, side
 
     def pixel_shape(self, grid: Grid) -> tuple[int, ...]:
-        """Return the number of patches, in merge order, and the values of each."""
         return prod(grid), prod(self.config.kernel)
 
     def tokens(self, grid: Grid) -> int:

@@ -50,7 +50,6 @@ class VisionFields:
         return float(value)
 
     def activation(self, default: str) -> str:
-        """Return `hidden_act`, one of `ACTIVATIONS`."""
         value = self._fields.get("hidden_act", default)
         if not isinstance(value, str) or value not in ACTIVATIONS:
             raise _wrong("hidden_act", value)
@@ -64,7 +63,6 @@ def outer_size(config: Mapping[str, Any], name: str, default: int) -> int:
 
 
 def text_width(config: Mapping[str, Any], default: int) -> int:
-    """Return the width of the language model. Raises ModelUnavailable."""
     text = config.get("text_config")
     if not isinstance(text, Mapping):
         raise ModelUnavailable("config.json: text_config is missing or no object")

@@ -1,8 +1,5 @@
-"""Places of the patches of an image, in numpy.
-
-The processors of Qwen-VL return patches in merge order: the `merge` x `merge` patches of a token
-row by row; tokens row by row; then the next frame.
-"""
+"""Places of an image's patches, in the order of Qwen-VL's processors: the `merge` x `merge` patches
+of a token row by row; tokens row by row; then the next frame."""
 
 from dataclasses import dataclass
 
@@ -16,8 +13,7 @@ Grid = tuple[int, int, int]
 
 
 def check_grid(grid: Grid, merge: int, patches: int) -> None:
-    """Raise ValueError if the patches are not those of the grid, or rows or columns cannot be
-    merged."""
+    """Raise ValueError if the patches do not fill the grid or cannot be merged."""
     frames, rows, columns = grid
     if min(grid) < 1 or rows % merge or columns % merge:
         raise ValueError(f"a grid of {grid} can't be merged {merge} by {merge}")
@@ -34,7 +30,7 @@ def patch_places(grid: Grid, merge: int) -> Ints:
 
 
 def rotary_angles(places: Ints, head_dim: int) -> Floats:
-    """Return angles [N, head_dim / 2] of a rotation by row, then by column."""
+    """Return angles [N, head_dim / 2] by row, then by column."""
     quarter = head_dim // 2
     exponents = np.arange(0, quarter, 2, dtype=np.float32) / np.float32(quarter)
     frequencies = (1.0 / np.float32(10_000) ** exponents).astype(np.float32)
@@ -43,8 +39,8 @@ def rotary_angles(places: Ints, head_dim: int) -> Floats:
 
 
 def interpolation(places: Ints, grid: Grid, side: int) -> tuple[Ints, Floats]:
-    """Return indices of the side x side learned positions, and shares of each, for every patch:
-    both [4, N]. The corners of the image lie on the corners of the square."""
+    """Return indices of the side x side learned positions, and their shares, for every patch: both
+    [4, N]."""
     taps, weights = list[Ints](), list[Floats]()
     for axis, size in enumerate(grid[1:]):
         at = (
@@ -62,8 +58,7 @@ def interpolation(places: Ints, grid: Grid, side: int) -> tuple[Ints, Floats]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class WindowOrder:
-    """Tokens by windows: their numbers in merge order, int32 [T], and the `sizes` of windows in
-    tokens."""
+    """Tokens by windows: numbers in merge order, int32 [T], and `sizes` of windows in tokens."""
 
     tokens: Ints
     sizes: Ints

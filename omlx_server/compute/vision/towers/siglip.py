@@ -33,13 +33,11 @@ class SiglipConfig:
 
     @property
     def kernel(self) -> tuple[int, ...]:
-        """The axes of a patch, in the order of its values."""
         return self.channels, self.patch, self.patch
 
     @classmethod
     def read(cls, config: Mapping[str, Any], defaults: Mapping[str, int]) -> "SiglipConfig":
-        """`defaults` has sizes that a checkpoint may leave out. Raises ModelUnavailable for missing
-        or inconsistent sizes."""
+        """`defaults` has sizes that a checkpoint may leave out. Raises ModelUnavailable."""
         fields = VisionFields(config)
         sizes = {name: fields.size(name, default=default) for name, default in defaults.items()}
         read = cls(
@@ -66,8 +64,8 @@ class SiglipEmbeddings(nn.Module):
         self.position_embedding = nn.Embedding(config.side**2, config.hidden)
 
     def __call__(self, pixels: mx.array, positions: mx.array | None) -> mx.array:
-        """Return hidden states [B, N, hidden] of images [B, H, W, channels]. `positions` int32 [B,
-        N] are the learned ones, in order where None."""
+        """Return [B, N, hidden] for images [B, H, W, channels]; `positions` int32 [B, N] are in
+        order if None."""
         count, height, width, channels = pixels.shape
         patch = self._patch
         shape = count, height // patch, patch, width // patch, patch, channels
@@ -139,9 +137,8 @@ class Siglip(nn.Module):
     def computing(
         self, pixels: mx.array, positions: mx.array | None = None, seen: mx.array | None = None
     ) -> Work[mx.array]:
-        """Compute hidden states [B, N, hidden] of images [B, H, W, channels] in slices. `positions`
-        int32 [B, N] are the learned ones, in order where None; `seen` bool [B, 1, 1, N] is False
-        for padding."""
+        """Compute hidden states [B, N, hidden] of images [B, H, W, channels] in slices. `seen` bool
+        [B, 1, 1, N] is False for padding."""
         x = self.embeddings(pixels, positions)
         slices = Slices(*x.shape)
         for layer in self.encoder.layers:
@@ -153,22 +150,19 @@ class Siglip(nn.Module):
 
 
 def check_pixels(pixels: mx.array, grid: tuple[int, int, int], config: SiglipConfig) -> None:
-    """Raise ValueError unless `pixels` are [B, H, W, channels] of this grid: images, rows and
-    columns."""
+    """Raise ValueError unless `pixels` are those of this grid: images, rows and columns."""
     wanted = pixel_shape(grid, config)
     if pixels.shape != wanted:
         raise ValueError(f"pixels {pixels.shape} are not those of a grid of {grid}: {wanted}")
 
 
 def pixel_shape(grid: tuple[int, int, int], config: SiglipConfig) -> tuple[int, ...]:
-    """Return [B, H, W, channels] of so many images, rows and columns of patches."""
+    """Return [B, H, W, channels] of images, rows and columns of patches."""
     count, rows, columns = grid
     return count, rows * config.patch, columns * config.patch, config.channels
 
 
 class TowerConfig(Protocol):
-    """The config of a tower with this encoder."""
-
     @property
     def siglip(self) -> SiglipConfig: ...
 
@@ -191,7 +185,6 @@ class SiglipTower(nn.Module):
         return self.vision_model.shape
 
     def grid_of(self, patches: int) -> Grid:
-        """Return the grid of one image, crop or tile: all have the same."""
         return 1, self.config.siglip.side, self.config.siglip.side
 
     def pixel_shape(self, grid: Grid) -> tuple[int, ...]:
