@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from omlx_server.core.request import SamplingParams
-from scripts.benchmarks import pairs_report
+from scripts.benchmarks import comparison
 from scripts.benchmarks.metrics import Metric
 from scripts.benchmarks.progress import Lines
 from scripts.benchmarks.speculation_measure import (
@@ -62,12 +62,12 @@ def test_a_foretold_answer_is_drafted_from_where_the_row_is() -> None:
 
 def test_the_report_has_every_metric_and_requirement(metrics: list[Metric], tmp_path: Path) -> None:
     required, now, sides = requirements(metrics), datetime.now(UTC), (WITH, WITHOUT)
-    report = pairs_report.PairsReport(
+    report = comparison.Comparison(
         now, {"cores": 2}, "tiny", SPECULATION_QUICK, sides, metrics, required
     )
-    pairs_report.write(report, tmp_path / "speculation.json")
-    text = pairs_report.markdown(report)
+    comparison.write(report, tmp_path / "speculation.json")
+    text = comparison.markdown(report)
     for metric in metrics:
         assert metric.spec.title in text
         assert metric.spec.name in (tmp_path / "speculation.json").read_text()
-    pairs_report.tables(report)
+    comparison.tables(report)

@@ -20,18 +20,5 @@ measure       the rounds: every workload on every system, interleaved
 report        the result of a run, and its JSON; table, plot and markdown show it
 progress      what is being done, for whoever waits
 
-scripts/bench kv: what quantised caches cost and save, beside plain ones.
-
-kv_plan       what is measured, and with which sizes
-kv_variants   schemes and bits, and one model with fresh caches of each
-kv_models     random models that are mostly keys and values
-kv_format     bytes per token by the definition of each format, pure
-kv_quality    perplexity, KL and agreement over a text
-kv_bytes      bytes per token of each layer
-kv_capacity   tokens that a full hot tier holds
-kv_memory     peaks over a prefill and a rebuild
-kv_speed      decode and prefill, by turns
-kv_worker     the process of one measurement; kv_measure starts it
-kv_quantities which metrics follow; kv_bounds what is required of them
-kv_report     the result as JSON, tables and Markdown; kv_command is the command line
+Each other command has a file NAME_command.py; comparison.py reports what compares sides.
 """

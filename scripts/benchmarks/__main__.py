@@ -26,7 +26,16 @@ from scripts.benchmarks import (
     speculation_command,
     table,
 )
-from scripts.benchmarks.command_line import MODEL, OUT, Model, Out, find, open_console
+from scripts.benchmarks.command_line import (
+    MODEL,
+    OUT,
+    Model,
+    Only,
+    Out,
+    chosen_parts,
+    find,
+    open_console,
+)
 from scripts.benchmarks.measure import Bench, count_steps
 from scripts.benchmarks.peers import NAMES, Peer
 from scripts.benchmarks.plan import MEASUREMENTS, QUICK, Plan
@@ -38,6 +47,7 @@ _ENDINGS = (signal.SIGTERM, signal.SIGHUP)
 app = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False, add_completion=False)
 
 
+_ALL = ",".join(MEASUREMENTS)
 _CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
 app.command("adapters", context_settings=_CONTEXT)(adapters_command.adapters)
@@ -52,10 +62,7 @@ def bench(
     quick: Annotated[
         bool, typer.Option("--quick", help="One round, few sizes: a minute or two.")
     ] = False,
-    only: Annotated[
-        str,
-        typer.Option(metavar="NAME[,NAME]", help=f"Measure these only: {', '.join(MEASUREMENTS)}."),
-    ] = ",".join(MEASUREMENTS),
+    only: Only = _ALL,
     repeats: Annotated[
         int,
         typer.Option(
@@ -142,12 +149,7 @@ def main() -> None:
 
 
 def _plan(quick: bool, only: str, repeats: int) -> Plan:
-    names = tuple(name.strip() for name in only.split(","))
-    unknown = [name for name in names if name not in MEASUREMENTS]
-    if unknown:
-        hint = f"known: {', '.join(MEASUREMENTS)}"
-        raise UsageError(f"--only: there is no measurement {unknown[0]!r}", hint=hint)
-    plan = replace(QUICK if quick else Plan(), only=names)
+    plan = replace(QUICK if quick else Plan(), only=chosen_parts(only, MEASUREMENTS))
     return replace(plan, repeats=repeats) if repeats else plan
 
 

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from omlx_server.compute.model.loader import load
-from scripts.benchmarks import pairs_report
+from scripts.benchmarks import comparison
 from scripts.benchmarks.adapters_measure import (
     ADAPTED,
     ADAPTERS_QUICK,
@@ -39,7 +39,7 @@ def adapters(
     located = find(model)
     out.mkdir(parents=True, exist_ok=True)
     metrics = AdaptersBench(load(located.path), plan).run()
-    pairs_report.publish(
+    comparison.publish(
         "adapters",
         out,
         model=located.path.name,

@@ -1,6 +1,6 @@
 """What the commands of `scripts/bench` have in common: options, the model, and where results go."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -9,6 +9,7 @@ from rich.console import Console, RenderableType
 
 from omlx_server import settings
 from omlx_server.cli.shell.progress import open_display
+from omlx_server.errors import UsageError
 from omlx_server.models.locate import Located
 from omlx_server.wiring import model_directory
 
@@ -24,7 +25,19 @@ Repeats = Annotated[
 ]
 """How often all is measured; 0 for as often as the plan says."""
 
+Only = Annotated[str, typer.Option(metavar="NAME[,NAME]", help="Measure these parts only.")]
+
 _TABLE_WIDTH = 120
+
+
+def chosen_parts(only: str, parts: Sequence[str]) -> tuple[str, ...]:
+    """Return the names in `only`. Raises UsageError for one that is not among `parts`."""
+    names = tuple(name.strip() for name in only.split(","))
+    unknown = [name for name in names if name not in parts]
+    if unknown:
+        hint = f"known: {', '.join(parts)}"
+        raise UsageError(f"--only: there is no measurement {unknown[0]!r}", hint=hint)
+    return names
 
 
 def open_console() -> Console:

@@ -15,7 +15,7 @@ from omlx_server.core.work import finish
 from omlx_server.models.locate import Located
 from omlx_server.settings import Settings
 from omlx_server.wiring.model_factory import InstanceFactory, limits
-from scripts.benchmarks import pairs_report, peers, speculation_servers
+from scripts.benchmarks import comparison, peers, speculation_servers
 from scripts.benchmarks.command_line import MODEL, OUT, Model, Out, find
 from scripts.benchmarks.deep_model import deepened, save, small
 from scripts.benchmarks.metrics import Metric
@@ -82,7 +82,7 @@ def speculation(
         metrics = measured(_benches(located, settings, plan), plan.repeats, steps)
         for peer in chosen:
             metrics += _beside(peer, located, plan, steps)
-    pairs_report.publish(
+    comparison.publish(
         "speculation",
         out,
         model=located.path.name,

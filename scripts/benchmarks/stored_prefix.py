@@ -7,14 +7,24 @@ from omlx_server.compute import caches as cache_ops
 from omlx_server.compute.caches import Caches
 from omlx_server.compute.codecs.base import CacheRow
 from omlx_server.compute.kv.spans import Runs
-from omlx_server.compute.payload import BlockCodec
+from omlx_server.compute.payload import BlockCodec, Payload
 from omlx_server.compute.planning.filled import filled, one_token
 from omlx_server.compute.prefill import Prefilled
 from omlx_server.core.request import RequestId, SamplingParams
 from omlx_server.core.step import Join, SequenceId
-from scripts.benchmarks.kv_memory import blocks_of
 
 BLOCK, _CHUNK = 256, 512
+
+
+def blocks_of(codec: BlockCodec, caches: Caches, count: int) -> list[Payload]:
+    """Return the blocks of `count` tokens of one row, computed."""
+    size, blocks = codec.layout.block_size, list[Payload]()
+    for start in range(0, count, size):
+        stop = min(start + size, count)
+        payload = codec.cut_block(caches, CacheRow(0, count), start, stop)
+        mx.eval(*payload.buffers)
+        blocks.append(payload)
+    return blocks
 
 
 class StoredPrefix:
