@@ -182,10 +182,12 @@ class Status:
     adapters: tuple[str, ...] = ()
 
 
+@dataclass(slots=True, eq=False)
 class OpenRequest:
-    def __init__(self, request: Request, choices: set[int]) -> None:
-        self.request = request
-        self.choices = choices
+    """A request, and its choices that have not ended."""
+
+    request: Request
+    choices: set[int]
 
     def end(self, why: FinishReason, message: str) -> list[TokenEvent]:
         return [

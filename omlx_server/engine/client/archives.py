@@ -180,20 +180,18 @@ def packed_blocks(
     return packed
 
 
-def _adopt(instance: ModelInstance, record: Record, packed: PackedArrays) -> bool:
-    """Keep a block; return whether it is new and its parent known. Raises ValueError for bad
-    arrays."""
-    payload = unpack(packed)
-    id = instance.cache.insert(record, size_of(payload))
-    if id is not None:
-        instance.tiers.put(id, payload)
-        instance.tiers.computed([id])
-    instance.drop_evicted()
-    return id is not None
-
-
 def _adopt_all(instance: ModelInstance, *, blocks: Sequence[tuple[Record, PackedArrays]]) -> int:
-    try:
-        return sum(_adopt(instance, record, packed) for record, packed in blocks)
-    except ValueError as error:
-        raise BadRequest(f"the archive's arrays can't be used: {error}") from None
+    """Keep blocks whose parents are known. Return the number of new ones."""
+    added = 0
+    for record, packed in blocks:
+        try:
+            payload = unpack(packed)
+        except ValueError as error:
+            raise BadRequest(f"the archive's arrays can't be used: {error}") from None
+        id = instance.cache.insert(record, size_of(payload))
+        if id is not None:
+            instance.tiers.put(id, payload)
+            instance.tiers.computed([id])
+            added += 1
+        instance.drop_evicted()
+    return added

@@ -185,7 +185,7 @@ class AsyncEngine:
     def _route(self, events: Sequence[Outbound]) -> None:
         for event in events:
             if isinstance(event, Failed):
-                self._failed.pop(event.model, _nobody)(event.problem)
+                self._failed.pop(event.model, lambda problem: None)(event.problem)
                 continue
             stream = self._streams.get(event.request_id)
             if stream is not None:
@@ -195,7 +195,3 @@ class AsyncEngine:
         await asyncio.to_thread(self._engine.join)
         if not self._stopped:
             self._on_failure("the engine thread ended")
-
-
-def _nobody(problem: str) -> None:
-    """Ignore the failure of a model that was unloaded meanwhile."""

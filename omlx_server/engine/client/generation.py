@@ -90,8 +90,10 @@ class Generation:
                     yield batch
                     batch = []
                 if event.index in self._open:
+                    if event.finish in _FAILURES:
+                        raise _error_of(event)
                     if event.finish is not None:
-                        self._check(event)
+                        self._open.discard(event.index)
                     batch.append(event)
             if batch:
                 yield batch
@@ -106,16 +108,11 @@ class Generation:
         with suppress(Unavailable):  # then it has ended already
             self._engine.put(Cancel(self._model, self.request.id, index))
 
-    def _check(self, event: TokenEvent) -> None:
-        """Note an end, or raise its error."""
-        if event.finish in _FAILURES:
-            raise _error_of(event)
-        self._open.discard(event.index)
-
     def _note(self, event: Outbound) -> None:
         if isinstance(event, Admitted):
             self.admitted_at = self.admitted_at or now()
-            self.admitted = _that_counts(self.admitted, event)
+            if self.admitted is None or event.miss is Miss.UNREADABLE:
+                self.admitted = event
         if isinstance(event, Restored):
             self.restored = self.restored or event
 
@@ -137,10 +134,6 @@ def _error_of(event: TokenEvent) -> OmlxError:
         case FinishReason.DEADLINE:
             return DeadlineExceeded("the request did not finish within its time limit")
     return InternalError(f"the request failed: {event.error}")
-
-
-def _that_counts(known: Admitted | None, new: Admitted) -> Admitted:
-    return new if known is None or new.miss is Miss.UNREADABLE else known
 
 
 def now() -> float:
