@@ -36,10 +36,10 @@ class Census:
     def counted(self) -> dict[str, Counted]:
         """Counters of all models that were ever loaded, by name."""
         books = self._books
-        found = dict(books.left)
+        counts = dict(books.left)
         for name, member in books.here.values():
-            found[name] = member.status.counted.after(found.get(name, Counted()))
-        return found
+            counts[name] = member.status.counted.after(counts.get(name, Counted()))
+        return counts
 
     def comes(self, id: ModelId, name: str, member: CountedModel) -> None:
         books = self._books
@@ -52,6 +52,6 @@ class Census:
             return
         name, member = books.here[id]
         earlier = books.left.get(name, Counted())
-        gone = Counted().after(member.tally()).after(earlier)
-        here = {other: known for other, known in books.here.items() if other != id}
-        self._books = _Books({**books.left, name: gone}, here)
+        total = Counted().after(member.tally()).after(earlier)
+        here = {other: entry for other, entry in books.here.items() if other != id}
+        self._books = _Books({**books.left, name: total}, here)

@@ -55,10 +55,10 @@ class Jobs:
             settle(answer, Crash(error))
 
     def _take(self, client: bytes) -> tuple[Work[object], Future[object]]:
-        taken = self._jobs[client].popleft()
+        job = self._jobs[client].popleft()
         if not self._jobs[client]:
             del self._jobs[client]
-        return taken
+        return job
 
 
 def settle(answer: Future[object], outcome: object) -> None:

@@ -305,8 +305,8 @@ class ModelInstance:
         none."""
         pin = self.cache.pin(tokens, salt, time.time(), model) if self.cache.layout.keeps else None
         if pin is not None and self.tiers.cold is not None:
-            for held in self.cache.pinned.of(pin):
-                self.tiers.write(held.id, self.cache.record(held))
+            for entry in self.cache.pinned.of(pin):
+                self.tiers.write(entry.id, self.cache.record(entry))
         return pin
 
     def unpinned(self, pin: Pin) -> None:
@@ -348,25 +348,25 @@ class ModelInstance:
 
     def _keep(self, payloads: Items[CutPayload], *, computed: bool = True) -> list[PayloadId]:
         """Keep cut payloads that the cache wants. Return their ids."""
-        kept = list[PayloadId]()
+        kept_ids = list[PayloadId]()
         if not payloads:
-            return kept
-        for made in payloads:
-            ids = self.scheduler.keep(made.cut, *made.sizes)
+            return kept_ids
+        for piece in payloads:
+            ids = self.scheduler.keep(piece.cut, *piece.sizes)
             if self.followers is not None:
-                self.followers.tell(CutIds(made.cut.number, *ids))
-            for id, payload in zip(ids, (made.block, made.checkpoint), strict=True):
+                self.followers.tell(CutIds(piece.cut.number, *ids))
+            for id, payload in zip(ids, (piece.block, piece.checkpoint), strict=True):
                 if id is not None and payload is not None:
                     self.tiers.put(id, payload)
-                    kept.append(id)
+                    kept_ids.append(id)
         if computed:
-            self.tiers.computed(kept)
+            self.tiers.computed(kept_ids)
         self.drop_evicted()
-        return kept
+        return kept_ids
 
 
 def _nbytes(payloads: Items[CutPayload]) -> int:
     if not payloads:
         return 0
-    parts = [part for made in payloads for part in (made.block, made.checkpoint)]
+    parts = [part for piece in payloads for part in (piece.block, piece.checkpoint)]
     return sum(part.nbytes for part in parts if part is not None)

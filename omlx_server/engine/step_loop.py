@@ -239,9 +239,9 @@ class StepLoop:
         """Send what is known of a step's prompts, then its events."""
         admitted, self._admitted = self._admitted, ()
         restored, self.instance.restored = self.instance.restored, []
-        for known in (admitted, restored):
-            if known:
-                self._publish(known)
+        for reports in (admitted, restored):
+            if reports:
+                self._publish(reports)
         self._send(events)
 
     def _send(self, events: Sequence[TokenEvent]) -> None:
@@ -309,8 +309,8 @@ class StepLoop:
         here = self.instance.begin_again()
         for request_id in {id.request for id in here} - self._unfinished.keys():
             self.instance.scheduler.cancel(request_id)
-        for known in list(self._unfinished.values()):
-            events = known.end(FinishReason.ERROR, "the engine had lost it")
+        for open_request in list(self._unfinished.values()):
+            events = open_request.end(FinishReason.ERROR, "the engine had lost it")
             self._send([e for e in events if SequenceId(e.request_id, e.index) not in here])
 
     def _give_up(self, why: str) -> None:

@@ -70,9 +70,9 @@ class Tiers:
         """Note that payloads are computed; those still in memory may be queued for the cold
         tier."""
         for id in ids:
-            held = self._cache.index.held(id) if self.cold is not None else None
-            if held is not None:
-                record = self._cache.record(held)
+            entry = self._cache.index.held(id) if self.cold is not None else None
+            if entry is not None:
+                record = self._cache.record(entry)
                 if self.write_through or record.key in self._cache.pins:
                     self.write(id, record)
 
@@ -83,12 +83,12 @@ class Tiers:
         for id, record in self._cache.take_demoted():
             if not (self.hot[id].is_lost or id in failed):
                 self.write(id, record)
-        gone = self._cache.eviction.take_evicted()
-        for id in gone:
+        evicted = self._cache.eviction.take_evicted()
+        for id in evicted:
             del self.hot[id]
-        if self._followers is not None and gone:
-            self._followers.tell(Drop(tuple(gone)))
-        self.has_dropped |= bool(gone)
+        if self._followers is not None and evicted:
+            self._followers.tell(Drop(tuple(evicted)))
+        self.has_dropped |= bool(evicted)
 
     def drop_lost(self, failed: Collection[PayloadId] = ()) -> None:
         """Drop blocks that `failed` or whose buffers are lost, and all that follow them."""
@@ -98,8 +98,8 @@ class Tiers:
 
     def check_invariants(self) -> None:
         self._cache.index.check_invariants()
-        kept = len(self._cache.index) + self._cache.index.checkpoint_count
-        assert len(self.hot) == kept, "payloads and index differ"
+        count = len(self._cache.index) + self._cache.index.checkpoint_count
+        assert len(self.hot) == count, "payloads and index differ"
 
     # -- to the cold tier ----------------------------------------------------------------
 
@@ -142,31 +142,31 @@ class Tiers:
             time.sleep(_POLL_SECONDS)
             self.recall()
             yield
-        room, kept = cold.index.budget, list[Record]()
-        for held in self._cache.index.order.by_use():
-            if room < held.size.nbytes + _HEADER_BYTES:
+        room, written = cold.index.budget, list[Record]()
+        for item in self._cache.index.order.by_use():
+            if room < item.size.nbytes + _HEADER_BYTES:
                 break  # what was used before would take the place of what was used since
             if time.monotonic() > last:
                 _log.warning("not all of the prefix cache could be written in %.0f s", seconds)
                 break
             if self.cold is not cold:
                 return  # it was given up meanwhile
-            if held.id not in self.hot:
+            if item.id not in self.hot:
                 continue  # it was evicted
-            record = self._cache.record(held)
+            record = self._cache.record(item)
             if record.start and record.parent not in cold.index:
                 continue  # its parent was not written
-            self.write(held.id, record)
+            self.write(item.id, record)
             entry = cold.index.entry(record.key)
             room -= entry.nbytes if entry else 0
-            kept.append(record)
+            written.append(record)
             yield
             while cold.is_full and time.monotonic() < last:
                 time.sleep(_POLL_SECONDS)
                 self.recall()
                 yield
         if self.cold is cold:
-            cold.used(kept[::-1])
+            cold.used(written[::-1])
 
     # -- from the cold tier --------------------------------------------------------------
 

@@ -94,8 +94,8 @@ class ModelsSide:
             await self.on_mlx(partial(change_instances, self.instances, settings))
         if changed.touch("models"):
             self.known.change(settings)
-            for known in self.known.known():
-                self.models.pool.wants(known.wanted)
+            for listing in self.known.known():
+                self.models.pool.wants(listing.wanted)
             self._load_pinned()
         if changed.touch("sampling", "context"):
             self.models.pool.change(partial(changed_model, settings=settings))

@@ -35,9 +35,9 @@ class ConfigFile:
     def _mark(self) -> _Mark | None:
         try:
             path = self._find()
-            found = path.stat() if path else None
+            state = path.stat() if path else None
         except (ConfigError, OSError):
             return None
-        if path is None or found is None:
+        if path is None or state is None:
             return None
-        return path, found.st_mtime_ns, found.st_size, found.st_ino
+        return path, state.st_mtime_ns, state.st_size, state.st_ino

@@ -89,11 +89,11 @@ class _Degraded:
     async def _until_mended(self) -> bool:
         file, hangup, began = ConfigFile(lambda: self._config), Hangup(), time.monotonic()
         while True:
-            asked = await hangup.within(POLL_SECONDS)
-            if asked and hangup.terminal_is_gone:
+            wanted = await hangup.within(POLL_SECONDS)
+            if wanted and hangup.terminal_is_gone:
                 self.server.stop(exit_code=0)
                 return False
-            if not (asked or file.has_changed()):
+            if not (wanted or file.has_changed()):
                 beyond_config = not isinstance(self._app.problem, ConfigError)
                 if beyond_config and time.monotonic() - began > _RETRY_SECONDS:
                     break

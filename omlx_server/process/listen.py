@@ -41,11 +41,11 @@ def listening(host: str, port: int, uds: str = "") -> Iterator[socket.socket]:
         return
     path = Path(uds).absolute()
     with _bind_unix(path) as sock:
-        own = path.lstat()
+        state = path.lstat()
         try:
             yield sock
         finally:
-            _remove(path, own)
+            _remove(path, state)
 
 
 def bind(host: str, port: int) -> socket.socket:
@@ -138,9 +138,9 @@ def _is_live(path: Path) -> bool:
     return True
 
 
-def _remove(path: Path, own: os.stat_result) -> None:
+def _remove(path: Path, state: os.stat_result) -> None:
     with suppress(FileNotFoundError):
-        if os.path.samestat(path.lstat(), own):
+        if os.path.samestat(path.lstat(), state):
             path.unlink()
 
 
@@ -165,11 +165,13 @@ def _connections() -> Iterator[tuple[int | None, Any]]:
     """Yield process ids and TCP connections. On macOS a user sees only those of their own
     processes, one by one."""
     try:
-        yield from ((found.pid, found) for found in psutil.net_connections("tcp"))
+        yield from ((connection.pid, connection) for connection in psutil.net_connections("tcp"))
     except psutil.AccessDenied:
         for process in psutil.process_iter():
             with suppress(psutil.Error):
-                yield from ((process.pid, found) for found in process.net_connections("tcp"))
+                yield from (
+                    (process.pid, connection) for connection in process.net_connections("tcp")
+                )
 
 
 def _is_in_the_way(connection: Any, host: str, port: int) -> bool:

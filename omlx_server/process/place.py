@@ -20,8 +20,8 @@ def take_place(name: str) -> None:
         _kill(int(file.read_text()), name)
     with suppress(OSError):
         file.unlink(missing_ok=True)
-        with file.open("x") as made:  # never through a link that somebody else has put there
-            made.write(str(os.getpid()))
+        with file.open("x") as pid_file:  # never through a link that somebody else has put there
+            pid_file.write(str(os.getpid()))
 
 
 def _kill(pid: int, name: str) -> None:

@@ -58,15 +58,15 @@ def run_rank(rank: int, leader: tuple[str, int], secret: bytes, settings: Settin
     log = settings.logging
     start_logging(log.level, log.file, log.format)
     try:
-        own = _Rank(rank, leader, secret, settings)
-        first = own.meet()
+        member = _Rank(rank, leader, secret, settings)
+        first = member.meet()
     except LinkFailed as error:
         raise UsageError(f"can't join the cluster at {leader[0]}:{leader[1]}: {error}") from error
     if isinstance(first, RankRefusal):
         raise UsageError(f"rank 0 refuses this rank: {first.why}")
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda number, frame: own.leave("it was told to end"))
-    own.work(first)
+        signal.signal(number, lambda number, frame: member.leave("it was told to end"))
+    member.work(first)
 
 
 class _Rank:

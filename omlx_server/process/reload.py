@@ -77,9 +77,9 @@ class Reloader:
         if self._source and new.source != self._source and not os.path.lexists(self._source):
             raise ConfigError(f"config file {self._source} is gone")
         self._check(new.settings)
-        found = changes(self.settings, new)
+        changed = changes(self.settings, new)
         self._source = new.source
-        return found
+        return changed
 
     def _refuse(self, error: OmlxError) -> None:
         self.tries_again = isinstance(error, NotYet)

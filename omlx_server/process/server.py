@@ -67,13 +67,13 @@ def serve(
     _tell_device()
     located = find_model(model, settings, progress)
     refuse_to_chat(located)
-    known = KnownModels(settings, located, find_encoders(settings, progress))
-    return uvloop.run(_serve(loaded, known, sock, ready))
+    catalogue = KnownModels(settings, located, find_encoders(settings, progress))
+    return uvloop.run(_serve(loaded, catalogue, sock, ready))
 
 
 async def _serve(
     loaded: Loaded,
-    known: KnownModels,
+    catalogue: KnownModels,
     sock: socket.socket,
     ready: Callable[[str, str], None],
 ) -> int:
@@ -83,13 +83,13 @@ async def _serve(
     failure, notifier, stopping = _Failure(), Notifier(), threading.Event()
     async with AsyncExitStack() as stack:
         cluster = make_cluster(loaded, stack)
-        opened = await open_models(settings, known, failure.report, stack, cluster)
+        opened = await open_models(settings, catalogue, failure.report, stack, cluster)
         watch_cluster(cluster, opened.engine, sock, opened.instances.drain, stopping.is_set)
         models = opened.models
         if tracer is not None:
             stack.push_async_callback(asyncio.to_thread, tracer.shutdown)
         context = make_context(
-            models, settings, tracer, DiskFetcher(known), reports(cluster), raise_descriptors()
+            models, settings, tracer, DiskFetcher(catalogue), reports(cluster), raise_descriptors()
         )
         app = create_app(context)
         grace = settings.server.shutdown_grace_seconds
@@ -98,10 +98,10 @@ async def _serve(
         server = HttpServer(app, grace, limits, context.traffic.connections, ending, _leave_soon)
         failure.ends(server)
         url = url_of(sock)  # asked for now: a signal may close it before all is there
-        starting = asyncio.create_task(_start(models, known, failure, url, ready, notifier))
+        starting = asyncio.create_task(_start(models, catalogue, failure, url, ready, notifier))
         starting.add_done_callback(failure.if_broken)
         await _tell_names(context, url, settings.server.host)
-        side = ModelsSide(opened.instances, known, models, opened.engine.call)
+        side = ModelsSide(opened.instances, catalogue, models, opened.engine.call)
         watching = asyncio.create_task(watch_config(loaded, HttpSide(app, server), side.apply))
         beating = asyncio.create_task(
             keep_alive(notifier, lambda: models.vitals.alive(time.monotonic()))
@@ -137,18 +137,18 @@ async def _tell_names(context: ApiContext, url: str, host: str) -> None:
 
 async def _start(
     models: ServedModels,
-    known: KnownModels,
+    catalogue: KnownModels,
     failure: "_Failure",
     url: str,
     ready: Callable[[str, str], None],
     notifier: Notifier,
 ) -> None:
     try:
-        await begin(models, known)
+        await begin(models, catalogue)
     except OmlxError as error:
         failure.at_start(error.message)
         return
-    name = known.first()[0].names[0]
+    name = catalogue.first()[0].names[0]
     _log.info("%s is loaded and warm", name)
     ready(url, name)
     notifier.ready(f"serves {name} at {url}")

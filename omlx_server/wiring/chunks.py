@@ -21,9 +21,9 @@ _CONTEXT = 4096
 
 def default_chunks(settings: Settings) -> ChunkSizes:
     """Return the set sizes; for "auto" the default of the device."""
-    asked, most = settings.scheduler.prefill_chunk_tokens, settings.scheduler.max_batched_tokens
+    setting, most = settings.scheduler.prefill_chunk_tokens, settings.scheduler.max_batched_tokens
     default = min(max(device_policy.current().chunk, settings.cache.block_tokens), most)
-    size = default if asked == "auto" else asked
+    size = default if setting == "auto" else setting
     return ChunkSizes(size, size)
 
 

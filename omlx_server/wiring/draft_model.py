@@ -24,13 +24,13 @@ def draft_model_of(located: Located, settings: Settings) -> Located | None:
     name = draft_model_name(located, settings)
     if not name:
         return None
-    found = locate(settings.models.resolve_alias(name), settings.models)
-    if found.path == located.path:
+    drafter = locate(settings.models.resolve_alias(name), settings.models)
+    if drafter.path == located.path:
         raise ModelUnavailable(
             f"the draft model of {located.names[0]} is this model itself",
             hint="speculation.draft_model names a smaller model with the same vocabulary",
         )
-    return found
+    return drafter
 
 
 def draft_model_for(
@@ -38,17 +38,17 @@ def draft_model_for(
 ) -> Located | None:
     """Return the draft model, with the model's vocabulary checked. One set for all models that does
     not fit is only logged, unless `strict`. Raises ModelUnavailable otherwise."""
-    own = settings.overrides_of(located.names).speculation.draft_model
+    override = settings.overrides_of(located.names).speculation.draft_model
     try:
-        found = draft_model_of(located, settings)
-        if found is not None:
-            check_vocabulary(tokenizer, Tokenizer.load(found.path), found.names[0])
+        drafter = draft_model_of(located, settings)
+        if drafter is not None:
+            check_vocabulary(tokenizer, Tokenizer.load(drafter.path), drafter.names[0])
     except ModelUnavailable as error:
-        if strict or own is not None:
+        if strict or override is not None:
             raise
         _log.warning("%s has no draft model: %s", located.names[0], error.message)
         return None
-    return found
+    return drafter
 
 
 def draft_model_bytes(located: Located, settings: Settings) -> int:
@@ -57,20 +57,20 @@ def draft_model_bytes(located: Located, settings: Settings) -> int:
     if not name:
         return 0
     try:
-        found = find_here(name, settings.models)
+        drafter = find_here(name, settings.models)
     except ModelUnavailable:
         return 0
-    return 0 if found is None or found.path == located.path else weight_bytes(found.path)
+    return 0 if drafter is None or drafter.path == located.path else weight_bytes(drafter.path)
 
 
-def check_vocabulary(own: Tokenizer, other: Tokenizer, name: str) -> None:
+def check_vocabulary(tokenizer: Tokenizer, other: Tokenizer, name: str) -> None:
     """Raise ModelUnavailable unless both tokenizers give the same ids for the same text."""
-    shared = own.vocabulary & other.vocabulary
-    token = next((t for t in sorted(shared) if own.token_id(t) != other.token_id(t)), None)
+    shared = tokenizer.vocabulary & other.vocabulary
+    token = next((t for t in sorted(shared) if tokenizer.token_id(t) != other.token_id(t)), None)
     if token is not None:
-        ids = f"{own.token_id(token)} here, {other.token_id(token)} there"
+        ids = f"{tokenizer.token_id(token)} here, {other.token_id(token)} there"
         raise _refused(name, f"the token {token!r} has the id {ids}")
-    text = next((s for s in _SAMPLES if own.encode(s) != other.encode(s)), None)
+    text = next((s for s in _SAMPLES if tokenizer.encode(s) != other.encode(s)), None)
     if text is not None:
         raise _refused(name, f"it reads {text[:20]!r} as other tokens")
 
@@ -78,8 +78,8 @@ def check_vocabulary(own: Tokenizer, other: Tokenizer, name: str) -> None:
 def draft_model_name(located: Located, settings: Settings) -> str:
     """Return the name of the draft model set for a model; empty if none, or the mode has no use for
     it."""
-    own = settings.speculation_of(located.names)
-    return own.draft_model if Method.DRAFT in methods_of(own.mode) else ""
+    speculation = settings.speculation_of(located.names)
+    return speculation.draft_model if Method.DRAFT in methods_of(speculation.mode) else ""
 
 
 def _refused(name: str, reason: str) -> ModelUnavailable:

@@ -17,8 +17,8 @@ from omlx_server.wiring.model_directory import find_model, find_model_here
 class DiskFetcher:
     """A ModelFetcher for the current settings' directories and aliases."""
 
-    def __init__(self, known: KnownModels) -> None:
-        self._known = known
+    def __init__(self, models: KnownModels) -> None:
+        self._known = models
         self.free = threading.BoundedSemaphore(MOST_AT_ONCE)
 
     def resolve(self, name: str) -> Resolved:
@@ -28,22 +28,22 @@ class DiskFetcher:
             is_ours = target in catalogue.NAMES
             row = catalogue.find(target)
             here = find_model_here(target, settings) if row else None
-            found = here or find_installed(target, settings.models)
-            meant = hub_name(target) if found is None and not is_ours else None
-            if meant is not None and str(meant) != target:
-                target = str(meant)
-                found = find_installed(target, settings.models)
+            located = here or find_installed(target, settings.models)
+            hub = hub_name(target) if located is None and not is_ours else None
+            if hub is not None and str(hub) != target:
+                target = str(hub)
+                located = find_installed(target, settings.models)
         except ModelUnavailable as error:
             alias = target if target != name else None
             return Resolved(name, "directory", alias, problem=_whole(error))
         alias = target if target != name else None
-        below = found is not None and any(
-            found.path.is_relative_to(place.expanduser()) for place in settings.models.dirs
+        below = located is not None and any(
+            located.path.is_relative_to(place.expanduser()) for place in settings.models.dirs
         )
         kind: Kind = "directory" if below else "hub" if hub_name(target) else "unknown"
         kind = "catalogue" if is_ours else kind
-        if found is not None:
-            return Resolved(name, kind, alias, found.names, str(found.path))
+        if located is not None:
+            return Resolved(name, kind, alias, located.names, str(located.path))
         near = () if kind != "unknown" else tuple(near_names(target, settings.models))
         return Resolved(name, kind, alias, suggestions=near)
 

@@ -113,7 +113,10 @@ class KnownModels:
     def pinned(self) -> Sequence[str]:
         """Names of the models that the settings pin: loaded at the start, never unloaded."""
         models = self._settings.models
-        return [*models.pinned, *(name for name, own in models.overrides.items() if own.pin)]
+        return [
+            *models.pinned,
+            *(name for name, override in models.overrides.items() if override.pin),
+        ]
 
     def first(self) -> list[ModelListing]:
         return self._known[: len(self._fixed)]
@@ -167,16 +170,16 @@ class KnownModels:
 
     def _shown(self, source: KnownModel) -> ModelListing:
         names = source.located.names
-        own, models = self._settings.overrides_of(names), self._settings.models
-        pinned = own.pin or any(models.resolve_alias(name) in names for name in models.pinned)
-        ttl = models.idle_ttl_seconds if own.ttl is None else own.ttl
+        overrides, models = self._settings.overrides_of(names), self._settings.models
+        pinned = overrides.pin or any(models.resolve_alias(name) in names for name in models.pinned)
+        ttl = models.idle_ttl_seconds if overrides.ttl is None else overrides.ttl
         nbytes = source.nbytes
         if source.loads_as is ModelKind.CHAT:
             nbytes += draft_model_bytes(source.located, self._settings)
         wanted = ModelRequest(source.key, nbytes, pinned, ttl, names[0])
         context = source.context_length
         if context is not None:
-            context = context_of(own, context)
+            context = context_of(overrides, context)
         listing = ModelListing(source.role, names, wanted, self._created, context)
         if source.role is not encoders.CHAT:
             return listing
@@ -184,10 +187,10 @@ class KnownModels:
             listing,
             takes_images=not self._why_no_images(source),
             adapters=self.adapter_places(source),
-            presets=tuple(own.presets),
-            defaults=request_defaults(source.recommended, own, self._settings),
-            template_file=own.chat_template or "",
-            reasoning_parser=own.reasoning_parser or "",
+            presets=tuple(overrides.presets),
+            defaults=request_defaults(source.recommended, overrides, self._settings),
+            template_file=overrides.chat_template or "",
+            reasoning_parser=overrides.reasoning_parser or "",
         )
 
     def adapter_places(self, source: KnownModel) -> AdapterPlaces | None:
@@ -210,11 +213,11 @@ class KnownModels:
 
 
 def _look(places: Places) -> _Disk:
-    found = installed_models(places)
-    sound = [(Located(model.path, model.names), model) for model in found if not model.problem]
+    installed = installed_models(places)
+    sound = [(Located(model.path, model.names), model) for model in installed if not model.problem]
     return _Disk(
         [_source(located, _ROLES[model.kind]) for located, model in sound],
-        [model for model in found if model.problem],
+        [model for model in installed if model.problem],
         away(places),
     )
 

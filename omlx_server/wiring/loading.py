@@ -178,12 +178,12 @@ class Loading:
         if source.role is RERANKING or not draft_model_name(located, settings):
             return None
         strict = source.key == self.known.first()[0].wanted.key
-        found = await asyncio.to_thread(
+        drafter = await asyncio.to_thread(
             draft_model_for, located, await reading, settings, strict=strict
         )
-        if found is None:
+        if drafter is None:
             return None
-        return found, await asyncio.to_thread(self.instances.fingerprint, found)
+        return drafter, await asyncio.to_thread(self.instances.fingerprint, drafter)
 
     async def _default_adapter(self, source: KnownModel, client: GeneratorClient) -> None:
         places = self.known.adapter_places(source)
@@ -254,13 +254,13 @@ def _fingerprint(
     """Return the fingerprint of all bytes of the weights, of the draft model too. Raises Conflict
     if files have changed."""
     files.check()
-    own = instances.fingerprint(files.located, whole=True)
+    weights = instances.fingerprint(files.located, whole=True)
     files.check()  # it may have taken minutes
     if drafted_by is None:
-        return own
+        return weights
     if isinstance(drafted_by, Located):
         drafted_by = instances.fingerprint(drafted_by, whole=True)
-    return together_fingerprint(own, drafted_by)
+    return together_fingerprint(weights, drafted_by)
 
 
 async def _ended(task: asyncio.Task[Any]) -> None:
@@ -282,10 +282,10 @@ async def _told(source: KnownModel, work: Awaitable[A]) -> A:
 
 
 async def _or_unload(client: ModelClient[Any], making: Awaitable[A]) -> A:
-    """Await the HTTP side of a loaded model. If it can't be made, the model is unloaded and the
+    """Await the HTTP side of a loaded model. If it can't be served, the model is unloaded and the
     error is raised."""
     async with AsyncExitStack() as undo:
         undo.push_async_callback(client.unload)
-        made = await making
+        served = await making
         undo.pop_all()
-    return made
+    return served

@@ -160,8 +160,8 @@ class InstanceFactory:
 
     def _is_parted(self, cluster: LeadingCluster, located: Located) -> bool:
         """Return whether the cluster computes this model, and no other instance of it."""
-        taken = any(instance.followers is not None for instance in self.at_work())
-        return cluster.claims(located) and not taken
+        is_taken = any(instance.followers is not None for instance in self.at_work())
+        return cluster.claims(located) and not is_taken
 
     def _part(self, cluster: LeadingCluster, located: Located, known_as: str) -> Work[LoadedModel]:
         """Load the part of rank 0, and limit memory to what leaves enough to every other rank."""
@@ -170,9 +170,9 @@ class InstanceFactory:
         cluster.followers.wake = lambda: self.wake()
         scheme = self._scheme(located)
         loaded = yield from loading_part(located.path, ranks, known_as, scheme)
-        own = self.shares.limit - loaded.weight_bytes
-        room = room_of_all(loaded, ranks, own)
-        if room < own:
+        available = self.shares.limit - loaded.weight_bytes
+        room = room_of_all(loaded, ranks, available)
+        if room < available:
             self.shares = replace(self.shares, limit=loaded.weight_bytes + room)
             self.account.limit = self.shares.limit
             _log.info("another rank has less memory: this one uses %s", in_words(room))
@@ -299,9 +299,9 @@ class InstanceFactory:
         """Return the bytes that unloaded models still have to write to the cold tier."""
         if self.cold is None or not self.cold.pending:
             return 0
-        known = set[BlockKey]().union(*(instance.tiers.writing for instance in self.at_work()))
+        loaded = set[BlockKey]().union(*(instance.tiers.writing for instance in self.at_work()))
         pending = self.cold.pending.items()
-        return sum(block.nbytes for key, block in pending if key not in known)
+        return sum(block.nbytes for key, block in pending if key not in loaded)
 
     def drain(self, seconds: float) -> None:
         """Wait at most `seconds` until the cold tier's queue is written. Any thread."""

@@ -37,7 +37,7 @@ class Opened:
 
 async def open_models(
     settings: Settings,
-    known: KnownModels,
+    catalogue: KnownModels,
     on_failure: Callable[[str], None],
     stack: AsyncExitStack,
     cluster: LeadingCluster | None = None,
@@ -47,10 +47,10 @@ async def open_models(
     instances = InstanceFactory(settings, cluster=cluster)
     engine = AsyncEngine(on_failure, instances.account, instances.close, instances.cold_report)
     instances.wake = engine.wake
-    first = known.first()[0].wanted.key
+    first = catalogue.first()[0].wanted.key
 
     def failed(key: str, problem: str) -> None:
-        _log.critical("%s has failed: %s", known.source(key).located.names[0], problem)
+        _log.critical("%s has failed: %s", catalogue.source(key).located.names[0], problem)
         if cluster is not None and cluster.gathering.problem:
             return  # the process is about to start anew
         if key == first:
@@ -59,8 +59,8 @@ async def open_models(
             pool.failed(key)
 
     pool: ModelPool[Served] = ModelPool(
-        Loading(engine, instances, known, failed, lambda key: _make_way(pool, key)),
-        lambda: Rules(instances.account.limit, known.max_loaded),
+        Loading(engine, instances, catalogue, failed, lambda key: _make_way(pool, key)),
+        lambda: Rules(instances.account.limit, catalogue.max_loaded),
         live=_live,
     )
     await engine.start()
@@ -69,22 +69,22 @@ async def open_models(
     stack.push_async_callback(pool.close)
     pool.start()
     return Opened(
-        ServedModels(pool, known, engine, KeptBlocks(engine, instances)), instances, engine
+        ServedModels(pool, catalogue, engine, KeptBlocks(engine, instances)), instances, engine
     )
 
 
-async def begin(models: ServedModels, known: KnownModels) -> None:
+async def begin(models: ServedModels, catalogue: KnownModels) -> None:
     """Load the models that the server was started with, then pinned ones. Raises OmlxError if one
     of the former fails."""
-    for first in known.first():
+    for first in catalogue.first():
         await models.pool.load(first.wanted)
-    await load_pinned(models, known)
+    await load_pinned(models, catalogue)
     models.started = True
 
 
-async def load_pinned(models: ServedModels, known: KnownModels) -> None:
+async def load_pinned(models: ServedModels, catalogue: KnownModels) -> None:
     """Load pinned models; errors are logged."""
-    for name in known.pinned:
+    for name in catalogue.pinned:
         try:
             await models.pool.load((await models.known_as(name)).wanted)
         except OmlxError as error:
@@ -95,8 +95,8 @@ async def _make_way(pool: ModelPool[Served], key: str) -> bool:
     """Unload idle adapters of all models, or else a model for the one with this `key`. Raises as
     `ModelPool.make_way`."""
     clients = [model.engine for model in pool.loaded() if isinstance(model, ServedModel)]
-    gone = [await client.let_idle_adapters_go() for client in clients]
-    return any(gone) or await pool.make_way(key)
+    freed = [await client.let_idle_adapters_go() for client in clients]
+    return any(freed) or await pool.make_way(key)
 
 
 def _live(model: Served) -> int:

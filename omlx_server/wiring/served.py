@@ -44,15 +44,15 @@ def make_served(
 ) -> ServedModel:
     """Return the HTTP side of a loaded model whose logits have `vocab` entries. `fingerprint`
     covers all bytes of the weights; it is called at the first export or import of an archive."""
-    own = settings.overrides_of(located.names)
+    overrides = settings.overrides_of(located.names)
     description = _described(located)
-    context = context_length(located.names[0], description.context_length, own)
+    context = context_length(located.names[0], description.context_length, overrides)
     template = ChatTemplate(tokenizer, max_chars=tokenizer.most_chars(context) or _RUNAWAY)
-    render = partial(template.render, kwargs=own.chat_template_kwargs)
-    parsers = own.tool_parser or "", own.reasoning_parser or ""
+    render = partial(template.render, kwargs=overrides.chat_template_kwargs)
+    parsers = overrides.tool_parser or "", overrides.reasoning_parser or ""
     dialect = dialect_of(tokenizer, render, *parsers)
     grammars = Grammars(Vocabulary(tokenizer, vocab))
-    made = ServedModel(
+    model = ServedModel(
         names=located.names,
         system_fingerprint=system_fingerprint,
         engine=engine,
@@ -70,14 +70,16 @@ def make_served(
         recommended=description.recommended,
         judge=functools.cache(lambda: judge(located, engine, tokenizer)),
     )
-    return _with_defaults(made, own, settings)
+    return _with_defaults(model, overrides, settings)
 
 
 def _described(located: Located) -> ModelDescription:
-    found = describe(located.path)
-    if found.ignored:
-        _log.warning("%s goes without its makers' defaults: %s", located.names[0], found.ignored)
-    return found
+    description = describe(located.path)
+    if description.ignored:
+        _log.warning(
+            "%s goes without its makers' defaults: %s", located.names[0], description.ignored
+        )
+    return description
 
 
 def _markers(dialect: Dialect, tokenizer: Tokenizer, width: int) -> ReasoningMarkers | None:
@@ -89,35 +91,37 @@ def _markers(dialect: Dialect, tokenizer: Tokenizer, width: int) -> ReasoningMar
 def changed_model(model: Served, settings: Settings) -> Served:
     if not isinstance(model, ServedModel):
         return model
-    own, context = settings.overrides_of(model.names), settings.context
+    overrides, context = settings.overrides_of(model.names), settings.context
     changed = replace(
         model,
         overflow=Overflow(context.overflow, context.low_water),
         images=changed_image_reader(model.images, settings),
     )
-    return _with_defaults(changed, own, settings)
+    return _with_defaults(changed, overrides, settings)
 
 
-def context_length(model: str, trained: int, own: ModelOverrides) -> int:
+def context_length(model: str, trained: int, overrides: ModelOverrides) -> int:
     """Return the length of a model's context in tokens: the override, at most `trained`. A larger
     override is logged."""
-    if own.context_length is not None and own.context_length > trained:
+    if overrides.context_length is not None and overrides.context_length > trained:
         _log.warning("context_length of %s stays %d: it was trained for no more", model, trained)
-    return context_of(own, trained)
+    return context_of(overrides, trained)
 
 
-def _with_defaults(model: ServedModel, own: ModelOverrides, settings: Settings) -> ServedModel:
-    variables = _thinking(model, own) | own.chat_template_kwargs
+def _with_defaults(
+    model: ServedModel, overrides: ModelOverrides, settings: Settings
+) -> ServedModel:
+    variables = _thinking(model, overrides) | overrides.chat_template_kwargs
     return replace(
         model,
-        defaults=request_defaults(model.recommended, own, settings),
+        defaults=request_defaults(model.recommended, overrides, settings),
         template_kwargs=variables,
         presets={
             name: Preset(
-                request_defaults(model.recommended, own, settings, name),
+                request_defaults(model.recommended, overrides, settings, name),
                 variables | _thinking(model, preset),
             )
-            for name, preset in own.presets.items()
+            for name, preset in overrides.presets.items()
         },
     )
 
@@ -127,5 +131,5 @@ def _thinking(model: ServedModel, table: PromptOverride) -> dict[str, TemplateVa
     thoughts reads it."""
     budget = table.thinking_budget
     style, variables = model.dialect.style, model.template.variables
-    told = effort.template_kwargs({}, variables, style, effort=table.reasoning_effort)
-    return told if budget is None else {**told, "thinking_budget": budget}
+    kwargs = effort.template_kwargs({}, variables, style, effort=table.reasoning_effort)
+    return kwargs if budget is None else {**kwargs, "thinking_budget": budget}

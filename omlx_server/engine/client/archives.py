@@ -101,14 +101,14 @@ class PrefixArchives:
                 no prefixes of the model.
             Unavailable: the model is not loaded.
         """
-        own, here = await self._here(adapter)
-        about, found = await asyncio.to_thread(_read, data)
+        namespace, here = await self._here(adapter)
+        about, stored = await asyncio.to_thread(_read, data)
         if about.namespace != here.namespace:
             raise BadRequest(
                 f"the archive was made with another model, adapter or KV format ({about.model}), "
                 f"not with {here.model} as it is served here"
             )
-        blocks = _rerooted(found, about.root, root_key(own, salt), own)
+        blocks = _rerooted(stored, about.root, root_key(namespace, salt), namespace)
         added = 0
         for first in range(0, len(blocks), _BLOCKS_AT_A_TIME):
             adopt = partial(_adopt_all, blocks=blocks[first : first + _BLOCKS_AT_A_TIME])
@@ -119,7 +119,7 @@ class PrefixArchives:
 
     async def _here(self, adapter: Adapter | None) -> tuple[str, ArchiveOrigin]:
         """Return the engine's namespace for the model, and the origin of its archives."""
-        own, layout, parted = await self._engine.ask(
+        namespace, layout, parted = await self._engine.ask(
             lambda instance: (
                 instance.cache.namespace,
                 instance.cache.layout,
@@ -134,8 +134,8 @@ class PrefixArchives:
         model = self._model
         if adapter is not None:
             fingerprint, model = f"{fingerprint}+{adapter.digest.hex()}", f"{model}:{adapter.name}"
-        name = f"{fingerprint}|{own.partition('|')[2]}"
-        return own, ArchiveOrigin(name, model, layout.block_size, int(time.time()))
+        name = f"{fingerprint}|{namespace.partition('|')[2]}"
+        return namespace, ArchiveOrigin(name, model, layout.block_size, int(time.time()))
 
 
 def _cached(packed: Sequence[tuple[Record, PackedArrays]], *, needs_checkpoint: bool) -> int:
@@ -162,10 +162,10 @@ def _read(data: bytes) -> tuple[ArchiveOrigin, list[tuple[Record, PackedArrays]]
 
 
 def _rerooted(
-    found: Sequence[tuple[Record, PackedArrays]], old: BlockKey, new: BlockKey, namespace: str
+    blocks: Sequence[tuple[Record, PackedArrays]], old: BlockKey, new: BlockKey, namespace: str
 ) -> list[tuple[Record, PackedArrays]]:
     rerooting = Rerooting(old, new)
-    return [(replace(rerooting.moved(r), namespace=namespace), packed) for r, packed in found]
+    return [(replace(rerooting.moved(r), namespace=namespace), packed) for r, packed in blocks]
 
 
 def packed_blocks(

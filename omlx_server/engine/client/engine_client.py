@@ -185,7 +185,9 @@ class AsyncEngine:
     def _route(self, events: Sequence[Outbound]) -> None:
         for event in events:
             if isinstance(event, Failed):
-                self._failed.pop(event.model, lambda problem: None)(event.problem)
+                on_failure = self._failed.pop(event.model, None)
+                if on_failure is not None:  # else it was unloaded meanwhile
+                    on_failure(event.problem)
                 continue
             stream = self._streams.get(event.request_id)
             if stream is not None:

@@ -75,9 +75,9 @@ class ModelClient(Generic[M]):
     @property
     def status(self) -> Status:
         """The model's status; only its state if it does not generate."""
-        known = None if self._id is None else self.engine.status(self._id)
-        if known is not None and self._state is EngineState.READY:
-            return known
+        status = None if self._id is None else self.engine.status(self._id)
+        if status is not None and self._state is EngineState.READY:
+            return status
         return Status(self._state, Occupied(0, 0, 0), time.monotonic(), self._problem)
 
     def _failed(self, problem: str) -> None:
@@ -120,7 +120,7 @@ class GeneratorClient(ModelClient[ModelInstance]):
 
     def __post_init__(self) -> None:
         self._adapters = AdapterLoads(
-            lambda adapter: self.work(lambda own: adapter_jobs.load_adapter(own, adapter))
+            lambda adapter: self.work(lambda instance: adapter_jobs.load_adapter(instance, adapter))
         )
 
     async def unload(self, seconds: float = 0.0) -> None:

@@ -147,14 +147,14 @@ class Follower:
             raise OutOfStep("a prompt that rank 0 computes could not be computed here")
         self._cut(chunks.payloads)
 
-    def _cut(self, made: Iterable[CutPayload]) -> None:
-        for payload in made:
+    def _cut(self, payloads: Iterable[CutPayload]) -> None:
+        for payload in payloads:
             self._cuts[payload.cut.number] = payload
 
-    def _keep(self, kept: commands.CutIds) -> None:
-        made = self._cuts.pop(kept.number, None)
-        block, checkpoint = (made.block, made.checkpoint) if made else (None, None)
-        for id, payload in ((kept.block, block), (kept.checkpoint, checkpoint)):
+    def _keep(self, ids: commands.CutIds) -> None:
+        cut = self._cuts.pop(ids.number, None)
+        block, checkpoint = (cut.block, cut.checkpoint) if cut else (None, None)
+        for id, payload in ((ids.block, block), (ids.checkpoint, checkpoint)):
             if id is not None:
                 if payload is None:
                     raise OutOfStep("rank 0 keeps a block that was not cut here")

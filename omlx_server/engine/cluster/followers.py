@@ -41,16 +41,16 @@ class Followers:
         self.step_failed: Callable[[str], str] = lambda problem: problem
         """Takes the problem of a failed step; returns why the group is lost."""
 
-    def heard(self, found: PayloadRead) -> None:
+    def heard(self, answer: PayloadRead) -> None:
         """Take an answer of a rank. Any thread."""
-        self._heard.put(found)
+        self._heard.put(answer)
         self.wake()
 
     def failed(self, crash: Crash) -> str:
         """Note a failed step of rank 0; return why the group is lost."""
-        own = f"the ranks of the cluster are out of step ({crash.summary})"
-        problem = self.step_failed(own)
-        if problem == own:
+        reason = f"the ranks of the cluster are out of step ({crash.summary})"
+        problem = self.step_failed(reason)
+        if problem == reason:
             _log.error("a step of several ranks failed", exc_info=crash.error)
         return problem
 
@@ -73,12 +73,12 @@ class Followers:
         miss."""
         while True:
             try:
-                found = self._heard.get_nowait()
+                answer = self._heard.get_nowait()
             except Empty:
                 break
-            reading = self._readings.get(found.number)
+            reading = self._readings.get(answer.number)
             if reading is not None:
-                reading.reasons |= {found.reason} - {""}
+                reading.reasons |= {answer.reason} - {""}
                 reading.left -= 1
         ended = list[tuple[int, Recalled]]()
         for number, reading in list(self._readings.items()):
@@ -92,9 +92,9 @@ class Followers:
         self.tell(Promote(number, id))
 
 
-def _of_all(own: Recalled, reasons: set[str]) -> Recalled:
+def _of_all(recalled: Recalled, reasons: set[str]) -> Recalled:
     """Merge the results of all ranks. A rank that was only slow leaves the block stored."""
-    if own.packed is None or not reasons:
-        return own
+    if recalled.packed is None or not reasons:
+        return recalled
     lasting = reasons.difference(PASSING)
-    return Recalled(own.record, reason=NOT_ON_EVERY_RANK if lasting else min(reasons))
+    return Recalled(recalled.record, reason=NOT_ON_EVERY_RANK if lasting else min(reasons))

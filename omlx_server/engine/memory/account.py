@@ -96,12 +96,12 @@ class MemoryAccount:
         """Return the bytes that a job may take now."""
         holders = [s.holder for s in self.shares if s.holder]
         accounts = [holder.account() for holder in holders]
-        held = sum(accounts, Ledger(pending=self.left()))
+        ledger = sum(accounts, Ledger(pending=self.left()))
         instances = sum(max(a.live, t.reserved) for a, t in zip(accounts, holders, strict=True))
-        hot = held.blocks + held.checkpoints
+        hot = ledger.blocks + ledger.checkpoints
         step = max((holder.step for holder in holders if holder.has_work), default=0)
-        taken = self.weights + instances + self.aside + hot + max(self.queue, held.pending) + step
-        return self.limit - taken
+        used = self.weights + instances + self.aside + hot + max(self.queue, ledger.pending) + step
+        return self.limit - used
 
     def settling(self) -> Work[None]:
         yield
@@ -120,7 +120,7 @@ class MemoryAccount:
     def _least(self) -> int:
         """Bytes that hot tiers hold at least: their part of the floor, or pinned ones."""
         pinned = [share.pinned for share in self.shares if share.holder]
-        return sum(max(held, self.floor // len(pinned)) for held in pinned) or self.floor
+        return sum(max(nbytes, self.floor // len(pinned)) for nbytes in pinned) or self.floor
 
     @property
     def is_busy(self) -> bool:
@@ -221,9 +221,9 @@ class MemoryShare:
         """Evict `nbytes` of this hot tier, down to `floor`. Return the bytes evicted."""
         if self.holder is None or nbytes <= 0:
             return 0
-        gone = self.holder.cache.eviction.make_room(nbytes, floor)
+        evicted = self.holder.cache.eviction.make_room(nbytes, floor)
         self.holder.drop_evicted(wholly=True)
-        return gone.nbytes
+        return evicted.nbytes
 
     def shrink_buffers(self, count: int) -> int:
         """Evict `count` buffers of this hot tier. Return the number evicted."""
@@ -263,11 +263,11 @@ class MemoryShare:
         return self.live > 0 or any(share.is_loading for share in self.account.shares)
 
     def make_room(self, nbytes: int, floor: int, *, at_rest: bool) -> int:
-        gone = 0
+        evicted = 0
         for share in sorted(self._holders(), key=lambda s: s.used):
             if share.is_busy != at_rest:
-                gone += share.shrink(nbytes - gone, floor)
-        return gone
+                evicted += share.shrink(nbytes - evicted, floor)
+        return evicted
 
     def _holders(self) -> Iterator["MemoryShare"]:
         return (s for s in self.account.shares if s is not self and s.holder is not None)

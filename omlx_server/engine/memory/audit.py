@@ -31,20 +31,20 @@ class Audit:
             return
         self._check_again.begin(now)
         device.wait()
-        held = self.account.held()
-        self.drift = held.drift(device.active_memory())
+        ledger = self.account.held()
+        self.drift = ledger.drift(device.active_memory())
         drifts = abs(self.drift) > DRIFT
         if drifts and not self._drifts:
-            _log.warning("the account of memory is off by %.1f %%: %s", 100 * self.drift, held)
+            _log.warning("the account of memory is off by %.1f %%: %s", 100 * self.drift, ledger)
         self._drifts = drifts
 
     def report(self, guards: Iterable[MemoryGuard], left: Iterable[Counted] = ()) -> MemoryReport:
         """Return the account of all models as of their last steps."""
         used, step = sum((one.reliefs for one in left), Counter[Relief]()), 0
-        held = replace(self.account.beside(), pool=device.pool_memory())
+        ledger = replace(self.account.beside(), pool=device.pool_memory())
         for guard in guards:
             used += guard.used
             step = max(step, guard.ledger.step)
-            held += guard.ledger
+            ledger += guard.ledger
         reliefs = tuple((relief.value, used[relief]) for relief in Relief)
-        return MemoryReport(replace(held, step=step), self.drift, reliefs)
+        return MemoryReport(replace(ledger, step=step), self.drift, reliefs)

@@ -31,12 +31,12 @@ class KeptFeatures:
     def expecting(self, digests: Iterable[bytes]) -> Iterator[None]:
         """Have `trim` spare these images for a request that is not queued yet. `let_go` and
         `forget` spare none, so a waiter for room hinders nobody."""
-        own = Counter(digests)
-        self._expected += own
+        counts = Counter(digests)
+        self._expected += counts
         try:
             yield
         finally:
-            self._expected -= own
+            self._expected -= counts
 
     def trim(self, limit: int) -> None:
         """Keep no more than their part of `limit` bytes, unless prompts need more."""

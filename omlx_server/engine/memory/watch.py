@@ -19,21 +19,23 @@ class MemoryWatch:
         self.planner = planner
         self.begin(Ledger())
 
-    def begin(self, held: Ledger, features: int = 0) -> None:
+    def begin(self, ledger: Ledger, features: int = 0) -> None:
         """Note what the instance holds, before a step is planned. `features` of its live bytes are
         image features."""
         account = self.share.account
         self.share.begin()
         self.guard.limit = account.limit
         self.guard.begin(
-            replace(held, limit=account.limit, weights=account.weights, pool=device.pool_memory()),
+            replace(
+                ledger, limit=account.limit, weights=account.weights, pool=device.pool_memory()
+            ),
             features,
         )
 
-    def update_ledger(self, held: Ledger, features: int = 0) -> None:
+    def update_ledger(self, ledger: Ledger, features: int = 0) -> None:
         """Do as `begin` between two steps, but for the pool."""
         account = self.share.account
-        self.guard.ledger = replace(held, limit=account.limit, weights=account.weights)
+        self.guard.ledger = replace(ledger, limit=account.limit, weights=account.weights)
         self.guard.features = features
 
     def begin_step(self) -> None:

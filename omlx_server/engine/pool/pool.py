@@ -203,13 +203,13 @@ class ModelPool(Generic[M]):
         """Unload other models until this one fits. Raises NoRoom, or Unavailable when those in use
         stay so."""
         wanted = entry.wanted
-        found = plan(self._residents(), wanted.nbytes, self.rules())
-        if found.never:
-            raise NoRoom(f"there is not enough memory for this model: {found.never}")
-        if found.going:
+        outcome = plan(self._residents(), wanted.nbytes, self.rules())
+        if outcome.never:
+            raise NoRoom(f"there is not enough memory for this model: {outcome.never}")
+        if outcome.going:
             with _failing(entry):  # nobody leaves for a model that can't come
                 await self.loader.check(wanted.key)
-        going = [self._entries[key] for key in found.going]
+        going = [self._entries[key] for key in outcome.going]
         if not await self._drained(going, _DRAIN_SECONDS, lambda: entry.is_wanted):
             raise Unavailable(
                 "other models are in use and leave no room for this one",

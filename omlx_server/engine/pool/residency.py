@@ -67,17 +67,17 @@ def expired(residents: Sequence[Resident], now: float) -> list[str]:
 def _fits(residents: Sequence[Resident], nbytes: int, rules: Rules) -> bool:
     if rules.max_loaded and len(residents) >= rules.max_loaded:
         return False
-    held = sum(r.nbytes for r in residents)
+    weights = sum(r.nbytes for r in residents)
     live = sum(r.live for r in residents)
-    fits = held + nbytes <= rules.limit * WEIGHTS_SHARE
-    return not rules.limit or (fits and held + live + nbytes <= rules.limit * _HELD_SHARE)
+    fits = weights + nbytes <= rules.limit * WEIGHTS_SHARE
+    return not rules.limit or (fits and weights + live + nbytes <= rules.limit * _HELD_SHARE)
 
 
 def _why(pinned: Sequence[Resident], nbytes: int, rules: Rules) -> str:
     if rules.max_loaded and len(pinned) >= rules.max_loaded:
         return f"models.max_loaded is {rules.max_loaded}, and so many models are pinned"
-    held = sum(r.nbytes for r in pinned)
-    beside = f" beside pinned models of {in_words(held)}" if held else ""
+    weights = sum(r.nbytes for r in pinned)
+    beside = f" beside pinned models of {in_words(weights)}" if weights else ""
     return (
         f"its weights are {in_words(nbytes)}{beside}, and of memory.limit "
         f"({in_words(rules.limit)}) weights may take {in_words(int(rules.limit * WEIGHTS_SHARE))}"

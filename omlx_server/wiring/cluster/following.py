@@ -30,13 +30,13 @@ def find_model(welcome: Welcome, settings: Settings) -> Path:
     others = list[Path]()
     for name in welcome.names:
         try:
-            found = find_here(name, settings.models)
+            match = find_here(name, settings.models)
         except ModelUnavailable:
             continue
-        if found is not None and found.path not in others:
-            if _fingerprint(found.path, welcome, settings) == welcome.fingerprint:
-                return found.path
-            others.append(found.path)
+        if match is not None and match.path not in others:
+            if _fingerprint(match.path, welcome, settings) == welcome.fingerprint:
+                return match.path
+            others.append(match.path)
     name = welcome.names[0]
     if others:
         raise ModelUnavailable(f"{others[0]} is another model than the {name} of rank 0")
@@ -77,8 +77,8 @@ def _cold(welcome: Welcome, settings: Settings, ranks: Ranks, queue: int) -> Col
     """Return the cold tier of this rank, in a directory beside a server's own."""
     if not welcome.has_cold:
         return None
-    own = settings.cache.cold_dir
-    directory = own.with_name(f"{own.name}-{_part(ranks).replace(' ', '-')}")
+    cold_dir = settings.cache.cold_dir
+    directory = cold_dir.with_name(f"{cold_dir.name}-{_part(ranks).replace(' ', '-')}")
     apart = replace(settings, cache=replace(settings.cache, cold_dir=directory))
     return make_cold_tier(apart, Pins(), None, queue)
 

@@ -84,7 +84,7 @@ class Gathering:
             for rank, host in enumerate(options.hosts)
             if rank
         }
-        self.found: Callable[[PayloadRead], None] = lambda found: None
+        self.found: Callable[[PayloadRead], None] = lambda read: None
         self._listener: socket.socket | None = None
 
     @property
@@ -138,7 +138,7 @@ class Gathering:
         self.tell(RollCall())
 
     def form(
-        self, own: Sequence[str], sums: Sequence[tuple[int, int]] = ()
+        self, own_addresses: Sequence[str], sums: Sequence[tuple[int, int]] = ()
     ) -> list[Sequence[str]] | None:
         """Tell all ranks the addresses of all, and return them; None if a rank is gone. From now on
         the loss of a rank loses the group. With `sums` ranks load no model (`Formation`)."""
@@ -146,7 +146,10 @@ class Gathering:
             if not self.is_complete:
                 return None
             self._formed = True
-            addresses = [tuple(own), *(tuple(m.addresses) for m in self._members.values())]
+            addresses = [
+                tuple(own_addresses),
+                *(tuple(m.addresses) for m in self._members.values()),
+            ]
             for member in self._members.values():
                 member.state = replace(member.state, status=RankStatus.HERE, problem="")
         for link in self._links:

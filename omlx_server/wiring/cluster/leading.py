@@ -46,9 +46,9 @@ class LeadingCluster:
     @property
     def states(self) -> list[RankState]:
         """States of all ranks, rank 0 first. Any thread."""
-        own = self.gathering.options.hosts[0]
+        leader = self.gathering.options.hosts[0]
         alive = Alive(active=device.active_memory(), peak=device.peak_memory())
-        host = own.ssh or "localhost"
+        host = leader.ssh or "localhost"
         here = RankState(0, host, RankStatus.HERE, self.gathering.problem, alive)
         return [here, *self.gathering.states]
 

@@ -52,12 +52,14 @@ def hosts_of(settings: Settings) -> list[Host]:
 
 def gathering_options(loaded: Loaded, hosts: Sequence[Host]) -> GatheringOptions:
     """Return the options for these hosts."""
-    own = loaded.settings.cluster
+    cluster = loaded.settings.cluster
     options = ["--config", str(loaded.source)] if loaded.source else []
     overrides = {**loaded.overrides, "logging.file": ""}  # it is that of rank 0
     for key, value in overrides.items():
         if key.startswith(_SHARED) and key not in _NOT_SHARED:
             options += ["--set", f"{key}={value}"]
-    secret = own.secret.reveal().strip().encode()  # as ranks read it
-    rdma = rdma_of(hosts) if own.backend == "jaccl" else ()
-    return GatheringOptions(hosts, own.port, secret, own.program, tuple(options), rdma, own.address)
+    secret = cluster.secret.reveal().strip().encode()  # as ranks read it
+    rdma = rdma_of(hosts) if cluster.backend == "jaccl" else ()
+    return GatheringOptions(
+        hosts, cluster.port, secret, cluster.program, tuple(options), rdma, cluster.address
+    )

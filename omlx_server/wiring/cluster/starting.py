@@ -62,12 +62,12 @@ def command_line_of(
 ) -> CommandLine:
     """Return the command for one rank. It kills a process that has this `place` already, which may
     be stopped and hold memory."""
-    own = ("rank", str(rank), "--leader", leader, "--instead-of", place)
+    words = ("rank", str(rank), "--leader", leader, "--instead-of", place)
     if host.is_here:
         return CommandLine(
-            (sys.executable, "-P", "-m", "omlx_server", *own, *options.options, *_LOGS)
+            (sys.executable, "-P", "-m", "omlx_server", *words, *options.options, *_LOGS)
         )
-    remote = f"exec {options.program} {shlex.join((*own, *_LOGS))}"
+    remote = f"exec {options.program} {shlex.join((*words, *_LOGS))}"
     return CommandLine((*_SSH, *_ALIVE, host.ssh, remote))
 
 

@@ -30,35 +30,35 @@ class InForce:
 
 def values_in_force(
     recommended: Mapping[str, float],
-    own: ModelOverrides,
+    overrides: ModelOverrides,
     settings: Settings,
     preset: str | None = None,
 ) -> dict[str, InForce]:
     """Return a value for each field of `RequestDefaults`. Raises KeyError for an unknown
     `preset`."""
     plain, most = RequestDefaults(), settings.sampling.max_tokens
-    found = {name: InForce(getattr(plain, name), DEFAULT) for name in _FIELDS}
+    values = {name: InForce(getattr(plain, name), DEFAULT) for name in _FIELDS}
     if most:
-        found["max_tokens"] = InForce(most, "sampling.max_tokens")
+        values["max_tokens"] = InForce(most, "sampling.max_tokens")
     if settings.sampling.source == "model":
-        found |= _from(recommended, MAKERS)
-    prompt = {name: getattr(own, name) for name in PromptOverride.__struct_fields__}
-    found |= _from({**prompt, **said(own.sampling)}, OVERRIDE)
+        values |= _from(recommended, MAKERS)
+    prompt = {name: getattr(overrides, name) for name in PromptOverride.__struct_fields__}
+    values |= _from({**prompt, **said(overrides.sampling)}, OVERRIDE)
     if preset is not None:
-        found |= _from(said(own.presets[preset]), f"preset {preset}")
-    return found
+        values |= _from(said(overrides.presets[preset]), f"preset {preset}")
+    return values
 
 
 def request_defaults(
     recommended: Mapping[str, float],
-    own: ModelOverrides,
+    overrides: ModelOverrides,
     settings: Settings,
     preset: str | None = None,
 ) -> RequestDefaults:
     """Return the defaults for requests. Raises as `values_in_force`."""
-    values = values_in_force(recommended, own, settings, preset)
-    found: dict[str, Any] = {name: one.value for name, one in values.items()}
-    return RequestDefaults(**found)
+    values = values_in_force(recommended, overrides, settings, preset)
+    fields: dict[str, Any] = {name: one.value for name, one in values.items()}
+    return RequestDefaults(**fields)
 
 
 def _from(values: Mapping[str, object], origin: str) -> dict[str, InForce]:

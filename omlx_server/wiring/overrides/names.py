@@ -13,26 +13,26 @@ from omlx_server.settings.overrides import ModelOverrides
 
 def check_overrides(settings: Settings) -> None:
     """Raise ConfigError if an override names an unknown parser or template variable."""
-    for name, own in settings.models.overrides.items():
-        for key, given, known in _names(own):
-            if given not in known:
+    for name, overrides in settings.models.overrides.items():
+        for key, value, allowed in _names(overrides):
+            if value not in allowed:
                 raise ConfigError(
-                    f'models.overrides: {key} of "{name}" can\'t be {given}',
-                    hint=_hint(given, known),
+                    f'models.overrides: {key} of "{name}" can\'t be {value}',
+                    hint=_hint(value, allowed),
                 )
 
 
-def _hint(given: str, known: Collection[str]) -> str:
-    near = difflib.get_close_matches(given, known, n=1, cutoff=0.5)
-    meant = f"did you mean {near[0]}? " if near else ""
-    return f"{meant}It can be {', '.join(sorted(known))}"
+def _hint(value: str, allowed: Collection[str]) -> str:
+    near = difflib.get_close_matches(value, allowed, n=1, cutoff=0.5)
+    suggestion = f"did you mean {near[0]}? " if near else ""
+    return f"{suggestion}It can be {', '.join(sorted(allowed))}"
 
 
-def _names(own: ModelOverrides) -> Iterator[tuple[str, str, Collection[str]]]:
+def _names(overrides: ModelOverrides) -> Iterator[tuple[str, str, Collection[str]]]:
     """Yield the key, the name and the allowed names of each name in an override."""
-    if own.tool_parser:
-        yield "tool_parser", own.tool_parser, TOOL_PARSERS
-    if own.reasoning_parser:
-        yield "reasoning_parser", own.reasoning_parser, REASONING_PARSERS
-    for variable in own.chat_template_kwargs:
+    if overrides.tool_parser:
+        yield "tool_parser", overrides.tool_parser, TOOL_PARSERS
+    if overrides.reasoning_parser:
+        yield "reasoning_parser", overrides.reasoning_parser, REASONING_PARSERS
+    for variable in overrides.chat_template_kwargs:
         yield "a name in chat_template_kwargs", variable, ALLOWED_KWARGS

@@ -19,9 +19,9 @@ def check_all(settings: Settings) -> None:
 
 def check_templates(settings: Settings) -> None:
     """Check the template files of all overrides. Raises ConfigError."""
-    for name, own in settings.models.overrides.items():
-        if own.chat_template:
-            checked_template(name, own.chat_template)
+    for name, overrides in settings.models.overrides.items():
+        if overrides.chat_template:
+            checked_template(name, overrides.chat_template)
 
 
 def template_of(names: Iterable[str], settings: Settings) -> str | None:
