@@ -40,8 +40,8 @@ def main() -> None:
         typer.main.get_command(app)(prog_name="omlx-server")
 
 
-def _print_version(wanted: bool) -> None:
-    if wanted:
+def _print_version(is_wanted: bool) -> None:
+    if is_wanted:
         typer.echo(f"omlx-server {__version__}")
         raise typer.Exit
 

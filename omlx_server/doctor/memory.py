@@ -10,20 +10,20 @@ _LEAST_BESIDE = 500_000_000
 _SHARE_BESIDE = 0.1
 
 
-def limit_of(settings: Settings, found: Device) -> int:
+def limit_of(settings: Settings, device: Device) -> int:
     """Return the bytes that the server may use, by its own rule."""
     memory = settings.memory
-    return budgets.limit_of(memory.limit, memory.reserve, found.ram, found.working_set)
+    return budgets.limit_of(memory.limit, memory.reserve, device.ram, device.working_set)
 
 
-def limit(settings: Settings, found: Device) -> Finding:
-    size, ram = limit_of(settings, found), found.ram
+def limit(settings: Settings, device: Device) -> Finding:
+    size, ram = limit_of(settings, device), device.ram
     text = f"{in_words(size)} of {in_words(ram)} for models and conversations"
     if size > ram:
         fix = f"set memory.limit below {in_words(ram)}, or to auto"
         return fail("memory", f"memory.limit is {in_words(size)}, the RAM {in_words(ram)}", fix)
-    if found.working_set and size > found.working_set:
-        most = in_words(found.working_set)
+    if device.working_set and size > device.working_set:
+        most = in_words(device.working_set)
         return warn("memory", f"{text}; the GPU works well up to {most}", "lower memory.limit")
     return ok("memory", text)
 

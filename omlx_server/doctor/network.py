@@ -50,8 +50,8 @@ def _why_taken(path: Path) -> str:
         try:
             probe.connect(str(path))
         except OSError as error:
-            gone = error.errno in (errno.ECONNREFUSED, errno.ENOENT)
-            return "" if gone else error.strerror or str(error)
+            is_gone = error.errno in (errno.ECONNREFUSED, errno.ENOENT)
+            return "" if is_gone else error.strerror or str(error)
     return "it is in use"
 
 

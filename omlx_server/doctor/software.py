@@ -49,21 +49,21 @@ def read_device(code: int, out: str) -> Device | None:
         return None
 
 
-def mlx(found: Device | None, code: int, said: str) -> Finding:
-    if found is not None:
-        return ok("mlx", f"computes on the {found.device}")
+def mlx(device: Device | None, code: int, error_text: str) -> Finding:
+    if device is not None:
+        return ok("mlx", f"computes on the {device.device}")
     if code < 0:
         fix = "this wheel of mlx does not suit the processor: pip install --force-reinstall mlx"
         return fail("mlx", f"crashed when it was loaded (signal {-code})", fix)
-    last = (said.strip().splitlines() or ["it says nothing"])[-1]
+    last = (error_text.strip().splitlines() or ["it says nothing"])[-1]
     return fail("mlx", f"can't be loaded: {last}", "install omlx-server anew: docs/install.md")
 
 
-def blas(found: Device) -> Finding:
-    if not found.is_cpu:
+def blas(device: Device) -> Finding:
+    if not device.is_cpu:
         return ok("blas", "not needed: MLX computes on a GPU")
-    if found.blas:
-        return ok("blas", found.blas)
+    if device.blas:
+        return ok("blas", device.blas)
     return warn(
         "blas",
         "OpenBLAS was not found, so prompts are read up to 30 times slower",
@@ -71,8 +71,8 @@ def blas(found: Device) -> Finding:
     )
 
 
-def clients(known: Collection[str], found: Mapping[str, str]) -> Finding:
-    if not found:
+def clients(known: Collection[str], paths: Mapping[str, str]) -> Finding:
+    if not paths:
         return ok("clients", f"none of {', '.join(known)} is on the PATH ({_CLIENTS_PAGE})")
-    names = ", ".join(name for name in known if name in found)
-    return ok("clients", f"{names}; `omlx-server launch {next(iter(found))}` starts one")
+    names = ", ".join(name for name in known if name in paths)
+    return ok("clients", f"{names}; `omlx-server launch {next(iter(paths))}` starts one")

@@ -42,8 +42,8 @@ def _nearest(path: Path) -> Path:
 
 def free_bytes(path: Path) -> int:
     """Return the free bytes where the path is, or would be created."""
-    found = os.statvfs(path if path.is_dir() else _nearest(path))
-    return found.f_bavail * found.f_frsize
+    file_system = os.statvfs(path if path.is_dir() else _nearest(path))
+    return file_system.f_bavail * file_system.f_frsize
 
 
 def disk(cache: CacheSettings, free: int) -> Finding:

@@ -30,18 +30,21 @@ class Environment:
 def environment_of(shell: Mapping[str, str], *, home: Path, here: Path) -> Environment:
     """Return the service's part of the environment `shell`. Paths become absolute: `~` is `home`,
     and relative ones count from `here`."""
-    given = _hub(shell) | {name: shell[name] for name in _FILES if shell.get(name)}
-    given |= {
+    places = _hub(shell) | {name: shell[name] for name in _FILES if shell.get(name)}
+    places |= {
         name: shell[name] for name in XDG_VARIABLES if Path(shell.get(name, "")).is_absolute()
     }
-    paths = {name: _absolute(text, home, here) for name, text in given.items()}
-    found = paths | {name: shell[name] for name in _ADDRESSES if shell.get(name)}
-    taken = {name: text for name, text in found.items() if not _why_left(name, text)}
-    hub = Path(taken.get(HF_HOME, home / ".cache" / "huggingface"))
+    paths = {name: _absolute(text, home, here) for name, text in places.items()}
+    candidates = paths | {name: shell[name] for name in _ADDRESSES if shell.get(name)}
+    variables = {name: text for name, text in candidates.items() if not _why_left(name, text)}
+    hub = Path(variables.get(HF_HOME, home / ".cache" / "huggingface"))
     return Environment(
-        tuple(taken.items()),
-        tuple(dict.fromkeys(Path(taken[name]) for name in _DIRECTORIES if name in taken)),
-        (*_tokens(shell, taken, hub), *filter(None, (_why_left(*each) for each in found.items()))),
+        tuple(variables.items()),
+        tuple(dict.fromkeys(Path(variables[name]) for name in _DIRECTORIES if name in variables)),
+        (
+            *_tokens(shell, variables, hub),
+            *filter(None, (_why_left(*each) for each in candidates.items())),
+        ),
     )
 
 
@@ -55,8 +58,8 @@ def _hub(shell: Mapping[str, str]) -> dict[str, str]:
 
 def _absolute(text: str, home: Path, here: Path) -> str:
     """Return the absolute path, without "..": systemd ignores a path that has it."""
-    start, _, rest = text.partition("/")
-    return os.path.normpath(home / rest if start == "~" else here / text)
+    start, _, below = text.partition("/")
+    return os.path.normpath(home / below if start == "~" else here / text)
 
 
 def _why_left(name: str, text: str) -> str:
@@ -71,8 +74,8 @@ def _why_left(name: str, text: str) -> str:
     return ""
 
 
-def _tokens(shell: Mapping[str, str], taken: Mapping[str, str], hub: Path) -> Iterator[str]:
-    file = taken.get("HF_TOKEN_PATH", hub / "token")
+def _tokens(shell: Mapping[str, str], variables: Mapping[str, str], hub: Path) -> Iterator[str]:
+    file = variables.get("HF_TOKEN_PATH", hub / "token")
     for name in _TOKENS:
         if shell.get(name):
             yield (

@@ -107,7 +107,7 @@ def text_of(service: Service) -> str:
 
 
 def _properties(service: Service) -> dict[str, Any]:
-    said = str(said_in(service.log))
+    output = str(said_in(service.log))
     return {
         "Label": LABEL,
         "ProgramArguments": list(service.command),
@@ -122,8 +122,8 @@ def _properties(service: Service) -> dict[str, Any]:
         "ProcessType": "Interactive",
         "SoftResourceLimits": {"NumberOfFiles": _OPEN_FILES},
         "Umask": _UMASK,
-        "StandardOutPath": said,
-        "StandardErrorPath": said,
+        "StandardOutPath": output,
+        "StandardErrorPath": output,
     }
 
 
@@ -145,5 +145,5 @@ def read_state(code: int, answer: str, *, installed: bool) -> ServiceState:
 
 def _field(answer: str, name: str) -> str:
     """Return the field `name` of the agent itself; fields of inner tables are indented deeper."""
-    found = re.search(rf"^\t{name} = (.*)$", answer, re.MULTILINE)
-    return found[1].strip() if found else ""
+    match = re.search(rf"^\t{name} = (.*)$", answer, re.MULTILINE)
+    return match[1].strip() if match else ""

@@ -41,20 +41,20 @@ def service_of(
     path."""
     assert loaded.source is not None
     settings = loaded.settings
-    config, chosen = home / loaded.source, settings.logging.file
-    log = home / chosen if chosen else log_dir / LOG_NAME
-    own = [*settings.models.dirs, settings.responses.directory, log.parent]
+    config, log_file = home / loaded.source, settings.logging.file
+    log = home / log_file if log_file else log_dir / LOG_NAME
+    directories_made = [*settings.models.dirs, settings.responses.directory, log.parent]
     if settings.cache.has_cold:
-        own.append(settings.cache.cold_dir)
-    own += environment.directories
-    directories = _distinct(home, own)
+        directories_made.append(settings.cache.cold_dir)
+    directories_made += environment.directories
+    directories = _distinct(home, directories_made)
     others = [config.parent, own_place("~/.config/omlx_server", home)]
     if HF_HOME not in dict(environment.variables):
         others.append(home / ".cache" / "huggingface")
     if settings.server.uds:
         others.append((home / settings.server.uds).parent)
     writable = _distinct(home, [*directories, *others])
-    command = _command(python, config, None if chosen else log)
+    command = _command(python, config, None if log_file else log)
     for text in (*command, *map(str, writable), str(home)):
         if not is_sayable(text):
             raise UsageError(
@@ -75,8 +75,8 @@ def service_of(
 def _command(python: Path, config: Path, log: Path | None) -> tuple[str, ...]:
     """Return the command line. -P: no file in the working directory is imported as a library."""
     start = (str(python), "-P", "-m", "omlx_server", "serve")
-    given = ("--set", f"{_LOG_FILE}={log}") if log else ()
-    return (*start, "--config", str(config), "--degraded-on-error", *given)
+    log_option = ("--set", f"{_LOG_FILE}={log}") if log else ()
+    return (*start, "--config", str(config), "--degraded-on-error", *log_option)
 
 
 def _distinct(home: Path, paths: Sequence[Path]) -> tuple[Path, ...]:

@@ -48,7 +48,7 @@ class WaitUntilGone:
 Step = MakeDirectory | WriteFile | Remove | RunCommand | WaitUntilGone
 
 
-def told(steps: Iterable[Step]) -> Iterator[str]:
+def describe(steps: Iterable[Step]) -> Iterator[str]:
     for step in steps:
         match step:
             case MakeDirectory(path):

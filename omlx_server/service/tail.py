@@ -66,7 +66,7 @@ def _rest(file: TextIO) -> Iterator[str]:
 
 def _was_rotated(file: TextIO, path: Path) -> bool:
     try:
-        there = path.stat()
+        current = path.stat()
     except FileNotFoundError:
         return False  # for a moment, while it is rotated; or for good
-    return not os.path.samestat(there, os.fstat(file.fileno()))
+    return not os.path.samestat(current, os.fstat(file.fileno()))

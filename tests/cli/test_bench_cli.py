@@ -22,7 +22,7 @@ from omlx_server.cli.bench.stream import Stream, decode_rate, events
 from omlx_server.cli.bench.table import lines
 from omlx_server.cli.bench.target import BenchTarget, reply_of
 from omlx_server.cli.bench.words import Scale, scale_of
-from omlx_server.cli.server_client.http import asked
+from omlx_server.cli.server_client.http import server_at
 from omlx_server.errors import OmlxError, UsageError
 from tests.api.conftest import CHATML
 from tests.api.harness import serving
@@ -178,7 +178,7 @@ def measured(
     server: PacedServer, plan: BenchPlan, tell: Callable[[str, int, int], None] = lambda *_: None
 ) -> tuple[dict[str, Figure], list[str]]:
     async def run() -> tuple[dict[str, Figure], list[str]]:
-        async with BenchTarget(asked(server.url, ""), "paced") as target:
+        async with BenchTarget(server_at(server.url, ""), "paced") as target:
             bench = ServerBench(target, plan, tell)
             return {figure.name: figure for figure in await bench.run()}, bench.notes
 

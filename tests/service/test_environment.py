@@ -6,7 +6,7 @@ import pytest
 
 from omlx_server.service.environment import Environment, environment_of
 from omlx_server.service.launchd import Launchd
-from omlx_server.service.steps import told
+from omlx_server.service.steps import describe
 from omlx_server.service.systemd import Systemd
 from tests.service.made import HOME, KEY, loaded, made
 
@@ -132,6 +132,6 @@ def test_both_files_have_them_and_nothing_secret(tmp_path: Path) -> None:
     }
     given = made(loaded(tmp_path / "c.toml"), environment=found(**shell))
     for manager in (Launchd(given.home, 501), Systemd(given.home)):
-        text = "\n".join(told(manager.install(given, None)))
+        text = "\n".join(describe(manager.install(given, None)))
         assert "HF_HOME" in text and "/srv/hub" in text
         assert KEY not in text and "TOKEN" not in text and "HTTP_PROXY" not in text

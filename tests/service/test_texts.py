@@ -19,7 +19,7 @@ from omlx_server.service import launchd, systemd
 from omlx_server.service.launchd import Launchd
 from omlx_server.service.managers import Manager
 from omlx_server.service.service import Service
-from omlx_server.service.steps import told
+from omlx_server.service.steps import describe
 from omlx_server.service.systemd import Systemd
 from tests.service.made import HOME, KEY, loaded, made
 
@@ -68,7 +68,7 @@ def program(given: Service, path: str) -> Service:
 
 def steps_of(manager: Manager) -> str:
     """What installing does, in words."""
-    return "\n".join(told(manager.install(SERVICE, None))) + "\n"
+    return "\n".join(describe(manager.install(SERVICE, None))) + "\n"
 
 
 # --- Golden files --------------------------------------------------------------------------------
@@ -283,7 +283,7 @@ def test_nothing_secret_stands_in_either_file(tmp_path: Path) -> None:
     given = made(loaded(tmp_path / "c.toml", text))
     managers = Launchd(given.home, 501), Systemd(given.home)
     steps = [step for manager in managers for step in manager.install(given, None)]
-    assert KEY not in "\n".join(told(steps)) + repr(given)
+    assert KEY not in "\n".join(describe(steps)) + repr(given)
 
 
 def test_the_same_interpreter_serves_the_config_that_was_checked(tmp_path: Path) -> None:

@@ -51,11 +51,11 @@ def run(
     return 0
 
 
-def _model(server: ServerClient, wanted: str) -> str:
+def _model(server: ServerClient, name: str) -> str:
     served = server.models()
-    if not wanted and not served:
+    if not name and not served:
         raise UsageError(f"{server.url} names no model", hint="give --model, or --api-key")
-    return wanted or served[0]
+    return name or served[0]
 
 
 async def _measured(server: ServerClient, model: str, plan: BenchPlan) -> Result:

@@ -38,12 +38,12 @@ class ServerBench:
         await self._warm_up()
         parts = slices(time.monotonic(), plan.seconds, plan.first_share, plan.decode_share)
         first, decode, turns = parts
-        found = await self._first_tokens(first)
-        found += await self._decoding(decode)
-        found += await self._turns(turns)
+        figures = await self._first_tokens(first)
+        figures += await self._decoding(decode)
+        figures += await self._turns(turns)
         if not self._target.endless:
             self.notes.append("the server ends answers when it likes (it refuses ignore_eos)")
-        return found
+        return figures
 
     async def _warm_up(self) -> None:
         self._tell("warm up", 0, 3)
@@ -63,7 +63,7 @@ class ServerBench:
             self._read = reply.stream.ttft / reply.prompt_tokens
 
     async def _first_tokens(self, part: TimeSlice) -> list[Figure]:
-        found: list[Figure] = []
+        figures: list[Figure] = []
         for place, length in enumerate(self._plan.lengths):
             self._tell("first tokens", place, len(self._plan.lengths))
             times = part.repeats(time.monotonic(), length * self._read, self._plan.repeats)
@@ -72,12 +72,12 @@ class ServerBench:
                 self.notes.append(f"{what} would take longer than the time there is")
                 break
             try:
-                found += await self._first_token(length, max(1, times))
+                figures += await self._first_token(length, max(1, times))
             except BenchPromptTooLong:
                 self.notes.append(f"the model's context is too short for {length} tokens")
                 break
         self._tell("first tokens", 1, 1)
-        return found
+        return figures
 
     async def _first_token(self, length: int, times: int) -> list[Figure]:
         """Ask each prompt twice: new (cold), and at once again (warm)."""
@@ -90,7 +90,7 @@ class ServerBench:
         return [_first(FigureGroup.COLD, length, cold), _first(FigureGroup.WARM, length, warm)]
 
     async def _decoding(self, part: TimeSlice) -> list[Figure]:
-        found: list[Figure] = []
+        figures: list[Figure] = []
         counts = self._plan.streams
         for place, count in enumerate(counts):
             self._tell("decoding", place, len(counts))
@@ -100,9 +100,9 @@ class ServerBench:
             if not rates:
                 self.notes.append(f"{count} streams never ran together, or there was no time")
                 break
-            found.append(Figure(FigureGroup.DECODE, count, tuple(rates), drafted=drafted))
+            figures.append(Figure(FigureGroup.DECODE, count, tuple(rates), drafted=drafted))
         self._tell("decoding", 1, 1)
-        return found
+        return figures
 
     def _out_tokens(self, count: int, share: float) -> int:
         """Return the length of an answer with which all rounds fit into `share` seconds, if streams

@@ -107,10 +107,10 @@ class Result:
 def read(path: Path) -> Result:
     """Read a result that --json has written. Raises UsageError if the file is none."""
     try:
-        said = msgspec.json.decode(path.read_bytes())
-        if said["schema"] != SCHEMA:
+        document = msgspec.json.decode(path.read_bytes())
+        if document["schema"] != SCHEMA:
             raise ValueError("another schema")
-        return msgspec.convert(said, Result)
+        return msgspec.convert(document, Result)
     except OSError as error:
         raise UsageError(f"{path} can't be read: {error.strerror}") from None
     except (ValueError, KeyError, TypeError):
@@ -130,8 +130,8 @@ class Gain:
 def better_by(now: Figure, before: Figure) -> Gain:
     new, old = now.median, before.median
     better, worse = (new, old) if now.group.more_is_better else (old, new)
-    apart = min(now.values) > max(before.values) or max(now.values) < min(before.values)
-    return Gain(better / worse if worse else 0.0, apart)
+    is_clear = min(now.values) > max(before.values) or max(now.values) < min(before.values)
+    return Gain(better / worse if worse else 0.0, is_clear)
 
 
 def ratios(result: Result, before: Result) -> dict[str, Any]:

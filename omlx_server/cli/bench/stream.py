@@ -59,9 +59,9 @@ def decode_rate(streams: Sequence[Stream]) -> float | None:
 def events(pieces: Iterable[Piece]) -> Iterator[tuple[float, dict[str, Any]]]:
     """Yield for each `data:` line but [DONE] the time at which it was complete, and its JSON.
     Raises ValueError if a line is no JSON."""
-    rest = b""
+    line_start = b""
     for at, piece in pieces:
-        *lines, rest = (rest + piece).split(b"\n")
+        *lines, line_start = (line_start + piece).split(b"\n")
         for line in lines:
             data = line.removeprefix(b"data:").strip()
             if line.startswith(b"data:") and data != b"[DONE]":

@@ -115,11 +115,12 @@ def reply_of(sent: float, pieces: Sequence[Piece]) -> BenchReply:
                 texts.append(delta.get("content") or "")
     tokens = usage.get("completion_tokens") or len(times) or 1
     stream = Stream(sent, tuple(times or [pieces[-1][0] if pieces else sent]), tokens)
-    read, made = (usage.get(f"{kind}_tokens_details") or {} for kind in ("prompt", "completion"))
+    prompt = usage.get("prompt_tokens_details") or {}
+    completion = usage.get("completion_tokens_details") or {}
     return BenchReply(
         stream,
         usage.get("prompt_tokens", 0),
-        read.get("cached_tokens"),
+        prompt.get("cached_tokens"),
         "".join(texts),
-        made.get("accepted_prediction_tokens"),
+        completion.get("accepted_prediction_tokens"),
     )

@@ -80,8 +80,8 @@ def clear(cache: CacheSettings, *, model: str | None, yes: bool) -> int:
             print("Nothing was removed.")
             return 1
         with cold.writing() as files:
-            removed = [found for use in chosen for found in files.clear(use.id)]
-    nbytes = sum(found.nbytes for found in removed)
+            removed = [file for use in chosen for file in files.clear(use.id)]
+    nbytes = sum(file.nbytes for file in removed)
     print(f"Removed {count_blocks(len(removed))}, {decimal(nbytes)}, from {cold.root}.")
     return 0
 
@@ -92,15 +92,15 @@ def trim(cache: CacheSettings, *, to: str | None) -> int:
         blocks = cold.blocks()
         if not blocks:
             return _say_nothing_is_there(cold.root)
-        nbytes = sum(found.nbytes for found in blocks)
+        nbytes = sum(file.nbytes for file in blocks)
         if nbytes <= target:
             print(f"Nothing to remove: {decimal(nbytes)} of {decimal(target)} are in use.")
             return 0
         with cold.writing() as files:
             removed = _trim(cold, files, target)
-    left = nbytes - sum(found.nbytes for found in removed)
-    rest = f"{decimal(left)} are left{' because they are pinned' if left > target else ''}."
-    print(f"Removed {count_blocks(len(removed))}, {decimal(nbytes - left)}; {rest}")
+    left = nbytes - sum(file.nbytes for file in removed)
+    remainder = f"{decimal(left)} are left{' because they are pinned' if left > target else ''}."
+    print(f"Removed {count_blocks(len(removed))}, {decimal(nbytes - left)}; {remainder}")
     return 0
 
 
@@ -166,8 +166,8 @@ def _table(uses: list[Use]) -> Table:
     for use in uses:
         names = (use.model or "?", use.id, use.path or "?")
         text = Text("\n".join(visible(name) for name in names), overflow="fold")
-        there = _THERE[use.model_is_there]
-        table.add_row(text, str(use.blocks), decimal(use.nbytes), _when(use.last_used), there)
+        presence = _THERE[use.model_is_there]
+        table.add_row(text, str(use.blocks), decimal(use.nbytes), _when(use.last_used), presence)
     return table
 
 
@@ -212,7 +212,7 @@ def _date(moment: float) -> datetime:
 
 def _check(cold: ColdDirectory, blocks: list[StoredFile]) -> list[Checked]:
     """Read all blocks and return the damaged ones."""
-    damaged, done, total = [], 0, sum(found.nbytes for found in blocks)
+    damaged, done, total = [], 0, sum(block.nbytes for block in blocks)
     with open_display() as display:
         for checked in cold.check(blocks):
             done += checked.found.nbytes
@@ -254,11 +254,11 @@ def _names(uses: list[Use]) -> str:
 
 def _trim(cold: ColdDirectory, files: Files, target: int) -> list[StoredFile]:
     """Remove blocks until `target` bytes are left, and return them. Call it with the lock."""
-    there = take_stock(cold)
-    by_name = {found.name: found for found in there.blocks}
-    removed = [by_name[name] for name in least_needed(there, target)]
-    for found in removed:
-        files.delete(found.name)
+    stock = take_stock(cold)
+    by_name = {block.name: block for block in stock.blocks}
+    removed = [by_name[name] for name in least_needed(stock, target)]
+    for block in removed:
+        files.delete(block.name)
     return removed
 
 

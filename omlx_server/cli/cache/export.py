@@ -51,8 +51,10 @@ def run(
         else:
             prompts = tokens_of_conversation(Path(about.path), conversation or "")
         finder = _Finder(cold, about, display)
-        found = max((finder.find(tokens) for tokens in prompts), key=lambda f: f.prefix.tokens)
-        if not found.members:
+        prompt_blocks = max(
+            (finder.find(tokens) for tokens in prompts), key=lambda f: f.prefix.tokens
+        )
+        if not prompt_blocks.members:
             raise OmlxError(
                 f"nothing of this is stored for {visible(use.model)}: what a running server uses "
                 "is in its memory (POST /v1/cache/export), and what came with a cache_salt is kept "
@@ -60,8 +62,8 @@ def run(
             )
         whose = ArchiveOrigin(about.namespace, use.model, about.block_size, int(time.time()))
         with system_errors_as(OmlxError, f"{output} can't be written"), _opened(output) as out:
-            nbytes = write_archive(out, whose, found.members)
-    _report(output, use, found, nbytes, as_json=as_json)
+            nbytes = write_archive(out, whose, prompt_blocks.members)
+    _report(output, use, prompt_blocks, nbytes, as_json=as_json)
     return 0
 
 
@@ -95,7 +97,7 @@ def _chosen(cold: ColdDirectory, model: str | None) -> tuple[Use, NamespaceDescr
 
 
 @dataclass(frozen=True, slots=True)
-class _Found:
+class _PromptBlocks:
     prompt_tokens: int
     prefix: StoredPrefix
     members: list[ArchiveMember]
@@ -108,13 +110,13 @@ class _Finder:
         self._display = display
         self._id = namespace_id(about.namespace)
         self._sizes = {
-            found.name.block_key: found.nbytes
-            for found in cold.blocks()
-            if found.name.namespace == self._id
+            file.name.block_key: file.nbytes
+            for file in cold.blocks()
+            if file.name.namespace == self._id
         }
         self._usable: dict[BlockKey, ArchiveMember] = {}
 
-    def find(self, tokens: tuple[int, ...]) -> _Found:
+    def find(self, tokens: tuple[int, ...]) -> _PromptBlocks:
         total = len(tokens)
         prefix = stored_prefix(
             root_key(self._about.namespace, b""),
@@ -122,7 +124,7 @@ class _Finder:
             self._about.block_size,
             lambda key: self._is_usable(key, total),
         )
-        return _Found(total, prefix, [self._usable[key] for key in prefix.keys])
+        return _PromptBlocks(total, prefix, [self._usable[key] for key in prefix.keys])
 
     def _is_usable(self, key: BlockKey, total: int) -> bool:
         block = self._cold.read(Name.of(self._id, key)) if key in self._sizes else None
@@ -164,15 +166,17 @@ def _opened(output: str) -> Iterator[BinaryIO]:
         yield out
 
 
-def _report(output: str, use: Use, found: _Found, nbytes: int, *, as_json: bool) -> None:
+def _report(
+    output: str, use: Use, prompt_blocks: _PromptBlocks, nbytes: int, *, as_json: bool
+) -> None:
     stream = sys.stderr if output == STDOUT else sys.stdout
-    prefix = found.prefix
+    prefix = prompt_blocks.prefix
     if as_json:
         document = {
             "archive": output,
             "model": use.model or None,
             "namespace": use.id,
-            "prompt_tokens": found.prompt_tokens,
+            "prompt_tokens": prompt_blocks.prompt_tokens,
             "tokens": prefix.tokens,
             "blocks": len(prefix.blocks),
             "states": len(prefix.keys) - len(prefix.blocks),
@@ -182,7 +186,7 @@ def _report(output: str, use: Use, found: _Found, nbytes: int, *, as_json: bool)
         return
     what = f"{count_blocks(len(prefix.blocks))}{' and a state' if prefix.checkpoint else ''}"
     print(
-        f"{prefix.tokens} of {found.prompt_tokens} prompt tokens of {visible(use.model)}, "
+        f"{prefix.tokens} of {prompt_blocks.prompt_tokens} prompt tokens of {visible(use.model)}, "
         f"{what}, {decimal(nbytes)}, are in {'the archive' if output == STDOUT else output}.",
         file=stream,
     )

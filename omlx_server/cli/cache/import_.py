@@ -30,12 +30,12 @@ _INSTEAD = "stop it, or let it do that itself: POST /v1/cache/import"
 
 def run(cache: CacheSettings, *, archive: str, force: bool, as_json: bool) -> int:
     with opened(cache, what="added", hint=_INSTEAD) as cold, _open(archive) as source:
-        found, blocks = _check(archive, source, cache)
-        warnings = _warnings(found.about, cold.uses(), cache, force=force)
+        manifest, blocks = _check(archive, source, cache)
+        warnings = _warnings(manifest.about, cold.uses(), cache, force=force)
         with cold.writing(min_free_bytes=cache.cold_min_free_disk) as files:
             removed = _make_room(cold, files, cache, blocks)
-            added = _keep(cold, files, found.about, archive, source)
-    document = _document(archive, cold, found, added, removed)
+            added = _keep(cold, files, manifest.about, archive, source)
+    document = _document(archive, cold, manifest, added, removed)
     if as_json:
         show_json({**document, "warnings": warnings})
         return 0
@@ -61,18 +61,18 @@ def _check(
     blocks, done = [], 0
     with _named(archive), open_display() as display:
         whole = read_archive(source, max_bytes=sys.maxsize)
-        found = whole.manifest
-        total, limit = sum(found.sizes.values()), cache.cold_cache_max_bytes
+        manifest = whole.manifest
+        total, limit = sum(manifest.sizes.values()), cache.cold_cache_max_bytes
         if total > limit:
             raise UsageError(
                 f"{archive} has {decimal(total)}, and the cold tier {decimal(limit)} at most",
                 hint=f"--set cache.cold_cache_max_bytes={total}, for servers as well",
             )
         for record, _ in whole:
-            blocks.append((record, found.sizes[record.key]))
-            done += found.sizes[record.key]
+            blocks.append((record, manifest.sizes[record.key]))
+            done += manifest.sizes[record.key]
             display.update("checking the archive", done, total)
-    return found, blocks
+    return manifest, blocks
 
 
 @contextmanager
@@ -90,9 +90,9 @@ def _warnings(
     """Return why servers here may not use the blocks. Raises OmlxError, unless `force`, if the
     model of that name here is another one."""
     warnings = []
-    known = [use for use in uses if use.id == namespace_id(about.namespace) and use.description]
+    matches = [use for use in uses if use.id == namespace_id(about.namespace) and use.description]
     model = visible(about.model or "?")
-    if not known:
+    if not matches:
         difference = _difference(about, uses)
         if difference:
             problem = f"{model} on this machine {difference}, so these blocks would never be used"
@@ -106,14 +106,14 @@ def _warnings(
                 "same settings. If not, no server ever uses them, and `omlx-server cache clear "
                 f"--model {namespace_id(about.namespace)}` removes them"
             )
-    elif known[0].model_is_there is False:
-        warnings.append(f"{model} is gone from {visible(known[0].path)}")
-    elsewhere = {
+    elif matches[0].model_is_there is False:
+        warnings.append(f"{model} is gone from {visible(matches[0].path)}")
+    reasons = {
         "enabled is off": not cache.enabled,
         "hot_cache_only is on": cache.hot_cache_only,
         "remote is set": bool(cache.remote.reveal()),
     }
-    for setting in (setting for setting, counts in elsewhere.items() if counts):
+    for setting in (setting for setting, counts in reasons.items() if counts):
         warnings.append(f"cache.{setting}: a server with these settings does not look here")
     return warnings
 
@@ -144,24 +144,24 @@ def _make_room(
 ) -> list[StoredFile]:
     """Remove blocks to make room, and return them. Raises OmlxError, before anything is removed, if
     there still would be no room."""
-    there = {block.name: block for block in cold.blocks()}
-    coming = sum(nbytes for record, nbytes in blocks if _name(record) not in there)
-    gone: list[StoredFile] = []
-    if sum(block.nbytes for block in there.values()) + coming > cache.cold_cache_max_bytes:
+    stored = {block.name: block for block in cold.blocks()}
+    new_bytes = sum(nbytes for record, nbytes in blocks if _name(record) not in stored)
+    removed: list[StoredFile] = []
+    if sum(block.nbytes for block in stored.values()) + new_bytes > cache.cold_cache_max_bytes:
         names = room_for(blocks, take_stock(cold), cache.cold_cache_max_bytes)
         if names is None:
             raise OmlxError(f"there is no room in {cold.root}: what is pinned there stays")
-        gone = [there[name] for name in names]
-    free = files.free_bytes() + sum(block.nbytes for block in gone)
-    if free - coming < cache.cold_min_free_disk:
+        removed = [stored[name] for name in names]
+    free = files.free_bytes() + sum(block.nbytes for block in removed)
+    if free - new_bytes < cache.cold_min_free_disk:
         least = decimal(cache.cold_min_free_disk)
         raise OmlxError(
-            f"{decimal(coming)} would leave less than {least} of the disk free "
+            f"{decimal(new_bytes)} would leave less than {least} of the disk free "
             "(cache.cold_min_free_disk)"
         )
-    for block in gone:
+    for block in removed:
         files.delete(block.name)
-    return gone
+    return removed
 
 
 def _keep(
@@ -190,28 +190,28 @@ def _keep(
 
 
 def _document(
-    archive: str, cold: ColdDirectory, found: Manifest, added: int, removed: list[StoredFile]
+    archive: str, cold: ColdDirectory, manifest: Manifest, added: int, removed: list[StoredFile]
 ) -> dict[str, Any]:
     return {
         "archive": archive,
         "directory": str(cold.root),
-        "model": found.about.model or None,
-        "namespace": namespace_id(found.about.namespace),
-        "tokens": found.tokens,
-        "blocks": found.blocks,
-        "states": found.checkpoints,
-        "bytes": sum(found.sizes.values()),
+        "model": manifest.about.model or None,
+        "namespace": namespace_id(manifest.about.namespace),
+        "tokens": manifest.tokens,
+        "blocks": manifest.blocks,
+        "states": manifest.checkpoints,
+        "bytes": sum(manifest.sizes.values()),
         "imported": added,
-        "already_there": len(found.sizes) - added,
+        "already_there": len(manifest.sizes) - added,
         "removed": len(removed),
     }
 
 
-def _words(said: Mapping[str, Any], removed: list[StoredFile]) -> str:
-    what = f"{said['tokens']} tokens of {visible(said['model'] or '?')}"
-    count, nbytes = said["blocks"] + said["states"], said["bytes"]
-    text = f"{count_blocks(count)} with {what}, {decimal(nbytes)}: {said['imported']} imported "
-    text += f"into {said['directory']}, {said['already_there']} there already."
+def _words(document: Mapping[str, Any], removed: list[StoredFile]) -> str:
+    what = f"{document['tokens']} tokens of {visible(document['model'] or '?')}"
+    count, nbytes = document["blocks"] + document["states"], document["bytes"]
+    text = f"{count_blocks(count)} with {what}, {decimal(nbytes)}: {document['imported']} imported "
+    text += f"into {document['directory']}, {document['already_there']} there already."
     if removed:
         nbytes = sum(block.nbytes for block in removed)
         text += f" To make room, {count_blocks(len(removed))} of {decimal(nbytes)} were removed."

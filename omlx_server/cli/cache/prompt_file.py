@@ -86,9 +86,9 @@ def _parse(name: str) -> Mapping[str, Any]:
     return body
 
 
-def _messages(given: Sequence[Any], name: str) -> list[dict[str, Any]]:
+def _messages(items: Sequence[Any], name: str) -> list[dict[str, Any]]:
     messages = []
-    for index, message in enumerate(given):
+    for index, message in enumerate(items):
         if not isinstance(message, dict) or message.get("role") not in _ROLES:
             raise UsageError(f"{name}: message {index} has no role", hint=_EXAMPLE)
         texts = _texts(message, f"{name}: message {index}")
@@ -96,13 +96,13 @@ def _messages(given: Sequence[Any], name: str) -> list[dict[str, Any]]:
     return without_empty_systems(messages)
 
 
-def _texts(given: Mapping[str, Any], where: str) -> list[str]:
-    content = given.get("content")
-    if content is None and given["role"] == "assistant" and given.get("tool_calls"):
+def _texts(message: Mapping[str, Any], where: str) -> list[str]:
+    content = message.get("content")
+    if content is None and message["role"] == "assistant" and message.get("tool_calls"):
         return []
     parts = content if isinstance(content, list) else [content]
     texts = [part.get("text") if isinstance(part, dict) else part for part in parts]
-    known = [text for text in texts if isinstance(text, str)]
-    if len(known) < len(parts):
+    strings = [text for text in texts if isinstance(text, str)]
+    if len(strings) < len(parts):
         raise UsageError(f"{where} holds more than text, or nothing", hint=_EXAMPLE)
-    return known
+    return strings

@@ -22,9 +22,9 @@ def run(*, key: str, value: str, config: Path | None) -> int:
     text = _from_stdin(key) if value == stdin.STDIN else value
     if is_override(key):
         check_files(_alone(key, text, file))
-    done = edit.set_key(file, key, text)
-    print(f"{key} = {written(key, done.value)}  # {file}")
-    if done.was_open:
+    change = edit.set_key(file, key, text)
+    print(f"{key} = {written(key, change.value)}  # {file}")
+    if change.was_open:
         say(f"{file} could be read by others; now it is for its owner only (chmod 600)")
     loaded = load_settings(file)
     warn(loaded)
@@ -56,11 +56,11 @@ def _in_force(key: str, loaded: Loaded) -> str:
 
 def _alone(key: str, text: str, file: Path) -> Settings:
     """Return settings with only the override `key`. Raises ConfigError."""
-    found = find_override(key)
-    value = found.checked(text, f"file {file}")
-    for name in reversed(found.path[3:]):
+    override = find_override(key)
+    value = override.checked(text, f"file {file}")
+    for name in reversed(override.path[3:]):
         value = {name: value}
-    tables = with_paths_from({found.model: value}, file.parent)
+    tables = with_paths_from({override.model: value}, file.parent)
     return Settings.of({"models": {"overrides": tables}})
 
 

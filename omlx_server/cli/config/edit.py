@@ -84,7 +84,7 @@ def editor(environ: Mapping[str, str], *, at_terminal: bool) -> list[str]:
             "there is no terminal to edit on",
             hint="`omlx-server config set KEY VALUE` changes one key; EDITOR names a program",
         )
-    found = next(filter(shutil.which, _EDITORS), None)
-    if found is None:
+    program = next(filter(shutil.which, _EDITORS), None)
+    if program is None:
         raise UsageError("there is no editor", hint="set EDITOR, for example EDITOR=vim")
-    return [found]
+    return [program]

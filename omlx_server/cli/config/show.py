@@ -8,7 +8,7 @@ from typing import Any
 
 from omlx_server import settings
 from omlx_server.cli.shell.options import check_all, load_settings
-from omlx_server.cli.shell.output import say, show_found, show_json
+from omlx_server.cli.shell.output import say, show_json, show_result
 from omlx_server.settings.json_schema import json_schema
 from omlx_server.settings.layers import check_key, search_path
 from omlx_server.settings.override_keys import find_override, is_override
@@ -20,7 +20,7 @@ from omlx_server.store.mediums.remote import scheme_of
 
 def show(*, origin: bool, as_json: bool, config: Path | None, sets: Sequence[str]) -> int:
     loaded = load_settings(config, sets)
-    show_found(_document(loaded), _toml(loaded, origin=origin), as_json=as_json)
+    show_result(_document(loaded), _toml(loaded, origin=origin), as_json=as_json)
     return 0
 
 
@@ -28,7 +28,7 @@ def get(*, key: str, as_json: bool, config: Path | None, sets: Sequence[str]) ->
     loaded = load_settings(config, sets)
     if key in SECTIONS:
         values = _document(loaded)["settings"][key]
-        show_found(values, _section(loaded, key, origin=False), as_json=as_json)
+        show_result(values, _section(loaded, key, origin=False), as_json=as_json)
         return 0
     value = value_in_force(key, loaded)
     if as_json or isinstance(value, dict):
@@ -58,9 +58,9 @@ def schema() -> int:
 
 
 def path(*, config: Path | None) -> int:
-    found = settings.find_config(config)
-    if found:
-        print(found.absolute())
+    file = settings.find_config(config)
+    if file:
+        print(file.absolute())
         return 0
     places = ", ".join(str(place) for place in search_path())
     say(f"no config file: defaults apply. Looked for {places}")

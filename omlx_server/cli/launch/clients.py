@@ -44,10 +44,10 @@ def _claude(target: LaunchTarget) -> LaunchCommand:
     if target.context:  # else it takes 200,000 tokens, and answers of 32,000
         environ["CLAUDE_CODE_MAX_CONTEXT_TOKENS"] = str(target.context)
         environ["CLAUDE_CODE_MAX_OUTPUT_TOKENS"] = str(target.output)
-    elsewhere = ("ANTHROPIC_API_KEY", "CLAUDE_CODE_USE_BEDROCK", "CLAUDE_CODE_USE_VERTEX")
+    other_servers = ("ANTHROPIC_API_KEY", "CLAUDE_CODE_USE_BEDROCK", "CLAUDE_CODE_USE_VERTEX")
     install = "npm install -g @anthropic-ai/claude-code"
     return LaunchCommand(
-        install, ("claude",), environ, unset=elsewhere, least_context=_LEAST_OF_CLAUDE
+        install, ("claude",), environ, unset=other_servers, least_context=_LEAST_OF_CLAUDE
     )
 
 

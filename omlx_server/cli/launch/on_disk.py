@@ -22,6 +22,6 @@ def listing_on_disk(name: str, settings: Settings) -> dict[str, Any] | None:
         "architecture": {"input_modalities": takes, "output_modalities": gives}
     }
     if model.context_length:
-        own = settings.overrides_of(model.names)
-        listing["max_model_len"] = context_of(own, model.context_length)
+        overrides = settings.overrides_of(model.names)
+        listing["max_model_len"] = context_of(overrides, model.context_length)
     return listing

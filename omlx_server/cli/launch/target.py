@@ -122,7 +122,7 @@ def _asked(server: ServerClient, model: str, served: Mapping[str, Listing]) -> i
         return 0
     if reply.error.get("code") == "no_chat_template":
         raise _can_not_chat(model, "it has no chat template", served)
-    return context_of(reply.said or {}) if reply.status == 200 else 0
+    return context_of(reply.json_object or {}) if reply.status == 200 else 0
 
 
 def _can_not_chat(model: str, why: str, served: Mapping[str, Listing]) -> UsageError:
@@ -135,5 +135,5 @@ def _can_not_chat(model: str, why: str, served: Mapping[str, Listing]) -> UsageE
 
 def _architecture(listing: Listing, name: str) -> Sequence[str]:
     architecture = listing.get("architecture")
-    found = architecture.get(name) if isinstance(architecture, Mapping) else None
-    return found if isinstance(found, list) else []
+    values = architecture.get(name) if isinstance(architecture, Mapping) else None
+    return values if isinstance(values, list) else []

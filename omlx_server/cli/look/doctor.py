@@ -76,15 +76,15 @@ def _findings(
     settings = loaded.settings
     version = sys.version_info
     yield software.python((version.major, version.minor, version.micro), sys.prefix)
-    found = yield from _device()
+    device = yield from _device()
     name = settings.models.default or catalogue.STARTER.name
-    path = yield from _model(name, settings, is_cpu=found is None or found.is_cpu)
+    path = yield from _model(name, settings, is_cpu=device is None or device.is_cpu)
     hosts, wrong = _hosts(settings)
-    if found is not None:
-        yield software.blas(found)
-        yield memory.limit(settings, found)
+    if device is not None:
+        yield software.blas(device)
+        yield memory.limit(settings, device)
         if path is not None:
-            limit = memory.limit_of(settings, found)
+            limit = memory.limit_of(settings, device)
             yield memory.weights(name, layout.weight_bytes(path), limit, max(1, len(hosts)))
     yield from _storage(settings)
     yield _address(settings)
@@ -122,23 +122,23 @@ def _config(
 def _known(settings: Settings) -> set[str]:
     """Return the names of models that are here or are downloaded at a start."""
     models, draft_model = settings.models, settings.speculation.draft_model
-    known = set(catalogue.NAMES).union(*(model.names for model in locate.installed(models)))
+    names = set(catalogue.NAMES).union(*(model.names for model in locate.installed(models)))
     for name in (models.default, models.embedding, models.reranker, draft_model):
-        known |= {name, Path(name).name}  # a path's last word is a name
-    return known
+        names |= {name, Path(name).name}  # a path's last word is a name
+    return names
 
 
 def _device() -> Generator[Finding, None, Device | None]:
     try:
-        done = subprocess.run(
+        process = subprocess.run(
             _PROBE, capture_output=True, text=True, timeout=_PROBE_SECONDS, check=False
         )
-        code, out, said = done.returncode, done.stdout, done.stderr
+        code, out, error_text = process.returncode, process.stdout, process.stderr
     except (OSError, subprocess.TimeoutExpired) as error:
-        code, out, said = 1, "", str(error)
-    found = software.read_device(code, out)
-    yield software.mlx(found, code, said)
-    return found
+        code, out, error_text = 1, "", str(error)
+    device = software.read_device(code, out)
+    yield software.mlx(device, code, error_text)
+    return device
 
 
 def _model(name: str, settings: Settings, *, is_cpu: bool) -> Generator[Finding, None, Path | None]:
@@ -164,13 +164,13 @@ def _path_of(name: str, settings: Settings, *, is_cpu: bool) -> Path | None:
     if row is not None:
         path = models.dirs[0] / row.directory_name(_VARIANTS[is_cpu])
     elif not (name.startswith(locate.PATH_STARTS) or (path / "config.json").is_file()):
-        meant = hub_name(name)
-        found = locate.find_installed(name, models)
-        if found is None and meant is None:
+        on_hub = hub_name(name)
+        located = locate.find_installed(name, models)
+        if located is None and on_hub is None:
             raise locate.unknown(name, models)
-        if found is None:
-            found = locate.find_installed(str(meant), models)
-        return found.path if found is not None else None
+        if located is None:
+            located = locate.find_installed(str(on_hub), models)
+        return located.path if located is not None else None
     if row is not None and not path.is_dir():
         return None
     layout.check(path)
@@ -209,10 +209,10 @@ def fix_of_port(host: str, port: int) -> str:
 def _served(settings: Settings) -> str | None:
     """Return the version of our server that answers at the configured address."""
     try:
-        said = own_server(settings).get("/").said or {}
+        answer = own_server(settings).get("/").json_object or {}
     except NoAnswer:
         return None
-    return str(said.get("version")) if said.get("server") == "omlx_server" else None
+    return str(answer.get("version")) if answer.get("server") == "omlx_server" else None
 
 
 def _hosts(settings: Settings) -> tuple[list[Host], Finding | None]:

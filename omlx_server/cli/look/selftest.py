@@ -45,12 +45,12 @@ def run(
         display.update("load", 0, 1)
         with opened(located, settings, random.randrange(1 << 31)) as subject:
             display.update("load", 1, 1)
-            found = list(checks(subject, QUICK if quick else SelftestPlan(), display.update))
-            report = document(subject, found, quick=quick)
+            results = list(checks(subject, QUICK if quick else SelftestPlan(), display.update))
+            report = document(subject, results, quick=quick)
     if as_json or share == STDOUT:
         show_json(report)
     else:
-        print("\n".join(line_of(check.finding, _WIDTH) for check in found))
+        print("\n".join(line_of(check.finding, _WIDTH) for check in results))
     if file is not None:
         text = json.dumps(report, indent=2, ensure_ascii=False)
         file.write_text(text + "\n", encoding="utf-8")

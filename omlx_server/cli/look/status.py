@@ -8,7 +8,7 @@ from typing import Any
 
 from omlx_server.cli.server_client.address import server_of
 from omlx_server.cli.server_client.http import HttpReply, ServerClient
-from omlx_server.cli.shell.output import count_blocks, show_found
+from omlx_server.cli.shell.output import count_blocks, show_result
 from omlx_server.core.chunk_sizes import ChunkSizes
 from omlx_server.doctor.finding import in_words
 
@@ -21,28 +21,28 @@ Samples = Mapping[tuple[str, str], float]
 
 def run(*, as_json: bool, url: str, api_key: str, config: Path | None, sets: Sequence[str]) -> int:
     server = server_of(url, api_key, config, sets)
-    found = _found(server)
-    show_found(found, _lines(found), as_json=as_json)
-    return 0 if found["ready"] else 1
+    report = _report(server)
+    show_result(report, _lines(report), as_json=as_json)
+    return 0 if report["ready"] else 1
 
 
-def _found(server: ServerClient) -> dict[str, Any]:
+def _report(server: ServerClient) -> dict[str, Any]:
     health = server.get("/health")
-    told = health.said or {}
+    answer = health.json_object or {}
     about = server.get("/version")
     wants_key = about.status == 401  # then it has told its status alone
-    found = {
+    report = {
         "url": server.url,
-        "ready": health.status == 200 and ("engines" in told or wants_key),
+        "ready": health.status == 200 and ("engines" in answer or wants_key),
         "version": about.text("version"),
         "models": server.models(),
-        "engines": told.get("engines") or [],
-        "memory": told.get("memory"),
-        "config": told.get("config"),
-        "cluster": told.get("cluster") or [],
+        "engines": answer.get("engines") or [],
+        "memory": answer.get("memory"),
+        "config": answer.get("config"),
+        "cluster": answer.get("cluster") or [],
         "problem": f"{_refusal(about)} ({_KEY_HINT})" if wants_key else _refusal(health),
     }
-    return found | _counted(server)
+    return report | _counted(server)
 
 
 def _refusal(reply: HttpReply) -> str | None:
@@ -84,48 +84,48 @@ def _shared(samples: Samples, name: str) -> float:
 
 def samples_of(text: str) -> Samples:
     """Return the samples of a Prometheus text, summed by name and label `tier` ("" if none)."""
-    found: dict[tuple[str, str], float] = {}
+    samples: dict[tuple[str, str], float] = {}
     for line in text.splitlines():
         match = _SAMPLE.match(line)
         if match is None:
             continue
         tier = dict(_LABEL.findall(match["labels"] or "")).get("tier", "").strip('"')
         key = match["name"], tier
-        found[key] = found.get(key, 0) + float(match["value"])
-    return found
+        samples[key] = samples.get(key, 0) + float(match["value"])
+    return samples
 
 
-def _lines(found: Mapping[str, Any]) -> Iterator[str]:
-    version = f", omlx-server {found['version']}" if found["version"] else ""
-    yield f"{found['url']}: {'ready' if found['ready'] else 'not ready'}{version}"
-    yield from _problems(found)
-    if found["models"]:
-        yield f"models  {', '.join(found['models'])}"
-    for rank in found.get("cluster", ()):
+def _lines(report: Mapping[str, Any]) -> Iterator[str]:
+    version = f", omlx-server {report['version']}" if report["version"] else ""
+    yield f"{report['url']}: {'ready' if report['ready'] else 'not ready'}{version}"
+    yield from _problems(report)
+    if report["models"]:
+        yield f"models  {', '.join(report['models'])}"
+    for rank in report.get("cluster", ()):
         yield f"rank    {_rank(rank)}"
-    for engine in found["engines"]:
+    for engine in report["engines"]:
         yield f"load    {_load(engine)}"
         if chunks := in_chunks(engine):
             yield f"chunks  {_of(engine)}{chunks}"
         if engine.get("problem"):
             yield f"problem {engine['problem']}"
-    if found["memory"]:
-        yield f"memory  {_memory(found['memory'])}"
-    for tier, line in found.get("cache", {}).items():
-        held, budget = in_words(line["bytes"]), in_words(line["budget_bytes"])
-        yield f"cache   {tier}: {count_blocks(line['blocks'])}, {held} of {budget}"
-    if found.get("hit_ratio") is not None:
-        yield f"hits    {percent(found['hit_ratio'])} of all prompt tokens came from the cache"
-    drafts = found.get("drafts") or {}
+    if report["memory"]:
+        yield f"memory  {_memory(report['memory'])}"
+    for tier, line in report.get("cache", {}).items():
+        used, budget = in_words(line["bytes"]), in_words(line["budget_bytes"])
+        yield f"cache   {tier}: {count_blocks(line['blocks'])}, {used} of {budget}"
+    if report.get("hit_ratio") is not None:
+        yield f"hits    {percent(report['hit_ratio'])} of all prompt tokens came from the cache"
+    drafts = report.get("drafts") or {}
     if drafts.get("drafted"):
         right = percent(drafts["accepted"] / drafts["drafted"])
         yield f"drafts  {right} of {drafts['drafted']:,} drafted tokens were right"
 
 
-def _problems(found: Mapping[str, Any]) -> Iterator[str]:
-    if found["problem"]:
-        yield f"problem {found['problem']}"
-    config = found["config"] or {}
+def _problems(report: Mapping[str, Any]) -> Iterator[str]:
+    if report["problem"]:
+        yield f"problem {report['problem']}"
+    config = report["config"] or {}
     if config.get("problem"):
         yield f"config  what has changed is not in force: {config['problem']}"
     if config.get("needs_restart"):
@@ -138,29 +138,29 @@ def _load(engine: Mapping[str, Any]) -> str:
 
 
 def _rank(rank: Mapping[str, Any]) -> str:
-    held = rank.get("active_bytes")
-    more = (in_words(held) if held is not None else "", rank.get("problem") or "")
-    rest = "".join(f", {part}" for part in more if part)
-    return f"{rank.get('rank', '?')} on {rank.get('host', '?')}: {rank.get('status', '?')}{rest}"
+    active_bytes = rank.get("active_bytes")
+    more = (in_words(active_bytes) if active_bytes is not None else "", rank.get("problem") or "")
+    details = "".join(f", {part}" for part in more if part)
+    return f"{rank.get('rank', '?')} on {rank.get('host', '?')}: {rank.get('status', '?')}{details}"
 
 
 def _of(engine: Mapping[str, Any]) -> str:
     return f"{engine['model']}: " if engine.get("model") else ""
 
 
-def in_chunks(said: Mapping[str, Any]) -> str:
+def in_chunks(description: Mapping[str, Any]) -> str:
     """Return the prefill chunk sizes in a server's description of a model; empty if unknown."""
-    beside, alone = said.get("chunk_tokens"), said.get("chunk_tokens_alone")
-    if not (isinstance(beside, int) and isinstance(alone, int)):
+    batched, alone = description.get("chunk_tokens"), description.get("chunk_tokens_alone")
+    if not (isinstance(batched, int) and isinstance(alone, int)):
         return ""
-    return str(ChunkSizes(beside, alone))
+    return str(ChunkSizes(batched, alone))
 
 
 def _memory(memory: Mapping[str, Any]) -> str:
     limit = memory.get("limit", 0)
     lines = {name: memory.get(name, 0) for name in ("weights", "live", "blocks", "checkpoints")}
-    rest = ", ".join(f"{name} {in_words(size)}" for name, size in lines.items() if size)
-    return f"{rest or 'nothing'} of {in_words(limit)}"
+    parts = ", ".join(f"{name} {in_words(size)}" for name, size in lines.items() if size)
+    return f"{parts or 'nothing'} of {in_words(limit)}"
 
 
 def percent(share: float) -> str:

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from omlx_server.cli.models.named import with_adapter
-from omlx_server.cli.models.server import own_admin_server, told
+from omlx_server.cli.models.server import answer_of, own_admin_server
 from omlx_server.cli.server_client.http import NoAnswer
 from omlx_server.cli.shell.options import load_settings
 from omlx_server.cli.shell.output import say, show_json
@@ -85,8 +85,8 @@ def _tell_server(settings: Settings, name: str, target: str | None) -> None:
     None for a removed one."""
     server = own_admin_server(settings)
     try:
-        told(server.post("/admin/settings/reload", {}))
-        listed = told(server.get("/admin/settings")).get("settings", ())
+        answer_of(server.post("/admin/settings/reload", {}))
+        listed = answer_of(server.get("/admin/settings")).get("settings", ())
     except NoAnswer:
         return
     except OmlxError as error:

@@ -26,19 +26,19 @@ def choose(settings: Settings) -> Choice:
     models = settings.models
     if models.default:
         return Choice(models.default, "models.default")
-    here = installed(models)
-    newest = newest_that_fits(here, room_of(settings, _ram_bytes()))
+    candidates = installed(models)
+    newest = newest_that_fits(candidates, room_of(settings, _ram_bytes()))
     if newest is not None:
         return Choice(newest.names[0], "the newest model here that fits")
     return Choice(STARTER.name, "a small model to begin with")
 
 
-def newest_that_fits(here: Iterable[Located], room: float) -> Located | None:
+def newest_that_fits(candidates: Iterable[Located], room: float) -> Located | None:
     """Return the chat model with the newest directory whose weights fit into `room` bytes, except
     the starter, or None."""
     fitting = [
         model
-        for model in here
+        for model in candidates
         if not model.path.name.startswith(STARTER.full_name)
         and kind_in(model.path, model.names[0]) is ModelKind.CHAT
         and weight_bytes(model.path) <= room

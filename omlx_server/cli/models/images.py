@@ -37,15 +37,15 @@ def tokens_of_images(model: Installed, settings: Settings) -> dict[str, int]:
     return {f"{width} x {height}": plan.tokens for (width, height), plan in plans.items()}
 
 
-def in_words(found: Mapping[str, Any]) -> str:
-    if not found["images"]:
-        return f"none: {found['no_images']}"
-    tokens: Mapping[str, int] = found["image_tokens"]
+def in_words(facts: Mapping[str, Any]) -> str:
+    if not facts["images"]:
+        return f"none: {facts['no_images']}"
+    tokens: Mapping[str, int] = facts["image_tokens"]
     if len(set(tokens.values())) == 1:
         words = f"an image is {next(iter(tokens.values()))} tokens"
     else:
         words = ", ".join(f"{size} pixels are {count} tokens" for size, count in tokens.items())
-    return f"yes, by a vision tower of {found['vision']}: {words}"
+    return f"yes, by a vision tower of {facts['vision']}: {words}"
 
 
 def _why_none(model: Installed, settings: Settings) -> str:

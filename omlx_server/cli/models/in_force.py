@@ -23,23 +23,23 @@ REPORTED = frozenset({*_NOT_SAMPLING, "sampling", "presets", "chat_template"})
 
 
 def in_force_shape(
-    recommended: Mapping[str, float], own: ModelOverrides, settings: Settings
+    recommended: Mapping[str, float], overrides: ModelOverrides, settings: Settings
 ) -> dict[str, Any]:
-    values = values_in_force(recommended, own, settings)
+    values = values_in_force(recommended, overrides, settings)
     return {
         "in_force": {
             name: {"value": plain(one.value), "origin": one.origin} for name, one in values.items()
         },
-        "presets": {name: plain(preset) for name, preset in own.presets.items()},
+        "presets": {name: plain(preset) for name, preset in overrides.presets.items()},
     }
 
 
 def with_template(
-    files: TokenizerFiles, directory: Path, name: str, own: ModelOverrides
+    files: TokenizerFiles, directory: Path, name: str, overrides: ModelOverrides
 ) -> tuple[TokenizerFiles, dict[str, Any]]:
     """Return the tokenizer's files with the template that a server would take, and facts about
     it."""
-    path = own.chat_template
+    path = overrides.chat_template
     if not path:
         source = files.templates.get("default")
         if source is None:
@@ -54,10 +54,10 @@ def with_template(
     try:
         source = checked_template(name, path)
     except ConfigError as error:
-        told = {"path": path, "origin": OVERRIDE, "sha256": None, "problem": error.message}
-        return files, {"chat_template": False, "template": told}
-    told = _template_shape(path, OVERRIDE, source)
-    return replace(files, templates={"default": source}), {"chat_template": True, "template": told}
+        facts = {"path": path, "origin": OVERRIDE, "sha256": None, "problem": error.message}
+        return files, {"chat_template": False, "template": facts}
+    facts = _template_shape(path, OVERRIDE, source)
+    return replace(files, templates={"default": source}), {"chat_template": True, "template": facts}
 
 
 def _template_shape(path: str, origin: str, source: str) -> dict[str, Any]:
@@ -75,16 +75,16 @@ def template_in_words(template: Mapping[str, Any] | None) -> str:
     return f"yes ({template['origin']})"
 
 
-def report_lines(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+def report_lines(facts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Yield a line for the system prompt, thinking, sampling and each preset."""
-    values = found["in_force"]
+    values = facts["in_force"]
     for label, names in (("system", ("system",)), ("thinking", _NOT_SAMPLING[1:])):
-        said = {name: values[name] for name in names if values[name]["value"] is not None}
-        if said:
-            yield label, _by_origin(said, named=label != "system")
+        given_values = {name: values[name] for name in names if values[name]["value"] is not None}
+        if given_values:
+            yield label, _by_origin(given_values, named=label != "system")
     others = {name: one for name, one in values.items() if name not in _NOT_SAMPLING}
     yield "sampling", _by_origin({n: o for n, o in others.items() if o["value"] not in _EMPTY})
-    for name, preset in found["presets"].items():
+    for name, preset in facts["presets"].items():
         yield "preset", f"{name}: " + ", ".join(_in_words(*item) for item in preset.items())
 
 

@@ -24,11 +24,11 @@ _PIPE_COLUMNS = 200
 
 def run(*, as_json: bool, config: Path | None, sets: Sequence[str]) -> int:
     settings = load_settings(config, sets).settings
-    found = installed_models(settings.models)
+    models = installed_models(settings.models)
     if as_json:
-        show_json({"models": [shape(model, settings) for model in found]})
-    elif found:
-        console().print(_table(found, settings))
+        show_json({"models": [shape(model, settings) for model in models]})
+    elif models:
+        console().print(_table(models, settings))
     else:
         print("No model is here yet. `omlx-server pull starter` gets a small one.")
     return 0
@@ -38,7 +38,7 @@ def console() -> Console:
     return Console(width=None if sys.stdout.isatty() else _PIPE_COLUMNS)
 
 
-def _table(found: Sequence[Installed], settings: Settings) -> Table:
+def _table(models: Sequence[Installed], settings: Settings) -> Table:
     table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
     table.add_column("name", overflow="fold")
     table.add_column("kind", no_wrap=True)
@@ -46,7 +46,7 @@ def _table(found: Sequence[Installed], settings: Settings) -> Table:
     table.add_column("quantized", no_wrap=True)
     table.add_column("context", no_wrap=True, justify="right")
     table.add_column("source", overflow="fold")
-    for model in found:
+    for model in models:
         context = f"{model.context_length}" if model.context_length else ""
         cells = (model.quantization, context, model.source.value)
         size, images = decimal(model.weight_bytes), images_of(model, settings)

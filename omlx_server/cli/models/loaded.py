@@ -11,7 +11,7 @@ from rich.text import Text
 from omlx_server.cli.models.list import console
 from omlx_server.cli.models.server import ask, items_of, models_of
 from omlx_server.cli.server_client.http import ServerClient
-from omlx_server.cli.shell.output import show_found, show_json, visible
+from omlx_server.cli.shell.output import show_json, show_result, visible
 
 _RIGHT = ("memory", "in use", "idle")
 _MINUTE, _HOUR = 60, 3600
@@ -21,10 +21,10 @@ config pins comes with the next start, too. `omlx-server pin NAME --off` takes a
 
 
 def ps(server: ServerClient, *, as_json: bool) -> int:
-    said = models_of(server)
-    items = items_of(said)
+    answer = models_of(server)
+    items = items_of(answer)
     if as_json:
-        show_json(said)
+        show_json(answer)
         return 0
     console().print(_table(items))
     for item in items:
@@ -33,7 +33,7 @@ def ps(server: ServerClient, *, as_json: bool) -> int:
         if adapters := item.get("adapters"):
             names = ", ".join(visible(str(name)) for name in adapters)
             print(f"{_name(item, '?')} has adapters in memory: {names}")
-    memory = said.get("memory")
+    memory = answer.get("memory")
     if isinstance(memory, Mapping):
         weights, limit = _size(memory.get("weights")), _size(memory.get("limit"))
         print(f"Weights: {weights or '0 bytes'} of {limit or '?'}.")
@@ -62,7 +62,7 @@ def pin(server: ServerClient, *, name: str, off: bool, as_json: bool) -> int:
 
 
 def _say(item: Mapping[str, Any], words: str, *, as_json: bool) -> int:
-    show_found(item, [words], as_json=as_json)
+    show_result(item, [words], as_json=as_json)
     return 0
 
 

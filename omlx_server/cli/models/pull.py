@@ -24,18 +24,18 @@ _INTERRUPTED = 130
 
 def run(*, name: str, as_json: bool, config: Path | None, sets: Sequence[str]) -> int:
     settings = load_settings(config, sets).settings
-    wanted = settings.models.resolve_alias(name)
-    meant = hub_name(wanted)
-    if meant is not None and str(meant) != name and wanted not in catalogue.NAMES:
-        output.say(f"{name}: {meant}")
+    model = settings.models.resolve_alias(name)
+    on_hub = hub_name(model)
+    if on_hub is not None and str(on_hub) != name and model not in catalogue.NAMES:
+        output.say(f"{name}: {on_hub}")
     try:
         with open_display() as display:
-            done = _pull(wanted, settings, display)
+            result = _pull(model, settings, display)
     except KeyboardInterrupt:
         error = OmlxError("interrupted", hint="what has come is kept: run it again to go on")
         output.report(error, as_json=as_json)
         return _INTERRUPTED
-    print(json.dumps(_document(done)) if as_json else _sentence(done))
+    print(json.dumps(_document(result)) if as_json else _sentence(result))
     return 0
 
 
@@ -48,22 +48,22 @@ def _pull(name: str, settings: Settings, display: ProgressListener) -> Pulled:
     return pulled_or_made(name, settings.models, display, make)
 
 
-def _sentence(done: Pulled) -> str:
-    name, path = done.model.names[0], done.model.path
-    if not done.is_checked:
+def _sentence(result: Pulled) -> str:
+    name, path = result.model.names[0], result.model.path
+    if not result.is_checked:
         return f"{name} is here: {path} (not checked: there is no network)"
-    if done.fetched_bytes:
-        return f"{name} is here: {path} ({decimal(done.fetched_bytes)} fetched and checked)"
+    if result.fetched_bytes:
+        return f"{name} is here: {path} ({decimal(result.fetched_bytes)} fetched and checked)"
     return f"{name} is here: {path}"
 
 
-def _document(done: Pulled) -> dict[str, object]:
+def _document(result: Pulled) -> dict[str, object]:
     return {
-        "name": done.model.names[0],
-        "names": list(done.model.names),
-        "path": str(done.model.path),
-        "fetched_bytes": done.fetched_bytes,
+        "name": result.model.names[0],
+        "names": list(result.model.names),
+        "path": str(result.model.path),
+        "fetched_bytes": result.fetched_bytes,
         # A snapshot in Hugging Face's cache consists of links into the folder of its repository.
-        "disk_bytes": size_of(hub.folder_of(done.model.path)),
-        "checked": done.is_checked,
+        "disk_bytes": size_of(hub.folder_of(result.model.path)),
+        "checked": result.is_checked,
     }

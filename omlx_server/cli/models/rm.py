@@ -6,7 +6,7 @@ from pathlib import Path
 from rich.filesize import decimal
 
 from omlx_server.cli.models.named import named
-from omlx_server.cli.models.server import admin_server_of, is_loaded, is_of, items_of, told
+from omlx_server.cli.models.server import admin_server_of, answer_of, is_loaded, is_of, items_of
 from omlx_server.cli.server_client.http import NoAnswer, ServerClient
 from omlx_server.cli.shell import stdin
 from omlx_server.cli.shell.options import load_settings
@@ -54,7 +54,7 @@ def _refuse_if_loaded(model: Installed, server: ServerClient, url: str) -> None:
     """Raise UsageError if the server has the model loaded. No answer is an error only if the user
     named the `url`."""
     try:
-        items = items_of(told(server.get("/admin/models")))
+        items = items_of(answer_of(server.get("/admin/models")))
     except OmlxError as error:
         if url:
             raise
@@ -62,17 +62,17 @@ def _refuse_if_loaded(model: Installed, server: ServerClient, url: str) -> None:
             say(f"warning: {server.url} does not say what is loaded: {error.message}")
         return
     if any(is_of(item, model.names) and is_loaded(item) for item in items):
-        there = f" --url {url}" if url else ""
+        url_option = f" --url {url}" if url else ""
         raise UsageError(
             f"the server at {server.url} has {model.names[0]} loaded",
-            hint=f"`omlx-server unload {model.names[0]}{there}` first",
+            hint=f"`omlx-server unload {model.names[0]}{url_option}` first",
         )
 
 
 def _confirmed(model: Installed) -> bool:
-    size, beside = decimal(freed_by(model)), AdapterPlaces(model.path, ()).all()
-    own = f" and its adapters {', '.join(beside)}" if beside else ""
-    return stdin.agreed_to_remove(f"{model.names[0]} ({size}){own} from {model.path}")
+    size, adapters = decimal(freed_by(model)), AdapterPlaces(model.path, ()).all()
+    with_adapters = f" and its adapters {', '.join(adapters)}" if adapters else ""
+    return stdin.agreed_to_remove(f"{model.names[0]} ({size}){with_adapters} from {model.path}")
 
 
 def _stored_bytes(model: Installed, settings: Settings) -> int:

@@ -43,34 +43,36 @@ class _Row:
 def run(*, text: str, as_json: bool, config: Path | None, sets: Sequence[str]) -> int:
     settings = load_settings(config, sets).settings
     models = installed(settings.models)
-    here = {name for model in models for name in model.names}
-    rows = [*_own(text, models, here), *_short(text, here)]
+    local_names = {name for model in models for name in model.names}
+    rows = [*_own(text, models, local_names), *_short(text, local_names)]
     if not text:
         _show(rows, as_json=as_json)
         return 0
     try:
-        found = search(text, _MOST)
+        hits = search(text, _MOST)
     except FetchFailed as error:
         if not as_json and rows:
             _show(rows, as_json=False)
             sys.stdout.flush()
         return report(error, as_json=as_json)
-    told = {one.name: one for one in found}
-    rows = [_told(row, told[row.model]) if row.model in told else row for row in rows]
-    known = {row.model for row in rows}
-    rows += [_of_hub(one, here) for one in found if one.name not in known]
+    by_name = {one.name: one for one in hits}
+    rows = [
+        _with_hub_facts(row, by_name[row.model]) if row.model in by_name else row for row in rows
+    ]
+    listed = {row.model for row in rows}
+    rows += [_of_hub(one, local_names) for one in hits if one.name not in listed]
     _show(rows, as_json=as_json)
     return 0
 
 
-def _own(text: str, models: Iterable[Located], here: set[str]) -> list[_Row]:
+def _own(text: str, models: Iterable[Located], local_names: set[str]) -> list[_Row]:
     minilm = MINILM.files["model.safetensors"]
     rows = (
         _Row(
             STARTER.name,
             STARTER.full_name,
             _starter_bytes(models),
-            STARTER.name in here,
+            STARTER.name in local_names,
             STARTER.context,
             download=STARTER.source.wheel_bytes,
         ),
@@ -78,7 +80,7 @@ def _own(text: str, models: Iterable[Located], here: set[str]) -> list[_Row]:
             MINILM.name,
             MINILM.full_name,
             minilm.member_bytes,
-            MINILM.name in here,
+            MINILM.name in local_names,
             MINILM.context,
             download=minilm.wheel_bytes,
         ),
@@ -96,33 +98,33 @@ def _starter_bytes(models: Iterable[Located]) -> int:
     return STARTER.weight_bytes["8bit" if has_gpu else "f32"]
 
 
-def _short(text: str, here: set[str]) -> list[_Row]:
+def _short(text: str, local_names: set[str]) -> list[_Row]:
     rows = matching(text) if text else SHORT_NAMES
     return [
-        _Row(row.name, row.repo_id, row.disk_bytes, row.repo_id in here, row.context)
+        _Row(row.name, row.repo_id, row.disk_bytes, row.repo_id in local_names, row.context)
         for row in rows
     ]
 
 
-def _of_hub(one: HubModel, here: set[str]) -> _Row:
+def _of_hub(hit: HubModel, local_names: set[str]) -> _Row:
     return _Row(
-        one.name,
-        one.name,
-        one.weight_bytes,
-        one.name in here,
-        downloads=one.downloads,
-        is_gated=one.is_gated,
-        problem=one.problem,
+        hit.name,
+        hit.name,
+        hit.weight_bytes,
+        hit.name in local_names,
+        downloads=hit.downloads,
+        is_gated=hit.is_gated,
+        problem=hit.problem,
     )
 
 
-def _told(row: _Row, found: HubModel) -> _Row:
+def _with_hub_facts(row: _Row, hit: HubModel) -> _Row:
     return replace(
         row,
-        size=found.weight_bytes or row.size,
-        downloads=found.downloads,
-        is_gated=found.is_gated,
-        problem=found.problem,
+        size=hit.weight_bytes or row.size,
+        downloads=hit.downloads,
+        is_gated=hit.is_gated,
+        problem=hit.problem,
     )
 
 
@@ -150,20 +152,20 @@ def _shape(row: _Row) -> dict[str, object]:
 
 
 def _table(rows: Sequence[_Row]) -> Table:
-    asked = any(row.downloads is not None for row in rows)
+    has_downloads = any(row.downloads is not None for row in rows)
     table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
     table.add_column("name", overflow="fold")
     table.add_column("size", no_wrap=True, justify="right")
     if any(row.context for row in rows):
         table.add_column("context", no_wrap=True, justify="right")
-    if asked:
+    if has_downloads:
         table.add_column("downloads", no_wrap=True, justify="right")
     table.add_column("", no_wrap=True)
     for row in rows:
         cells: list[Text | str] = [_named(row), decimal(row.size) if row.size else ""]
         if any(row.context for row in rows):
             cells.append(f"{row.context}" if row.context else "")
-        if asked:
+        if has_downloads:
             cells.append("" if row.downloads is None else f"{row.downloads:,}")
         table.add_row(*cells, "here" if row.is_here else "gated" if row.is_gated else "")
     return table

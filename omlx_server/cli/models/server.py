@@ -36,8 +36,9 @@ def _with_token(server: ServerClient) -> ServerClient:
 
 
 def ask(server: ServerClient, path: str, body: object = None) -> Mapping[str, Any]:
-    """Send a GET, or with `body` a POST without time limit. Raises NoAnswer, else as `told`."""
-    return told(server.get(path) if body is None else server.post(path, body, seconds=None))
+    """Send a GET, or with `body` a POST without time limit. Raises NoAnswer, else as
+    `answer_of`."""
+    return answer_of(server.get(path) if body is None else server.post(path, body, seconds=None))
 
 
 def models_of(server: ServerClient) -> Mapping[str, Any]:
@@ -45,11 +46,11 @@ def models_of(server: ServerClient) -> Mapping[str, Any]:
     Raises as `ask`."""
     reply = server.get("/admin/models")
     if reply.error.get("code") in _NO_ORDERS:
-        health = server.get("/health").said or {}
+        health = server.get("/health").json_object or {}
         if isinstance(health.get("loaded"), list):
             say(_LOADED_ONLY)
             return _loaded_in(health)
-    return told(reply)
+    return answer_of(reply)
 
 
 def _loaded_in(health: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -63,9 +64,9 @@ def _loaded_in(health: Mapping[str, Any]) -> Mapping[str, Any]:
     return {"models": models, "memory": health.get("memory")}
 
 
-def items_of(said: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+def items_of(answer: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     """Return the models in an answer. Raises OmlxError if it holds none."""
-    models = said.get("models")
+    models = answer.get("models")
     if not isinstance(models, list) or not all(isinstance(item, Mapping) for item in models):
         raise OmlxError("the server answers in a way that is not known: are the versions the same?")
     return models
@@ -82,11 +83,11 @@ def is_of(item: Mapping[str, Any], names: Sequence[str]) -> bool:
     return any(name in its_names for name in names)
 
 
-def told(reply: HttpReply) -> Mapping[str, Any]:
+def answer_of(reply: HttpReply) -> Mapping[str, Any]:
     """Return the JSON object of an answer. Raises UsageError if the server refuses the key or the
     token, else OmlxError."""
-    if reply.status == _OK and reply.said is not None:
-        return reply.said
+    if reply.status == _OK and reply.json_object is not None:
+        return reply.json_object
     message = reply.error.get("message")
     if reply.status in (_UNAUTHORIZED, _FORBIDDEN):
         raise UsageError(

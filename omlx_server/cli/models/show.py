@@ -17,9 +17,9 @@ from omlx_server.cli.models.in_force import (
 )
 from omlx_server.cli.models.list import adapters_of, shape
 from omlx_server.cli.models.named import with_adapter
-from omlx_server.cli.models.server import is_of, items_of, own_admin_server, told
+from omlx_server.cli.models.server import answer_of, is_of, items_of, own_admin_server
 from omlx_server.cli.shell.options import load_settings
-from omlx_server.cli.shell.output import show_found, visible
+from omlx_server.cli.shell.output import show_result, visible
 from omlx_server.core.model_files.kind import ModelKind
 from omlx_server.core.model_files.parser_signs import reasoning_parser_of, tool_parser_of
 from omlx_server.errors import LoadFailed, OmlxError
@@ -35,32 +35,32 @@ from omlx_server.settings.values import plain
 def run(*, name: str, as_json: bool, config: Path | None, sets: Sequence[str]) -> int:
     settings = load_settings(config, sets).settings
     model, adapter = with_adapter(settings.models.resolve_alias(name), settings)
-    found = _found(model, settings)
+    facts = _facts(model, settings)
     if adapter:
         path = adapters_of(model, settings).all()[adapter]
-        found["adapter"] = {"name": adapter, "path": str(path), "disk_bytes": size_of(path)}
-    lines = (f"{what:<10} {visible(how)}" for what, how in _lines(found))
-    show_found(found, lines, as_json=as_json)
+        facts["adapter"] = {"name": adapter, "path": str(path), "disk_bytes": size_of(path)}
+    lines = (f"{what:<10} {visible(how)}" for what, how in _lines(facts))
+    show_result(facts, lines, as_json=as_json)
     return 0
 
 
-def _found(model: Installed, settings: Settings) -> dict[str, Any]:
-    own, about = settings.overrides_of(model.names), described(model.path)
-    found: dict[str, Any] = shape(model, settings)
-    found |= {
+def _facts(model: Installed, settings: Settings) -> dict[str, Any]:
+    overrides, about = settings.overrides_of(model.names), described(model.path)
+    facts: dict[str, Any] = shape(model, settings)
+    facts |= {
         "default_adapter": adapters_of(model, settings).default_name or None,
         "disk_bytes": freed_by(model),
         "sampling": about.recommended if about else {},
-        "overrides": plain(own),
+        "overrides": plain(overrides),
     }
     if model.kind is ModelKind.CHAT:
         name, files = model.names[0], TokenizerFiles.of(model.path)
-        files, told = with_template(files, model.path, name, own)
-        found |= told | in_force_shape(found["sampling"], own, settings)
-        found |= _parsers(files, own) if found["chat_template"] else {}
-    if found["images"]:
-        found |= _image_tokens(model, settings)
-    return found | _in_server(model, settings)
+        files, template_facts = with_template(files, model.path, name, overrides)
+        facts |= template_facts | in_force_shape(facts["sampling"], overrides, settings)
+        facts |= _parsers(files, overrides) if facts["chat_template"] else {}
+    if facts["images"]:
+        facts |= _image_tokens(model, settings)
+    return facts | _in_server(model, settings)
 
 
 def _image_tokens(model: Installed, settings: Settings) -> dict[str, Any]:
@@ -70,7 +70,7 @@ def _image_tokens(model: Installed, settings: Settings) -> dict[str, Any]:
         return {"images": False, "no_images": error.message}
 
 
-def _parsers(files: TokenizerFiles, own: ModelOverrides) -> dict[str, dict[str, str]]:
+def _parsers(files: TokenizerFiles, overrides: ModelOverrides) -> dict[str, dict[str, str]]:
     """Return the parsers that a server would use, by the rules of `dialect_of` in
     text/dialect.py."""
     sources = list(files.templates.values())
@@ -78,9 +78,9 @@ def _parsers(files: TokenizerFiles, own: ModelOverrides) -> dict[str, dict[str, 
     shows_tools = any(map(_shows_tools, sources))
     tools = tool_parser_of(template, vocabulary, files.tool_parser, shows_tools=shows_tools)
     return {
-        "tool_parser": _chosen(own.tool_parser, tools),
+        "tool_parser": _chosen(overrides.tool_parser, tools),
         "reasoning_parser": _chosen(
-            own.reasoning_parser, reasoning_parser_of(template, vocabulary)
+            overrides.reasoning_parser, reasoning_parser_of(template, vocabulary)
         ),
     }
 
@@ -94,14 +94,14 @@ def _shows_tools(template: str) -> bool:
         return False
 
 
-def _chosen(own: str | None, detected: str) -> dict[str, str]:
-    return {"name": own or detected, "origin": "override" if own else "detected"}
+def _chosen(override: str | None, detected: str) -> dict[str, str]:
+    return {"name": override or detected, "origin": "override" if override else "detected"}
 
 
 def _in_server(model: Installed, settings: Settings) -> dict[str, Any]:
     try:
         server = own_admin_server(settings)
-        items = items_of(told(server.get("/admin/models")))
+        items = items_of(answer_of(server.get("/admin/models")))
     except OmlxError:
         return {}
     item: Mapping[str, Any] = next((item for item in items if is_of(item, model.names)), {})
@@ -119,50 +119,51 @@ def _in_server(model: Installed, settings: Settings) -> dict[str, Any]:
     }
 
 
-def _lines(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    yield "name", found["name"]
-    if also := [*found["names"][1:], *found["aliases"]]:
+def _lines(facts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    yield "name", facts["name"]
+    if also := [*facts["names"][1:], *facts["aliases"]]:
         yield "also", ", ".join(also)
-    if found["problem"]:
-        yield "problem", found["problem"]
-    yield "path", found["path"]
-    yield "source", found["source"]
-    what = ", ".join(filter(None, (found["model_type"], found["architecture"])))
-    yield "kind", f"{found['kind']} ({what})" if what else found["kind"]
-    quantized = found["quantization"] or "not quantized"
-    yield "weights", f"{decimal(found['weight_bytes'])}, {quantized}"
-    yield "disk", decimal(found["disk_bytes"])
-    if found["context_length"]:
-        yield "context", f"{found['context_length']} tokens"
-    if found["kind"] == ModelKind.CHAT.value:
-        yield "images", in_words(found)
-        if found["adapters"]:
-            default = found["default_adapter"]
-            names = (f"{n} (default)" if n == default else n for n in found["adapters"])
+    if facts["problem"]:
+        yield "problem", facts["problem"]
+    yield "path", facts["path"]
+    yield "source", facts["source"]
+    what = ", ".join(filter(None, (facts["model_type"], facts["architecture"])))
+    yield "kind", f"{facts['kind']} ({what})" if what else facts["kind"]
+    quantized = facts["quantization"] or "not quantized"
+    yield "weights", f"{decimal(facts['weight_bytes'])}, {quantized}"
+    yield "disk", decimal(facts["disk_bytes"])
+    if facts["context_length"]:
+        yield "context", f"{facts['context_length']} tokens"
+    if facts["kind"] == ModelKind.CHAT.value:
+        yield "images", in_words(facts)
+        if facts["adapters"]:
+            default = facts["default_adapter"]
+            names = (f"{n} (default)" if n == default else n for n in facts["adapters"])
             yield "adapters", ", ".join(names)
-        if "adapter" in found:
-            own = found["adapter"]
-            yield "adapter", f"{own['name']} ({decimal(own['disk_bytes'])}, {own['path']})"
-    if "template" in found:
-        yield "template", template_in_words(found["template"])
+        if "adapter" in facts:
+            adapter = facts["adapter"]
+            size = decimal(adapter["disk_bytes"])
+            yield "adapter", f"{adapter['name']} ({size}, {adapter['path']})"
+    if "template" in facts:
+        yield "template", template_in_words(facts["template"])
     for label, key in (("tools", "tool_parser"), ("reasoning", "reasoning_parser")):
-        if key in found:
-            yield label, f"{found[key]['name']} ({found[key]['origin']})"
-    yield from _of_requests(found)
-    if "server" in found:
-        yield "server", _server(found["server"])
-        if chunks := in_chunks(found["server"]):
+        if key in facts:
+            yield label, f"{facts[key]['name']} ({facts[key]['origin']})"
+    yield from _of_requests(facts)
+    if "server" in facts:
+        yield "server", _server(facts["server"])
+        if chunks := in_chunks(facts["server"]):
             yield "chunks", chunks
 
 
-def _of_requests(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    told: Collection[str] = ()
-    if "in_force" in found:
-        yield from report_lines(found)
-        told = REPORTED
-    elif found["sampling"]:
-        yield "sampling", _in_words(found["sampling"])
-    if others := {key: value for key, value in found["overrides"].items() if key not in told}:
+def _of_requests(facts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    reported: Collection[str] = ()
+    if "in_force" in facts:
+        yield from report_lines(facts)
+        reported = REPORTED
+    elif facts["sampling"]:
+        yield "sampling", _in_words(facts["sampling"])
+    if others := {key: value for key, value in facts["overrides"].items() if key not in reported}:
         yield "overrides", _in_words(others)
 
 
@@ -180,6 +181,6 @@ def _flat(values: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any
 
 def _server(server: Mapping[str, Any]) -> str:
     size = server["weight_bytes"]
-    held = f", {decimal(size)} of weights" if isinstance(size, int) and size else ""
+    weights = f", {decimal(size)} of weights" if isinstance(size, int) and size else ""
     pinned = ", pinned" if server["pinned"] else ""
-    return f"{server['state']}{held}{pinned}, at {server['url']}"
+    return f"{server['state']}{weights}{pinned}, at {server['url']}"

@@ -38,7 +38,7 @@ def started(program: Sequence[str], arguments: Sequence[str], grace: float) -> I
         _end(server, grace)
 
 
-def waits_for(is_ready: Callable[[], bool], server: Server) -> bool:
+def wait_until_ready(is_ready: Callable[[], bool], server: Server) -> bool:
     """Wait, without limit, until the server is ready. Return False if it ended with exit code 1 or
     2: it has printed the reason. Raises Unavailable if it ended otherwise."""
     while not is_ready():

@@ -36,9 +36,10 @@ def show_start(
 
 
 def _lines(model: str, loaded: Loaded, options: GatheringOptions) -> Iterator[str]:
-    own, hosts = loaded.settings.cluster, options.hosts
-    leader = f"{options.listens_at}:{own.port or _PORT}"
-    yield f"{len(hosts)} ranks would compute {model}, connected by MLX's {own.backend} back end."
+    cluster, hosts = loaded.settings.cluster, options.hosts
+    leader = f"{options.listens_at}:{cluster.port or _PORT}"
+    backend = cluster.backend
+    yield f"{len(hosts)} ranks would compute {model}, connected by MLX's {backend} back end."
     yield f"rank 0: this process. It would await the other ranks at {leader}."
     commands = command_lines_of(options, leader, _PID)
     for rank, (host, command) in enumerate(zip(hosts[1:], commands, strict=True), 1):

@@ -46,18 +46,18 @@ class UpOptions:
 
 def run(options: UpOptions, *, port: str | None) -> int:
     loaded = load_settings(options.config, options.sets, {"server.port": port})
-    found = address_in_use.look(loaded.settings)
-    if found.listener is Listener.NOBODY:
-        return _start(loaded, found, options)
+    address = address_in_use.look(loaded.settings)
+    if address.listener is Listener.NOBODY:
+        return _start(loaded, address, options)
     served: list[str] = []
-    if found.listener is Listener.OURS:
-        with ChatClient(found.server) as client:
+    if address.listener is Listener.OURS:
+        with ChatClient(address.server) as client:
             served = served_by(client)
     if served and (not options.model or options.model in served):
-        return _use(found.server, options.model or served[0], options)
+        return _use(address.server, options.model or served[0], options)
     free = address_in_use.next_free(loaded.settings)
     what = f"A server of {served[0]}" if served else "Another program"
-    print(f"{what} has port {found.port}; taking {free.port}.", flush=True)
+    print(f"{what} has port {address.port}; taking {free.port}.", flush=True)
     return _start(loaded, free, options)
 
 
@@ -72,21 +72,21 @@ def _use(server: ServerClient, model: str, options: UpOptions) -> int:
 
 def _start(loaded: Loaded, at: ListenAddress, options: UpOptions) -> int:
     settings = loaded.settings
-    wanted = options.model
-    if not wanted:
+    model = options.model
+    if not model:
         choice = choose(settings)
-        wanted = choice.name
+        model = choice.name
         print(f"Model: {choice.name} ({choice.why})", flush=True)
-    print(f"Starting {wanted} on {at.server.url} ...", flush=True)
-    arguments = _arguments(wanted, at, options)
+    print(f"Starting {model} on {at.server.url} ...", flush=True)
+    arguments = _arguments(model, at, options)
     grace = settings.server.shutdown_grace_seconds
     with (
         child.started(options.program, arguments, grace) as server,
         ChatClient(at.server) as client,
     ):
-        if not child.waits_for(client.is_ready, server):
+        if not child.wait_until_ready(client.is_ready, server):
             return int(server.returncode)
-        model = _name_among(client.models(), wanted)
+        model = _name_among(client.models(), model)
         if options.once or options.demo:
             ask_twice(client, model)
         _say_where_to_go(at.server, model, options)
@@ -109,10 +109,10 @@ def _arguments(model: str, at: ListenAddress, options: UpOptions) -> list[str]:
     return [*words, "--fallback", "logging.level=warning"]
 
 
-def _name_among(served: Sequence[str], wanted: str) -> str:
+def _name_among(served: Sequence[str], model: str) -> str:
     """Return the name under which the model is served; a directory has its own name."""
-    names = (wanted, expanded(wanted).resolve().name)
-    return next((name for name in names if name in served), served[0] if served else wanted)
+    names = (model, expanded(model).resolve().name)
+    return next((name for name in names if name in served), served[0] if served else model)
 
 
 def _say_where_to_go(server: ServerClient, model: str, options: UpOptions) -> None:
@@ -125,7 +125,7 @@ def _say_where_to_go(server: ServerClient, model: str, options: UpOptions) -> No
 
 def _connections(server: ServerClient, model: str, page: str) -> Iterator[tuple[str, str]]:
     url = server.url
-    elsewhere = "" if _is_usual(url) else f" --url {url}"
+    url_option = "" if _is_usual(url) else f" --url {url}"
     key = ' -H "Authorization: Bearer $OMLX_API_KEY"' if server.key else ""
     if page:
         yield "Page", page
@@ -136,10 +136,10 @@ def _connections(server: ServerClient, model: str, page: str) -> Iterator[tuple[
         yield "Key", "one of auth.api_keys, in OMLX_API_KEY"
     socket = f" --unix-socket {shlex.quote(path)}" if path else ""
     yield "Try", _CURL.format(url=base, socket=socket, key=key, model=model)
-    yield "Talk", f"{_program()} chat{elsewhere}"
+    yield "Talk", f"{_program()} chat{url_option}"
     listing = server.model_listings().get(model, {})
     if not path and chats(listing):
-        yield "Agents", f"{_program()} launch claude{elsewhere}"
+        yield "Agents", f"{_program()} launch claude{url_option}"
         if warning := short_context(model, context_of(listing)):
             yield "Warning", warning
     yield "Docs", _docs(base)
@@ -153,10 +153,10 @@ def _is_usual(url: str) -> bool:
 
 def _program() -> str:
     """Return how a user types this program: its name if that is on the PATH, else its path."""
-    here = Path(sys.executable).with_name("omlx-server")
-    found = shutil.which("omlx-server")
-    on_path = found is not None and Path(found).resolve() == here.resolve()
-    return "omlx-server" if on_path or not here.exists() else shlex.quote(str(here))
+    program = Path(sys.executable).with_name("omlx-server")
+    on_path = shutil.which("omlx-server")
+    is_on_path = on_path is not None and Path(on_path).resolve() == program.resolve()
+    return "omlx-server" if is_on_path or not program.exists() else shlex.quote(str(program))
 
 
 def _docs(url: str) -> str:

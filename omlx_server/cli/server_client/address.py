@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from omlx_server.cli.server_client.http import ServerClient, asked
+from omlx_server.cli.server_client.http import ServerClient, server_at
 from omlx_server.cli.shell.options import load_settings
 from omlx_server.errors import UsageError
 from omlx_server.settings import Settings
@@ -26,7 +26,7 @@ def server_of(
             hint="ASCII characters only; look for an end of line, or a space at its ends",
         )
     if url:
-        return asked(url, api_key)
+        return server_at(url, api_key)
     return own_server(load_settings(config, sets).settings, api_key)
 
 
@@ -34,7 +34,7 @@ def own_server(settings: Settings, api_key: str = "") -> ServerClient:
     """Return the server of these settings, with `api_key` or their first key. Raises UsageError if
     server.port is 0."""
     key = api_key or next((key.reveal() for key in settings.auth.api_keys), "")
-    return replace(asked(local_url(settings), key), is_own=True)
+    return replace(server_at(local_url(settings), key), is_own=True)
 
 
 def local_url(settings: Settings) -> str:

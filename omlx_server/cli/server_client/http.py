@@ -37,23 +37,23 @@ class HttpReply:
     body: bytes
 
     @property
-    def said(self) -> Mapping[str, Any] | None:
+    def json_object(self) -> Mapping[str, Any] | None:
         """The body as a JSON object; None if it is anything else."""
         try:
-            said = json.loads(self.body)
+            value = json.loads(self.body)
         except (ValueError, RecursionError):
             return None
-        return said if isinstance(said, Mapping) else None
+        return value if isinstance(value, Mapping) else None
 
     def text(self, name: str) -> str | None:
         """Return the field `name` of that object if it is a text."""
-        text = (self.said or {}).get(name)
+        text = (self.json_object or {}).get(name)
         return text if isinstance(text, str) else None
 
     @property
     def error(self) -> Mapping[str, Any]:
         """The object `error` of the answer; empty if none."""
-        error = (self.said or {}).get("error")
+        error = (self.json_object or {}).get("error")
         return error if isinstance(error, Mapping) else {}
 
 
@@ -126,7 +126,7 @@ def socket_of(url: str) -> str:
     return url.removeprefix(UNIX) if url.startswith(UNIX) else ""
 
 
-def asked(url: str, key: str) -> ServerClient:
+def server_at(url: str, key: str) -> ServerClient:
     """Return the server at `url`, with or without /v1. Raises UsageError if that is no URL."""
     if socket_of(url):
         return ServerClient(url, key)
@@ -151,7 +151,7 @@ def _host_of(url: str) -> str:
 
 
 def _listings(reply: HttpReply) -> dict[str, Mapping[str, Any]]:
-    rows = (reply.said or {}).get("data")
+    rows = (reply.json_object or {}).get("data")
     return {str(row["id"]): row for row in rows or () if isinstance(row, Mapping) and "id" in row}
 
 

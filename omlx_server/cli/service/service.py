@@ -16,7 +16,7 @@ from omlx_server.service.environment import environment_of
 from omlx_server.service.managers import Manager, manager_here
 from omlx_server.service.service import LOG_NAME, service_of
 from omlx_server.service.state import RunState, ServiceState
-from omlx_server.service.steps import Remove, Step, WriteFile, told
+from omlx_server.service.steps import Remove, Step, WriteFile, describe
 from omlx_server.settings.layers import search_path
 from omlx_server.settings.salvage import salvage
 from omlx_server.settings.types import expanded
@@ -130,8 +130,8 @@ def _installed() -> Manager:
 
 def _config_file(config: Path | None) -> Path:
     """Return the absolute path of the config file, which may not exist yet."""
-    found = settings.find_config(config) or search_path()[0]
-    return found.absolute()
+    file = settings.find_config(config) or search_path()[0]
+    return file.absolute()
 
 
 def _settings_in(file: Path) -> settings.Loaded:
@@ -148,15 +148,15 @@ def _settings_of_this_shell(file: Path) -> Iterator[str]:
 
 def _log_of(manager: Manager, config: Path | None) -> Path:
     """Return the path of the log, even if the config is wrong: then users look at the log."""
-    chosen = salvage(_config_file(config), {}, _NO_ENVIRONMENT).log_file
-    return expanded("~") / chosen if chosen else manager.log_dir / LOG_NAME
+    log_file = salvage(_config_file(config), {}, _NO_ENVIRONMENT).log_file
+    return expanded("~") / log_file if log_file else manager.log_dir / LOG_NAME
 
 
 def _take(steps: Sequence[Step], *words: str, dry_run: bool) -> int:
     """Carry out the steps and print `words`, or print the steps. Raises OmlxError if one fails."""
     if not dry_run:
         runner.take(steps, runner.run_program)
-    print("\n".join(["Would, in this order:", *told(steps)] if dry_run else words))
+    print("\n".join(["Would, in this order:", *describe(steps)] if dry_run else words))
     return 0
 
 

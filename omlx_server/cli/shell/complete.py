@@ -47,10 +47,12 @@ def complete_presets(incomplete: str) -> list[str]:
     from omlx_server.settings import load
 
     try:
-        own = load().settings.models.overrides.values()
+        overrides = load().settings.models.overrides.values()
     except (OmlxError, OSError):
         return []
-    return sorted({name for one in own for name in one.presets if name.startswith(incomplete)})
+    return sorted(
+        {name for one in overrides for name in one.presets if name.startswith(incomplete)}
+    )
 
 
 def complete_keys(incomplete: str) -> list[str]:

@@ -52,7 +52,9 @@ OPTIONS = {
 def answer_to(option: str, words: Sequence[str], command: str) -> str:
     """Return the error for an `option` of these; else "". The parser reports a word such as -ngl of
     the command line `words` as option -n."""
-    own = takewhile(lambda word: word != "--", words)
-    typed: Iterable[str] = (word.partition("=")[0] for word in own if word.startswith(option))
+    before_dashes = takewhile(lambda word: word != "--", words)
+    typed: Iterable[str] = (
+        word.partition("=")[0] for word in before_dashes if word.startswith(option)
+    )
     name = next((word for word in (option, *typed) if word in OPTIONS), "")
     return f"No such option: {name}. {OPTIONS[name].format(command=command)}." if name else ""

@@ -14,12 +14,12 @@ from omlx_server.settings.types import expanded
 def models() -> list[str]:
     """Return the names of the catalogue, of models here, aliases and models.default."""
     mine = load_settings(None).settings.models
-    found = [row.name for row in CATALOGUE]
-    found += _below(mine.dirs)
+    names = [row.name for row in CATALOGUE]
+    names += _below(mine.dirs)
     if mine.use_hf_cache:
-        found += _of_hub(_hub_cache())
-    found += [*mine.aliases, *filter(None, [mine.default])]
-    return list(dict.fromkeys(found))
+        names += _of_hub(_hub_cache())
+    names += [*mine.aliases, *filter(None, [mine.default])]
+    return list(dict.fromkeys(names))
 
 
 def servable() -> list[str]:

@@ -42,7 +42,7 @@ def check_all(settings: Settings) -> None:
 
 def check_files(settings: Settings) -> None:
     """Check chat templates; jinja is imported only if there are any. Raises ConfigError."""
-    if any(own.chat_template for own in settings.models.overrides.values()):
+    if any(override.chat_template for override in settings.models.overrides.values()):
         from omlx_server.wiring.overrides.templates import check_templates
 
         check_templates(settings)

@@ -74,7 +74,7 @@ def show_json(document: object, stream: TextIO | None = None, *, indent: int | N
     print(text, file=out)
 
 
-def show_found(document: object, lines: Iterable[str], *, as_json: bool) -> None:
+def show_result(document: object, lines: Iterable[str], *, as_json: bool) -> None:
     """Print the `document` as JSON, or else the `lines` for people."""
     if as_json:
         show_json(document)
@@ -87,8 +87,8 @@ def report(error: OmlxError, *, as_json: bool = False, stream: TextIO | None = N
     if debugging():
         traceback.print_exception(error)
     if as_json:
-        said = {"message": error.message, "hint": error.hint or None}
-        show_json({"error": said}, stream)
+        fields = {"message": error.message, "hint": error.hint or None}
+        show_json({"error": fields}, stream)
     else:
         show_error(error.message, error.hint)
     return error.exit_code

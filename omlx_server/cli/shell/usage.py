@@ -81,8 +81,8 @@ class Root(TyperGroup):
             return super().resolve_command(ctx, args)
         except typer.TyperException as error:
             if args[0] in OF_OTHERS:
-                meant = OF_OTHERS[args[0]]
-                error.message = f"No such command '{args[0]}'. Did you mean {meant}?"
+                ours = OF_OTHERS[args[0]]
+                error.message = f"No such command '{args[0]}'. Did you mean {ours}?"
             raise
 
     def invoke(self, ctx: Any) -> Any:
@@ -111,9 +111,9 @@ def _say_what_is_meant(error: Any, words: Sequence[str]) -> None:
     """If the error is about an option of another program, name ours."""
     option: str = getattr(error, "option_name", "")
     context: Any = getattr(error, "ctx", None)
-    own = context.command.params if option and context else ()
-    takes_model = any(parameter.metavar == "MODEL" for parameter in own)
-    if not takes_model or any(option in parameter.opts for parameter in own):
+    parameters = context.command.params if option and context else ()
+    takes_model = any(parameter.metavar == "MODEL" for parameter in parameters)
+    if not takes_model or any(option in parameter.opts for parameter in parameters):
         return
     if answer := answer_to(option, words, context.info_name):
         error.message, error.possibilities = answer, None
@@ -127,8 +127,8 @@ def _of_number(error: typer.TyperException) -> str:
     number = _NUMBERS.get(kind.name.removesuffix(" range"))
     if not (is_not and number):
         return ""
-    own = error.param.human_readable_name
-    name = next((word for word in error.param.opts if word.startswith("--")), own)
+    argument = error.param.human_readable_name
+    name = next((word for word in error.param.opts if word.startswith("--")), argument)
     return f"{name}: {value.removesuffix('.0')} is not {number}{_bounds(kind)}"
 
 

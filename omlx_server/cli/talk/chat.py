@@ -85,8 +85,8 @@ def fields_of(max_tokens: int | None, temperature: float | None) -> dict[str, fl
     """Return the given sampling fields. Raises UsageError if the temperature is not finite."""
     if temperature is not None and not math.isfinite(temperature):
         raise UsageError(f"--temperature {temperature}: expected a number", hint="such as 0.7")
-    given = {"max_tokens": max_tokens, "temperature": temperature}
-    return {name: value for name, value in given.items() if value is not None}
+    fields = {"max_tokens": max_tokens, "temperature": temperature}
+    return {name: value for name, value in fields.items() if value is not None}
 
 
 def _take_any_text() -> None:

@@ -54,8 +54,8 @@ class TimedAnswer:
     @property
     def tokens_per_second(self) -> float:
         """The speed of decoding, without the first token; 0 if it can't be measured."""
-        spent = self.last_token_at - self.first_token_at
-        return max(0, self.completion_tokens - 1) / spent if spent > 0 else 0.0
+        seconds = self.last_token_at - self.first_token_at
+        return max(0, self.completion_tokens - 1) / seconds if seconds > 0 else 0.0
 
 
 class ChatClient:
@@ -90,8 +90,8 @@ class ChatClient:
     def presets(self, model: str) -> list[str] | None:
         """Return a model's presets; None if the server does not tell. Raises OmlxError."""
         row = next((row for row in self._listed() if row["id"] == model), {})
-        found = row.get("presets")
-        return [str(name) for name in found] if isinstance(found, list) else None
+        presets = row.get("presets")
+        return [str(name) for name in presets] if isinstance(presets, list) else None
 
     def is_ours(self) -> bool:
         """Whether the server takes our own request fields."""
@@ -216,9 +216,9 @@ def _count(usage: object, *path: str) -> int:
 def _events(response: httpx.Response) -> Iterator[Mapping[str, Any]]:
     """Yield the JSON of each `data:` line until [DONE]. Raises OmlxError if the stream ends before.
     Lines end at \\n only: httpx's `iter_lines` also splits at U+2028, which JSON may hold raw."""
-    rest = b""
+    line_start = b""
     for chunk in response.iter_bytes():
-        *lines, rest = (rest + chunk).split(b"\n")
+        *lines, line_start = (line_start + chunk).split(b"\n")
         for line in lines:
             data = line.removeprefix(b"data:").strip()
             if data == b"[DONE]":

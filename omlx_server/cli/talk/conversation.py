@@ -60,15 +60,15 @@ class Conversation:
     def choose_preset(self, name: str) -> list[str]:
         """Use this preset from now on, and return all. Raises UsageError if there is none of this
         name."""
-        known = self.presets()
-        if known is None or name not in known:
-            there = f"it has {visible(', '.join(known))}" if known else "it has none"
+        presets = self.presets()
+        if presets is None or name not in presets:
+            hint = f"it has {visible(', '.join(presets))}" if presets else "it has none"
             raise UsageError(
                 f"{visible(self.model)} has no preset {visible(name)}",
-                hint="the server tells nothing of presets" if known is None else there,
+                hint="the server tells nothing of presets" if presets is None else hint,
             )
         self.preset = name
-        return known
+        return presets
 
     def attach(self, image: Image) -> None:
         self.pending_images.append(image)
@@ -84,10 +84,10 @@ class Conversation:
         UsageError if nothing was asked."""
         if self._unanswered is not None:
             return self._ask(*self._unanswered)
-        asked = [at for at, turn in enumerate(self._turns) if turn["role"] == "user"]
-        if not asked:
+        questions = [at for at, turn in enumerate(self._turns) if turn["role"] == "user"]
+        if not questions:
             raise UsageError("nothing was asked yet")
-        return self._ask(self._turns[: asked[-1]], self._turns[asked[-1]])
+        return self._ask(self._turns[: questions[-1]], self._turns[questions[-1]])
 
     def forget(self) -> None:
         """Forget all but the system message."""

@@ -57,12 +57,12 @@ def read_image(path: Path) -> Image:
 
 def split(line: str) -> tuple[Path, str]:
     """Return the path at the beginning of a line, and the text behind it. Raises UsageError."""
-    found = _PATH.match(line)
-    if found is None or line[found.end() : found.end() + 1].strip():
+    match = _PATH.match(line)
+    if match is None or line[match.end() : match.end() + 1].strip():
         raise UsageError("/image needs a file", hint="/image FILE [TEXT], as in /image ~/cat.png")
-    quoted = found[1] or found[2]
-    path = quoted or re.sub(r"\\(.)", r"\1", found[3])
-    return Path(path), line[found.end() :].strip()
+    quoted = match[1] or match[2]
+    path = quoted or re.sub(r"\\(.)", r"\1", match[3])
+    return Path(path), line[match.end() :].strip()
 
 
 def content(text: str, images: Sequence[Image]) -> str | list[dict[str, Any]]:

@@ -76,13 +76,13 @@ def _is_file(name: str) -> bool:
 def run(line: str, conversation: Conversation) -> Turn | None:
     """Run the command in `line`; return a turn to ask next, if any. Raises OmlxError, and
     UsageError for an unknown command."""
-    name, *rest = line.split(maxsplit=1)
+    name, *arguments = line.split(maxsplit=1)
     command = _BY_NAME.get(name)
     if command is None:
         raise UsageError(f"{output.visible(name)}: no such command", hint=_hint(name.lower()))
-    if rest and not command.argument:
+    if arguments and not command.argument:
         raise UsageError(f"{name} takes no argument", hint=_LIST)
-    return command.run(conversation, rest[0] if rest else "")
+    return command.run(conversation, arguments[0] if arguments else "")
 
 
 def completions() -> dict[str, bool]:
@@ -93,7 +93,7 @@ def completions() -> dict[str, bool]:
 def _hint(name: str) -> str:
     if name in _OF_OLLAMA:
         return _OF_OLLAMA[name]
-    words = [known for known in _BY_NAME if known[1:].isalpha()]
+    words = [command for command in _BY_NAME if command[1:].isalpha()]
     near = difflib.get_close_matches(name, words, n=1)
     return f"did you mean {near[0]}? {_LIST}" if near else _LIST
 
@@ -152,8 +152,8 @@ def _regenerate(conversation: Conversation, _: str) -> Turn:
 
 def _new(conversation: Conversation, _: str) -> None:
     conversation.forget()
-    kept = "; the system message stays" if conversation.system else ""
-    output.say(f"[a new conversation{kept}]")
+    note = "; the system message stays" if conversation.system else ""
+    output.say(f"[a new conversation{note}]")
 
 
 def _save(conversation: Conversation, argument: str) -> None:
@@ -173,8 +173,8 @@ def _load(conversation: Conversation, argument: str) -> None:
 def _file(argument: str) -> Path:
     if not argument:
         raise UsageError("a file is missing", hint="as in /save talk.json, or /load talk.json")
-    path, rest = split(argument)
-    if rest:
+    path, remainder = split(argument)
+    if remainder:
         raise UsageError("there is more than a file", hint="put a name with blanks in quotes")
     if "\0" in str(path):
         raise UsageError(f"{output.visible(str(path))} can't be the name of a file")

@@ -28,7 +28,7 @@ def save(path: Path, messages: Sequence[Message]) -> bool:
     if replaced:
         _must_be_ours(path)
     text = json.dumps(messages, ensure_ascii=False, indent=2)
-    text = _CONTROLS.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+    text = _CONTROLS.sub(lambda control: f"\\u{ord(control[0]):04x}", text)
     with (
         system_errors_as(UsageError, visible(str(path))),
         replacing(path, PRIVATE_FILE) as file,

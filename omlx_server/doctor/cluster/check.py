@@ -41,9 +41,9 @@ def checks(options: GatheringOptions, backend: str, located: Located) -> Iterato
     """Yield the findings on rank 0's address, each other rank, and their connections; nothing after
     a failure. All ranks end at the end."""
     logging.getLogger("omlx_server").addHandler(logging.NullHandler())  # the findings say it
-    found = findings.address(options.listens_at, options.port, _why_no_address(options))
-    yield found
-    if found.level is Level.FAIL:
+    address = findings.address(options.listens_at, options.port, _why_no_address(options))
+    yield address
+    if address.level is Level.FAIL:
         return
     with _started() as process, closing(Gathering(options)) as gathering:
         gathering.begin(_welcome(options, located))
@@ -83,14 +83,14 @@ def _welcome(options: GatheringOptions, located: Located) -> Welcome:
 
 def _met(gathering: Gathering) -> list[RankState]:
     """Wait for the other ranks; return the state of each: ready, its first problem, or absent."""
-    found: dict[int, RankState] = {}
+    states: dict[int, RankState] = {}
     last = time.monotonic() + MEETING_SECONDS
-    while len(found) < gathering.size - 1 and time.monotonic() < last:
+    while len(states) < gathering.size - 1 and time.monotonic() < last:
         for state in gathering.states:
             if state.problem or state.status is RankStatus.READY:
-                found.setdefault(state.rank, state)  # it is tried again, with other words
+                states.setdefault(state.rank, state)  # it is tried again, with other words
         time.sleep(_POLL_SECONDS)
-    return [found.get(state.rank, state) for state in gathering.states]
+    return [states.get(state.rank, state) for state in gathering.states]
 
 
 def _rank(state: RankState, options: GatheringOptions) -> Finding:

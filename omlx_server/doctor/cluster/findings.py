@@ -46,9 +46,9 @@ class Sizes:
     hidden: int
 
 
-def hosts(file: Path, found: Sequence[Host]) -> Finding:
-    places = (f"{host.ssh or 'localhost'} ({', '.join(host.ips)})" for host in found)
-    return ok("hosts", f"{file} names {len(found)}: {'; '.join(places)}")
+def hosts(file: Path, members: Sequence[Host]) -> Finding:
+    places = (f"{host.ssh or 'localhost'} ({', '.join(host.ips)})" for host in members)
+    return ok("hosts", f"{file} names {len(members)}: {'; '.join(places)}")
 
 
 def address(ip: str, port: int, problem: str) -> Finding:
@@ -77,8 +77,8 @@ def rank(
         said = "did not come" if state.status is RankStatus.AWAY else "did not find the model"
         fix = f"start it there: {by_hand}" if by_hand else f"try it: ssh {name} true"
         return fail(what, f"{name} {said} for {seconds:.0f} s", fix)
-    found = (fix for words, fix in _FIXES.items() if words in state.problem.lower())
-    fix = next(found, "what it logs on its machine may say more: logging.file there")
+    fixes = (fix for words, fix in _FIXES.items() if words in state.problem.lower())
+    fix = next(fixes, "what it logs on its machine may say more: logging.file there")
     return fail(what, f"{name}: {state.problem}", fix.format(host=name, leader=leader))
 
 

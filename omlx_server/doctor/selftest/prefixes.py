@@ -69,13 +69,13 @@ class Prefixes:
             return Check(ok(_RAM, f"nothing is reused: {why}"))
         hits = Hits()
         base = self._subject.prompts.tokens(self._subject.tokens(self._plan.base))
-        told = [*base, *self._ask(base, self._warm).tokens]
+        conversation = [*base, *self._ask(base, self._warm).tokens]
         end = time.monotonic() + self._plan.seconds
         for number in range(self._plan.hits):
             if number >= FEWEST_HITS and time.monotonic() > end:
                 break
             beat(number, self._plan.hits)
-            tokens = base if number == 0 else self._branch(told)
+            tokens = base if number == 0 else self._branch(conversation)
             salt = self._session.salt()
             prompt = PrefixCase(tokens, self._ask(tokens, salt))
             instance.reset_cache(salt)
@@ -116,14 +116,14 @@ class Prefixes:
     def _ask(self, tokens: tuple[int, ...], salt: bytes) -> GreedyAnswer:
         return self._session.alone(TestPrompt(tokens, self._plan.answer, salt))
 
-    def _branch(self, told: list[int]) -> tuple[int, ...]:
+    def _branch(self, conversation: list[int]) -> tuple[int, ...]:
         """Return the beginning of the base prompt and its answer, up to about the end of a block,
         and then a text of its own."""
         random, size = self._subject.prompts.random, self._subject.instance.cache.layout.block_size
-        block = random.randint(1, max(1, len(told) // size)) * size
-        beside = random.choice((-1, 0, 0, 1, random.randrange(size)))
-        own = self._subject.prompts.tokens(random.randint(2, _LONGEST_OWN))
-        return (*told[: max(1, block + beside)], *own)
+        block = random.randint(1, max(1, len(conversation) // size)) * size
+        offset = random.choice((-1, 0, 0, 1, random.randrange(size)))
+        ending = self._subject.prompts.tokens(random.randint(2, _LONGEST_OWN))
+        return (*conversation[: max(1, block + offset)], *ending)
 
     def _figures(self, hits: Hits) -> dict[str, object]:
         tally = hits.tally

@@ -21,11 +21,11 @@ class Prompts:
         self.random = random.Random(seed)
 
     def tokens(self, count: int) -> tuple[int, ...]:
-        found: list[int] = []
-        while len(found) < count:
+        tokens: list[int] = []
+        while len(tokens) < count:
             ids = [id for id in self._tokenizer.encode(self._sentence()) if id < self._vocab]
-            found += ids or [self.random.randrange(self._vocab)]
-        return tuple(found[:count])
+            tokens += ids or [self.random.randrange(self._vocab)]
+        return tuple(tokens[:count])
 
     def _sentence(self) -> str:
         who, how, does, what, where = map(self.random.choice, (_WHO, _HOW, _DOES, _WHAT, _WHERE))

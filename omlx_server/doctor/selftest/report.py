@@ -37,14 +37,14 @@ def _model(subject: Subject) -> dict[str, Any]:
 
 def _settings(subject: Subject) -> dict[str, Any]:
     settings, names = subject.settings, subject.located.names
-    kv, found = settings.kv_cache_of(names), limits(settings, names)
+    kv, scheduler = settings.kv_cache_of(names), limits(settings, names)
     return {
         "kv_cache": {"scheme": kv.scheme, "bits": kv.bits, "group_size": kv.group_size},
         "cache.enabled": settings.cache.enabled,
         "cache.hot_cache_only": settings.cache.hot_cache_only,
         "cache.block_tokens": settings.cache.block_tokens,
-        "prefill_chunk_tokens": found.prefill_chunk_tokens,
-        "max_batch_size": found.max_batch_size,
+        "prefill_chunk_tokens": scheduler.prefill_chunk_tokens,
+        "max_batch_size": scheduler.max_batch_size,
         "speculation": settings.speculation_of(names).mode,
         "memory.limit": settings.memory.limit,
         "memory.activation_reserve": settings.memory.activation_reserve,

@@ -25,10 +25,10 @@ def batched(subject: Subject, plan: SelftestPlan, beat: Beat) -> Check:
         alone.append(session.alone(TestPrompt(prompt, plan.answer, session.salt())))
     beat(rows, rows + 1)
     questions = [TestPrompt(prompt, plan.answer, session.salt()) for prompt in prompts]
-    together = session.ask(questions[: rows // 2], late=questions[rows // 2 :])
+    answers = session.ask(questions[: rows // 2], late=questions[rows // 2 :])
     tally = Tally()
-    for prompt, expected, found in zip(prompts, alone, together, strict=True):
-        subject.judge.count(tally, prompt, expected, found)
+    for prompt, expected, answer in zip(prompts, alone, answers, strict=True):
+        subject.judge.count(tally, prompt, expected, answer)
     figures = {
         "rows": rows,
         "prompt_tokens": [len(prompt) for prompt in prompts],

@@ -47,11 +47,11 @@ def checks(subject: Subject, plan: SelftestPlan, progress: Progress) -> Iterator
 def _guarded(name: str, check: Callable[[Beat], Check], beat: Beat) -> Check:
     """Run the check; an exception becomes a finding. For a speed it is a warning: the bare loop may
     raise, too."""
-    made = guarded(check, beat)
-    if not isinstance(made, Crash):
-        return made
+    result = guarded(check, beat)
+    if not isinstance(result, Crash):
+        return result
     problem = warn if name in _SPEEDS else fail
-    return Check(problem(name, f"it can't be checked: {made.reason}", REPORT))
+    return Check(problem(name, f"it can't be checked: {result.reason}", REPORT))
 
 
 def quiet() -> None:
@@ -59,24 +59,24 @@ def quiet() -> None:
 
 
 def software_check() -> Check:
-    found = versions()
-    words = ", ".join(f"{name} {version}" for name, version in found.items())
-    return Check(ok("mlx", f"computes on the {device.name()}; {words}"), dict(found))
+    packages = versions()
+    words = ", ".join(f"{name} {version}" for name, version in packages.items())
+    return Check(ok("mlx", f"computes on the {device.name()}; {words}"), dict(packages))
 
 
-def blas_check(found: software.Device) -> Check:
-    if not found.is_cpu:
-        return Check(software.blas(found))
+def blas_check(machine: software.Device) -> Check:
+    if not machine.is_cpu:
+        return Check(software.blas(machine))
     gflops = matmul_gflops()
-    return Check(_blas(found, gflops), {"blas": found.blas, "gflops": round(gflops, 1)})
+    return Check(_blas(machine, gflops), {"blas": machine.blas, "gflops": round(gflops, 1)})
 
 
-def _blas(found: software.Device, gflops: float) -> Finding:
-    finding = software.blas(found)
-    if found.blas and gflops < _LEAST_GFLOPS:
+def _blas(machine: software.Device, gflops: float) -> Finding:
+    finding = software.blas(machine)
+    if machine.blas and gflops < _LEAST_GFLOPS:
         return warn(
             "blas",
-            f"{found.blas} is there, but products of matrices run at {gflops:.1f} GFLOP/s: this "
+            f"{machine.blas} is there, but products of matrices run at {gflops:.1f} GFLOP/s: this "
             "build of MLX computes without it, so prompts are read up to 30 times slower",
             "pip install --force-reinstall mlx[cpu]",
         )

@@ -15,8 +15,8 @@ _PROMPT = 64
 
 def chunks(subject: Subject, plan: SelftestPlan, beat: Beat) -> Check:
     """Check the size and the time of a prompt's chunks."""
-    found = limits(subject.settings, subject.located.names)
-    size, halved = found.prefill_chunk_tokens, found.halve_chunks_at
+    scheduler = limits(subject.settings, subject.located.names)
+    size, halved = scheduler.prefill_chunk_tokens, scheduler.halve_chunks_at
     count = max(1, subject.tokens(plan.chunks * size) // size)
     seconds = []
     for number in range(2):
@@ -28,7 +28,7 @@ def chunks(subject: Subject, plan: SelftestPlan, beat: Beat) -> Check:
     if not seconds:
         return Check(warn("chunks", "no prompt of several chunks was answered", REPORT))
     rate = count * size / min(seconds)
-    chunk = min(seconds) / _chunks_of(found, count * size)
+    chunk = min(seconds) / _chunks_of(scheduler, count * size)
     words = f"{size} tokens" + (f", halved from token {halved} on" if halved else "")
     figures = {
         "chunk_tokens": size,
@@ -40,10 +40,10 @@ def chunks(subject: Subject, plan: SelftestPlan, beat: Beat) -> Check:
     return Check(ok("chunks", says), figures)
 
 
-def _chunks_of(found: SchedulerLimits, tokens: int) -> int:
+def _chunks_of(scheduler: SchedulerLimits, tokens: int) -> int:
     position = count = 0
     while position < tokens:
-        position, count = position + found.grid_at(position), count + 1
+        position, count = position + scheduler.grid_at(position), count + 1
     return count
 
 
@@ -65,12 +65,15 @@ def decoding(subject: Subject, plan: SelftestPlan, streams: int, beat: Beat) -> 
         bare.append(decode_rate(subject.loaded, prompts, length))
     if not (all(ours[1:]) and all(bare[1:])):
         return Check(warn(what, "answers did not come, so nothing was measured", REPORT))
-    rate, alone = max(ours[1:]), max(bare[1:])  # what else the machine does only makes it slower
-    ratio = rate / alone
+    rate, bare_rate = (
+        max(ours[1:]),
+        max(bare[1:]),
+    )  # what else the machine does only makes it slower
+    ratio = rate / bare_rate
     figures = {
         "streams": streams,
         "tokens_per_second": round(rate, 2),
-        "bare_tokens_per_second": round(alone, 2),
+        "bare_tokens_per_second": round(bare_rate, 2),
         "ratio": round(ratio, 3),
     }
     says = f"{rate:.1f} tokens/s, {ratio:.2f} of MLX's bare loop"

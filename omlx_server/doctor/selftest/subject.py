@@ -134,12 +134,14 @@ def _loaded(factory: InstanceFactory, located: Located, tokenizer: Tokenizer) ->
             hint="a smaller or more quantised model, or a higher memory.limit",
         )
     pair = (drafter, factory.fingerprint(drafter)) if drafter is not None else None
-    made = guarded(finish, factory.making(located, nbytes, drafter=pair))
-    if isinstance(made, Crash):
-        if isinstance(made.error, OmlxError):
-            raise made.error
-        raise LoadFailed(f"{located.names[0]} can't be loaded: {made.reason}") from made.error
-    return made
+    instance = guarded(finish, factory.making(located, nbytes, drafter=pair))
+    if isinstance(instance, Crash):
+        if isinstance(instance.error, OmlxError):
+            raise instance.error
+        raise LoadFailed(
+            f"{located.names[0]} can't be loaded: {instance.reason}"
+        ) from instance.error
+    return instance
 
 
 def _draft_model(located: Located, tokenizer: Tokenizer, settings: Settings) -> Located | None:

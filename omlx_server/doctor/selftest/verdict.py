@@ -40,25 +40,25 @@ class Judge:
         self._loaded = loaded
 
     def verdict(
-        self, prompt: Sequence[int], expected: Sequence[int], found: Sequence[int]
+        self, prompt: Sequence[int], expected: Sequence[int], answer: Sequence[int]
     ) -> SelftestVerdict:
         """Return the verdict. In a tie the answers first differ by two tokens that are equally
         likely within the precision; what follows is not compared."""
-        if expected == found:
+        if expected == answer:
             return SelftestVerdict.SAME
-        pairs = zip(expected, found, strict=False)
+        pairs = zip(expected, answer, strict=False)
         at = next((i for i, (a, b) in enumerate(pairs) if a != b), None)
         if at is None:
             return SelftestVerdict.WRONG  # one of them is shorter
         before = [*prompt, *expected[:at]]
-        gap = gap_after(self._loaded, before, expected[at], found[at])
+        gap = gap_after(self._loaded, before, expected[at], answer[at])
         return SelftestVerdict.TIE if gap.is_tie else SelftestVerdict.WRONG
 
     def count(
-        self, tally: Tally, prompt: Sequence[int], expected: GreedyAnswer, found: GreedyAnswer
+        self, tally: Tally, prompt: Sequence[int], expected: GreedyAnswer, answer: GreedyAnswer
     ) -> None:
-        tally.problem = tally.problem or expected.problem or found.problem
-        match self.verdict(prompt, expected.tokens, found.tokens):
+        tally.problem = tally.problem or expected.problem or answer.problem
+        match self.verdict(prompt, expected.tokens, answer.tokens):
             case SelftestVerdict.SAME:
                 tally.same += 1
             case SelftestVerdict.TIE:

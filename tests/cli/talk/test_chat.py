@@ -12,7 +12,7 @@ from typer.testing import CliRunner, Result
 
 from omlx_server.cli.app import app
 from omlx_server.cli.server_client.address import local_url, own_server
-from omlx_server.cli.server_client.http import NoAnswer, asked
+from omlx_server.cli.server_client.http import NoAnswer, server_at
 from omlx_server.cli.shell.screen import Screen
 from omlx_server.cli.talk.client import ChatClient, Stopped, TimedAnswer
 from omlx_server.cli.talk.closing import closing
@@ -188,7 +188,7 @@ class _Broken(Screen):
 
 
 def test_a_stopped_answer_is_kept_however_often_ctrl_c_is_pressed(server_url: str) -> None:
-    with ChatClient(asked(server_url, "")) as client:
+    with ChatClient(server_at(server_url, "")) as client:
         talk = Conversation(client, "starter", "", {}, _Interrupted)
         with pytest.raises(Stopped) as stopped:
             talk.say("hello")
@@ -197,7 +197,10 @@ def test_a_stopped_answer_is_kept_however_often_ctrl_c_is_pressed(server_url: st
 
 def test_a_bug_of_the_screen_is_no_fault_of_the_server(server_url: str) -> None:
     question = [{"role": "user", "content": "hello"}]
-    with ChatClient(asked(server_url, "")) as client, pytest.raises(ValueError, match="of ours"):
+    with (
+        ChatClient(server_at(server_url, "")) as client,
+        pytest.raises(ValueError, match="of ours"),
+    ):
         client.ask("starter", question, _Broken())
 
 
@@ -313,7 +316,7 @@ def test_the_own_server_is_found_by_the_settings(home: Path) -> None:
 
 
 def test_readiness_is_false_without_a_server(server_url: str) -> None:
-    there, nowhere = asked(f"{server_url}/v1/", ""), asked("http://127.0.0.1:9", "")
+    there, nowhere = server_at(f"{server_url}/v1/", ""), server_at("http://127.0.0.1:9", "")
     with ChatClient(nowhere) as nobody, ChatClient(there) as server:
         assert not nobody.is_ready()
         assert server.is_ready()

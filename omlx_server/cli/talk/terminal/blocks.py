@@ -33,12 +33,12 @@ class Blocks:
         return [block for block in blocks if block]
 
     def _add_line(self, line: str) -> list[str]:
-        done = [self._take()] if self._begins_another(line) else []
+        blocks = [self._take()] if self._begins_another(line) else []
         if line.strip() or self._lines:
             self._lines.append(line)
         if self._ends_with(line):
-            done.append(self._take())
-        return [block for block in done if block]
+            blocks.append(self._take())
+        return [block for block in blocks if block]
 
     def _take(self) -> str:
         text = "\n".join(self._lines).rstrip("\n")
@@ -67,10 +67,10 @@ class Blocks:
 
 def _opening(line: str) -> str:
     """Return the fence that opens code at this line, if any."""
-    found = _FENCE.match(line)
-    if found is None or (found[1][0] == "`" and "`" in found[2]):
+    match = _FENCE.match(line)
+    if match is None or (match[1][0] == "`" and "`" in match[2]):
         return ""
-    return found[1]
+    return match[1]
 
 
 def _closes(line: str, fence: str) -> bool:

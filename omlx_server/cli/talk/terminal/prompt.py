@@ -39,12 +39,12 @@ class PromptLine:
         """Return the next message; None at Ctrl-D. Ctrl-C clears the line, and raises
         KeyboardInterrupt if it is empty."""
         try:
-            typed = self._session.prompt()
+            text = self._session.prompt()
         except EOFError:
             return None
         if isinstance(self._history, _History) and (problem := self._history.new_problem()):
             say(problem)
-        return message(typed)
+        return message(text)
 
 
 class _History(FileHistory):
@@ -89,14 +89,14 @@ class _Commands(Completer):
     def get_completions(
         self, document: Document, complete_event: CompleteEvent
     ) -> Iterable[Completion]:
-        typed = document.text_before_cursor
-        command, blank, rest = typed.partition(" ")
-        if not blank and typed.startswith("/"):
+        text = document.text_before_cursor
+        command, blank, path = text.partition(" ")
+        if not blank and text.startswith("/"):
             for name in self._commands:
-                if name.startswith(typed):
-                    yield Completion(name, start_position=-len(typed))
+                if name.startswith(text):
+                    yield Completion(name, start_position=-len(text))
         elif self._commands.get(command):
-            yield from self._paths.get_completions(Document(rest, len(rest)), complete_event)
+            yield from self._paths.get_completions(Document(path, len(path)), complete_event)
 
 
 def _keys() -> KeyBindings:
