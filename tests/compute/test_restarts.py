@@ -54,7 +54,7 @@ def test_conversations_that_do_not_fit_together_come_back_one_after_the_other(
             drive.answer(str(number), prompt, 1)
         held = drive.instance.cache.index.nbytes
     with instance(tmp_path, architecture, budget=NOTHING) as again:
-        again.instance.cache.read_ahead.spare = lambda: held // 3
+        again.instance.cache.read_ahead.most_bytes = lambda: held // 3
         for number, prompt in enumerate(told):
             again.add(str(number), prompt, sampling(1))
         again.finish()
@@ -68,7 +68,7 @@ def test_what_there_is_no_room_for_is_told_so(tmp_path: Path) -> None:
         drive.answer("before", told, 1)
         held = drive.instance.cache.index.nbytes
     with instance(tmp_path, "llama", budget=NOTHING) as again:
-        again.instance.cache.read_ahead.spare = lambda: held // 2
+        again.instance.cache.read_ahead.most_bytes = lambda: held // 2
         again.answer("after", told, 1)
         admitted = again.admitted["after"]
         assert 0 < admitted.cached < len(told) // 2 and admitted.miss is Miss.NO_ROOM

@@ -374,5 +374,5 @@ class ColdWalk(Walk):
     def _fresh_cache(self) -> PrefixCache:
         cache = PrefixCache(self.layout, "model", self._budget(), self.cold)
         spare = self.rng.choice([0, 200, 1500, 8000, 8000])
-        cache.read_ahead.spare = lambda: spare
+        cache.read_ahead.most_bytes = lambda: spare
         return cache

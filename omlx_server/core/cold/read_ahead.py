@@ -18,7 +18,7 @@ _MOST_ASKED = 8
 
 class ReadAhead:
     """Reads ahead from a `tier`, if there is one. All waiting prompts together bring back at most
-    `spare()` bytes."""
+    `most_bytes()` bytes."""
 
     def __init__(
         self,
@@ -28,7 +28,7 @@ class ReadAhead:
         namespace: str,
     ) -> None:
         self.tier = tier
-        self.spare: Callable[[], int] = lambda: sys.maxsize
+        self.most_bytes: Callable[[], int] = lambda: sys.maxsize
         self.waits = ColdWaits()
         self.rates = Rates()
         self._index = index
@@ -80,4 +80,4 @@ class ReadAhead:
         tier, keys = self.tier, self.waits.reading
         entries = (tier.entry(key) for key in keys) if tier is not None else ()
         coming = sum(entry.nbytes for entry in entries if entry is not None)
-        return max(0, self.spare() - self._index.held_bytes() - coming)
+        return max(0, self.most_bytes() - self._index.held_bytes() - coming)

@@ -184,17 +184,17 @@ class MemoryGuard:
         """Set the bytes that running sequences will hold when they finish."""
         self.reserved = self._live(caches) + self.features
 
-    def allows(
+    def make_room_for(
         self, step: StepShape, after: Caches, cuts: Cuts, cache: PrefixCache, now: float
     ) -> bool:
-        """Return whether a step that leaves these caches and cuts may run; evict for it if needed.
+        """Make room for a step that leaves these caches and cuts. Returns whether it may run.
         Memory of leaving rows counts only after they were copied."""
         transient = self._planner.corrected(step, now)
         need = self._growth(after, cuts) + transient
         self._relieve(max(need, transient), cache)
         return self._noted(transient, fits=need <= self._room(cache))
 
-    def spares(
+    def fits_as_is(
         self, step: StepShape, after: Caches, cuts: Cuts, cache: PrefixCache, now: float
     ) -> bool:
         """Return whether such a step may run without evicting."""
@@ -202,7 +202,7 @@ class MemoryGuard:
         need = self._growth(after, cuts) + transient + self.ledger.pool
         return self._noted(transient, fits=need <= self._room(cache))
 
-    def spare(self) -> int:
+    def bytes_for_read_ahead(self) -> int:
         """Return the bytes that blocks of waiting prompts may take beside all running sequences."""
         others, ledger = self._neighbours, self.ledger
         live = max(ledger.live, self.reserved) + max(others.live, others.reserved)

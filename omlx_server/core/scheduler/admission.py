@@ -71,40 +71,36 @@ class Admission:
         chunk, caches = min(SMALLEST_CHUNK, tokens), Caches((tokens,) * request.n)
         return self._guard is None or self._guard.fits_without_others(caches, chunk, weights)
 
-    def rows_fit(self, work: AtWork, now: float) -> bool:
-        """Return whether all rows can decode once more; may evict."""
+    def make_room_for_rows(self, work: AtWork, now: float) -> bool:
+        """Make room for another decode of all rows. Returns whether there is enough."""
         if self._guard is None or not work.rows:
             return True
         step = StepShape(self._guard.decoding(work.lengths, work.leaving))
         after = self._caches(work, 1, work.active)
-        return self._allows(step, after, [], work, now)
+        return self._make_room(step, after, [], work, now)
 
-    def spares(self, work: AtWork, now: float, more: int) -> bool:
+    def fits_as_is(self, work: AtWork, now: float, more: int) -> bool:
         """Return whether all rows can decode `more` tokens more than one without evicting."""
         decode = self._guard.decoding(work.lengths, work.leaving) if self._guard else None
         if self._guard is None or decode is None:
             return True
         step = StepShape(replace(decode, tokens=1 + more))
         after = self._caches(work, 1 + more, work.active)
-        return self._guard.spares(step, after, self._cuts([], work, 1 + more), self._cache, now)
+        return self._guard.fits_as_is(step, after, self._cuts([], work, 1 + more), self._cache, now)
 
-    def lasts(self, work: AtWork, now: float, more: int) -> bool:
+    def fits_for_long(self, work: AtWork, now: float, more: int) -> bool:
         """Return whether the rows can decode `more` tokens without another look at memory."""
         if self._guard is None:
             return True
         busy = self._guard.drains_pool or self._guard.made_room or self._guard.shares
-        return bool(work.rows) and not busy and self.spares(work, now, more)
+        return bool(work.rows) and not busy and self.fits_as_is(work, now, more)
 
     def fits_alone(self, tokens: int, rows: int) -> bool:
         chunk = min(SMALLEST_CHUNK, tokens)
         return self._guard is None or self._guard.ever_fits(Caches((tokens,) * rows), chunk)
 
-    def lets_in(self, prefill: PrefillState, work: AtWork, now: float) -> bool:
-        """Return whether a waiting prompt can begin; may evict."""
-        return self.has_room(prefill, work, now) and self.takes_first(prefill, work, now)
-
-    def has_room(self, prefill: PrefillState, work: AtWork, now: float) -> bool:
-        """Return whether all at work can be finished beside a waiting prompt."""
+    def may_admit(self, prefill: PrefillState, work: AtWork, now: float) -> bool:
+        """Return whether all at work can be finished beside a waiting prompt. Changes nothing."""
         if self._guard is None:
             return True
         if self._is_alone(work):
@@ -112,17 +108,21 @@ class Admission:
         chunk = min(SMALLEST_CHUNK, prefill.target)
         return self._guard.can_reserve(self._finished(work, (*work.active, prefill)), chunk, now)
 
-    def takes_first(self, prefill: PrefillState, work: AtWork, now: float) -> bool:
-        """Return whether the first piece of a waiting prompt can be computed now; may evict."""
+    def admit(self, prefill: PrefillState, work: AtWork, now: float) -> bool:
+        """Make room for the first chunk of a waiting prompt. Returns whether there is enough."""
         if self._guard is None or self._is_alone(work):
             return True
         start = prefill.expected
         stop = min(start + SMALLEST_CHUNK, prefill.target)
         piece = Chunk(prefill.key, start, prefill.context[start:stop], restored=start)
-        return self.takes([], piece, replace(work, active=(*work.active, prefill)), now)
+        return self.make_room_for_chunk(
+            [], piece, replace(work, active=(*work.active, prefill)), now
+        )
 
-    def takes(self, planned: Items[Chunk], chunk: Chunk, work: AtWork, now: float) -> bool:
-        """Return whether a chunk can run besides the planned ones; may evict."""
+    def make_room_for_chunk(
+        self, planned: Items[Chunk], chunk: Chunk, work: AtWork, now: float
+    ) -> bool:
+        """Make room for a chunk besides the planned ones. Returns whether there is enough."""
         if self._guard is None:
             return True
         chunks = [*planned, chunk]
@@ -131,7 +131,7 @@ class Admission:
             self._guard.decoding((*work.lengths, *joining), work.leaving),
             forwards(self._grouping.group(chunks)),
         )
-        return self._allows(step, self._after(chunk, work), chunks, work, now)
+        return self._make_room(step, self._after(chunk, work), chunks, work, now)
 
     def _after(self, chunk: Chunk, work: AtWork) -> Caches:
         own = next((p for p in work.active if p.key == chunk.prefill), None)
@@ -177,17 +177,17 @@ class Admission:
     def _is_alone(self, work: AtWork) -> bool:
         return not (work.rows or work.active or self.shares)
 
-    def _allows(
+    def _make_room(
         self, step: StepShape, after: Caches, chunks: Items[Chunk], work: AtWork, now: float
     ) -> bool:
         guard = self._guard
         cuts = self._cuts(chunks, work)
-        if guard is None or guard.allows(step, after, cuts, self._cache, now):
+        if guard is None or guard.make_room_for(step, after, cuts, self._cache, now):
             return True
         held = [handle for handle in work.others if handle.leased]
         for handle in held:
             self._cache.let_go(handle)
-        return bool(held) and guard.allows(step, after, cuts, self._cache, now)
+        return bool(held) and guard.make_room_for(step, after, cuts, self._cache, now)
 
     def _cuts(self, chunks: Items[Chunk], work: AtWork, fed: int = 1) -> Cuts:
         """Return the most that a step adds to the hot tier."""

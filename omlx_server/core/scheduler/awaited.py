@@ -101,7 +101,9 @@ class Standings:
         queues = self._queues
         others = [other.handle for other in queues.waiting if other is not prefill]
         work = AtWork(queues.running.values(), queues.active, others)
-        fits = self._admission.lets_in(prefill, work, now)
+        fits = self._admission.may_admit(prefill, work, now) and self._admission.admit(
+            prefill, work, now
+        )
         return Awaited.TURN if fits else Awaited.MEMORY
 
 

@@ -80,7 +80,7 @@ class MakingWay:
         most = self._queues.most_rows_for(first.request, limits.max_batch_size)
         if taken and taken + len(first.sequences) > most:
             return False
-        return self._admission.has_room(first, replace(work, rows=rows, active=active), now)
+        return self._admission.may_admit(first, replace(work, rows=rows, active=active), now)
 
     def _who_may_go(self, first: PrefillState, now: float) -> list[Sequence | PrefillState]:
         at_work: list[Sequence | PrefillState] = [

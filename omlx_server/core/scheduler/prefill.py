@@ -97,7 +97,7 @@ class PrefillPlanner:
                 break
             if plan.prompts and plan.prompts[0].is_urgent > prefill.is_urgent:
                 break  # who is in a hurry does not wait for the chunks of others
-            if prefill.handle.waiting and not self._lets_in(prefill, refused, now):
+            if prefill.handle.waiting and not self._make_room(prefill, refused, now):
                 continue
             if not self._go_on(prefill, plan, now):
                 break
@@ -135,7 +135,7 @@ class PrefillPlanner:
         taken = len(rows) + sum(len(one.sequences) for one in (*active, first))
         if taken > self._queues.most_rows_for(first.request, self.limits.max_batch_size):
             return True
-        return not self._admission.has_room(first, AtWork(rows, active, []), now)
+        return not self._admission.may_admit(first, AtWork(rows, active, []), now)
 
     def _must_wait(self, prefill: PrefillState) -> bool:
         if not prefill.handle.waiting:
@@ -150,13 +150,13 @@ class PrefillPlanner:
         at = max(prefill.computed, prefill.expected)
         return prefill.next_stop(at, self.limits.grid_at(at, alone=plan.alone)) - at
 
-    def _lets_in(self, prefill: PrefillState, refused: _Refused, now: float) -> bool:
+    def _make_room(self, prefill: PrefillState, refused: _Refused, now: float) -> bool:
         others = [waiting.handle for waiting in self._queues.waiting if waiting is not prefill]
         work = self._at_work(others)
-        has_room = self._admission.has_room(prefill, work, now)
-        if has_room and self._admission.takes_first(prefill, work, now):
+        may_begin = self._admission.may_admit(prefill, work, now)
+        if may_begin and self._admission.admit(prefill, work, now):
             return not self._cache.read_on(prefill.handle, others)
-        if not has_room:
+        if not may_begin:
             refused.add(prefill)
         if refused.first is None:
             self._admission.note(Relief.PAUSE)
@@ -198,7 +198,7 @@ class PrefillPlanner:
         while size >= smallest:
             stop = prefill.next_stop(start, size)
             chunk = prefill.chunk(stop)
-            if self._admission.takes(plan.chunks, chunk, self._at_work(waiting), now):
+            if self._admission.make_room_for_chunk(plan.chunks, chunk, self._at_work(waiting), now):
                 return stop
             self._admission.note(Relief.CHUNK)
             size //= 2

@@ -146,7 +146,7 @@ class Scheduler:
         queues.retire_exhausted()
         self.admission.reserve(self._at_work())
         events = list[TokenEvent]()
-        while not self.admission.rows_fit(self._at_work(), now):
+        while not self.admission.make_room_for_rows(self._at_work(), now):
             if len(queues.running) + len(queues.active) > 1 or self.admission.shares:
                 self._preempt_newest()
             else:
@@ -154,7 +154,8 @@ class Scheduler:
                 events.append(self._end_for_memory(last))
         if not (queues.active or queues.rows()):
             events += self._refuse_the_too_large()
-        self._steadiness.looked(AHEAD if self.admission.lasts(self._at_work(), now, AHEAD) else 0)
+        lasts = self.admission.fits_for_long(self._at_work(), now, AHEAD)
+        self._steadiness.looked(AHEAD if lasts else 0)
         return events
 
     def is_steady(self) -> bool:
@@ -193,7 +194,7 @@ class Scheduler:
     def awaits_tokens(self, now: float) -> bool:
         """Return whether tokens in flight should be read first, because drafts will probably
         follow."""
-        rows, fits = list(self.queues.running.values()), partial(self._spares, now)
+        rows, fits = list(self.queues.running.values()), partial(self._fits_as_is, now)
         return self._drafts.will_follow(rows, self._limits, fits)
 
     def chunks_took(self, chunks: tuple[Chunk, ...], seconds: float) -> None:
@@ -270,7 +271,7 @@ class Scheduler:
 
     def _advance_rows(self, now: float) -> tuple[DraftPlan, list[RowCut]]:
         rows, cuts = list(self.queues.running.values()), list[RowCut]()
-        plan = self._drafts.plan(rows, self._limits, partial(self._spares, now))
+        plan = self._drafts.plan(rows, self._limits, partial(self._fits_as_is, now))
         self._steadiness.fed(1 + plan.depth)
         feed, size = plan.feed if plan.depth else Sequence.feed, self._cache.layout.block_size
         for sequence in rows:
@@ -280,8 +281,8 @@ class Scheduler:
                 cuts.append(RowCut(sequence.id, sequence.fed, cut))
         return plan, cuts
 
-    def _spares(self, now: float, more: int) -> bool:
-        return self.admission.spares(self._at_work(), now, more)
+    def _fits_as_is(self, now: float, more: int) -> bool:
+        return self.admission.fits_as_is(self._at_work(), now, more)
 
     def _take(self, sequence: Sequence, row: SampledRow) -> list[TokenEvent]:
         *right, last = row.tokens

@@ -172,7 +172,7 @@ def test_reading_ends_when_more_came_than_there_is_room_for(layout: CacheLayout)
     """Sizes are not known before: what came in time is used."""
     block = 4 * TOKEN_BYTES
     server = Server(layout)
-    server.cache.read_ahead.spare = lambda: 5 * block
+    server.cache.read_ahead.most_bytes = lambda: 5 * block
     handle = server.enter()
     server.answer()
     reads = server.cold_waits.take_reads()

@@ -67,7 +67,7 @@ def filled(blocks: int, checkpoints: int = 0) -> PrefixCache:
 
 @pytest.mark.parametrize(("limit", "fits"), [(3660, True), (3659, False)])
 def test_a_step_may_fill_the_memory_to_the_last_byte(limit: int, fits: bool) -> None:
-    assert make_guard(limit).allows(DECODE, ONE, NOTHING, empty(), 0) is fits
+    assert make_guard(limit).make_room_for(DECODE, ONE, NOTHING, empty(), 0) is fits
 
 
 @pytest.mark.parametrize(
@@ -82,45 +82,45 @@ def test_a_step_may_fill_the_memory_to_the_last_byte(limit: int, fits: bool) -> 
 )
 def test_what_else_is_held_is_not_there_for_it(held: dict[str, int]) -> None:
     """The queue of the cold tier is set aside; what is in it already is not counted twice."""
-    assert make_guard(4660, **held).allows(DECODE, ONE, NOTHING, empty(), 0)
-    assert not make_guard(4659, **held).allows(DECODE, ONE, NOTHING, empty(), 0)
+    assert make_guard(4660, **held).make_room_for(DECODE, ONE, NOTHING, empty(), 0)
+    assert not make_guard(4659, **held).make_room_for(DECODE, ONE, NOTHING, empty(), 0)
 
 
 def test_live_caches_count_by_what_they_grow_to() -> None:
-    assert make_guard(3660, live=2000).allows(DECODE, ONE, NOTHING, empty(), 0)
-    assert not make_guard(3659, live=2000).allows(DECODE, ONE, NOTHING, empty(), 0)
+    assert make_guard(3660, live=2000).make_room_for(DECODE, ONE, NOTHING, empty(), 0)
+    assert not make_guard(3659, live=2000).make_room_for(DECODE, ONE, NOTHING, empty(), 0)
 
 
 def test_features_of_images_stay_when_caches_grow() -> None:
     for limit, fits in ((4160, True), (4159, False)):
         guard = make_guard(limit)
         guard.begin(Ledger(limit, live=500), features=500)
-        assert guard.allows(DECODE, ONE, NOTHING, empty(), 0) is fits
+        assert guard.make_room_for(DECODE, ONE, NOTHING, empty(), 0) is fits
 
 
 def test_what_rows_that_have_left_give_back_is_there_for_it() -> None:
-    assert make_guard(3660, live=5000).allows(DECODE, ONE, NOTHING, empty(), 0)
-    assert not make_guard(3659, live=5000).allows(DECODE, ONE, NOTHING, empty(), 0)
+    assert make_guard(3660, live=5000).make_room_for(DECODE, ONE, NOTHING, empty(), 0)
+    assert not make_guard(3659, live=5000).make_room_for(DECODE, ONE, NOTHING, empty(), 0)
 
 
 def test_what_is_cut_comes_on_top() -> None:
     cuts = Cuts(tokens=8)
-    assert make_guard(3740).allows(DECODE, ONE, cuts, empty(), 0)
-    assert not make_guard(3739).allows(DECODE, ONE, cuts, empty(), 0)
+    assert make_guard(3740).make_room_for(DECODE, ONE, cuts, empty(), 0)
+    assert not make_guard(3739).make_room_for(DECODE, ONE, cuts, empty(), 0)
 
 
 def test_several_prompts_under_way_count_each() -> None:
     caches = Caches((100,), (100, 100, 0))
-    assert make_guard(3 * 3560 + 100).allows(DECODE, caches, NOTHING, empty(), 0)
-    assert not make_guard(3 * 3560 + 99).allows(DECODE, caches, NOTHING, empty(), 0)
+    assert make_guard(3 * 3560 + 100).make_room_for(DECODE, caches, NOTHING, empty(), 0)
+    assert not make_guard(3 * 3560 + 99).make_room_for(DECODE, caches, NOTHING, empty(), 0)
 
 
 def test_the_account_shows_the_most_that_a_step_was_planned_to_take() -> None:
     guard = make_guard(50_000)
     for step in (DECODE, StepShape(Decode(3, 9)), DECODE):
-        guard.allows(step, ONE, NOTHING, empty(), 0)
+        guard.make_room_for(step, ONE, NOTHING, empty(), 0)
     assert guard.ledger.step == 300
-    guard.allows(StepShape(Decode(900, 9)), ONE, NOTHING, empty(), 0)  # does not fit
+    guard.make_room_for(StepShape(Decode(900, 9)), ONE, NOTHING, empty(), 0)  # does not fit
     assert guard.ledger.step == 300
 
 
@@ -129,25 +129,25 @@ def test_the_account_shows_the_most_that_a_step_was_planned_to_take() -> None:
 
 def test_the_pool_goes_when_it_is_in_the_way_and_alone_if_that_is_enough() -> None:
     guard, cache = make_guard(3660 + 200, pool=1), filled(5)
-    assert guard.allows(DECODE, ONE, NOTHING, cache, 0)
+    assert guard.make_room_for(DECODE, ONE, NOTHING, cache, 0)
     assert guard.drains_pool and guard.used == {Relief.POOL: 1}
     assert cache.index.nbytes == 200
 
 
 def test_it_stays_when_there_is_room_besides() -> None:
     guard = make_guard(3660 + 400, pool=400)
-    assert guard.allows(DECODE, ONE, NOTHING, empty(), 0)
+    assert guard.make_room_for(DECODE, ONE, NOTHING, empty(), 0)
     assert not guard.drains_pool and not guard.used
 
 
 def drained(cache: PrefixCache, steps: int) -> MemoryGuard:
     """A guard whose pool was in the way, and so many steps later is again."""
     guard = make_guard(3660 + 800, pool=90)
-    assert guard.allows(DECODE, ONE, NOTHING, cache, 0) and guard.drains_pool
+    assert guard.make_room_for(DECODE, ONE, NOTHING, cache, 0) and guard.drains_pool
     for _ in range(steps):
         guard.begin(Ledger(guard.limit))
     guard.begin(Ledger(guard.limit, pool=90))
-    assert guard.allows(DECODE, ONE, NOTHING, cache, 0)
+    assert guard.make_room_for(DECODE, ONE, NOTHING, cache, 0)
     return guard
 
 
@@ -175,7 +175,7 @@ def test_it_is_drained_in_any_case_where_the_hot_tier_has_nothing_to_give() -> N
 def test_superseded_states_go_before_any_block() -> None:
     cache = filled(5, checkpoints=3)  # two are superseded
     guard = make_guard(3660 + 200 + 300 - 150)
-    assert guard.allows(DECODE, ONE, NOTHING, cache, 0)
+    assert guard.make_room_for(DECODE, ONE, NOTHING, cache, 0)
     assert guard.used == {Relief.CHECKPOINTS: 1}
     assert (len(cache.index), cache.index.checkpoint_count) == (5, 1)
 
@@ -183,7 +183,7 @@ def test_superseded_states_go_before_any_block() -> None:
 def test_then_blocks_go_as_many_as_are_needed() -> None:
     cache = filled(20)
     guard = make_guard(3660 + 800 - 90)
-    assert guard.allows(DECODE, ONE, NOTHING, cache, 0)
+    assert guard.make_room_for(DECODE, ONE, NOTHING, cache, 0)
     assert guard.used == {Relief.BLOCKS: 1}
     assert len(cache.index) == 17
 
@@ -191,14 +191,14 @@ def test_then_blocks_go_as_many_as_are_needed() -> None:
 def test_nothing_goes_where_there_is_room() -> None:
     cache = filled(20, checkpoints=3)
     guard = make_guard(3660 + cache.index.nbytes)
-    assert guard.allows(DECODE, ONE, NOTHING, cache, 0)
+    assert guard.make_room_for(DECODE, ONE, NOTHING, cache, 0)
     assert not guard.used and len(cache.index) == 20
 
 
 def test_the_hot_tier_keeps_its_floor_though_the_step_does_not_fit() -> None:
     cache = filled(20)
     guard = make_guard(8000, live=7800)  # 400 bytes: a twentieth
-    assert not guard.allows(DECODE, Caches((100,) * 3), NOTHING, cache, 0)
+    assert not guard.make_room_for(DECODE, Caches((100,) * 3), NOTHING, cache, 0)
     assert guard.floor == 400 and cache.index.nbytes == 400
 
 
@@ -210,7 +210,7 @@ def test_what_is_held_by_a_prompt_stays() -> None:
     cache = filled(5)
     cache.enter(tuple(range(20)), b"", ())
     guard = make_guard(3660)
-    assert not guard.allows(DECODE, ONE, NOTHING, cache, 0)
+    assert not guard.make_room_for(DECODE, ONE, NOTHING, cache, 0)
     assert cache.index.nbytes == 200 and not guard.used
 
 
@@ -273,10 +273,10 @@ def test_so_it_does_for_steps() -> None:
     guard = MemoryGuard(4000, model, nobody_beside())
     guard.begin(Ledger(4000))
     step, after = StepShape(prefills=(PrefillShape(1, 30, 0),)), Caches(prefills=(100,))
-    assert guard.allows(step, after, NOTHING, empty(), 0)
+    assert guard.make_room_for(step, after, NOTHING, empty(), 0)
     model.observe(step, 600, 0)
-    assert not guard.allows(step, after, NOTHING, empty(), 0)
-    assert guard.allows(step, after, NOTHING, empty(), 600)
+    assert not guard.make_room_for(step, after, NOTHING, empty(), 0)
+    assert guard.make_room_for(step, after, NOTHING, empty(), 600)
 
 
 def test_the_last_chunk_of_a_prompt_is_what_a_promise_is_about() -> None:
@@ -322,7 +322,7 @@ def test_a_relief_is_counted_once_a_step_and_what_happens_to_a_sequence_each_tim
 
 def test_a_new_step_keeps_the_pool_unless_it_is_in_the_way_again() -> None:
     guard = make_guard(3660, pool=10)
-    guard.allows(DECODE, ONE, NOTHING, empty(), 0)
+    guard.make_room_for(DECODE, ONE, NOTHING, empty(), 0)
     assert guard.drains_pool
     guard.begin(Ledger(3660))
     assert not guard.drains_pool
@@ -338,13 +338,13 @@ def test_the_account_says_what_is_needed_and_what_is_held() -> None:
 
 def test_what_blocks_of_waiting_prompts_may_have_is_left_by_who_is_at_work() -> None:
     free = make_guard(4000, weights=500, blocks=900, queue=100)
-    assert free.spare() == 4000 - 500 - 100 - free.floor, "stored blocks can go"
+    assert free.bytes_for_read_ahead() == 4000 - 500 - 100 - free.floor, "stored blocks can go"
     busy = make_guard(8000, weights=500, live=700)
-    assert busy.spare() == 8000 - 500 - 700 - busy.floor
+    assert busy.bytes_for_read_ahead() == 8000 - 500 - 700 - busy.floor
     busy.reserve(Caches((100,)))
     assert busy.reserved > 700
-    assert busy.spare() == 8000 - 500 - busy.reserved - busy.floor
+    assert busy.bytes_for_read_ahead() == 8000 - 500 - busy.reserved - busy.floor
     beside = MemoryGuard(4000, planner(), Beside(400, 500, pending=30, hot=60))
     beside.begin(Ledger(4000))
-    assert beside.spare() == 4000 - 500 - 30 - 60 - beside.floor
-    assert make_guard(4000, weights=5000).spare() == 0
+    assert beside.bytes_for_read_ahead() == 4000 - 500 - 30 - 60 - beside.floor
+    assert make_guard(4000, weights=5000).bytes_for_read_ahead() == 0

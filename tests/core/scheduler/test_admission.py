@@ -33,11 +33,11 @@ class Asked(MemoryGuard):
         self.reservations: list[tuple[Caches, int]] = []
         self.alone: list[tuple[Caches, int]] = []
 
-    def allows(
+    def make_room_for(
         self, step: StepShape, after: Caches, cuts: Cuts, cache: PrefixCache, now: float
     ) -> bool:
         self.steps.append((step, after, cuts))
-        return super().allows(step, after, cuts, cache, now)
+        return super().make_room_for(step, after, cuts, cache, now)
 
     def can_reserve(self, caches: Caches, chunk: int, now: float) -> bool:
         self.reservations.append((caches, chunk))
@@ -54,6 +54,10 @@ def cache() -> PrefixCache:
 
 def admission(guard: MemoryGuard | None, of: PrefixCache | None = None) -> Admission:
     return Admission(guard, of or cache(), Grouping())
+
+
+def lets_in(admission: Admission, prefill: PrefillState, work: AtWork, now: float) -> bool:
+    return admission.may_admit(prefill, work, now) and admission.admit(prefill, work, now)
 
 
 def prefill(name: str, length: int, n: int = 1, computed: int = 0) -> PrefillState:
@@ -83,9 +87,9 @@ def at_work(
 def test_without_a_guard_everything_fits() -> None:
     free, long = admission(None), prefill("a", 10**6)
     work = at_work([row("b", 10**6)], [long])
-    assert free.rows_fit(work, 0) and free.fits_alone(10**9, 50)
-    assert free.lets_in(long, work, 0)
-    assert free.takes([], chunk(long, 0, 999), work, 0)
+    assert free.make_room_for_rows(work, 0) and free.fits_alone(10**9, 50)
+    assert lets_in(free, long, work, 0)
+    assert free.make_room_for_chunk([], chunk(long, 0, 999), work, 0)
     assert not free.drains_pool and free.explain(5) == ""
     free.note(Relief.PREEMPT)
 
@@ -93,7 +97,7 @@ def test_without_a_guard_everything_fits() -> None:
 def test_rows_keep_their_lengths_and_each_gets_a_token_more() -> None:
     guard = Asked()
     work = at_work([row("a", 18), row("b", 30)], [prefill("c", 90, computed=40)])
-    assert admission(guard).rows_fit(work, 0)
+    assert admission(guard).make_room_for_rows(work, 0)
     [(step, after, _)] = guard.steps
     assert step == StepShape(Decode(2, 30, grows=True, refers=True, catches_up=True))
     assert after == Caches((19, 31), (40,))
@@ -101,7 +105,7 @@ def test_rows_keep_their_lengths_and_each_gets_a_token_more() -> None:
 
 def test_where_nobody_decodes_there_is_nothing_to_ask() -> None:
     guard = Asked(limit=0)
-    assert admission(guard).rows_fit(at_work(active=[prefill("c", 90)]), 0)
+    assert admission(guard).make_room_for_rows(at_work(active=[prefill("c", 90)]), 0)
     assert not guard.steps
 
 
@@ -113,13 +117,13 @@ def test_a_block_is_cut_of_rows_that_are_about_to_complete_one_or_just_have(
 ) -> None:
     guard = Asked()
     work = AtWork([row("a", fed[0]), row("b", fed[1])], (), ())
-    admission(guard).rows_fit(work, 0)
+    admission(guard).make_room_for_rows(work, 0)
     assert guard.steps[0][2] == Cuts(tokens=4 * blocks, checkpoints=0)
 
 
 def test_rows_that_leave_are_cut_too() -> None:
     guard = Asked()
-    admission(guard).rows_fit(
+    admission(guard).make_room_for_rows(
         AtWork([row("a", 18)], (), (), ended=[row(name, 9) for name in "xyz"]), 0
     )
     assert guard.steps[0][2] == Cuts(tokens=12, checkpoints=3)
@@ -128,8 +132,10 @@ def test_rows_that_leave_are_cut_too() -> None:
 def test_nothing_is_cut_where_nothing_is_kept() -> None:
     guard = Asked()
     none = admission(guard, PrefixCache(NOTHING_KEPT, "none", ROOMY))
-    none.rows_fit(AtWork([row("a", 63)], (), (), ended=[row(name, 9) for name in "xyz"]), 0)
-    none.takes([], chunk(prefill("b", 90), 0, 64), NOBODY, 0)
+    none.make_room_for_rows(
+        AtWork([row("a", 63)], (), (), ended=[row(name, 9) for name in "xyz"]), 0
+    )
+    none.make_room_for_chunk([], chunk(prefill("b", 90), 0, 64), NOBODY, 0)
     assert [cuts for _, _, cuts in guard.steps] == [Cuts(), Cuts()]
 
 
@@ -137,7 +143,7 @@ def test_a_chunk_on_its_way_is_one_more_prompt_to_hold() -> None:
     guard = Asked()
     long, other = prefill("a", 200, computed=64), prefill("b", 90, computed=32)
     work = at_work([row("c", 18)], [long, other])
-    assert admission(guard).takes([], chunk(long, 64, 128), work, 0)
+    assert admission(guard).make_room_for_chunk([], chunk(long, 64, 128), work, 0)
     [(step, after, cuts)] = guard.steps
     assert step == StepShape(
         Decode(1, 18, grows=True, refers=True, catches_up=True), (Forward(1, 64, 64),)
@@ -150,7 +156,7 @@ def test_a_last_chunk_makes_rows_of_all_its_choices() -> None:
     guard = Asked()
     several = prefill("a", 100, n=3, computed=64)
     work = at_work([row("c", 18)], [several])
-    assert admission(guard).takes([], chunk(several, 64, 99), work, 0)
+    assert admission(guard).make_room_for_chunk([], chunk(several, 64, 99), work, 0)
     [(step, after, _)] = guard.steps
     assert step == StepShape(
         Decode(4, 99, grows=True, refers=True, catches_up=True), (Forward(1, 35, 64),)
@@ -161,7 +167,7 @@ def test_a_last_chunk_makes_rows_of_all_its_choices() -> None:
 def test_without_rows_there_is_no_decode() -> None:
     guard = Asked()
     long = prefill("a", 200)
-    admission(guard).takes([], chunk(long, 0, 64), at_work(active=[long]), 0)
+    admission(guard).make_room_for_chunk([], chunk(long, 0, 64), at_work(active=[long]), 0)
     assert guard.steps[0][:2] == (StepShape(None, (Forward(1, 64, 0),)), Caches((), (64,)))
 
 
@@ -171,7 +177,7 @@ def test_what_is_planned_already_runs_in_the_same_step() -> None:
     firsts, third = [prefill("a", 21), prefill("b", 22)], prefill("c", 23)
     planned = [chunk(p, 0, p.target) for p in firsts]
     work = at_work([row("a", 20), row("b", 21)], [third])
-    assert admission(guard).takes(planned, chunk(third, 0, 22), work, 0)
+    assert admission(guard).make_room_for_chunk(planned, chunk(third, 0, 22), work, 0)
     [(step, after, cuts)] = guard.steps
     assert step.prefills == (Forward(3, 22, 0),)
     assert after == Caches((20, 21, 22))
@@ -190,7 +196,7 @@ def test_who_is_let_in_fits_beside_all_when_these_are_prefilled() -> None:
     guard = Asked()
     new, under_way = prefill("a", 100, n=2), prefill("b", 300, computed=50)
     work = at_work([row("c", 18), row("d", 30)], [under_way])
-    assert admission(guard).lets_in(new, work, 0)
+    assert lets_in(admission(guard), new, work, 0)
     assert guard.reservations == [(Caches((19, 31, 300, 100, 100)), 64)]
     [(step, _, _)] = guard.steps  # and a piece of it fits now
     assert step.prefills == (Forward(1, 64, 0),)
@@ -200,28 +206,28 @@ def test_the_piece_begins_where_the_cache_is_expected_to_end() -> None:
     guard = Asked()
     new = prefill("a", 100)
     new.expected = 80
-    assert admission(guard).lets_in(new, at_work([row("c", 18)]), 0)
+    assert lets_in(admission(guard), new, at_work([row("c", 18)]), 0)
     assert guard.steps[0][0].prefills == (Forward(1, 19, 80, refers=True),)
 
 
 @pytest.mark.parametrize(("limit", "fits"), [(4600, True), (4400, False)])
 def test_who_is_alone_is_let_in_if_it_fits_at_all(limit: int, fits: bool) -> None:
     guard = Asked(limit)
-    assert admission(guard).lets_in(prefill("a", 100), NOBODY, 0) is fits
+    assert lets_in(admission(guard), prefill("a", 100), NOBODY, 0) is fits
     assert guard.alone == [(Caches((100,)), 64)]
     assert not guard.reservations and not guard.steps
 
 
 def test_beside_a_prompt_under_way_nobody_is_alone() -> None:
     guard = Asked()
-    admission(guard).lets_in(prefill("a", 100), at_work(active=[prefill("b", 50)]), 0)
+    lets_in(admission(guard), prefill("a", 100), at_work(active=[prefill("b", 50)]), 0)
     assert guard.reservations == [(Caches((50, 100)), 64)] and not guard.alone
 
 
 def test_who_is_not_promised_is_not_let_in_whatever_fits_now() -> None:
     guard = Asked(limit=8000)
     work = at_work([row("c", 18)])
-    assert not admission(guard).lets_in(prefill("a", 100), work, 0)
+    assert not lets_in(admission(guard), prefill("a", 100), work, 0)
     assert not guard.steps
 
 
@@ -243,7 +249,7 @@ def test_leases_are_taken_from_the_others_when_nothing_else_is_left() -> None:
     held = Admission(guard, of, Grouping())
     work = AtWork([row("a", 18)], (), [handle])
     assert of.index.nbytes == 800 and handle.leased
-    assert held.rows_fit(work, 0)
+    assert held.make_room_for_rows(work, 0)
     assert not handle.leased and of.index.nbytes < 700
 
 
@@ -251,7 +257,9 @@ def test_they_stay_where_it_fits_as_it_is() -> None:
     of, guard = cache(), Asked()
     of.store_block(place(of.root(b""), (1, 2, 3, 4)), _block())
     handle = of.enter((1, 2, 3, 4, 5), b"", ())
-    assert Admission(guard, of, Grouping()).rows_fit(AtWork([row("a", 18)], (), [handle]), 0)
+    assert Admission(guard, of, Grouping()).make_room_for_rows(
+        AtWork([row("a", 18)], (), [handle]), 0
+    )
     assert handle.leased
 
 
@@ -277,7 +285,7 @@ def begun(of: PrefixCache, prefill: PrefillState) -> PrefillState:
 def test_what_a_prompt_that_waits_would_use_is_live_when_it_is_let_in() -> None:
     of, guard = referring(), Asked()
     new = users(of, n=3)
-    assert admission(guard, of).lets_in(new, at_work([row("c", 18)]), 0)
+    assert lets_in(admission(guard, of), new, at_work([row("c", 18)]), 0)
     assert guard.reservations == [
         (Caches((19, 22 + 1, 23, 23), in_blocks=60, block_bytes=200), 22),
     ]
@@ -290,7 +298,7 @@ def test_blocks_that_are_in_use_already_are_counted_once() -> None:
     of, guard = referring(), Asked()
     first, new = begun(of, users(of)), users(of, "also a")
     work = at_work([row("c", 18)], [first])
-    assert admission(guard, of).lets_in(new, work, 0)
+    assert lets_in(admission(guard, of), new, work, 0)
     [(caches, _)] = guard.reservations
     assert caches == Caches((19, 23, 23), in_blocks=40, block_bytes=200)
     [(_, after, _)] = guard.steps
@@ -300,7 +308,9 @@ def test_blocks_that_are_in_use_already_are_counted_once() -> None:
 def test_each_row_of_a_prompt_refers_to_its_blocks() -> None:
     of, guard = referring(), Asked()
     several = begun(of, users(of, n=3))
-    assert admission(guard, of).takes([], chunk(several, 20, 22), at_work(active=[several]), 0)
+    assert admission(guard, of).make_room_for_chunk(
+        [], chunk(several, 20, 22), at_work(active=[several]), 0
+    )
     assert guard.steps[0][1] == Caches((22, 22, 22), in_blocks=60, block_bytes=200)
 
 
@@ -310,7 +320,7 @@ def test_rows_that_decode_refer_to_what_they_use() -> None:
     [sequence] = prefill.sequences
     sequence.fed, sequence.blocks = 22, of.uses.share(prefill.handle.blocks)
     of.leave(prefill.handle)
-    assert admission(guard, of).rows_fit(at_work([sequence]), 0)
+    assert admission(guard, of).make_room_for_rows(at_work([sequence]), 0)
     assert guard.steps[0][1] == Caches((23,), in_blocks=20, block_bytes=200)
 
 
