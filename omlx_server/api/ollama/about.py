@@ -1,7 +1,7 @@
-"""What a model's files say of it, as Ollama's clients want to know it.
+"""Facts about a model's files for Ollama's clients. Any thread.
 
-Reads the disk, and keeps what it has found of 256 models until their files change. Any thread.
-Nothing is raised: what can't be read is empty or 0.
+Reads the disk, and caches the facts of 256 models until their files change. Raises nothing: what is
+unreadable is empty or 0.
 """
 
 import hashlib
@@ -29,7 +29,7 @@ FileState = tuple[str, int, float]
 
 _KEPT = 256
 _READING = threading.Lock()
-"""Held by the thread that reads a vocabulary: clients ask for all models at the same time."""
+"""Held while a vocabulary is read: clients ask for all models at once."""
 _GROUP_SIZE = 64
 _UNITS = ((10**12, "T"), (10**9, "B"), (10**6, "M"), (10**3, "K"))
 # The keys of a config.json, and what Ollama calls the same below the architecture.
@@ -44,10 +44,9 @@ _SIZES = {
 
 @dataclass(frozen=True, slots=True)
 class ModelCard:
-    """`family`: the architecture. `quantization`: "4-bit", "BF16" and the like. `sizes`: numbers of
-    layers and the like by Ollama's names. `modified`: seconds since 1970. `digest` stands for the
-    configuration and for names and sizes of all files: clients take models of one digest for one,
-    and keep what they know of it."""
+    """Facts about a model. `sizes`: numbers of layers and the like, by Ollama's names. `modified`:
+    seconds since 1970. `digest` covers the configuration and all files' names and sizes; clients
+    cache by it."""
 
     family: str = ""
     quantization: str = ""
@@ -59,7 +58,7 @@ class ModelCard:
 
 @dataclass(frozen=True, slots=True)
 class Abilities:
-    """What a model's template and vocabulary let it do."""
+    """Abilities of a model by its template and vocabulary."""
 
     template: str = ""
     tools: bool = False
@@ -68,7 +67,7 @@ class Abilities:
 
 
 def about(directory: Path | None) -> ModelCard:
-    """What the files in a directory say."""
+    """Return the facts in a model's directory."""
     if directory is None:
         return ModelCard()
     try:
@@ -81,14 +80,13 @@ def about(directory: Path | None) -> ModelCard:
 def abilities(
     directory: Path | None, template_file: str = "", reasoning_parser: str = ""
 ) -> Abilities:
-    """What the tokenizer's files in a directory say, with the chat template and the parser of
-    thoughts that the settings name instead of its own, if they do. The files are large: the first
-    time this takes a while."""
+    """Return the abilities by the tokenizer's files, or by the template and reasoning parser of the
+    settings. Slow the first time: the files are large."""
     if directory is None:
         return Abilities()
-    own = [Path(template_file)] if template_file else []
+    override = [Path(template_file)] if template_file else []
     try:
-        states = _states([*directory.iterdir(), *own])
+        states = _states([*directory.iterdir(), *override])
     except OSError:
         return Abilities()
     with _READING:
@@ -105,7 +103,7 @@ def _abilities(
     directory: Path, template_file: str, reasoning_parser: str, states: tuple[FileState, ...]
 ) -> Abilities:
     files = TokenizerFiles.of(directory)
-    templates = _template_in(template_file) if template_file else files.templates
+    templates = _template_of(template_file) if template_file else files.templates
     sources = list(templates.values())
     template = "\n".join(sources)
     style = STYLES[reasoning_parser or reasoning_parser_of(template, files.vocabulary)]
@@ -117,7 +115,7 @@ def _abilities(
     )
 
 
-def _template_in(file: str) -> Mapping[str, str]:
+def _template_of(file: str) -> Mapping[str, str]:
     try:
         return {"default": read_template(file)}
     except ConfigError:
@@ -125,7 +123,7 @@ def _template_in(file: str) -> Mapping[str, str]:
 
 
 def in_words(parameters: int) -> str:
-    """A number of parameters as people say it: "8.0B", "135M"; empty for 0."""
+    """Return a number of parameters as "8.0B" or "135M"; empty for 0."""
     for unit, letter in _UNITS:
         if parameters >= unit:
             return f"{parameters / unit:.{int(unit >= 10**9)}f}{letter}"
@@ -134,8 +132,8 @@ def in_words(parameters: int) -> str:
 
 @lru_cache(_KEPT)
 def _about(directory: Path, states: tuple[FileState, ...]) -> ModelCard:
-    said = read_json(directory / "config.json")
-    config: dict[str, Any] = said if isinstance(said, dict) else {}
+    content = read_json(directory / "config.json")
+    config: dict[str, Any] = content if isinstance(content, dict) else {}
     inner = config.get("text_config")
     text = {**config, **(inner if isinstance(inner, dict) else {})}
     sizes = ((ours, text.get(theirs)) for theirs, ours in _SIZES.items())
@@ -164,7 +162,7 @@ def _supports_tools(template: str) -> bool:
 
 
 def _parameters(directory: Path, config: Mapping[str, Any]) -> int:
-    """How many parameters the files of weights have; 0 where one can't be read."""
+    """Return the number of parameters in all weights; 0 if a file is unreadable."""
     group = own_quantization(config).get("group_size")
     size = group if type(group) is int and group > 0 else _GROUP_SIZE
     tensors: dict[str, TensorHeader] = {}
@@ -174,12 +172,12 @@ def _parameters(directory: Path, config: Mapping[str, Any]) -> int:
             tensors |= header.tensors if header else {}
     except (ModelUnavailable, OSError, ValueError):
         return 0
-    return sum(_counted(tensors, size))
+    return sum(_tensor_parameters(tensors, size))
 
 
-def _counted(tensors: Mapping[str, TensorHeader], group: int) -> Iterator[int]:
-    """The number of parameters in each tensor. Where a weight is packed into words of 32 bits, its
-    scales tell how many it has: one scale stands for a `group` of them."""
+def _tensor_parameters(tensors: Mapping[str, TensorHeader], group: int) -> Iterator[int]:
+    """Yield each tensor's parameters. A weight packed into words of 32 bits has `group` for each of
+    its scales."""
     for name, tensor in tensors.items():
         stem, _, kind = name.rpartition(".")
         packed = f"{stem}.scales" in tensors

@@ -1,5 +1,5 @@
-"""What Ollama's routes answer, as the ollama package's types have it. Durations are in
-nanoseconds, sizes in bytes, times in RFC 3339."""
+"""The types of the answers of Ollama's routes. Durations are in nanoseconds, sizes in bytes, times
+in RFC 3339."""
 
 from typing import Annotated, Any, Literal, NotRequired
 
@@ -46,7 +46,7 @@ class Head(TypedDict):
 
 
 class Counts(TypedDict):
-    """`prompt_eval_count` counts the whole prompt, also what of it was cached."""
+    """`prompt_eval_count` includes cached tokens."""
 
     total_duration: int
     load_duration: int
@@ -57,7 +57,7 @@ class Counts(TypedDict):
 
 
 class ChatLine(Head):
-    """More of an answer."""
+    """A part of an answer."""
 
     message: AnswerMessage
     done: Literal[False]
@@ -74,7 +74,7 @@ class ChatEnd(Head, Counts):
 
 
 class ChatLoaded(Head):
-    """A model was loaded, or may leave now; nothing was asked of it."""
+    """The answer to a request without messages: the model was loaded, or may be unloaded."""
 
     message: AnswerMessage
     done: Literal[True]
@@ -82,7 +82,7 @@ class ChatLoaded(Head):
 
 
 class GenerateLine(Head):
-    """More of an answer."""
+    """A part of an answer."""
 
     response: str
     thinking: NotRequired[str]
@@ -91,7 +91,7 @@ class GenerateLine(Head):
 
 
 class GenerateEnd(Head, Counts):
-    """The last line of an answer, or a whole answer. `context` is empty: no context is kept."""
+    """The last line of an answer, or a whole answer. `context` is always empty."""
 
     response: str
     thinking: NotRequired[str]
@@ -102,7 +102,7 @@ class GenerateEnd(Head, Counts):
 
 
 class GenerateLoaded(Head):
-    """A model was loaded, or may leave now; nothing was asked of it."""
+    """The answer to a request without a prompt: the model was loaded, or may be unloaded."""
 
     response: str
     done: Literal[True]
@@ -126,7 +126,7 @@ class EmbeddedOne(TypedDict):
 
 
 class ModelDetails(TypedDict):
-    """`parameter_size` and `quantization_level` are empty where the files do not tell."""
+    """`parameter_size` and `quantization_level` are empty if unknown."""
 
     parent_model: str
     format: Literal["mlx"]
@@ -137,8 +137,7 @@ class ModelDetails(TypedDict):
 
 
 class TaggedModel(TypedDict):
-    """`digest` stands for the model's configuration and the names and sizes of its files: all names
-    of one model share it."""
+    """`digest` covers configuration, names and sizes of files: all names of a model share it."""
 
     name: str
     model: str
@@ -153,8 +152,7 @@ class Tags(TypedDict):
 
 
 class RunningModel(TypedDict):
-    """A model that is loaded. `expires_at`: when it leaves if nobody uses it; centuries from now
-    where it stays."""
+    """A loaded model. `expires_at`: when it is unloaded if unused; in centuries if never."""
 
     name: str
     model: str
@@ -174,8 +172,8 @@ Capability = Literal["completion", "tools", "vision", "thinking", "insert", "emb
 
 
 class ShownModel(TypedDict):
-    """`parameters`: the sampling values for what a request leaves out, one a line. `model_info`
-    has `general.architecture`, and by its value the context length and other sizes."""
+    """`parameters`: the default sampling values, one a line. `model_info` has
+    `general.architecture`, and under its value the context length and other sizes."""
 
     modelfile: str
     parameters: str
@@ -187,14 +185,13 @@ class ShownModel(TypedDict):
 
 
 class OllamaVersion(TypedDict):
-    """The version of Ollama whose API this one follows: clients compare it."""
+    """The version of Ollama whose API this one follows."""
 
     version: str
 
 
 class PullStatus(TypedDict):
-    """A step of a download. `digest` names the download, `total` and `completed` count bytes or
-    tensors of one step."""
+    """A step of a download. `total` and `completed` count bytes or tensors of one step."""
 
     status: str
     digest: NotRequired[str]

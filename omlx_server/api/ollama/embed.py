@@ -16,6 +16,7 @@ from omlx_server.api.models.encoders import EMBEDDING, ServedEmbedder
 from omlx_server.api.ollama import answers
 from omlx_server.api.ollama.keep_alive import seconds_of
 from omlx_server.api.ollama.request import EmbeddingsRequest, EmbedRequest, KeepAlive
+from omlx_server.api.ollama.shapes import nanoseconds
 from omlx_server.api.openai import embeddings as openai
 
 router = APIRouter()
@@ -29,11 +30,10 @@ _EMBEDDINGS = Operation(
 
 @router.post("/api/embed", openapi_extra=_EMBED)
 async def embed(request: Request) -> Response:
-    """A vector for each text, in their order; none for an empty one, for which the model is
-    loaded."""
+    """Return a vector for each text, in order. An empty text only loads the model."""
     body = await json_body.read(request, EmbedRequest, context_of(request).max_body_bytes)
     began = time.monotonic()
-    model = await _found(request, body.model, body.keep_alive)
+    model = await _embedder(request, body.model, body.keep_alive)
     load_seconds = time.monotonic() - began
     texts = body.input if isinstance(body.input, list) else [body.input] if body.input else []
     most = None if body.truncate is False else _WHAT_FITS
@@ -43,8 +43,8 @@ async def embed(request: Request) -> Response:
     answer = {
         "model": body.model,
         "embeddings": vectors,
-        "total_duration": _nanoseconds(time.monotonic() - current().started),
-        "load_duration": _nanoseconds(load_seconds),
+        "total_duration": nanoseconds(time.monotonic() - current().started),
+        "load_duration": nanoseconds(load_seconds),
         "prompt_eval_count": tokens,
     }
     return await asyncio.to_thread(JsonResponse, answer)
@@ -52,33 +52,28 @@ async def embed(request: Request) -> Response:
 
 @router.post("/api/embeddings", openapi_extra=_EMBEDDINGS)
 async def embeddings(request: Request) -> Response:
-    """A vector for one text; none for an empty one, for which the model is loaded."""
+    """Return a vector for one text. An empty text only loads the model."""
     body = await json_body.read(request, EmbeddingsRequest, context_of(request).max_body_bytes)
-    model = await _found(request, body.model, body.keep_alive)
+    model = await _embedder(request, body.model, body.keep_alive)
     texts = [body.prompt] if body.prompt else []
     vectors, _ = await _vectors(request, model, texts, truncate_prompt_tokens=_WHAT_FITS)
     return JsonResponse({"embedding": vectors[0] if vectors else []})
 
 
-async def _found(request: Request, given: str, keep_alive: KeepAlive | None) -> ServedEmbedder:
+async def _embedder(request: Request, name: str, keep_alive: KeepAlive | None) -> ServedEmbedder:
     models, seconds = context_of(request).models, seconds_of(keep_alive)
-    name = await models.untagged(given)
-    model = await models.embedder(name)
-    models.keep(name, EMBEDDING, seconds)
+    plain = await models.untagged(name)
+    model = await models.embedder(plain)
+    models.keep(plain, EMBEDDING, seconds)
     return model
 
 
 async def _vectors(
-    request: Request, model: ServedEmbedder, texts: list[str], **asked: int | None
+    request: Request, model: ServedEmbedder, texts: list[str], **options: int | None
 ) -> tuple[list[orjson.Fragment], int]:
-    """The vectors of texts as JSON numbers, and how many tokens the texts have. Raises what
-    /v1/embeddings raises."""
+    """Return the vectors as JSON numbers, and the number of tokens. Raises as /v1/embeddings."""
     if not texts:
         return [], 0
-    wanted = openai.EmbeddingRequest.model_validate({"input": texts, **asked})
-    vectors, tokens = await openai.embedded(request, wanted, model)
+    embedding = openai.EmbeddingRequest.model_validate({"input": texts, **options})
+    vectors, tokens = await openai.embedded(request, embedding, model)
     return [openai.as_numbers(vector) for vector in vectors], tokens
-
-
-def _nanoseconds(seconds: float) -> int:
-    return max(0, round(seconds * 1e9))

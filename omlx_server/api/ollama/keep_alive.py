@@ -1,4 +1,4 @@
-"""How long a model stays (`keep_alive`). Pure."""
+"""The time that a model stays loaded (`keep_alive`). Pure."""
 
 import math
 import re
@@ -13,8 +13,8 @@ _NUMBER = re.compile(r"[+-]?\d+(?:\.\d*)?")
 
 
 def seconds_of(keep_alive: KeepAlive | None) -> float | None:
-    """For how many seconds a model is to stay; infinity for any time, None where the request does
-    not say. Raises BadRequest for a text that is no duration of Go's form."""
+    """Return seconds, infinity for negative ones; None for None. Raises BadRequest for a text that
+    is no duration in Go's form."""
     if keep_alive is None:
         return None
     seconds = _parsed(keep_alive) if isinstance(keep_alive, str) else keep_alive
@@ -24,10 +24,10 @@ def seconds_of(keep_alive: KeepAlive | None) -> float | None:
 def _parsed(text: str) -> float:
     if _NUMBER.fullmatch(text):
         return float(text)
-    found = _DURATION.fullmatch(text)
-    if found is None:
+    match = _DURATION.fullmatch(text)
+    if match is None:
         raise BadRequest(
             'keep_alive must be seconds, or a duration such as "5m" or "1h30m"', param="keep_alive"
         )
-    seconds = sum(float(number) * _UNITS[unit] for number, unit in re.findall(_PART, found[2]))
-    return -seconds if found[1] == "-" else seconds
+    seconds = sum(float(number) * _UNITS[unit] for number, unit in re.findall(_PART, match[2]))
+    return -seconds if match[1] == "-" else seconds

@@ -1,4 +1,4 @@
-"""Sends answers as JSON lines, one JSON value a line."""
+"""Sends answers as JSON lines."""
 
 from collections.abc import AsyncGenerator, Callable, Mapping
 from datetime import UTC, datetime
@@ -11,8 +11,8 @@ from omlx_server.api.http.sse import EventStream
 
 
 class JsonLineStream(EventStream):
-    """An EventStream of JSON lines. `keepalive` is a line that says nothing new: clients parse each
-    line, so an empty one would be an error to them."""
+    """An EventStream of JSON lines. `keepalive` is a line without news, as clients parse each
+    line."""
 
     media_type = "application/x-ndjson"
 
@@ -37,6 +37,6 @@ def line(value: Mapping[str, Any]) -> bytes:
 
 
 def rfc3339(seconds: float | None = None) -> str:
-    """A time in seconds since 1970 as Ollama writes it; without an argument this moment."""
+    """Return a time in seconds since 1970 in Ollama's form; by default now."""
     moment = datetime.now(UTC) if seconds is None else datetime.fromtimestamp(seconds, UTC)
     return moment.isoformat().replace("+00:00", "Z")

@@ -1,7 +1,7 @@
 """Converts the messages of an Ollama chat into those of a chat. Pure.
 
-Ollama's calls have ids only lately, and most clients drop them. A call without one gets an id by
-its place in the conversation, so that the next request makes the same prompt again.
+Most clients drop the ids of calls. A call without one gets an id by its place in the conversation,
+so the next request has the same prompt.
 """
 
 import json
@@ -18,37 +18,36 @@ Waiting = list[tuple[str, str]]
 
 
 def chat_messages(messages: Sequence[GivenMessage]) -> list[Json]:
-    """The messages of a chat, in their order. Raises BadRequest for an image that is no base64."""
-    found: list[Json] = []
+    """Return the chat's messages. Raises BadRequest for an image that is not base64."""
+    shapes: list[Json] = []
     waiting: Waiting = []
     calls = 0
     for index, message in enumerate(messages):
-        shape = _plain(message, f"messages.{index}")
+        shape = _message(message, f"messages.{index}")
         if message.role == "tool":
-            shape |= _answered(message, waiting)
+            shape |= _call_of_result(message, waiting)
         elif message.tool_calls:
             shape["tool_calls"] = [
                 _call(one, calls + n) for n, one in enumerate(message.tool_calls)
             ]
             waiting += [(one["id"], one["function"]["name"]) for one in shape["tool_calls"]]
             calls += len(message.tool_calls)
-        found.append(shape)
-    return found
+        shapes.append(shape)
+    return shapes
 
 
 def content_of(text: str, images: Iterable[str], param: str) -> str | list[Json]:
-    """The content of a message: its text, or the images and then the text. Raises BadRequest for
-    an image that is no base64."""
+    """Return a message's text, or its images and then the text. Raises as `chat_messages`."""
     parts = [_image(data, f"{param}.images.{index}") for index, data in enumerate(images)]
     return [*parts, {"type": "text", "text": text}] if parts else text
 
 
 def image_chars(messages: Iterable[GivenMessage]) -> int:
-    """How many characters of the messages are images."""
+    """Return the number of characters in the messages' images."""
     return sum(len(data) for message in messages for data in message.images or ())
 
 
-def _plain(message: GivenMessage, param: str) -> Json:
+def _message(message: GivenMessage, param: str) -> Json:
     content = content_of(message.content or "", message.images or (), param)
     shape: Json = {"role": message.role, "content": content}
     if message.thinking:
@@ -56,11 +55,11 @@ def _plain(message: GivenMessage, param: str) -> Json:
     return shape
 
 
-def _answered(message: GivenMessage, waiting: Waiting) -> Json:
-    """The fields of a result that say to which call it belongs, which then waits no more."""
-    names = [call for call in waiting if call[1] == message.tool_name] or waiting
-    given = [call for call in waiting if call[0] == message.tool_call_id]
-    call = next(iter(given or names), (message.tool_call_id or _id_of(0), ""))
+def _call_of_result(message: GivenMessage, waiting: Waiting) -> Json:
+    """Return the fields that link a result to its call, and remove that call from `waiting`."""
+    by_name = [call for call in waiting if call[1] == message.tool_name] or waiting
+    by_id = [call for call in waiting if call[0] == message.tool_call_id]
+    call = next(iter(by_id or by_name), (message.tool_call_id or _id_of(0), ""))
     if call in waiting:
         waiting.remove(call)
     name = message.tool_name or call[1]
@@ -75,7 +74,7 @@ def _call(call: GivenCall, number: int) -> Json:
 
 
 def _id_of(number: int) -> str:
-    """Nine letters and digits: Mistral's templates take no other ids."""
+    """Return nine letters and digits: Mistral's templates take no other ids."""
     return f"call{number:05d}"
 
 

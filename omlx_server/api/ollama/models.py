@@ -1,5 +1,4 @@
-"""GET /api/tags, /api/ps and /api/version, and POST /api/show: which models there are, and what
-they are."""
+"""GET /api/tags, /api/ps, /api/version and POST /api/show: the models and their facts."""
 
 import asyncio
 import dataclasses
@@ -42,27 +41,28 @@ _VERSION = Operation("Ollama", answers.OllamaVersion).extra
 
 @router.get("/api/version", openapi_extra=_VERSION)
 async def version() -> Response:
-    """The version of Ollama whose API this is."""
+    """Return the version of Ollama whose API this is."""
     return JsonResponse(answers.OllamaVersion(version=OLLAMA_VERSION))
 
 
 @router.get("/api/tags", openapi_extra=_TAGS)
 async def tags(request: Request) -> Response:
-    """The models that chat or embed, loaded or not, by every name that a request may use, adapters
-    included. A reranker is none of Ollama's kinds."""
+    """List chat and embedding models, loaded or not, by every name a request may use, adapters
+    included. Rerankers are left out, as Ollama has none."""
     models = context_of(request).models
     await models.catalogue.refresh()
-    found = {name: one for name, one in by_name(models).items() if one.role is not RERANKING}
-    adapters, listed = await models.adapters_of(found.values()), dict[str, ModelListing]()
-    for name, one in found.items():
-        listed[name] = one
-        listed |= {f"{name}:{adapter}": one for adapter in adapters[id(one)]}
-    return JsonResponse(await asyncio.to_thread(_tags, models, listed))
+    named = {name: one for name, one in by_name(models).items() if one.role is not RERANKING}
+    adapters = await models.adapters_of(named.values())
+    listings: dict[str, ModelListing] = {}
+    for name, one in named.items():
+        listings[name] = one
+        listings |= {f"{name}:{adapter}": one for adapter in adapters[id(one)]}
+    return JsonResponse(await asyncio.to_thread(_tags, models, listings))
 
 
 @router.get("/api/ps", openapi_extra=_RUNNING)
 async def running(request: Request) -> Response:
-    """The models that are loaded."""
+    """List the loaded models."""
     models = context_of(request).models
     entries = [(one, models.pool.entry(one.wanted.key)) for one in models.known()]
     loaded = [
@@ -73,35 +73,35 @@ async def running(request: Request) -> Response:
 
 @router.post("/api/show", openapi_extra=_SHOW)
 async def show(request: Request) -> Response:
-    """What is known of one model."""
+    """Show one model."""
     context = context_of(request)
-    asked = await json_body.read(request, ShowRequest, context.max_body_bytes)
-    name = asked.model or asked.name
+    body = await json_body.read(request, ShowRequest, context.max_body_bytes)
+    name = body.model or body.name
     if not name:
         raise BadRequest("model is missing", param="model")
     models = context.models
-    known, _ = await models.named(name)
-    takes_images = models.takes_images(known)
-    directory = models.catalogue.directory(known.wanted.key)
-    return JsonResponse(await asyncio.to_thread(_shown, name, known, directory, takes_images))
+    listing, _ = await models.named(name)
+    takes_images = models.takes_images(listing)
+    directory = models.catalogue.directory(listing.wanted.key)
+    return JsonResponse(await asyncio.to_thread(_shown, name, listing, directory, takes_images))
 
 
-def _about(models: ServedModels, known: ModelListing) -> ModelCard:
-    return about(models.catalogue.directory(known.wanted.key))
+def _about(models: ServedModels, listing: ModelListing) -> ModelCard:
+    return about(models.catalogue.directory(listing.wanted.key))
 
 
-def _tags(models: ServedModels, listed: dict[str, ModelListing]) -> answers.Tags:
-    return {"models": [_tagged(name, one, _about(models, one)) for name, one in listed.items()]}
+def _tags(models: ServedModels, listings: dict[str, ModelListing]) -> answers.Tags:
+    return {"models": [_tagged(name, one, _about(models, one)) for name, one in listings.items()]}
 
 
-def _tagged(name: str, known: ModelListing, found: ModelCard) -> answers.TaggedModel:
+def _tagged(name: str, listing: ModelListing, card: ModelCard) -> answers.TaggedModel:
     return {
         "name": name,
         "model": name,
-        "modified_at": rfc3339(found.modified or known.created),
-        "size": known.wanted.nbytes,
-        "digest": found.digest,
-        "details": _details(found),
+        "modified_at": rfc3339(card.modified or listing.created),
+        "size": listing.wanted.nbytes,
+        "digest": card.digest,
+        "details": _details(card),
     }
 
 
@@ -111,65 +111,65 @@ def _running(
     return {"models": [_run(one, entry, _about(models, one)) for one, entry in loaded]}
 
 
-def _run(known: ModelListing, entry: PoolEntry[Served], found: ModelCard) -> answers.RunningModel:
+def _run(listing: ModelListing, entry: PoolEntry[Served], card: ModelCard) -> answers.RunningModel:
     stays = math.inf if entry.is_pinned or not entry.ttl else entry.ttl
     idle = 0.0 if entry.users else time.monotonic() - entry.used
     left = min(max(0.0, stays - idle), _CENTURIES)
     return {
-        "name": known.names[0],
-        "model": known.names[0],
-        "size": known.wanted.nbytes,
-        "size_vram": known.wanted.nbytes,
-        "digest": found.digest,
-        "details": _details(found),
+        "name": listing.names[0],
+        "model": listing.names[0],
+        "size": listing.wanted.nbytes,
+        "size_vram": listing.wanted.nbytes,
+        "digest": card.digest,
+        "details": _details(card),
         "expires_at": rfc3339(time.time() + left),
-        "context_length": known.context_length or 0,
+        "context_length": listing.context_length or 0,
     }
 
 
-def _details(found: ModelCard) -> answers.ModelDetails:
+def _details(card: ModelCard) -> answers.ModelDetails:
     return {
         "parent_model": "",
         "format": "mlx",
-        "family": found.family,
-        "families": [found.family] if found.family else [],
-        "parameter_size": in_words(found.parameters),
-        "quantization_level": found.quantization,
+        "family": card.family,
+        "families": [card.family] if card.family else [],
+        "parameter_size": in_words(card.parameters),
+        "quantization_level": card.quantization,
     }
 
 
 def _shown(
-    name: str, known: ModelListing, directory: Path | None, takes_images: bool
+    name: str, listing: ModelListing, directory: Path | None, takes_images: bool
 ) -> answers.ShownModel:
-    found = about(directory)
-    able = abilities(directory, known.template_file, known.reasoning_parser)
+    card = about(directory)
+    able = abilities(directory, listing.template_file, listing.reasoning_parser)
     return {
         "modelfile": f"FROM {name}\n",
-        "parameters": _parameters(known),
+        "parameters": _parameters(listing),
         "template": able.template,
-        "details": _details(found),
-        "model_info": _info(known, found),
-        "capabilities": _capabilities(known, able, takes_images),
-        "modified_at": rfc3339(found.modified or known.created),
+        "details": _details(card),
+        "model_info": _info(listing, card),
+        "capabilities": _capabilities(listing, able, takes_images),
+        "modified_at": rfc3339(card.modified or listing.created),
     }
 
 
-def _parameters(known: ModelListing) -> str:
-    """What counts for a request that leaves it out, one value a line, by Ollama's names."""
-    if known.role is not CHAT:
+def _parameters(listing: ModelListing) -> str:
+    """Return the default sampling values by Ollama's names, one a line."""
+    if listing.role is not CHAT:
         return ""
     names = [field.name for field in dataclasses.fields(SamplingPresets)]
     return "\n".join(
-        f"{OPTION_NAMES.get(name, name)} {getattr(known.defaults, name)}" for name in names
+        f"{OPTION_NAMES.get(name, name)} {getattr(listing.defaults, name)}" for name in names
     )
 
 
 def _capabilities(
-    known: ModelListing, able: Abilities, takes_images: bool
+    listing: ModelListing, able: Abilities, takes_images: bool
 ) -> list[answers.Capability]:
-    if known.role is EMBEDDING:
+    if listing.role is EMBEDDING:
         return ["embedding"]
-    if known.role is not CHAT:
+    if listing.role is not CHAT:
         return []
     has: dict[answers.Capability, bool] = {
         "completion": True,
@@ -181,14 +181,14 @@ def _capabilities(
     return [capability for capability, it_has in has.items() if it_has]
 
 
-def _info(known: ModelListing, found: ModelCard) -> dict[str, str | int]:
-    arch = found.family or "unknown"
+def _info(listing: ModelListing, card: ModelCard) -> dict[str, str | int]:
+    arch = card.family or "unknown"
     info: dict[str, str | int] = {
         "general.architecture": arch,
-        "general.basename": known.names[0],
-        "general.parameter_count": found.parameters,
-        **{f"{arch}.{name}": size for name, size in found.sizes},
+        "general.basename": listing.names[0],
+        "general.parameter_count": card.parameters,
+        **{f"{arch}.{name}": size for name, size in card.sizes},
     }
-    if known.context_length is not None:
-        info[f"{arch}.context_length"] = known.context_length
+    if listing.context_length is not None:
+        info[f"{arch}.context_length"] = listing.context_length
     return info

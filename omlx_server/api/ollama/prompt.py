@@ -1,4 +1,4 @@
-"""From Ollama's requests to the chat and completion requests that ask for the same. Pure."""
+"""Converts Ollama's requests into chat and completion requests. Pure."""
 
 from typing import Any, TypeVar
 
@@ -32,56 +32,56 @@ OPTION_NAMES = {"repetition_penalty": "repeat_penalty"}
 """What Ollama calls a sampling parameter otherwise, where a model is shown."""
 
 
-def of_chat(asked: OllamaChatRequest, model: ServedModel) -> ChatRequest:
-    """The chat request that asks for the same. A final message of the assistant is the beginning of
-    the answer. Raises BadRequest."""
-    given = asked.messages or []
+def of_chat(body: OllamaChatRequest, model: ServedModel) -> ChatRequest:
+    """Return the chat request. A final message of the assistant begins the answer. Raises
+    BadRequest."""
+    turns = body.messages or []
     tools = [
         {"type": "function", "function": tool.function.model_dump(exclude_unset=True)}
-        for tool in asked.tools or ()
+        for tool in body.tools or ()
     ]
-    fields: Fields = {"messages": messages.chat_messages(given), "tools": tools or None}
-    if given and given[-1].role == "assistant" and not given[-1].tool_calls:
+    fields: Fields = {"messages": messages.chat_messages(turns), "tools": tools or None}
+    if turns and turns[-1].role == "assistant" and not turns[-1].tool_calls:
         fields |= {"continue_final_message": True, "add_generation_prompt": False}
-    return _validated(ChatRequest, {**fields, **_of_chats(asked, model)})
+    return _validated(ChatRequest, {**fields, **_chat_fields(body, model)})
 
 
-def of_prompt(asked: GenerateRequest, model: ServedModel) -> ChatRequest:
-    """The chat request for a prompt that is a message of the user. Raises BadRequest."""
-    refuse(asked, _UNSUPPORTED)
-    content = messages.content_of(asked.prompt or "", asked.images or (), "images")
-    given: list[Fields] = [{"role": "system", "content": asked.system}] if asked.system else []
-    given.append({"role": "user", "content": content})
-    return _validated(ChatRequest, {"messages": given, **_of_chats(asked, model)})
+def of_prompt(body: GenerateRequest, model: ServedModel) -> ChatRequest:
+    """Return the chat request for a prompt, as a message of the user. Raises BadRequest."""
+    refuse(body, _UNSUPPORTED)
+    content = messages.content_of(body.prompt or "", body.images or (), "images")
+    turns: list[Fields] = [{"role": "system", "content": body.system}] if body.system else []
+    turns.append({"role": "user", "content": content})
+    return _validated(ChatRequest, {"messages": turns, **_chat_fields(body, model)})
 
 
-def of_text(asked: GenerateRequest, model: ServedModel) -> CompletionRequest:
-    """The completion request for a prompt without a chat template. Raises BadRequest."""
-    refuse(asked, _UNSUPPORTED)
+def of_text(body: GenerateRequest, model: ServedModel) -> CompletionRequest:
+    """Return the completion request for a prompt without a chat template. Raises BadRequest."""
+    refuse(body, _UNSUPPORTED)
     for name in ("system", "images", "think"):
-        if getattr(asked, name):
+        if getattr(body, name):
             raise BadRequest(f"{name} can't be used with raw or suffix", param=name)
     fields = {
-        "prompt": asked.prompt,
-        "suffix": asked.suffix,
-        "logprobs": (asked.top_logprobs or 0) if asked.logprobs else None,
-        **_shared(asked),
+        "prompt": body.prompt,
+        "suffix": body.suffix,
+        "logprobs": (body.top_logprobs or 0) if body.logprobs else None,
+        **_shared_fields(body),
     }
     most = model.defaults.max_tokens or _NO_LIMIT_TOKENS
-    return _validated(CompletionRequest, {"max_tokens": most, **_given(fields)})
+    return _validated(CompletionRequest, {"max_tokens": most, **_without_nones(fields)})
 
 
-def _of_chats(asked: WrittenRequest, model: ServedModel) -> Fields:
-    overflow = {None: None, True: "truncate", False: "error"}[asked.truncate]
-    logs = {"logprobs": asked.logprobs, "top_logprobs": asked.top_logprobs}
-    return {**_shared(asked), **_thinking(asked, model), **logs, "context_overflow": overflow}
+def _chat_fields(body: WrittenRequest, model: ServedModel) -> Fields:
+    overflow = {None: None, True: "truncate", False: "error"}[body.truncate]
+    logs = {"logprobs": body.logprobs, "top_logprobs": body.top_logprobs}
+    return {**_shared_fields(body), **_thinking(body, model), **logs, "context_overflow": overflow}
 
 
-def _shared(asked: WrittenRequest) -> Fields:
-    """The fields that chats and completions have alike. Values that are None ask for nothing."""
-    engine = asked.model_dump(include=set(EngineFields.model_fields))
-    options = _sampling(asked.options) if asked.options is not None else {}
-    return {**engine, **options, "response_format": _response_format(asked.format)}
+def _shared_fields(body: WrittenRequest) -> Fields:
+    """Return the fields of chats and completions; None stands for a missing field."""
+    engine = body.model_dump(include=set(EngineFields.model_fields))
+    options = _sampling(body.options) if body.options is not None else {}
+    return {**engine, **options, "response_format": _response_format(body.format)}
 
 
 def _sampling(options: Options) -> Fields:
@@ -97,35 +97,35 @@ def _sampling(options: Options) -> Fields:
     return fields
 
 
-def _response_format(wanted: Format | None) -> Fields | None:
-    if not wanted and not isinstance(wanted, dict):
+def _response_format(form: Format | None) -> Fields | None:
+    if not form and not isinstance(form, dict):
         return None
-    if isinstance(wanted, str):
+    if isinstance(form, str):
         return {"type": "json_object"}
-    return {"type": "json_schema", "json_schema": {"name": "answer", "schema": wanted}}
+    return {"type": "json_schema", "json_schema": {"name": "answer", "schema": form}}
 
 
-def _thinking(asked: WrittenRequest, model: ServedModel) -> Fields:
-    """The fields that switch thinking on or off. Without `think` the chat template decides. Raises
-    BadRequest where a model without thoughts is to think."""
-    think = asked.think
+def _thinking(body: WrittenRequest, model: ServedModel) -> Fields:
+    """Return the fields for `think`; without it the template decides. Raises BadRequest if the
+    model can't think."""
+    think = body.think
     if think is None:
         return {}
     if think is False:
         return {"reasoning_effort": "none"}
     if model.dialect.style is None:
-        raise BadRequest(f"{asked.model[:200]!r} does not support thinking", param="think")
+        raise BadRequest(f"{body.model[:200]!r} does not support thinking", param="think")
     if think is True:
         return {"chat_template_kwargs": switches(model.template.variables, on=True)}
     return {"reasoning_effort": think}
 
 
-def _given(fields: Fields) -> Fields:
+def _without_nones(fields: Fields) -> Fields:
     return {name: value for name, value in fields.items() if value is not None}
 
 
 def _validated(kind: type[M], fields: Fields) -> M:
     try:
-        return kind.model_validate(_given(fields))
+        return kind.model_validate(_without_nones(fields))
     except ValidationError as error:
         raise from_validation(error, frozenset(kind.model_fields)) from None

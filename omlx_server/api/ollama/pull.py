@@ -1,5 +1,5 @@
-"""POST /api/pull: fetches a model, as JSON lines that tell of it. Only who has admin rights may: a
-download fills the owner's disk."""
+"""POST /api/pull: fetches a model, with progress as JSON lines. Needs admin rights, as it fills the
+disk."""
 
 import hashlib
 from collections.abc import AsyncGenerator
@@ -36,21 +36,21 @@ _PULL = Operation(
 
 @router.post("/api/pull", openapi_extra=_PULL)
 async def pull(request: Request) -> Response:
-    """Fetch a model, and tell of it as JSON lines; needs the admin token. Closing the connection
-    ends it; what has come stays for the next time."""
+    """Fetch a model, with progress as JSON lines; needs the admin token. Closing the connection
+    stops it; the next request continues."""
     context = context_of(request)
-    asked = await json_body.read(request, PullRequest, context.max_body_bytes)
-    name = await context.models.untagged(asked.model or asked.name or "")
+    body = await json_body.read(request, PullRequest, context.max_body_bytes)
+    name = await context.models.untagged(body.model or body.name or "")
     if not name:
         raise BadRequest("model is missing", param="model")
     steps = await fetching(request, name)
-    if asked.stream is False:
-        await while_connected(request.receive, _to_its_end(steps))
+    if body.stream is False:
+        await while_connected(request.receive, _finish(steps))
         return JsonResponse(_DONE)
     return JsonLineStream(lines_of(steps, name), context.keepalive_seconds, _LOOKING)
 
 
-async def _to_its_end(steps: AsyncGenerator[FetchStep, None]) -> None:
+async def _finish(steps: AsyncGenerator[FetchStep, None]) -> None:
     async with aclosing(steps):
         async for _ in steps:
             pass
@@ -59,7 +59,7 @@ async def _to_its_end(steps: AsyncGenerator[FetchStep, None]) -> None:
 async def lines_of(
     steps: AsyncGenerator[FetchStep, None], name: str
 ) -> AsyncGenerator[bytes, None]:
-    """A line for each step, and one more where the hub could not be asked; closes the steps."""
+    """Yield a line for each step, and one more if the hub could not be asked; closes the steps."""
     digest = f"sha256:{hashlib.sha256(name.encode(errors='replace')).hexdigest()}"
     async with aclosing(steps):
         async for step in steps:

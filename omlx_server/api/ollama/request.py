@@ -1,5 +1,4 @@
-"""What requests of Ollama's API may hold, field by field. Types are strict; unknown fields and
-unknown options are ignored, as Ollama does."""
+"""The fields of Ollama's requests. Types are strict; unknown fields and options are ignored."""
 
 from typing import Annotated, Any, Literal
 
@@ -23,9 +22,9 @@ _Penalty = Annotated[float, Field(ge=-2, le=2)]
 
 
 class Options(TokenFields):
-    """How an answer is sampled. `num_predict`: the most tokens of it; none where it is not
-    positive. `num_ctx` changes nothing: every conversation may use the model's whole context.
-    `repeat_last_n` 0 switches the penalty off; else it covers the whole context."""
+    """Sampling options. `num_predict`: the most tokens of the answer, without limit if not
+    positive. `num_ctx` is ignored: the model's whole context is usable. `repeat_last_n` 0 switches
+    the penalties off; else they cover the whole context."""
 
     num_ctx: Annotated[int, Field(ge=0, le=1 << 31)] | None = None
     num_predict: Annotated[int, Field(ge=-(1 << 31), le=1 << 31)] | None = None
@@ -42,15 +41,15 @@ class GivenFunction(StrictModel):
 
 
 class GivenCall(StrictModel):
-    """A call that the assistant made in an earlier turn."""
+    """A call of an earlier turn."""
 
     id: str | None = None
     function: GivenFunction
 
 
 class GivenMessage(StrictModel):
-    """One turn. A result of a tool has the name of the tool in `tool_name`, the id of the call in
-    `tool_call_id`, or neither: then it belongs to the first call without a result."""
+    """One turn. A tool's result names its tool (`tool_name`) or its call (`tool_call_id`); else it
+    belongs to the first call without a result."""
 
     role: Literal["system", "user", "assistant", "tool"]
     content: Text | None = None
@@ -69,9 +68,9 @@ class GivenTool(StrictModel):
 
 
 class WrittenRequest(EngineFields):
-    """The fields that /api/chat and /api/generate have in common. `truncate`: whether the oldest
-    messages are left out of a conversation that is too long; without it `context.overflow` says
-    so. `cache_salt` and `priority` are this server's own."""
+    """The fields of both /api/chat and /api/generate. `truncate`: whether a conversation that is
+    too long loses its oldest messages; by default `context.overflow` decides. `cache_salt` and
+    `priority` are this server's own."""
 
     stream: bool | None = None
     format: Format | None = None
@@ -84,17 +83,16 @@ class WrittenRequest(EngineFields):
 
 
 class OllamaChatRequest(WrittenRequest):
-    """The body of POST /api/chat. Without messages the model is loaded, or with a `keep_alive` of 0
-    unloaded."""
+    """The body of POST /api/chat. Without messages the model is loaded, or unloaded if `keep_alive`
+    is 0."""
 
     messages: Annotated[list[GivenMessage], Field(max_length=10_000)] | None = None
     tools: Annotated[list[GivenTool], Field(max_length=1000)] | None = None
 
 
 class GenerateRequest(WrittenRequest):
-    """The body of POST /api/generate. Without a prompt the model is loaded, or with a `keep_alive`
-    of 0 unloaded. With `raw`, and with a `suffix`, the prompt is no message: no chat template is
-    applied to it."""
+    """The body of POST /api/generate. Without a prompt the model is loaded, or unloaded if
+    `keep_alive` is 0. With `raw` or `suffix` no chat template is applied."""
 
     prompt: Text | None = None
     suffix: Text | None = None

@@ -9,7 +9,8 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from omlx_server.api.chat.choices import CACHE_HEADERS, Choices, WholeChoice
-from omlx_server.api.chat.turn import ChatTurn, submit
+from omlx_server.api.chat.request import ChatRequest
+from omlx_server.api.chat.turn import ChatTurn
 from omlx_server.api.context import context_of
 from omlx_server.api.description.operation import MODEL, WORK, Operation
 from omlx_server.api.http import json_body
@@ -30,9 +31,6 @@ from omlx_server.api.ollama.shapes import (
     response_body,
 )
 from omlx_server.api.openai import completion_prompts
-from omlx_server.core.request import Request as EngineRequest
-from omlx_server.core.request import RequestId
-from omlx_server.text.answers.form import AnswerForm
 
 router = APIRouter()
 
@@ -55,8 +53,8 @@ _GENERATE = Operation(
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Asked:
-    """One request: what it wants, of which model, and for how long it waited for that."""
+class _Job:
+    """A request with its loaded model; `load_seconds` is the time it waited for it."""
 
     body: WrittenRequest
     model: ServedModel
@@ -70,12 +68,11 @@ async def chat(request: Request) -> Response:
     context = context_of(request)
     body = await json_body.read(request, OllamaChatRequest, context.max_body_bytes)
     if not body.messages:
-        return await _stays(request, body, message_body)
-    asked = await _found(request, body)
+        return await _load_or_unload(request, body, message_body)
+    job = await _load(request, body)
     beside = messages.image_chars(body.messages)
-    wanted = await context.threads.run(prompt.of_chat, body, asked.model, beside=beside)
-    choices = await _started(asked, ChatTurn(wanted, asked.model, request, _id()))
-    return await _answered(asked, choices, message_body)
+    chat_request = await context.threads.run(prompt.of_chat, body, job.model, beside=beside)
+    return await _chat_answer(job, chat_request, message_body)
 
 
 @router.post("/api/generate", openapi_extra=_GENERATE)
@@ -84,72 +81,60 @@ async def generate(request: Request) -> Response:
     context = context_of(request)
     body = await json_body.read(request, GenerateRequest, context.max_body_bytes)
     if not (body.prompt or body.suffix or body.images):
-        return await _stays(request, body, response_body)
-    asked = await _found(request, body)
+        return await _load_or_unload(request, body, response_body)
+    job = await _load(request, body)
     if body.raw or body.suffix:
-        choices = await while_connected(request.receive, _continued(asked, body))
-        return await _answered(asked, choices, response_body)
+        choices = await while_connected(request.receive, _continue(job, body))
+        return await _answer(job, choices, response_body)
     beside = sum(map(len, body.images or ()))
-    wanted = await context.threads.run(prompt.of_prompt, body, asked.model, beside=beside)
-    choices = await _started(asked, ChatTurn(wanted, asked.model, request, _id()))
-    return await _answered(asked, choices, response_body)
+    chat_request = await context.threads.run(prompt.of_prompt, body, job.model, beside=beside)
+    return await _chat_answer(job, chat_request, response_body)
 
 
 def _id() -> str:
     return f"ollama-{uuid.uuid4().hex}"
 
 
-async def _stays(request: Request, body: WrittenRequest, shape: AnswerShape) -> Response:
-    """The answer to a request for nothing but the model: it is loaded, or with a `keep_alive` of 0
-    leaves as soon as nobody uses it."""
+async def _load_or_unload(request: Request, body: WrittenRequest, shape: AnswerShape) -> Response:
+    """Load the model, or unload it once unused if `keep_alive` is 0."""
     models, seconds = context_of(request).models, seconds_of(body.keep_alive)
     if seconds == 0:
-        known, _ = await models.named(body.model)
-        models.keep(known.names[0], known.role, seconds)
+        listing, _ = await models.named(body.model)
+        models.keep(listing.names[0], listing.role, seconds)
         return JsonResponse(loaded(body.model, shape, "unload"))
-    await _found(request, body)
+    await _load(request, body)
     return JsonResponse(loaded(body.model, shape, "load"))
 
 
-async def _found(request: Request, body: WrittenRequest) -> _Asked:
-    """The request with its model, which is loaded first if need be and then stays as long as the
-    request says. Raises what `ServedModels.find` raises, and BadRequest for its `keep_alive`."""
+async def _load(request: Request, body: WrittenRequest) -> _Job:
+    """Load the model, which stays as `keep_alive` says. Raises BadRequest for a wrong `keep_alive`,
+    and as `ServedModels.find`."""
     models, seconds = context_of(request).models, seconds_of(body.keep_alive)
     name, began = await models.untagged(body.model), time.monotonic()
     model = await models.find(name, adapter=body.adapter, preset=body.preset)
     models.keep(name, CHAT, seconds)
-    return _Asked(body, model, time.monotonic() - began, request)
+    return _Job(body, model, time.monotonic() - began, request)
 
 
-async def _started(asked: _Asked, turn: ChatTurn) -> Choices:
-    return await while_connected(asked.request.receive, turn.start())
+async def _chat_answer(job: _Job, chat_request: ChatRequest, shape: AnswerShape) -> Response:
+    turn = ChatTurn(chat_request, job.model, job.request, _id())
+    return await _answer(job, await while_connected(job.request.receive, turn.start()), shape)
 
 
-async def _continued(asked: _Asked, body: GenerateRequest) -> Choices:
-    """Queue a prompt as it is, or with the tokens around it that ask for what is before a suffix.
-    Raises what `Turn.start` raises."""
-    wanted, model = prompt.of_text(body, asked.model), asked.model
-    wanted.check()
-    threads = context_of(asked.request).threads
-    [encoded] = await threads.run(completion_prompts.encode, wanted, model)
-    with model.engine.preparing():
-        grammar = None if wanted.format is None else await model.grammars.constraint(wanted.format)
-        request = EngineRequest(
-            RequestId(_id()),
-            encoded.tokens,
-            wanted.params(model, max_tokens=encoded.max_tokens, top_logprobs=wanted.logprobs),
-            constraint=grammar,
-        )
-        form = AnswerForm(wanted.stops(model), continues=True)
-        return await submit(request, form, model, asked.request, wanted)
+async def _continue(job: _Job, body: GenerateRequest) -> Choices:
+    """Queue a prompt as it is, or with the control tokens for a suffix. Raises as
+    `ChatTurn.start`."""
+    text, model = prompt.of_text(body, job.model), job.model
+    text.check()
+    [encoded] = await context_of(job.request).threads.run(completion_prompts.encode, text, model)
+    return await completion_prompts.start(_id(), encoded, text, model, job.request)
 
 
-async def _answered(asked: _Asked, choices: Choices, body: AnswerShape) -> Response:
-    """The response with the answer that `choices` give."""
-    given, request = asked.body, asked.request
-    logs = bool(given.logprobs)
-    shapes = AnswerShapes(given.model, body, current(), asked.load_seconds, with_logprobs=logs)
-    if given.stream is False:
+async def _answer(job: _Job, choices: Choices, shape: AnswerShape) -> Response:
+    body, request = job.body, job.request
+    logs = bool(body.logprobs)
+    shapes = AnswerShapes(body.model, shape, current(), job.load_seconds, with_logprobs=logs)
+    if body.stream is False:
         whole = await while_connected(request.receive, _whole(shapes, choices))
         return JsonResponse(whole, headers=choices.headers())
     seconds = context_of(request).keepalive_seconds
@@ -157,7 +142,7 @@ async def _answered(asked: _Asked, choices: Choices, body: AnswerShape) -> Respo
 
 
 async def _whole(shapes: AnswerShapes, choices: Choices) -> dict[str, object]:
-    """The whole answer as one JSON value; closes the generation."""
+    """Return the whole answer; closes the generation."""
     choice = WholeChoice()
     async with choices.generation:
         async for delta in choices.deltas():
@@ -166,9 +151,9 @@ async def _whole(shapes: AnswerShapes, choices: Choices) -> dict[str, object]:
 
 
 async def _lines(shapes: AnswerShapes, choices: Choices) -> AsyncGenerator[bytes, None]:
-    """The answer as JSON lines; closes the generation."""
+    """Yield the answer as JSON lines; closes the generation."""
     async with choices.generation:
         async for delta in choices.deltas():
-            found = list(shapes.lines(delta, choices.usage))
-            if found:
-                yield b"".join(map(line, found))
+            lines = list(shapes.lines(delta, choices.usage))
+            if lines:
+                yield b"".join(map(line, lines))

@@ -1,5 +1,4 @@
-"""Makes Ollama's JSON of an answer, whole or line by line. An object here belongs to one answer, on
-the asyncio thread."""
+"""The JSON of Ollama's answers, whole or line by line. asyncio thread."""
 
 import json
 import time
@@ -16,31 +15,21 @@ from omlx_server.api.openai.shapes import logprobs
 from omlx_server.text.parts import Arguments, CallStart, Text, Thought, ToolCall, assemble
 
 Json = dict[str, Any]
+Calls = Sequence[answers.OllamaToolCall]
 
 _NANO = 1_000_000_000
 
 
 class AnswerShape(Protocol):
-    """The part of an answer's JSON that /api/chat and /api/generate have in different forms."""
+    """The part of an answer's JSON that differs between /api/chat and /api/generate."""
 
     def __call__(
-        self,
-        text: str,
-        thinking: str = "",
-        calls: Sequence[answers.OllamaToolCall] = (),
-        *,
-        ends: bool = False,
+        self, text: str, thinking: str = "", calls: Calls = (), *, ends: bool = False
     ) -> Json: ...
 
 
-def message_body(
-    text: str,
-    thinking: str = "",
-    calls: Sequence[answers.OllamaToolCall] = (),
-    *,
-    ends: bool = False,
-) -> Json:
-    """The body of a line or an answer of /api/chat."""
+def message_body(text: str, thinking: str = "", calls: Calls = (), *, ends: bool = False) -> Json:
+    """Return the body of a line or an answer of /api/chat."""
     message: answers.AnswerMessage = {"role": "assistant", "content": text}
     if thinking:
         message["thinking"] = thinking
@@ -49,15 +38,9 @@ def message_body(
     return {"message": message}
 
 
-def response_body(
-    text: str,
-    thinking: str = "",
-    calls: Sequence[answers.OllamaToolCall] = (),
-    *,
-    ends: bool = False,
-) -> Json:
-    """The body of a line or an answer of /api/generate, which has no calls. The one that ends the
-    answer has an empty context, since clients refuse an answer without any."""
+def response_body(text: str, thinking: str = "", calls: Calls = (), *, ends: bool = False) -> Json:
+    """Return the body of a line or an answer of /api/generate, which has no calls. Clients refuse
+    an end without `context`."""
     body: Json = {"response": text}
     if thinking:
         body["thinking"] = thinking
@@ -67,13 +50,13 @@ def response_body(
 
 
 def loaded(model: str, body: AnswerShape, reason: answers.DoneReason) -> Json:
-    """The answer to a request that only loads a model, or lets it leave."""
+    """Return the answer to a request that only loads or unloads a model."""
     return {**_head(model), **body(""), "done": True, "done_reason": reason}
 
 
 class AnswerShapes:
-    """Makes the lines of one answer: call `lines` for each delta. `exchange` is the request's, and
-    has times of its prompt by then. `load_seconds`: how long it waited for its model."""
+    """Makes the lines of one answer: call `lines` for each delta. `load_seconds`: the time the
+    request waited for its model."""
 
     def __init__(
         self,
@@ -94,13 +77,13 @@ class AnswerShapes:
         self._calls = 0
 
     def nothing(self) -> Json:
-        """A line that adds nothing to the answer."""
+        """Return a line that adds nothing to the answer."""
         return {**_head(self._model), **self._body(""), "done": False}
 
     def lines(self, delta: ChoiceDelta, usage: TokenCounts) -> Iterator[Json]:
-        """The lines for a delta; the last one has `usage`."""
-        text, thinking, ended = self._taken(delta)
-        calls = list(_made(ended, self._calls))
+        """Yield the lines for a delta; the last one has `usage`."""
+        text, thinking, ended = self._collect(delta)
+        calls = list(_whole_calls(ended, self._calls))
         self._calls += len(calls)
         more: Json = {}
         if self._with_logprobs and delta.tokens:
@@ -112,17 +95,16 @@ class AnswerShapes:
             yield {**_head(self._model), **body, **self._end(delta.finish, usage)}
 
     def whole(self, choice: WholeChoice, usage: TokenCounts) -> Json:
-        """The whole answer."""
         answer = assemble(choice.parts)
-        calls = list(_made(answer.calls))
+        calls = list(_whole_calls(answer.calls))
         body = self._body(answer.text, answer.reasoning, calls, ends=True)
         shape = {**_head(self._model), **body, **self._end(choice.finish, usage)}
         if self._with_logprobs:
             shape["logprobs"] = logprobs(choice.tokens)
         return shape
 
-    def _taken(self, delta: ChoiceDelta) -> tuple[str, str, list[ToolCall]]:
-        """The text and the thoughts of a delta, and the calls that end with it."""
+    def _collect(self, delta: ChoiceDelta) -> tuple[str, str, list[ToolCall]]:
+        """Return text and reasoning of a delta, and the calls that end with it."""
         text = thinking = ""
         calls: list[ToolCall] = []
         for part in delta.parts:
@@ -132,15 +114,15 @@ class AnswerShapes:
                 case Thought():
                     thinking += part.text
                 case CallStart():
-                    calls += self._closed()
+                    calls += self._close_call()
                     self._open = part
                 case Arguments():
                     self._arguments += part.fragment
         if delta.finish is not None:
-            calls += self._closed()
+            calls += self._close_call()
         return text, thinking, calls
 
-    def _closed(self) -> list[ToolCall]:
+    def _close_call(self) -> list[ToolCall]:
         start, arguments = self._open, self._arguments
         self._open, self._arguments = None, ""
         return [] if start is None else [ToolCall(start.id, start.name, arguments)]
@@ -150,18 +132,18 @@ class AnswerShapes:
         return {"done": True, "done_reason": reason, **self._counts(usage)}
 
     def _counts(self, usage: TokenCounts) -> answers.Counts:
-        """Token counts and times of an answer that ends now. The prompt's time goes from when the
-        request left the queue to the first token."""
+        """Return counts and times of an answer that ends now. The prompt's time is from the end of
+        queueing to the first token."""
         exchange, now = self._exchange, time.monotonic()
         phases = exchange.phases[-1]
         first = phases.first or now
         return {
-            "total_duration": _nanoseconds(now - exchange.started),
-            "load_duration": _nanoseconds(self._load_seconds),
+            "total_duration": nanoseconds(now - exchange.started),
+            "load_duration": nanoseconds(self._load_seconds),
             "prompt_eval_count": usage.prompt,
-            "prompt_eval_duration": _nanoseconds(first - (phases.admitted or phases.queued)),
+            "prompt_eval_duration": nanoseconds(first - (phases.admitted or phases.queued)),
             "eval_count": usage.completion,
-            "eval_duration": _nanoseconds((phases.last or now) - first),
+            "eval_duration": nanoseconds((phases.last or now) - first),
         }
 
 
@@ -169,10 +151,9 @@ def _head(model: str) -> answers.Head:
     return {"model": model, "created_at": rfc3339()}
 
 
-def _made(calls: Iterable[ToolCall], first: int = 0) -> Iterator[answers.OllamaToolCall]:
-    """The calls with their arguments as objects; their indices begin with `first`. One that was cut
-    has no whole arguments, and is left out. The JSON text is passed on unparsed: orjson would
-    refuse valid JSON such as 1e999."""
+def _whole_calls(calls: Iterable[ToolCall], first: int = 0) -> Iterator[answers.OllamaToolCall]:
+    """Yield the calls that have whole arguments, with indices from `first`. Arguments stay JSON
+    text, as orjson refuses valid JSON such as 1e999."""
     index = first
     for call in calls:
         text = call.arguments or "{}"
@@ -188,5 +169,5 @@ def _made(calls: Iterable[ToolCall], first: int = 0) -> Iterator[answers.OllamaT
             index += 1
 
 
-def _nanoseconds(seconds: float) -> int:
+def nanoseconds(seconds: float) -> int:
     return max(0, round(seconds * _NANO))

@@ -1,1 +1,1 @@
-"""The OpenAI-compatible routes."""
+"""The OpenAI-compatible routes, but for the Responses API."""

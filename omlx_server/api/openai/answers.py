@@ -1,5 +1,4 @@
-"""The types of the OpenAI-compatible routes' answers. The code that makes an answer returns them,
-and the OpenAPI document is made from them."""
+"""The types of the OpenAI-compatible routes' answers; the OpenAPI document is made from them."""
 
 from typing import Annotated, Any, Literal, NotRequired
 
@@ -12,14 +11,14 @@ from omlx_server.api.http.errors import Error
 
 
 class PromptTokensDetails(TypedDict):
-    """`dropped_messages` is there when the conversation outgrew the context."""
+    """`dropped_messages` is there if the conversation outgrew the context."""
 
     cached_tokens: int
     dropped_messages: NotRequired[int]
 
 
 class CompletionTokensDetails(TypedDict):
-    """Of the tokens that were drafted, as many are in the answer as were `accepted`."""
+    """Drafted tokens that are in the answer were `accepted`."""
 
     reasoning_tokens: int
     accepted_prediction_tokens: int
@@ -35,7 +34,7 @@ class OpenAiUsage(TypedDict):
 
 
 class LikelyToken(TypedDict):
-    """`bytes`: those of the token in UTF-8, which may be half a character."""
+    """`bytes`: the token in UTF-8, perhaps half a character."""
 
     token: str
     logprob: float | None
@@ -67,8 +66,6 @@ class MessageFunctionCall(TypedDict):
 
 
 class CalledCustom(TypedDict):
-    """`input` is the text of the call."""
-
     name: str
     input: str
 
@@ -83,8 +80,7 @@ MessageToolCall = Annotated[MessageFunctionCall | MessageCustomCall, Field(discr
 
 
 class AssistantMessage(TypedDict):
-    """`content` is null where there are calls only; `annotations` is always empty. What the model
-    thought has two names, because clients read either."""
+    """`content` is null if there are only calls. Reasoning has the two names that clients read."""
 
     role: Literal["assistant"]
     content: str | None
@@ -103,7 +99,7 @@ class ChatChoice(TypedDict):
 
 
 class ChatAnswer(TypedDict):
-    """What a completion and its chunks have in common."""
+    """The fields of both a completion and its chunks."""
 
     id: str
     created: int
@@ -113,8 +109,7 @@ class ChatAnswer(TypedDict):
 
 
 class ChatCompletion(ChatAnswer):
-    """`system_fingerprint` names what computed the answer: weights, form of keys and values,
-    device, versions."""
+    """`system_fingerprint` names weights, form of keys and values, device and versions."""
 
     object: Literal["chat.completion"]
     choices: list[ChatChoice]
@@ -136,7 +131,7 @@ class CustomDelta(TypedDict):
 
 
 class ToolCallDelta(TypedDict):
-    """`id` and `type` come with the name. There is either `function` or `custom`."""
+    """`id` and `type` come with the name, and either `function` or `custom`."""
 
     index: int
     id: NotRequired[str]
@@ -146,7 +141,7 @@ class ToolCallDelta(TypedDict):
 
 
 class ChatDelta(TypedDict, total=False):
-    """What is new. `role` comes in the first chunk of a choice; the last one's is empty."""
+    """New parts of a choice. `role` comes in its first chunk; its last chunk is empty."""
 
     role: Literal["assistant"]
     content: str
@@ -163,8 +158,7 @@ class ChatChunkChoice(TypedDict):
 
 
 class ChatCompletionChunk(ChatAnswer):
-    """`usage` is there when it was asked for: null in all but the last chunk, which has no
-    choices."""
+    """`usage` is there if it was asked for: null until the last chunk, which has no choices."""
 
     object: Literal["chat.completion.chunk"]
     choices: list[ChatChunkChoice]
@@ -175,7 +169,7 @@ TextFinish = Literal["stop", "length"]
 
 
 class TextLogprobs(TypedDict):
-    """Token by token. The first token of an echoed prompt has none."""
+    """Log-probabilities by token. The first token of an echoed prompt has none."""
 
     tokens: list[str]
     token_logprobs: list[float | None]
@@ -194,7 +188,7 @@ class CompletionChoice(TextPiece):
 
 
 class CompletionAnswer(TypedDict):
-    """What a completion and its chunks have in common."""
+    """The fields of both a completion and its chunks."""
 
     id: str
     object: Literal["text_completion"]
@@ -224,18 +218,18 @@ CompletionEvent = CompletionChunk | Error
 
 
 class ReadUsage(TypedDict):
-    """Tokens of embeddings and ranking, whose models read text and write none."""
+    """Token counts of embeddings and rankings."""
 
     prompt_tokens: int
     total_tokens: int
 
 
 Vector = Annotated[orjson.Fragment, GetPydanticSchema(lambda _, handler: handler(list[float]))]
-"""A list of numbers, already as the JSON text that goes into the answer."""
+"""A list of numbers, already as JSON text."""
 
 
 class Embedding(TypedDict):
-    """`embedding`: numbers, or little-endian float32 as base64 when that was asked for."""
+    """`embedding`: numbers, or little-endian float32 as base64 if that was asked for."""
 
     object: Literal["embedding"]
     index: int
@@ -250,8 +244,7 @@ class EmbeddingList(TypedDict):
 
 
 class ModelArchitecture(TypedDict):
-    """What a model takes and what it gives. `modality` says both in one text, as
-    "text+image->text"."""
+    """Inputs and outputs of a model; `modality` as "text+image->text"."""
 
     modality: str
     input_modalities: list[Literal["text", "image"]]
@@ -259,12 +252,12 @@ class ModelArchitecture(TypedDict):
 
 
 class OpenAiModel(TypedDict):
-    """`root`: the full name of the model, or MODEL:ADAPTER; all names of one model have the same.
-    `parent`: of a model with an adapter, the model without. `max_model_len`: the tokens of its
-    context. Null while it is being loaded. `architecture` has the fields that OpenRouter and
-    llama.cpp tell, `default_parameters` OpenRouter's: the sampling values of requests that name
-    none, null for a model that does not chat. `presets` are the names that the `preset` of a
-    request can be. The fields behind it are Anthropic's."""
+    """A model in the forms of OpenAI, vLLM, OpenRouter, llama.cpp and Anthropic.
+
+    `root`: the model's full name, or MODEL:ADAPTER. `parent`: the model without its adapter.
+    `max_model_len`: tokens of its context, null while it loads. `default_parameters`: its sampling
+    defaults, null if it does not chat. `presets`: values for a request's `preset`.
+    """
 
     id: str
     object: Literal["model"]
@@ -289,7 +282,7 @@ class OpenAiModel(TypedDict):
 
 
 class ModelList(TypedDict):
-    """All on one page."""
+    """All models on one page."""
 
     object: Literal["list"]
     data: list[OpenAiModel]

@@ -56,8 +56,7 @@ async def chat_completions(request: Request) -> Response:
 
 
 class _Answer:
-    """Makes the JSON of one response, whole or in chunks. Closing the iterator that `events`
-    returns closes the generation."""
+    """Makes the JSON of one response. Closing the iterator of `events` closes the generation."""
 
     def __init__(self, id: str, asked: ChatRequest, model: ServedModel) -> None:
         self._empty: answers.ChatCompletionChunk = {
@@ -76,7 +75,7 @@ class _Answer:
         self._calls = [_Deltas(self._custom) for _ in range(asked.n or 1)]
 
     async def whole(self, choices: Choices) -> answers.ChatCompletion:
-        """The whole response as one JSON answer; closes the generation."""
+        """Return the whole response; closes the generation."""
         async with choices.generation as generation:
             whole = [WholeChoice() for _ in range(generation.request.n)]
             async for delta in choices.deltas():
@@ -89,8 +88,7 @@ class _Answer:
         }
 
     async def events(self, choices: Choices) -> AsyncGenerator[bytes, None]:
-        """The response as events. The last chunk has the token counts, if the request asked for
-        them; `[DONE]` ends the stream."""
+        """Yield the response as events, with token counts last if asked for."""
         async with choices.generation:
             opened: dict[int, sse.TextEvents | None] = {}
             async for delta in choices.deltas():
@@ -113,8 +111,7 @@ class _Answer:
         return {**self._empty, "choices": [choice]}
 
     def _text_events(self, index: int) -> sse.TextEvents | None:
-        """The chunks of a choice that have a text and nothing else; None where each has
-        log-probabilities too."""
+        """Return the chunks of a choice that have only text; None if all have log-probabilities."""
         if self._with_logprobs:
             return None
         return sse.TextEvents(self._chunk(_chunk_choice(index, {"content": ""})))
@@ -140,8 +137,7 @@ class _Answer:
         }
 
     def _deltas(self, delta: ChoiceDelta) -> list[answers.ChatChunkChoice]:
-        """The chunks for a delta: one for each part, and one with the finish reason if the choice
-        has ended."""
+        """Return the chunks for a delta, one for each part and one for the finish reason."""
         calls = self._calls[delta.index]
         shapes = [shape for part in delta.parts if (shape := calls.delta(part))]
         if delta.tokens and not shapes:
@@ -150,7 +146,7 @@ class _Answer:
         if choices:
             choices[-1]["logprobs"] = self._logprobs(delta.tokens)
         if delta.finish:
-            choices += [_chunk_choice(delta.index, shape) for shape in calls.rest()]
+            choices += [_chunk_choice(delta.index, shape) for shape in calls.last_deltas()]
             choices.append(_chunk_choice(delta.index, {}, delta.finish))
         return choices
 
@@ -172,14 +168,14 @@ def _chunk_choice(
 
 
 class _Deltas:
-    """Makes the deltas of one choice's chunks. `custom`: the names of custom tools."""
+    """Makes the deltas of one choice's chunks. `custom`: names of custom tools."""
 
     def __init__(self, custom: frozenset[str]) -> None:
         self._custom = custom
         self._inputs: dict[int, InputReader] = {}
 
     def delta(self, part: Part) -> answers.ChatDelta | None:
-        """None where nothing is to be told yet."""
+        """Return the delta for a part; None if nothing is certain yet."""
         match part:
             case Text():
                 return {"content": part.text}
@@ -205,10 +201,10 @@ class _Deltas:
             return {"tool_calls": [{"index": part.index, "function": function}]}
         return _input(part.index, reader.feed(part.fragment))
 
-    def rest(self) -> list[answers.ChatDelta]:
-        """The deltas that the end of the answer makes certain."""
-        found = (_input(index, reader.finish()) for index, reader in self._inputs.items())
-        return [delta for delta in found if delta]
+    def last_deltas(self) -> list[answers.ChatDelta]:
+        """Return the deltas that the end of the answer makes certain."""
+        inputs = (_input(index, reader.finish()) for index, reader in self._inputs.items())
+        return [delta for delta in inputs if delta]
 
 
 def _input(index: int, text: str) -> answers.ChatDelta | None:

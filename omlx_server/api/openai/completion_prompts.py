@@ -1,10 +1,18 @@
-"""Turns the prompts of a text completion into token ids."""
+"""Encodes and queues the prompts of a text completion."""
 
 from dataclasses import dataclass
 
+from fastapi import Request
+
+from omlx_server.api.chat.choices import Choices
+from omlx_server.api.chat.plan import with_bad_words
+from omlx_server.api.chat.turn import submit
 from omlx_server.api.models.served_model import ServedModel
 from omlx_server.api.openai.completion_schema import CompletionRequest, prompts_in
+from omlx_server.core.request import Request as EngineRequest
+from omlx_server.core.request import RequestId
 from omlx_server.errors import BadRequest, ContextTooLong, TooManyTokens
+from omlx_server.text.answers.form import AnswerForm
 from omlx_server.text.fill_in import FILL_IN
 from omlx_server.text.tokenizer import Tokenizer
 
@@ -13,26 +21,50 @@ DEFAULT_MAX_TOKENS = 16
 
 @dataclass(frozen=True, slots=True)
 class EncodedPrompt:
-    """One prompt as token ids. `text` is what `echo` repeats; `max_tokens` the most tokens of the
-    answer, no more than the prompt leaves of the context."""
+    """A prompt as token ids. `text` is what `echo` repeats; `max_tokens` fits the context."""
 
     tokens: tuple[int, ...]
     text: str
     max_tokens: int
 
 
-def encode(asked: CompletionRequest, model: ServedModel) -> list[EncodedPrompt]:
-    """The prompts of a request as token ids. Slow for long prompts: call it in a worker thread.
-    Raises BadRequest and ContextTooLong."""
-    return [_encode_one(prompt, asked, model) for prompt in prompts_in(asked.prompt)]
+def encode(body: CompletionRequest, model: ServedModel) -> list[EncodedPrompt]:
+    """Return the prompts as token ids. Slow: call it in a worker thread. Raises BadRequest and
+    ContextTooLong."""
+    return [_encode_one(prompt, body, model) for prompt in prompts_in(body.prompt)]
+
+
+async def start(
+    id: str,
+    prompt: EncodedPrompt,
+    body: CompletionRequest,
+    model: ServedModel,
+    request: Request,
+) -> Choices:
+    """Queue a prompt. Raises BadRequest, and as `submit`."""
+    ranked = body.candidates > body.answers
+    top = 0 if ranked and body.logprobs is None else body.logprobs
+    with model.engine.preparing():
+        wanted = body.format
+        grammar = None if wanted is None else await model.grammars.constraint(wanted)
+        engine_request = EngineRequest(
+            RequestId(id),
+            prompt.tokens,
+            body.params(model, max_tokens=prompt.max_tokens, top_logprobs=top),
+            n=body.candidates,
+            constraint=with_bad_words(grammar, body.bad_words or (), model),
+        )
+        keeps_stop = bool(body.include_stop_str_in_output)
+        form = AnswerForm(body.stops(model), keeps_stop, continues=True)
+        return await submit(engine_request, form, model, request, body)
 
 
 def _encode_one(
-    prompt: str | list[int], asked: CompletionRequest, model: ServedModel
+    prompt: str | list[int], body: CompletionRequest, model: ServedModel
 ) -> EncodedPrompt:
     if isinstance(prompt, str):
         try:
-            tokens = _encode_text(prompt, asked, model.tokenizer, model.context_length)
+            tokens = _encode_text(prompt, body, model.tokenizer, model.context_length)
         except TooManyTokens as error:
             raise ContextTooLong(model.context_length, error.at_least) from None
     else:
@@ -42,27 +74,26 @@ def _encode_one(
     if not tokens:
         raise BadRequest("the prompt is empty", param="prompt")
     room = model.context_length - len(tokens)
-    if room < 0 or (room == 0 and asked.max_tokens != 0):
+    if room < 0 or (room == 0 and body.max_tokens != 0):
         raise ContextTooLong(model.context_length, len(tokens))
     default = model.defaults.max_tokens or DEFAULT_MAX_TOKENS
-    wanted = default if asked.max_tokens is None else asked.max_tokens
-    wanted = room if wanted < 0 else wanted
+    most = default if body.max_tokens is None else body.max_tokens
+    most = room if most < 0 else most
     text = prompt if isinstance(prompt, str) else model.tokenizer.decode_all(tokens)
-    return EncodedPrompt(tuple(tokens), text, min(wanted, room))
+    return EncodedPrompt(tuple(tokens), text, min(most, room))
 
 
 def _encode_text(
-    prompt: str, asked: CompletionRequest, tokenizer: Tokenizer, most: int
+    prompt: str, body: CompletionRequest, tokenizer: Tokenizer, most: int
 ) -> list[int]:
-    """The tokens of a text, with the control tokens for a suffix if the request has one. Raises
-    TooManyTokens where the text has more than `most`, and BadRequest where the model has no such
-    control tokens."""
-    if not asked.suffix:
+    """Encode a text, with control tokens for a suffix. Raises TooManyTokens for more than `most`,
+    and BadRequest if the model has no such tokens."""
+    if not body.suffix:
         return tokenizer.encode_prompt(prompt, most)
     for names in FILL_IN:
         before, after, middle = (tokenizer.token_id(name) for name in names)
         if before is not None and after is not None and middle is not None:
             start = tokenizer.encode(prompt, most=most)
-            end = tokenizer.encode(asked.suffix, most=most)
+            end = tokenizer.encode(body.suffix, most=most)
             return [before, *start, after, *end, middle]
     raise BadRequest("this model has no tokens for filling in before a suffix", param="suffix")

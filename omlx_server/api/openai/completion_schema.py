@@ -19,13 +19,12 @@ Prompt = (
 )
 
 
-def prompts_in(given: Prompt) -> list[str | list[int]]:
-    """The prompts of a request as a list: `given` is one text or one list of token ids, or several
-    of either."""
-    if isinstance(given, str):
-        return [given]
-    several = [one for one in given if not isinstance(one, int)]
-    return several or [[one for one in given if isinstance(one, int)]]
+def prompts_in(prompt: Prompt) -> list[str | list[int]]:
+    """Return one text, one list of token ids, or several of either as a list."""
+    if isinstance(prompt, str):
+        return [prompt]
+    several = [one for one in prompt if not isinstance(one, int)]
+    return several or [[one for one in prompt if isinstance(one, int)]]
 
 
 UNSUPPORTED = {"prompt_logprobs": "use echo and logprobs"}
@@ -45,17 +44,17 @@ class CompletionRequest(SamplingFields):
 
     @property
     def answers(self) -> int:
-        """How many answers the client gets for each prompt."""
+        """Answers that the client gets for each prompt."""
         return self.n or 1
 
     @property
     def candidates(self) -> int:
-        """How many answers are generated for each prompt; the best of them are sent."""
+        """Answers that are generated for each prompt; the best are sent."""
         return self.best_of or self.answers
 
     def check(self) -> None:
-        """Raises BadRequest for fields that this server would have to ignore although they change
-        the answer, and for fields that contradict each other."""
+        """Raise BadRequest for unsupported fields that would change the answer, and for
+        contradictions."""
         refuse(self, UNSUPPORTED)
         self.check_stream_options()
         if self.candidates < self.answers:

@@ -1,5 +1,5 @@
-"""POST /v1/embeddings: vectors of texts. Each request is one job of the mlx thread, which does it
-in slices between the steps of chat models."""
+"""POST /v1/embeddings: vectors of texts. Each request is one job of the mlx thread, done in slices
+between the steps of chat models."""
 
 import asyncio
 import base64
@@ -32,10 +32,9 @@ Vectors = np.ndarray[Any, np.dtype[np.float32]]
 
 
 class EmbeddingRequest(StrictModel):
-    """The body of POST /v1/embeddings. Token ids are taken as they are, nothing is added to them.
+    """The body of POST /v1/embeddings. Token ids are taken unchanged.
 
-    `truncate_prompt_tokens` (vLLM): of longer inputs the end is left out; -1 stands for what the
-    model reads.
+    `truncate_prompt_tokens` (vLLM): cuts the end of longer inputs; -1 for the model's own limit.
     """
 
     model: str | None = None
@@ -56,45 +55,42 @@ _DESCRIBED = Operation(
 
 @router.post("/v1/embeddings", openapi_extra=_DESCRIBED)
 async def embeddings(request: Request) -> Response:
-    """A vector for each input, in their order."""
+    """Return a vector for each input, in order."""
     context = context_of(request)
-    asked = await json_body.read(request, EmbeddingRequest, context.max_body_bytes)
-    model = await context.models.embedder(asked.model)
-    vectors, tokens = await embedded(request, asked, model)
-    ids = [one for one in prompts_in(asked.input) if not isinstance(one, str)]
-    foreign = await in_time(request, context.threads.run(_foreign, ids, model)) if ids else 0
-    name = asked.model or model.names[0]
-    content = await asyncio.to_thread(_content, name, asked.encoding_format, vectors, tokens)
+    body = await json_body.read(request, EmbeddingRequest, context.max_body_bytes)
+    model = await context.models.embedder(body.model)
+    vectors, tokens = await embedded(request, body, model)
+    ids = [one for one in prompts_in(body.input) if not isinstance(one, str)]
+    foreign = await in_time(request, context.threads.run(_count_foreign, ids, model)) if ids else 0
+    name = body.model or model.names[0]
+    content = await asyncio.to_thread(_embedding_list, name, body.encoding_format, vectors, tokens)
     return JsonResponse(content, headers={_FOREIGN.name: str(foreign)} if foreign else {})
 
 
 async def embedded(
-    request: Request, asked: EmbeddingRequest, model: ServedEmbedder
+    request: Request, body: EmbeddingRequest, model: ServedEmbedder
 ) -> tuple[Vectors, int]:
-    """The vectors of the inputs of `asked`, one a row, and how many tokens these have. Raises what
-    `encode` raises, and what `while_connected` and the engine raise."""
+    """Return the inputs' vectors, one a row, and their tokens. Raises as `encode` and `in_time`."""
     context = context_of(request)
-    inputs = await in_time(request, context.threads.run(encode, asked, model))
+    inputs = await in_time(request, context.threads.run(encode, body, model))
     tokens = current().encoded = sum(map(len, inputs))
-    vectors = await in_time(request, model.embeddings.embed(inputs, asked.dimensions))
+    vectors = await in_time(request, model.embeddings.embed(inputs, body.dimensions))
     context.metrics.of(model.names[0]).prompt_tokens.inc(tokens)
     return vectors, tokens
 
 
-def encode(asked: EmbeddingRequest, model: ServedEmbedder) -> list[TokenizedText]:
-    """The inputs of a request as token ids. Slow for many inputs: call it in a worker thread.
+def encode(body: EmbeddingRequest, model: ServedEmbedder) -> list[TokenizedText]:
+    """Return the inputs as token ids. Slow: call it in a worker thread.
 
-    Raises:
-        BadRequest: an input is empty, or holds ids that are no tokens of the model, or
-            `truncate_prompt_tokens` is 0 or leaves no room for a text.
-        PromptTooLong: an input is longer than the model can read.
+    Raises BadRequest for an empty input, unknown ids, or a `truncate_prompt_tokens` without room
+    for a text, and PromptTooLong.
     """
-    limits, cut = model.embeddings.limits, asked.truncate_prompt_tokens
+    limits, cut = model.embeddings.limits, body.truncate_prompt_tokens
     if cut == 0:
         raise BadRequest("must be -1, or 1 and more", param="truncate_prompt_tokens")
     limit = None if cut is None else min(limits.max_tokens, limits.max_tokens if cut < 0 else cut)
     inputs = []
-    for index, one in enumerate(prompts_in(asked.input)):
+    for index, one in enumerate(prompts_in(body.input)):
         try:
             inputs.append(_encode_one(index, one, model, limit))
         except TooManyTokens as error:
@@ -105,14 +101,14 @@ def encode(asked: EmbeddingRequest, model: ServedEmbedder) -> list[TokenizedText
     return inputs
 
 
-def _foreign(given: Sequence[list[int]], model: ServedEmbedder) -> int:
-    """How many of the inputs, as token ids, the model's own tokenizer would hardly write."""
-    foreign = sum(not model.encoder.is_own(ids) for ids in given)
+def _count_foreign(inputs: Sequence[list[int]], model: ServedEmbedder) -> int:
+    """Count inputs of ids that the model's own tokenizer would hardly write."""
+    foreign = sum(not model.encoder.is_own(ids) for ids in inputs)
     if foreign:
         _log.warning(
             "%d of %d inputs are token ids that are probably not those of %s: send texts",
             foreign,
-            len(given),
+            len(inputs),
             model.names[0],
         )
     return foreign
@@ -128,15 +124,15 @@ def _too_long(index: int, tokens: int, most: int) -> PromptTooLong:
 
 
 def _encode_one(
-    index: int, given: str | list[int], model: ServedEmbedder, limit: int | None
+    index: int, text: str | list[int], model: ServedEmbedder, limit: int | None
 ) -> TokenizedText:
-    if not isinstance(given, str):
-        return TokenizedText(tuple(given[:limit]))
-    if not given:
+    if not isinstance(text, str):
+        return TokenizedText(tuple(text[:limit]))
+    if not text:
         raise BadRequest(f"input {index} is empty", param="input")
     if limit is None:
-        return model.encoder.encode_whole(given, model.embeddings.limits.max_tokens)
-    encoded = model.encoder.encode(given, limit)
+        return model.encoder.encode_whole(text, model.embeddings.limits.max_tokens)
+    encoded = model.encoder.encode(text, limit)
     if len(encoded) > limit:
         raise BadRequest(
             f"the model's own tokens around a text are {len(encoded)} already",
@@ -145,7 +141,7 @@ def _encode_one(
     return encoded
 
 
-def _content(name: str, encoding: str, vectors: Vectors, tokens: int) -> EmbeddingList:
+def _embedding_list(name: str, encoding: str, vectors: Vectors, tokens: int) -> EmbeddingList:
     shape = _base64 if encoding == "base64" else as_numbers
     data: list[Embedding] = [
         {"object": "embedding", "index": index, "embedding": shape(vector)}
@@ -160,11 +156,11 @@ def _content(name: str, encoding: str, vectors: Vectors, tokens: int) -> Embeddi
 
 
 def _base64(vector: Vectors) -> str:
-    """A vector as base64 of little-endian float32."""
+    """Return a vector as base64 of little-endian float32."""
     return base64.b64encode(vector.astype("<f4").tobytes()).decode("ascii")
 
 
 def as_numbers(vector: Vectors) -> orjson.Fragment:
-    """A vector as JSON numbers, each with the fewest digits that give the same float32."""
+    """Return JSON numbers, each with the fewest digits of the same float32."""
     contiguous = np.ascontiguousarray(vector)
     return orjson.Fragment(orjson.dumps(contiguous, option=orjson.OPT_SERIALIZE_NUMPY))

@@ -23,20 +23,20 @@ _ONE = Operation("Models", OpenAiModel, may_fail=MODEL).extra
 
 @router.get("/v1/models", openapi_extra=Operation("Models", ModelList).extra)
 async def list_models(request: Request) -> Response:
-    """Every name that a request may use."""
+    """List every name that a request may use."""
     models = context_of(request).models
     await models.catalogue.refresh()
-    found = by_name(models)
-    adapters = await models.adapters_of(found.values())
+    listings = by_name(models)
+    adapters = await models.adapters_of(listings.values())
     shapes = [
         shape
-        for name, one in found.items()
+        for name, one in listings.items()
         for shape in _shapes(models, name, one, adapters[id(one)])
     ]
     for alias in models.catalogue.aliases:
         name, adapter = models.split_adapter(alias)
-        if name in found and adapter in adapters[id(found[name])]:
-            shapes.append(_shape(models, alias, found[name], parent=name, adapter=adapter))
+        if name in listings and adapter in adapters[id(listings[name])]:
+            shapes.append(_shape(models, alias, listings[name], parent=name, adapter=adapter))
     page: ModelList = {
         "object": "list",
         "data": shapes,
@@ -49,37 +49,36 @@ async def list_models(request: Request) -> Response:
 
 @router.get("/v1/models/{name:path}", openapi_extra=_ONE)
 async def get_model(request: Request, name: str) -> Response:
-    """One model by name."""
+    """Return one model by name."""
     models = context_of(request).models
     model, adapter = models.split_adapter(await models.untagged(name))
-    known = await models.known_as(model or name)
+    listing = await models.known_as(model or name)
     if adapter is None:
-        return JsonResponse(_shape(models, name, known))
-    if adapter not in await models.adapters(known):
+        return JsonResponse(_shape(models, name, listing))
+    if adapter not in await models.adapters(listing):
         raise ModelNotFound(f"The model '{name[:200]}' does not exist.", param="model")
-    return JsonResponse(_shape(models, name, known, parent=model, adapter=adapter))
+    return JsonResponse(_shape(models, name, listing, parent=model, adapter=adapter))
 
 
 def _shapes(
     models: ServedModels, name: str, model: ModelListing, adapters: Sequence[str]
 ) -> list[OpenAiModel]:
-    """A model under one of its names, and under MODEL:ADAPTER with each of its adapters."""
+    """Return a model under one name, alone and with each of its adapters."""
     adapted = [_shape(models, f"{name}:{one}", model, parent=name, adapter=one) for one in adapters]
     return [_shape(models, name, model), *adapted]
 
 
 def by_name(models: ServedModels) -> dict[str, ModelListing]:
-    """The models by every name and alias. A name that a chat model and an encoder share stands for
-    the chat model."""
-    found: dict[str, ModelListing] = {}
-    for known in sorted(models.catalogue.known(), key=lambda known: known.role is not CHAT):
-        for name in known.names:
-            found.setdefault(name, known)
+    """Return the models by every name and alias; chat models take shared names."""
+    listings: dict[str, ModelListing] = {}
+    for listing in sorted(models.catalogue.known(), key=lambda listing: listing.role is not CHAT):
+        for name in listing.names:
+            listings.setdefault(name, listing)
     for alias in models.catalogue.aliases:
-        meant = found.get(models.catalogue.resolve_alias(alias))
-        if meant is not None:
-            found.setdefault(alias, meant)
-    return found
+        target = listings.get(models.catalogue.resolve_alias(alias))
+        if target is not None:
+            listings.setdefault(alias, target)
+    return listings
 
 
 def _shape(
@@ -89,9 +88,8 @@ def _shape(
     parent: str | None = None,
     adapter: str | None = None,
 ) -> OpenAiModel:
-    """A model as clients of OpenAI, vLLM, OpenRouter and Anthropic read it, in one object.
-    Anthropic's `capabilities` are null: they would have to say whether the model thinks, which its
-    tokenizer tells when it is loaded."""
+    """Return a model for clients of OpenAI, vLLM, OpenRouter and Anthropic. Anthropic's
+    `capabilities` are null: reasoning is unknown until the tokenizer is loaded."""
     return {
         "id": name,
         "object": "model",

@@ -1,4 +1,4 @@
-"""The parts that answers of several routes share, as the openai package's types have them."""
+"""Usage and log-probabilities in the openai package's types."""
 
 from collections.abc import Iterable
 
@@ -25,7 +25,7 @@ def usage(usage: TokenCounts) -> answers.OpenAiUsage:
 
 
 def logprobs(tokens: Iterable[LoggedToken]) -> list[answers.TokenLogprob]:
-    """The log-probabilities of tokens as a chat shows them, one entry for each token."""
+    """Return the log-probabilities of tokens, one entry a token."""
     return [
         {**_entry(token.entry), "top_logprobs": [_entry(other) for other in token.top]}
         for token in tokens
@@ -33,7 +33,7 @@ def logprobs(tokens: Iterable[LoggedToken]) -> list[answers.TokenLogprob]:
 
 
 def finite(logprob: float | None) -> float | None:
-    """A log-probability that JSON can hold: -9999.0 in place of -inf, as OpenAI and vLLM do it."""
+    """Return a log-probability for JSON: -9999.0 for -inf, as OpenAI and vLLM do."""
     return None if logprob is None else max(logprob, -9999.0)
 
 

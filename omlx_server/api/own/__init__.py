@@ -1,1 +1,1 @@
-"""Routes that belong to none of the big APIs: health, tokenize, rerank."""
+"""Routes outside the big APIs: health, tokenize, rerank."""

@@ -1,4 +1,4 @@
-"""The types of the answers of this server's own routes: health, tokenize, rerank, cache."""
+"""The types of the answers of health, tokenize, rerank and cache routes."""
 
 from typing import Literal, NotRequired
 
@@ -8,12 +8,11 @@ from omlx_server.api.openai.answers import ReadUsage
 
 
 class MemoryHealth(TypedDict):
-    """Bytes; the lines of docs/memory.md. `live` are conversations at work, `blocks` and
-    `checkpoints` the prefix cache, `pending` is on its way to the disk, `step` what a step is
-    planned with, `pool` is free for the next one. Beside MLX are `grammars` (compiled ones),
-    `token_ids` (of texts that were encoded, with the texts), `responses` (those that are kept in
-    memory) and `bodies` (of requests that are on their way). `resident` is the RAM of the whole
-    process, as the system has it. `drift`: the share that MLX holds and is in none of its lines."""
+    """Bytes; see docs/memory.md. `live`: running sequences; `blocks`, `checkpoints`: the prefix
+    cache; `pending`: on its way to the disk; `step`: planned for one step; `pool`: free for the
+    next one. Outside MLX: `grammars`, `token_ids` (encoded texts), `responses` (in memory),
+    `bodies` (of incoming requests). `resident`: RAM of the process. `drift`: share of MLX's memory
+    that is in no line."""
 
     limit: int
     weights: int
@@ -32,9 +31,8 @@ class MemoryHealth(TypedDict):
 
 
 class EngineHealth(TypedDict):
-    """One model that chats. `running`, `prefilling` and `waiting` count sequences. Prompts are
-    prefilled in chunks of `chunk_tokens` beside running answers, of `chunk_tokens_alone` else; null
-    while it is not loaded. `problem`: why it does not run."""
+    """A chat model. `running`, `prefilling` and `waiting` count sequences. Prefill chunks have
+    `chunk_tokens` beside running answers, `chunk_tokens_alone` else; null until loaded."""
 
     model: str
     state: Literal["starting", "ready", "stopped", "failed"]
@@ -47,24 +45,21 @@ class EngineHealth(TypedDict):
 
 
 class LoadedHealth(TypedDict):
-    """A model in memory; `kind` is what it is for."""
-
     model: str
     kind: Literal["chat", "embedding", "rerank", "unknown"]
 
 
 class ConfigHealth(TypedDict):
-    """`problem`: why a changed config is not in force; the one before it is. `needs_restart`: the
-    keys of which the config has other values than are in force."""
+    """`problem`: why a changed config is not in force. `needs_restart`: changed keys that need a
+    restart."""
 
     problem: str | None
     needs_restart: list[str]
 
 
 class RankHealth(TypedDict):
-    """One of the processes that compute the model together. `problem`: what is wrong with it. Bytes
-    of arrays, and `done`, the messages of rank 0 that it has worked off, are those of its last sign
-    of life; null before the first one."""
+    """A process of the cluster. Bytes of arrays and `done`, the messages of rank 0 it has worked
+    off, are of its last sign of life; null before."""
 
     rank: int
     host: str
@@ -76,10 +71,9 @@ class RankHealth(TypedDict):
 
 
 class Health(TypedDict):
-    """`engines` are the chat models that are loaded, `loaded` all models that are. `memory` is null
-    where it is not watched. `cluster` has the ranks that compute the model together; it is left out
-    where there is no cluster. Where the server has API keys, who sends none is told the `status`
-    alone."""
+    """`engines`: loaded chat models; `loaded`: all loaded models. `memory` is null if it is not
+    watched; `cluster` is left out without one. Without a key, a server with API keys tells only
+    `status`."""
 
     status: Literal["ok", "unavailable"]
     engines: NotRequired[list[EngineHealth]]
@@ -109,14 +103,14 @@ class Tokenized(TypedDict):
 
 
 class TokenPiece(TypedDict):
-    """A piece that is no text by itself is given as its bytes."""
+    """A piece that is no text by itself is given as bytes."""
 
     id: int
     piece: str | list[int]
 
 
 class TokenizedContent(TypedDict):
-    """llama.cpp's form: what `content` is answered with."""
+    """llama.cpp's form, the answer to `content`."""
 
     tokens: list[int] | list[TokenPiece]
 
@@ -133,7 +127,7 @@ class RankedDocument(TypedDict):
 
 
 class Ranked(TypedDict):
-    """`document` is there when it was asked for."""
+    """`document` is there if it was asked for."""
 
     index: int
     relevance_score: float
@@ -167,8 +161,8 @@ class CachedBlock(TypedDict):
 
 
 class CacheProbe(TypedDict):
-    """`known_tokens` were computed once, and may be gone; `cached_tokens` are there. `checkpoints`:
-    positions at which the state of recurrent layers is kept."""
+    """`known_tokens` were computed once, `cached_tokens` are cached now. `checkpoints`: positions
+    of checkpoints of recurrent layers."""
 
     model: str
     prompt_tokens: int
@@ -185,13 +179,13 @@ class DroppedCache(TypedDict):
 
 
 class CacheReset(TypedDict):
-    """What there was, model by model."""
+    """The dropped entries of each model."""
 
     dropped: list[DroppedCache]
 
 
 class CacheImport(TypedDict):
-    """`added`: of what the archive held, that which was not there before."""
+    """`added`: entries that were not cached before."""
 
     model: str
     tokens: int
@@ -201,7 +195,7 @@ class CacheImport(TypedDict):
 
 
 class PinAnswer(TypedDict):
-    """`hot_tokens` and `cold_tokens`: how much of it is there, in memory and on disk."""
+    """`hot_tokens` and `cold_tokens` are cached in memory and on disk."""
 
     id: str
     object: Literal["cache.pin"]
@@ -218,8 +212,8 @@ class PinList(TypedDict):
 
 
 class DeletedPin(TypedDict):
-    """`stored`: its file still names it, because `cache.hot_cache_only` was switched on since. A
-    server that uses that directory will keep it again."""
+    """`stored`: the pin's file remains, as `cache.hot_cache_only` was switched on since; a server
+    with that directory will have the pin again."""
 
     id: str
     object: Literal["cache.pin"]

@@ -1,8 +1,6 @@
-"""The app of a server whose configuration can't be used: it answers 503 with the reason on every
-path but /health/live, which answers 200 with the reason.
+"""The app of a server with an unusable configuration: 503 with the reason, but 200 on /health/live.
 
-The reason names files and settings, so only requests from this machine get it; others get a
-sentence that says no more than that the configuration is wrong.
+The reason names files and settings, so only requests from this machine get it.
 """
 
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -22,8 +20,7 @@ class Misconfigured(Unavailable):
 
 
 class DegradedApp:
-    """Answers every request with what is wrong (`problem`, which may be replaced at any time).
-    Runs on the asyncio thread."""
+    """Answers every request with `problem`, which may be replaced. asyncio thread."""
 
     def __init__(self, problem: UsageError) -> None:
         self.problem = problem
@@ -41,5 +38,5 @@ class DegradedApp:
 
 
 def in_one_line(problem: UsageError) -> str:
-    """The error's message, with its hint in brackets if it has one."""
+    """Return the message, with its hint in brackets."""
     return f"{problem.message} ({problem.hint})" if problem.hint else problem.message

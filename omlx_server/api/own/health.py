@@ -1,12 +1,10 @@
-"""The health routes, for service managers, load balancers and people. They answer 200 or 503.
+"""The health routes. They answer 200 or 503.
 
-/health/live    200 while the engine's thread takes its turns, or is busy with a long step; a
-                process that answers 503 should be restarted
-/health/ready   200 while the server takes requests, and every rank of its cluster computes
-/health         the same as /health/ready
+/health/live    503: the engine's thread is stuck, restart the process
+/health/ready   200: the server takes requests, and every rank of its cluster computes
+/health         as /health/ready
 
-Every client gets the status. The loaded models and the load are shown only to a client with an API
-key or the admin token, or to all where the server has no API keys.
+Models and load are shown only with an API key or the admin token, if the server has API keys.
 """
 
 import asyncio
@@ -42,14 +40,14 @@ _INDEX = Operation("Server", answers.Index, page=_PAGE, is_open=True).extra
 
 @router.get("/health/live", openapi_extra=_HEALTH)
 async def live(request: Request) -> Response:
-    """Whether the process should go on living."""
+    """Return whether the process should go on living."""
     return _report(request, ok=context_of(request).models.vitals.alive(time.monotonic()))
 
 
 @router.get("/health/ready", openapi_extra=_HEALTH)
 @router.get("/health", openapi_extra=_HEALTH)
 async def ready(request: Request) -> Response:
-    """Whether requests are taken now."""
+    """Return whether requests are taken now."""
     models = context_of(request).models
     failed = any(status.state is EngineState.FAILED for _, status in models.engines())
     alive = models.vitals.alive(time.monotonic())
@@ -58,13 +56,13 @@ async def ready(request: Request) -> Response:
 
 @router.get("/version", openapi_extra=Operation("Server", answers.Version).extra)
 async def version() -> Response:
-    """The version of the server."""
+    """Return the version of the server."""
     return JsonResponse(answers.Version(version=__version__))
 
 
 @router.get("/", openapi_extra=_INDEX)
 async def index(request: Request) -> Response:
-    """The page, for whoever opens the address in a browser; JSON for others."""
+    """Return the page for browsers, JSON for others."""
     web = context_of(request).web
     if web is not None and wants_page(request.headers):
         page = await asyncio.to_thread(web.find, INDEX)
@@ -96,7 +94,7 @@ def _report(request: Request, *, ok: bool) -> Response:
 
 
 def _whole(request: Request) -> bool:
-    """Whether every rank of the cluster computes; true without a cluster."""
+    """Return whether every rank of the cluster computes; true without a cluster."""
     report = context_of(request).cluster()
     return report is None or report.is_whole
 
@@ -115,12 +113,11 @@ def _rank(state: RankState) -> answers.RankHealth:
 
 
 def _config(request: Request) -> answers.ConfigHealth:
-    """The state of the config. A problem names files and settings, so only requests from this
-    machine get its text. The server stays ready, as the earlier settings are still in force."""
+    """Return the state of the config. Only requests from this machine get a problem's text."""
     state = context_of(request).config
-    told = state.problem if is_from_here(request.scope) else FOR_OTHERS
+    problem = state.problem if is_from_here(request.scope) else FOR_OTHERS
     return {
-        "problem": told if state.problem else None,
+        "problem": problem if state.problem else None,
         "needs_restart": list(state.needs_restart),
     }
 

@@ -1,8 +1,6 @@
-"""POST /v1/rerank: ranks documents by how well they fit a query, for clients of Jina, Cohere and
-vLLM.
+"""POST /v1/rerank: ranks documents by a query, for clients of Jina, Cohere and vLLM.
 
-A pair of query and document that is too long is cut at its end, as those servers do: one long
-document among many should not make the whole request fail.
+A pair of query and document that is too long is cut at its end.
 """
 
 import uuid
@@ -51,33 +49,33 @@ _DESCRIBED = Operation("Reading", Ranking, body=RerankRequest, may_fail=MODEL + 
 @router.post("/v2/rerank", openapi_extra=_DESCRIBED)
 @router.post("/rerank", openapi_extra=_DESCRIBED)
 async def rerank(request: Request) -> Response:
-    """The documents' relevance, the highest first."""
+    """Return the documents' relevance, the highest first."""
     context = context_of(request)
-    asked = await json_body.read(request, RerankRequest, context.max_body_bytes)
-    model = await context.models.reranker(asked.model)
-    size = len(asked.query) * len(asked.documents)  # it may be encoded with each of them
+    body = await json_body.read(request, RerankRequest, context.max_body_bytes)
+    model = await context.models.reranker(body.model)
+    size = len(body.query) * len(body.documents)  # it may be encoded with each of them
     encode, limit = model.encoder.encode_pairs, model.scores.max_tokens
-    encoding = context.threads.run(encode, asked.query, asked.texts, limit, size=size)
+    encoding = context.threads.run(encode, body.query, body.texts, limit, size=size)
     inputs = await in_time(request, encoding)
     tokens = current().encoded = sum(map(len, inputs))
     scores = await in_time(request, model.scores.score(inputs))
     context.metrics.of(model.names[0]).prompt_tokens.inc(tokens)
     ranking: Ranking = {
         "id": f"rerank-{uuid.uuid4().hex}",
-        "model": asked.model or model.names[0],
-        "results": _results(asked, scores),
+        "model": body.model or model.names[0],
+        "results": _results(body, scores),
         "usage": {"prompt_tokens": tokens, "total_tokens": tokens},
         "meta": {"tokens": {"input_tokens": tokens}},
     }
     return JsonResponse(ranking)
 
 
-def _results(asked: RerankRequest, scores: list[float]) -> list[Ranked]:
-    """The `top_n` best documents, the best first; of equal ones the first stays first."""
-    best = sorted(range(len(scores)), key=lambda index: -scores[index])[: asked.top_n]
+def _results(body: RerankRequest, scores: list[float]) -> list[Ranked]:
+    """Return the `top_n` best documents, the best first, ties in order."""
+    best = sorted(range(len(scores)), key=lambda index: -scores[index])[: body.top_n]
     results: list[Ranked] = [{"index": index, "relevance_score": scores[index]} for index in best]
-    if asked.return_documents:
-        texts = asked.texts
+    if body.return_documents:
+        texts = body.texts
         for ranked in results:
             ranked["document"] = {"text": texts[ranked["index"]]}
     return results

@@ -1,10 +1,9 @@
-"""POST /tokenize and /detokenize: text to token ids and back, in vLLM's form and in llama.cpp's.
+"""POST /tokenize and /detokenize, in vLLM's form and in llama.cpp's.
 
 vLLM        {"model", "prompt" | "messages", "return_token_strs"} -> {"tokens", "count", ...}
 llama.cpp   {"content", "add_special", "with_pieces"}             -> {"tokens"}
 
-A conversation must fit the model's context. A text may be much longer, because clients tokenize
-long texts in order to split them.
+A conversation must fit the model's context; a text may be longer, as clients split such texts.
 """
 
 from typing import Annotated
@@ -64,52 +63,52 @@ _DETOKENIZE = Operation("Tokens", Detokenized, body=DetokenizeRequest, may_fail=
 
 @router.post("/tokenize", openapi_extra=_TOKENIZE)
 async def tokenize(request: Request) -> Response:
-    """The token ids of a text or of a conversation."""
+    """Return the token ids of a text or of a conversation."""
     context = context_of(request)
-    asked = await json_body.read(request, TokenizeRequest, context.max_body_bytes)
-    model = await context.models.find(asked.model, preset=asked.preset)
-    _check(asked)
-    if asked.messages is not None:
-        encoding = _of_conversation(asked, asked.messages, model, request)
+    body = await json_body.read(request, TokenizeRequest, context.max_body_bytes)
+    model = await context.models.find(body.model, preset=body.preset)
+    _check(body)
+    if body.messages is not None:
+        encoding = _encode_chat(body, body.messages, model, request)
     else:
-        encoding = context.threads.run(_of_text, asked, model)
+        encoding = context.threads.run(_encode_text, body, model)
     tokens = await in_time(request, encoding)
-    return await context.threads.run(_tokenized, asked, tokens, model)
+    return await context.threads.run(_tokenized, body, tokens, model)
 
 
 @router.post("/detokenize", openapi_extra=_DETOKENIZE)
 async def detokenize(request: Request) -> Response:
-    """The text of token ids, special ones included."""
+    """Return the text of token ids, special ones included."""
     context = context_of(request)
-    asked = await json_body.read(request, DetokenizeRequest, context.max_body_bytes)
-    model = await context.models.find(asked.model)
-    if any(token >= model.vocab for token in asked.tokens):
+    body = await json_body.read(request, DetokenizeRequest, context.max_body_bytes)
+    model = await context.models.find(body.model)
+    if any(token >= model.vocab for token in body.tokens):
         raise BadRequest(f"token ids must be below {model.vocab}", param="tokens")
-    return await context.threads.run(_detokenized, asked, model)
+    return await context.threads.run(_detokenized, body, model)
 
 
-def _detokenized(asked: DetokenizeRequest, model: ServedModel) -> Response:
-    text = model.tokenizer.decode_all(asked.tokens)
+def _detokenized(body: DetokenizeRequest, model: ServedModel) -> Response:
+    text = model.tokenizer.decode_all(body.tokens)
     return JsonResponse(Detokenized(prompt=text, content=text))
 
 
-def _check(asked: TokenizeRequest) -> None:
-    """Raises BadRequest unless it is clear what is to be tokenized."""
-    fields = {"prompt": asked.prompt, "messages": asked.messages, "content": asked.content}
-    given = [name for name, value in fields.items() if value is not None]
-    if not given:
+def _check(body: TokenizeRequest) -> None:
+    """Raise BadRequest unless exactly one input is given."""
+    fields = {"prompt": body.prompt, "messages": body.messages, "content": body.content}
+    names = [name for name, value in fields.items() if value is not None]
+    if not names:
         raise BadRequest("one of prompt, messages and content is needed", param="prompt")
-    if len(given) > 1:
-        both = " and ".join(given)
-        raise BadRequest(f"{both} exclude each other: send one of them", param=given[1])
+    if len(names) > 1:
+        both = " and ".join(names)
+        raise BadRequest(f"{both} exclude each other: send one of them", param=names[1])
 
 
-def _tokenized(asked: TokenizeRequest, tokens: list[int], model: ServedModel) -> Response:
+def _tokenized(body: TokenizeRequest, tokens: list[int], model: ServedModel) -> Response:
     tokenizer = model.tokenizer
-    if asked.content is not None:
-        pieces = _pieces(tokenizer, tokens) if asked.with_pieces else tokens
+    if body.content is not None:
+        pieces = _pieces(tokenizer, tokens) if body.with_pieces else tokens
         return JsonResponse(TokenizedContent(tokens=pieces))
-    strings = [tokenizer.token_text(token) for token in tokens] if asked.return_token_strs else None
+    strings = [tokenizer.token_text(token) for token in tokens] if body.return_token_strs else None
     answer: Tokenized = {
         "tokens": tokens,
         "count": len(tokens),
@@ -119,38 +118,38 @@ def _tokenized(asked: TokenizeRequest, tokens: list[int], model: ServedModel) ->
     return JsonResponse(answer)
 
 
-async def _of_conversation(
-    asked: TokenizeRequest, messages: list[Message], model: ServedModel, request: Request
+async def _encode_chat(
+    body: TokenizeRequest, messages: list[Message], model: ServedModel, request: Request
 ) -> list[int]:
-    """The prompt of a conversation. An image is so many of its placeholder there."""
+    """Return the prompt of a conversation; an image is a run of its placeholder."""
     chat = ChatRequest(
-        model=asked.model or "default",
+        model=body.model or "default",
         messages=messages,
-        add_generation_prompt=asked.add_generation_prompt,
-        continue_final_message=asked.continue_final_message,
-        chat_template_kwargs=asked.chat_template_kwargs,
-        tools=asked.tools,
+        add_generation_prompt=body.add_generation_prompt,
+        continue_final_message=body.continue_final_message,
+        chat_template_kwargs=body.chat_template_kwargs,
+        tools=body.tools,
     )
     images = await read_images(chat, model, image_turns(request))
     tokens = (await encode_chat(chat, model, images, context_of(request))).tokens
     return images.marks.bare(tokens) if images else tokens
 
 
-def _of_text(asked: TokenizeRequest, model: ServedModel) -> list[int]:
-    text = asked.prompt if asked.prompt is not None else asked.content or ""
+def _encode_text(body: TokenizeRequest, model: ServedModel) -> list[int]:
+    text = body.prompt if body.prompt is not None else body.content or ""
     # By default as each of the two servers does.
-    special = asked.add_special if asked.prompt is None else asked.add_special_tokens is not False
+    special = body.add_special if body.prompt is None else body.add_special_tokens is not False
     try:
         if special:
             return model.tokenizer.encode_prompt(text, _MOST_TOKENS)
         return model.tokenizer.encode(text, most=_MOST_TOKENS)
     except PromptTooLong as error:
-        field = "prompt" if asked.prompt is not None else "content"
+        field = "prompt" if body.prompt is not None else "content"
         raise PromptTooLong(error.message, param=field) from None
 
 
 def _pieces(tokenizer: Tokenizer, tokens: list[int]) -> list[TokenPiece]:
-    """Each token's id and its text; a token that is no text by itself has its bytes instead."""
+    """Return each token's id, and its text, or its bytes if it is no text by itself."""
     return [{"id": token, "piece": _piece(tokenizer.token_bytes(token))} for token in tokens]
 
 

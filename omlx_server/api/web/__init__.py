@@ -1,1 +1,1 @@
-"""The page of the server: its files, and what it asks before it knows who is there."""
+"""The files of the server's page, and the options it asks for first."""

@@ -1,20 +1,35 @@
-"""The files of the page below /web, and what it asks first. They are open to whoever may call the
-server at all, as they hold no data; all that the page asks for then needs a key."""
+"""The files of the page below /web, and its options. Open to all, as they hold no data."""
 
 import asyncio
 
 from fastapi import APIRouter, Request
 from starlette.responses import Response
+from typing_extensions import TypedDict
 
 from omlx_server import __version__
 from omlx_server.api.context import context_of
 from omlx_server.api.description.operation import MODEL, Bytes, Operation
 from omlx_server.api.http.json import JsonResponse
 from omlx_server.api.http.static_files import WebFiles, sent
-from omlx_server.api.web.answers import PageOptions
 from omlx_server.errors import NotFound
 
 router = APIRouter()
+
+
+class PageOptions(TypedDict):
+    """The options of the page. `needs_key`: requests need an API key; `admin`: there are admin
+    routes; `needs_token`: they need the admin token; `models`: those of the start are loaded."""
+
+    version: str
+    needs_key: bool
+    admin: bool
+    needs_token: bool
+    models: bool
+
+
+class NoSuchFile(NotFound):
+    code = "not_found"
+
 
 _ABOUT = Operation("Page", PageOptions, is_open=True).extra
 _FILE = Operation(
@@ -22,13 +37,9 @@ _FILE = Operation(
 ).extra
 
 
-class NoSuchFile(NotFound):
-    code = "not_found"
-
-
 @router.get("/web/about.json", openapi_extra=_ABOUT)
 async def about(request: Request) -> Response:
-    """What the page may offer here."""
+    """Return the options of the page."""
     context = context_of(request)
     answer: PageOptions = {
         "version": __version__,
@@ -42,9 +53,9 @@ async def about(request: Request) -> Response:
 
 @router.get("/web/{path:path}", openapi_extra=_FILE)
 async def file(request: Request, path: str) -> Response:
-    """A file of the page."""
+    """Return a file of the page."""
     web = context_of(request).web
-    found = await asyncio.to_thread(web.find, path) if web is not None else None
-    if found is None:
+    page_file = await asyncio.to_thread(web.find, path) if web is not None else None
+    if page_file is None:
         raise NoSuchFile("the page has no such file")
-    return sent(found, request.headers)
+    return sent(page_file, request.headers)
