@@ -4,7 +4,8 @@ from dataclasses import replace
 
 from omlx_server.compute import caches as cache_ops
 from omlx_server.compute.codecs.registry import codec_of, leaves
-from omlx_server.compute.hardware import device, device_policy
+from omlx_server.compute.hardware import device_policy
+from omlx_server.compute.kv.schemes import affine_tiles, turboquant_tiles
 from omlx_server.compute.kv.schemes.base import Scheme
 from omlx_server.compute.kv.schemes.turboquant import TurboQuant
 from omlx_server.compute.model.loader import LoadedModel, ModelDims
@@ -14,8 +15,6 @@ from omlx_server.core.memory.kv import Keeps, LayerKv
 from omlx_server.core.memory.shape import ModelShape, TileSizes
 
 _NARROW = ("float16", "bfloat16")
-_ALWAYS_FEW = 1 << 30
-_ALL_TOKENS = 1 << 60
 
 
 def shape_of(loaded: LoadedModel) -> ModelShape:
@@ -37,17 +36,12 @@ def scheme_of(loaded: LoadedModel) -> Scheme | None:
 
 
 def tiles_of(scheme: Scheme | None) -> TileSizes | None:
-    """Return the tiles in which attention reads a quantised scheme; numbers as in
-    kv/schemes/*_tiles.py. On a GPU affine keys for few rows are read all at once instead."""
+    """Return the tiles in which attention reads keys and values of a quantised scheme."""
     if scheme is None:
         return None
-    if not isinstance(scheme, TurboQuant):
-        return TileSizes(64, 0, 1 << 20, 512)
-    if device.is_cpu():
-        return TileSizes(_ALWAYS_FEW, 0, 1 << 18, 128)
-    # A code of a byte, but two for 8 bits; 3 bits are spread to 4 before they become codes.
-    number_bytes = 1 if {scheme.key_bits, scheme.value_bits} <= {2, 4} else 2
-    return TileSizes(128, 0, _ALL_TOKENS, 512, number_bytes)
+    if isinstance(scheme, TurboQuant):
+        return turboquant_tiles.tile_sizes((scheme.key_bits, scheme.value_bits))
+    return affine_tiles.TILE_SIZES
 
 
 def structural_shape(dims: ModelDims) -> ModelShape:

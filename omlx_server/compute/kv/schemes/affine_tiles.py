@@ -13,11 +13,14 @@ import mlx.core as mx
 from omlx_server.compute.hardware import device
 from omlx_server.compute.kv.schemes import fields, tiles
 from omlx_server.compute.kv.schemes.base import Arrays
+from omlx_server.core.memory.shape import TileSizes
 
 _MANY_ROWS = 64
 _TILE_OF_MANY_ROWS = 512
 # The numbers that a tile unpacks to should stay in a processor's cache.
 _NUMBERS_PER_TILE = 1 << 20
+# For memory plans. On a GPU few rows read all keys at once, without unpacking them.
+TILE_SIZES = TileSizes(_MANY_ROWS, 0, _NUMBERS_PER_TILE, _TILE_OF_MANY_ROWS)
 
 
 def tiles_for(

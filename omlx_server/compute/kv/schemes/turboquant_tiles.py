@@ -12,12 +12,15 @@ import mlx.core as mx
 from omlx_server.compute.hardware import device
 from omlx_server.compute.kv.schemes import codebook, codes, packing, tiles
 from omlx_server.compute.kv.schemes.base import Arrays
+from omlx_server.core.memory.shape import TileSizes
 
 _MANY_ROWS = 128
 _TOKENS = 512
 # On the CPU backend a tile should stay in the processor's cache.
 _NUMBERS_ON_CPU = 1 << 18
 _FEWEST_TOKENS_ON_CPU = 128
+_ALWAYS_FEW = 1 << 30
+_ALL_TOKENS = 1 << 60
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -72,6 +75,15 @@ def tiles_for(
         return UnpackedTurboquant(keys, values, *bits, value_dim, size)
     few = query_heads // heads * length < _MANY_ROWS
     return Coded(keys, values, *bits, value_dim, total if few else _TOKENS)
+
+
+def tile_sizes(bits: tuple[int, int]) -> TileSizes:
+    """Return the sizes of the tiles of `tiles_for`, for memory plans."""
+    if device.is_cpu():
+        return TileSizes(_ALWAYS_FEW, 0, _NUMBERS_ON_CPU, _FEWEST_TOKENS_ON_CPU)
+    # A code takes a byte, but two for 8 bits; 3 bits are spread to 4 before they become codes.
+    number_bytes = 1 if set(bits) <= {2, 4} else 2
+    return TileSizes(_MANY_ROWS, 0, _ALL_TOKENS, _TOKENS, number_bytes)
 
 
 def _tile(
