@@ -14,8 +14,7 @@ from omlx_server.core.memory.encoder import EncoderShape
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Batch:
-    """Inputs padded on the right: `ids` and `types` int32 [B, L], `lengths` int32 [B] without
-    padding."""
+    """Inputs padded on the right: `ids` and `types` int32 [B, L], `lengths` int32 [B]."""
 
     ids: mx.array
     types: mx.array
@@ -77,8 +76,8 @@ def collect(work: Work, count: int) -> list[mx.array]:
 
 
 def gathered(make: Callable[[], Work], count: int) -> Generator[None, None, Numbers]:
-    """Do the work of `make`, one slice per yield, and return a NumPy array [count, D] or [count].
-    `make` is called in the first slice, so that its errors end the job."""
+    """Do the work of `make`, one slice per yield, and return a NumPy array [count, D] or
+    [count]."""
     values: dict[int, Numbers] = {}
     for part in make():
         if part is not None:

@@ -1,4 +1,4 @@
-"""The encoder of BERT, RoBERTa and XLM-R, and heads that compute a relevance score. Mlx thread.
+"""The encoder of BERT, RoBERTa and XLM-R, with heads for relevance scores. Mlx thread.
 
 Attributes have the names of Hugging Face's weights.
 """
@@ -192,8 +192,7 @@ class RobertaRanker(Encoder):
 
 
 def _mask(batch: Batch, dtype: mx.Dtype) -> mx.array | None:
-    """Return a mask [B, 1, 1, L] to be added to scores, None without padding. `mx.where` on scores
-    would be slower."""
+    """Return a mask [B, 1, 1, L] to be added to scores, which is faster than `mx.where`."""
     if not batch.padded:
         return None
     return mx.where(batch.live(), 0.0, -mx.inf).astype(dtype)[:, None, None, :]

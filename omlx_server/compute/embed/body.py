@@ -47,8 +47,8 @@ class BackboneEncoder:
     def encode(
         self, inputs: Sequence[TokenizedText], head: Head, pace: PassSize, room: Room
     ) -> Work:
-        """Compute the results of all inputs with `head`, shorter inputs first. Raises NoMemory if
-        an input could never fit."""
+        """Compute the results of all inputs, shorter ones first. Raises NoMemory if an input never
+        fits."""
         lengths = [len(one) for one in inputs]
         room.check(self.plan.needs(Pass(1, max(lengths, default=0), pace.slice_tokens)))
         for indices in group(lengths, pace.group_tokens):

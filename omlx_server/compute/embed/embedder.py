@@ -23,8 +23,8 @@ class InputLimits:
     pad_id: int
 
     def check(self, inputs: Sequence[TokenizedText], param: str) -> None:
-        """Raise BadRequest, naming the parameter `param`, for inputs beyond the limits. An id
-        beyond the vocabulary would read other memory."""
+        """Raise BadRequest for inputs beyond the limits. An id beyond the vocabulary would read
+        other memory."""
         for index, one in enumerate(inputs):
             if not one.ids:
                 raise BadRequest(f"input {index} has no tokens", param=param)

@@ -11,8 +11,7 @@ from omlx_server.errors import ModelUnavailable
 
 @dataclass(frozen=True, slots=True)
 class PipelineModule:
-    """A step in sentence-transformers' modules.json: the last part of its class name, and its
-    folder."""
+    """A step in sentence-transformers' modules.json."""
 
     kind: str
     path: str
@@ -27,8 +26,7 @@ def read_object(path: Path) -> dict[str, Any]:
 
 
 def modules_in(directory: Path) -> list[PipelineModule]:
-    """Return the steps of modules.json, [] without that file. Raises ModelUnavailable for a
-    malformed list or a folder outside the model directory."""
+    """Return the steps of modules.json, [] without that file. Raises ModelUnavailable."""
     path = directory / "modules.json"
     listed = _read(path) if path.is_file() else []
     try:
@@ -44,8 +42,7 @@ def modules_in(directory: Path) -> list[PipelineModule]:
 
 
 def max_tokens_in(directory: Path, most: int) -> int:
-    """Return the trained length in tokens, at most `most`. Raises ModelUnavailable if
-    sentence_bert_config.json cannot be read."""
+    """Return the trained length in tokens, at most `most`. Raises ModelUnavailable."""
     path = directory / SENTENCE_CONFIG
     return trained_length(read_object(path) if path.is_file() else {}, most)
 

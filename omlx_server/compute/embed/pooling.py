@@ -40,11 +40,7 @@ class Pooling:
 
 
 def read_pooling(directory: Path, default: Pooling) -> Pooling:
-    """Return the pooling that a model directory names, or `default`.
-
-    Raises:
-        ModelUnavailable: a step or mode is unknown, or a file cannot be read.
-    """
+    """Return the pooling that a model directory names, or `default`. Raises ModelUnavailable."""
     modules = modules_in(directory)
     unknown = [module.kind for module in modules if module.kind not in _STEPS]
     if unknown:
@@ -57,8 +53,6 @@ def read_pooling(directory: Path, default: Pooling) -> Pooling:
 
 
 def _mode(config: Mapping[str, Any]) -> Mode:
-    """Return the mode in a step's config.json: `pooling_mode`, or the one flag that older files
-    set."""
     chosen = config.get("pooling_mode")
     if chosen is None:
         flags = [key.removeprefix(_OLD_KEY) for key in config if key.startswith(_OLD_KEY)]

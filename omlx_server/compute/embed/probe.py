@@ -67,8 +67,6 @@ def fitted(shape: EncoderShape, probes: Iterable[tuple[Pass, int]]) -> EncoderPl
 
 
 def _passes(longest: int, max_tokens: int, shape: EncoderShape) -> Iterator[Pass]:
-    """Yield passes with many scores, few scores, and in between; for a causal model also in
-    chunks."""
     deep = min(2 * longest, max_tokens)
     yield Pass(1, deep, deep)
     for rows in (1, 2, max(1, longest // _SHORT)):

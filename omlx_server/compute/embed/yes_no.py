@@ -22,8 +22,8 @@ def score(
 ) -> Generator[BatchResult | None, None, None]:
     """Compute p(yes) / (p(yes) + p(no)) for the token after each prompt, one result per prompt.
 
-    Works in slices of `slice_tokens` tokens. Prompts run one by one in solo caches, which every
-    model of mlx-lm supports; their common prefix is prefilled once.
+    Prompts run one by one in solo caches, which every model of mlx-lm supports; their common prefix
+    is prefilled once.
     """
     chunk = slice_tokens or device_policy.current().chunk
     prefix = _shared([list(prompt[:-1]) for prompt in prompts])
@@ -50,7 +50,7 @@ def _shared(prompts: list[list[int]]) -> list[int]:
 
 
 def _prefill(model: nn.Module, ids: Sequence[int], caches: Caches, chunk: int) -> Iterator[None]:
-    """Prefill in chunks, one per yield, and wait for each. Logits are not evaluated."""
+    """Prefill in chunks, one per yield, without evaluating logits."""
     for start in range(0, len(ids), chunk):
         model(mx.array([ids[start : start + chunk]]), cache=caches)
         evaluate(caches, wait=True)

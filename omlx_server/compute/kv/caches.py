@@ -17,8 +17,8 @@ from omlx_server.compute.kv.spans import Buffers, Span, Spans, Strip, end_of, jo
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PackedKV:
-    """Keys or values of one sequence, which the model passes to our attention hook: stored `arrays`
-    behind `spans`. `dtype` is that of the keys before they were stored."""
+    """Keys or values of one sequence, passed by the model to our attention: stored `arrays` behind
+    `spans`."""
 
     arrays: Arrays
     scheme: Scheme
@@ -95,8 +95,7 @@ class PackedKVCache:
         return True
 
     def trim(self, n: int) -> int:
-        """Forget up to n last tokens and return their number. Copies only what a block refers
-        to."""
+        """Forget up to n last tokens and return their number. Copies only what blocks refer to."""
         n = min(self.offset, n)
         left = self.offset - n
         strip = self._living
@@ -128,7 +127,7 @@ class PackedKVCache:
         self._dtype = keys.dtype
 
     def keys_and_values(self) -> tuple[Any, Any]:
-        """Return what the model gets. gemma3n's later layers read those of an earlier layer."""
+        """Return what the model gets."""
         return self.stored()
 
     def stored(self) -> tuple[PackedKV, PackedKV]:

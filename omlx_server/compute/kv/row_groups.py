@@ -16,7 +16,7 @@ from omlx_server.core.memory.kv import places, places_with_room, reach
 
 @dataclass(frozen=True, slots=True)
 class GroupPart:
-    """Rows that enter a group: buffers [R, H, C, F], () before the first token."""
+    """Rows that enter a group: buffers [R, H, C, F], or () before the first token."""
 
     keys: Arrays
     values: Arrays
@@ -26,8 +26,8 @@ class GroupPart:
 
 
 class RowGroup:
-    """Rows with lengths[i] own tokens in common buffers; `rows` are their numbers in the batch.
-    Another holder of the buffers would cause a copy at the next write."""
+    """Rows with lengths[i] own tokens in common buffers. Another holder of these would cause a
+    copy."""
 
     def __init__(self, rows: Sequence[int], parts: Sequence[GroupPart]) -> None:
         self.rows = tuple(rows)
@@ -123,8 +123,8 @@ class RowGroup:
         return strip
 
     def _leave(self, place: int, strip: Strip) -> None:
-        """Move the tokens of a leaving row to buffers of their own, and launch the copy.
-        The last row takes the buffers of the group."""
+        """Move the tokens of a leaving row to buffers of their own; the last row takes the
+        group's."""
         self._strips[place] = None
         start, stop = strip.extent
         if len(self.rows) == 1:
@@ -159,7 +159,7 @@ def _grown(buffers: Arrays, new: Arrays, count: int) -> Arrays:
 
 @lru_cache(maxsize=16)
 def _indices(lengths: tuple[int, ...], heads: int, count: int) -> tuple[mx.array, ...]:
-    """Return rows [R, 1, 1], heads [1, H, 1] and places [R, 1, count] of new tokens, u32 to avoid a
+    """Return rows, heads and places of new tokens, broadcast to [R, H, count]; u32 to avoid a
     cast."""
     rows = np.arange(len(lengths), dtype=np.uint32)[:, None, None]
     at = np.array(lengths, dtype=np.uint32)[:, None, None] + np.arange(count, dtype=np.uint32)
@@ -180,7 +180,6 @@ def written(buffers: Arrays, new: Arrays, lengths: Sequence[int]) -> Arrays:
 
 
 def _together(members: Sequence[Arrays], parts: Sequence[GroupPart], longest: int) -> Arrays:
-    """Copy the rows of all parts into common buffers. A single part is not copied."""
     if len(members) == 1:
         return tuple(mx.contiguous(array) for array in members[0])
     like = next((arrays for arrays in members if arrays), ())

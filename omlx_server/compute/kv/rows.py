@@ -96,7 +96,6 @@ class RowsKVCache:
         return True
 
     def trim(self, n: int) -> int:
-        """Forget the last n tokens of every row, or all of a shorter row."""
         for group in self._groups:
             group.cut_back([n] * len(group.rows))
         return n
@@ -132,8 +131,8 @@ class RowsKVCache:
     def prepare(
         self, *, lengths: Sequence[int] | None = None, right_padding: Sequence[int] | None = None
     ) -> None:
-        """Announce that the next tokens of each row end in so much padding, which `finalize` will
-        forget. `lengths` is for caches of other kinds, and ignored here."""
+        """Announce that each row's next tokens end in padding, which `finalize` forgets. `lengths`
+        is ignored."""
         self._padding = right_padding or ()
 
     def finalize(self) -> None:

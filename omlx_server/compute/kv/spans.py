@@ -335,8 +335,8 @@ def referred(lengths: Sequence[int], free: Sequence[bool], least: int) -> int:
     """Return how many leading segments, of `lengths` tokens, a row refers to; it copies the others.
 
     Each segment costs a launch, so it is copied if it is less than half as long as the one before
-    it, or one of more than `MOST_SPANS`; unless its run is not `free`, whose memory stays in use.
-    Up to `least` tokens are always copied.
+    it, or beyond `MOST_SPANS`; unless its run is not `free`. Up to `least` tokens are always
+    copied.
     """
     count = len(lengths)
     while count > 1 and free[count - 1]:

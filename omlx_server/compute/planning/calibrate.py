@@ -63,8 +63,8 @@ _MERGED_BYTES = 128 << 20
 
 
 def calibrating(loaded: LoadedModel, shape: ModelShape) -> Work[Coefficients]:
-    """Probe a model, one probe per slice, and return its coefficients. If that fails, log a warning
-    and return `STRUCTURAL`, an upper bound. Drains MLX's pool."""
+    """Probe a model, one probe per slice, and return its coefficients, or `STRUCTURAL` if that
+    fails."""
     try:
         return (yield from _Calibration(loaded, shape).run())
     except (CannotFill, RuntimeError, TypeError, ValueError) as error:
@@ -136,8 +136,8 @@ class _Calibration:
         return fit(columns, (yield from self._took(able, measure)))
 
     def _copies(self, steady: Planner) -> Work[tuple[float, float]]:
-        """Return two factors of a decode that copies a layer of its caches: of the layer's bytes,
-        at least 1, and of what the decode takes without a copy, at most 1."""
+        """Return the factors of a decode that copies a layer: of the layer's bytes, at least 1, and
+        of what the decode takes without a copy, at most 1."""
         packed = self._shape.tiles is not None
         [probe] = self._able([_GROWS_OF_PACKED if packed else _GROWS])
         terms = decode_terms(self._shape, probe)

@@ -39,11 +39,9 @@ def timing(
     file: Path | None = None,
     allowed: notes.Allowed = notes.always,
 ) -> Work[Times | None]:
-    """Return the times of chunks of `sizes` tokens (ascending), up to the last allowed one.
-
-    They are read from `file`, or measured, one forward per slice, and written if `allowed()` at the
-    end. Log a warning and return None if the model cannot be probed.
-    """
+    """Return the times of chunks of `sizes` tokens (ascending), up to the last allowed one, from
+    `file` or from one forward per slice; None if the model cannot be probed. They are written if
+    `allowed()`."""
     key = _key(loaded, sizes)
     times = _parsed(notes.read(file).get(key), sizes) if file else None
     if times is not None:

@@ -36,8 +36,7 @@ def planning(
     allowed: notes.Allowed = notes.always,
 ) -> Work[Planner]:
     """Make the memory planner of a loaded model from coefficients in `file`, or from one probe per
-    slice; these are written if `allowed()` at the end. A model that cannot be probed gets an upper
-    bound."""
+    slice, which are written if `allowed()`. A model that cannot be probed gets an upper bound."""
     try:
         shape = shape_of(loaded)
     except CannotFill as error:

@@ -112,7 +112,7 @@ class ForwardProbe:
 
     def _steady(self, decode: Decode) -> Peak:
         """Return the larger of two decodes: the last scores may be alive or gone when the logits
-        are computed. A second that grows the buffers does not count."""
+        are computed."""
         batch = self.batch(decode.rows, decode.context)
         peak = self.measured(lambda: batch.decode().to_host())
         if grows(decode.context, 1):
@@ -157,8 +157,7 @@ class ForwardProbe:
         return batch
 
     def _full(self, rows: int, context: int) -> LiveBatch:
-        """Return rows with full buffers, if `context` is a multiple of `GROWTH`. Padded caches are
-        made without spare places, ours with at least one, so their rows decode once."""
+        """Return rows with full buffers, if `context` is a multiple of `GROWTH`."""
         if self._spare:
             return self.batch(rows, context + 1)
         batch = LiveBatch(self.model, self._vocab)

@@ -32,8 +32,8 @@ _MOST_PATCHES = 2048
 def planning_tower(
     loaded: LoadedModel, file: Path | None = None, allowed: notes.Allowed = notes.always
 ) -> Work[None]:
-    """Give the vision of a model, if any, a plan for the memory of a pass of its tower, from
-    factors in `file`, or from one probe per slice; these are written if `allowed()` at the end."""
+    """Give the vision of a model, if any, a plan for the memory of a pass, from factors in `file`
+    or from one probe per slice, which are written if `allowed()`."""
     vision = loaded.vision
     if vision is None:
         return

@@ -48,9 +48,9 @@ class TowerFamily:
     """How to make a tower from config.json; `starts` maps prefixes of weights to ours, first match
     first.
 
-    With `three_axes` tokens have positions on three axes, by which frequencies turn in sections or
-    `interleaved`. With `in_blocks` the tokens of an image see each other and must be in one
-    forward. With `multiplies` the language model scales its input.
+    `three_axes` are positions on three axes, by which frequencies turn in sections or
+    `interleaved`. With `in_blocks` the tokens of an image see each other. With `multiplies` the
+    model scales its input.
     """
 
     make: Callable[[Mapping[str, Any]], Any]

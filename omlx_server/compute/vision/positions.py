@@ -1,7 +1,7 @@
 """Positions of a prompt's tokens by time, row and column (Wang et al., Qwen2-VL, 2024).
 
-A text token has one position on all axes. The tokens of an image lie on its rows and columns at one
-time; the text behind it continues as if the image were as long as its longer side.
+The tokens of an image lie on its rows and columns at one time; the text behind it continues as if
+the image were as long as its longer side.
 """
 
 from collections.abc import Iterable

@@ -1,8 +1,5 @@
-"""Rotary embeddings of tokens with positions on three axes (M-RoPE).
-
-mlx-lm's attention calls `rope(x, offset=cache.offset)`; a view of the cache may have
-`AxisPositions` as its offset.
-"""
+"""Rotary embeddings of tokens with positions on three axes (M-RoPE). A view of the cache gives
+`AxisPositions` as its offset."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,8 +15,8 @@ from omlx_server.errors import ModelUnavailable
 
 @dataclass(frozen=True, slots=True)
 class Sections:
-    """The number of a head's frequencies that turn by time, rows and columns: in sections, or
-    `interleaved` while rows and columns have any left."""
+    """The number of frequencies that turn by time, rows and columns: in sections, or `interleaved`
+    while any are left."""
 
     counts: tuple[int, int, int]
     interleaved: bool

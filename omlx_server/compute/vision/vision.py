@@ -1,7 +1,5 @@
-"""Vision of one loaded model: computes features of images, keeps and evicts them. Mlx thread.
-
-Features are kept by the digest of their image, for any request, until `let_go` is called.
-"""
+"""Vision of one loaded model: computes, keeps and evicts features of images by their digest. Mlx
+thread."""
 
 import time
 from collections.abc import Collection, Iterator, Mapping
@@ -26,8 +24,7 @@ from omlx_server.core.work import Work, finish
 
 
 class Vision:
-    """Features of images for a `model`. `plan` estimates the memory of a pass of the `tower`, an
-    upper bound until it is measured."""
+    """`plan` estimates the memory of a pass of the `tower`, an upper bound until it is measured."""
 
     def __init__(
         self,
@@ -78,8 +75,7 @@ class Vision:
             self._computing.discard(digest)
 
     def computing(self, image: ImageSpan, pixels: Any) -> Work[Features]:
-        """Compute and keep the features of an image, in slices. `pixels` are float32 by
-        `image.pixels`. Raises ValueError if they do not fit."""
+        """Compute and keep the features of an image. `pixels` are float32. Raises ValueError."""
         features = yield from self._timed(self.tower.computing(mx.array(pixels), image.grid))
         if features.tokens != image.count:
             raise ValueError(f"an image of {image.count} tokens has {features.tokens} features")

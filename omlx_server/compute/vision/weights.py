@@ -20,8 +20,7 @@ _COMPUTED = (".position_ids", ".inv_freq")
 
 
 def loading_tower(family: TowerFamily, config: Mapping[str, Any], directory: Path) -> Work[Tower]:
-    """Load the tower of a model directory in slices, quantised where weights have scales. Raises
-    ModelUnavailable if config.json, files or weights do not fit."""
+    """Load the tower of a model directory in slices. Raises ModelUnavailable."""
     tower = family.make(config)
     yield from filling_tower(tower, renamed(lazy_weights(directory), family), directory)
     return tower  # type: ignore[no-any-return]
@@ -38,8 +37,7 @@ def renamed(tensors: Mapping[str, mx.array], family: TowerFamily) -> Weights:
 
 
 def filling_tower(tower: Any, weights: Weights, source: Path) -> Work[None]:
-    """Put renamed `weights` into a tower. `source` is named in errors. Raises ModelUnavailable if
-    they do not fit."""
+    """Put renamed `weights` into a tower. `source` is named in errors. Raises ModelUnavailable."""
     name, kernel = tower.kernel
     if name in weights:
         weights = {**weights, name: _as_product(weights[name], kernel)}

@@ -62,8 +62,7 @@ class UnpackedAffine(_Affine):
 
 
 class GroupRows(_Affine):
-    """Each of G groups of coordinates makes a row of its own, zero elsewhere. One group has a
-    shorter path."""
+    """Each of G groups of coordinates makes a row of its own, zero elsewhere."""
 
     __slots__ = ()
 
@@ -131,8 +130,7 @@ def _own(scales: mx.array) -> mx.array:
 
 
 def _dot(rows: mx.array, columns: Sequence[mx.array]) -> mx.array:
-    """Return inner products [..., R, T] of rows [..., R, D] with vectors in `columns`
-    (`fields.columns`)."""
+    """Return products [..., R, T] of rows [..., R, D] with vectors in `columns`."""
     n = len(columns)
     first, *others = (rows[..., i::n] @ column.swapaxes(-1, -2) for i, column in enumerate(columns))
     return sum(others, start=first)

@@ -29,9 +29,8 @@ def views(arrays: Arrays, start: int, stop: int | None, row: int | None = None) 
 class Scheme(Protocol):
     """A stateless way to store keys and values, and attention on what is stored.
 
-    Every stored array is [B, H, T, F], and what it holds of a token depends on that token alone.
-    Keys and values have as many arrays. Attention must stay finite on hidden places, which hold
-    zeros or old tokens.
+    Every stored array is [B, H, T, F], and a token's part depends on that token alone. Attention
+    must stay finite on hidden places, which hold zeros or old tokens.
     """
 
     @property

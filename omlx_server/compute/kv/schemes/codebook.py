@@ -1,8 +1,7 @@
 """The best scalar quantiser of N(0, 1) for each number of bits (Lloyd-Max).
 
-`encode` compares with the midpoints, exactly in float32. `decode` is an odd rational function
-through the levels, faster than a table; above 3 bits the distortion grows by less than a
-thousandth.
+`encode` compares with the midpoints. `decode` is an odd rational function through the levels,
+faster than a table.
 """
 
 import math
@@ -157,7 +156,6 @@ def _polynomial(x: mx.array, coefficients: Sequence[float]) -> mx.array | float:
 
 
 def _looked_up(x: mx.array, bits: int) -> mx.array:
-    """Count the midpoints in lower bins, and compare with the one in x's own bin."""
     found = _bins(bits)[_bin_of(x)]
     index: mx.array = _in_bin(x, found[..., 0], found[..., 1])
     return index
@@ -192,7 +190,7 @@ def _bins(bits: int) -> mx.array:
 
 @dataclass(frozen=True, slots=True)
 class _Cells:
-    """The cells of the positive levels under the density of N(0, 1), by their lower borders."""
+    """The cells of the positive levels under N(0, 1)."""
 
     borders: np.ndarray
     mass: np.ndarray
@@ -212,8 +210,7 @@ def _cells(positive: np.ndarray) -> _Cells:
 
 @cache
 def _positive_levels(bits: int) -> np.ndarray:
-    """Return the positive levels, each the mean of its cell, by Lloyd's iteration, then Newton's
-    method."""
+    """Return the positive levels by Lloyd's iteration, then Newton's method."""
     if not 1 <= bits <= MOST_BITS:
         raise ValueError(f"no codebook of {bits} bits: 1 to {MOST_BITS}")
     count = 1 << bits >> 1
@@ -232,7 +229,6 @@ def _positive_levels(bits: int) -> np.ndarray:
 
 
 def _newton_step(positive: np.ndarray) -> np.ndarray:
-    """Return what to subtract from the levels so that level * mass = moment in each cell."""
     cells = _cells(positive)
     # A border moves by half of what the levels on its two sides do.
     from_above = (positive[:-1] - cells.borders[1:]) * cells.density[1:] / 2
@@ -244,8 +240,8 @@ def _newton_step(positive: np.ndarray) -> np.ndarray:
 
 @cache
 def _curve(bits: int) -> tuple[list[float], list[float]]:
-    """Return coefficients, lowest first, of over and under in u * over(u^2) / under(u^2), which
-    maps u from -1 to 1 to the levels. Longer polynomials exceed what fuses into one kernel."""
+    """Return the coefficients of over and under in u * over(u^2) / under(u^2), which maps u from -1
+    to 1 to the levels. Longer polynomials exceed what fuses into one kernel."""
     over, under = {1: (1, 0), 2: (1, 1), 3: (2, 2), 4: (2, 2)}.get(bits, (4, 2))
     positive = _positive_levels(bits)
     u = (np.arange(positive.size) + 0.5) / positive.size

@@ -1,7 +1,7 @@
 """The levels of a codebook as 8-bit codes on an even grid, for MLX's quantised products:
     level ~ step * (code - zero)
-The mean squared error of 4 bits grows by 0.11 % of itself, that of other bits by less than 0.01 %.
-Levels of 8 bits take two codes side by side, the high and the low byte of 16 bits.
+The mean squared error of 4 bits grows by 0.11 %. Levels of 8 bits take two codes, for the high and
+the low byte of 16 bits.
 """
 
 import math
@@ -23,13 +23,13 @@ _TRIED = 4001
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Coding:
-    """The codes of each index: one of 2, 3 or 4 bits, two of 8 bits, with level = step * (256 *
-    (high - zero) + low - zero)."""
+    """The codes of each index; of 8 bits two, with level = step * (256 * (high - zero) + low -
+    zero)."""
 
     step: float
     zero: float
     table: mx.array
-    """[256]: the codes of the indices in each byte as one unsigned integer, the first (or high) one
+    """[256]: the codes of the indices in each byte as one integer, the first (or high) one
     lowest."""
     each: int
     """The number of codes of an index."""
@@ -47,8 +47,7 @@ def coding(bits: int) -> Coding:
 def products(rows: mx.array, stored: Arrays, bits: int, *, transpose: bool) -> mx.array:
     """Multiply rows f32 [B, H, R, N] with stored (words u32 [B, H, T, W], scales f16 [B, H, T, 1]).
 
-    With `transpose` return inner products [B, H, R, T], otherwise sums [B, H, R, D] for N = T,
-    where D is what W words hold or a little more.
+    With `transpose` return inner products [B, H, R, T], otherwise sums [B, H, R, D] for N = T.
     """
     words, scales = stored
     each = coding(bits).each
@@ -76,7 +75,7 @@ def products(rows: mx.array, stored: Arrays, bits: int, *, transpose: bool) -> m
 
 
 def _codes(words: mx.array, bits: int) -> mx.array:
-    """Return the codes u8 [..., D], or of 8 bits [..., 2 D], of words u32 [..., W]."""
+    """Return the codes u8 [..., D], or of 8 bits [..., 2 D]."""
     units = (packing.nibbles(words) if bits == 3 else words).view(mx.uint8)
     return coding(bits).table[units].view(mx.uint8)
 
@@ -89,7 +88,7 @@ def _multiplied(scales: mx.array, steps: mx.array) -> mx.array:
 
 @cache
 def _steps(bits: int, groups: int) -> mx.array:
-    """Return scale and bias f32 [2, 1, 1, 1, groups] of codes where the vector's scale is 1."""
+    """Return scale and bias f32 [2, 1, 1, 1, groups] of codes for a vector of scale 1."""
     step, zero = coding(bits).step, coding(bits).zero
     column = np.array([step, -step * zero], dtype=np.float32).reshape(-1, 1, 1, 1, 1)
     return mx.array(np.repeat(column, groups, axis=-1))
@@ -119,15 +118,13 @@ def _table(bits: int, codes: np.ndarray) -> mx.array:
 
 
 def _grid(bits: int) -> tuple[float, float, np.ndarray]:
-    """Return step, zero and ascending codes of the grid nearest to the levels."""
     zeros = (128.0, 127.5) if bits <= 4 else (32767.5,)
     _, step, zero, above = min((_nearest(bits, zero) for zero in zeros), key=itemgetter(0))
     return step, zero, np.concatenate([2 * zero - above[::-1], above]).astype(np.int64)
 
 
 def _nearest(bits: int, zero: float) -> tuple[float, float, float, np.ndarray]:
-    """Return error, step, zero and positive codes of the best grid. Grids differ in the largest
-    code."""
+    """Return error, step, zero and positive codes of the best grid."""
     half = 1 << bits >> 1
     positive, mass = codebook.levels(bits)[half:], codebook.masses(bits)[half:]
     reach = math.ceil(zero) - 1 + zero % 1  # codes from zero - reach to zero + reach

@@ -1,8 +1,7 @@
-"""Unpacks the codes of `mx.quantize` as bit fields of whole arrays, ten times as fast as MLX's CPU
-kernels.
+"""Unpacks the codes of `mx.quantize` as bit fields, ten times as fast as MLX's CPU kernels.
 
-    bits 2, 4, 8   8 / bits codes in each byte, the first code in the lowest bits
-    bits 3, 6      24 / bits codes in three bytes, the first byte lowest
+bits 2, 4, 8   8 / bits codes in each byte, the first code in the lowest bits
+bits 3, 6      24 / bits codes in three bytes, the first byte lowest
 """
 
 from collections.abc import Callable, Sequence
@@ -17,8 +16,8 @@ def count(bits: int) -> int:
 
 
 def columns(packed: mx.array, bits: int) -> Sequence[mx.array]:
-    """Unpack u32 [..., D * bits / 32] into n = count(bits) arrays f32 [..., D / n]; array i holds
-    coordinates i, i + n, i + 2n and so on."""
+    """Unpack u32 [..., D * bits / 32] into n arrays f32 [..., D / n]; array i has coordinates i, i
+    + n, ..."""
     units = packed.view(mx.uint8)
     if 8 % bits:
         triples = units.reshape(*units.shape[:-1], -1, 3)

@@ -25,10 +25,9 @@ class _LatentTiles(PlainTiles):
 
 
 class Latent(Plain):
-    """The `Scheme` of latents [B, 1, T, Dc], stored as keys, and rotated keys [B, 1, T, Dr], as
-    values.
+    """The `Scheme` of latents [B, 1, T, Dc] as keys and rotated keys [B, 1, T, Dr] as values.
 
-    Queries [B, Hq, L, Dc + Dr] have their rotated part last; the answers are [B, Hq, L, Dc].
+    Queries [B, Hq, L, Dc + Dr] have their rotated part last; answers are [B, Hq, L, Dc].
     """
 
     tiles_class = _LatentTiles

@@ -1,11 +1,11 @@
-"""A seeded orthogonal rotation of the last axis, which turns vectors with a few large channels into
-nearly normal numbers. One round is random signs, then a matrix that is its own inverse:
+"""A seeded orthogonal rotation of the last axis, which makes numbers nearly normal. One round is
+random signs, then a matrix that is its own inverse:
     dim 2^k or 12 * 2^k     `mx.hadamard_transform`
     dim m * 2^k, m odd      an m x m Hartley matrix times a Hadamard of 2^k
 MLX's Hadamard gives wrong values or corrupts the heap on the CPU for any other dim.
 
-The bits of a rotated vector depend on it alone. The Hartley part is therefore a sum in a fixed
-order: a matmul rounds differently for other shapes.
+The bits of a rotated vector depend on it alone: the Hartley part is a sum in a fixed order, since a
+matmul rounds differently for other shapes.
 """
 
 import hashlib
@@ -22,7 +22,7 @@ SEED = 0
 
 @dataclass(frozen=True, slots=True, eq=False)
 class VectorRotation:
-    """A rotation of vectors of `dim` numbers, equal on every machine, for any thread."""
+    """A rotation of vectors of `dim` numbers, equal on every machine."""
 
     dim: int
     signs: tuple[mx.array, ...]
@@ -30,13 +30,12 @@ class VectorRotation:
     hartley: mx.array | None
     """f32 [m, m], or None where the Hadamard transform does it all."""
     matrix: mx.array
-    """f32 [dim, dim]: x @ matrix is `forward(x)` in one kernel. Its rounding depends on the number
-    of vectors, so nothing is stored by it."""
+    """f32 [dim, dim]: x @ matrix is `forward(x)` in one kernel, but its rounding depends on the
+    number of vectors."""
 
     @staticmethod
     @cache
     def of(dim: int, seed: int, rounds: int) -> "VectorRotation":
-        """Return the cached rotation. Raises ValueError unless dim and rounds are at least 1."""
         if dim < 1 or rounds < 1:
             raise ValueError(f"no rotation of {dim} dimensions in {rounds} rounds")
         signs = tuple(mx.array(_signs(dim, seed, turn)) for turn in range(rounds))

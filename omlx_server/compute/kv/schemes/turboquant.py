@@ -57,8 +57,8 @@ class TurboQuant:
     value_bits: int
     seed: int = SEED
     shift: mx.array | None = field(default=None, compare=False)
-    """The mean of one layer's keys, then zeros for values, f32 [2, 1, H, 1, D]: subtracted before
-    storing."""
+    """Subtracted before storing, f32 [2, 1, H, 1, D]: the mean of one layer's keys, and zeros for
+    values."""
     is_fused: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
@@ -127,8 +127,8 @@ class TurboQuant:
     def _read(
         self, queries: mx.array, keys: Arrays, values: Arrays, scale: float
     ) -> tuple[mx.array, tiles.StoredTiles]:
-        """Return the queries, scaled and rotated, and the tiles. The values have D coordinates if
-        they have as many words as D needs; otherwise they must fill their words."""
+        """Return the queries, scaled and rotated, and the tiles. Values have D coordinates, or fill
+        their words."""
         dim = queries.shape[-1]
         value_words = values[0].shape[-1]
         same = value_words == packing.words(dim, self.value_bits)
@@ -155,7 +155,6 @@ def _unscaled(scoring: Scoring) -> Scoring:
 
 @partial(mx.compile, shapeless=True)
 def _clipped(x: mx.array, centre: mx.array | float, signs: mx.array) -> mx.array:
-    """Return (x - centre) * signs in f32, clipped so that squares stay finite."""
     centred = x.astype(mx.float32) - centre
     return mx.clip(centred, -_LARGEST_NUMBER, _LARGEST_NUMBER) * signs
 
@@ -184,8 +183,8 @@ def _stored(rotated: mx.array, bits: int) -> Arrays:
 
 
 def _stored_halves(rotated: mx.array, bits: tuple[int, int]) -> list[Arrays]:
-    """Return words and scales of each half of [2, B, H, T, D], half i in bits[i]. On a GPU
-    different bits are computed together until they are packed."""
+    """Return words and scales of each half of [2, B, H, T, D]. On a GPU different bits are computed
+    together until they are packed."""
     first, second = bits
     if first != second and (device.is_cpu() or max(bits) > 4):
         return [_stored(half, width) for half, width in zip(rotated, bits, strict=True)]
@@ -198,8 +197,8 @@ def _stored_halves(rotated: mx.array, bits: tuple[int, int]) -> list[Arrays]:
 
 
 def _indexed(rotated: mx.array, bits: tuple[int, ...]) -> tuple[mx.array, mx.array]:
-    """Return indices u8 and scales of rotated vectors [..., D], or of [N, B, H, T, D] with bits[i]
-    for part i."""
+    """Return indices u8 and scales of vectors [..., D], or of [N, B, H, T, D] with bits[i] for part
+    i."""
     squares = rotated * rotated
     total = _total(squares)
     root = math.sqrt(rotated.shape[-1])
@@ -219,8 +218,6 @@ def _indexed(rotated: mx.array, bits: tuple[int, ...]) -> tuple[mx.array, mx.arr
 
 @cache
 def _peaks(bits: tuple[int, ...]) -> tuple[mx.array, mx.array] | tuple[float, float]:
-    """Return `_PEAK` and `_WIDEST`, or f32 [N, 1, 1, 1, 1] for each part; only 4 bits use a
-    peak."""
     if bits == (4,):
         return _PEAK, _WIDEST
     pairs = [(_PEAK, _WIDEST) if width == 4 else (_NO_PEAK, 1.0) for width in bits]
@@ -230,8 +227,7 @@ def _peaks(bits: tuple[int, ...]) -> tuple[mx.array, mx.array] | tuple[float, fl
 
 @partial(mx.compile, shapeless=True)
 def _normal(rotated: mx.array, total: mx.array, root: float) -> mx.array:
-    """Return rotated vectors in units of their rms. `total` is the sum of squares, `root` that of
-    D."""
+    """Return rotated vectors in units of their rms; `total` is the sum of squares."""
     return rotated / mx.maximum(mx.sqrt(total) / root, _SMALLEST_WIDTH)
 
 
@@ -244,8 +240,8 @@ def _peaked(
     peak: mx.array | float,
     widest: mx.array | float,
 ) -> mx.array:
-    """Return rotated vectors in units that put the `largest` square at `peak`, but at most `widest`
-    times as wide as the rms."""
+    """Return rotated vectors in units that put the `largest` square at `peak`, if these are narrow
+    enough."""
     width = mx.minimum(mx.sqrt(largest) / peak, mx.sqrt(total) / root * widest)
     return rotated / mx.maximum(width, _SMALLEST_WIDTH)
 
@@ -257,8 +253,8 @@ def _scale(total: mx.array, levels: mx.array) -> mx.array:
 
 
 def _total(x: mx.array) -> mx.array:
-    """Return the sums [..., 1] of x f32 [..., D], added in one order whatever the shape, unlike
-    `mx.sum` on a GPU. The first coordinate of a Hadamard transform is the sum."""
+    """Return the sums [..., 1], added in one order whatever the shape, unlike `mx.sum` on a GPU.
+    The first coordinate of a Hadamard transform is the sum."""
     *lead, dim = x.shape
     even = dim & -dim
     parts = x.reshape(*lead, dim // even, even)

@@ -91,9 +91,8 @@ class Gemma3Tower(SiglipTower):
         return grid[0] * self.config.side**2
 
     def computing(self, pixels: mx.array, grid: Grid) -> Work[Features]:
-        """Compute the features of an image and its crops in slices. `pixels` are [crops, H, W,
-        channels]; `grid` is crops, rows, columns. Raises ValueError if they do not fit each other
-        or the model."""
+        """Compute the features of an image and its crops. `pixels` are [crops, H, W, channels];
+        `grid` is crops, rows, columns. Raises ValueError if they do not fit."""
         siglip = self.config.siglip
         check_pixels(pixels, grid, siglip)
         if grid[1:] != (siglip.side, siglip.side):

@@ -88,9 +88,8 @@ class Idefics3Tower(SiglipTower):
     def computing(
         self, pixels: mx.array, grid: Grid, seen: NDArray[np.bool_] | None = None
     ) -> Work[Features]:
-        """Compute the features of the tiles of one image in slices. `pixels` are [tiles, H, W,
-        channels]; `grid` is tiles, rows, columns; `seen` [tiles, rows, columns] is False for
-        padding at the right and bottom. Raises ValueError if they do not fit."""
+        """Compute the features of an image's tiles. `pixels` are [tiles, H, W, channels]; `seen`
+        [tiles, rows, columns] is False for padding. Raises ValueError if they do not fit."""
         siglip, merge = self.config.siglip, self.config.merge
         check_pixels(pixels, grid, siglip)
         if min(grid) < 1 or grid[1] % merge or grid[2] % merge:
@@ -103,8 +102,8 @@ class Idefics3Tower(SiglipTower):
 
 
 def _positions(real: NDArray[np.bool_], side: int) -> Ints:
-    """Return learned positions int32 [N] of a tile's patches, spread over the side x side square.
-    Computed in float32, because the reference's rounding decides between neighbours."""
+    """Return learned positions int32 [N] of a tile's patches. In float32, because the reference's
+    rounding decides between neighbours."""
     step = 1 / side
     bounds = (step + step * np.arange(side - 1)).astype(np.float32)
     rows, columns = (

@@ -34,8 +34,8 @@ from omlx_server.core.work import Work
 
 @dataclass(frozen=True, slots=True)
 class Qwen2VisionConfig(QwenVisionConfig):
-    """The sizes of the tower. Windows have at most `window` x `window` tokens, 0 for none; the
-    blocks in `attend_to_all` have none either."""
+    """Windows have at most `window` x `window` tokens, 0 for none; blocks in `attend_to_all` have
+    none."""
 
     window: int
     attend_to_all: tuple[int, ...]
@@ -114,10 +114,7 @@ class Qwen2Merger(nn.Module):
 
 
 class Qwen2Tower(QwenTower):
-    """The tower of Qwen2-VL, or with windows, other norms and a gated MLP, of Qwen2.5-VL.
-
-    Weights have the names behind `visual.` in checkpoints; patch_embed.proj is linear here.
-    """
+    """The tower of Qwen2-VL, or with windows of Qwen2.5-VL. patch_embed.proj is linear here."""
 
     config: Qwen2VisionConfig
 
@@ -133,8 +130,8 @@ class Qwen2Tower(QwenTower):
         self.merger = Qwen2Merger(config, norm)
 
     def computing(self, pixels: mx.array, grid: Grid) -> Work[Features]:
-        """Compute the features of patches [N, channels * frames * patch * patch] in merge order, in
-        slices. Raises ValueError if they do not fit the grid."""
+        """Compute the features of patches [N, values] in merge order. Raises ValueError if they do
+        not fit."""
         config = self.config
         check_grid(grid, config.merge, pixels.shape[0])
         angles = rotary_angles(patch_places(grid, config.merge), config.hidden // config.heads)

@@ -34,8 +34,8 @@ from omlx_server.core.work import Work
 
 @dataclass(frozen=True, slots=True)
 class Qwen3VisionConfig(QwenVisionConfig):
-    """The sizes of the tower, which learned `side` x `side` positions. Features behind the blocks
-    in `deepstack` go to the first layers of the language model; Qwen3.5 has none."""
+    """The tower learned `side` x `side` positions. Features behind the blocks in `deepstack` go to
+    the first layers of the language model."""
 
     side: int
     deepstack: tuple[int, ...]
@@ -94,7 +94,7 @@ class Qwen3Merger(nn.Module):
 
 
 class Qwen3Tower(QwenTower):
-    """Weights have the names behind `visual.` in checkpoints; patch_embed.proj is linear here."""
+    """patch_embed.proj is linear here."""
 
     config: Qwen3VisionConfig
 
@@ -111,8 +111,8 @@ class Qwen3Tower(QwenTower):
         self.deepstack_merger_list = [Qwen3Merger(config, together=True) for _ in config.deepstack]
 
     def computing(self, pixels: mx.array, grid: Grid) -> Work[Features]:
-        """Compute the features of patches [N, channels * frames * patch * patch] in merge order, in
-        slices. Raises ValueError if they do not fit the grid."""
+        """Compute the features of patches [N, values] in merge order. Raises ValueError if they do
+        not fit."""
         config = self.config
         check_grid(grid, config.merge, pixels.shape[0])
         places = patch_places(grid, config.merge)
@@ -130,8 +130,6 @@ class Qwen3Tower(QwenTower):
         return Features(self.merger(x), mx.stack(deep) if deep else None).computed()
 
     def _learned(self, indices: Ints, shares: Floats, dtype: mx.Dtype) -> mx.array:
-        """Return positions [N, hidden] interpolated between the learned ones, for `indices` and
-        `shares` [4, N]."""
         parts = [
             self.pos_embed(mx.array(index)).astype(mx.float32) * mx.array(share)[:, None]
             for index, share in zip(indices, shares, strict=True)
