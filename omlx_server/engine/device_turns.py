@@ -15,7 +15,7 @@ from itertools import chain
 from omlx_server.core.scheduler.order import URGENT_PART, TimeShare
 from omlx_server.core.virtual_times import VirtualTimes
 
-# A turn counts for as much at least, so who does nothing in its turns does not keep them.
+# Least charge of a turn, so that idle users do not stay first.
 _LEAST_SECONDS = 0.001
 
 

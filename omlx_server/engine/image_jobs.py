@@ -12,7 +12,7 @@ from omlx_server.engine.memory.reservations import JobRoom
 from omlx_server.engine.model_instance import ModelInstance
 from omlx_server.errors import BadRequest
 
-# Of a claim for memory, which lets texts go first.
+# Claims for images let texts go first for so long.
 _PATIENCE_SECONDS = 20.0
 
 

@@ -76,10 +76,10 @@ class ModelInstance:
     def start_over(self) -> None:
         """Forget all requests and everything computed."""
         self.restored = list[Restored]()
-        self._uncounted = 0  # bytes that were cut by steps which are not read yet
-        # Of each step whose chunks may not be done: what these have cut.
+        self._uncounted = 0  # bytes cut by steps whose tokens are not taken yet
+        # Payloads cut by each step whose chunks may not be done.
         self._computing = deque[list[PayloadId]]()
-        self._tails = list[PayloadId]()  # what was cut of rows that left, and may not be computed
+        self._tails = list[PayloadId]()  # cut of rows that left; may not be computed yet
         self.runner.reset()
         self._forget_blocks()
         self.cache = self._make_cache()
@@ -223,7 +223,7 @@ class ModelInstance:
         before = _nbytes(launched.payloads)
         launched.finish_launch()
         launched.behind_chunks = bool(self._computing)
-        tails, launched.tails = launched.tails, ()  # what the cache does not want is gone then
+        tails, launched.tails = launched.tails, ()  # frees what the cache does not keep
         self._uncounted += _nbytes(launched.payloads) - before - _nbytes(tails)
         self._tails += self._keep(tails, computed=False)
 

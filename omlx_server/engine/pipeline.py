@@ -37,9 +37,9 @@ class Pipeline:
         self.clear()
 
     def clear(self) -> None:
-        self._ahead: Launched | None = None  # its tokens are not taken
-        self._chunks: ChunksLaunched | None = None  # they may not be done
-        self._since = 0.0  # time.perf_counter() from which on the device is busy for them
+        self._ahead: Launched | None = None  # step whose tokens are not taken yet
+        self._chunks: ChunksLaunched | None = None  # chunks that may not be done yet
+        self._since = 0.0  # perf_counter() since which the device works on them
 
     @property
     def is_empty(self) -> bool:
@@ -71,7 +71,7 @@ class Pipeline:
             self._take(ahead)
 
     def _run_beside(self, launched: Launched) -> None:
-        if launched.is_verifying:  # what was wrongly drafted is taken back before rows join
+        if launched.is_verifying:  # wrong drafts are removed before rows join
             self._take(launched)
         begun = 0.0 if self._chunks is not None else time.perf_counter()
         chunks = self._launch_chunks(launched) if launched.prefilling else None
@@ -80,7 +80,7 @@ class Pipeline:
         elif not launched.is_verifying:
             self._take(launched)
         if chunks is not None:
-            self._finish_chunks()  # those before have run while these were launched
+            self._finish_chunks()  # the earlier ones ran while these were launched
             self._chunks, self._since = chunks, begun or time.perf_counter()
 
     def _run_in_order(self, launched: Launched) -> None:

@@ -11,9 +11,9 @@ from omlx_server.compute.hardware import device
 
 _PATIENCE_SECONDS = 30.0
 _GPU_PATIENCE_SECONDS = 120.0
-# A step that takes longer counts as stuck, whatever CPU time it uses.
+# A longer step counts as stuck, whatever CPU time it uses.
 _LONGEST_SECONDS = 600.0
-# The share of one core's time that a step at work uses at least, on a machine with much to do too.
+# Least share of one core that a working step uses, even on a busy machine.
 _AT_WORK = 0.1
 
 

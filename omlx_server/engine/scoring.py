@@ -62,7 +62,7 @@ def judged(
     loaded, chunk = instance.runner.loaded, device_policy.current().chunk
     work = yes_no.score(loaded.target, prompts, yes=yes, no=no, slice_tokens=chunk)
     longest = max(map(len, prompts), default=0)
-    # What all prompts begin with is kept, and copied for each.
+    # Two caches: the common prefix of all prompts, and a copy for each prompt.
     return _on_account(instance, work, longest, 2, chunk, score.logits_bytes(loaded.dims.vocab, 1))
 
 

@@ -47,7 +47,7 @@ from omlx_server.errors import one_line
 _log = logging.getLogger(__name__)
 
 _RESTARTED = "the engine had to be restarted"
-# At rest the books are looked through: it takes a second where there are a million blocks.
+# Check invariants at rest; a million blocks take a second.
 _CHECKS = os.environ.get("OMLX_CHECKS") == "1"
 
 
@@ -67,7 +67,7 @@ class StepLoop:
         self._clock = clock
         self._unfinished: dict[RequestId, OpenRequest] = {}
         self._admitted: Sequence[Admitted] = ()
-        self._before = CacheReport()  # counters of the caches before the instance had to start over
+        self._before = CacheReport()  # counters of caches before the latest restart
         self._crashes = Crashes()
         self._busy = False
         self._computes = False
@@ -115,7 +115,7 @@ class StepLoop:
 
     def admit(self, request: Request) -> None:
         """Queue or reject a request, and publish which."""
-        if self.failed:  # its client had not heard of that
+        if self.failed:  # its client did not know yet
             self._publish(ended(request, self.status.problem))
             return
         self._busy = True
@@ -191,9 +191,9 @@ class StepLoop:
         if looks:
             self._look(now)
         step = instance.scheduler.schedule(self._clock())
-        if step is None and not looks:  # nobody will look before the next second
+        if step is None and not looks:  # the next look would be in a second
             self._look(now)
-        self._busy = step is not None  # else all who wait do so for the cold tier, which wakes us
+        self._busy = step is not None  # else all wait for the cold tier, which wakes us
         self._computes = step is not None and bool(step.decodes or step.chunks)
         self._step(step, alone=alone, jobs=jobs)
         if _CHECKS and self._pipeline.is_empty and not instance.has_work:
@@ -230,7 +230,7 @@ class StepLoop:
             followers = self.instance.followers
             if followers is None:
                 self._isolate(out, drafted=drafted)
-            else:  # no other rank can go on with what was lost here
+            else:  # the other ranks can't go on without the lost data
                 self._fail(followers.failed(out))
         else:
             self._report(())
@@ -249,7 +249,7 @@ class StepLoop:
         for event in ends:
             self._close(event.request_id, event.index)
         if ends and not self.failed:
-            self.beat()  # who has heard of an end finds it counted
+            self.beat()  # an end is counted before its client sees it
         if events:
             self._watchdog.answered()
             self._publish(events)
@@ -383,7 +383,7 @@ class StepLoop:
                 self._send(open_request.end(FinishReason.ERROR, _RESTARTED))
                 continue
             refused = self.instance.scheduler.add(open_request.request)
-            if refused is not None:  # the bounds are tighter than they were when it was accepted
+            if refused is not None:  # limits are tighter than when it was accepted
                 why = FinishReason.MEMORY if refused.no_room else FinishReason.ERROR
                 self._send(open_request.end(why, refused.no_room or _RESTARTED))
         return True

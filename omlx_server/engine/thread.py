@@ -55,10 +55,10 @@ from omlx_server.errors import Unavailable
 _log = logging.getLogger(__name__)
 
 _IDLE_BEAT_SECONDS = 1.0
-_CLAIM_BEAT_SECONDS = 0.02  # in which each job that waits for memory has a turn
+_CLAIM_BEAT_SECONDS = 0.02  # each job that waits for memory has a turn in it
 _BEAT_SECONDS = 0.5
-_JOBS = -1  # the number of all jobs in DeviceTurns
-# The next turn of a conversation often comes sooner, and goes faster with the last one's memory.
+_JOBS = -1  # number of the jobs in DeviceTurns
+# Freed buffers stay for so long: the next turn of a conversation is faster with them.
 _REST_SECONDS = 120.0
 # Requests of clients that start together come over 10 to 15 ms, a millisecond or two apart.
 _GATHER_SECONDS = 0.03
@@ -179,11 +179,11 @@ class Engine(threading.Thread):
     def _turn_jobs(self, jobs: Jobs) -> None:
         if jobs.turn():
             for step_loop in self._step_loops.values():
-                step_loop.look()  # there may be room now for who waits for it
+                step_loop.look()  # there may be room now for waiting requests
 
     def _watch(self, step_loops: Sequence[StepLoop]) -> None:
         """Look for requests that wait for nothing."""
-        # What is set aside for other threads, such as those that decode images, comes back.
+        # Memory set aside for other threads, such as image decoders, will come back.
         aside = self._audit is not None and self._audit.account.aside > 0
         moving = [step_loop for step_loop in step_loops if step_loop.moves]
         for step_loop in step_loops:
@@ -327,7 +327,7 @@ class Engine(threading.Thread):
             model = yield from work
         finally:
             if id not in self._models:
-                self._give_back()  # of a load that failed; of another one it is little
+                self._give_back()  # frees a failed load; otherwise little
         self._models[id] = model
         if isinstance(model, ModelInstance):
             step_loop = self._step_loops[id] = StepLoop(model, self._publish, self._clock)

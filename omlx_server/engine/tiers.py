@@ -137,7 +137,7 @@ class Tiers:
         if cold is None:
             return
         last = time.monotonic() + seconds
-        # A damaged block is to be written anew.
+        # A damaged block has to be written again.
         while cold.reads.under_way and time.monotonic() < last - seconds / 2:
             time.sleep(_POLL_SECONDS)
             self.recall()
@@ -145,7 +145,7 @@ class Tiers:
         room, written = cold.index.budget, list[Record]()
         for item in self._cache.index.order.by_use():
             if room < item.size.nbytes + _HEADER_BYTES:
-                break  # what was used before would take the place of what was used since
+                break  # older blocks would replace newer ones
             if time.monotonic() > last:
                 _log.warning("not all of the prefix cache could be written in %.0f s", seconds)
                 break

@@ -26,16 +26,16 @@ from omlx_server.wiring.cluster.leading import LeadingCluster
 from omlx_server.wiring.cluster.options import NO_PORT, gathering_options, hosts_of
 
 _log = logging.getLogger(__name__)
-# How often the process has started anew; an environment variable outlives that.
+# Environment variable with the number of restarts in place.
 _RESTARTS = "OMLX_RESTARTS"
-# The most seconds in which ranks write to their cold tiers when the server ends.
+# Most seconds for the ranks' writes to their cold tiers at the end.
 _DRAIN_SECONDS = 5.0
-# Clients get their errors before the connections end.
+# Time for errors to reach clients.
 _LAST_WORDS_SECONDS = 1.5
-# A group that is lost each time it is there is not begun anew more often than that.
+# Least time between restarts.
 _LEAST_SECONDS = 5.0
 _BEGAN = time.monotonic()
-# The most seconds in which rank 0 writes to its cold tier before it starts anew.
+# Most seconds for rank 0's writes to its cold tier before a restart.
 _KEEP_SECONDS = 3.0
 _STOP_POLL_SECONDS = 0.1
 

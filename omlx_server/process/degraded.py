@@ -26,8 +26,7 @@ from omlx_server.settings.salvage import Salvaged
 from omlx_server.settings.sections import ServerSettings
 
 _log = logging.getLogger(__name__)
-# A problem that is not in the config, such as a model that can't be fetched now, is tried again
-# after so long.
+# Retry of a problem outside the config, such as a failed download.
 _RETRY_SECONDS = 60.0
 _GRACE_SECONDS = 1.0
 
@@ -46,7 +45,7 @@ def serve_degraded(
     """
     try:
         start_logging("info", salvaged.log_file)
-    except UsageError:  # which may be what is wrong
+    except UsageError:  # it may be the problem itself
         start_logging("info", "")
     degraded = _Degraded(problem, config, check)
     if uvloop.run(degraded.serve(salvaged)):

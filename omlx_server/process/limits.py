@@ -6,7 +6,7 @@ from contextlib import suppress
 from omlx_server.api.connections.connection_timeouts import ConnectionLimits
 from omlx_server.settings.sections import ServerSettings
 
-# More than that macOS gives to no process, whatever its hard limit says.
+# macOS gives no process more, whatever its hard limit says.
 _MOST_DESCRIPTORS = 10_240
 
 

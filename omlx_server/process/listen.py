@@ -21,7 +21,7 @@ INHERITED = "OMLX_LISTENING_FD"
 _BACKLOG = 2048
 _NOT_FOR_OTHERS = 0o177
 _DIALLING_SECONDS = 1.0
-# Nobody else can have the port on any address then. This machine reaches it at the second one.
+# Wildcard addresses, and those at which this machine reaches them.
 _ANY = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 _OURS = ("omlx_server", "omlx-server")
 

@@ -22,7 +22,7 @@ _COLORS: Mapping[int, str] = MappingProxyType(
     {logging.DEBUG: "2", logging.INFO: "36", logging.WARNING: "33"}
 )
 _RED = "31"
-# They log each request with its URL, whose query may be the signature that lets one read a file.
+# They log the URL of each request, whose query may be a secret signature.
 _TALKATIVE = ("uvicorn", "httpx", "httpcore", "httpx2", "httpcore2")
 
 

@@ -20,7 +20,7 @@ def take_place(name: str) -> None:
         _kill(int(file.read_text()), name)
     with suppress(OSError):
         file.unlink(missing_ok=True)
-        with file.open("x") as pid_file:  # never through a link that somebody else has put there
+        with file.open("x") as pid_file:  # never through somebody else's link
             pid_file.write(str(os.getpid()))
 
 

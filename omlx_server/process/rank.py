@@ -47,7 +47,7 @@ _log = logging.getLogger(__name__)
 _POLL_SECONDS = 0.5
 _LAST_WORD_SECONDS = 0.5
 _CLOSING_SECONDS = 5.0
-# The most seconds in which a rank whose rank 0 is gone writes to its cold tier.
+# Most seconds for writes to the cold tier after rank 0 is gone.
 _KEEP_SECONDS = 2.0
 _ENDED = 3  # exit code
 

@@ -104,7 +104,7 @@ async def watch(reloader: Reloader, file: ConfigFile, end: Callable[[], None]) -
     """Reload when the file has changed and on SIGHUP, until cancelled. Call `end` when the terminal
     is gone."""
     hangup = Hangup()
-    await reloader.reload(quiet=True)  # it was read a while ago
+    await reloader.reload(quiet=True)  # it may have changed since the start
     while True:
         if await hangup.within(POLL_SECONDS):
             if hangup.terminal_is_gone:

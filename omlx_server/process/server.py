@@ -41,12 +41,10 @@ from omlx_server.wiring.open_models import begin, open_models
 
 _log = logging.getLogger(__name__)
 
-# How long a thread that runs Python code may keep the GIL while others wait for it. A step of the
-# mlx thread and an answer of the event loop each need it many times: with Python's own 5 ms these
-# waits add up to seconds.
+# How long a thread may keep the GIL while others wait. With Python's own 5 ms the waits of the mlx
+# thread and the event loop add up to seconds.
 _SWITCH_SECONDS = 0.0005
-# After a second signal the process ends within so many seconds, whatever a thread is still doing:
-# compiling a grammar, reading weights, writing blocks. What it had written is whole.
+# After a second signal the process ends within so many seconds, whatever its threads do.
 _FORCED_SECONDS = 5.0
 
 
@@ -97,7 +95,7 @@ async def _serve(
         ending = partial(_stopping, notifier, activity, stopping)
         server = HttpServer(app, grace, limits, context.traffic.connections, ending, _leave_soon)
         failure.ends(server)
-        url = url_of(sock)  # asked for now: a signal may close it before all is there
+        url = url_of(sock)  # now, since a signal may close the socket
         starting = asyncio.create_task(_start(models, catalogue, failure, url, ready, notifier))
         starting.add_done_callback(failure.if_broken)
         await _tell_names(context, url, settings.server.host)
@@ -114,7 +112,7 @@ async def _serve(
 
 
 def _look_after_memory(server: HttpServer, activity: Activity) -> list[asyncio.Task[None]]:
-    # Who only listens to what the server is doing gives it no work.
+    # Listeners to the server's activity give it no work.
     freed = Freed(lambda: server.under_way <= activity.live.listeners)
     return [asyncio.create_task(one.watch()) for one in (freed, activity.memory)]
 

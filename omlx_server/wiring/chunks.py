@@ -14,7 +14,7 @@ from omlx_server.core.work import Work
 from omlx_server.settings import Settings
 
 _log = logging.getLogger(__name__)
-# A chunk may take such a part of what the limit leaves beside the weights, behind so many tokens.
+# A chunk may take 1/8 of the memory beside the weights, after so many tokens.
 _PART_OF_MEMORY = 8
 _CONTEXT = 4096
 

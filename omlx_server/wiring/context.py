@@ -49,8 +49,7 @@ def make_context(
         activity=Activity(models),
         responses=responses,
         per_key_salt=settings.cache.salt == "per-key",
-        # A server on a Unix socket or a loopback address is reached from this machine only, so the
-        # names by which others call it do not matter.
+        # Other machines, and their names for this one, matter only off loopback.
         own_names=None if server.uds or is_loopback(server.host) else OwnNames(),
         tracer=tracer,
         fetcher=fetcher,

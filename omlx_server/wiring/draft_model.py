@@ -10,7 +10,7 @@ from omlx_server.settings import Settings
 from omlx_server.text.tokenizer import Tokenizer
 
 _log = logging.getLogger(__name__)
-# Between letters, digits, signs and spaces of several scripts vocabularies of one size differ.
+# Texts of several scripts, which tell vocabularies of the same size apart.
 _SAMPLES = (
     "The quick brown fox jumps over the lazy dog, 3.14159 times in 2024!\n",
     "def area(r):\n    return {'pi': 3.14, \"r\": r ** 2}  # tab:\t<|x|>\n",

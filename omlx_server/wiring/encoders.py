@@ -31,11 +31,9 @@ from omlx_server.text.ranking.pairs import InputEncoder
 from omlx_server.text.ranking.yes_no import YesNoPrompt
 from omlx_server.text.tokenizer import Tokenizer
 
-# The most tokens of a pair: Qwen3-Reranker's own limit. A longer pair takes more memory and time,
-# and its end rarely changes the score.
+# Most tokens of a pair, Qwen3-Reranker's own limit.
 _YES_NO_TOKENS = 8192
-# A Qwen3 embedding model may look like a chat model by its files, so chat models are accepted here;
-# a chat model can also rank documents.
+# A Qwen3 embedding model may look like a chat model by its files; chat models can also rank.
 _EMBEDDERS = (ModelKind.EMBEDDING, ModelKind.CHAT)
 _RERANKERS = (ModelKind.RERANK, ModelKind.CHAT)
 

@@ -12,8 +12,7 @@ from collections.abc import Callable
 from omlx_server.compute.hardware import heap
 
 _log = logging.getLogger(__name__)
-# Seconds between two looks at the process's memory, and by how many bytes it must have grown while
-# no request runs, and while some do.
+# Seconds between looks, and the growth in bytes that counts while idle and at work.
 SECONDS = 5.0
 GROWN = 32 << 20
 GROWN_AT_WORK = 256 << 20
@@ -25,7 +24,7 @@ class Freed:
 
     def __init__(self, is_idle: Callable[[], bool]) -> None:
         self._is_idle = is_idle
-        # The lowest resident bytes since memory was last given back: while idle, and at any time.
+        # Least resident bytes since memory was given back: while idle, and ever.
         self._at_rest = self._at_work = heap.resident_bytes()
 
     async def watch(self) -> None:

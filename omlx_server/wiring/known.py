@@ -144,7 +144,7 @@ class KnownModels:
         return source.located.path if source is not None else None
 
     async def refresh(self, *, anew: bool = False) -> None:
-        async with self._looking:  # a call that waits here gets what this one finds
+        async with self._looking:  # a waiting call uses this one's result
             now, models = time.monotonic(), self._settings.models
             recent = now - self._looked_at < _LOOK_SECONDS and self._looked_at
             if recent and not anew:

@@ -49,7 +49,7 @@ from omlx_server.wiring.served import changed_model, make_served
 A = TypeVar("A")
 
 _log = logging.getLogger(__name__)
-# Before a model is unloaded, its cached blocks are written to the cold tier for so long at most.
+# Most seconds for writes to the cold tier before a model is unloaded.
 _KEEP_SECONDS = 10.0
 
 

@@ -22,7 +22,7 @@ from omlx_server.engine.memory.account import MemoryShare
 from omlx_server.engine.memory.watch import MemoryWatch
 from omlx_server.settings import Settings
 
-# The hot tier's budget leaves room for a step whose sequences have so many tokens before it.
+# The hot tier leaves room for a step of sequences with so many earlier tokens.
 _CONTEXT = 4096
 
 

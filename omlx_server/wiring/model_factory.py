@@ -58,7 +58,7 @@ from omlx_server.wiring.memory import (
 )
 
 _log = logging.getLogger(__name__)
-# A call to a remote store that takes more seconds counts as a miss, and five of them as an outage.
+# A slower call to a remote store is a miss; five of them are an outage.
 _REMOTE_SECONDS = 2.0
 _NO_IMAGES = "several machines compute it"
 
@@ -183,7 +183,7 @@ class InstanceFactory:
     ) -> Work[LoadedModel]:
         """Load a model with its draft model, heads or vision, if any."""
         other, notes = None, _notes(self.settings, "fingerprints")
-        if drafter is not None:  # first, because it may not be fit for it
+        if drafter is not None:  # first, because it may not fit
             smaller, fingerprint = drafter
             other = yield from loading(smaller.path, notes, known_as=fingerprint)
             check_can_draft(other)
@@ -251,8 +251,7 @@ class InstanceFactory:
     ) -> ModelInstance:
         """Make an instance, which caches no blocks without a `codec`."""
         name, others, share = located.names[0], self.at_work(), watch.share
-        # The share of the hot tier that this model's pins may hold: all models' shares together are
-        # less than the whole tier.
+        # This model's pins may hold so much of the hot tier; the sum over all models is below 1.
         pin_share = 0.5 if not others else 0.5 ** (len(others) + 2)
         layout, weights = (codec.layout, loaded.fingerprint) if codec else (NOTHING_KEPT, "none")
         cold = self._cold_for(layout.namespace(weights)) if codec else None

@@ -21,8 +21,7 @@ from omlx_server.wiring.loading import Loading
 from omlx_server.wiring.model_factory import InstanceFactory
 
 _log = logging.getLogger(__name__)
-# The most seconds in which the cold tier may take blocks when the server ends; the grace time for
-# requests is over by then.
+# Most seconds for writes to the cold tier at the end, after the requests' grace time.
 _DRAIN_SECONDS = 10.0
 
 

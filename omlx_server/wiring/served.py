@@ -28,8 +28,7 @@ from omlx_server.wiring.images import changed_image_reader
 from omlx_server.wiring.overrides.in_force import request_defaults
 
 _log = logging.getLogger(__name__)
-# The most characters of a rendered prompt where the tokenizer gives no bound for the context. Only
-# a template that runs away makes more.
+# Most characters of a prompt if the tokenizer gives no bound: against runaway templates.
 _RUNAWAY = 1 << 26
 
 

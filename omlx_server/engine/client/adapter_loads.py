@@ -10,7 +10,7 @@ from omlx_server.errors import Unavailable
 
 A = TypeVar("A")
 
-# So long a request waits for a place in memory for its adapter.
+# Longest wait of a request for a place for its adapter.
 _PATIENCE_SECONDS = 30.0
 _LOOK_SECONDS = 0.05
 
@@ -69,4 +69,4 @@ class AdapterLoads:
     def _done(self, adapter: Adapter, task: asyncio.Task[None]) -> None:
         del self._tasks[adapter]
         if not task.cancelled():
-            task.exception()  # who has left does not ask for it
+            task.exception()  # retrieved, since all waiters may have left

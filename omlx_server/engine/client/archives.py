@@ -30,7 +30,7 @@ from omlx_server.store.archives.tar import BadArchive
 from omlx_server.store.mediums.medium import Buffer
 
 _POLL_SECONDS = 0.01
-_BLOCKS_AT_A_TIME = 16  # become arrays between two steps
+_BLOCKS_AT_A_TIME = 16  # unpacked between two steps
 _OVERHEAD_BYTES = 64 << 20
 
 

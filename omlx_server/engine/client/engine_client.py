@@ -54,7 +54,7 @@ class AsyncEngine:
         self.pulse = Pulse()
         self._engine = Engine(self._publish, lambda: self._preparing, account, closing, cold)
         self._preparing = 0
-        self._jobs = Counter[bytes]()  # under way, of each client
+        self._jobs = Counter[bytes]()  # running, by client
         self._ids = count(1)
         self._stopped = False
         self._on_failure = on_failure

@@ -86,7 +86,7 @@ class Generation:
                     self._note(event)
                     continue
                 if batch and event.finish in _FAILURES:
-                    # A stop string in these may end the choice: then its failure counts no more.
+                    # A stop string in these may end the choice before its failure counts.
                     yield batch
                     batch = []
                 if event.index in self._open:

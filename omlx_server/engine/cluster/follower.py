@@ -66,7 +66,7 @@ class Follower:
     def do(self, command: Command) -> None:
         """Do a command of rank 0. Raises OutOfStep, or whatever the work raises."""
         if time.monotonic() - self._polled > _POLL_SECONDS:
-            self.poll()  # amid commands too: reads that take too long are found by that alone
+            self.poll()  # also between commands, to notice slow reads
         match command:
             case commands.LaunchStep(step):
                 self._launch(self.runner.execute(step))

@@ -149,7 +149,7 @@ class Link:
         self._release()
 
     def _end(self, why: str) -> None:
-        with self._lock:  # of two threads that see the end, one tells of it
+        with self._lock:  # one of two threads reports the end
             if self._ended.is_set():
                 return
             self._ended.set()

@@ -68,7 +68,7 @@ class JobRoom:
         whose caches grow, all but the first must fit into half of the free bytes."""
         account, most = self._account, needs[-1]
         if needs[0] > account.free() + account.spare:
-            return 0  # what would go for it would go in vain
+            return 0  # evicting would not suffice
         if most > account.free():
             account.shrink(most - account.free())
         free = account.free()

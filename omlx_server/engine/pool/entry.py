@@ -15,7 +15,7 @@ M = TypeVar("M")
 
 RETRY_SECONDS = 5
 _MAX_WAITERS = 128
-_SHORTEST_TTL = 0.001  # 0 would mean any time
+_SHORTEST_TTL = 0.001  # 0 would mean for ever
 
 
 class Phase(StrEnum):
@@ -70,7 +70,7 @@ class PoolEntry(Generic[M]):
         self.used = time.monotonic()
         self.keep_seconds: float | None = None
         self.waiters: list[asyncio.Future[Lease[M]]] = []
-        self.sent_away = False  # a request was told to come again while it is loaded
+        self.sent_away = False  # a client was told to retry while it loads
         self.coming: asyncio.Task[None] | None = None
         self.going: asyncio.Task[None] | None = None
         self._released = released
@@ -137,10 +137,10 @@ class PoolEntry(Generic[M]):
             ) from None
         finally:
             if lease is None and waiter.done() and not waiter.cancelled():
-                _give_back(waiter)  # it came in the moment in which nobody waited any more
+                _give_back(waiter)  # it came just when the wait ended
             if waiter in self.waiters:
                 self.waiters.remove(waiter)
-                self._released.set()  # a drain for nobody else may end
+                self._released.set()  # a drain for this waiter alone may end
 
     def let_in(self) -> None:
         for waiter in self.waiters:

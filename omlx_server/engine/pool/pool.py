@@ -19,7 +19,7 @@ from omlx_server.errors import Conflict, NoRoom, Unavailable
 M = TypeVar("M")
 
 _log = logging.getLogger(__name__)
-# Clients give up when an answer's head does not come within a minute.
+# Clients give up when no response begins within a minute.
 _PATIENCE_SECONDS = 50.0
 _DRAIN_SECONDS = 300.0
 _TICK_SECONDS = 0.5
@@ -126,7 +126,7 @@ class ModelPool(Generic[M]):
         model's lease."""
         before = self._others(key)
         if not self._turn.locked():
-            async with self._turn:  # somebody who waited for it may have had it first
+            async with self._turn:  # another waiter may have had it first
                 others = self._others(key)
                 idle = longest_unused(others)
                 if idle is not None:
@@ -187,7 +187,7 @@ class ModelPool(Generic[M]):
         if error is not None:
             entry.turn_away(error)
         elif entry.waiters:
-            self._bring(entry)  # it was not wanted any more, and then it was again
+            self._bring(entry)  # new waiters came meanwhile
 
     async def _load(self, entry: PoolEntry[M]) -> None:
         entry.phase, entry.problem = Phase.LOADING, ""
@@ -207,7 +207,7 @@ class ModelPool(Generic[M]):
         if outcome.never:
             raise NoRoom(f"there is not enough memory for this model: {outcome.never}")
         if outcome.going:
-            with _failing(entry):  # nobody leaves for a model that can't come
+            with _failing(entry):  # unload nothing for a model that can't load
                 await self.loader.check(wanted.key)
         going = [self._entries[key] for key in outcome.going]
         if not await self._drained(going, _DRAIN_SECONDS, lambda: entry.is_wanted):

@@ -5,9 +5,9 @@ from dataclasses import dataclass, replace
 
 from omlx_server.core.memory.ledger import in_words
 
-# The share of the limit that weights may take; the rest is for conversations.
+# Share of the limit for weights; the rest is for conversations.
 WEIGHTS_SHARE = 0.85
-# The share for weights and what requests under way need, which no load may cut off.
+# Share for weights and running requests, which no load may cut off.
 _HELD_SHARE = 0.95
 
 

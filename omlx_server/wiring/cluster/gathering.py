@@ -47,7 +47,7 @@ from omlx_server.wiring.cluster.starting import (
 
 _log = logging.getLogger(__name__)
 _LAST_WORD_SECONDS = 2.0
-# Where a rank dies, the steps of others may fail before its connection is seen to end.
+# When a rank dies, steps of others may fail before its connection is seen to end.
 CAUSE_SECONDS = 1.0
 _ACCEPT_AGAIN_SECONDS = 0.5
 _AGAIN_SECONDS = (1.0, 2.0, 5.0, 10.0)
@@ -165,7 +165,7 @@ class Gathering:
 
     @property
     def _links(self) -> list[Link]:
-        links = [member.link for member in self._members.values()]  # other threads take them away
+        links = [member.link for member in self._members.values()]  # other threads remove links
         return [link for link in links if link is not None]
 
     def tell(self, message: Command | Formation | RollCall) -> None:
@@ -188,7 +188,7 @@ class Gathering:
             if (last_link := member.link) is not None:
                 last_link.close()
             elif member.process is not None:
-                member.process.terminate()  # it has not come yet, and would find nobody
+                member.process.terminate()  # it has not connected yet
             if member.process is not None and member.process.stdin is not None:
                 member.process.stdin.close()
 
@@ -255,7 +255,7 @@ class Gathering:
             self._note(member, RankStatus.REFUSED, f"it has {why}")
         if member is None:
             why = f"there is no rank {hello.rank} here"
-        with self._lock:  # of two that are the same rank, one is refused
+        with self._lock:  # a rank is admitted once
             if member is not None and not why:
                 if member.link is not None or self._formed:
                     why = f"rank {hello.rank} is here already"
@@ -300,7 +300,7 @@ class Gathering:
         problem = f"rank {member.rank} ({member.state.host}) is lost: {why}"
         with self._lock:
             if member.link is not link:
-                return  # it has said before that it can't go on
+                return  # it has refused before
             member.link, member.addresses = None, ()
             member.state = replace(member.state, status=RankStatus.LOST, problem=why)
         if not self._formed:

@@ -22,7 +22,7 @@ from omlx_server.wiring.cluster.options import GatheringOptions
 _log = logging.getLogger(__name__)
 _POLL_SECONDS = 0.01
 _SAY_SECONDS = 10.0
-# Who has answered longer ago may be gone, and nobody has noticed yet.
+# A rank whose answer is older may be gone unnoticed.
 _FRESH_SECONDS = 3.0
 
 A = TypeVar("A")

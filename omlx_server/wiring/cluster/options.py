@@ -10,7 +10,7 @@ from omlx_server.errors import ConfigError
 from omlx_server.settings import Loaded, Settings
 
 NO_PORT = "cluster.secret is set, and cluster.port is not: no other rank could know the port"
-# Overrides by flags that ranks on this machine get too.
+# Flags that are passed on to ranks on this machine.
 _SHARED = ("models.", "cache.", "memory.", "logging.", "cluster.")
 _NOT_SHARED = ("cluster.secret", "cache.remote", "cluster.hosts")
 
@@ -54,7 +54,7 @@ def gathering_options(loaded: Loaded, hosts: Sequence[Host]) -> GatheringOptions
     """Return the options for these hosts."""
     cluster = loaded.settings.cluster
     options = ["--config", str(loaded.source)] if loaded.source else []
-    overrides = {**loaded.overrides, "logging.file": ""}  # it is that of rank 0
+    overrides = {**loaded.overrides, "logging.file": ""}  # it belongs to rank 0
     for key, value in overrides.items():
         if key.startswith(_SHARED) and key not in _NOT_SHARED:
             options += ["--set", f"{key}={value}"]

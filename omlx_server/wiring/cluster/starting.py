@@ -19,7 +19,12 @@ _LONGEST = 200  # characters of a reason
 _SSH = ("ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=5")
 # Rank 0 logs what a rank writes, and reads the level of each line.
 _LOGS = ("--set", "logging.file=", "--set", "logging.format=json")
-_ALIVE = ("-o", "ServerAliveInterval=5", "-o", "ServerAliveCountMax=3")  # else a lost machine hangs
+_ALIVE = (
+    "-o",
+    "ServerAliveInterval=5",
+    "-o",
+    "ServerAliveCountMax=3",
+)  # else a lost machine would hang
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,10 +44,10 @@ class CommandLine:
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
-            process_group=0,  # Ctrl-C is for rank 0, which ends the others in order
+            process_group=0,  # Ctrl-C reaches rank 0 only, which ends the others
         )
         assert process.stdin is not None
-        with suppress(BrokenPipeError):  # it has ended already, and its standard error says why
+        with suppress(BrokenPipeError):  # it has ended; its standard error says why
             os.write(process.stdin.fileno(), secret + b"\n")
         return process
 
