@@ -1,41 +1,40 @@
-"""The one tree of errors. Each class says which HTTP status and `code` a client gets, and which
-exit code a command ends with.
+"""The one tree of errors. A class has the HTTP status, the `code` for clients and the exit code.
 
 OmlxError
 ├── ClientError             the request itself is wrong
 │   ├── BadRequest          400  the request is wrong; `param` names the field
 │   │   ├── BadBody         400  the body is not whole, or holds no JSON object
-│   │   ├── ContextTooLong  400  code context_length_exceeded, with the limit and the tokens
-│   │   ├── PromptTooLong   400  code context_length_exceeded, without these numbers
-│   │   │   ├── NoSeam      400  a text has no place to cut it for too long
-│   │   │   └── TooManyTokens 400 raised while a text is tokenized, with a least number of tokens
-│   │   ├── AdapterUnusable 400  code adapter_unusable: an adapter does not fit the model
-│   │   ├── GrammarTooComplex 400 code grammar_too_complex: found during generation
+│   │   ├── ContextTooLong  400  with the limit and the tokens
+│   │   ├── PromptTooLong   400  without these numbers
+│   │   │   ├── NoSeam      400  a text has no place to cut it
+│   │   │   └── TooManyTokens 400 raised while a text is tokenized
+│   │   ├── AdapterUnusable 400  an adapter does not fit the model
+│   │   ├── GrammarTooComplex 400 raised during generation
 │   │   ├── NoChatTemplate  400  the model can't chat
 │   │   ├── PreviousResponseNotFound 400 previous_response_id names no stored response
 │   │   └── UnsupportedMedia 415 the body is not sent as JSON
 │   ├── Forbidden           403  Host or Origin is not allowed
-│   ├── NotFound            404  what a request names is not there
-│   │   ├── ModelNotFound   404  code model_not_found
-│   │   ├── AdapterNotFound 404  code adapter_not_found
-│   │   ├── NotCached       404  nothing of the prompt is in the cache
-│   │   ├── PinNotFound     404  there is no such pin
-│   │   ├── ResponseNotFound 404 the response is not stored, or not any more
-│   │   └── ItemNotFound    404  an item that a request names is not stored, or not any more
-│   ├── Conflict            409  the model is in use now, or its files have changed
+│   ├── NotFound            404  the request names a missing thing
+│   │   ├── ModelNotFound   404
+│   │   ├── AdapterNotFound 404
+│   │   ├── NotCached       404  nothing of the prompt is cached
+│   │   ├── PinNotFound     404
+│   │   ├── ResponseNotFound 404 it is not stored, or not any more
+│   │   └── ItemNotFound    404  it is not stored, or not any more
+│   ├── Conflict            409  the model is in use, or its files have changed
 │   └── PayloadTooLarge     413  the body or the prompt is over its limit
 ├── NotAuthorized       401  no or wrong API key
-├── NotNow                  later it may be possible; comes with Retry-After where a time is known
+├── NotNow                  later it may be possible; has Retry-After if the time is known
 │   ├── QueueFull           429  too many requests wait
 │   └── Unavailable         503  the server is not ready, draining or crashed
-│       ├── NoMemory        503  code insufficient_memory: too little for a request
-│       └── NoRoom          503  code insufficient_memory: too little to load a model
-├── RequestTimeout      408  the request did not come to its end in time
+│       ├── NoMemory        503  for a request
+│       └── NoRoom          503  to load a model
+├── RequestTimeout      408  the request was not complete in time
 ├── InternalError       500  a request failed inside the server
-├── LoadFailed          500  code model_load_failed: the model can't be loaded
+├── LoadFailed          500  the model can't be loaded
 ├── DeadlineExceeded    504  the request ran out of its time
-└── UsageError          CLI  the user's mistake; exit code 2, where all errors above have 1
-    ├── ConfigError          a setting is wrong; where a key is unknown, the nearest one is named
+└── UsageError          CLI  the user's mistake; exit code 2, where all others have 1
+    ├── ConfigError          a setting is wrong
     │   └── PlaceUnusable    exit code 1: a file or the home directory can't be used
     └── ModelUnavailable     a model can't be found, fetched or read
         ├── NoPlaceForModels exit code 1: a directory of models can't be written, or is full
@@ -90,8 +89,8 @@ class ContextTooLong(BadRequest):
     quotes_request = False
 
     def __init__(self, limit: int, prompt_tokens: int, *, reserved: int = 0, why: str = "") -> None:
-        """Count tokens. Where `reserved` of the `limit` are kept for the answer, `prompt_tokens`
-        counts only the part of the prompt that can't be dropped. `why` is another reason."""
+        """Make the error; counts are tokens. Where `reserved` of the `limit` are kept for the
+        answer, `prompt_tokens` is the part of the prompt that can't be dropped."""
         who = (
             f"what must stay of it, beside {reserved} for the answer, has" if reserved else "it has"
         )

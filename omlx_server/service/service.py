@@ -15,8 +15,6 @@ LOG_NAME = "server.log"
 _AFTER_GRACE_SECONDS = 20
 # server.shutdown_grace_seconds may be an hour.
 LONGEST_STOP_SECONDS = 3600 + _AFTER_GRACE_SECONDS
-# A setting that the service's command gives where the config does not.
-_LOG_FILE = "logging.file"
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +73,7 @@ def service_of(
 def _command(python: Path, config: Path, log: Path | None) -> tuple[str, ...]:
     """Return the command line. -P: no file in the working directory is imported as a library."""
     start = (str(python), "-P", "-m", "omlx_server", "serve")
-    log_option = ("--set", f"{_LOG_FILE}={log}") if log else ()
+    log_option = ("--set", f"logging.file={log}") if log else ()
     return (*start, "--config", str(config), "--degraded-on-error", *log_option)
 
 

@@ -149,7 +149,7 @@ def _systemctl(*words: str, may_fail: bool = False) -> RunCommand:
 
 
 _FORGIVE = _systemctl("reset-failed", UNIT, may_fail=True)
-"""Clears systemd's count of failures: after too many it would refuse to start the unit."""
+"""Clears the count of failures, after too many of which systemd refuses to start the unit."""
 _QUESTION = ("systemctl", "--user", "show", UNIT, "--property", ",".join(_PROPERTIES))
 """The command whose output `read_state` parses."""
 _WANTED = ("--property", _PRIVATE_USERS, "--property", "ProtectSystem=strict")

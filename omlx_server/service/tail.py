@@ -30,7 +30,7 @@ def follow(path: Path, pause: Callable[[float], None]) -> Iterator[str]:
                 yield from _rest(file)
             if file is None or _was_rotated(file, path):
                 if file is not None:
-                    yield from _rest(file)  # what came between reading and the look
+                    yield from _rest(file)  # lines written since the last read
                     file.close()
                 file = _open(path)
                 if file is not None:
@@ -68,5 +68,5 @@ def _was_rotated(file: TextIO, path: Path) -> bool:
     try:
         current = path.stat()
     except FileNotFoundError:
-        return False  # for a moment, while it is rotated; or for good
+        return False  # while it is rotated, or removed
     return not os.path.samestat(current, os.fstat(file.fileno()))

@@ -45,7 +45,7 @@ def run(
     if painter is not None and plot is not None:
         with system_errors_as(OmlxError, f"{plot} can't be written"):
             painter(result, before, plot)
-    if as_json:  # last: an error of the picture is a document, too, and there is one
+    if as_json:  # last: an error of the picture is shown as JSON, too
         compared = {"against": ratios(result, before)} if before else {}
         show_json(result.as_json() | compared)
     return 0

@@ -12,7 +12,7 @@ from omlx_server.cli.bench.stream import decode_rate
 from omlx_server.cli.bench.target import BenchPromptTooLong, BenchReply, BenchTarget
 from omlx_server.cli.bench.words import Message, Scale, scale_of, user
 
-# Reports progress: the name of a stage, how much of it is done, and how much there is.
+# Reports progress: the stage, the part that is done, and the whole.
 Tell = Callable[[str, int, int], None]
 _FEW_WORDS, _MANY_WORDS = 20, 100
 _WARM_UP_OUT = 8

@@ -15,7 +15,7 @@ from omlx_server.errors import OmlxError
 
 _TIMEOUT = httpx.Timeout(600, connect=5)
 _TEXTS = ("content", "reasoning_content", "reasoning")
-# A field that our API and vLLM's have. A server that refuses it is asked without it.
+# A field of our API and vLLM's, which other servers may refuse.
 _ENDLESS = {"ignore_eos": True}
 _TOO_LONG = ("context_length_exceeded", "maximum context length")
 

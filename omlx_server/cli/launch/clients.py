@@ -13,8 +13,7 @@ from omlx_server.settings.types import own_place
 
 KEY_VARIABLE = "OMLX_API_KEY"
 _LEAST_OF_CLAUDE = 48_000
-"""Beside the answer it keeps 13,000 tokens free, and its own prompt has 17,000: with 32,000 it sums
-up the conversation in every turn."""
+"""It keeps 13,000 tokens free beside the answer, and its own prompt has 17,000."""
 _FILES = "~/.cache/omlx_server/launch"
 
 

@@ -17,7 +17,7 @@ _MOST_OUTPUT = 32_000
 _HELLO = [{"role": "user", "content": "Hello"}]
 
 Listing = Mapping[str, Any]
-"""What GET /v1/models says of a model."""
+"""An entry of GET /v1/models."""
 
 
 @dataclass(frozen=True, slots=True)

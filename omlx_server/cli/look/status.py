@@ -30,7 +30,7 @@ def _report(server: ServerClient) -> dict[str, Any]:
     health = server.get("/health")
     answer = health.json_object or {}
     about = server.get("/version")
-    wants_key = about.status == 401  # then it has told its status alone
+    wants_key = about.status == 401
     report = {
         "url": server.url,
         "ready": health.status == 200 and ("engines" in answer or wants_key),
@@ -71,8 +71,8 @@ def _cache(samples: Samples) -> dict[str, Any]:
         for tier in sorted(tiers, reverse=True)
     }
     queried, hit = (_shared(samples, f"prefix_cache_{name}_total") for name in ("queries", "hits"))
-    # The last token of a prompt is always computed and never looked up, while a prompt with several
-    # choices is looked up several times.
+    # The last token of a prompt is never looked up; a prompt with several choices is looked up
+    # several times.
     total = max(queried, _shared(samples, "prompt_tokens_total"))
     return {"cache": cache, "hit_ratio": hit / total if total else None}
 

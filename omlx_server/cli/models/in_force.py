@@ -19,7 +19,7 @@ _MOST_CHARS = 60
 _EMPTY: tuple[object, ...] = (None, [])
 _NOT_SAMPLING = ("system", "reasoning_effort", "thinking_budget")
 REPORTED = frozenset({*_NOT_SAMPLING, "sampling", "presets", "chat_template"})
-"""The overrides that `report_lines` and `template_in_words` tell of."""
+"""The overrides that `report_lines` and `template_in_words` show."""
 
 
 def in_force_shape(

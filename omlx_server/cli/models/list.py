@@ -18,7 +18,7 @@ from omlx_server.models.adapters.registry import AdapterPlaces
 from omlx_server.models.installed import Installed, installed_models
 from omlx_server.settings import Settings
 
-# Columns of a table where stdout is no terminal: who reads a pipe wants whole lines.
+# Columns of a table in a pipe, whose readers want whole lines.
 _PIPE_COLUMNS = 200
 
 

@@ -32,7 +32,7 @@ class ListenAddress:
 def look(settings: Settings) -> ListenAddress:
     """Return the address of these settings. With server.port 0 it is a free port."""
     host, port = settings.server.host, settings.server.port
-    if settings.server.uds:  # what is left of one whose server is gone is in nobody's way
+    if settings.server.uds:  # a dead server's socket file is no problem
         server = own_server(settings)
         return ListenAddress(0, server, Listener.OURS if is_ours(server) else Listener.NOBODY)
     if port == 0:

@@ -71,5 +71,5 @@ def _check_adapter(settings: Settings, model: str) -> None:
 def _here(settings: Settings, model: str) -> Located | None:
     try:
         return locate.find_here(model, settings.models)
-    except ModelUnavailable:  # a model of the catalogue that is not whole is made anew
+    except ModelUnavailable:  # a damaged model of the catalogue is made anew
         return None

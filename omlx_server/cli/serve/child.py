@@ -15,7 +15,7 @@ from omlx_server.errors import Unavailable
 PROGRAM = (sys.executable, "-P", "-m", "omlx_server")
 Server = subprocess.Popen[bytes]
 _POLL_SECONDS = 0.2
-# Seconds that the server needs to end after the grace that it gives to running answers.
+# Seconds in which the server ends after the grace of running answers.
 _GRACE_SECONDS = 15
 
 

@@ -11,7 +11,7 @@ from omlx_server.settings import Loaded
 from omlx_server.wiring.cluster.options import GatheringOptions, gathering_options, hosts_of
 from omlx_server.wiring.cluster.starting import command_lines_of, line_by_hand
 
-# They stand for what is known only when the server runs.
+# Placeholders for values of a running server.
 _PORT, _PID = "PORT", "PID"
 
 

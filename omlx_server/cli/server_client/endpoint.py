@@ -25,8 +25,7 @@ def options(server: ServerClient, transport: Callable[..., Any]) -> dict[str, An
         return {
             "base_url": httpx.URL("http://localhost" if socket else url),
             "headers": {"Authorization": f"Bearer {server.key}"} if server.key else {},
-            # A proxy that the environment sets for the web must not catch what goes to this
-            # machine, nor the key of our own server.
+            # No web proxy of the environment may see requests to this machine, or our own key.
             "trust_env": not (is_local(url) or server.is_own),
             "transport": transport(uds=socket) if socket else None,
         }

@@ -65,7 +65,7 @@ class ExitCodeCommand(TyperCommand):
             code = super().invoke(ctx)
         except OmlxError as error:
             code = output.report(error, as_json=as_json, stream=stream)
-        except BrokenPipeError:  # whoever read the output is gone: typer ends us
+        except BrokenPipeError:  # the reader of a pipe is gone: typer ends the program
             raise
         except OSError as error:
             code = output.report(_of_the_system(error), as_json=as_json, stream=stream)

@@ -46,7 +46,7 @@ OPTIONS = {
     "-np": _BATCH,
     "--max-num-seqs": _BATCH,
 }
-"""What to say of each; {command} stands for the command that was called."""
+"""The advice for each; {command} stands for the called command."""
 
 
 def answer_to(option: str, words: Sequence[str], command: str) -> str:

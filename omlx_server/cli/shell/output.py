@@ -19,8 +19,7 @@ import typer
 from omlx_server.errors import OmlxError
 
 STDOUT = "-"
-# C0 but for tab and line feed, DEL, C1, whose 0x9b begins a sequence by itself, and the controls
-# that turn the direction of writing.
+# C0 without tab and line feed, DEL, C1, and the controls of the writing direction.
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
 

@@ -13,8 +13,7 @@ from rich.table import Column, Table
 from rich.text import Text
 
 _IN_BYTES = ("download", "download again", "verify")
-# From so many columns of the terminal on there is room for the bar, the bytes, the speed, and the
-# time that is left.
+# The columns of a terminal from which on there is room for the bar, bytes, speed, time left.
 _BAR_FROM, _BYTES_FROM, _SPEED_FROM, _LEFT_FROM = 60, 50, 36, 28
 _LONGEST_STAGE = 14
 
@@ -77,7 +76,7 @@ class Bars:
         if not self._tasks:
             self._progress.start()
         if stage not in self._tasks:
-            # What was here before says nothing of the speed.
+            # Bytes that were here before do not count for the speed.
             self._tasks[stage] = self._progress.add_task(stage, completed=done)
         self._progress.update(self._tasks[stage], completed=done, total=total or None)
 

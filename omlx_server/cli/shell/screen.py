@@ -38,7 +38,7 @@ class Screen:
                 print(flush=True)
             self._thinks = True
             self._note("" if self._dims else f"{BEGIN}\n")
-        # Each piece ends its own style: an answer can be stopped behind any of them.
+        # Each piece ends its own style: an answer can be stopped after any of them.
         self._note(typer.style(piece, dim=True) if self._dims else piece)
 
     def text(self, piece: str) -> None:

@@ -43,7 +43,7 @@ OF_OTHERS: Mapping[str, str] = {
     "benchmark": "`omlx-server bench`",
     "install": "`omlx-server service install`",
 }
-"""Commands of Ollama, LM Studio, vLLM and llama.cpp, and ours that are meant by them."""
+"""Commands of Ollama, LM Studio, vLLM and llama.cpp, and ours that do the same."""
 _HELP = "help"
 _WORDS = "omlx_server.words"
 # The name of a typer type, without " range" -> what it takes.

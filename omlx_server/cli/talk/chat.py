@@ -141,7 +141,7 @@ def _converse(conversation: Conversation, reader: MessageInput) -> None:
         _remark(f"Talking to {model}. /exit or Ctrl-D ends it, /help shows more.")
     while (line := _next(reader)) is not None and not slash.leaves(line):
         if line.strip():
-            with suppress(KeyboardInterrupt):  # one more, while it is told what the first stopped
+            with suppress(KeyboardInterrupt):  # a second one, while the first is answered
                 _take(conversation, line)
 
 

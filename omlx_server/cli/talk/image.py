@@ -14,13 +14,12 @@ from omlx_server.cli.shell.output import visible
 from omlx_server.errors import BadRequest, UsageError
 from omlx_server.settings.types import expanded
 
-# As many as this server takes in one image (images/source.py).
+# This server's limit for one image (images/source.py).
 MOST_BYTES = 20 * 1024 * 1024
 _TAKEN = "a PNG, JPEG, WebP or GIF of up to 20 MB"
 # The orientations of EXIF that turn an image by a quarter.
 _ON_ITS_SIDE = (5, 6, 7, 8)
-# A path in quotes; or one up to a blank that has no backslash before it, as terminals write what
-# is dragged into them.
+# A path in quotes, or up to a blank without a backslash, as terminals write a dropped file.
 _PATH = re.compile(r"""'([^']+)'|"([^"]+)"|((?:\\.|[^\\\s])+)""")
 
 

@@ -15,7 +15,7 @@ from omlx_server.settings.whole_file import PRIVATE_FILE, replacing
 
 _ROLES = ("system", "user", "assistant")
 _MOST_BYTES = 256 * 1024 * 1024
-# JSON may hold them as they are, but then `cat` would send them to a terminal.
+# JSON allows them, but `cat` would send them to a terminal.
 _CONTROLS = re.compile(r"[\x7f-\x9f]")
 
 

@@ -29,9 +29,9 @@ from omlx_server.wiring.cluster.starting import line_by_hand
 _SUMS = (sys.executable, "-P", "-m", "omlx_server.doctor.cluster.sums")
 _ROUNDS = ((SMALL_BYTES, 100), (LARGE_BYTES, 5))
 MEETING_SECONDS = 30.0
-"""After so many seconds a rank that has not come is reported as missing."""
+"""The time for a rank to come, before it is reported as missing."""
 SUMMING_SECONDS = 30.0
-"""After so many seconds ranks that still connect and sum are reported as not connected."""
+"""The time for ranks to connect and sum."""
 _POLL_SECONDS = 0.02
 
 Process = subprocess.Popen[str]
@@ -88,7 +88,7 @@ def _met(gathering: Gathering) -> list[RankState]:
     while len(states) < gathering.size - 1 and time.monotonic() < last:
         for state in gathering.states:
             if state.problem or state.status is RankStatus.READY:
-                states.setdefault(state.rank, state)  # it is tried again, with other words
+                states.setdefault(state.rank, state)  # the first problem counts
         time.sleep(_POLL_SECONDS)
     return [states.get(state.rank, state) for state in gathering.states]
 

@@ -19,7 +19,7 @@ _SUMS_PER_LAYER = 2
 _FASTER = (
     "a cable between the machines (Thunderbolt, Ethernet), and its addresses as the first of `ips`"
 )
-# What a problem of a rank has in it -> what helps. The first that is found counts.
+# Words in a rank's problem -> advice. The first match counts.
 _FIXES: Mapping[str, str] = MappingProxyType(
     {
         "can't join the cluster": "a firewall? {host} must reach rank 0 at {leader}",

@@ -7,10 +7,10 @@ from typing import Any
 from omlx_server.doctor.finding import Finding
 
 Figures = Mapping[str, Any]
-"""What was counted and measured, by name: numbers, texts without a path, and lists of such."""
+"""Counts and measurements by name: numbers, texts without a path, and lists of these."""
 
 Beat = Callable[[int, int], None]
-"""Is told how much of a check is done, and of how much."""
+"""Reports the progress of a check: the part that is done, and the whole."""
 
 
 @dataclass(frozen=True, slots=True)

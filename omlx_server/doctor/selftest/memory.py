@@ -16,7 +16,7 @@ from omlx_server.wiring.model_factory import limits
 _WHAT = "memory"
 # The bounds of planned over measured that `scripts/bench memory` has, too.
 UNDER, OVER = 0.95, 1.5
-# A difference of less than this does not matter.
+# Smaller differences in bytes do not matter.
 _NOTHING = 1 << 18
 
 

@@ -18,7 +18,7 @@ from omlx_server.doctor.selftest.subject import Subject
 from omlx_server.doctor.shareable import versions
 
 Progress = Callable[[str, int, int], None]
-"""Is told the name of the check under way, and as a `Beat` how far it is."""
+"""Reports the name of the running check, and as a `Beat` its progress."""
 
 # The reference BLAS in mlx's wheel does 1 or 2, OpenBLAS 30 and more on one core.
 _LEAST_GFLOPS = 6.0

@@ -33,7 +33,7 @@ from omlx_server.wiring.model_directory import find_model_here
 from omlx_server.wiring.model_factory import InstanceFactory, limits
 
 _CLOSE_SECONDS = 5.0
-# Files in the cold tier's directory: see wiring/model_factory.py.
+# Files in the cold tier's directory (wiring/model_factory.py).
 _NOTES = ("steps.json", "fingerprints.json")
 
 

@@ -37,7 +37,7 @@ class LiveLines:
     def _write(self, lines: list[str]) -> None:
         same = _alike(self._shown, lines)
         if len(lines) == same < len(self._shown):
-            same = max(0, same - 1)  # the cursor is to stand at the end of the last line
+            same = max(0, same - 1)  # the cursor belongs at the end of the last line
         old, new = self._shown[same:], lines[same:]
         if old:
             above = sum(map(self._rows, old)) - 1

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from omlx_server.cli.shell.output import harmless
 
-# A parser may take quadratic time for what is no Markdown.
+# The parser may take quadratic time for other text.
 _MOST_CHARACTERS = 50_000
 _STYLES = re.compile(r"\x1b\[[0-9;]*m")
 _PARSER = MarkdownIt("commonmark", {"html": False}).enable(["strikethrough", "table"])

@@ -72,7 +72,7 @@ class _History(FileHistory):
         if self._problem:
             return
         try:
-            # What is typed may have lone surrogates: bytes that are no UTF-8.
+            # Typed bytes that are no UTF-8 become lone surrogates.
             super().store_string(string.encode("utf-8", "replace").decode())
         except OSError as error:
             self._fail(error)

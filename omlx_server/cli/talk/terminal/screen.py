@@ -11,7 +11,7 @@ from omlx_server.cli.talk.terminal.blocks import Blocks
 from omlx_server.cli.talk.terminal.live import LiveLines
 from omlx_server.cli.talk.terminal.markdown import Renderer
 
-# Seconds between two renderings, and how many times as long as one takes they are apart.
+# Between two renderings: seconds, and multiples of the time that one takes.
 _PAUSE = 0.04
 _REST = 5
 
