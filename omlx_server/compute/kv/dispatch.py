@@ -12,7 +12,7 @@ from omlx_server.compute.kv.caches import PackedKV
 from omlx_server.compute.kv.latent import RotatedScores
 from omlx_server.compute.kv.row_groups import RowGroup
 from omlx_server.compute.kv.rows import RowMasks, RowsKV, picked, shared_array
-from omlx_server.compute.kv.schemes.base import Mask, Scheme
+from omlx_server.compute.kv.schemes.base import Scheme, Scoring
 from omlx_server.compute.kv.span_attention import Tails, in_parts, together
 from omlx_server.core.memory.shape import FEW_QUERIES
 
@@ -41,35 +41,31 @@ class Dispatch:
         mask: Any = None,
         **options: Any,
     ) -> mx.array:
-        sinks = options.get("sinks")
         if isinstance(mask, RotatedScores):
             queries = mx.concatenate([q, mask.queries / scale], axis=-1)
             return self(queries, k, mask.keys, scale=scale, **options)
+        scoring = Scoring(scale=scale, mask=mask, sinks=options.get("sinks"))
         if isinstance(k, PackedKV) and isinstance(v, PackedKV):
-            return _attended(q, k, v, scale, mask, sinks)
+            return _attended(q, k, v, scoring)
         if isinstance(k, RowsKV) and isinstance(v, RowsKV):
-            return _by_groups(q, k, v, scale, mask, sinks)
+            return _by_groups(q, k, v, scoring)
         return self.original(q, k, v, scale=scale, mask=mask, **options)
 
 
-def _attended(
-    q: mx.array, k: PackedKV, v: PackedKV, scale: float, mask: Mask, sinks: mx.array | None
-) -> mx.array:
+def _attended(q: mx.array, k: PackedKV, v: PackedKV, scoring: Scoring) -> mx.array:
     """Attend queries [1, Hq, L, D]. A mask array is over all tokens, so spans are joined for it."""
     if not k.spans:
-        return k.scheme.attend(q, k.arrays, v.arrays, scale=scale, mask=mask, sinks=sinks)
+        return k.scheme.attend(q, k.arrays, v.arrays, **scoring)
     tails = Tails(k.arrays, v.arrays, (k.arrays[0].shape[2],), (k.spans,))
-    if isinstance(mask, mx.array) or not _is_in_parts(q, k.scheme):
-        return together(q, tails, k.scheme, scale, mask, sinks)
-    return in_parts(q, [(tails, mask)], k.scheme, scale, sinks)
+    if isinstance(scoring["mask"], mx.array) or not _is_in_parts(q, k.scheme):
+        return together(q, tails, k.scheme, scoring)
+    return in_parts(q, [(tails, scoring["mask"])], k.scheme, scoring)
 
 
-def _by_groups(
-    q: mx.array, k: RowsKV, v: RowsKV, scale: float, mask: Any, sinks: mx.array | None
-) -> mx.array:
+def _by_groups(q: mx.array, k: RowsKV, v: RowsKV, scoring: Scoring) -> mx.array:
     """Attend queries [B, Hq, L, D]: group by group without spans, then all rows with spans."""
     count, scheme = q.shape[2], k.scheme
-    masks = _row_masks(mask, count)
+    masks = _row_masks(scoring["mask"], count)
     answers, order, with_spans = list[mx.array](), list[int](), list[tuple[RowGroup, Tails]]()
     for (group, keys), (_, values) in zip(k.groups, v.groups, strict=True):
         if group.has_spans:
@@ -77,18 +73,18 @@ def _by_groups(
             continue
         [queries] = picked((q,), group.rows)
         seen = masks.of(count, group.lengths)
-        answers.append(scheme.attend(queries, keys, values, scale=scale, mask=seen, sinks=sinks))
+        answers.append(scheme.attend(queries, keys, values, **(scoring | {"mask": seen})))
         order += group.rows
     if with_spans and _is_in_parts(q, scheme):
         rows = [row for group, _ in with_spans for row in group.rows]
         tails = [(tail, masks.of(count, tail.lengths)) for _, tail in with_spans]
-        answers.append(in_parts(picked((q,), tuple(rows))[0], tails, scheme, scale, sinks))
+        answers.append(in_parts(picked((q,), tuple(rows))[0], tails, scheme, scoring))
         order += rows
     elif with_spans:
-        causal = "causal" if count > 1 else None
+        causal = scoring | {"mask": "causal" if count > 1 else None}
         for group, tail in with_spans:
             [queries] = picked((q,), group.rows)
-            answers.append(together(queries, tail, scheme, scale, causal, sinks))
+            answers.append(together(queries, tail, scheme, causal))
             order += group.rows
     if len(answers) == 1 and order == sorted(order):
         return answers[0]

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import mlx.core as mx
 
-from omlx_server.compute.kv.schemes.base import Arrays, Mask, Scheme, views
+from omlx_server.compute.kv.schemes.base import Arrays, Mask, Scheme, Scoring, views
 from omlx_server.compute.kv.schemes.partial import Partial
 from omlx_server.compute.kv.spans import Spans, joined
 
@@ -25,11 +25,7 @@ class Tails:
 
 
 def in_parts(
-    queries: mx.array,
-    tails: Sequence[tuple[Tails, Mask]],
-    scheme: Scheme,
-    scale: float,
-    sinks: mx.array | None,
+    queries: mx.array, tails: Sequence[tuple[Tails, Mask]], scheme: Scheme, scoring: Scoring
 ) -> mx.array:
     """Attend spans and tails separately: queries [R, Hq, L, D] to [R, Hq, L, Dv]. Masks are over
     the tails."""
@@ -38,10 +34,10 @@ def in_parts(
         stop, longest = first + len(tail.lengths), max(tail.lengths)
         keys, values = views(tail.keys, 0, longest), views(tail.values, 0, longest)
         rows = queries[first:stop]
-        parts.append(scheme.part(rows, keys, values, scale=scale, mask=mask, sinks=sinks))
+        parts.append(scheme.part(rows, keys, values, **(scoring | {"mask": mask})))
         first = stop
     seen = Partial.concatenated(parts)
-    for places, part in _of_spans(queries, tails, scheme, scale):
+    for places, part in _of_spans(queries, tails, scheme, scoring["scale"]):
         seen = seen.merged_at(places, part)
     return scheme.finished(seen, queries.dtype)
 
@@ -69,19 +65,11 @@ def _folded(queries: mx.array) -> mx.array:
     return queries.swapaxes(0, 1).reshape(1, heads, rows * length, dim)
 
 
-def together(
-    queries: mx.array,
-    tails: Tails,
-    scheme: Scheme,
-    scale: float,
-    mask: Mask,
-    sinks: mx.array | None,
-) -> mx.array:
+def together(queries: mx.array, tails: Tails, scheme: Scheme, scoring: Scoring) -> mx.array:
     """Join each row's pieces and attend: queries [R, Hq, L, D] to [R, Hq, L, Dv]."""
     answers = []
     for row, (length, spans) in enumerate(zip(tails.lengths, tails.spans, strict=True)):
         tail = views(tails.keys, 0, length, row), views(tails.values, 0, length, row)
         keys, values = joined([*(span.arrays() for span in spans), tail])
-        one = queries[row : row + 1]
-        answers.append(scheme.attend(one, keys, values, scale=scale, mask=mask, sinks=sinks))
+        answers.append(scheme.attend(queries[row : row + 1], keys, values, **scoring))
     return answers[0] if len(answers) == 1 else mx.concatenate(answers)

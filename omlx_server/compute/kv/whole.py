@@ -3,16 +3,13 @@
 Where rows differ in length or have spans, one layer at a time is copied into one array.
 """
 
-from collections.abc import Callable, Iterator
 from typing import ClassVar
 
 import mlx.core as mx
 
 from omlx_server.compute.kv.caches import PackedKVCache
-from omlx_server.compute.kv.row_groups import RowGroup
 from omlx_server.compute.kv.rows import RowsKVCache
-from omlx_server.compute.kv.schemes.base import Arrays, Mask
-from omlx_server.compute.kv.spans import Span
+from omlx_server.compute.kv.schemes.base import Mask
 
 
 class WholeRowsKVCache(RowsKVCache):
@@ -29,38 +26,28 @@ class WholeRowsKVCache(RowsKVCache):
         return seen & (keys > queries - window_size) if window_size is not None else seen
 
     def keys_and_values(self) -> tuple[mx.array, mx.array]:
-        return (
-            self._rows(lambda group: group.keys, lambda span: span.arrays()[0]),
-            self._rows(lambda group: group.values, lambda span: span.arrays()[1]),
-        )
+        return self._in_one_array(0), self._in_one_array(1)
 
-    def _rows(self, own: Callable[[RowGroup], Arrays], of: Callable[[Span], Arrays]) -> mx.array:
+    def _in_one_array(self, side: int) -> mx.array:
+        """Return the keys (`side` 0) or values (1) of all rows, [B, H, longest, D]."""
         lengths = self.lengths
-        count, longest = len(lengths), max(lengths)
-        [array] = own(self._groups[0])
+        [array] = (self._groups[0].keys, self._groups[0].values)[side]
         if self._is_one_array:
-            return array[:, :, :longest]
-        rows = mx.zeros((count, array.shape[1], longest, array.shape[3]), array.dtype)
-        for row, start, piece in self._pieces(own, of):
-            rows[row, :, start : start + piece.shape[2]] = piece[0]
+            return array[:, :, : max(lengths)]
+        rows = mx.zeros((len(lengths), array.shape[1], max(lengths), array.shape[3]), array.dtype)
+        for group in self._groups:
+            [array] = (group.keys, group.values)[side]
+            for place, row in enumerate(group.rows):
+                for span in group.spans[place]:
+                    rows[row, :, span.start : span.stop] = span.arrays()[side][0][0]
+                first, length = group.first(place), group.lengths[place]
+                rows[row, :, first : first + length] = array[place, :, :length]
         return rows
 
     @property
     def _is_one_array(self) -> bool:
         [group, *others] = self._groups
         return not (others or group.has_spans) and group.rows == tuple(range(len(group.rows)))
-
-    def _pieces(
-        self, own: Callable[[RowGroup], Arrays], of: Callable[[Span], Arrays]
-    ) -> Iterator[tuple[int, int, mx.array]]:
-        """Yield a row, a position, and an array [1, H, T, D] of its tokens from there on."""
-        for group in self._groups:
-            [array] = own(group)
-            for place, row in enumerate(group.rows):
-                for span in group.spans[place]:
-                    yield row, span.start, of(span)[0]
-                tokens = array[place : place + 1, :, : group.lengths[place]]
-                yield row, group.first(place), tokens
 
 
 class WholeKVCache(PackedKVCache):

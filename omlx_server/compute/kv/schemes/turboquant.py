@@ -112,14 +112,14 @@ class TurboQuant:
         self, queries: mx.array, keys: Arrays, values: Arrays, **scoring: Unpack[Scoring]
     ) -> mx.array:
         rotated, stored = self._read(queries, keys, values, scoring["scale"])
-        mixed = tiles.answer(rotated, stored, **_unscaled(scoring))
+        mixed = tiles.answer(rotated, stored, **(scoring | {"scale": 1.0}))
         return self._rotated_back(mixed, queries.dtype)
 
     def part(
         self, queries: mx.array, keys: Arrays, values: Arrays, **scoring: Unpack[Scoring]
     ) -> Partial:
         rotated, stored = self._read(queries, keys, values, scoring["scale"])
-        return tiles.partial(rotated, stored, **_unscaled(scoring))
+        return tiles.partial(rotated, stored, **(scoring | {"scale": 1.0}))
 
     def finished(self, part: Partial, dtype: mx.Dtype) -> mx.array:
         return self._rotated_back(part.finished(), dtype)
@@ -147,10 +147,6 @@ class TurboQuant:
 
     def _rotation(self, dim: int) -> VectorRotation:
         return VectorRotation.of(dim, self.seed, _ROUNDS)
-
-
-def _unscaled(scoring: Scoring) -> Scoring:
-    return {**scoring, "scale": 1.0}
 
 
 @partial(mx.compile, shapeless=True)
