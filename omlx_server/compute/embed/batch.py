@@ -67,14 +67,6 @@ class Backbone(Protocol):
     def shape(self, width: int) -> EncoderShape: ...
 
 
-def collect(work: Work, count: int) -> list[mx.array]:
-    values: dict[int, mx.array] = {}
-    for part in work:
-        if part is not None:
-            values.update(zip(part.indices, part.values, strict=True))
-    return [values[i] for i in range(count)]
-
-
 def gathered(make: Callable[[], Work], count: int) -> Generator[None, None, Numbers]:
     """Do the work of `make`, one slice per yield, and return a NumPy array [count, D] or
     [count]."""

@@ -10,7 +10,6 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
-from omlx_server.compute.embed.batch import collect
 from omlx_server.compute.model.loader import load
 from omlx_server.errors import ModelUnavailable
 from omlx_server.models.locate import Located
@@ -25,7 +24,7 @@ from tests.api.encoders.conftest import Post
 from tests.api.encoders.inside import inside, play
 from tests.api.encoders.models import JUDGE_TOKENS, PAIR_TOKENS
 from tests.api.harness import MARKER, Json, ServerProcess, assert_envelope
-from tests.compute.embed.loading import load_cross_encoder
+from tests.compute.embed.loading import collect, load_cross_encoder
 
 PATH = "/v1/rerank"
 QUERY = "What is the weather in Paris?"

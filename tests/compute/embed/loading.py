@@ -1,7 +1,10 @@
-"""Encoders loaded at once, as no server does."""
+"""Encoders loaded, and their work done, without a pause."""
 
 from pathlib import Path
 
+import mlx.core as mx
+
+from omlx_server.compute.embed.batch import Work
 from omlx_server.compute.embed.cross_encoder import CrossEncoder
 from omlx_server.compute.embed.embedder import Embedder
 from omlx_server.compute.embed.loader import loading_cross_encoder, loading_embedder
@@ -14,3 +17,12 @@ def load_embedder(directory: Path) -> Embedder:
 
 def load_cross_encoder(directory: Path) -> CrossEncoder:
     return finish(loading_cross_encoder(directory))
+
+
+def collect(work: Work, count: int) -> list[mx.array]:
+    """Do all work without a pause, and return one array per input."""
+    values: dict[int, mx.array] = {}
+    for part in work:
+        if part is not None:
+            values.update(zip(part.indices, part.values, strict=True))
+    return [values[i] for i in range(count)]

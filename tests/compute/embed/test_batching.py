@@ -11,13 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from omlx_server.compute.attention.all_to_all import attend
-from omlx_server.compute.embed.batch import BatchResult, Work, collect
+from omlx_server.compute.embed.batch import BatchResult, Work
 from omlx_server.compute.embed.body import PassSize
 from omlx_server.compute.hardware import device_policy
 from omlx_server.core.encoded import TokenizedText
 from omlx_server.errors import BadRequest
 from tests.compute.embed import tiny
-from tests.compute.embed.loading import load_cross_encoder, load_embedder
+from tests.compute.embed.loading import collect, load_cross_encoder, load_embedder
 
 CASES = ["BertModel", "XLMRobertaModel", "Qwen3Model", "BertForSequenceClassification"]
 Run = Callable[[list[TokenizedText], int], Work]

@@ -6,9 +6,8 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
-from omlx_server.compute.embed.batch import collect
 from tests.compute.embed import tiny
-from tests.compute.embed.loading import load_cross_encoder, load_embedder
+from tests.compute.embed.loading import collect, load_cross_encoder, load_embedder
 
 
 def save_half(directory: Path, case: str, dtype: mx.Dtype) -> Path:

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from mlx.utils import tree_flatten
 
-from omlx_server.compute.embed.batch import collect
 from omlx_server.compute.embed.embedder import Embedder
 from omlx_server.compute.embed.qwen3 import make_body
 from omlx_server.core.model_files.kind import ModelKind
@@ -17,7 +16,7 @@ from omlx_server.models.description import encoder_length
 from omlx_server.models.installed import installed_models
 from omlx_server.settings.sections import ModelsSettings
 from tests.compute.embed import tiny
-from tests.compute.embed.loading import load_cross_encoder, load_embedder
+from tests.compute.embed.loading import collect, load_cross_encoder, load_embedder
 from tests.data.embed.seeded import Weights
 
 QUERY = "encoder.layer.1.attention.self.query.weight"

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from omlx_server.compute.embed import probe
-from omlx_server.compute.embed.batch import Backbone, BatchResult, collect
+from omlx_server.compute.embed.batch import Backbone, BatchResult
 from omlx_server.compute.embed.body import BackboneEncoder, PassSize
 from omlx_server.compute.embed.loader import loading_cross_encoder, loading_embedder
 from omlx_server.compute.embed.probe import planning
@@ -26,7 +26,7 @@ from omlx_server.core.memory.room import Claim
 from omlx_server.core.work import finish
 from omlx_server.errors import NoMemory
 from tests.compute.embed import tiny
-from tests.compute.embed.loading import load_embedder
+from tests.compute.embed.loading import collect, load_embedder
 from tests.compute.embed.passes import HELD_OUT, made, took
 
 

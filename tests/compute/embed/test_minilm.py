@@ -8,7 +8,6 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
-from omlx_server.compute.embed.batch import collect
 from omlx_server.compute.embed.embedder import Embedder
 from omlx_server.compute.embed.pooling import Mode, Pooling
 from omlx_server.core.model_files.kind import ModelKind
@@ -17,7 +16,7 @@ from omlx_server.models.catalogue import MINILM
 from omlx_server.models.kind import kind_in
 from omlx_server.settings import Settings
 from omlx_server.text.ranking.pairs import InputEncoder
-from tests.compute.embed.loading import load_embedder
+from tests.compute.embed.loading import collect, load_embedder
 from tests.compute.embed.tiny import DATA
 
 

@@ -6,11 +6,10 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
-from omlx_server.compute.embed.batch import collect
 from omlx_server.compute.embed.yes_no import score
 from omlx_server.compute.model.loader import load
 from tests.compute.embed import tiny
-from tests.compute.embed.loading import load_cross_encoder, load_embedder
+from tests.compute.embed.loading import collect, load_cross_encoder, load_embedder
 
 CLOSE = 1e-5
 YES, NO = 5, 6

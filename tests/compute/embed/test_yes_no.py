@@ -4,8 +4,8 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
-from omlx_server.compute.embed.batch import collect
 from omlx_server.compute.embed.yes_no import score
+from tests.compute.embed.loading import collect
 from tests.tiny_models import make_model
 
 YES, NO = 7, 8

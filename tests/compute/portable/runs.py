@@ -18,7 +18,6 @@ import numpy as np
 
 from omlx_server.compute.architectures.heads import Headed
 from omlx_server.compute.attention.all_to_all import attend
-from omlx_server.compute.embed.batch import collect
 from omlx_server.compute.embed.yes_no import score
 from omlx_server.compute.kv.schemes.base import Scheme
 from omlx_server.compute.model.loader import LoadedModel, load, loading
@@ -37,7 +36,7 @@ from tests.adapters import save_adapter
 from tests.compute import cold_cache
 from tests.compute.drive import ROOMY, Drive, sampling
 from tests.compute.embed import tiny
-from tests.compute.embed.loading import load_cross_encoder, load_embedder
+from tests.compute.embed.loading import collect, load_cross_encoder, load_embedder
 from tests.compute.headed import add, as_trained, experts_apart, headed, random_heads
 from tests.compute.kv.models import quantised
 from tests.compute.kv.schemes import FOUR_BITS, SCHEMES
