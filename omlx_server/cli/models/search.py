@@ -55,36 +55,23 @@ def run(*, text: str, as_json: bool, config: Path | None, sets: Sequence[str]) -
             _show(rows, as_json=False)
             sys.stdout.flush()
         return report(error, as_json=as_json)
-    by_name = {one.name: one for one in hits}
-    rows = [
-        _with_hub_facts(row, by_name[row.model]) if row.model in by_name else row for row in rows
-    ]
-    listed = {row.model for row in rows}
-    rows += [_of_hub(one, local_names) for one in hits if one.name not in listed]
-    _show(rows, as_json=as_json)
+    by_name = {hit.name: hit for hit in hits}
+    others = by_name.keys() - {row.model for row in rows}
+    rows += [_Row(name, name, None, name in local_names) for name in by_name if name in others]
+    _show([_with_hub_facts(row, by_name.get(row.model)) for row in rows], as_json=as_json)
     return 0
 
 
 def _own(text: str, models: Iterable[Located], local_names: set[str]) -> list[_Row]:
     minilm = MINILM.files["model.safetensors"]
-    rows = (
-        _Row(
-            STARTER.name,
-            STARTER.full_name,
-            _starter_bytes(models),
-            STARTER.name in local_names,
-            STARTER.context,
-            download=STARTER.source.wheel_bytes,
-        ),
-        _Row(
-            MINILM.name,
-            MINILM.full_name,
-            minilm.member_bytes,
-            MINILM.name in local_names,
-            MINILM.context,
-            download=minilm.wheel_bytes,
-        ),
+    models_and_bytes = (
+        (STARTER, _starter_bytes(models), STARTER.source.wheel_bytes),
+        (MINILM, minilm.member_bytes, minilm.wheel_bytes),
     )
+    rows = [
+        _Row(one.name, one.full_name, size, one.name in local_names, one.context, download=download)
+        for one, size, download in models_and_bytes
+    ]
     return [row for row in rows if text.lower() in f"{row.name} {row.model}".lower()]
 
 
@@ -106,19 +93,9 @@ def _short(text: str, local_names: set[str]) -> list[_Row]:
     ]
 
 
-def _of_hub(hit: HubModel, local_names: set[str]) -> _Row:
-    return _Row(
-        hit.name,
-        hit.name,
-        hit.weight_bytes,
-        hit.name in local_names,
-        downloads=hit.downloads,
-        is_gated=hit.is_gated,
-        problem=hit.problem,
-    )
-
-
-def _with_hub_facts(row: _Row, hit: HubModel) -> _Row:
+def _with_hub_facts(row: _Row, hit: HubModel | None) -> _Row:
+    if hit is None:
+        return row
     return replace(
         row,
         size=hit.weight_bytes or row.size,

@@ -69,8 +69,7 @@ def run(server: ServerClient, options: ChatOptions, fields: Mapping[str, float])
         conversation = Conversation(client, model, options.system, fields, make_screen)
         if options.preset:
             conversation.choose_preset(options.preset)
-        for image in images:
-            conversation.attach(image)
+        conversation.pending_images += images
         for prompt in once:
             _close(conversation, conversation.say(prompt))
         if not once:

@@ -70,9 +70,6 @@ class Conversation:
         self.preset = name
         return presets
 
-    def attach(self, image: Image) -> None:
-        self.pending_images.append(image)
-
     def say(self, prompt: str) -> TimedAnswer:
         """Ask `prompt`, with the pending images, and keep the answer. Raises OmlxError, and Stopped
         with the text that is kept."""

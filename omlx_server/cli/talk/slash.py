@@ -101,7 +101,7 @@ def _hint(name: str) -> str:
 def _image(conversation: Conversation, argument: str) -> Turn | None:
     path, text = split(argument)
     image = read_image(path)
-    conversation.attach(image)
+    conversation.pending_images.append(image)
     output.say(f"[{image.words}]" if text else f"[{image.words}; it goes with the next message]")
     return partial(conversation.say, text) if text else None
 
