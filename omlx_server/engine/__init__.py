@@ -1,1 +1,1 @@
-"""The mlx thread that computes, and the asyncio client that the HTTP side talks to."""
+"""The mlx thread that computes, and its asyncio clients."""

@@ -44,7 +44,7 @@ def _room(instance: ModelInstance) -> Room:
 
 
 def _leaves_room(instance: ModelInstance, adapter: Adapter) -> bool:
-    """Return whether accepted requests of all models, one at a time, fit beside an adapter."""
+    """Return whether all accepted requests fit beside an adapter, one at a time."""
     if instance.watch is None:
         return True
     loaded, account = instance.adapters, instance.watch.share.account

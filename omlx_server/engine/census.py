@@ -1,7 +1,4 @@
-"""Counters of all models, unloaded ones too, so that totals never go down.
-
-The mlx thread writes. Any thread may read: it counts a leaving model exactly once.
-"""
+"""Counters of all models, unloaded ones too. The mlx thread writes, any thread reads."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
@@ -13,9 +10,7 @@ from omlx_server.engine.messages import Counted, ModelId, Status
 class CountedModel(Protocol):
     status: Status
 
-    def tally(self) -> Counted:
-        """Return counters up to now; those in `status` may be a turn old."""
-        ...
+    def tally(self) -> Counted: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +41,7 @@ class Census:
         self._books = replace(books, here={**books.here, id: (name, member)})
 
     def leaves(self, id: ModelId) -> None:
-        """Note that a model was unloaded, if it is known, and keep its counters."""
+        """Note that a model was unloaded, and keep its counters."""
         books = self._books
         if id not in books.here:
             return

@@ -1,8 +1,8 @@
 """Turns of models and jobs on the device. Lives on the mlx thread.
 
-Each client has an equal part of the device, divided among the models it uses and all jobs together;
-the user that got least of its part is next. A model with an urgent prompt goes first for
-`URGENT_PART` of the time, uncharged, or its streams would stall afterwards.
+Each client has an equal part of the device, divided among the models it uses and all jobs. The user
+that got least of its part is next. A model with an urgent prompt goes first for `URGENT_PART` of
+the time, uncharged.
 """
 
 import math
@@ -43,8 +43,7 @@ class DeviceTurns:
 
     @contextmanager
     def turn(self, user: int) -> Iterator[float]:
-        """Give a user the device. Yields the seconds since its turn before, if it had work
-        since."""
+        """Give a user the device. Yields the seconds that it waited with work."""
         begun = self._clock()
         yield begun - self._ended.get(user, begun)
         self._ended[user] = self._clock()
@@ -57,7 +56,6 @@ class DeviceTurns:
 
 
 def part_of(user: int, client: bytes, clients: Mapping[int, Set[bytes]]) -> float:
-    """Return a user's part of the device with one more client."""
     return parts_of({**clients, user: clients[user] | {client}})[user]
 
 

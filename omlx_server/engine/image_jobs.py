@@ -19,8 +19,8 @@ _PATIENCE_SECONDS = 20.0
 def images_to_compute(
     instance: ModelInstance, tokens: tuple[int, ...], salt: bytes, images: Sequence[ImageSpan]
 ) -> tuple[ImageSpan, ...]:
-    """Return images, each digest once, whose features are neither kept nor covered by the prefix
-    cache. Raises BadRequest if the model has no vision."""
+    """Return images, each digest once, whose features are not kept or cached. Raises BadRequest if
+    the model has no vision."""
     vision = _vision_of(instance)
     cached = instance.cache.probe(tokens, salt).cached if instance.cache.layout.keeps else 0
     missing = dict[bytes, ImageSpan]()
@@ -32,7 +32,7 @@ def images_to_compute(
 
 def compute_image(instance: ModelInstance, image: ImageSpan, pixels: Floats) -> Work[None]:
     """Compute and keep the features of an image, unless another job does. Raises BadRequest,
-    ValueError for pixels of another image, NoMemory as `within`."""
+    ValueError for other pixels, NoMemory."""
     vision = _vision_of(instance)
     while vision.is_computing(image.digest):
         yield
@@ -54,7 +54,7 @@ class Aside:
         self._claims = ExitStack()
 
     def claiming(self, instance: ModelInstance) -> Work[None]:
-        """Wait until the bytes are set aside. Raises NoMemory if they never can be."""
+        """Wait until the bytes are set aside. Raises NoMemory."""
         room = _room_of(instance)
         room.check(self._nbytes)
         claim = yield from room.claim([self._nbytes])

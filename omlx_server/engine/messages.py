@@ -25,7 +25,7 @@ from omlx_server.core.speculation.counts import DraftCounts
 from omlx_server.core.work import Work
 
 ModelId = int
-"""Number of a loaded model; never reused, not even when the same model is loaded again."""
+"""Number of a loaded model; never reused."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +45,7 @@ class Cancel:
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """End the thread after the current step, then write the cold tier for at most
-    `drain_seconds`."""
+    """End the thread, after writes to the cold tier of at most `drain_seconds`."""
 
     drain_seconds: float = 0.0
 
@@ -94,7 +93,7 @@ class LoadModel:
 
 @dataclass(frozen=True, slots=True)
 class UnloadModel:
-    """Unload a model, after writing the cold tier for at most `seconds`."""
+    """Unload a model, after writes to the cold tier of at most `seconds`."""
 
     model: ModelId
     seconds: float
@@ -114,7 +113,7 @@ class Accepted:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """A model has crashed three times within a minute and computes nothing any more."""
+    """A model has crashed for good."""
 
     model: ModelId
     problem: str
@@ -168,8 +167,8 @@ class Counted:
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """A snapshot of a model for any thread. `beat` is the time.monotonic() of its last turn, `live`
-    the bytes that its requests need."""
+    """A snapshot of a model. `beat` is the time.monotonic() of its last turn, `live` the bytes that
+    its requests need."""
 
     state: EngineState
     load: Load
@@ -184,8 +183,6 @@ class Status:
 
 @dataclass(slots=True, eq=False)
 class OpenRequest:
-    """A request, and its choices that have not ended."""
-
     request: Request
     choices: set[int]
 

@@ -1,5 +1,4 @@
-"""One loaded model, where decisions (core), arrays (compute) and storage (store) meet. Lives on the
-mlx thread."""
+"""One loaded model, where core, compute and store meet. Lives on the mlx thread."""
 
 import logging
 import time
@@ -40,8 +39,8 @@ _log = logging.getLogger(__name__)
 
 
 class ModelInstance:
-    """A loaded model that generates: its scheduler, runner, prefix cache and tiers. Without `watch`
-    memory is not watched, without `speculation` nothing is drafted."""
+    """A loaded model that generates. Without `watch` memory is not watched, without `speculation`
+    nothing is drafted."""
 
     def __init__(
         self,
@@ -74,7 +73,6 @@ class ModelInstance:
             watch.share.holder = self
 
     def start_over(self) -> None:
-        """Forget all requests and everything computed."""
         self.restored = list[Restored]()
         self._uncounted = 0  # bytes cut by steps whose tokens are not taken yet
         # Payloads cut by each step whose chunks may not be done.
@@ -133,16 +131,14 @@ class ModelInstance:
         return self.watch is None or self.scheduler.is_steady()
 
     def relieve(self, now: float) -> list[TokenEvent]:
-        """Free memory where it is short, before a step is planned. Return the events of ended
-        sequences."""
+        """Free memory where it is short. Return the events of ended sequences."""
         if self.watch is None:
             return []
         self.watch.begin(self.account(), self.features.nbytes)
         return self.scheduler.relieve(now)
 
     def account(self) -> Ledger:
-        """Return the bytes that this model holds, without weights. While idle, runs count as
-        blocks."""
+        """Return the bytes held, without weights. While idle, runs count as blocks."""
         index = self.cache.index
         beyond = max(0, self.runner.live_bytes - self.runner.runs.block_bytes)
         rows, gaps = (0, beyond) if self.runner.idle else (beyond, 0)
@@ -154,8 +150,8 @@ class ModelInstance:
         )
 
     def starved(self) -> list[TokenEvent]:
-        """Recover from a step without memory: the newest request ends, the others are queued again,
-        half of the hot tier is evicted. Return the events."""
+        """Recover from a step without memory: end the newest request, queue the others again, evict
+        half of the hot tier."""
         self._lose()
         events = self.scheduler.fail_newest()
         self.features.forget()
@@ -165,19 +161,18 @@ class ModelInstance:
         return events
 
     def drafts_failed(self) -> None:
-        """Restart after a failed step with drafts, and draft nothing for a while."""
+        """Restart after a failed step with drafts, and draft none for a while."""
         if self.speculation is not None:
             self.speculation.failed()
         self.restart()
 
     def restart(self) -> list[Sequence]:
-        """Queue all sequences again after computed data was lost. Return those that were
-        running."""
+        """Queue all sequences again. Return those that were running."""
         self._lose()
         return self.scheduler.queues.restart()
 
     def _lose(self) -> None:
-        """Drop the output of a failed step, before an eviction could send it to the cold tier."""
+        """Drop a failed step's output, before it could reach the cold tier."""
         self._uncounted = 0
         failed = frozenset(id for ids in (self._tails, *self._computing) for id in ids)
         self._tails = []
@@ -219,7 +214,6 @@ class ModelInstance:
         return launched
 
     def finish_launch(self, launched: Launched) -> None:
-        """Sample what had to wait for earlier tokens, and keep what was cut of rows that left."""
         before = _nbytes(launched.payloads)
         launched.finish_launch()
         launched.behind_chunks = bool(self._computing)
@@ -228,7 +222,7 @@ class ModelInstance:
         self._tails += self._keep(tails, computed=False)
 
     def take_tokens(self, launched: Launched) -> list[TokenEvent]:
-        """Wait for a step's tokens, keep what was cut, and return the events."""
+        """Wait for a step's tokens, keep what was cut, return the events."""
         result = launched.tokens()
         self.decode_times.note(launched, result)
         tails, self._tails = self._tails, []
@@ -241,8 +235,7 @@ class ModelInstance:
         return events
 
     def launch_chunks(self, launched: Launched) -> tuple[ChunksLaunched, list[TokenEvent]]:
-        """Launch a step's chunks and keep what they cut. Return them, and the events of failed
-        prompts."""
+        """Launch a step's chunks. Return them, and the events of failed prompts."""
         if self.watch is not None and not self._computing:
             self.watch.begin_step()
         chunks = launched.launch_chunks()
@@ -277,13 +270,12 @@ class ModelInstance:
             self.features.trim(self.watch.guard.limit)
 
     def recall(self) -> None:
-        """Take in blocks from the cold tier, and ask for those that prompts want."""
+        """Take in blocks from the cold tier, and ask for more."""
         self.tiers.recall()
         self.drop_evicted()
 
     def drop_evicted(self, *, wholly: bool = False) -> None:
-        """Drop evicted payloads; the cold tier gets some. Runs are tidied when much of one is
-        unused, when idle, or `wholly`."""
+        """Drop evicted payloads, and tidy runs if much is unused, if idle, or `wholly`."""
         self.tiers.drop_evicted()
         if self.tiers.has_dropped:
             self.tiers.has_dropped = False
@@ -301,8 +293,7 @@ class ModelInstance:
             self.watch.share.leave()
 
     def pin(self, tokens: tuple[int, ...], salt: bytes, model: str) -> Pin | None:
-        """Pin a prefix in both tiers. Return None without a full block, or when the model keeps
-        none."""
+        """Pin a prefix in both tiers. Return None if it has no block."""
         pin = self.cache.pin(tokens, salt, time.time(), model) if self.cache.layout.keeps else None
         if pin is not None and self.tiers.cold is not None:
             for entry in self.cache.pinned.of(pin):
@@ -310,13 +301,11 @@ class ModelInstance:
         return pin
 
     def unpinned(self, pin: Pin) -> None:
-        """Release what a removed pin held."""
         self.cache.unpinned(pin)
         self.drop_evicted()
 
     def reset_cache(self, salt: bytes | None = None) -> Dropped:
-        """Drop unused blocks, of all or one `salt`, from both tiers. Return those that were in
-        memory."""
+        """Drop unused blocks, of all or one `salt`, from both tiers. Return those in memory."""
         keys = [] if salt is None else self.cache.chain_keys(salt)
         dropped = self.cache.reset(salt)
         self.features.forget()

@@ -11,8 +11,7 @@ from omlx_server.store.cold import ColdTier
 
 @dataclass(slots=True, eq=False)
 class PinBoard:
-    """Lists, saves and ends the pins of all tenants. A pin of a model that is not loaded holds what
-    the `cold` tier has."""
+    """The pins of all tenants. A pin of an unloaded model holds what the `cold` tier has."""
 
     pins: Pins
     instances: Callable[[], Iterable[ModelInstance]]
@@ -23,7 +22,6 @@ class PinBoard:
         return [self._report(pin) for pin in self.pins.all() if pin.is_of(salt)]
 
     def made(self, pin: Pin, salt: bytes) -> PinReport:
-        """Save a pin that an instance has made, and report on it."""
         if not pin.is_of(salt):  # its blocks are those of an adapter
             pin = replace(pin, tenant=root_key(pin.namespace, salt))
             self.pins.add(pin)
@@ -33,12 +31,11 @@ class PinBoard:
         return self._report(pin)
 
     def leave_cold(self) -> None:
-        """Note that the cold tier is not used any more; its file of pins stays."""
+        """Note that the cold tier is not used any more."""
         self._left_behind = frozenset(pin.id for pin in self.pins.all())
 
     def end(self, id: str, salt: bytes) -> Unpinned:
-        """End a pin of a tenant. Unpinned.STORED: a cold tier that is no longer used still has
-        it."""
+        """End a pin. Unpinned.STORED: a cold tier that is no longer used still has it."""
         pin = self.pins.get(id)
         if pin is None or not pin.is_of(salt):
             return Unpinned.UNKNOWN

@@ -51,7 +51,7 @@ class Pipeline:
         return self._ahead is not None
 
     def run(self, step: Step | None, *, alone: bool, jobs: bool = False) -> None:
-        """Launch a step and take the tokens of the one before; None finishes all steps."""
+        """Launch a step and take the tokens of the last one; None finishes all."""
         launched = self._instance.launch(step) if step is not None else None
         self.take_ahead()
         if launched is None:

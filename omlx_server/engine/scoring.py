@@ -58,7 +58,7 @@ def _by_all_ranks(
 def judged(
     instance: ModelInstance, prompts: Sequence[Sequence[int]], *, yes: int, no: int
 ) -> Generator[BatchResult | None, None, None]:
-    """Return how likely the model answers each prompt with token `yes` rather than `no`."""
+    """Return how likely the model answers each prompt with yes rather than no."""
     loaded, chunk = instance.runner.loaded, device_policy.current().chunk
     work = yes_no.score(loaded.target, prompts, yes=yes, no=no, slice_tokens=chunk)
     longest = max(map(len, prompts), default=0)
@@ -74,7 +74,7 @@ def _on_account(
     chunk: int,
     logits: int,
 ) -> Generator[Y | None, None, A]:
-    """Run `work` once memory is set aside for its caches, its prefill and its logits."""
+    """Run `work` once its memory is set aside."""
     if instance.watch is None:
         return work
     planner, chunk = instance.watch.planner, max(1, min(chunk, tokens))

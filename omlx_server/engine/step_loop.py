@@ -52,8 +52,8 @@ _CHECKS = os.environ.get("OMLX_CHECKS") == "1"
 
 
 class StepLoop:
-    """Turns one `instance`, and publishes the events. At the third crash within a minute all
-    requests end with an error, and the model stays FAILED."""
+    """Turns one `instance`. At the third crash within a minute all requests end with an error, and
+    the model stays FAILED."""
 
     def __init__(
         self,
@@ -89,7 +89,6 @@ class StepLoop:
 
     @property
     def moves(self) -> bool:
-        """Whether the last turn launched work, or a step is on the device."""
         return not self._pipeline.is_empty or (self._computes and self.instance.has_work)
 
     @property
@@ -98,7 +97,6 @@ class StepLoop:
 
     @property
     def clients(self) -> set[bytes]:
-        """Clients with requests here; none after a failure."""
         return set() if self.failed else self.instance.scheduler.queues.clients
 
     @property
@@ -131,8 +129,8 @@ class StepLoop:
         self._guard(lambda: self._turn(alone, jobs))
 
     def watch(self, *, others: bool, loading: bool) -> None:
-        """Restart, or end all requests, when they have waited too long for nothing. `others`:
-        another model or job works; `loading`: a model comes or goes."""
+        """Restart, or end all requests, when they wait for nothing. `others`: another model or job
+        works; `loading`: a model comes or goes."""
         if self.moves:
             self._watchdog.moves()
         elif not (self._unfinished or self.instance.has_work):
@@ -169,7 +167,6 @@ class StepLoop:
         )
 
     def tally(self) -> Counted:
-        """Return the model's counters since its load."""
         cache = self.instance.cache.report()
         cache = cache.after(self._before) if self._before.queried_tokens else cache
         watch = self.instance.watch
@@ -217,8 +214,8 @@ class StepLoop:
         self._send(empty)
 
     def _step(self, step: Step | None, *, alone: bool, jobs: bool = False) -> None:
-        """Launch a step and take the one before. Nothing may hold a step's payloads afterwards: the
-        account of memory would be wrong."""
+        """Launch a step. Nothing may hold its payloads afterwards: the account of memory would be
+        wrong."""
         self._admitted = step.admitted if step is not None else ()
         verifies = step is not None and step.verifies
         self._isolated(partial(self._pipeline.run, step, alone=alone, jobs=jobs), drafted=verifies)
@@ -336,8 +333,7 @@ class StepLoop:
         self.end(problem)
 
     def _isolate(self, crash: Crash, *, drafted: bool) -> None:
-        """Recover from a failed step: end the sequences that fail alone, and prefill the others
-        again.
+        """Recover from a failed step: end sequences that fail alone, prefill the others again.
 
         Without memory the newest request ends instead; after a step with drafts none does.
         """
@@ -366,11 +362,8 @@ class StepLoop:
             raise crash.error
 
     def _survive(self, crash: Crash) -> bool:
-        """Start over with a fresh scheduler; return False after too many crashes.
-
-        Requests that ran end with an error, since one may be the cause; the others are queued
-        again.
-        """
+        """Start over, unless it crashed too often. Requests that ran end with an error, since one
+        may be the cause; the others are queued again."""
         _log.critical("the engine loop crashed", exc_info=crash.error)
         now = self._clock()
         if self._crashes.are_too_many(now):

@@ -70,8 +70,7 @@ _GONE = "the model is not loaded"
 
 class Engine(threading.Thread):
     """Owns all models, which are loaded on this thread because arrays belong to it. `expected`
-    returns the number of requests being prepared; `closing` runs at the end with the seconds left.
-    """
+    returns the number of requests being prepared; `closing` gets the seconds left."""
 
     def __init__(
         self,
@@ -105,7 +104,6 @@ class Engine(threading.Thread):
 
     @property
     def last_beat(self) -> float:
-        """The time.monotonic() of the last sign of life. Any thread."""
         return max([self.beat, *(d.status.beat for d in tuple(self._step_loops.values()))])
 
     def status(self, id: ModelId) -> Status | None:
@@ -116,7 +114,7 @@ class Engine(threading.Thread):
     # -- the thread ----------------------------------------------------------------------
 
     def run(self) -> None:
-        """Turn until stopped. The third turn that fails within a minute ends the thread."""
+        """Turn until stopped, or until the third failed turn within a minute."""
         crashes = Crashes()
         while not self._stopping:
             crash = guarded(self._turn)
@@ -166,7 +164,6 @@ class Engine(threading.Thread):
         return clients | {_JOBS: self._jobs.clients if self._jobs_work else set()}
 
     def _turn_one(self, user: int, turn: Callable[[StepLoop], None]) -> bool:
-        """Give the device to one user. Return whether it has computed something."""
         with self._turns.turn(user) as away:
             if user == _JOBS:
                 self._turn_jobs(self._jobs)
@@ -182,7 +179,6 @@ class Engine(threading.Thread):
                 step_loop.look()  # there may be room now for waiting requests
 
     def _watch(self, step_loops: Sequence[StepLoop]) -> None:
-        """Look for requests that wait for nothing."""
         # Memory set aside for other threads, such as image decoders, will come back.
         aside = self._audit is not None and self._audit.account.aside > 0
         moving = [step_loop for step_loop in step_loops if step_loop.moves]
@@ -243,7 +239,6 @@ class Engine(threading.Thread):
             return
 
     def _rest(self, *, busy: bool) -> None:
-        """After `_REST_SECONDS` without work, give freed buffers back to the machine."""
         now = self._clock()
         if busy:
             self._rest_at = now + _REST_SECONDS
@@ -252,7 +247,7 @@ class Engine(threading.Thread):
             self._rest_at = math.inf
 
     def _gather(self) -> None:
-        """Wait for requests on their way before prefill from rest: short prompts are cheaper
+        """Wait for announced requests before prefill from rest: short prompts are cheaper
         together."""
         now = self._clock()
         end, quiet = now + _GATHER_SECONDS, now + _QUIET_SECONDS
@@ -346,7 +341,6 @@ class Engine(threading.Thread):
             self._give_back()
 
     def _drop(self, id: ModelId) -> None:
-        """Drop all references to a model and have it leave; only log its exception."""
         step_loop = self._step_loops.pop(id, None)
         model = step_loop.instance if step_loop is not None else self._models.get(id)
         self._models.pop(id, None)

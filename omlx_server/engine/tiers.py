@@ -28,8 +28,8 @@ _HEADER_BYTES = 4096  # more than the header of any block file
 
 
 class Tiers:
-    """Payloads in memory, `hot`, and the `cold` tier, if any, which gets evicted blocks, or with
-    `write_through` all. The `followers` do the same with their parts. Call `follow` first."""
+    """Payloads in memory, `hot`, and the `cold` tier, which gets evicted blocks, or with
+    `write_through` all. Call `follow` first."""
 
     def __init__(
         self,
@@ -49,7 +49,7 @@ class Tiers:
         self._cache: PrefixCache
 
     def follow(self, cache: PrefixCache) -> None:
-        """Use the ids of this `cache`. No payload of another cache may be in memory."""
+        """Use the ids of this `cache`, with no other payloads in memory."""
         self._cache = cache
         if self._left_cold:
             cache.leave_cold()
@@ -67,10 +67,9 @@ class Tiers:
         self.hot[id] = payload
 
     def computed(self, ids: Iterable[PayloadId]) -> None:
-        """Note that payloads are computed; those still in memory may be queued for the cold
-        tier."""
+        """Note that payloads are computed, and queue some for the cold tier."""
         for id in ids:
-            entry = self._cache.index.held(id) if self.cold is not None else None
+            entry = self._cache.index.entry(id) if self.cold is not None else None
             if entry is not None:
                 record = self._cache.record(entry)
                 if self.write_through or record.key in self._cache.pins:
@@ -118,8 +117,7 @@ class Tiers:
         return self._writing.keys()
 
     def pending_bytes(self) -> int:
-        """Return bytes held only by the cold tier's queue: evicted payloads, and copies from
-        runs."""
+        """Return bytes held only by the cold tier's queue."""
         if self.cold is None:
             return 0
         pending = self.cold.pending
@@ -131,8 +129,7 @@ class Tiers:
         )
 
     def closing(self, seconds: float) -> Work[None]:
-        """Write the most recently used blocks that fit the cold tier, for at most `seconds`, in
-        slices."""
+        """Write the most recently used blocks to the cold tier, for at most `seconds`."""
         cold = self.cold
         if cold is None:
             return
@@ -171,7 +168,6 @@ class Tiers:
     # -- from the cold tier --------------------------------------------------------------
 
     def recall(self) -> None:
-        """Ask the cold tier for what prompts want, and take in what has come."""
         if self.cold is None:
             return
         self._request(self.cold)
@@ -191,7 +187,6 @@ class Tiers:
         self.drop_evicted()
 
     def _request(self, cold: ColdTier) -> bool:
-        """Ask the cold tier what prompts want. Return whether there was anything."""
         waits, patience = self._cache.read_ahead.waits, self._cache.read_ahead.rates.patience
         questions, reads = waits.take_questions(), waits.take_reads()
         for question in questions:
@@ -205,7 +200,7 @@ class Tiers:
         return bool(questions or reads)
 
     def _take_in(self, cold: ColdTier, recalled: Recalled) -> PayloadId | None:
-        """Take in the result of a read. Return the id under which it is kept, if it is."""
+        """Take in a read. Return the id under which it is kept, if it is."""
         key = recalled.record.key
         if recalled.packed is None:
             if recalled.reason == NOT_ON_EVERY_RANK:

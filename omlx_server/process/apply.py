@@ -29,8 +29,7 @@ OnMlx = Callable[[Callable[[], None]], Awaitable[None]]
 
 
 async def watch_config(loaded: Loaded, http: "HttpSide", apply_to_models: Applier) -> None:
-    """Reload the config when it changes and on SIGHUP, until cancelled, and let admin routes edit
-    it."""
+    """Reload the config on changes and SIGHUP, until cancelled, and let admin routes edit it."""
     appliers = apply_to_models, http.apply, apply_to_log
     reloader = Reloader(loaded, check_all, appliers, http.tell)
     http.offer(ConfigEditor(loaded, reloader))
@@ -68,7 +67,7 @@ class HttpSide:
         self._app.change(replace(self._app.state.context, settings=editor))
 
     def end(self) -> None:
-        """Stop the server as SIGTERM does: running answers finish, the exit code is 0."""
+        """Stop the server as SIGTERM does, with exit code 0."""
         self._server.stop(exit_code=0)
 
 
@@ -83,12 +82,8 @@ class ModelsSide:
     _pinning: asyncio.Task[None] | None = field(default=None, init=False)
 
     async def apply(self, changed: Changes) -> None:
-        """Apply settings of models; nothing has changed if it raises.
-
-        Raises:
-            ConfigError: as `change_instances`.
-            Unavailable: the engine has stopped.
-        """
+        """Apply settings of models; nothing has changed if it raises. Raises as `change_instances`,
+        and Unavailable."""
         settings = changed.in_force
         if changed.applied:
             await self.on_mlx(partial(change_instances, self.instances, settings))

@@ -1,5 +1,4 @@
-"""Applies changed settings to loaded models, memory and cold tier. Runs on the mlx thread, between
-steps."""
+"""Applies changed settings to loaded models. Runs on the mlx thread, between steps."""
 
 from functools import partial
 
@@ -53,7 +52,7 @@ def _check(instances: InstanceFactory, shares: Shares) -> None:
 
 
 def _leave_cold(instances: InstanceFactory) -> None:
-    """Give up the cold tier: drop its queue, and leave its directory as it is."""
+    """Give up the cold tier and its queue; its directory stays."""
     for instance in instances.at_work():
         instance.tiers.leave_cold()
     instances.pins.leave_cold()

@@ -1,7 +1,7 @@
 """Makes a server's cluster from its settings, and handles its loss.
 
-MLX has one group of ranks per process. When a rank is lost, running answers end with an error, and
-the process starts anew in place: same arguments, process id and listening socket.
+MLX has one group of ranks per process. After a loss, running answers end with an error, and the
+process starts anew in place, with the same socket.
 """
 
 import asyncio
@@ -41,8 +41,7 @@ _STOP_POLL_SECONDS = 0.1
 
 
 def make_cluster(loaded: Loaded, stack: AsyncExitStack) -> LeadingCluster | None:
-    """Return the cluster of a server, which ends with `stack`; None without one. Raises
-    ConfigError."""
+    """Return the cluster of a server, which ends with `stack`. Raises ConfigError."""
     hosts = hosts_of(loaded.settings)
     if not hosts:
         return None
@@ -67,8 +66,8 @@ def watch_cluster(
     drain: Callable[[float], None],
     is_stopping: Callable[[], bool],
 ) -> None:
-    """Have a lost cluster end all requests and start the process anew with `sock`, unless it
-    `is_stopping`. `drain` writes the cold tier's queue. Call before ranks are started."""
+    """Have a lost cluster end all requests and start the process anew with `sock`. Call before
+    ranks are started."""
     if cluster is None:
         return
     loop = asyncio.get_running_loop()
@@ -88,7 +87,7 @@ def _restarts() -> int:
 
 
 def _collect_former_ranks() -> None:
-    """Reap the ranks started before the process started anew: they are still its children."""
+    """Reap the ranks of before a restart: they are still children."""
     former = psutil.Process().children()
     if former:
         threading.Thread(target=psutil.wait_procs, args=(former,), daemon=True).start()
@@ -97,8 +96,7 @@ def _collect_former_ranks() -> None:
 def _start_anew(
     sock: socket.socket, drain: Callable[[float], None], is_stopping: Callable[[], bool]
 ) -> None:
-    """Replace this process, unless it `is_stopping`. On failure end it: it could only answer
-    errors."""
+    """Replace this process; end it if that fails."""
     crash = guarded(_replace_process, sock, drain, is_stopping)
     if isinstance(crash, Crash):
         _log.critical("the server can't start anew", exc_info=crash.error)

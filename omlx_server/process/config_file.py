@@ -11,7 +11,7 @@ _Mark = tuple[Path, int, int, int]
 
 
 class ConfigFile:
-    """Watches the config file in use, whose path `find` returns at each look."""
+    """Watches the config file, whose path `find` returns."""
 
     def __init__(self, find: Callable[[], Path | None]) -> None:
         self._find = find
@@ -20,12 +20,12 @@ class ConfigFile:
         self.take()
 
     def take(self) -> None:
-        """Remember the state of the file; the caller is about to read it."""
+        """Remember the state of the file, before it is read."""
         self._taken = self._seen = self._mark()
 
     def has_changed(self) -> bool:
-        """Return whether the file differs from its state at `take` and has settled since the last
-        call: editors write in pieces. The new state then counts as taken."""
+        """Return whether the file has changed since `take` and settled since the last call. The new
+        state then counts as taken."""
         before, self._seen = self._seen, self._mark()
         if self._seen == self._taken or self._seen != before:
             return False

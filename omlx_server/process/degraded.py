@@ -1,5 +1,4 @@
-"""A server that answers only with what is wrong until that is mended, instead of a service that
-restarts again and again. Needs no model and no MLX."""
+"""A server that answers only with what is wrong until that is mended. Needs no model and no MLX."""
 
 import asyncio
 import logging
@@ -36,12 +35,9 @@ def serve_degraded(
 ) -> int:
     """Answer 503 (/health/live: 200) until a signal ends the server; return its exit code.
 
-    `check()` is called on SIGHUP and when the file `config` has changed. Once it raises no
-    UsageError the program starts anew in place. A `problem` that is no ConfigError is also tried
-    again after `_RETRY_SECONDS`.
-
-    Raises:
-        UsageError: the server can't listen at the address of `salvaged`.
+    `check()` is called on SIGHUP and when the file `config` has changed; once it raises no
+    UsageError the program starts anew. A `problem` outside the config is retried after
+    `_RETRY_SECONDS`. Raises UsageError if the server can't listen.
     """
     try:
         start_logging("info", salvaged.log_file)
@@ -71,8 +67,7 @@ class _Degraded:
         )
 
     async def serve(self, salvaged: Salvaged) -> bool:
-        """Serve until stopped. Return True if the program should start anew, False after a
-        signal."""
+        """Serve until stopped. Return whether the program should start anew."""
         with listening(salvaged.host, salvaged.port, salvaged.uds) as sock:
             _log.error("%s answers 503 to all requests: %s", url_of(sock), self._say())
             beating = asyncio.create_task(keep_alive(self._notifier, lambda: True))
@@ -108,14 +103,13 @@ class _Degraded:
         return True
 
     def _say(self) -> str:
-        """Tell the service manager what is wrong; return the text, one line for the log."""
         problem = in_one_line(self._app.problem)
         self._notifier.ready(f"degraded: {problem}")
         return problem
 
 
 def _start_over() -> NoReturn:
-    """Run the same command line anew in this process, so that the manager sees no failure."""
+    """Run the same command line anew in this process."""
     _log.info("the configuration has changed: starting again")
     Notifier().starting_over()
     logging.shutdown()

@@ -7,7 +7,7 @@ from contextlib import suppress
 
 
 class Hangup:
-    """Makes SIGHUP set a flag instead of ending the process. Lives on the event loop's thread."""
+    """Makes SIGHUP set a flag. Lives on the event loop's thread."""
 
     def __init__(self) -> None:
         ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN  # as by nohup
@@ -16,8 +16,7 @@ class Hangup:
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._came.set)
 
     async def within(self, seconds: float) -> bool:
-        """Return whether SIGHUP came since the last call or comes within `seconds`; clears the
-        flag."""
+        """Return whether SIGHUP came or comes within `seconds`; clear the flag."""
         with suppress(TimeoutError):
             await asyncio.wait_for(self._came.wait(), seconds)
         came = self._came.is_set()
@@ -26,8 +25,7 @@ class Hangup:
 
     @property
     def terminal_is_gone(self) -> bool:
-        """Whether the terminal present at construction is gone; False if there was none or SIGHUP
-        was ignored (nohup)."""
+        """Whether the terminal has gone; False without one, or under nohup."""
         return self._minds_terminal and not _has_terminal()
 
 

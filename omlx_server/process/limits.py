@@ -21,8 +21,7 @@ def connection_limits(server: ServerSettings) -> ConnectionLimits:
 
 
 def raise_descriptors() -> int:
-    """Raise the process's limit of descriptors, and return it. Call after the import of mlx-lm,
-    which lowers it to 2,048."""
+    """Raise the limit of descriptors, and return it. mlx-lm must be imported, which lowers it."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = _MOST_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, _MOST_DESCRIPTORS)
     if soft != resource.RLIM_INFINITY and soft < most:

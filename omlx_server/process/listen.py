@@ -17,7 +17,7 @@ from omlx_server.settings.types import UNIX
 from omlx_server.settings.whole_file import PRIVATE_DIRECTORY
 
 INHERITED = "OMLX_LISTENING_FD"
-"""Environment variable by which a process that starts anew hands on its socket."""
+"""Environment variable with the socket of a process that starts anew."""
 _BACKLOG = 2048
 _NOT_FOR_OTHERS = 0o177
 _DIALLING_SECONDS = 1.0
@@ -28,8 +28,8 @@ _OURS = ("omlx_server", "omlx-server")
 
 @contextmanager
 def listening(host: str, port: int, uds: str = "") -> Iterator[socket.socket]:
-    """Yield the server's socket: the Unix socket `uds`, if not empty, else `host` and `port`. Take
-    it before slow work, so that an address in use is reported at once. Raises UsageError."""
+    """Yield the server's socket: the Unix socket `uds`, if set, else `host` and `port`. Raises
+    UsageError."""
     inherited = os.environ.get(INHERITED)
     if inherited:
         with socket.socket(fileno=os.dup(int(inherited))) as sock:
@@ -49,8 +49,7 @@ def listening(host: str, port: int, uds: str = "") -> Iterator[socket.socket]:
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """Bind a TCP socket, which does not listen yet. Raises UsageError for a used port or another
-    machine's host."""
+    """Bind a TCP socket, which does not listen yet. Raises UsageError."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -86,7 +85,7 @@ def _hint(error: OSError, host: str, port: int) -> str:
 
 
 def url_of(sock: socket.socket) -> str:
-    """Return the http URL at which this machine reaches a bound socket, or `unix:PATH`."""
+    """Return the http URL of a bound socket, or `unix:PATH`."""
     if sock.family == socket.AF_UNIX:
         return f"{UNIX}{sock.getsockname()}"
     host, port = sock.getsockname()[:2]
@@ -95,8 +94,7 @@ def url_of(sock: socket.socket) -> str:
 
 
 def _bind_unix(path: Path) -> socket.socket:
-    """Bind a Unix socket for this user only. It listens at once, or the next server would take it
-    for a dead one."""
+    """Bind a private Unix socket. It listens at once, or the next server would think it dead."""
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         path.parent.mkdir(mode=PRIVATE_DIRECTORY, parents=True, exist_ok=True)
@@ -116,8 +114,7 @@ def _bind_unix(path: Path) -> socket.socket:
 
 
 def _clear_the_way(path: Path) -> None:
-    """Remove the socket file of a dead server. Raises UsageError for a live server or another
-    file."""
+    """Remove the socket file of a dead server. Raises UsageError for anything else."""
     with suppress(FileNotFoundError):
         if not stat.S_ISSOCK(path.lstat().st_mode):
             raise _refused(path, "there is a file that is no socket")
@@ -127,8 +124,7 @@ def _clear_the_way(path: Path) -> None:
 
 
 def _is_live(path: Path) -> bool:
-    """Return whether a server listens. Only a refused connection or a missing file says no: a busy
-    server may be slow."""
+    """Return whether a server listens. A busy one may be slow: only a refusal says no."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.settimeout(_DIALLING_SECONDS)
         try:
@@ -152,8 +148,7 @@ def _refused(path: Path, why: str) -> UsageError:
 
 
 def holder_of(host: str, port: int) -> str:
-    """Return the process that listens at an IP address and port, such as "nginx (process 42)", or
-    ""."""
+    """Return the process at an IP address and port, such as "nginx (process 42)", or ""."""
     for pid, connection in _connections():
         if pid and _is_in_the_way(connection, host, port):
             with suppress(psutil.Error):
@@ -162,8 +157,7 @@ def holder_of(host: str, port: int) -> str:
 
 
 def _connections() -> Iterator[tuple[int | None, Any]]:
-    """Yield process ids and TCP connections. On macOS a user sees only those of their own
-    processes, one by one."""
+    """Yield process ids and TCP connections; on macOS those of the user's own processes."""
     try:
         yield from ((connection.pid, connection) for connection in psutil.net_connections("tcp"))
     except psutil.AccessDenied:

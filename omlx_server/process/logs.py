@@ -35,8 +35,7 @@ class _OwnFile(RotatingFileHandler):
 
 
 def start_logging(level: str, file: str, style: str = "auto") -> None:
-    """Log to `file`, or to stderr if "". `style` is logging.format. Raises UsageError if `file`
-    can't be written."""
+    """Log to `file`, or to stderr if "". Raises UsageError if `file` can't be written."""
     handler = log_handler(file)
     _format(handler, style)
     logging.basicConfig(level=level.upper(), handlers=[handler])
@@ -59,8 +58,7 @@ def _format(handler: logging.Handler, style: str) -> None:
 
 
 def log_handler(file: str) -> logging.Handler:
-    """Return a handler for `file`, or for stderr if "". Raises UsageError if it can't be
-    written."""
+    """Return a handler for `file`, or for stderr if "". Raises UsageError."""
     if not file:
         return logging.StreamHandler(sys.stderr)
     try:
@@ -74,7 +72,7 @@ def log_handler(file: str) -> logging.Handler:
 
 
 def formatter(style: str, *, terminal: bool, coloured: bool) -> logging.Formatter:
-    """Return the formatter for a style; auto is rich on a terminal and json elsewhere."""
+    """Return a formatter; auto is rich on a terminal and json elsewhere."""
     if style == "json" or (style == "auto" and not terminal):
         return JsonLogFormatter()
     return ForPeople(coloured=terminal and coloured)
@@ -99,8 +97,7 @@ class ForPeople(logging.Formatter):
 
 
 class JsonLogFormatter(logging.Formatter):
-    """A JSON object a line: time, level, logger and message; request_id, exception and the record's
-    `fields`, if any."""
+    """A JSON object a line, with the record's `fields`."""
 
     def format(self, record: logging.LogRecord) -> str:
         moment = datetime.fromtimestamp(record.created, UTC)

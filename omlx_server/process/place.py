@@ -12,8 +12,7 @@ _OURS = "--instead-of"
 
 
 def take_place(name: str) -> None:
-    """Take this place, killing its holder: a stopped process keeps memory without noticing that its
-    rank 0 is gone."""
+    """Take this place, killing its holder: a stopped process would keep its memory."""
     safe = re.sub(r"[^\w.-]", "_", name)
     file = Path(tempfile.gettempdir()) / f"omlx-server-{os.getuid()}-{safe}.pid"
     with suppress(OSError, ValueError, psutil.Error):

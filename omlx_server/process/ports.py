@@ -9,9 +9,8 @@ _CONNECT_SECONDS = 1.0
 
 
 def is_free(host: str, port: int) -> bool:
-    """Return whether no program listens at `host` and `port`. It connects first: macOS lets us bind
-    a port in use on a wildcard address. An unusable address counts as free; the server reports
-    that."""
+    """Return whether nobody listens there. It connects first: macOS lets us bind a port in use on a
+    wildcard address. An unusable address counts as free."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         with socket.socket(family) as probe:

@@ -1,7 +1,7 @@
-"""The process of a rank other than 0, which does what rank 0 tells it until that is gone.
+"""The process of a rank other than 0, which does what rank 0 tells it.
 
-MLX works on the main thread. The link's threads send signs of life during a forward, and end the
-process at once when rank 0 is lost: a forward that waits for it would never end.
+MLX works on the main thread. The link's threads send signs of life, and end the process when rank 0
+is lost: a forward might wait for it for ever.
 """
 
 import logging
@@ -53,8 +53,7 @@ _ENDED = 3  # exit code
 
 
 def run_rank(rank: int, leader: tuple[str, int], secret: bytes, settings: Settings) -> None:
-    """Be this rank of the cluster at `leader`. Never returns. Raises UsageError if rank 0 can't be
-    reached or refuses this rank."""
+    """Be this rank of the cluster at `leader`. Never returns. Raises UsageError."""
     log = settings.logging
     start_logging(log.level, log.file, log.format)
     try:
@@ -158,7 +157,7 @@ class _Rank:
         _log.info("rank %d has its part of %s", self._rank, self._welcome.names[0])
 
     def leave(self, why: str) -> NoReturn:
-        """Write the cold tier's queue and end the process. Any thread: the main one may hang."""
+        """Write the cold tier's queue and end the process. Any thread."""
         follower = self._follower
         if follower is not None:
             follower.drain(_KEEP_SECONDS)
@@ -168,7 +167,6 @@ class _Rank:
         return Alive(self._done, device.active_memory(), device.peak_memory())
 
     def _give_up(self, crash: Crash) -> NoReturn:
-        """Tell rank 0 why this rank can't go on, and end the process."""
         if not (crash.is_foreseen or tells_of_loss(crash.error)):
             _log.error("rank %d can't go on", self._rank, exc_info=crash.error)
         self._link.tell(RankRefusal(crash.reason))
@@ -177,7 +175,7 @@ class _Rank:
 
 
 def _leave(why: str) -> NoReturn:
-    """End the process at once: the main thread may wait for a rank that is gone."""
+    """End the process at once: the main thread may wait for ever."""
     try:
         _log.warning("this rank ends: %s", why)
         logging.shutdown()

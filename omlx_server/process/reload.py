@@ -1,7 +1,4 @@
-"""Reloads the config of a running server when its file changes and on SIGHUP. asyncio thread.
-
-Changes are applied or reported as needing a restart. A wrong config changes nothing.
-"""
+"""Reloads the config of a running server. A wrong config changes nothing. asyncio thread."""
 
 import asyncio
 import logging
@@ -19,17 +16,17 @@ from omlx_server.settings.changes import Changes, SettingChange, changes
 _log = logging.getLogger(__name__)
 
 Applier = Callable[[Changes], Awaitable[None]]
-"""Applies its part of changed settings. One that may raise OmlxError changes nothing then, and
-comes before those that never raise."""
+"""Applies its part of changed settings. One that raises OmlxError changes nothing, and comes
+first."""
 
 
 class NotYet(ConfigError):
-    """The settings can be applied once requests have ended; `watch` tries again each second."""
+    """The settings apply once requests have ended; `watch` tries again."""
 
 
 class Reloader:
-    """Loads the settings again and applies them. `settings` are those in force; `check` raises
-    ConfigError; `tell` gets the state after each reload."""
+    """Loads settings again and applies them. `check` raises ConfigError; `tell` gets the state
+    after each reload."""
 
     def __init__(
         self,
@@ -59,8 +56,8 @@ class Reloader:
         return tuple(change.key for change in self._waiting)
 
     async def reload(self, *, quiet: bool = False) -> Changes | None:
-        """Load the config and apply it, one call at a time. Return the changes, or None for a wrong
-        config, which is logged and told. If `quiet`, only news is logged."""
+        """Load the config and apply it. Return the changes, or None for a wrong config, which is
+        logged. If `quiet`, only news is logged."""
         async with self._reloading:
             try:
                 changed = await self._changes()
@@ -101,8 +98,7 @@ class Reloader:
 
 
 async def watch(reloader: Reloader, file: ConfigFile, end: Callable[[], None]) -> None:
-    """Reload when the file has changed and on SIGHUP, until cancelled. Call `end` when the terminal
-    is gone."""
+    """Reload on changes and SIGHUP, until cancelled. Call `end` when the terminal is gone."""
     hangup = Hangup()
     await reloader.reload(quiet=True)  # it may have changed since the start
     while True:

@@ -1,4 +1,4 @@
-"""Runs a server, from the search for its models to the end of the process."""
+"""Runs a server until its process ends."""
 
 import asyncio
 import logging
@@ -56,9 +56,8 @@ def serve(
     progress: ProgressListener,
     ready: Callable[[str, str], None],
 ) -> int:
-    """Serve `model` on a bound socket until a signal or a failure of the engine. Return the exit
-    code for `leave`. `ready(url, model)` is called when the first request may come. Raises
-    UsageError if the model can't be used."""
+    """Serve `model` on a bound socket. Return the exit code for `leave`. `ready(url, model)` is
+    called when the first request may come. Raises UsageError."""
     settings, source = loaded.settings, loaded.source
     sys.setswitchinterval(_SWITCH_SECONDS)
     _log.info("config file: %s", source.absolute() if source else "none; the defaults count")
@@ -75,8 +74,7 @@ async def _serve(
     sock: socket.socket,
     ready: Callable[[str, str], None],
 ) -> int:
-    """Run the server and return its exit code. It listens while models load; requests wait for
-    them."""
+    """Run the server. It listens while models load; requests wait for them."""
     settings, tracer = loaded.settings, find_tracer(loaded.settings)
     failure, notifier, stopping = _Failure(), Notifier(), threading.Event()
     async with AsyncExitStack() as stack:
@@ -153,8 +151,7 @@ async def _start(
 
 
 class _Failure:
-    """Stops the server with exit code 1 after a failure, which may come before `ends` names the
-    server."""
+    """Stops the server with exit code 1 after a failure."""
 
     def __init__(self) -> None:
         self._happened = False
@@ -184,15 +181,13 @@ class _Failure:
 
 
 def _leave_soon() -> None:
-    """End the process after a while, if it has not ended by itself."""
     timer = threading.Timer(_FORCED_SECONDS, leave, (0,))
     timer.daemon = True
     timer.start()
 
 
 def leave(code: int) -> NoReturn:
-    """End the process at once: native threads of MLX may abort it while the interpreter shuts
-    down."""
+    """End the process at once: MLX's threads may abort while the interpreter shuts down."""
     logging.shutdown()
     sys.stdout.flush()
     sys.stderr.flush()

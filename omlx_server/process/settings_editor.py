@@ -1,4 +1,4 @@
-"""Shows and changes the settings of a running server by its config file. asyncio thread."""
+"""Shows and changes a running server's settings by its config file. asyncio thread."""
 
 import asyncio
 import json
@@ -28,7 +28,7 @@ _OWN_MACHINE_ONLY = (
     *("auth.", "cluster.", "server.host", "server.uds"),
     *("server.allowed_hosts", "server.cors_origins"),
 )
-"""Keys, or their beginnings, that decide who reaches the server or what it starts elsewhere."""
+"""Beginnings of keys that decide who reaches the server or what it starts elsewhere."""
 _KINDS: Mapping[str, Kind] = {
     "boolean": "bool",
     "integer": "int",
@@ -43,7 +43,7 @@ _BY_HAND = (
 
 
 class ConfigEditor:
-    """Edits the config that `loaded` was read from; `reloader` applies it. One change at a time."""
+    """Edits the config that `loaded` was read from, one change at a time."""
 
     def __init__(self, loaded: Loaded, reloader: Reloader) -> None:
         self._loaded = loaded
@@ -125,12 +125,8 @@ def _is_by_hand(key: str) -> bool:
 
 
 def _text(key: str, value: object, loaded: Loaded) -> str:
-    """Return a value as a flag would give it.
-
-    Raises:
-        BadRequest: the key is unknown or fixed, or the value wrong.
-        Conflict: a flag or the environment sets it.
-    """
+    """Return a value as a flag would give it. Raises BadRequest for a wrong key or value, Conflict
+    if a flag or the environment sets it."""
     if _is_by_hand(key):
         raise BadRequest(f"{key}: {_BY_HAND}", param=key)
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
@@ -149,12 +145,8 @@ def _by(origin: str) -> str:
 
 
 def _write(path: Path, texts: Mapping[str, str]) -> str | None:
-    """Write the settings; return the file's text before, if any.
-
-    Raises:
-        BadRequest: the settings contradict each other.
-        PlaceUnusable: the file can't be read or written.
-    """
+    """Write the settings; return the file's text before. Raises BadRequest for contradictions,
+    PlaceUnusable."""
     before = read_config(path) if path.exists() else None
     try:
         edit.set_keys(path, texts)

@@ -1,5 +1,4 @@
-"""Decides whether the server makes trace spans, by `tracing.enabled` or OpenTelemetry's own
-variables."""
+"""Decides whether the server makes trace spans."""
 
 import logging
 import os
@@ -16,8 +15,8 @@ _INSTALL = how_to_install("otel")
 
 
 def find_tracer(settings: Settings, environ: Mapping[str, str] = os.environ) -> Tracer | None:
-    """Return the tracer, or None if no spans are wanted. Raises UsageError if `tracing.enabled` is
-    on and the extra is missing; if only variables want spans, that is logged."""
+    """Return the tracer, if spans are wanted by `tracing.enabled` or OpenTelemetry's variables.
+    Raises UsageError if the former is on without the extra."""
     wanted = settings.tracing.enabled
     if environ.get(_OFF, "").lower() == "true":
         return None

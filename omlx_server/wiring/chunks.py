@@ -35,8 +35,8 @@ def choosing(
     notes: Path | None,
     allowed: Allowed,
 ) -> Work[ChunkSizes]:
-    """Choose the sizes of a model with `room` bytes beside its weights. For "auto" they follow from
-    times in `notes`, or measured in slices. `allowed`: whether `notes` may be written."""
+    """Choose the sizes for a model with `room` bytes beside its weights. For "auto" they follow
+    from times in `notes` or measured now. `allowed`: whether `notes` may be written."""
     default = default_chunks(settings)
     if settings.scheduler.prefill_chunk_tokens != "auto":
         return default
@@ -51,8 +51,7 @@ def choosing(
 
 
 def _possible(settings: Settings, planner: Planner, room: int) -> list[int]:
-    """Return candidates, rising, that are not halved and fit the memory. A set
-    `memory.activation_reserve` allows none above the default."""
+    """Return candidates, rising, that fit the memory and are not halved."""
     most = settings.scheduler.max_batched_tokens
     if settings.memory.activation_reserve != "auto":
         most = min(most, default_chunks(settings).beside)

@@ -16,8 +16,7 @@ _log = logging.getLogger(__name__)
 def make_cold_tier(
     settings: Settings, pins: Pins, remote: Medium | None, queue: int
 ) -> ColdTier | None:
-    """Return the cold tier, on disk or in a remote store. None, with a warning, if its directory
-    can't be used."""
+    """Return the cold tier; None, with a warning, if its directory can't be used."""
     cache = settings.cache
     root = cache.cold_dir
     try:

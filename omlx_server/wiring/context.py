@@ -80,8 +80,8 @@ def _changeable(settings: Settings) -> dict[str, Any]:
 
 
 def make_admin_access(settings: Settings) -> AdminAccess:
-    """Return the access to the admin routes, making an admin token if needed. Without one the
-    routes refuse every request. Raises ConfigError for an invalid OMLX_ADMIN_TOKEN."""
+    """Return the access to the admin routes, making a token if needed. Without one the routes
+    refuse every request. Raises ConfigError for an invalid OMLX_ADMIN_TOKEN."""
     if not settings.admin.enabled:
         return AdminAccess(enabled=False)
     if settings.auth.admin == "key":
@@ -90,7 +90,6 @@ def make_admin_access(settings: Settings) -> AdminAccess:
 
 
 def _make_token(settings: Settings) -> str:
-    """Make the admin token if needed. Return why there is none, or ""."""
     if settings.cache.hot_cache_only:
         return "" if read_admin_token() else "with cache.hot_cache_only the server writes nothing"
     try:
@@ -102,7 +101,7 @@ def _make_token(settings: Settings) -> str:
 
 
 def make_response_store(settings: Settings) -> Store:
-    """Return the store of responses: in memory, with a warning, if its directory can't be used."""
+    """Return the store of responses: in memory if its directory can't be used."""
     wanted = settings.responses
     if wanted.store == "off":
         return NoStore()

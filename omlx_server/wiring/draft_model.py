@@ -19,8 +19,8 @@ _SAMPLES = (
 
 
 def draft_model_of(located: Located, settings: Settings) -> Located | None:
-    """Return the draft model set for a model, downloaded if needed; None without one. Raises
-    ModelUnavailable if it is missing or the model itself."""
+    """Return the draft model set for a model, downloaded if needed. Raises ModelUnavailable if it
+    is missing or the model itself."""
     name = draft_model_name(located, settings)
     if not name:
         return None
@@ -36,8 +36,8 @@ def draft_model_of(located: Located, settings: Settings) -> Located | None:
 def draft_model_for(
     located: Located, tokenizer: Tokenizer, settings: Settings, *, strict: bool
 ) -> Located | None:
-    """Return the draft model, with the model's vocabulary checked. One set for all models that does
-    not fit is only logged, unless `strict`. Raises ModelUnavailable otherwise."""
+    """Return the draft model, with its vocabulary checked. A global one that does not fit is only
+    logged, unless `strict`. Raises ModelUnavailable."""
     override = settings.overrides_of(located.names).speculation.draft_model
     try:
         drafter = draft_model_of(located, settings)
@@ -76,8 +76,7 @@ def check_vocabulary(tokenizer: Tokenizer, other: Tokenizer, name: str) -> None:
 
 
 def draft_model_name(located: Located, settings: Settings) -> str:
-    """Return the name of the draft model set for a model; empty if none, or the mode has no use for
-    it."""
+    """Return the name of the draft model set for a model, or ""."""
     speculation = settings.speculation_of(located.names)
     return speculation.draft_model if Method.DRAFT in methods_of(speculation.mode) else ""
 

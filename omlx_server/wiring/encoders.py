@@ -79,8 +79,7 @@ W = TypeVar("W", Embedder, CrossEncoder)
 
 
 def on_account(account: MemoryAccount, loading: Work[W], nbytes: int) -> Work[EncoderModel[W]]:
-    """Run `loading` with a share of the memory account: `nbytes`, then the size of the weights. A
-    failed load gives it back."""
+    """Run `loading` with a share of the memory account: `nbytes`, then the size of the weights."""
     with ExitStack() as undo:
         share = account.share(nbytes)
         undo.callback(share.leave)
@@ -97,8 +96,7 @@ def on_account(account: MemoryAccount, loading: Work[W], nbytes: int) -> Work[En
 async def serve_embedder(
     located: Located, client: ModelClient[EncoderModel[Embedder]]
 ) -> ServedEmbedder:
-    """Return the HTTP side of a loaded embedding model. Raises ModelUnavailable without a
-    tokenizer."""
+    """Return the HTTP side of an embedding model. Raises ModelUnavailable."""
     encoder = await asyncio.to_thread(InputEncoder.load, located.path)
     return ServedEmbedder(located.names, client, encoder, await EmbeddingClient.of(client))
 
@@ -106,7 +104,7 @@ async def serve_embedder(
 async def serve_cross_encoder(
     located: Located, client: ModelClient[EncoderModel[CrossEncoder]]
 ) -> ServedReranker:
-    """Return the HTTP side of a loaded cross-encoder. Raises as `serve_embedder`."""
+    """Return the HTTP side of a cross-encoder. Raises ModelUnavailable."""
     encoder = await asyncio.to_thread(InputEncoder.load, located.path)
     most = await client.ask(lambda encoder: encoder.model.limits.max_tokens)
 
@@ -118,8 +116,8 @@ async def serve_cross_encoder(
 
 
 def judge(located: Located, client: GeneratorClient, tokenizer: Tokenizer) -> ServedReranker:
-    """Return the reranker made of a chat model, which scores a document by yes or no. Raises
-    ModelUnavailable if its vocabulary lacks these words."""
+    """Return the reranker made of a chat model. Raises ModelUnavailable if its vocabulary lacks yes
+    or no."""
     prompt = YesNoPrompt.of(tokenizer)
     most = min(describe(located.path).context_length, _YES_NO_TOKENS)
 

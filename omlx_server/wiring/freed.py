@@ -1,9 +1,5 @@
-"""Gives memory that requests have freed back to the operating system.
-
-The allocator keeps freed memory: after a dozen texts of 1 MB the process had 800 MB more than it
-needed. Giving it back takes time, so a server that is serving requests does it only when more has
-gathered. Runs on the event loop; the work is done in a worker thread.
-"""
+"""Gives freed memory back to the operating system: after a dozen texts of 1 MB the allocator kept
+800 MB. It runs on the event loop, its work in a worker thread."""
 
 import asyncio
 import logging
@@ -19,8 +15,7 @@ GROWN_AT_WORK = 256 << 20
 
 
 class Freed:
-    """Watches the resident memory of the process. `is_idle` returns whether no request is
-    running."""
+    """Watches the resident memory of the process."""
 
     def __init__(self, is_idle: Callable[[], bool]) -> None:
         self._is_idle = is_idle
@@ -33,8 +28,7 @@ class Freed:
             await asyncio.to_thread(self.look, is_idle=self._is_idle())
 
     def look(self, *, is_idle: bool) -> None:
-        """Give freed memory back if the process has grown by `GROWN` bytes while idle, or by
-        `GROWN_AT_WORK` otherwise."""
+        """Give freed memory back if the process has grown enough."""
         before = heap.resident_bytes()
         self._at_rest = min(self._at_rest, before)
         self._at_work = min(self._at_work, before)

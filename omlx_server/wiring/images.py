@@ -19,8 +19,7 @@ _log = logging.getLogger(__name__)
 
 
 def why_no_vision(located: Located, settings: Settings) -> str:
-    """Return why a model gets no vision, for users; "" if it gets one. An unexpected lack is
-    logged."""
+    """Return why a model gets no vision, for users, or "". An unexpected lack is logged."""
     enabled = settings.images.enabled
     mode = settings.speculation_of(located.names).mode
     why = why_no_images(located.path, enabled=enabled, uses_heads=mode == "heads")
@@ -32,7 +31,7 @@ def why_no_vision(located: Located, settings: Settings) -> str:
 def make_image_reader(
     located: Located, engine: GeneratorClient, settings: Settings, tokenizer: Tokenizer
 ) -> ImageReader | TextOnly:
-    """Return the image reader of a model with vision; if its files don't say how, text only."""
+    """Return the image reader of a model; text only if its files don't say how."""
     try:
         config = read_object(located.path / "config.json")
         make = partial(make_preparer, preprocessor_config(located.path), config)

@@ -1,7 +1,5 @@
-"""The catalogue of models that a server knows: those it was started with, and those on disk.
-
-Lives on the event loop's thread; `refresh` reads the disk in a worker thread.
-"""
+"""The catalogue of models that a server knows. Lives on the event loop's thread; `refresh` reads
+the disk in a worker thread."""
 
 import asyncio
 import logging
@@ -39,9 +37,8 @@ _ROLES = {
 
 @dataclass(frozen=True, slots=True)
 class KnownModel:
-    """A model on disk: `loads_as` is how it is loaded, `role` its requests, `nbytes` the bytes of
-    its weights. `context_length` is in tokens, None if unknown; `no_images` says why its files
-    allow no images."""
+    """A model on disk: `loads_as` is how it is loaded, `role` its requests, `nbytes` its weights.
+    `context_length` is in tokens, None if unknown; `no_images` says why it takes none."""
 
     located: Located
     loads_as: ModelKind
@@ -67,8 +64,7 @@ class _Disk:
 
 
 class KnownModels:
-    """The catalogue of one server: models that it was started with (`first` and `found`), then
-    others on disk."""
+    """The catalogue: models that the server was started with, then others on disk."""
 
     def __init__(self, settings: Settings, first: Located, found: FoundEncoders) -> None:
         self._settings = settings
@@ -132,7 +128,6 @@ class KnownModels:
         return self._disk.away
 
     def resolve_alias(self, name: str) -> str:
-        """Return the name behind an alias, or any other name as it is."""
         return self._settings.models.resolve_alias(name)
 
     def source(self, key: str) -> KnownModel:
@@ -194,7 +189,6 @@ class KnownModels:
         )
 
     def adapter_places(self, source: KnownModel) -> AdapterPlaces | None:
-        """Return where the adapters of a chat model are."""
         if source.role is not encoders.CHAT:
             return None
         located, directory = source.located, self._settings.adapters.directory
@@ -236,7 +230,7 @@ def _tell_away(gone: Mapping[Path, str]) -> None:
 
 
 def _source(located: Located, role: Role) -> KnownModel:
-    """Return a model for a role. A chat model that ranks documents is loaded as a chat model."""
+    """Return a model for a role. A chat model that ranks is loaded as a chat model."""
     nbytes, about = weight_bytes(located.path), described(located.path)
     context = about.context_length if about else None
     recommended = about.recommended if about else {}

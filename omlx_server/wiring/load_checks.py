@@ -17,7 +17,7 @@ from omlx_server.text.tokenizer import Tokenizer
 
 @dataclass(frozen=True, slots=True)
 class FailedLoad:
-    """A failed load, which counts until the `states` of the files or the `settings` change."""
+    """A failed load, which counts until files or settings change."""
 
     message: str
     states: object
@@ -32,8 +32,8 @@ def states_of(path: Path) -> object:
 
 
 def is_lasting(error: BaseException) -> bool:
-    """Return whether the same load would fail again: not after a lack of memory, or a problem of a
-    disk, an adapter or a changed file."""
+    """Return whether the load would fail again: not for want of memory, or by a disk, an adapter or
+    a changed file."""
     if isinstance(error, NotNow | ClientError | OSError) or is_out_of_memory(error):
         return False
     return error.__cause__ is None or is_lasting(error.__cause__)

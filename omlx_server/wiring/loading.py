@@ -1,4 +1,4 @@
-"""Loads and unloads models for the pool: engine and HTTP side. Runs on the event loop's thread."""
+"""Loads and unloads models for the pool. Runs on the event loop's thread."""
 
 import asyncio
 import logging
@@ -56,7 +56,7 @@ _KEEP_SECONDS = 10.0
 @dataclass(slots=True, eq=False)
 class Loading:
     """The loader of one server's pool. `failed(key, problem)` is called when a model has crashed
-    for good; `make_way(key)` frees memory for a request to that model."""
+    for good; `make_way(key)` frees memory for it."""
 
     engine: AsyncEngine
     instances: InstanceFactory
@@ -67,8 +67,7 @@ class Loading:
     _warming: set[asyncio.Task[None]] = field(default_factory=set, init=False)
 
     async def check(self, key: str) -> None:
-        """Raise LoadFailed if a model can't be loaded, by its files without weights or an earlier
-        load."""
+        """Raise LoadFailed if a model can't be loaded, by its files or an earlier load."""
         source, failed = self.known.source(key), self._failed.get(key)
         states = await asyncio.to_thread(states_of, source.located.path)
         if failed is not None and failed.holds(states, self.instances.settings):
@@ -76,8 +75,7 @@ class Loading:
         await _told(source, self._check(source))
 
     async def load(self, key: str) -> Served:
-        """Load a model. Every error, whatever its own class raises, becomes a LoadFailed of one
-        line."""
+        """Load a model. Every error, of whatever kind, becomes a LoadFailed."""
         source, settings = self.known.source(key), self.instances.settings
         states = await asyncio.to_thread(states_of, source.located.path)
         self._failed.pop(key, None)
@@ -172,8 +170,7 @@ class Loading:
     async def _draft_model(
         self, source: KnownModel, reading: asyncio.Task[Tokenizer]
     ) -> tuple[Located, str] | None:
-        """Return a chat model's draft model and its fingerprint, checked before anything is
-        loaded."""
+        """Return a model's draft model, checked, and its fingerprint."""
         located, settings = source.located, self.instances.settings
         if source.role is RERANKING or not draft_model_name(located, settings):
             return None
@@ -240,7 +237,6 @@ class _Files:
         self._states = file_states(located.path)
 
     def check(self) -> None:
-        """Raise Conflict if they have changed."""
         if file_states(self.located.path) != self._states:
             raise Conflict(
                 f"the files of {self.located.names[0]} have changed since they were read: another "
@@ -251,8 +247,6 @@ class _Files:
 def _fingerprint(
     instances: InstanceFactory, files: _Files, drafted_by: Located | str | None
 ) -> str:
-    """Return the fingerprint of all bytes of the weights, of the draft model too. Raises Conflict
-    if files have changed."""
     files.check()
     weights = instances.fingerprint(files.located, whole=True)
     files.check()  # it may have taken minutes
@@ -264,14 +258,13 @@ def _fingerprint(
 
 
 async def _ended(task: asyncio.Task[Any]) -> None:
-    """Wait until a task has ended, and ignore its error: an earlier one is being raised."""
     await asyncio.wait([task])
     if not task.cancelled():
         task.exception()
 
 
 async def _told(source: KnownModel, work: Awaitable[A]) -> A:
-    """Await what is done with a model. Every error is logged and raised as LoadFailed."""
+    """Await work on a model. Every error is logged and raised as LoadFailed."""
     done = await guarded_async(work)
     if not isinstance(done, Crash):
         return done
@@ -282,8 +275,6 @@ async def _told(source: KnownModel, work: Awaitable[A]) -> A:
 
 
 async def _or_unload(client: ModelClient[Any], making: Awaitable[A]) -> A:
-    """Await the HTTP side of a loaded model. If it can't be served, the model is unloaded and the
-    error is raised."""
     async with AsyncExitStack() as undo:
         undo.push_async_callback(client.unload)
         served = await making

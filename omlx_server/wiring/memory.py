@@ -28,7 +28,7 @@ _CONTEXT = 4096
 
 @dataclass(frozen=True, slots=True)
 class Shares:
-    """Bytes of the process: its `limit`, and of it MLX's `pool` of freed buffers and the `queue` of
+    """Bytes: the `limit` of the process, and of it MLX's `pool` of freed buffers and the `queue` of
     writes to the cold tier."""
 
     limit: int
@@ -50,9 +50,9 @@ def planning_for(
     notes: Path | None,
     allowed: Allowed = always,
 ) -> Work[Planner]:
-    """Make the planner that estimates the bytes of a step, and the plan of the model's vision. Runs
-    probes in slices, unless `notes` has their results or `memory.activation_reserve` is a number.
-    `allowed`: whether `notes` may be written."""
+    """Make the planner of a step's bytes, and the plan of vision. Runs probes in slices, unless
+    `notes` has their results or `memory.activation_reserve` is a number. `allowed`: whether `notes`
+    may be written."""
     flat = settings.memory.activation_reserve
     if flat == "auto":
         yield from planning_tower(loaded, notes, allowed)
@@ -71,8 +71,8 @@ def make_watch(share: MemoryShare, planner: Planner, *, queue: int = 0) -> Memor
 def cache_budget(
     shares: Shares, planner: Planner, weights: int, limits: SchedulerLimits, settings: Settings
 ) -> HotBudget:
-    """Return the budget of all hot tiers together. "auto" is what the limit leaves beside `weights`
-    bytes, the largest step, the pool and the write queue."""
+    """Return the budget of all hot tiers. "auto" is what the limit leaves beside weights, the
+    largest step, the pool and the queue."""
     chunks = limits.chunks
     decode = Decode(limits.max_batch_size, _CONTEXT, grows=True)
     beside = StepShape(decode, (PrefillShape(1, chunks.beside, _CONTEXT),))

@@ -9,8 +9,7 @@ from omlx_server.settings import Settings
 
 
 def find_model(name: str, settings: Settings, progress: ProgressListener) -> Located:
-    """Return the model that `name` means: of the catalogue (made on disk if missing), a local
-    directory or a name of the hub."""
+    """Return the model that `name` means, made (catalogue) or downloaded if missing."""
     row = catalogue.find(name)
     if row is None:
         return locate(name, settings.models, progress)

@@ -1,4 +1,4 @@
-"""Makes model instances with prefix caches, cache tiers and limits from the settings."""
+"""Makes model instances from the settings."""
 
 import logging
 from collections.abc import Callable, Sequence
@@ -88,10 +88,8 @@ def adapter_limits(settings: Settings) -> AdapterLimits:
 
 
 class InstanceFactory:
-    """Makes the model instances of one server, which share the memory account and the cold tier.
-
-    Instances are made on the mlx thread, in slices. `settings` may be replaced at any time.
-    """
+    """Makes the model instances of one server, on the mlx thread. They share the memory account and
+    the cold tier. `settings` may be replaced at any time."""
 
     def __init__(
         self,
@@ -100,7 +98,7 @@ class InstanceFactory:
         cluster: LeadingCluster | None = None,
     ) -> None:
         """`wake` is called, on any thread, when the cold tier has a result. Raises ConfigError for
-        a remote store that can't be used."""
+        an unusable remote store."""
         self.settings = settings
         self.cluster = cluster
         self.cold: ColdTier | None = None
@@ -113,14 +111,13 @@ class InstanceFactory:
         self.wake = wake
 
     def fingerprint(self, located: Located, *, whole: bool = False) -> str:
-        """Return the fingerprint of a model's files: of every byte of the weights if `whole` or
-        with a cold tier, else of samples. Any thread."""
+        """Return the fingerprint of a model's files: of all bytes if `whole` or with a cold tier,
+        else of samples. Any thread."""
         notes = _notes(self.settings, "fingerprints")
         return fingerprint(located.path, notes, whole=whole, allowed=self._may_write)
 
     def system_fingerprint(self, located: Located) -> str:
-        """Return the fingerprint of what computes a model's answers: weights, KV format, device,
-        versions. Any thread."""
+        """Return the fingerprint of weights, KV format, device and versions. Any thread."""
         return system_fingerprint(located.path, self._scheme(located))
 
     def _may_write(self) -> bool:
@@ -133,9 +130,8 @@ class InstanceFactory:
         known_as: str = "",
         drafter: tuple[Located, str] | None = None,
     ) -> Work[ModelInstance]:
-        """Load a model and make its instance. `nbytes` of memory are set aside meanwhile.
-        `known_as` is its fingerprint, if known; `drafter` its draft model with fingerprint. Raises
-        ModelUnavailable."""
+        """Load a model and make its instance. `nbytes` are set aside meanwhile; `known_as` is its
+        fingerprint, `drafter` its draft model and that one's. Raises ModelUnavailable."""
         work = self._making(located, nbytes, known_as, drafter)
         return work if self.cluster is None else self.cluster.outliving(work)
 
@@ -159,12 +155,11 @@ class InstanceFactory:
         return instance
 
     def _is_parted(self, cluster: LeadingCluster, located: Located) -> bool:
-        """Return whether the cluster computes this model, and no other instance of it."""
         is_taken = any(instance.followers is not None for instance in self.at_work())
         return cluster.claims(located) and not is_taken
 
     def _part(self, cluster: LeadingCluster, located: Located, known_as: str) -> Work[LoadedModel]:
-        """Load the part of rank 0, and limit memory to what leaves enough to every other rank."""
+        """Load the part of rank 0, within the memory that every rank has."""
         ranks = yield from cluster.joining(located, known_as, self.settings)
         assert cluster.followers is not None
         cluster.followers.wake = lambda: self.wake()
@@ -181,7 +176,6 @@ class InstanceFactory:
     def _whole(
         self, located: Located, known_as: str, drafter: tuple[Located, str] | None
     ) -> Work[LoadedModel]:
-        """Load a model with its draft model, heads or vision, if any."""
         other, notes = None, _notes(self.settings, "fingerprints")
         if drafter is not None:  # first, because it may not fit
             smaller, fingerprint = drafter
@@ -203,7 +197,6 @@ class InstanceFactory:
     def around(
         self, loaded: LoadedModel, located: Located, share: MemoryShare
     ) -> Work[ModelInstance]:
-        """Make the instance of a loaded model with this share of the memory account."""
         settings, may_write, notes = self.settings, self._may_write, _notes(self.settings, "steps")
         planner = yield from planning_for(loaded, settings, notes, may_write)
         room = self.shares.limit - loaded.weight_bytes
@@ -288,14 +281,13 @@ class InstanceFactory:
             self.cold.clear_salt(salt)
 
     def cold_report(self) -> ColdReport | None:
-        """Return an up-to-date report of the cold tier, also while no model is loaded."""
+        """Return an up-to-date report of the cold tier."""
         if self.cold is None:
             return None
         self.cold.collect()
         return self.cold.report()
 
     def _left(self) -> int:
-        """Return the bytes that unloaded models still have to write to the cold tier."""
         if self.cold is None or not self.cold.pending:
             return 0
         loaded = set[BlockKey]().union(*(instance.tiers.writing for instance in self.at_work()))
@@ -303,7 +295,7 @@ class InstanceFactory:
         return sum(block.nbytes for key, block in pending if key not in loaded)
 
     def drain(self, seconds: float) -> None:
-        """Wait at most `seconds` until the cold tier's queue is written. Any thread."""
+        """Wait at most `seconds` for writes to the cold tier. Any thread."""
         if self.cold is not None:
             self.cold.drain(seconds)
 
@@ -317,8 +309,8 @@ class InstanceFactory:
         ]
 
     def _cold_for(self, namespace: str) -> ColdTier | None:
-        """Return the shared cold tier, starting it if needed; None if another instance already
-        writes blocks of the same weights."""
+        """Return the shared cold tier, started if needed; None if another instance writes the same
+        blocks."""
         if any(instance.cache.namespace == namespace for instance in self.at_work()):
             _log.info("the same weights are loaded already: blocks of this model stay in memory")
             return None
@@ -344,12 +336,11 @@ def _tell(share: MemoryShare, shares: Shares, planner: Planner) -> None:
 
 
 def _notes(settings: Settings, name: str) -> Path | None:
-    """Return the file for notes of this name; None without a cold tier."""
     return settings.cache.cold_dir / f"{name}.json" if settings.cache.has_cold else None
 
 
 def _remote(settings: Settings) -> Medium | None:
-    """Return the remote store, if set; it connects at its first use. Raises ConfigError."""
+    """Return the remote store, if set. Raises ConfigError."""
     cache = settings.cache
     url = cache.remote.reveal()
     if not url or not cache.has_cold:

@@ -27,8 +27,6 @@ _DRAIN_SECONDS = 10.0
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Opened:
-    """The models as requests find them, with the factory and engine behind them."""
-
     models: ServedModels
     instances: InstanceFactory
     engine: AsyncEngine
@@ -41,8 +39,8 @@ async def open_models(
     stack: AsyncExitStack,
     cluster: LeadingCluster | None = None,
 ) -> Opened:
-    """Start the engine and the pool, without a model. `on_failure` is called when the engine, or
-    the model that the server was started with, has failed. Leaving `stack` ends them."""
+    """Start the engine and the pool, which end with `stack`. `on_failure` is called when the engine
+    or the first model has failed."""
     instances = InstanceFactory(settings, cluster=cluster)
     engine = AsyncEngine(on_failure, instances.account, instances.close, instances.cold_report)
     instances.wake = engine.wake
@@ -73,8 +71,8 @@ async def open_models(
 
 
 async def begin(models: ServedModels, catalogue: KnownModels) -> None:
-    """Load the models that the server was started with, then pinned ones. Raises OmlxError if one
-    of the former fails."""
+    """Load the models that the server was started with, then pinned ones. Raises OmlxError for the
+    former."""
     for first in catalogue.first():
         await models.pool.load(first.wanted)
     await load_pinned(models, catalogue)
@@ -91,7 +89,7 @@ async def load_pinned(models: ServedModels, catalogue: KnownModels) -> None:
 
 
 async def _make_way(pool: ModelPool[Served], key: str) -> bool:
-    """Unload idle adapters of all models, or else a model for the one with this `key`. Raises as
+    """Unload idle adapters, or else a model for the one with this `key`. Raises as
     `ModelPool.make_way`."""
     clients = [model.engine for model in pool.loaded() if isinstance(model, ServedModel)]
     freed = [await client.let_idle_adapters_go() for client in clients]
@@ -131,5 +129,5 @@ class KeptBlocks:
         return await self._engine.call(partial(self._instances.pins.of, salt))
 
     async def unpin(self, id: str, salt: bytes) -> Unpinned:
-        """End a pin of the tenant with this salt. Return UNKNOWN where it has no such pin."""
+        """End a pin of a tenant, or return UNKNOWN."""
         return await self._engine.call(partial(self._instances.pins.end, id, salt))

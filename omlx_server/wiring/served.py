@@ -42,7 +42,7 @@ def make_served(
     vocab: int,
 ) -> ServedModel:
     """Return the HTTP side of a loaded model whose logits have `vocab` entries. `fingerprint`
-    covers all bytes of the weights; it is called at the first export or import of an archive."""
+    covers all weights; it is called for archives."""
     overrides = settings.overrides_of(located.names)
     description = _described(located)
     context = context_length(located.names[0], description.context_length, overrides)
@@ -100,8 +100,7 @@ def changed_model(model: Served, settings: Settings) -> Served:
 
 
 def context_length(model: str, trained: int, overrides: ModelOverrides) -> int:
-    """Return the length of a model's context in tokens: the override, at most `trained`. A larger
-    override is logged."""
+    """Return a model's context in tokens: the override, at most `trained`."""
     if overrides.context_length is not None and overrides.context_length > trained:
         _log.warning("context_length of %s stays %d: it was trained for no more", model, trained)
     return context_of(overrides, trained)
@@ -126,8 +125,7 @@ def _with_defaults(
 
 
 def _thinking(model: ServedModel, table: PromptOverride) -> dict[str, TemplateValue]:
-    """Return template variables for thinking. The budget is always among them: the grammar of
-    thoughts reads it."""
+    """Return template variables for thinking, with the budget for the grammar of thoughts."""
     budget = table.thinking_budget
     style, variables = model.dialect.style, model.template.variables
     kwargs = effort.template_kwargs({}, variables, style, effort=table.reasoning_effort)

@@ -1,1 +1,1 @@
-"""Clients of the mlx thread and its models, for the event loop's thread."""
+"""Clients of the mlx thread and its models. They live on the event loop's thread."""

@@ -1,4 +1,4 @@
-"""Loads one model's adapters, once for all requests. Lives on the event loop's thread."""
+"""Loads of one model's adapters, each once for all requests."""
 
 import asyncio
 import time
@@ -16,7 +16,7 @@ _LOOK_SECONDS = 0.05
 
 
 class AdapterLoads:
-    """Loads, one after the other. `load` returns False if there is no place now."""
+    """Loads, one at a time. `load` returns False if there is no place now."""
 
     def __init__(self, load: Callable[[Adapter], Awaitable[bool]]) -> None:
         self._load = load
@@ -24,12 +24,8 @@ class AdapterLoads:
         self._turn = asyncio.Lock()
 
     async def wait_for(self, adapter: Adapter) -> None:
-        """Wait until an adapter is loaded. The load goes on when a waiter leaves.
-
-        Raises:
-            Unavailable: no place for 30 seconds, or the model was unloaded.
-            Whatever `load` raises.
-        """
+        """Wait until an adapter is loaded. Raises what `load` raises, and Unavailable after 30
+        seconds without a place, or when the model is unloaded."""
         task = self._tasks.get(adapter)
         if task is None:
             task = self._tasks[adapter] = asyncio.create_task(self._loading(adapter))

@@ -1,7 +1,5 @@
-"""Exports and imports of prefixes as archives. Lives on the event loop's thread.
-
-Archives are for other machines, so they name their model by a hash of all its weights.
-"""
+"""Archives of prefixes. They are for other machines, so they name their model by a hash of all its
+weights."""
 
 import asyncio
 import time
@@ -36,8 +34,7 @@ _OVERHEAD_BYTES = 64 << 20
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """An archive of a prompt's first `cached` tokens; `parts` are the bytes of the file in
-    order."""
+    """An archive of a prompt's first `cached` tokens; `parts` are its bytes."""
 
     cached: int
     parts: Iterator[Buffer]
@@ -45,8 +42,8 @@ class Exported:
 
 @dataclass(frozen=True, slots=True)
 class Imported:
-    """The contents of an archive: tokens of the prompt, blocks, checkpoints, and how many were
-    new."""
+    """Counts of an archive: tokens of its prompt, blocks, checkpoints, and those that were
+    `added`."""
 
     tokens: int
     blocks: int
@@ -55,8 +52,7 @@ class Imported:
 
 
 class PrefixArchives:
-    """Exports and imports of one model's prefixes. `fingerprint` hashes all weights, which may take
-    long."""
+    """Exports and imports of one model's prefixes. `fingerprint` hashes all weights."""
 
     def __init__(self, engine: GeneratorClient, model: str, fingerprint: Callable[[], str]) -> None:
         self._engine = engine
@@ -65,20 +61,14 @@ class PrefixArchives:
 
     @property
     def max_bytes(self) -> int:
-        """Bytes of the largest archive that the hot tier can hold; the caller of `take_in` checks
-        it."""
+        """Bytes of the largest archive for `take_in`, which its caller checks."""
         return self._engine.status.counted.cache.budget + _OVERHEAD_BYTES
 
     async def export(
         self, tokens: tuple[int, ...], salt: bytes, adapter: Adapter | None = None
     ) -> Exported:
-        """Return an archive of a prompt's blocks in both tiers.
-
-        Raises:
-            NotCached: there are none.
-            BadRequest: this server keeps no prefixes of the model.
-            Unavailable: the model is not loaded.
-        """
+        """Return an archive of a prompt's blocks in both tiers. Raises NotCached, BadRequest if
+        this server keeps no prefixes of the model, Unavailable."""
         _, about = await self._here(adapter)
         handle = await self._engine.ask(lambda instance: instance.cache.enter(tokens, salt, ()))
         try:
@@ -94,13 +84,8 @@ class PrefixArchives:
         return Exported(cached, await asyncio.to_thread(_parts, about, packed))
 
     async def take_in(self, data: bytes, salt: bytes, adapter: Adapter | None = None) -> Imported:
-        """Verify an archive and keep its blocks in memory.
-
-        Raises:
-            BadRequest: the archive is damaged or of another model or adapter, or this server keeps
-                no prefixes of the model.
-            Unavailable: the model is not loaded.
-        """
+        """Verify an archive and keep its blocks in memory. Raises BadRequest for a damaged archive,
+        another model or adapter, or a model without kept prefixes; Unavailable."""
         namespace, here = await self._here(adapter)
         about, stored = await asyncio.to_thread(_read, data)
         if about.namespace != here.namespace:
@@ -118,7 +103,6 @@ class PrefixArchives:
         return Imported(tokens, len(blocks) - checkpoints, checkpoints, added)
 
     async def _here(self, adapter: Adapter | None) -> tuple[str, ArchiveOrigin]:
-        """Return the engine's namespace for the model, and the origin of its archives."""
         namespace, layout, parted = await self._engine.ask(
             lambda instance: (
                 instance.cache.namespace,
@@ -139,7 +123,6 @@ class PrefixArchives:
 
 
 def _cached(packed: Sequence[tuple[Record, PackedArrays]], *, needs_checkpoint: bool) -> int:
-    """Return the number of the prompt's tokens that these blocks save."""
     useful = (
         record
         for record, _ in packed

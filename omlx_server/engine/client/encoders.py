@@ -33,7 +33,7 @@ class EncoderModel(Generic[M]):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class EmbeddingClient:
-    """Makes vectors of texts with one encoder. Lives on the event loop's thread."""
+    """Makes vectors of texts with one encoder."""
 
     client: ModelClient[EncoderModel[Embedder]]
     limits: InputLimits
@@ -45,13 +45,8 @@ class EmbeddingClient:
     async def embed(
         self, inputs: Sequence[TokenizedText], dimensions: int | None = None
     ) -> Numbers:
-        """Return vectors as float32 [n, D], in order. Cancelling ends the work.
-
-        Raises:
-            BadRequest: an input or `dimensions` does not suit the model.
-            NoMemory: an input could never fit into the memory.
-            QueueFull, Unavailable: as ModelClient.work.
-        """
+        """Return vectors as float32 [n, D], in order. Raises BadRequest for unsuitable inputs or
+        `dimensions`; else as ModelClient.work."""
 
         def work(encoder: EncoderModel[Embedder]) -> Callable[[], Work]:
             return partial(encoder.model.embed, inputs, dimensions=dimensions, room=encoder.room)
@@ -61,16 +56,15 @@ class EmbeddingClient:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Scores(Generic[R]):
-    """Scores how well documents fit a query. `judge` runs on the mlx thread; `max_tokens` bounds a
-    query and a document together."""
+    """Scores how well documents fit a query. `judge` runs on the mlx thread."""
 
     client: ModelClient[R]
     judge: Callable[[R, Sequence[TokenizedText]], Work]
     max_tokens: int
 
     async def score(self, inputs: Sequence[TokenizedText]) -> list[float]:
-        """Return scores from 0 to 1, in order. Equal inputs are encoded once: in different batches
-        their last bits might differ. Raises as EmbeddingClient.embed."""
+        """Return scores from 0 to 1, in order. Equal inputs are encoded once, so that they score
+        equally. Raises as EmbeddingClient.embed."""
         different = list(dict.fromkeys(inputs))
         numbers = await self.client.work(
             lambda model: gathered(lambda: self.judge(model, different), len(different))

@@ -1,4 +1,4 @@
-"""A client of the mlx thread. Lives on the event loop's thread and never touches an array."""
+"""The client of the mlx thread. It never touches an array."""
 
 import asyncio
 from collections import Counter
@@ -41,8 +41,7 @@ _MAX_JOBS = 128
 
 
 class AsyncEngine:
-    """Sends messages to the mlx thread and routes its events. `on_failure` is called when that
-    thread ends unasked."""
+    """Sends messages to the mlx thread and routes its events."""
 
     def __init__(
         self,
@@ -68,8 +67,7 @@ class AsyncEngine:
         self._watch = asyncio.create_task(self._watch_thread())
 
     async def stop(self, drain_seconds: float = 0.0) -> None:
-        """End the thread, which writes the cold tier for at most `drain_seconds`, and wait for
-        it."""
+        """End the thread, after writes to the cold tier of at most `drain_seconds`."""
         self._stopped = True
         self._engine.inbox.put(Stop(drain_seconds))
         await asyncio.to_thread(self._engine.join)
@@ -80,8 +78,8 @@ class AsyncEngine:
     async def load(
         self, work: Work[Any], on_failure: Callable[[str], None], name: str = ""
     ) -> ModelId:
-        """Load a model in slices of `work`. `on_failure` is called if it later crashes for good.
-        Raises what the work raises."""
+        """Load a model in slices of `work`. `on_failure` is called if it crashes for good. Raises
+        what the work raises."""
         id = next(self._ids)
         await self.answered(lambda answer: LoadModel(id, work, answer, name))
         self._failed[id] = on_failure
@@ -96,7 +94,7 @@ class AsyncEngine:
 
     @property
     def memory(self) -> MemoryReport | None:
-        """The account of all models and the process's resident bytes; None if not watched."""
+        """The account of all models, with the process's resident bytes."""
         report = self._engine.memory
         return report and replace(report, resident=heap.resident_bytes())
 
@@ -123,7 +121,7 @@ class AsyncEngine:
 
     @contextmanager
     def preparing(self) -> Iterator[None]:
-        """Announce a request: an idle engine waits some milliseconds to prefill it with others."""
+        """Announce a request, so that an idle engine waits some milliseconds for it."""
         self._preparing += 1
         try:
             yield
@@ -131,7 +129,7 @@ class AsyncEngine:
             self._preparing -= 1
 
     def put(self, message: Inbound) -> None:
-        """Send a message to the thread. Raises Unavailable when it ends or has ended."""
+        """Send a message. Raises Unavailable when the thread has ended."""
         if self._stopped or not self._engine.is_alive():
             raise Unavailable("the server is shutting down")
         self._engine.inbox.put(message)
@@ -140,14 +138,13 @@ class AsyncEngine:
         self._engine.inbox.put(Wake())
 
     async def answered(self, message: Callable[[Future[Any]], Inbound]) -> Any:
-        """Send a message; return the result of its future, or raise its exception."""
         answer: Future[Any] = Future()
         self.put(message(answer))
         return await asyncio.wrap_future(answer)
 
     async def job(self, id: ModelId, make: Callable[[Any], Work[object]]) -> Any:
         """Run a job of the current client. Raises QueueFull at 128 jobs; a client below its share
-        may have half as many more."""
+        may have more."""
         client, jobs = CLIENT.get(), self._jobs
         if not may_wait(jobs, client, _MAX_JOBS):
             raise QueueFull(f"{jobs.total()} jobs are waiting already", retry_after=1)
@@ -160,14 +157,13 @@ class AsyncEngine:
                 del jobs[client]
 
     def follow(self, request_id: RequestId, mailbox: asyncio.Queue[Outbound], choices: int) -> None:
-        """Route the events of a request to `mailbox`."""
         self._streams[request_id] = mailbox, choices
 
     def forget(self, request_id: RequestId) -> None:
         self._streams.pop(request_id, None)
 
     def lose(self, problem: str) -> None:
-        """End all requests and models, without the thread, which may hang on a lost rank."""
+        """End all requests and models while the thread hangs on a lost rank."""
         for request_id, (mailbox, choices) in self._streams.items():
             for index in range(choices):
                 event = TokenEvent(request_id, index, finish=FinishReason.ERROR, error=problem)

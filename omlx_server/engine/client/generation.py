@@ -1,4 +1,4 @@
-"""Token events of one request. Lives on the event loop's thread."""
+"""Token events of one request."""
 
 import asyncio
 import time
@@ -28,8 +28,7 @@ from omlx_server.errors import (
 
 
 class Generation:
-    """The events of one request. It must be closed (`async with`), which cancels an unfinished
-    one."""
+    """The events of one request. Closing it (`async with`) cancels an unfinished one."""
 
     def __init__(self, engine: AsyncEngine, model: ModelId, request: Request) -> None:
         self.request = request
@@ -44,8 +43,7 @@ class Generation:
         self._closed = False
 
     async def accepted(self) -> None:
-        """Wait until the scheduler has accepted the request. Raises the reason of a refusal or an
-        end."""
+        """Wait until the request is accepted. Raises the reason of a refusal or an end."""
         match await self.mailbox.get():
             case Accepted(_, longest_wait):
                 self.longest_wait = longest_wait
@@ -75,7 +73,7 @@ class Generation:
             self._engine.forget(self.request.id)
 
     async def __aiter__(self) -> AsyncIterator[list[TokenEvent]]:
-        """Yield events of open choices, in lists of those that came together."""
+        """Yield events of open choices, in lists of simultaneous ones."""
         while self._open:
             batch: list[TokenEvent] = []
             events = [await self.mailbox.get()]
@@ -137,5 +135,5 @@ def _error_of(event: TokenEvent) -> OmlxError:
 
 
 def now() -> float:
-    """Return the time in seconds of the clock of `arrived` and `deadline`."""
+    """Return the time by the clock of `arrived` and `deadline`."""
     return time.monotonic()

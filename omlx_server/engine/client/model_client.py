@@ -1,4 +1,4 @@
-"""Clients of one model on the mlx thread. They live on the event loop's thread."""
+"""Clients of one model on the mlx thread."""
 
 import sys
 import time
@@ -42,8 +42,7 @@ async def _nobody_leaves() -> bool:
 
 @dataclass(slots=True, eq=False)
 class ModelClient(Generic[M]):
-    """Loads, asks and unloads one model. `on_failure` is called if it crashes for good. `make_way`
-    frees memory of idle adapters or models; False if nothing could leave."""
+    """Loads, asks and unloads one model. `make_way` frees memory; False if nothing could leave."""
 
     engine: AsyncEngine
     on_failure: Callable[[str], None] = lambda problem: None
@@ -66,7 +65,7 @@ class ModelClient(Generic[M]):
         self.weight_bytes = await self.ask(lambda model: model.weight_bytes)
 
     async def unload(self, seconds: float = 0.0) -> None:
-        """Unload the model, after writing the cold tier for at most `seconds`."""
+        """Unload the model, after writes to the cold tier of at most `seconds`."""
         id, self._id = self._id, None
         self._state, self._problem = EngineState.STOPPED, "the model was unloaded"
         if id is not None:
@@ -91,13 +90,8 @@ class ModelClient(Generic[M]):
         return await self.engine.ask(self._ready(), question)
 
     async def work(self, make: Callable[[M], Work[A]]) -> A:
-        """Run a job in slices between steps. Cancelling ends it.
-
-        Raises:
-            QueueFull: too many jobs are waiting.
-            NoMemory: it would not fit even if every other model that may leave had left.
-            Unavailable: the model is not loaded, or there may be room later.
-        """
+        """Run a job in slices between steps. Raises QueueFull, Unavailable, and NoMemory if it
+        would not fit without all other models."""
         while True:
             id = self._ready()
             try:
@@ -128,7 +122,6 @@ class GeneratorClient(ModelClient[ModelInstance]):
         await ModelClient.unload(self, seconds)
 
     def preparing(self) -> AbstractContextManager[None]:
-        """Announce a request for the block, as `AsyncEngine.preparing`."""
         return self.engine.preparing()
 
     async def submit(self, request: Request) -> Generation:
@@ -145,8 +138,8 @@ class GeneratorClient(ModelClient[ModelInstance]):
                         raise
 
     async def let_idle_adapters_go(self) -> bool:
-        """Unload idle adapters; return whether there were any. Waits for no load of an adapter,
-        which may wait for this call."""
+        """Unload idle adapters, if any. Waits for no load of an adapter, which may wait for this
+        call."""
         if self._adapters.is_busy:
             return False
         with suppress(NotNow):
@@ -158,7 +151,7 @@ class GeneratorClient(ModelClient[ModelInstance]):
     async def _holding(
         self, hold: Callable[[ModelInstance], AbstractContextManager[object]]
     ) -> AsyncIterator[None]:
-        """Enter the context of `hold` on the mlx thread, and leave it there after the block."""
+        """Enter the context of `hold` on the mlx thread, and leave it there."""
         holds = ExitStack()
         try:
             await self.ask(lambda instance: holds.enter_context(hold(instance)))
@@ -169,8 +162,7 @@ class GeneratorClient(ModelClient[ModelInstance]):
 
     @asynccontextmanager
     async def adapting(self, adapter: Adapter | None) -> AsyncIterator[None]:
-        """Keep an adapter loaded. Raises as `work` and `AdapterLoads.wait_for`, and
-        AdapterUnusable."""
+        """Keep an adapter loaded. Raises as `work` and `AdapterLoads.wait_for`."""
         if adapter is None:
             yield
             return
@@ -207,8 +199,6 @@ class GeneratorClient(ModelClient[ModelInstance]):
     async def score(
         self, tokens: Sequence[int], top: int, adapter: Adapter | None = None
     ) -> list[Logprobs]:
-        """Return log-probabilities of a prompt's tokens but the first. Raises as `work`, and
-        AdapterUnusable."""
         async with self.adapting(adapter):
             return await self.work(lambda instance: scored(instance, tokens, top, adapter))
 
@@ -217,8 +207,8 @@ class GeneratorClient(ModelClient[ModelInstance]):
     async def images_to_compute(
         self, tokens: tuple[int, ...], salt: bytes, images: Sequence[ImageSpan]
     ) -> tuple[ImageSpan, ...]:
-        """Return images whose features are neither kept nor covered by the prefix cache. Raises as
-        `ask`, and BadRequest if the model has no vision."""
+        """Return images whose features are not kept or cached. Raises as `ask`, and BadRequest if
+        the model has no vision."""
         return await self.ask(
             lambda instance: image_jobs.images_to_compute(instance, tokens, salt, images)
         )
@@ -229,8 +219,8 @@ class GeneratorClient(ModelClient[ModelInstance]):
         return self._holding(lambda instance: instance.features.expecting(digests))
 
     async def compute_image(self, image: ImageSpan, pixels: Floats) -> None:
-        """Compute and keep the features of an image. Do not call within `setting_aside`: a waiter
-        for memory should hold none. Raises as `work`."""
+        """Compute and keep the features of an image, outside `setting_aside`: a waiter for memory
+        should hold none. Raises as `work`."""
         await self.work(lambda instance: image_jobs.compute_image(instance, image, pixels))
 
     @asynccontextmanager

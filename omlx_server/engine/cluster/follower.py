@@ -1,7 +1,5 @@
-"""A rank other than 0: it does with its part of the model what rank 0 tells it. mlx thread.
-
-It decides nothing. Its payloads have the ids of rank 0's parts of the same blocks.
-"""
+"""A rank other than 0, which does with its part of the model what rank 0 tells it. Payloads have
+the ids of rank 0's parts. Lives on the mlx thread."""
 
 import logging
 import time
@@ -111,13 +109,12 @@ class Follower:
                 raise OutOfStep(f"rank 0 tells what no rank does: {type(command).__name__}")
 
     def close(self, seconds: float) -> None:
-        """Write the queue of the cold tier, for at most `seconds`."""
         if self._cold is not None:
             self._cold.close(seconds)
             self._cold = None
 
     def drain(self, seconds: float) -> None:
-        """Wait until the queue of the cold tier is written, for at most `seconds`. Any thread."""
+        """Wait at most `seconds` for writes to the cold tier. Any thread."""
         cold = self._cold
         if cold is not None:
             cold.drain(seconds)

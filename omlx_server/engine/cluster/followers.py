@@ -16,7 +16,7 @@ from omlx_server.store.worker import Recalled
 _log = logging.getLogger(__name__)
 
 NOT_ON_EVERY_RANK = "not on every rank"
-"""Reason for a miss where another rank has lost its part of the block."""
+"""Reason for a miss where another rank has lost its part."""
 
 
 class _Reading:
@@ -37,7 +37,6 @@ class Followers:
         self._readings: dict[int, _Reading] = {}
         self._heard: SimpleQueue[PayloadRead] = SimpleQueue()
         self.wake: Callable[[], None] = lambda: None
-        """Called when a rank has answered."""
         self.step_failed: Callable[[str], str] = lambda problem: problem
         """Takes the problem of a failed step; returns why the group is lost."""
 
@@ -47,7 +46,6 @@ class Followers:
         self.wake()
 
     def failed(self, crash: Crash) -> str:
-        """Note a failed step of rank 0; return why the group is lost."""
         reason = f"the ranks of the cluster are out of step ({crash.summary})"
         problem = self.step_failed(reason)
         if problem == reason:
@@ -55,7 +53,6 @@ class Followers:
         return problem
 
     def read(self, record: Record, patience: float) -> None:
-        """Have the other ranks read their parts of a record."""
         number = next(self._numbers)
         self._newest[record.key] = number
         self._readings[number] = _Reading(1 + self._size)
@@ -69,8 +66,7 @@ class Followers:
             reading.left -= 1
 
     def complete(self) -> Sequence[tuple[int, Recalled]]:
-        """Return the reads that all ranks have newly ended. A part that one rank lacks makes a
-        miss."""
+        """Return reads that all ranks have newly ended; a missing part makes a miss."""
         while True:
             try:
                 answer = self._heard.get_nowait()
@@ -88,12 +84,11 @@ class Followers:
         return ended
 
     def promote(self, number: int, id: PayloadId | None) -> None:
-        """Tell the ranks under which id a complete read is kept."""
         self.tell(Promote(number, id))
 
 
 def _of_all(recalled: Recalled, reasons: set[str]) -> Recalled:
-    """Merge the results of all ranks. A rank that was only slow leaves the block stored."""
+    """Merge the results of all ranks. A slow rank leaves the block stored."""
     if recalled.packed is None or not reasons:
         return recalled
     lasting = reasons.difference(PASSING)

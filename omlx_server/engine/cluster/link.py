@@ -1,7 +1,7 @@
-"""The connection between rank 0 and another rank: messages both ways, and loss detection.
+"""The connection between rank 0 and another rank, with loss detection.
 
-Both ends first prove that they know the cluster's secret (HMAC). Messages are not encrypted, and
-neither are activations: the network must be trusted.
+Both ends prove that they know the cluster's secret (HMAC). Nothing is encrypted: the network must
+be trusted.
 """
 
 import logging
@@ -23,9 +23,8 @@ from omlx_server.errors import one_line
 _log = logging.getLogger(__name__)
 _ALIVE_SECONDS = 1.0
 LOST_SECONDS = 5.0
-"""Seconds without a sign of life after which a rank counts as lost."""
 FORMING_SECONDS = 30.0
-"""Patience while MLX connects the ranks and holds the GIL, so no sign of life can be sent."""
+"""Patience while MLX connects the ranks and holds the GIL."""
 _POLL_SECONDS = 0.001
 _AUTHENTICATION_SECONDS = 5.0
 _LONGEST = 256 << 20  # bytes of a message
@@ -36,8 +35,8 @@ class LinkFailed(Exception):
 
 
 class Link:
-    """An authenticated connection. `lost` is called once, on another thread, with a reason, when
-    the other end has closed or is silent for `patience` seconds."""
+    """An authenticated connection. `lost` is called once, on another thread, when the other end has
+    closed or is silent for `patience` seconds."""
 
     def __init__(
         self, peer: socket.socket, connection: Connection, lost: Callable[[str], None]
@@ -57,7 +56,7 @@ class Link:
 
     def start(self, take: Callable[[Any], None], alive: Callable[[], Alive] = Alive) -> None:
         """Begin to listen and to send. `take` gets messages on a thread of the link; `alive` makes
-        the sign of life for each silent second."""
+        signs of life."""
         self._alive, self._last = alive, time.monotonic()
         work = {"listens": lambda: self._listen(take), "sends": self._send, "watches": self._watch}
         self._threads = [
@@ -74,7 +73,7 @@ class Link:
         self._out.put(message)
 
     def wait_until_sent(self) -> None:
-        """Wait until all is sent or the link is lost, before the GIL is held for long."""
+        """Wait until all is sent, before the GIL is held for long."""
         while self._sent < self._told and not self._ended.is_set():
             time.sleep(_POLL_SECONDS)
 
@@ -166,7 +165,6 @@ class Link:
 
 
 def connect(address: tuple[str, int], secret: bytes, lost: Callable[[str], None]) -> Link:
-    """Connect to rank 0. Raises LinkFailed where nobody listens, or the secret differs."""
     try:
         peer = socket.create_connection(address, timeout=_AUTHENTICATION_SECONDS)
     except OSError as error:
@@ -182,8 +180,8 @@ def authenticated(
     first: bool,
     seconds: float = _AUTHENTICATION_SECONDS,
 ) -> Link:
-    """Return a link once both ends have proved the secret; the acceptor challenges `first`. Else
-    close the socket and raise LinkFailed."""
+    """Return a link once both ends have proved the secret; the acceptor challenges `first`. Raises
+    LinkFailed, with the socket closed."""
     peer.settimeout(None)
     try:
         connection = Connection(os.dup(peer.fileno()))
@@ -207,14 +205,14 @@ def authenticated(
 
 
 def hang_up(peer: socket.socket) -> None:
-    """Shut a connection down, which wakes threads that use it; closing would not. Any thread."""
+    """Shut a connection down, which wakes its threads; closing would not. Any thread."""
     with suppress(OSError):  # it has ended already
         peer.shutdown(socket.SHUT_RDWR)
 
 
 @contextmanager
 def _hanging_up_after(seconds: float, peer: socket.socket) -> Iterator[threading.Event]:
-    """Hang up if the block takes too long; the yielded event tells whether it did."""
+    """Hang up if the block takes too long; the event tells whether it did."""
     late = threading.Event()
 
     def end() -> None:

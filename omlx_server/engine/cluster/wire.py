@@ -1,4 +1,4 @@
-"""Messages between ranks as bytes: a name, then fields in MessagePack. Reading runs no code."""
+"""Messages between ranks as bytes: a name and MessagePack. Reading runs no code."""
 
 from functools import cache
 from typing import Any, get_args

@@ -1,1 +1,1 @@
-"""The account of memory: the bytes that each model and job holds or has reserved."""
+"""The bytes that each model and job holds or has reserved. Lives on the mlx thread."""

@@ -1,4 +1,4 @@
-"""One account of the memory of all models, in bytes. Lives on the mlx thread."""
+"""One account of the memory of all models, in bytes."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -39,10 +39,9 @@ class Waiting:
 
 
 class MemoryAccount:
-    """`limit` bytes for all models, of which `queue` are kept for writes to the cold tier. Weights
-    count as soon as a load begins.
+    """`limit` bytes for all models, of which `queue` are kept for writes to the cold tier.
 
-    left     returns the bytes that unloaded models still have to write to the cold tier
+    left     returns the bytes of unloaded models that wait for the cold tier
     aside    bytes set aside for running jobs (engine/memory/reservations.py)
     waiting  jobs that wait for bytes, in order
     """
@@ -80,15 +79,13 @@ class MemoryAccount:
         return sum((s.held() for s in self.shares), self.beside())
 
     def beside(self) -> Ledger:
-        """Return a ledger of everything but the shares."""
         return Ledger(self.limit, self.weights, live=self.aside, pending=self.left())
 
     def most(self) -> int:
-        """Return the bytes for a job if nothing else ran."""
         return self.limit - self.weights - self.queue - self._least
 
     def most_without_others(self, share: "MemoryShare") -> int:
-        """Return the bytes for a job of this share's model if no other model were loaded."""
+        """Return the bytes for a job if no other model were loaded."""
         least = max(share.pinned, self._floor_beside(share.weights))
         return self.limit - share.weights - self.queue - least
 
@@ -118,13 +115,12 @@ class MemoryAccount:
 
     @property
     def _least(self) -> int:
-        """Bytes that hot tiers hold at least: their part of the floor, or pinned ones."""
+        """Bytes that hot tiers keep: their part of the floor, or pinned ones."""
         pinned = [share.pinned for share in self.shares if share.holder]
         return sum(max(nbytes, self.floor // len(pinned)) for nbytes in pinned) or self.floor
 
     @property
     def is_busy(self) -> bool:
-        """Whether a model has running requests, whose caches grow."""
         return any(share.holder and share.holder.has_work for share in self.shares)
 
     @property
@@ -133,13 +129,13 @@ class MemoryAccount:
 
     @property
     def spare(self) -> int:
-        """Bytes of hot tiers above their least, and of image features that no prompt needs."""
+        """Bytes of hot tiers above their least, and of unused image features."""
         features = sum(share.holder.features.spare for share in self.shares if share.holder)
         return features + max(0, sum(share.own_hot for share in self.shares) - self._least)
 
     def shrink(self, nbytes: int) -> None:
-        """Free `nbytes`: image features, then hot tiers down to their floor, idle and longest
-        unused models first."""
+        """Free `nbytes` of image features, then of hot tiers down to their floor, idle models
+        first."""
         tiers = self._tiers()
         for share in tiers:
             nbytes -= share.holder.features.let_go(nbytes) if share.holder else 0
@@ -150,7 +146,6 @@ class MemoryAccount:
         return sorted((s for s in self.shares if s.holder), key=lambda s: (s.is_busy, s.used))
 
     def rebudget(self) -> None:
-        """Renew the budgets of hot tiers after weights or settings have changed."""
         weights = self.weights
         for share in self.shares:
             share.rebudget(weights)
@@ -169,7 +164,7 @@ class MemoryAccount:
 
 class MemoryShare:
     """One model's part of the account, and the Neighbours of its guard. `live`, `reserved` and
-    `pending` are bytes of other models and all jobs, as of the last `begin`."""
+    `pending` are bytes of all others, as of the last `begin`."""
 
     def __init__(self, account: MemoryAccount, weights: int) -> None:
         self.account = account
@@ -182,7 +177,6 @@ class MemoryShare:
         self.live = self.reserved = self.pending = 0
 
     def weigh(self, weights: int) -> None:
-        """Note the bytes of the loaded weights."""
         self.weights, self.is_loading = weights, False
         self.account.rebudget()
 
@@ -218,7 +212,7 @@ class MemoryShare:
         return self.holder is not None and self.holder.has_work
 
     def shrink(self, nbytes: int, floor: int) -> int:
-        """Evict `nbytes` of this hot tier, down to `floor`. Return the bytes evicted."""
+        """Evict `nbytes`, down to `floor`. Return the bytes evicted."""
         if self.holder is None or nbytes <= 0:
             return 0
         evicted = self.holder.cache.eviction.make_room(nbytes, floor)
@@ -226,7 +220,6 @@ class MemoryShare:
         return evicted.nbytes
 
     def shrink_buffers(self, count: int) -> int:
-        """Evict `count` buffers of this hot tier. Return the number evicted."""
         if self.holder is None or count <= 0:
             return 0
         cache, before = self.holder.cache, self.own_buffers

@@ -1,4 +1,4 @@
-"""Adapters of one model in memory: limits, use, order of unloading. Lives on the mlx thread."""
+"""Adapters of one model in memory."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -20,8 +20,7 @@ class AdapterLimits:
 
 
 class LoadedAdapters:
-    """A model's adapters, bounded by `limits`. One is in use while a sequence in `queues` has
-    it."""
+    """A model's adapters. One is in use while a sequence in `queues` has it."""
 
     def __init__(self, weights: AdapterStore, queues: Callable[[], SequenceQueues]) -> None:
         self.weights = weights
@@ -71,7 +70,7 @@ class LoadedAdapters:
         return not used and adapter not in self._expected
 
     def update_account(self, watch: MemoryWatch | None) -> None:
-        """Tell the account and the planner the bytes of the adapters in memory."""
+        """Tell the account and the planner the adapters' bytes."""
         nbytes, counted = self.weights.nbytes, self._counted
         self._counted = nbytes
         if watch is not None:

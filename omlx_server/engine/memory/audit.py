@@ -1,4 +1,4 @@
-"""Checks the account of memory against MLX's count. Lives on the mlx thread."""
+"""Checks of the account of memory against MLX's count."""
 
 import logging
 from collections import Counter

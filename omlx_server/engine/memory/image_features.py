@@ -1,4 +1,4 @@
-"""Memory of image features in one model, and their eviction. Lives on the mlx thread."""
+"""Memory of image features in one model."""
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator
@@ -30,7 +30,7 @@ class KeptFeatures:
     @contextmanager
     def expecting(self, digests: Iterable[bytes]) -> Iterator[None]:
         """Have `trim` spare these images for a request that is not queued yet. `let_go` and
-        `forget` spare none, so a waiter for room hinders nobody."""
+        `forget` spare none."""
         counts = Counter(digests)
         self._expected += counts
         try:
@@ -56,8 +56,8 @@ class KeptFeatures:
         return self._vision.let_go(nbytes, self._wanted().union(spared))
 
     def _wanted(self) -> set[bytes]:
-        """Return the digests that prompts need, and rows that have not decoded: their last chunk
-        may still have to be computed."""
+        """Return the digests in prompts, and in rows that have not decoded: their last chunk may
+        still be computed."""
         queues = self._queues()
         requests = [prefill.request for prefill in (*queues.waiting, *queues.active)]
         requests += [row.request for row in queues.running.values() if not row.has_decoded]

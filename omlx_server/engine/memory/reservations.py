@@ -1,8 +1,5 @@
-"""Memory for jobs on the account of all models. Lives on the mlx thread.
-
-All that a job takes is set aside before it begins, so no job waits while it holds memory. Later
-requests and jobs wait behind one that does not fit.
-"""
+"""Memory for jobs. All of it is set aside before a job begins, so no job waits while it holds some.
+Later requests and jobs wait behind one that does not fit."""
 
 import math
 import time
@@ -17,8 +14,8 @@ from omlx_server.errors import NoMemory, Unavailable
 
 
 class JobRoom:
-    """A core `Room` for jobs of one model. With `patience` a claim lets others go first, and raises
-    Unavailable after so many seconds."""
+    """A core `Room` for jobs of one model. With `patience` (seconds) a claim lets others go first,
+    and may raise Unavailable."""
 
     def __init__(self, share: MemoryShare, patience: float = math.inf) -> None:
         self._share = share
@@ -36,8 +33,8 @@ class JobRoom:
             )
 
     def claim(self, needs: Sequence[int]) -> Generator[None, None, Claim]:
-        """Set aside the largest of `needs` (bytes, rising) that fits. Yields while none does;
-        raises NoMemory when none ever will."""
+        """Set aside the largest of `needs` (bytes, rising) that fits. Raises NoMemory when none
+        ever will."""
         begun, waiting = time.monotonic(), self._account.waiting
         me = Waiting(needs[0], self._yields)
         waiting.append(me)
@@ -64,8 +61,8 @@ class JobRoom:
             )
 
     def _fitting(self, needs: Sequence[int]) -> int:
-        """Return the number (from 1) of the largest need that fits now, or 0. While requests run,
-        whose caches grow, all but the first must fit into half of the free bytes."""
+        """Return the number (from 1) of the largest need that fits, or 0. While requests run, all
+        but the first need must fit into half of the free bytes."""
         account, most = self._account, needs[-1]
         if needs[0] > account.free() + account.spare:
             return 0  # evicting would not suffice

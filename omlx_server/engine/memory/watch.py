@@ -1,4 +1,4 @@
-"""Memory before and during the steps of one instance. Lives on the mlx thread."""
+"""Memory before and during the steps of one instance."""
 
 from dataclasses import replace
 
@@ -20,8 +20,7 @@ class MemoryWatch:
         self.begin(Ledger())
 
     def begin(self, ledger: Ledger, features: int = 0) -> None:
-        """Note what the instance holds, before a step is planned. `features` of its live bytes are
-        image features."""
+        """Note what the instance holds, before a step is planned."""
         account = self.share.account
         self.share.begin()
         self.guard.limit = account.limit

@@ -1,1 +1,2 @@
-"""The pool of models in one engine: loaded when asked for, unloaded for others."""
+"""The pool of models, loaded on demand and unloaded for others. Lives on the event loop's
+thread."""

@@ -1,4 +1,4 @@
-"""One model of the pool: its phase, users and waiters. Lives on the event loop's thread."""
+"""One model of the pool: its phase, users and waiters."""
 
 import asyncio
 import math
@@ -28,8 +28,7 @@ class Phase(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ModelRequest:
-    """A model as the pool knows it before a load. Unused, it stays for `ttl` seconds; 0 for
-    ever."""
+    """A model before its load. Unused, it stays for `ttl` seconds; 0 for ever."""
 
     key: str
     nbytes: int
@@ -55,8 +54,8 @@ class Lease(Generic[M]):
 
 
 class PoolEntry(Generic[M]):
-    """One model that was asked for. `released` is set when a user or a waiter has gone; `used` is
-    the time.monotonic() of its last use."""
+    """One model that was asked for. `released` is set when a user or waiter has gone; `used` is the
+    time.monotonic() of its last use."""
 
     def __init__(self, wanted: ModelRequest, released: asyncio.Event) -> None:
         self.wanted = wanted
@@ -85,7 +84,7 @@ class PoolEntry(Generic[M]):
 
     @property
     def ttl(self) -> float:
-        """Seconds that it stays unused; 0 for ever. A client can only shorten `wanted.ttl`."""
+        """Seconds that it stays unused; 0 for ever. A client can only shorten them."""
         if self.keep_seconds is None:
             return self.wanted.ttl
         seconds = min(max(self.keep_seconds, _SHORTEST_TTL), self.wanted.ttl or math.inf)
@@ -123,7 +122,7 @@ class PoolEntry(Generic[M]):
         return waiter
 
     async def wait(self, waiter: asyncio.Future[Lease[M]], patience: float | None) -> Lease[M]:
-        """Wait for a lease, at most `patience` seconds. Raises Unavailable, or the error of
+        """Wait for a lease. Raises Unavailable after `patience` seconds, or the error of
         `turn_away`."""
         lease: Lease[M] | None = None
         try:

@@ -1,8 +1,5 @@
-"""Loads models when they are asked for. Lives on the event loop's thread.
-
-One model is loaded at a time, in the order of requests. A model in use stays: one that needs its
-room waits, and later requests for the first wait until the second is loaded.
-"""
+"""Loads models on demand, one at a time, in the order of requests. A model in use stays; one that
+needs its room waits for it."""
 
 import asyncio
 import logging
@@ -27,7 +24,7 @@ _GOING_DOWN = Unavailable("the server is shutting down")
 
 
 class Loader(Protocol[M]):
-    """Loads and unloads models. `check` raises what would prevent a load, as far as known."""
+    """Loads and unloads models. `check` raises what would prevent a load."""
 
     async def check(self, key: str) -> None: ...
     async def load(self, key: str) -> M: ...
@@ -36,8 +33,8 @@ class Loader(Protocol[M]):
 
 @dataclass(slots=True, eq=False)
 class ModelPool(Generic[M]):
-    """Loads models that are asked for, and unloads others for room. `live` returns the bytes that a
-    model's requests need."""
+    """Loads models on demand, and unloads others for room. `live` returns the bytes of a model's
+    requests."""
 
     loader: Loader[M]
     rules: Callable[[], Rules]
@@ -55,28 +52,27 @@ class ModelPool(Generic[M]):
         return self._entries.get(key)
 
     def loaded(self) -> list[M]:
-        """Return loaded models in the order of first requests, without unused ones that leave."""
         entries = self._entries.values()
         return [e.model for e in entries if e.model and (e.users or e.phase is Phase.LOADED)]
 
     def change(self, changed: Callable[[M], M]) -> None:
-        """Replace each loaded model by `changed(model)`. Earlier leases keep the old one."""
+        """Replace each loaded model; earlier leases keep the old one."""
         for entry in self._entries.values():
             if entry.model is not None:
                 entry.model = changed(entry.model)
 
     def wants(self, wanted: ModelRequest) -> None:
-        """Renew what is known of a model, if it was asked for."""
+        """Renew what is known of a model that was asked for."""
         if wanted.key in self._entries:
             self._entries[wanted.key].wanted = wanted
 
     # -- what is asked -------------------------------------------------------------------
 
     async def acquire(self, wanted: ModelRequest) -> Lease[M]:
-        """Return a lease of the model, loading it first if needed.
+        """Return a lease of the model, loading it if needed.
 
         Raises:
-            Unavailable: it was not loaded in time, and may be later; or the pool is closed.
+            Unavailable: it was not loaded in time; or the pool is closed.
             NoRoom: there will never be room for it.
             QueueFull: too many wait for it.
             Whatever its loader raises.
@@ -108,7 +104,6 @@ class ModelPool(Generic[M]):
                 await self._unload(entry)
 
     def failed(self, key: str) -> None:
-        """Unload a failed model. The next request loads it anew."""
         entry = self._entries.get(key)
         if entry is not None and entry.model is not None:
             entry.broken = True
@@ -121,9 +116,8 @@ class ModelPool(Generic[M]):
                 await self._unload(entry)
 
     async def make_way(self, key: str) -> bool:
-        """Unload the longest unused model for the one with this `key`. Return False if none could
-        ever leave. Raises Unavailable at once if all are in use: they may wait for the asking
-        model's lease."""
+        """Unload the longest unused model for this `key`. Return False if none could ever leave.
+        Raises Unavailable at once if all are in use: they may wait for the asking model."""
         before = self._others(key)
         if not self._turn.locked():
             async with self._turn:  # another waiter may have had it first
@@ -139,12 +133,11 @@ class ModelPool(Generic[M]):
         )
 
     def pin(self, wanted: ModelRequest, pinned: bool) -> None:
-        """Pin or unpin a model. A pinned one never leaves for room or by its ttl."""
+        """Pin or unpin a model. A pinned one never leaves by itself."""
         self._entry(wanted).pinned = pinned
 
     def keep(self, key: str, seconds: float | None) -> None:
-        """Keep a model for so many seconds after its last use, within its ttl, until it is
-        unloaded."""
+        """Keep a model for so many seconds after its last use, within its ttl."""
         entry = self._entries.get(key)
         if entry is not None and entry.model is not None:
             entry.keep_seconds = seconds
@@ -200,8 +193,7 @@ class ModelPool(Generic[M]):
         entry.let_in()
 
     async def _make_room(self, entry: PoolEntry[M]) -> None:
-        """Unload other models until this one fits. Raises NoRoom, or Unavailable when those in use
-        stay so."""
+        """Unload other models until this one fits. Raises NoRoom or Unavailable."""
         wanted = entry.wanted
         outcome = plan(self._residents(), wanted.nbytes, self.rules())
         if outcome.never:
@@ -229,8 +221,8 @@ class ModelPool(Generic[M]):
         seconds: float,
         is_wanted: Callable[[], bool] = lambda: True,
     ) -> bool:
-        """Wait until nobody uses these models, giving no leases. Return False, and reopen them,
-        after `seconds` or when nobody wants their room."""
+        """Wait until nobody uses these models. Return False, and reopen them, after `seconds` or
+        when nobody wants their room."""
         for entry in entries:
             entry.phase = Phase.UNLOADING
         drained = False
@@ -286,7 +278,6 @@ class ModelPool(Generic[M]):
         return self._entries.setdefault(wanted.key, PoolEntry(wanted, self._released))
 
     def _others(self, key: str) -> list[Resident]:
-        """Return loaded models that could leave for this `key`, in use or not."""
         return [r for r in self._residents() if not (r.pinned or r.key == key)]
 
     def _residents(self) -> list[Resident]:
@@ -296,7 +287,6 @@ class ModelPool(Generic[M]):
 
 @contextmanager
 def _failing(entry: PoolEntry[Any]) -> Iterator[None]:
-    """Note an error of the block as what prevents a load."""
     try:
         yield
     except BaseException as error:

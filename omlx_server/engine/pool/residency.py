@@ -13,8 +13,8 @@ _HELD_SHARE = 0.95
 
 @dataclass(frozen=True, slots=True)
 class Resident:
-    """A loaded model: bytes of weights and requests (`live`), last use by time.monotonic(), number
-    of leases, and the unused seconds (`ttl`) after which it leaves; 0 for never."""
+    """A loaded model: bytes of weights and of requests (`live`), last use by time.monotonic(),
+    leases. Unused, it leaves after `ttl` seconds; 0 for never."""
 
     key: str
     nbytes: int
@@ -33,15 +33,15 @@ class Rules:
 
 @dataclass(frozen=True, slots=True)
 class ResidencyPlan:
-    """Keys of the models that leave once unused; or `never`, why that would not suffice."""
+    """Keys of the models that leave; or `never`, why that would not suffice."""
 
     going: tuple[str, ...] = ()
     never: str = ""
 
 
 def plan(residents: Sequence[Resident], nbytes: int, rules: Rules) -> ResidencyPlan:
-    """Return which models leave for one with `nbytes` of weights: unused ones first, the longest
-    unused before others; pinned ones never."""
+    """Return which models leave for `nbytes` of weights: unused ones first, the longest unused
+    before others; pinned ones never."""
     stay = [r for r in residents if r.pinned]
     if not _fits([replace(r, live=0) for r in stay], nbytes, rules):
         return ResidencyPlan(never=_why(stay, nbytes, rules))

@@ -1,4 +1,4 @@
-"""Finds, checks and loads another rank's part of the model that rank 0 names."""
+"""Another rank's part of the model that rank 0 names."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -56,8 +56,8 @@ def load_part(
     answer: Callable[[object], None],
     wake: Callable[[], None],
 ) -> Follower:
-    """Load this rank's part of the model. `answer` sends to rank 0; `wake` is called when the cold
-    tier has a result. Raises ModelUnavailable."""
+    """Load this rank's part. `answer` sends to rank 0; `wake` is called when the cold tier has a
+    result. Raises ModelUnavailable."""
     shares = shares_of(settings, cold=welcome.has_cold)
     device.bound(shares.limit, pool=shares.pool)
     scheme = make_scheme(*welcome.kv)
@@ -74,7 +74,6 @@ def load_part(
 
 
 def _cold(welcome: Welcome, settings: Settings, ranks: Ranks, queue: int) -> ColdTier | None:
-    """Return the cold tier of this rank, in a directory beside a server's own."""
     if not welcome.has_cold:
         return None
     cold_dir = settings.cache.cold_dir

@@ -1,7 +1,7 @@
 """Rank 0's side of a cluster: it starts the other ranks, meets them, and notices a loss.
 
-It has threads of its own to wait for processes and connections. MLX has one group for the whole
-process, so a loss can't be mended: `on_lost` starts the process anew.
+It has its own threads. MLX has one group per process, so after a loss `on_lost` starts the process
+anew.
 """
 
 import logging
@@ -65,8 +65,8 @@ class _Member:
 
 
 class Gathering:
-    """The other ranks of a cluster. `on_lost` is called once, on any thread, with the reason why
-    the group can't go on. `found` gets the ranks' cold reads."""
+    """The other ranks. `on_lost` is called once, on any thread, when the group can't go on. `found`
+    gets the ranks' cold reads."""
 
     def __init__(self, options: GatheringOptions) -> None:
         self.options = options
@@ -99,7 +99,7 @@ class Gathering:
         ]
 
     def begin(self, welcome: Welcome) -> None:
-        """Start and meet the ranks for this model; a second call has them load another one. Raises
+        """Start and meet the ranks for a model; a second call has them load another. Raises
         UsageError if rank 0 can't listen."""
         self._welcome = welcome
         if self._listener is not None:
@@ -132,7 +132,6 @@ class Gathering:
         return all(m.link is not None and m.addresses for m in self._members.values())
 
     def call_roll(self) -> None:
-        """Ask all ranks whether they are still there, for `is_complete`."""
         for member in self._members.values():
             member.addresses = ()
         self.tell(RollCall())
@@ -140,8 +139,8 @@ class Gathering:
     def form(
         self, own_addresses: Sequence[str], sums: Sequence[tuple[int, int]] = ()
     ) -> list[Sequence[str]] | None:
-        """Tell all ranks the addresses of all, and return them; None if a rank is gone. From now on
-        the loss of a rank loses the group. With `sums` ranks load no model (`Formation`)."""
+        """Tell all ranks the addresses of all, and return them; None if one is gone. A later loss
+        loses the group. With `sums` ranks load no model (`Formation`)."""
         with self._lock:
             if not self.is_complete:
                 return None
@@ -169,12 +168,12 @@ class Gathering:
         return [link for link in links if link is not None]
 
     def tell(self, message: Command | Formation | RollCall) -> None:
-        """Queue a message to all other ranks."""
         for link in self._links:
             link.tell(message)
 
     def close(self, seconds: float = 0.0) -> None:
-        """End the ranks and all connections. Ranks write their cold tiers for at most `seconds`."""
+        """End the ranks, after writes to their cold tiers of at most `seconds`, and all
+        connections."""
         self._ended.set()
         if self._listener is not None:
             hang_up(self._listener)
@@ -245,7 +244,6 @@ class Gathering:
         _log.info("rank %d is here: %s", member.rank, hello.machine)
 
     def _admitted(self, link: Link) -> tuple[_Member, Hello]:
-        """Welcome the member at the other end after its hello. Raises LinkFailed."""
         hello = link.hear()
         if not isinstance(hello, Hello):
             raise LinkFailed("it did not say who it is")
@@ -295,8 +293,7 @@ class Gathering:
                 self._note(member, RankStatus.REFUSED, why)
 
     def _lose(self, member: _Member, link: Link, why: str, *, refuses: bool = False) -> None:
-        """Note that a rank is gone, or `refuses` to go on. Before the group is formed it may
-        return."""
+        """Note that a rank is gone, or `refuses`. It may return before the group is formed."""
         problem = f"rank {member.rank} ({member.state.host}) is lost: {why}"
         with self._lock:
             if member.link is not link:
@@ -314,7 +311,7 @@ class Gathering:
         self._fail(problem)
 
     def step_failed(self, problem: str) -> str:
-        """Note that a step of rank 0 has failed. Return why: that, or a rank's loss noted within a
+        """Note a failed step of rank 0. Return why: that, or a rank's loss noted within a
         second."""
         self._failed.wait(CAUSE_SECONDS)
         self._gone.set()

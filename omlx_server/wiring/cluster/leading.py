@@ -45,7 +45,6 @@ class LeadingCluster:
 
     @property
     def states(self) -> list[RankState]:
-        """States of all ranks, rank 0 first. Any thread."""
         leader = self.gathering.options.hosts[0]
         alive = Alive(active=device.active_memory(), peak=device.peak_memory())
         host = leader.ssh or "localhost"
@@ -53,7 +52,7 @@ class LeadingCluster:
         return [here, *self.gathering.states]
 
     def joining(self, located: Located, known_as: str, settings: Settings) -> Work[Ranks]:
-        """Wait until all ranks have the model with this fingerprint, and connect them."""
+        """Wait until all ranks have the model, and connect them."""
         kv = settings.kv_cache_of(located.names)
         self.gathering.begin(
             Welcome(
@@ -77,7 +76,7 @@ class LeadingCluster:
         return ranks
 
     def outliving(self, work: Work[A]) -> Work[A]:
-        """Run `work`. If it fails because a rank is lost, wait for the process to start anew."""
+        """Run `work`. After the loss of a rank wait for the process to start anew."""
         try:
             return (yield from work)
         except (OmlxError, RuntimeError, ValueError):  # the latter two are MLX's
@@ -105,7 +104,6 @@ class LeadingCluster:
                     return addresses
 
     def _connected(self, addresses: Sequence[Sequence[str]]) -> Ranks:
-        """Connect the ranks. Raises ModelUnavailable."""
         try:
             ranks = form(addresses, 0, self._backend, self.gathering.options.rdma)
         except TimeoutError as error:

@@ -1,8 +1,5 @@
-"""New connections to rank 0, a bounded number at once, each met on its own thread.
-
-Anybody may connect: silent strangers must neither use up threads and descriptors nor keep ranks
-out.
-"""
+"""New connections to rank 0, each met on its own thread, a bounded number at once: silent strangers
+must not use up threads and descriptors."""
 
 import socket
 import threading
@@ -15,8 +12,7 @@ MOST = 32
 
 
 class NewConnections:
-    """Calls `meet`, which owns the socket, with each new socket and the address of its other
-    end."""
+    """Calls `meet`, which owns the socket, with each socket and address."""
 
     def __init__(self, meet: Callable[[socket.socket, str], None]) -> None:
         self._meet = meet
@@ -26,8 +22,7 @@ class NewConnections:
         self._count = 0
 
     def begin(self, peer: socket.socket, address: str) -> None:
-        """Meet a new connection. With `MOST` under way the oldest is refused. Called on one
-        thread."""
+        """Meet a new connection. With `MOST` under way the oldest is refused. One thread."""
         if not self._room.acquire(blocking=False):
             with self._lock:
                 if self._peers:

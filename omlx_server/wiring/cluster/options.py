@@ -1,5 +1,4 @@
-"""Options for starting and meeting the ranks of a cluster, from rank 0's settings. Without MLX, for
-`serve --dry-run` and the doctor."""
+"""Options for the ranks of a cluster, from rank 0's settings. Without MLX, for quick commands."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,9 +16,9 @@ _NOT_SHARED = ("cluster.secret", "cache.remote", "cluster.hosts")
 
 @dataclass(frozen=True, slots=True)
 class GatheringOptions:
-    """Hosts by rank, and how to start and meet them. With a `secret` ranks are started by hand.
-    Rank 0 listens at `address` ("": its first one) and `port` (0: any). `program` runs on other
-    machines; `options` are for ranks on this one; `rdma` devices are for JACCL."""
+    """Hosts by rank, and how to meet them. With a `secret` ranks are started by hand. Rank 0
+    listens at `address` ("": its first one) and `port` (0: any). `program` is for other machines,
+    `options` for this one, `rdma` for JACCL."""
 
     hosts: Sequence[Host]
     port: int = 0

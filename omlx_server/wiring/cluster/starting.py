@@ -29,8 +29,7 @@ _ALIVE = (
 
 @dataclass(frozen=True, slots=True)
 class CommandLine:
-    """The command line of one rank, which reads the cluster's secret, one line, from standard
-    input."""
+    """The command line of one rank, which reads the cluster's secret from standard input."""
 
     words: Sequence[str]
 
@@ -53,8 +52,7 @@ class CommandLine:
 
 
 def command_lines_of(options: GatheringOptions, leader: str, pid: int | str) -> list[CommandLine]:
-    """Return the commands for ranks 1 and up of the rank 0 at `leader` (HOST:PORT) in process
-    `pid`."""
+    """Return the commands for ranks 1 and up of the rank 0 at `leader` (HOST:PORT)."""
     return [
         command_line_of(host, rank, leader, options, f"{platform.node()}-{pid}-{rank}")
         for rank, host in enumerate(options.hosts)
@@ -65,8 +63,7 @@ def command_lines_of(options: GatheringOptions, leader: str, pid: int | str) -> 
 def command_line_of(
     host: Host, rank: int, leader: str, options: GatheringOptions, place: str
 ) -> CommandLine:
-    """Return the command for one rank. It kills a process that has this `place` already, which may
-    be stopped and hold memory."""
+    """Return the command for one rank, which kills a process that has this `place` already."""
     words = ("rank", str(rank), "--leader", leader, "--instead-of", place)
     if host.is_here:
         return CommandLine(
@@ -77,14 +74,14 @@ def command_line_of(
 
 
 def line_by_hand(options: GatheringOptions, rank: int, leader: str) -> str:
-    """Return the shell command by which a user starts a rank; FILE stands for the secret's file."""
+    """Return the shell command for users; FILE stands for the secret's file."""
     more = options.options if options.hosts[rank].is_here else ()
     words = ("rank", str(rank), "--leader", leader, *more)
     return f"{options.program} {shlex.join(words)} < FILE"
 
 
 def log_output(process: "subprocess.Popen[bytes]", rank: int) -> str:
-    """Log the output of a rank until it ends. Return its last line that says what was wrong."""
+    """Log the output of a rank until it ends. Return its last problem."""
     assert process.stderr is not None
     last = ""
     for line in process.stderr:
@@ -99,7 +96,6 @@ def log_output(process: "subprocess.Popen[bytes]", rank: int) -> str:
 
 
 def _parted(text: str) -> tuple[int, str]:
-    """Return the level and message of a line, in JSON or plain text."""
     try:
         line = json.loads(text)
         level = logging.getLevelNamesMapping()[line["level"].upper()]

@@ -1,7 +1,7 @@
 """Defaults for a model's requests, and their origins. Pure.
 
-From strongest to weakest: a preset that the request names, the model's overrides, its makers'
-recommendation (generation_config.json), the section `sampling`, the API's own default.
+The strongest first: a preset of the request, the model's overrides, its makers'
+generation_config.json, the section `sampling`, the API's default.
 """
 
 import dataclasses
@@ -34,8 +34,7 @@ def values_in_force(
     settings: Settings,
     preset: str | None = None,
 ) -> dict[str, InForce]:
-    """Return a value for each field of `RequestDefaults`. Raises KeyError for an unknown
-    `preset`."""
+    """Return a value for each field of `RequestDefaults`. Raises KeyError."""
     plain, most = RequestDefaults(), settings.sampling.max_tokens
     values = {name: InForce(getattr(plain, name), DEFAULT) for name in _FIELDS}
     if most:

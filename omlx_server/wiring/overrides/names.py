@@ -1,5 +1,4 @@
-"""Checks the names in `models.overrides` before a model is loaded. Quick to import, for the CLI and
-the doctor."""
+"""Checks the names in `models.overrides`. Quick to import."""
 
 import difflib
 from collections.abc import Collection, Iterator
@@ -29,7 +28,7 @@ def _hint(value: str, allowed: Collection[str]) -> str:
 
 
 def _names(overrides: ModelOverrides) -> Iterator[tuple[str, str, Collection[str]]]:
-    """Yield the key, the name and the allowed names of each name in an override."""
+    """Yield the key, the name and the allowed names."""
     if overrides.tool_parser:
         yield "tool_parser", overrides.tool_parser, TOOL_PARSERS
     if overrides.reasoning_parser:

@@ -1,5 +1,4 @@
-"""Reads and checks the chat templates in `models.overrides`. Apart from `names`, since jinja takes
-long to import."""
+"""Reads and checks the chat templates in `models.overrides`. Imports jinja, which takes long."""
 
 from collections.abc import Iterable
 
@@ -25,16 +24,14 @@ def check_templates(settings: Settings) -> None:
 
 
 def template_of(names: Iterable[str], settings: Settings) -> str | None:
-    """Return the text of the override's template for a model; None without one. Raises
-    ConfigError."""
+    """Return the text of a model's template in the overrides, if any. Raises ConfigError."""
     names = tuple(names)
     path = settings.overrides_of(names).chat_template
     return checked_template(names[0], path) if path else None
 
 
 def checked_template(name: str, path: str) -> str:
-    """Return the template at `path` for the model `name`. Raises ConfigError in one line with key,
-    path and line number."""
+    """Return the template at `path`. Raises ConfigError with key, path and line number."""
     try:
         source = read_template(path)
         check_template(source, path)
