@@ -79,7 +79,7 @@ def _parsed(stored: Any) -> Coefficients | None:
     if not isinstance(stored, dict):
         return None
     expected = _plain(STRUCTURAL)
-    if not all(_fits(stored.get(name), factors) for name, factors in expected.items()):
+    if not all(are_factors(stored.get(name), len(factors)) for name, factors in expected.items()):
         return None
     factors = {name: tuple(map(float, stored[name])) for name in expected}
     return Coefficients(
@@ -91,13 +91,10 @@ def _parsed(stored: Any) -> Coefficients | None:
     )
 
 
-def _fits(factors: Any, expected: list[float]) -> bool:
+def are_factors(stored: Any, count: int) -> bool:
+    """Return whether a value from the file is a list of `count` factors."""
     return (
-        isinstance(factors, list)
-        and len(factors) == len(expected)
-        and all(is_factor(factor) for factor in factors)
+        isinstance(stored, list)
+        and len(stored) == count
+        and all(isinstance(x, int | float) and math.isfinite(x) and x >= 0 for x in stored)
     )
-
-
-def is_factor(value: Any) -> bool:
-    return isinstance(value, int | float) and math.isfinite(value) and value >= 0

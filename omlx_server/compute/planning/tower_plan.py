@@ -12,7 +12,7 @@ from omlx_server.compute.hardware import device_policy
 from omlx_server.compute.model import notes
 from omlx_server.compute.model.loader import LoadedModel
 from omlx_server.compute.planning.fit import fit
-from omlx_server.compute.planning.plan_file import is_factor, key_of
+from omlx_server.compute.planning.plan_file import are_factors, key_of
 from omlx_server.compute.planning.probe import measured
 from omlx_server.compute.vision.families import Tower
 from omlx_server.compute.vision.towers.grids import Grid
@@ -86,6 +86,4 @@ def _took(tower: Tower, grid: Grid) -> int:
 
 
 def _parsed(stored: Any) -> tuple[float, float] | None:
-    if not (isinstance(stored, list) and len(stored) == 2 and all(map(is_factor, stored))):
-        return None
-    return float(stored[0]), float(stored[1])
+    return (float(stored[0]), float(stored[1])) if are_factors(stored, 2) else None

@@ -19,6 +19,8 @@ _CODE_BITS = 8
 _GROUP_SIZES = (128, 64, 32)
 _WORDS = {1: np.uint8, 2: np.uint16, 4: np.uint32}
 _TRIED = 4001
+# What the high and the low byte of a number are worth.
+_BYTES = mx.array(np.array([256, 1], dtype=np.float32))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -56,7 +58,7 @@ def products(rows: mx.array, stored: Arrays, bits: int, *, transpose: bool) -> m
     whole = -(-count // _GROUP_SIZES[-1]) * _GROUP_SIZES[-1]
     group = next(size for size in _GROUP_SIZES if whole % size == 0)
     if transpose:
-        rows = _padded(rows if each == 1 else (rows[..., None] * _bytes()).flatten(-2), whole)
+        rows = _padded(rows if each == 1 else (rows[..., None] * _BYTES).flatten(-2), whole)
     # Two views: an index would be a kernel.
     scale, bias = _multiplied(scales[None], _steps(bits, whole // group))
     product = mx.quantized_matmul(
@@ -92,11 +94,6 @@ def _steps(bits: int, groups: int) -> mx.array:
     step, zero = coding(bits).step, coding(bits).zero
     column = np.array([step, -step * zero], dtype=np.float32).reshape(-1, 1, 1, 1, 1)
     return mx.array(np.repeat(column, groups, axis=-1))
-
-
-@cache
-def _bytes() -> mx.array:
-    return mx.array(np.array([256, 1], dtype=np.float32))
 
 
 @partial(mx.compile, shapeless=True)

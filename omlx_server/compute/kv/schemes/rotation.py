@@ -39,7 +39,7 @@ class VectorRotation:
         if dim < 1 or rounds < 1:
             raise ValueError(f"no rotation of {dim} dimensions in {rounds} rounds")
         signs = tuple(mx.array(_signs(dim, seed, turn)) for turn in range(rounds))
-        odd = dim // _power_of_two(dim)
+        odd = dim // (dim & -dim)
         # MLX's transform is right for 12 * 2^k too, and its matrix spreads numbers most evenly.
         whole = odd == 1 or (odd == 3 and dim % 4 == 0)
         rotation = VectorRotation(
@@ -78,10 +78,6 @@ class VectorRotation:
         if even > 1:
             mixed = mx.hadamard_transform(mixed, scale=even**-0.5)
         return mixed.reshape(x.shape)
-
-
-def _power_of_two(number: int) -> int:
-    return number & -number
 
 
 def _signs(dim: int, seed: int, turn: int) -> np.ndarray:

@@ -1,8 +1,6 @@
 """Places of an image's patches, in the order of Qwen-VL's processors: the `merge` x `merge` patches
 of a token row by row; tokens row by row; then the next frame."""
 
-from dataclasses import dataclass
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -56,19 +54,12 @@ def interpolation(places: Ints, grid: Grid, side: int) -> tuple[Ints, Floats]:
     return indices.reshape(4, -1), shares.reshape(4, -1)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class WindowOrder:
-    """Tokens by windows: numbers in merge order, int32 [T], and `sizes` of windows in tokens."""
-
-    tokens: Ints
-    sizes: Ints
-
-
-def window_order(grid: Grid, merge: int, window: int) -> WindowOrder:
-    """Return windows of at most window x window tokens, row by row."""
+def window_order(grid: Grid, merge: int, window: int) -> tuple[Ints, Ints]:
+    """Order the tokens of an image by windows of at most window x window tokens, row by row. Return
+    their numbers in merge order, int32 [T], and the sizes of windows in tokens."""
     shape = grid[0], grid[1] // merge, grid[2] // merge
     frames, rows, columns = np.indices(shape)
     down, across = -(-shape[1] // window), -(-shape[2] // window)
     number = (frames * down + rows // window) * across + columns // window
     order = np.argsort(number.reshape(-1), kind="stable")
-    return WindowOrder(order.astype(np.int32), np.bincount(number.reshape(-1)).astype(np.int32))
+    return order.astype(np.int32), np.bincount(number.reshape(-1)).astype(np.int32)

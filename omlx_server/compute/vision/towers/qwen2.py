@@ -141,14 +141,15 @@ class Qwen2Tower(QwenTower):
             parts = [whole] * config.depth
             merged = yield from self._merged(pixels, PatchRotation.of(angles), parts, slices)
             return Features(merged).computed()
-        order, unit = window_order(grid, config.merge, config.window), config.merge**2
-        patches = (order.tokens[:, None] * unit + np.arange(unit)).reshape(-1)
-        windows = Parts.of((order.sizes * unit).tolist())
+        tokens, sizes = window_order(grid, config.merge, config.window)
+        unit = config.merge**2
+        patches = (tokens[:, None] * unit + np.arange(unit)).reshape(-1)
+        windows = Parts.of((sizes * unit).tolist())
         parts = [whole if n in config.attend_to_all else windows for n in range(config.depth)]
         by_windows = pixels[mx.array(patches.astype(np.int32))]
         rotate = PatchRotation.of(angles[patches])
         merged = yield from self._merged(by_windows, rotate, parts, slices)
-        back = mx.array(np.argsort(order.tokens).astype(np.int32))
+        back = mx.array(np.argsort(tokens).astype(np.int32))
         return Features(merged[back]).computed()
 
     def _merged(
