@@ -1,8 +1,8 @@
 """`omlx-server status`: prints what a running server reports. Imports no HTTP library, to be
 quick."""
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +13,6 @@ from omlx_server.cli.server_client.http import HttpReply, ServerClient
 from omlx_server.cli.shell.output import count_blocks, show_result
 from omlx_server.core.chunk_sizes import ChunkSizes
 
-_TEXT = r'"(?:[^"\\]|\\.)*"'
-_SAMPLE = re.compile(rf"(?P<name>[\w:]+)(?:\{{(?P<labels>(?:[^\"}}]|{_TEXT})*)\}})? (?P<value>\S+)")
-_LABEL = re.compile(rf"(\w+)=({_TEXT})")
 _KEY_HINT = "give one to this command as OMLX_API_KEY"
 Samples = Mapping[tuple[str, str], float]
 
@@ -85,14 +82,14 @@ def _shared(samples: Samples, name: str) -> float:
 
 def samples_of(text: str) -> Samples:
     """Return the samples of a Prometheus text, summed by name and label `tier` ("" if none)."""
+    from prometheus_client.parser import text_string_to_metric_families
+
     samples: dict[tuple[str, str], float] = {}
-    for line in text.splitlines():
-        match = _SAMPLE.match(line)
-        if match is None:
-            continue
-        tier = dict(_LABEL.findall(match["labels"] or "")).get("tier", "").strip('"')
-        key = match["name"], tier
-        samples[key] = samples.get(key, 0) + float(match["value"])
+    with suppress(ValueError):  # another program's text
+        for family in text_string_to_metric_families(text):
+            for sample in family.samples:
+                key = sample.name, sample.labels.get("tier", "")
+                samples[key] = samples.get(key, 0) + sample.value
     return samples
 
 
