@@ -16,8 +16,8 @@ Shapes = Mapping[str, tuple[tuple[int, ...], tuple[int, ...]]]
 
 @dataclass(frozen=True, slots=True)
 class Adapter:
-    """An adapter, compared by `digest` alone. A layer adds `scale` times the product of its two
-    matrices of inner width `rank`; all matrices have `nbytes` bytes as float32."""
+    """An adapter, compared by `digest` alone. A layer adds `scale` times the product of its
+    matrices of inner width `rank`, `nbytes` in all as float32."""
 
     digest: bytes
     name: str = field(compare=False)
@@ -33,12 +33,11 @@ def is_path(text: str) -> bool:
 
 
 def digest_of(config: bytes, weights_digest: bytes) -> bytes:
-    """Return the digest of an adapter's two files."""
     return hashlib.sha256(hashlib.sha256(config).digest() + weights_digest).digest()
 
 
 def salted(salt: bytes, adapter: Adapter | None) -> bytes:
-    """Return the salt of a tenant's block keys with this adapter."""
+    """Return the salt of block keys with this adapter."""
     if adapter is None:
         return salt
     return hashlib.sha256(b"adapter" + adapter.digest + salt).digest()

@@ -18,8 +18,7 @@ _GAIN = 1.05
 
 @dataclass(frozen=True, slots=True)
 class ChunkSizes:
-    """Tokens of one chunk `beside` running rows, and `alone`, a multiple of it. `token_seconds` is
-    the measured time per token, or 0."""
+    """Tokens of a chunk `beside` running rows, and `alone`, a multiple of it."""
 
     beside: int
     alone: int
@@ -32,14 +31,13 @@ class ChunkSizes:
 
 
 def candidates(block: int, most: int) -> list[int]:
-    """Return the sizes to choose from, ascending: multiples of `block` (a power of two) up to
-    `most`."""
+    """Return possible sizes, ascending: multiples of `block` (a power of two) up to `most`."""
     sizes = sorted({max(size, block) for size in CANDIDATES})
     return [size for size in sizes if size <= most] or [min(sizes[0], most)]
 
 
 def choose(smallest: int, seconds: Mapping[int, float]) -> ChunkSizes:
-    """Return the sizes for a model whose chunks took `seconds`, by tokens."""
+    """Return the sizes for chunks that took `seconds`, by tokens."""
     beside, alone = (_best(smallest, seconds, most) for most in (BESIDE_SECONDS, ALONE_SECONDS))
     return ChunkSizes(beside, alone, seconds.get(alone, 0.0) / alone)
 

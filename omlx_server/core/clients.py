@@ -12,10 +12,10 @@ CLIENT: Final[ContextVar[bytes]] = ContextVar("client", default=b"")
 work."""
 
 
-def may_wait(held: Counter[_Owner], own: _Owner, most: int) -> bool:
-    """Return whether one more entry of `own` may join a queue of `most` places. Owners below their
-    share of `most` get half as many places more."""
-    waiting = held.total()
+def may_wait(queued: Counter[_Owner], owner: _Owner, most: int) -> bool:
+    """Return whether one more entry of `owner` may join a queue of `most` places. Half as many more
+    are for owners below their share."""
+    waiting = queued.total()
     if waiting < most:
         return True
-    return waiting < most + most // 2 and (held[own] + 1) * len({*held, own}) <= most
+    return waiting < most + most // 2 and (queued[owner] + 1) * len({*queued, owner}) <= most

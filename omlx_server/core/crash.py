@@ -1,5 +1,6 @@
 """The only broad `except` outside the HTTP edge."""
 
+from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import ParamSpec, TypeVar
@@ -8,6 +9,9 @@ from omlx_server.errors import OmlxError, one_line
 
 P = ParamSpec("P")
 T = TypeVar("T")
+
+MOST_CRASHES = 3
+_WINDOW_SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +36,18 @@ class Crash:
     def is_foreseen(self) -> bool:
         """Whether the message says enough without a traceback."""
         return isinstance(self.error, (OmlxError, OSError, ValueError))
+
+
+class Crashes:
+    """The latest crashes of one loop, which is given up after three within a minute."""
+
+    def __init__(self) -> None:
+        self._times: deque[float] = deque(maxlen=MOST_CRASHES)
+
+    def are_too_many(self, now: float) -> bool:
+        """Note a crash at `now` (seconds); return whether it is one too many."""
+        self._times.append(now)
+        return len(self._times) == MOST_CRASHES and now - self._times[0] < _WINDOW_SECONDS
 
 
 def guarded(work: Callable[P, T], *args: P.args, **options: P.kwargs) -> T | Crash:

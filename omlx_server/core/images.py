@@ -12,7 +12,7 @@ _BLOCK = blake2b.MAX_DIGEST_SIZE
 
 
 def token_ids(digest: bytes, count: int) -> tuple[int, ...]:
-    """Return the ids of an image's `count` tokens: 30 bits each, drawn from the digest."""
+    """Return an image's `count` ids: 30 bits each, drawn from the digest."""
     ids: list[int] = []
     for number in range(-(-count * _WIDTH // _BLOCK)):
         drawn = blake2b(digest, salt=number.to_bytes(16, "little")).digest()
@@ -25,9 +25,8 @@ def token_ids(digest: bytes, count: int) -> tuple[int, ...]:
 class ImageSpan:
     """An image in a prompt: tokens [start, start + count).
 
-    Text after it is `advance` positions further than text before it. Tokens of a `whole` image see
-    each other, so chunks never split it. `pixels` makes the tower's float32 input: `grid` is its
-    shape in patches.
+    Text after it is `advance` positions further. Chunks never split a `whole` image. `pixels` makes
+    the tower's float32 input, `grid` patches.
     """
 
     start: int
@@ -49,7 +48,7 @@ def within(images: Iterable[ImageSpan], start: int, stop: int) -> tuple[ImageSpa
 
 
 def shift(images: Iterable[ImageSpan], position: int) -> int:
-    """Return by how much positions at token `position` differ from its number of tokens."""
+    """Return by how much positions at token `position` differ from its index."""
     return sum(image.advance - image.count for image in images if image.stop <= position)
 
 

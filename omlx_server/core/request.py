@@ -53,8 +53,8 @@ class SamplingPresets:
 
 @dataclass(frozen=True, slots=True)
 class RequestDefaults(SamplingPresets):
-    """The values of fields that a request leaves out. `max_tokens` 0 means no limit but the
-    context; None leaves `reasoning_effort` and `thinking_budget` (tokens) to the chat template."""
+    """The values of fields that a request leaves out. `max_tokens` 0 means no limit; None leaves
+    `reasoning_effort` and `thinking_budget` (tokens) to the template."""
 
     max_tokens: int = 0
     presence_penalty: float = 0.0
@@ -68,11 +68,8 @@ class RequestDefaults(SamplingPresets):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingParams(SamplingPresets):
-    """Validated parameters by which one sequence's tokens are chosen.
-
-    `seed` and a token's position alone decide the token's random number, so a result never depends
-    on other rows.
-    """
+    """Validated parameters by which one sequence's tokens are chosen. `seed` and a token's position
+    alone decide its random number."""
 
     max_tokens: int
     presence_penalty: float = 0.0
@@ -85,29 +82,23 @@ class SamplingParams(SamplingPresets):
 
     @property
     def greedy(self) -> bool:
-        """Whether the likeliest token is always taken: dividing logits by less would overflow
-        float32."""
+        """Whether the likeliest token is always taken: less would overflow float32."""
         return self.temperature < 1e-5
 
 
 class Constraint(Protocol):
-    """The state of a grammar after the answer's tokens so far.
-
-    A Request's constraint never changes: each row advances a copy. Copies may be used at the same
-    time, each on one thread at a time.
-    """
+    """The state of a grammar. A Request's constraint never changes: each row advances a copy, on
+    one thread at a time."""
 
     @property
     def done(self) -> bool:
         """Whether no token may follow."""
 
     @property
-    def problem(self) -> str | None:
-        """Why no token can follow, or None."""
+    def problem(self) -> str | None: ...
 
     @property
-    def too_costly(self) -> bool:
-        """Whether the `problem` is the grammar's cost."""
+    def too_costly(self) -> bool: ...
 
     @property
     def takes_drafts(self) -> bool:
@@ -116,8 +107,8 @@ class Constraint(Protocol):
     def copy(self) -> "Constraint": ...
 
     def mask(self) -> bytes:
-        """Return the allowed next tokens as little-endian u32 words: bit t % 32 of word t // 32
-        allows token t. Never all zeros without a `problem`."""
+        """Return the allowed next tokens as little-endian u32 words: bit t % 32 of word t // 32.
+        Never all zeros without a `problem`."""
 
     def take(self, token: int) -> None:
         """Advance the state by a `token` that the mask allows."""
@@ -130,10 +121,9 @@ class Constraint(Protocol):
 class Request:
     """One prompt, to which `n` answers are wanted. Times are time.monotonic() seconds.
 
-    The lowest `priority` goes first. Cached prefixes are shared only within one `salt` and
-    `adapter`. `owner` is the client. `checkpoints_at` are positions up to which later requests will
-    probably repeat this one. `speculation` None means the model's default. Raises ValueError for no
-    tokens, an image at the end, or no answer.
+    The lowest `priority` goes first. Cached prefixes are shared within one `salt` and `adapter`.
+    `checkpoints_at` are ends of messages. Raises ValueError for no tokens, an image at the end, or
+    no answer.
     """
 
     id: RequestId
@@ -176,8 +166,8 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Logprobs:
-    """Natural log-probabilities of the raw logits: of the `chosen` token, and (token id, value) of
-    the `top` likeliest."""
+    """Natural log-probabilities of the raw logits: of the `chosen` token, and (id, value) of the
+    `top` ones."""
 
     chosen: float
     top: tuple[tuple[int, float], ...] = ()
@@ -185,8 +175,8 @@ class Logprobs:
 
 @dataclass(slots=True)
 class TokenEvent:
-    """One step's result for choice `index`: a token, its end, or both. A stop token is not shown.
-    The last event of a step counts the `rejected` drafted tokens."""
+    """One step's result for choice `index`: a token, its end, or both. A stop token is not
+    shown."""
 
     request_id: RequestId
     index: int
@@ -252,11 +242,8 @@ class SampledToken:
 
 @dataclass(slots=True)
 class SampledRow:
-    """One row's decoded tokens: one, and one more for each right drafted token.
-
-    With a constraint, `done` means the answer ends, `forced` must follow, and `problem` ends the
-    row with an error. `drafted` tokens were verified.
-    """
+    """One row's decoded tokens: one, and one more for each right drafted token. A `problem` ends
+    the row with an error."""
 
     tokens: tuple[SampledToken, ...]
     done: bool = False

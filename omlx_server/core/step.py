@@ -48,7 +48,7 @@ class Join:
 @dataclass(frozen=True, slots=True)
 class Cut:
     """Tokens [start, stop) to keep as a block, and with a `worth` the state at `stop`. `source` is
-    the Sequence or PrefillState that knows the tokens; `number` is unique."""
+    the Sequence or PrefillState with the tokens."""
 
     start: int
     stop: int
@@ -66,8 +66,8 @@ class Restore:
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """A piece of one prefill. With `joins` it is the last, after which these rows join the batch.
-    Its positions are `shift` ahead of the number of tokens."""
+    """A piece of one prefill; with `joins` the last. Its positions are `shift` ahead of the number
+    of tokens."""
 
     prefill: SequenceId
     start: int
@@ -98,8 +98,7 @@ class Step:
     """The work of one turn.
 
     `decodes` are exactly the rows that are live after `drops`. `tails` are cut before the drops,
-    `row_cuts` after the decode. `asks` are the tokens that the drafter drafts for a row before
-    `drafts` are verified. With `drain_pool` freed buffers go back to the machine first.
+    `row_cuts` after the decode. The drafter drafts `asks` tokens before `drafts` are verified.
     """
 
     drops: tuple[SequenceId, ...] = ()
@@ -132,10 +131,8 @@ class ChunkFailure:
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
-    """Sampled tokens of each decoded row, and the chunks that did not run.
-
-    `lost`: the blocks to restore were unreadable. `starved`: the machine had no memory left.
-    """
+    """Sampled tokens, and the chunks that did not run: `lost` ones had unreadable blocks, `starved`
+    ones no memory."""
 
     rows: Mapping[SequenceId, SampledRow] = field(default_factory=dict)
     failures: Sequence[ChunkFailure] = ()

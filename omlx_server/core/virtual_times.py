@@ -1,8 +1,7 @@
-"""Fair sharing of something scarce among the owners of work. Pure.
+"""Fair sharing among the owners of work: whoever has used the fewest seconds is next. Pure.
 
-The owner whose work has taken the fewest seconds is next. Each level of owners has a clock, at
-which newcomers start, so idle time is not saved up. (The virtual clock of WF2Q+, J. Bennett and H.
-Zhang.)
+Newcomers start at the clock of their level, so idle time is not saved up. (The virtual clock of
+WF2Q+, J. Bennett and H. Zhang.)
 """
 
 from collections import Counter, defaultdict
@@ -22,7 +21,6 @@ class VirtualTimes:
         self._beside: Counter[Owner] = Counter()  # how many of them are at work
 
     def charge(self, owner: Owner, seconds: float) -> None:
-        """Advance the virtual time of `owner` and of each owner above it."""
         for path in _paths(owner):
             self._had[path] = self._had.get(path, 0.0) + seconds
             self._clocks[path[:-1]] += seconds / max(1, self._beside[path[:-1]])
@@ -44,18 +42,17 @@ class VirtualTimes:
         self._forget()
 
     def rank(self, owner: Owner) -> tuple[float, ...]:
-        """Return the sort key of an owner's work; the lowest goes first."""
+        """Return the sort key of an owner's work."""
         return tuple([self._had.get(path, 0.0) for path in _paths(owner)])
 
     def lead(self, owner: Owner, other: Owner) -> float:
-        """Return by how many seconds `owner` is ahead of `other` where their paths part."""
+        """Return by how many seconds `owner` is ahead where the paths part."""
         for one, another in zip(_paths(owner), _paths(other), strict=True):
             if one != another:
                 return self._had.get(one, 0.0) - self._had.get(another, 0.0)
         return 0.0
 
     def _forget(self) -> None:
-        """Forget idle owners that would start like newcomers."""
         for path in self._had.keys() - self._at_work:
             above = path[:-1]
             if (above and above not in self._at_work) or self._had[path] <= self._clocks[above]:
@@ -67,5 +64,5 @@ class VirtualTimes:
 
 
 def _paths(owner: Owner) -> list[Owner]:
-    """Return the owner and all above it, the outermost first."""
+    """Return the owner and all above it, outermost first."""
     return [owner[:depth] for depth in range(1, len(owner) + 1)]

@@ -1,8 +1,8 @@
 """Blocks of texts in a block index: a token is a letter, a block has four."""
 
-from omlx_server.core.blocks.block import Block, Held, PayloadId, Size
+from omlx_server.core.blocks.block import Block, CacheEntry, PayloadId, Size
 from omlx_server.core.blocks.index import BlockIndex
-from omlx_server.core.blocks.keys import BlockKey, root_key
+from omlx_server.core.blocks.keys import BlockKey, block_key, root_key
 from tests.core.places import place
 
 ROOT = root_key("model", b"")
@@ -23,9 +23,10 @@ def store(index: BlockIndex, text: str, root: BlockKey = ROOT) -> list[PayloadId
 
 
 def block(index: BlockIndex, text: str) -> Block:
-    found = index.find(ROOT, tokens(text))
-    assert found is not None
-    return found
+    end = place(ROOT, tokens(text))
+    block = index.block(block_key(end.parent, end.tokens))
+    assert block is not None
+    return block
 
 
 def evict_block(index: BlockIndex) -> list[PayloadId]:
@@ -38,7 +39,7 @@ def evict_state(index: BlockIndex) -> list[PayloadId]:
     return _evict(index, index.order.next_checkpoint())
 
 
-def _evict(index: BlockIndex, held: Held | None) -> list[PayloadId]:
-    gone = index.evict(held) if held is not None else []
+def _evict(index: BlockIndex, entry: CacheEntry | None) -> list[PayloadId]:
+    gone = index.evict(entry) if entry is not None else []
     index.check_invariants()
     return [each.id for each in gone]

@@ -19,7 +19,6 @@ class Ages:
         return len(self._ticks)
 
     def note(self, tick: int, now: float) -> None:
-        """Note that the clock stands at `tick` at `now`."""
         if self._ticks and self._ticks[-1] >= tick:
             return
         self._ticks.append(tick)

@@ -11,11 +11,11 @@ PayloadId = NewType("PayloadId", int)
 
 @dataclass(frozen=True, slots=True)
 class BlockPlace:
-    """Tokens `own` from position `start` on, after the block (or root) with key `parent`."""
+    """`tokens` from position `start` on, after the block (or root) with key `parent`."""
 
     parent: BlockKey
     start: int
-    own: tuple[int, ...]
+    tokens: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,9 +27,8 @@ class Size:
 
 
 class Worth(IntEnum):
-    """Why a checkpoint is kept: the end of a prompt or answer (NEWEST), such an end of a
-    conversation that has gone on (SUPERSEDED), a branch or the end of a message (SHARED), or a
-    regular grid (LATTICE)."""
+    """Why a checkpoint is kept: the end of a prompt or answer (NEWEST), of a conversation that has
+    gone on (SUPERSEDED), a branch or message's end (SHARED), or a regular grid (LATTICE)."""
 
     SUPERSEDED = 0
     LATTICE = 1
@@ -53,7 +52,7 @@ class Checkpoint:
 @dataclass(slots=True, eq=False)
 class Block:
     """Tokens [start, stop) after those of its ancestors. `users` counts the running sequences that
-    refer to its payload; `used` is the tick of its last use."""
+    refer to its payload."""
 
     id: PayloadId
     key: BlockKey
@@ -74,20 +73,19 @@ class Block:
 
     @property
     def evictable(self) -> bool:
-        held = self.leases or self.users or any(c.leases for c in self.checkpoints.values())
-        return not self.children and not held
+        is_held = self.leases or self.users or any(c.leases for c in self.checkpoints.values())
+        return not self.children and not is_held
 
     def begins(self, tokens: tuple[int, ...]) -> bool:
         return self.tokens[: len(tokens)] == tokens
 
 
-Held: TypeAlias = Block | Checkpoint
+CacheEntry: TypeAlias = Block | Checkpoint
 
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """The longest known prefix of a sequence: all of `blocks`, then the first `shared` tokens of
-    `partial`."""
+    """The longest known prefix: all of `blocks`, then `shared` tokens of `partial`."""
 
     blocks: tuple[Block, ...]
     partial: Block | None = None
@@ -105,14 +103,14 @@ class Match:
         return self.partial or (self.blocks[-1] if self.blocks else None)
 
     def checkpoints(self) -> dict[int, Checkpoint]:
-        """Return the checkpoints within the match by position, also those of siblings with the same
+        """Return the checkpoints within the match by position, also siblings' with the same
         tokens."""
-        found: dict[int, Checkpoint] = {}
+        checkpoints: dict[int, Checkpoint] = {}
         for block in self.path:
             assert block.parent is not None
             for sibling in block.parent.by_first[block.tokens[0]]:
                 for position, checkpoint in sibling.checkpoints.items():
-                    own = sibling.tokens[: position - block.start]
-                    if block.begins(own) and position <= self.depth:
-                        found[position] = checkpoint
-        return found
+                    head = sibling.tokens[: position - block.start]
+                    if block.begins(head) and position <= self.depth:
+                        checkpoints[position] = checkpoint
+        return checkpoints

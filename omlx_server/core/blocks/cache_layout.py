@@ -17,9 +17,9 @@ class LayerKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class CacheLayout:
-    """The layout of a model's caches. `block_size` and `window` are in tokens; `format` is part of
-    the namespace. With `stores_decoded` answers become blocks too. With `refers` caches and blocks
-    share bytes, except a sequence's first `copies` stored tokens."""
+    """The layout of a model's caches, in tokens. With `stores_decoded` answers become blocks too.
+    With `refers` caches and blocks share bytes, except a sequence's first `copies` stored
+    tokens."""
 
     kinds: frozenset[LayerKind]
     block_size: int

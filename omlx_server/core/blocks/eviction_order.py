@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Generic, Protocol, TypeVar
 
 from omlx_server.core.blocks.ages import Ages
-from omlx_server.core.blocks.block import Block, Checkpoint, Held, PayloadId, Worth
+from omlx_server.core.blocks.block import Block, CacheEntry, Checkpoint, PayloadId, Worth
 
 _MOST_OUTDATED = 1024  # entries in the heap beyond two per block: a touch leaves an outdated one
 
@@ -47,14 +47,12 @@ class EvictionOrder(Generic[K, B]):
             self.note(key)
 
     def lost_child(self, key: K, child: B) -> None:
-        """Note that a `child` of the block was removed."""
         block = self._blocks.get(key)
         if block is not None:
             block.used = max(block.used, child.used)
             self.note(key)
 
     def put_first(self, key: K) -> None:
-        """Make a block the first to be evicted."""
         block = self._blocks.get(key)
         if block is not None:
             block.used = 0
@@ -71,7 +69,7 @@ class EvictionOrder(Generic[K, B]):
             heapq.heapify(self._heap)
 
     def next_block(self) -> B | None:
-        """Return the block to evict next, which the caller must remove; None when all are held."""
+        """Return the block to evict next, which the caller must remove."""
         while self._heap:
             used, key = heapq.heappop(self._heap)
             block = self._blocks.get(key)
@@ -96,20 +94,18 @@ class HotOrder(EvictionOrder[PayloadId, Block]):
     def idle_seconds(self, block: Block, now: float) -> float:
         return self._ages.age(block.used, now)
 
-    def next(self) -> Held | None:
-        """Return the block or checkpoint to evict next, which the caller must remove."""
+    def next(self) -> CacheEntry | None:
         return self.next_checkpoint(Worth.SUPERSEDED) or self.next_block() or self.next_checkpoint()
 
     def next_checkpoint(self, most: Worth = Worth.SHARED) -> Checkpoint | None:
-        """Return the checkpoint to evict next with a worth of at most `most`."""
+        """Return the checkpoint to evict next, of a worth up to `most`."""
         free = (c for c in self._checkpoints.values() if c.worth <= most and not c.leases)
         # SHARED counts as NEWEST: a branch point that nobody uses is not worth more than the end of
         # a forgotten conversation.
         return min(free, key=lambda c: (min(c.worth, Worth.NEWEST), c.used), default=None)
 
-    def by_use(self) -> list[Held]:
-        """Return blocks by their last use, each followed by its checkpoints, parents before
-        children."""
+    def by_use(self) -> list[CacheEntry]:
+        """Return blocks by their last use, each followed by its checkpoints, parents first."""
         used: dict[PayloadId, int] = {}
         for block in sorted(self._blocks.values(), key=lambda block: -block.start):
             used[block.id] = max(block.used, used.get(block.id, 0))
@@ -117,7 +113,7 @@ class HotOrder(EvictionOrder[PayloadId, Block]):
                 above = block.parent.id
                 used[above] = max(used[block.id], used.get(above, 0))
         blocks = sorted(self._blocks.values(), key=lambda b: (-used[b.id], b.start))
-        held: list[Held] = []
+        entries: list[CacheEntry] = []
         for block in blocks:
-            held += [block, *block.checkpoints.values()]
-        return held
+            entries += [block, *block.checkpoints.values()]
+        return entries

@@ -13,8 +13,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from omlx_server.core.blocks.block import (
     Block,
     BlockPlace,
+    CacheEntry,
     Checkpoint,
-    Held,
     Match,
     PayloadId,
     Size,
@@ -38,7 +38,7 @@ class BlockIndex:
         self._by_key: dict[BlockKey, Block] = {}
         self._checkpoints: dict[PayloadId, Checkpoint] = {}
         self._replaced: list[PayloadId] = []
-        self._leased: set[Held] = set()
+        self._leased: set[CacheEntry] = set()
         self._ghosts: OrderedDict[BlockKey, None] = OrderedDict()
         self._next_id = 0
         self.order = HotOrder(self._blocks, self._checkpoints)
@@ -69,20 +69,13 @@ class BlockIndex:
     def root(self, key: BlockKey) -> Block | None:
         return self._roots.get(key)
 
-    def find(self, root: BlockKey, tokens: Sequence[int]) -> Block | None:
-        """Return the block at the end of exactly these tokens. Does not modify."""
-        match = self.match(root, tokens)
-        deepest = match.deepest()
-        exact = deepest is not None and deepest.stop == match.depth == len(tokens)
-        return deepest if exact else None
-
     def __contains__(self, key: object) -> bool:
         return key in self._by_key
 
-    def touch(self, held: Held) -> None:
-        block = held if isinstance(held, Block) else held.block
+    def touch(self, entry: CacheEntry) -> None:
+        block = entry if isinstance(entry, Block) else entry.block
         self.order.touch(block.id)
-        held.used = block.used
+        entry.used = block.used
 
     def blocks(self) -> Iterator[Block]:
         return iter(self._blocks.values())
@@ -93,29 +86,29 @@ class BlockIndex:
         """Add a block and return its id; None when it is covered already, or its parent is not
         here."""
         parent = self._by_key.get(place.parent) if place.start else self._root(place.parent)
-        if parent is None or parent.stop != place.start or len(place.own) > self.block_size:
+        if parent is None or parent.stop != place.start or len(place.tokens) > self.block_size:
             return None
-        covering = [b for b in parent.by_first.get(place.own[0], ()) if b.begins(place.own)]
+        covering = [b for b in parent.by_first.get(place.tokens[0], ()) if b.begins(place.tokens)]
         if covering:
             self.touch(max(covering, key=lambda b: len(b.tokens)))
             return None
-        key = block_key(parent.key, place.own)
-        block = Block(self._new_id(), key, parent, place.start, place.own, size)
+        key = block_key(parent.key, place.tokens)
+        block = Block(self._new_id(), key, parent, place.start, place.tokens, size)
         self._attach(block)
         self._replace_short_ones(block)
         self.touch(block)
         return block.id
 
-    def held(self, id: PayloadId) -> Held | None:
+    def entry(self, id: PayloadId) -> CacheEntry | None:
         return self._blocks.get(id) or self._checkpoints.get(id)
 
     def block(self, key: BlockKey) -> Block | None:
         return self._by_key.get(key)
 
-    def by_depth(self, root: BlockKey | None = None) -> list[Held]:
-        """Return blocks, parents first, then all their checkpoints."""
-        there = self._blocks.values() if root is None else self._below(root)
-        blocks = sorted(there, key=lambda block: block.start)
+    def by_depth(self, root: BlockKey | None = None) -> list[CacheEntry]:
+        """Return blocks, parents first, then their checkpoints."""
+        members = self._blocks.values() if root is None else self._below(root)
+        blocks = sorted(members, key=lambda block: block.start)
         return [*blocks, *(c for block in blocks for c in block.checkpoints.values())]
 
     def add_checkpoint(self, place: BlockPlace, size: Size, worth: Worth) -> PayloadId | None:
@@ -124,8 +117,8 @@ class BlockIndex:
         above = self._by_key.get(place.parent) if place.start else self._roots.get(place.parent)
         if above is None or above.stop != place.start:
             return None
-        block, length = _longest_shared(above, place.own, 0)
-        if block is None or length < len(place.own):
+        block, length = _longest_shared(above, place.tokens, 0)
+        if block is None or length < len(place.tokens):
             return None
         position = place.start + length
         known = block.checkpoints.get(position)
@@ -143,21 +136,21 @@ class BlockIndex:
         self.checkpoint_bytes += size.nbytes
         return checkpoint.id
 
-    def lease(self, held: Held) -> None:
-        """Keep a block, or a checkpoint and its block, from being evicted."""
-        held.leases += 1
-        self._leased.add(held)
+    def lease(self, entry: CacheEntry) -> None:
+        """Keep a block, or a checkpoint and its block, in memory."""
+        entry.leases += 1
+        self._leased.add(entry)
 
-    def release(self, held: Held) -> None:
+    def release(self, entry: CacheEntry) -> None:
         """Undo one `lease`. Raises ValueError when there is none."""
-        held.leases -= 1
-        if held.leases < 0:
+        entry.leases -= 1
+        if entry.leases < 0:
             raise ValueError("released more often than leased")
-        if not held.leases:
-            self._leased.discard(held)
-        self.order.note(held.id if isinstance(held, Block) else held.block.id)
+        if not entry.leases:
+            self._leased.discard(entry)
+        self.order.note(entry.id if isinstance(entry, Block) else entry.block.id)
 
-    def held_bytes(self) -> int:
+    def leased_bytes(self) -> int:
         """Return the bytes that only leases keep in memory."""
         blocks = set[Block]()
         for leased in self._leased:
@@ -170,13 +163,12 @@ class BlockIndex:
         return sum(size.nbytes for size in sizes)
 
     def use(self, block: Block) -> None:
-        """Note that one more running sequence refers to a block's payload."""
+        """Note that one more running sequence refers to a block."""
         block.users += 1
         if block.users == 1:
             self.in_use += block.size.nbytes
 
     def unuse(self, block: Block) -> None:
-        """Undo one `use`, unless the block has gone."""
         if self._blocks.get(block.id) is not block:
             return
         block.users -= 1
@@ -189,8 +181,7 @@ class BlockIndex:
         return self.nbytes - self.in_use
 
     def remove(self, ids: Iterable[PayloadId]) -> list[PayloadId]:
-        """Remove lost payloads, and all descendants of lost blocks. Returns the ids of what
-        went."""
+        """Remove lost payloads, and all descendants of lost blocks. Returns the ids."""
         ids, gone = list(ids), list[PayloadId]()
         for checkpoint in [self._checkpoints[id] for id in ids if id in self._checkpoints]:
             self._drop_checkpoint(checkpoint)
@@ -205,16 +196,15 @@ class BlockIndex:
             gone += self._detach(block)
         return gone
 
-    def evict(self, held: Held) -> list[Held]:
-        """Remove what `order` has named, and return it."""
-        if isinstance(held, Checkpoint):
-            self._drop_checkpoint(held)
-            return [held]
-        self._ghosts[held.key] = None
+    def evict(self, entry: CacheEntry) -> list[CacheEntry]:
+        if isinstance(entry, Checkpoint):
+            self._drop_checkpoint(entry)
+            return [entry]
+        self._ghosts[entry.key] = None
         if len(self._ghosts) > _GHOSTS:
             self._ghosts.popitem(last=False)
-        gone: list[Held] = [held, *held.checkpoints.values()]
-        self._detach(held)
+        gone: list[CacheEntry] = [entry, *entry.checkpoints.values()]
+        self._detach(entry)
         return gone
 
     def was_evicted(self, key: BlockKey) -> bool:
@@ -225,10 +215,10 @@ class BlockIndex:
         return gone
 
     def clear(self, root: BlockKey | None = None) -> list[PayloadId]:
-        """Drop blocks, except what is leased or used. Returns the ids of what went."""
+        """Drop what is neither leased nor used. Returns the ids."""
         gone: list[PayloadId] = []
-        there = self._blocks.values() if root is None else self._below(root)
-        for block in sorted(there, key=lambda block: -block.start):
+        members = self._blocks.values() if root is None else self._below(root)
+        for block in sorted(members, key=lambda block: -block.start):
             if block.evictable:
                 gone += self._detach(block)
         if root is None:
@@ -236,15 +226,14 @@ class BlockIndex:
         return gone
 
     def check_invariants(self) -> None:
-        """Raise AssertionError when the books contradict themselves."""
         sizes = [b.size for b in self._blocks.values()]
         checkpoints = [c.size for c in self._checkpoints.values()]
         assert self.nbytes == sum(s.nbytes for s in (*sizes, *checkpoints))
         assert self.buffers == sum(s.buffers for s in (*sizes, *checkpoints))
         assert self.checkpoint_bytes == sum(s.nbytes for s in checkpoints)
         assert self.in_use == sum(b.size.nbytes for b in self._blocks.values() if b.users)
-        held: list[Held] = [*self._blocks.values(), *self._checkpoints.values()]
-        assert all((one in self._leased) == (one.leases > 0) for one in held)
+        entries: list[CacheEntry] = [*self._blocks.values(), *self._checkpoints.values()]
+        assert all((one in self._leased) == (one.leases > 0) for one in entries)
         for block in self._blocks.values():
             assert block.parent is not None and block.leases >= 0 and block.users >= 0
             assert block.parent.children[block.tokens] is block
@@ -303,7 +292,7 @@ class BlockIndex:
         return gone
 
     def _replace_short_ones(self, block: Block) -> None:
-        """Drop short siblings that the new block covers. A leased one stays, as the first to be
+        """Drop short siblings that the new block covers. A leased one stays, first to be
         evicted."""
         assert block.parent is not None
         for sibling in list(block.parent.by_first[block.tokens[0]]):
@@ -339,14 +328,13 @@ class BlockIndex:
 
 
 def _longest_shared(node: Block, tokens: Sequence[int], start: int) -> tuple[Block | None, int]:
-    """Return the child of `node` that shares the most of tokens[start:], the longest among equals,
-    and how many."""
+    """Return the (longest) child that shares the most of tokens[start:], and how many."""
     if start >= len(tokens):
         return None, 0
     best, longest = None, (0, 0)
     for child in node.by_first.get(tokens[start], ()):
         length = len(child.tokens)
-        found = shared(child.tokens, tokens[start : start + length]), length
-        if found > longest:
-            best, longest = child, found
+        score = shared(child.tokens, tokens[start : start + length]), length
+        if score > longest:
+            best, longest = child, score
     return best, longest[0]

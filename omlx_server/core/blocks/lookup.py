@@ -10,8 +10,8 @@ from omlx_server.core.request import Miss
 
 @dataclass(slots=True, eq=False)
 class BlocksInUse:
-    """The full blocks to which a sequence's caches refer, from its first token on. The first
-    `copied` tokens may be in its caches too."""
+    """The full blocks to which a sequence's caches refer. The first `copied` tokens may be in its
+    caches too."""
 
     path: list[Block] = field(default_factory=list)
     at_work: bool = False
@@ -23,7 +23,7 @@ class BlocksInUse:
 
     @property
     def referred(self) -> int:
-        """The tokens that its caches certainly only refer to."""
+        """The tokens that its caches only refer to."""
         return max(0, self.tokens - self.copied)
 
 
@@ -32,9 +32,8 @@ class PrefixHandle:
     """One prompt's state in the prefix cache.
 
     `leased` is held for it, and it computes the blocks `claimed`. `known` tokens could be restored
-    when it was queued. `waiting`: its prefill has not begun. Without `reuses` nothing is restored.
-    From the cold tier it awaits the keys `reading` and the answer to `question`; it has got tokens
-    up to `promoted`, and may still get `room` bytes.
+    when it was queued. From the cold tier it awaits the keys `reading` and the answer to
+    `question`, has tokens up to `promoted`, and may get `room` bytes.
     """
 
     root: BlockKey
@@ -60,8 +59,8 @@ class PrefixHandle:
         return bool(self.reading or self.question)
 
     def next_stop(self, position: int, grid: int) -> int:
-        """Return where the chunk from `position` ends: at a multiple of `grid`, at a checkpoint, or
-        with a prompt that ends soon after, because another forward costs several times as much."""
+        """Return where the chunk from `position` ends: at a multiple of `grid`, a checkpoint, or
+        with a prompt that ends soon after."""
         stop = (position // grid + 1) * grid
         stop = len(self.tokens) if len(self.tokens) <= stop + grid // 8 else stop
         return min((at for at in self.checkpoints_at if position < at < stop), default=stop)

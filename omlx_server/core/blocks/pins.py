@@ -13,11 +13,8 @@ from omlx_server.core.blocks.keys import BlockKey, checkpoint_key, root_key
 
 @dataclass(frozen=True, slots=True)
 class Pin:
-    """A pinned prefix: the `keys` of its full blocks, then of its checkpoints.
-
-    `tenant` is the root key without the adapter; None where that is `root`. `created` is in seconds
-    since 1970.
-    """
+    """A pinned prefix: the `keys` of its full blocks, then of its checkpoints. `tenant` is the root
+    key without the adapter, where that differs. `created` is in seconds since 1970."""
 
     id: str
     namespace: str
@@ -30,7 +27,6 @@ class Pin:
     tenant: BlockKey | None = None
 
     def is_of(self, salt: bytes) -> bool:
-        """Return whether the tenant with this `salt` owns this pin."""
         return (self.tenant or self.root) == root_key(self.namespace, salt)
 
     def report(self, hot: Container[BlockKey], cold: Container[BlockKey]) -> "PinReport":
@@ -72,7 +68,7 @@ class Pins:
         return len(self._pins)
 
     def add(self, pin: Pin) -> Pin | None:
-        """Add a pin, and return the one with the same id that it replaces."""
+        """Add a pin, and return the one it replaces."""
         replaced = self.remove(pin.id)
         self._pins[pin.id] = pin
         self._keys.update(pin.keys)
@@ -104,29 +100,28 @@ class PinnedBlocks:
         self.nbytes = 0
         self._checkpoint_bytes = 0
 
-    def hold(self, key: BlockKey, held: Block | Checkpoint) -> None:
-        """Lease a block or checkpoint, if it is pinned, follows a held one, and the limits have
-        room."""
-        if key not in self._pins or key in self._held or not self._follows(held):
+    def hold(self, key: BlockKey, entry: Block | Checkpoint) -> None:
+        """Lease what is pinned, follows a held block, and has room."""
+        if key not in self._pins or key in self._held or not self._follows(entry):
             return
-        if self.nbytes + held.size.nbytes > self._limit:
+        if self.nbytes + entry.size.nbytes > self._limit:
             return
-        if isinstance(held, Checkpoint):
-            if self._checkpoint_bytes + held.size.nbytes > self._checkpoint_limit:
+        if isinstance(entry, Checkpoint):
+            if self._checkpoint_bytes + entry.size.nbytes > self._checkpoint_limit:
                 return
-            self._checkpoint_bytes += held.size.nbytes
-        self._index.lease(held)
-        self._held[key] = held
-        self.nbytes += held.size.nbytes
+            self._checkpoint_bytes += entry.size.nbytes
+        self._index.lease(entry)
+        self._held[key] = entry
+        self.nbytes += entry.size.nbytes
 
-    def _follows(self, held: Block | Checkpoint) -> bool:
-        block = held if isinstance(held, Block) else held.block
+    def _follows(self, entry: Block | Checkpoint) -> bool:
+        block = entry if isinstance(entry, Block) else entry.block
         above = block.parent
         assert above is not None
         return above.parent is None or above.key in self._held
 
     def let_go(self, key: BlockKey) -> None:
-        """Release what is held under a `key`, unless a pin still has it."""
+        """Release a `key` unless a pin still has it."""
         if key in self._held and key not in self._pins:
             self._release(key)
 
@@ -141,17 +136,17 @@ class PinnedBlocks:
                 self._release(key)
 
     def _release(self, key: BlockKey) -> None:
-        held = self._held.pop(key)
-        self.nbytes -= held.size.nbytes
-        if isinstance(held, Checkpoint):
-            self._checkpoint_bytes -= held.size.nbytes
-        self._index.release(held)
+        entry = self._held.pop(key)
+        self.nbytes -= entry.size.nbytes
+        if isinstance(entry, Checkpoint):
+            self._checkpoint_bytes -= entry.size.nbytes
+        self._index.release(entry)
 
 
 def checkpoints_to_pin(
     match: Match, root: BlockKey, tokens: Sequence[int], blocks: Sequence[BlockKey], size: int
 ) -> list[BlockKey]:
-    """Return the keys of a prompt's deepest checkpoint in memory and of the one at its end."""
+    """Return the keys of a prompt's deepest checkpoint in memory and the one at its end."""
     keys = []
     for end in sorted({len(tokens), max(match.checkpoints(), default=len(tokens))}):
         start = (end - 1) // size * size

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
 
-from omlx_server.core.blocks.block import Block, Held
+from omlx_server.core.blocks.block import Block, CacheEntry
 from omlx_server.core.blocks.keys import BlockKey, block_key, checkpoint_key
 
 
@@ -26,14 +26,14 @@ class Record:
     worth: int = 0
 
     @classmethod
-    def of(cls, held: Held, namespace: str) -> "Record":
-        block = held if isinstance(held, Block) else held.block
+    def of(cls, entry: CacheEntry, namespace: str) -> "Record":
+        block = entry if isinstance(entry, Block) else entry.block
         assert block.parent is not None
         parent, start = block.parent.key, block.start
-        if isinstance(held, Block):
+        if isinstance(entry, Block):
             return cls(namespace, parent, start, block.tokens)
-        tokens = block.tokens[: held.position - start]
-        return cls(namespace, parent, start, tokens, RecordKind.CHECKPOINT, int(held.worth))
+        tokens = block.tokens[: entry.position - start]
+        return cls(namespace, parent, start, tokens, RecordKind.CHECKPOINT, int(entry.worth))
 
     @cached_property
     def key(self) -> BlockKey:
@@ -61,8 +61,8 @@ class RecordTensor:
 
 @dataclass(frozen=True, slots=True)
 class PackedArrays:
-    """Arrays of a block or checkpoint. `places` gives for each array of each layer (number of the
-    tensor, index on its first axis)."""
+    """Arrays of a block or checkpoint. `places` gives for each array of each layer (tensor, index
+    on its first axis)."""
 
     tensors: Sequence[RecordTensor]
     places: tuple[tuple[tuple[int, int], ...], ...]

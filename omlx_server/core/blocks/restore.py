@@ -42,7 +42,7 @@ class PrefixMatch:
 
 
 def find(match: Match, layout: CacheLayout, limit: int) -> PrefixMatch:
-    """Return the plan that restores the most tokens of a `match`, at most `limit`."""
+    """Return the plan that restores the most tokens, at most `limit`."""
     stop, checkpoint = min(match.depth, limit), None
     if layout.checkpointed:
         checkpoints = match.checkpoints()
@@ -56,6 +56,6 @@ def find(match: Match, layout: CacheLayout, limit: int) -> PrefixMatch:
 
 
 def to_go_on_from(match: Match, layout: CacheLayout, tokens: int) -> list[Checkpoint]:
-    """Return the checkpoints from which a prompt of `tokens` tokens, or a longer one, can go on."""
-    found = (find(match, layout, limit).checkpoint for limit in (tokens - 1, tokens))
-    return list(dict.fromkeys(checkpoint for checkpoint in found if checkpoint is not None))
+    """Return the checkpoints from which this prompt, or a longer one, can go on."""
+    checkpoints = (find(match, layout, limit).checkpoint for limit in (tokens - 1, tokens))
+    return list(dict.fromkeys(checkpoint for checkpoint in checkpoints if checkpoint is not None))

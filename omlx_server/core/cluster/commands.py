@@ -172,20 +172,20 @@ Command = (
 
 
 def without_samples(step: Step, drafts: Mapping[SequenceId, tuple[int, ...]]) -> Step:
-    """Return a step's decode for other ranks, without sampling and the scheduler's objects."""
+    """Return a step's decode for other ranks."""
     tails, row_cuts = (tuple(map(_row_cut, cuts)) for cuts in (step.tails, step.row_cuts))
     return Step(step.drops, tails, step.decodes, drafts, row_cuts=row_cuts)
 
 
 def chunks_of(step: Step, left: Sequence[Chunk]) -> Step:
-    """Return the running chunks of a step for other ranks, without the tokens of contexts."""
+    """Return a step's running chunks for other ranks, without the tokens of contexts."""
     running = {chunk.prefill for chunk in left}
     restores = tuple(restore for restore in step.restores if restore.prefill in running)
     return Step(restores=restores, chunks=tuple(map(_chunk, left)))
 
 
 def with_contexts(step: Step) -> Step:
-    """Return the step of `chunks_of` with contexts of the right length, whose tokens are 0."""
+    """Return the step with contexts of the right length again."""
     return replace(step, chunks=tuple(map(_chunk_with_contexts, step.chunks)))
 
 

@@ -30,8 +30,7 @@ class Hello:
 @dataclass(frozen=True, slots=True)
 class Welcome:
     """The model to load on `size` ranks: possible names, the fingerprint of its files, its KV
-    scheme (name, bits, group size) and the tokens of a block (0: no prefix cache). `rdma` are the
-    devices of all ranks."""
+    scheme (name, bits, group size), the tokens of a block (0: no prefix cache)."""
 
     size: int
     ips: Sequence[str]
@@ -55,8 +54,8 @@ class RollCall:
 
 @dataclass(frozen=True, slots=True)
 class Formation:
-    """The addresses of all ranks, which connect and load the model; with `sums` they only sum
-    arrays of (bytes, rounds)."""
+    """The addresses of all ranks, which load the model; with `sums` they only sum arrays of (bytes,
+    rounds)."""
 
     addresses: Sequence[Sequence[str]]
     sums: Sequence[tuple[int, int]] = ()

@@ -37,7 +37,7 @@ class Host:
 
 
 def parsed(text: str) -> list[Host]:
-    """Parse a hosts file. Raises ValueError with a line that says what is wrong."""
+    """Parse a hosts file. Raises ValueError with a reason in one line."""
     try:
         entries = json.loads(text)
     except ValueError as error:
@@ -67,17 +67,17 @@ def _host(number: int, entry: Any) -> Host:
 def _devices(number: int, entries: Any) -> Sequence[Sequence[str]]:
     if not isinstance(entries, list):
         raise ValueError(f"host {number}: {_RDMA_FORM}")
-    found = [
+    devices = [
         [] if entry is None else [entry] if isinstance(entry, str) else entry for entry in entries
     ]
-    for names in found:
+    for names in devices:
         if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
             raise ValueError(f"host {number}: {_RDMA_FORM}")
-    return tuple(map(tuple, found))
+    return tuple(map(tuple, devices))
 
 
 def rdma_of(hosts: Sequence[Host]) -> Devices:
-    """Return the RDMA devices between the hosts. Raises ValueError unless they are a mesh or a
+    """Return the RDMA devices between the hosts. Raises ValueError unless they form a mesh or a
     ring."""
     size = len(hosts)
     for number, host in enumerate(hosts):
@@ -91,6 +91,5 @@ def rdma_of(hosts: Sequence[Host]) -> Devices:
 
 
 def _missing(hosts: Sequence[Host], wanted: Sequence[set[int]]) -> tuple[int, int] | None:
-    """Return the first wanted pair of ranks without a device between them."""
     pairs = ((rank, other) for rank, others in enumerate(wanted) for other in sorted(others))
     return next((pair for pair in pairs if not hosts[pair[0]].rdma[pair[1]]), None)

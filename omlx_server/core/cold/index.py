@@ -75,18 +75,17 @@ class ColdIndex:
         return self._entries.values()
 
     def below(self, keys: Iterable[BlockKey]) -> list[ColdEntry]:
-        """Return all known descendants of these keys."""
-        found, todo = dict[BlockKey, ColdEntry](), list(keys)
+        descendants, todo = dict[BlockKey, ColdEntry](), list(keys)
         while todo:
             for key in self._children.get(todo.pop(), ()):
-                if key not in found:
-                    found[key] = self._entries[key]
+                if key not in descendants:
+                    descendants[key] = self._entries[key]
                     todo.append(key)
-        return list(found.values())
+        return list(descendants.values())
 
     def add(self, record: Record, nbytes: int) -> list[ColdEntry] | None:
-        """Add an entry as the newest. Returns the entries evicted for it, which the caller deletes.
-        Returns None, and evicts nothing, when it does not fit."""
+        """Add an entry as the newest. Returns what was evicted for it, which the caller deletes;
+        None when it does not fit."""
         key = record.key
         if key in self._entries:
             return []
@@ -105,14 +104,12 @@ class ColdIndex:
         return gone
 
     def load(self, entries: Iterable[ColdEntry]) -> None:
-        """Add the entries of a scan, the least recently used first."""
         for entry in entries:
             if entry.key not in self._entries:
                 self._insert(entry)
                 self.touch(entry.key)
 
     def discover(self, record: Record) -> None:
-        """Add what an unlisted store turned out to have."""
         self.load([ColdEntry(record.key, namespace_id(record.namespace), 0, record)])
 
     def learn(self, record: Record) -> None:
@@ -128,7 +125,7 @@ class ColdIndex:
             entry.nbytes = nbytes
 
     def take(self, key: BlockKey) -> list[ColdEntry]:
-        """Remove an entry and return it in a list; empty if it is not here, leased or pinned."""
+        """Remove and return an entry in a list, unless it is leased or pinned."""
         entry = self._entries.get(key)
         if entry is None or entry.leases or key in self.pins:
             return []
@@ -144,7 +141,7 @@ class ColdIndex:
                 self._order.put_first(entry.key)
 
     def lease(self, key: BlockKey) -> None:
-        """Keep an entry from being evicted. Raises KeyError for an unknown key."""
+        """Keep an entry. Raises KeyError for an unknown key."""
         self._entries[key].leases += 1
 
     def release(self, key: BlockKey) -> None:
@@ -154,18 +151,15 @@ class ColdIndex:
             self._order.note(key)
 
     def unpinned(self, keys: Iterable[BlockKey]) -> None:
-        """Let entries of a removed pin be evicted."""
         for key in keys:
             self._order.note(key)
 
     def forget(self, key: BlockKey) -> None:
-        """Remove an entry, leased or not."""
         entry = self._entries.get(key)
         if entry is not None:
             self._remove(entry)
 
     def shrink_to(self, nbytes: int) -> list[ColdEntry]:
-        """Evict entries down to `nbytes` bytes, and return them."""
         gone = []
         while self.nbytes > max(nbytes, 0):
             entry = self._order.next_block()
@@ -176,7 +170,6 @@ class ColdIndex:
         return gone
 
     def check_invariants(self) -> None:
-        """Raise AssertionError when the books contradict themselves."""
         assert self.nbytes == sum(entry.nbytes for entry in self._entries.values())
         assert all(entry.leases >= 0 for entry in self._entries.values())
         children: dict[BlockKey, dict[BlockKey, None]] = {}
@@ -206,5 +199,5 @@ class ColdIndex:
         self._order.lost_child(parent, entry)
 
     def _evictable(self, entry: ColdEntry) -> bool:
-        held = entry.leases or entry.key in self.pins
-        return not held and entry.key not in self._children
+        is_held = entry.leases or entry.key in self.pins
+        return not is_held and entry.key not in self._children

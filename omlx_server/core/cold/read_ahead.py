@@ -17,8 +17,8 @@ _MOST_ASKED = 8
 
 
 class ReadAhead:
-    """Reads ahead from a `tier`, if there is one. All waiting prompts together bring back at most
-    `most_bytes()` bytes."""
+    """Reads ahead from a `tier`, if there is one, at most `most_bytes()` for all waiting
+    prompts."""
 
     def __init__(
         self,
@@ -39,18 +39,18 @@ class ReadAhead:
         self.tier = None
         self.waits.end()
 
-    def enter(self, handle: PrefixHandle, found: PrefixMatch) -> None:
+    def enter(self, handle: PrefixHandle, prefix: PrefixMatch) -> None:
         """Read what follows the blocks in memory, if all of it has room. An unlisted tier is asked
-        first what it has."""
+        first."""
         if self.tier is None:
             return
         if not self.tier.listed:
-            prompt, stops = RecallPrompt.of(handle, found), handle.checkpoints_at
+            prompt, stops = RecallPrompt.of(handle, prefix), handle.checkpoints_at
             records = candidates(prompt, self.tier, self._layout, self._namespace, stops)
             if records:
                 self.waits.ask(handle, records)
                 return
-        recalled = self.look(handle, found)
+        recalled = self.look(handle, prefix)
         if recalled.why is not Miss.NO_ROOM:
             self.want(handle, recalled)
 
@@ -59,10 +59,9 @@ class ReadAhead:
         failed = handle.missed not in (None, Miss.NO_ROOM)
         return listed and not failed and handle.asked < _MOST_ASKED
 
-    def look(self, handle: PrefixHandle, found: PrefixMatch) -> Recall:
-        """Return what follows the blocks in memory, as far as there is room now."""
+    def look(self, handle: PrefixHandle, prefix: PrefixMatch) -> Recall:
         handle.room = self.room
-        recalled = self.recall(RecallPrompt.of(handle, found), handle.room)
+        recalled = self.recall(RecallPrompt.of(handle, prefix), handle.room)
         handle.missed = recalled.why
         return recalled
 
@@ -80,4 +79,4 @@ class ReadAhead:
         tier, keys = self.tier, self.waits.reading
         entries = (tier.entry(key) for key in keys) if tier is not None else ()
         coming = sum(entry.nbytes for entry in entries if entry is not None)
-        return max(0, self.most_bytes() - self._index.held_bytes() - coming)
+        return max(0, self.most_bytes() - self._index.leased_bytes() - coming)

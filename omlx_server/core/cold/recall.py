@@ -41,7 +41,7 @@ class Rates:
             self.seconds_per_byte = _blend(self.seconds_per_byte, seconds / nbytes)
 
     def reading_pays(self, tokens: int, nbytes: int) -> bool:
-        """Return whether reading `nbytes` is faster than computing the `tokens` they save."""
+        """Return whether reading is faster than computing."""
         if tokens < _SHORTEST_READ:
             return False
         computing = tokens * self.seconds_per_token
@@ -51,15 +51,15 @@ class Rates:
         return False
 
     def patience(self, tokens: int) -> float:
-        """Return the seconds to wait for a read that saves `tokens` tokens, from 1 to 60."""
+        """Return the seconds to wait for a read that saves `tokens`, from 1 to 60."""
         computing = tokens * (self.seconds_per_token or _UNKNOWN_TOKEN)
         return min(max(_LEAST_PATIENCE, computing), _MOST_PATIENCE)
 
 
 @dataclass(frozen=True, slots=True)
 class RecallPrompt:
-    """A prompt and its part in memory. The first `full` tokens are in full blocks, `known` with
-    part of one more; `cached` ones can be restored."""
+    """A prompt in memory: its first `full` tokens are in full blocks, `known` with part of one
+    more; `cached` ones can be restored."""
 
     root: BlockKey
     tokens: tuple[int, ...]
@@ -69,10 +69,10 @@ class RecallPrompt:
     cached: int
 
     @classmethod
-    def of(cls, handle: PrefixHandle, found: PrefixMatch) -> "RecallPrompt":
-        match = found.match
+    def of(cls, handle: PrefixHandle, prefix: PrefixMatch) -> "RecallPrompt":
+        match = prefix.match
         full = match.blocks[-1].stop if match.blocks else 0
-        return cls(handle.root, handle.tokens, handle.keys, full, match.depth, found.cached)
+        return cls(handle.root, handle.tokens, handle.keys, full, match.depth, prefix.cached)
 
     def parent_of(self, start: int, size: int) -> BlockKey:
         return self.keys[start // size - 1] if start else self.root
@@ -94,7 +94,7 @@ def recall(
     rates: Rates,
     room: int,
 ) -> Recall:
-    """Choose at most `room` bytes of records to read, and none if computing is faster."""
+    """Choose at most `room` bytes of records, none if computing is faster."""
     most, records = _within(prompt, cold, layout, namespace, sys.maxsize)
     stop = most
     if _nbytes(cold, records) > room:
@@ -127,7 +127,7 @@ def candidates(
     namespace: str,
     checkpoints_at: Iterable[int],
 ) -> list[Record]:
-    """Return what an unlisted store may have of a prompt and the index does not know."""
+    """Return what an unlisted store may have of a prompt."""
     size, total = layout.block_size, len(prompt.tokens)
     if total - prompt.cached < _SHORTEST_READ:
         return []
@@ -147,7 +147,7 @@ def candidates(
 def _blocks(
     prompt: RecallPrompt, cold: ColdIndex, size: int, namespace: str, room: int
 ) -> list[Record]:
-    """Return full blocks after those in memory, then the block that shares most of what follows."""
+    """Return full blocks, then the block that shares most of what follows."""
     records: list[Record] = []
     at = prompt.full
     for key in prompt.keys[at // size :]:
@@ -171,7 +171,6 @@ def reach(prompt: RecallPrompt, record: Record) -> int:
 
 
 def _tail(prompt: RecallPrompt, cold: ColdIndex, at: int, parent: BlockKey) -> Record | None:
-    """Return the block after `parent` that shares the most tokens with the prompt."""
     best, longest = None, max(prompt.known - at, 0)
     for record in cold.children(parent):
         length = reach(prompt, record) - at
@@ -183,7 +182,7 @@ def _tail(prompt: RecallPrompt, cold: ColdIndex, at: int, parent: BlockKey) -> R
 def _checkpoint(
     prompt: RecallPrompt, cold: ColdIndex, size: int, reach: int, blocks: list[Record], room: int
 ) -> Record | None:
-    """Return the deepest useful checkpoint within reach that fits with the blocks before it."""
+    """Return the deepest useful checkpoint that fits with the blocks before it."""
     for start in range((reach - 1) // size * size, -1, -size):
         parent = prompt.parent_of(start, size)
         checkpoints = [

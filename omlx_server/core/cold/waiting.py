@@ -20,7 +20,7 @@ class StoreQuery:
 
 
 class ColdWaits:
-    """Questions and reads for the cold tier, each read once for all prompts that want it."""
+    """Questions and reads for the cold tier; each read serves all prompts that want it."""
 
     def __init__(self) -> None:
         self._reads: list[Record] = []
@@ -48,7 +48,7 @@ class ColdWaits:
         self._questions.append(StoreQuery(handle.question, tuple(records)))
 
     def answered(self, question: int) -> PrefixHandle | None:
-        """Note an answer, and return the handle that still waits for it."""
+        """Note an answer, and return the handle that waits for it."""
         handle = self._asking.pop(question, None)
         if handle is not None:
             handle.question = 0
@@ -65,33 +65,31 @@ class ColdWaits:
         return self._waiting.pop(key, [])
 
     def again(self, record: Record, waiting: list[PrefixHandle]) -> None:
-        """Read a record once more for the handles `waiting`: it came before its parent."""
+        """Read a record again that came before its parent."""
         if waiting:
             self._waiting[record.key] = waiting
             self._reads.append(record)
 
     def arrived(
-        self, handle: PrefixHandle, record: Record, held: Block | Checkpoint | None, nbytes: int
+        self, handle: PrefixHandle, record: Record, entry: Block | Checkpoint | None, nbytes: int
     ) -> None:
-        """Note that a record came for a prompt. The caller has leased `held`. It uses up `nbytes`
-        of the prompt's room."""
+        """Note that a record came for a prompt, and used `nbytes` of its room. The caller has
+        leased `entry`."""
         handle.reading.discard(record.key)
         handle.room -= nbytes
-        if held is not None:
-            handle.leased.append(held)
+        if entry is not None:
+            handle.leased.append(entry)
             handle.promoted = record.stop
         if handle.room < 0:
             handle.missed = Miss.NO_ROOM
             self.stop(handle)
 
     def failed(self, handle: PrefixHandle, key: BlockKey, reason: str) -> None:
-        """Note that a read failed: the prompt goes on without it."""
         handle.reading.discard(key)
         handle.missed = Miss.LATE if reason == "timeout" else Miss.UNREADABLE
         self.stop(handle)
 
     def stop(self, handle: PrefixHandle) -> None:
-        """End all waits of a prompt."""
         self._asking.pop(handle.question, None)
         handle.question = 0
         for key in handle.reading:
@@ -101,7 +99,6 @@ class ColdWaits:
         handle.reading = set()
 
     def end(self) -> None:
-        """End all waits of all prompts."""
         waiting = [*self._asking.values(), *chain.from_iterable(self._waiting.values())]
         for handle in waiting:
             self.stop(handle)
@@ -109,6 +106,6 @@ class ColdWaits:
 
 
 def comes_early(record: Record, handle: PrefixHandle) -> bool:
-    """Return whether a record came before its parent, which is still being read for the prompt."""
+    """Return whether a record came before its parent, which is still being read."""
     others = handle.reading - {record.key}
     return bool(others) if record.part is RecordKind.CHECKPOINT else record.parent in others

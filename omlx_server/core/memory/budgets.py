@@ -22,12 +22,12 @@ _FEATURES_SHARE = 0.03125
 
 
 def reserve_bytes(ram: int) -> int:
-    """Return the bytes that "auto" leaves to the system and the user's apps."""
+    """Return the bytes left to the system and the user's apps."""
     return int(min(max(ram * _RESERVE_SHARE, _LEAST_RESERVE), _MOST_RESERVE, ram / 2))
 
 
 def limit_bytes(ram: int, working_set: int | None, reserve: int) -> int:
-    """Return the limit by "auto": the RAM without the reserve, within Metal's working set."""
+    """Return the RAM without the reserve, within Metal's working set."""
     left = max(ram - reserve, int(ram * _LEAST_SHARE))
     return min(left, working_set) if working_set else left
 
@@ -44,28 +44,25 @@ def limit_of(
 
 
 def wired_bytes(limit: int, working_set: int | None) -> int:
-    """Return how many bytes may be wired: macOS refuses more than the working set."""
+    """Return how many bytes macOS lets be wired."""
     return min(limit, working_set) if working_set else 0
 
 
 def hot_cache_bytes(limit: int, taken: int) -> int:
-    """Return the hot tier's budget by "auto", beside what weights, the worst step, pool and queue
-    take."""
+    """Return the hot tier's budget beside what all else takes."""
     return int(max(limit - taken, limit * _HOT_FLOOR))
 
 
 def pool_bytes(limit: int) -> int:
-    """Return the bytes of freed buffers that MLX may keep while there is work."""
+    """Return the bytes of freed buffers that MLX may keep."""
     return int(limit * _POOL_SHARE)
 
 
 def queue_bytes(limit: int, wanted: int) -> int:
-    """Return the bytes that may wait for the cold tier."""
     return min(wanted, int(limit * _QUEUE_SHARE))
 
 
 def features_bytes(limit: int) -> int:
-    """Return the bytes of image features that a model keeps for later prompts."""
     return int(limit * _FEATURES_SHARE)
 
 

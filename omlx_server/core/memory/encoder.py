@@ -55,14 +55,13 @@ class EncoderPlan:
     factors: tuple[float, float]
 
     def needs(self, one: Pass) -> int:
-        """Return the most bytes that a pass takes above what is held before it."""
+        """Return the peak bytes of a pass."""
         activations, scores = terms(self.shape, one)
         inner = int((activations * self.factors[0] + scores * self.factors[1]) * _MARGIN)
         return max(inner + left_behind(self.shape, one), _ending(self.shape, one)) + _FLOOR
 
 
 def terms(shape: EncoderShape, one: Pass) -> tuple[int, int]:
-    """Return the bytes of A and of S in a pass."""
     chunk = one.chunk if shape.causal else one.tokens
     rows = one.rows * chunk
     wide = shape.hidden + shape.intermediate
@@ -75,7 +74,7 @@ def terms(shape: EncoderShape, one: Pass) -> tuple[int, int]:
 
 
 def left_behind(shape: EncoderShape, one: Pass) -> int:
-    """Return the bytes that chunks leave until the last is computed: caches and hidden states."""
+    """Return the bytes that chunks leave until the last: caches and hidden states."""
     if not _in_chunks(shape, one):
         return 0
     step = places(one.chunk)
@@ -87,7 +86,7 @@ def left_behind(shape: EncoderShape, one: Pass) -> int:
 
 
 def _ending(shape: EncoderShape, one: Pass) -> int:
-    """Return the bytes at the end of a pass in chunks: hidden states, those joined, and two float32
+    """Return the bytes at the end of a pass in chunks: hidden states, joined, and two float32
     copies."""
     number = 2 * (shape.width + _FLOAT32) if _in_chunks(shape, one) else 0
     return one.rows * one.tokens * shape.hidden * number

@@ -100,7 +100,7 @@ def head_columns(terms: Terms) -> tuple[int, ...]:
 
 @dataclass(slots=True)
 class Correction:
-    """A ratio from 1 to `HIGHEST` that corrects estimates by what steps took. Times are seconds."""
+    """A ratio from 1 to `HIGHEST` that corrects estimates by what steps took."""
 
     _excess: float = 0.0
     _at: float = 0.0
@@ -109,15 +109,13 @@ class Correction:
         return 1.0 + self._excess * math.exp2(-max(0.0, now - self._at) / HALF_LIFE_SECONDS)
 
     def observe(self, estimated: int, measured: int, now: float) -> None:
-        """Note that a step planned with `estimated` bytes, uncorrected, took `measured`."""
         wanted = min(measured / estimated, HIGHEST) if estimated > 0 else 1.0
         self._excess = max(self.ratio(now) - 1.0, wanted - 1.0)
         self._at = max(now, self._at)
 
 
 class Planner:
-    """Estimates for one model, corrected by what its steps took, prefills and decodes apart. Chunks
-    have at most `chunk` tokens; adapters take `adapter_token_bytes` more per token."""
+    """Estimates for one model, corrected by what its steps took, prefills and decodes apart."""
 
     def __init__(self, model: ModelShape, coefficients: Coefficients, chunk: int = CHUNK) -> None:
         self.model = model
@@ -128,21 +126,21 @@ class Planner:
         self._prefills = Correction()
 
     def transient(self, step: StepShape) -> int:
-        """Return the bytes of a step's worst forward, above what `live` counts."""
+        """Return the peak bytes of a step above what `live` counts."""
         return self._at_once(*self._parts(step)) + self._behind_rings(step)
 
     def prefill(self, prefill: PrefillShape) -> int:
-        known = self.coefficients.together if prefill.rows > 1 else self.coefficients.alone
+        factors = self.coefficients.together if prefill.rows > 1 else self.coefficients.alone
         shallow = prefill_terms(self.model, PrefillShape(prefill.rows, prefill.tokens, 0))
         deep = prefill_terms(self.model, prefill) if prefill.context else shallow
-        wide = times(wide_columns(shallow), known.wide)
-        deepest = times(deep_columns(deep), known.deep) + widened_for_few(self.model, prefill)
+        wide = times(wide_columns(shallow), factors.wide)
+        deepest = times(deep_columns(deep), factors.deep) + widened_for_few(self.model, prefill)
         adapted = prefill.rows * prefill.tokens * self.adapter_token_bytes
         return _rounded(max(wide, deepest) + adapted)
 
     def decode(self, decode: Decode) -> int:
-        """Return the bytes of a decode. One that grows has room to copy a layer of all rows, or,
-        twice as mlx-lm's caches do, some layers of rows that come or go."""
+        """Return the bytes of a decode. One that grows can copy a layer of all rows, or, twice as
+        mlx-lm's caches do, some layers of rows that come or go."""
         terms = decode_terms(self.model, decode)
         steady = self._verifying(decode, terms) if decode.tokens > 1 else self.steady(terms)
         behind = caught_up(self.model, decode)
@@ -162,18 +160,16 @@ class Planner:
         return _rounded(max(steady, copied, sum(at_once)))
 
     def steady(self, terms: Terms) -> float:
-        """Return the bytes of a decode that copies nothing, without a margin."""
-        known = self.coefficients
+        factors = self.coefficients
         return max(
-            times(terms.inner, known.layers),
-            times(wide_columns(terms), known.alone.wide),
-            times(wide_columns(terms), known.alone.deep[:2]),
-            times(head_columns(terms), known.head),
+            times(terms.inner, factors.layers),
+            times(wide_columns(terms), factors.alone.wide),
+            times(wide_columns(terms), factors.alone.deep[:2]),
+            times(head_columns(terms), factors.head),
         )
 
     def _verifying(self, decode: Decode, terms: Terms) -> float:
-        """Return the `steady` bytes of a decode of several tokens a row, which attends as a prefill
-        does."""
+        """Return the bytes of a decode of several tokens a row, which attends as a prefill does."""
         as_prefill = times(terms.inner, self.coefficients.alone.deep[:3])
         if self.model.tiles is not None:
             one = decode_terms(self.model, replace(decode, tokens=1))
@@ -181,9 +177,8 @@ class Planner:
         return max(self.steady(terms), as_prefill)
 
     def live(self, rows: Sequence[int], prefills: Sequence[int] = (), in_blocks: int = 0) -> int:
-        """Return the most bytes that live caches take: of a batch of `rows` of so many tokens, and
-        of prompts with so many computed tokens. Growing caches of `in_blocks` tokens are left out,
-        because their blocks count."""
+        """Return the most bytes that live caches take, of a batch of `rows` and of `prefills` with
+        so many tokens, without growing caches of `in_blocks` tokens, whose blocks count."""
         layers = self.model.layers
         # With what may be left over beyond the grid. Rings hold it until the next.
         longest = self.chunk + self.chunk // 8
@@ -191,16 +186,15 @@ class Planner:
         return held_bytes(layers, rows) + sum(under_way) - referred_bytes(layers, in_blocks)
 
     def decoding(self, rows: Sequence[int], leaving: Sequence[int] = ()) -> Decode | None:
-        """Return the worst decode of rows of so many tokens beside the `leaving` ones; None without
-        rows."""
+        """Return the worst decode of rows of so many tokens beside `leaving` ones."""
         seen = seen_together(self.model.layers, rows, leaving)
         if not rows:
             return None
         return Decode(len(rows), seen, grows=True, refers=True, catches_up=True)
 
     def kept(self, tokens: int, checkpoints: int = 0, *, refers: bool = False) -> int:
-        """Return the bytes of new blocks and checkpoints. With `refers` they share what growing
-        caches have."""
+        """Return the bytes of new blocks and checkpoints; with `refers` they share growing
+        caches."""
         layers = self.model.layers
         apart = (Keeps.CONSTANT, Keeps.GROWING) if refers else (Keeps.CONSTANT,)
         token = sum(layer.nbytes * layer.count for layer in layers if layer.keeps not in apart)
@@ -209,20 +203,18 @@ class Planner:
         return tokens * token + checkpoints * checkpoint
 
     def corrected(self, step: StepShape, now: float) -> int:
-        """Return `transient` with the corrections of this time."""
         decode, prefill = self._parts(step)
         decodes, prefills = self._decodes.ratio(now), self._prefills.ratio(now)
         return self._at_once(decode * decodes, prefill * prefills) + self._behind_rings(step)
 
     def observe(self, step: StepShape, measured: int, now: float) -> None:
-        """Note that a step took `measured` bytes above what is held after it."""
+        """Note that a step took `measured` transient bytes."""
         decode, prefill = self._parts(step)
         part = self._prefills if prefill >= decode else self._decodes
         part.observe(self._at_once(decode, prefill), measured, now)
 
     def _at_once(self, decode: float, prefill: float) -> int:
-        """Return the bytes of a decode and the chunks behind it, which run at once beside the
-        host."""
+        """Return the bytes of a decode and the chunks behind it, which overlap beside the host."""
         return int(decode + 2 * prefill if self.model.beside_host else max(decode, prefill))
 
     def _parts(self, step: StepShape) -> tuple[int, int]:
@@ -230,13 +222,12 @@ class Planner:
         return decode, max(map(self.prefill, step.prefills), default=0)
 
     def _behind_rings(self, step: StepShape) -> int:
-        """Return what rings hold of chunks and drafts until the next decode."""
         if step.decode is None:
             return 0
         layers = self.model.layers
         chunks = sum(p.rows * behind_rings(layers, p.tokens) for p in step.prefills)
-        together = (p.tokens for p in step.prefills if p.rows > 1)
-        widest = max((step.decode.tokens, *together))
+        grouped = (p.tokens for p in step.prefills if p.rows > 1)
+        widest = max((step.decode.tokens, *grouped))
         return max(chunks, step.decode.rows * behind_rings(layers, widest))
 
 

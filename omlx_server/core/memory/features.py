@@ -73,7 +73,7 @@ def prefill_terms(model: ModelShape, prefill: PrefillShape) -> Terms:
 
 
 def _moved(model: ModelShape, prefill: PrefillShape) -> float:
-    """Return how many layers of the caches are copied at a time during the chunk."""
+    """Return how many layers of the caches are copied at a time."""
     rows, context, tokens = prefill.rows, prefill.context, prefill.tokens
     growing = any(layer.keeps is Keeps.GROWING for layer in model.layers)
     if prefill.refers and growing and model.tiles is None:
@@ -85,7 +85,6 @@ def _moved(model: ModelShape, prefill: PrefillShape) -> float:
 
 
 def _is_in_parts(model: ModelShape, tokens: int) -> bool:
-    """Return whether plain stored tokens are attended apart from a row's own."""
     reads_arrays = any(layer.reads_padding or layer.latent for layer in model.layers)
     return tokens <= FEW_QUERIES and not reads_arrays
 
@@ -104,8 +103,8 @@ def widened(model: ModelShape, decode: Decode) -> int:
     tile before."""
     if not decode.refers:
         return 0
-    own = _widened(model, decode.context)
-    return max(own, _widened(model.drafter, decode.context)) if model.drafter is not None else own
+    shapes = [model] if model.drafter is None else [model, model.drafter]
+    return max(_widened(shape, decode.context) for shape in shapes)
 
 
 def widened_for_few(model: ModelShape, prefill: PrefillShape) -> int:
@@ -123,8 +122,7 @@ def _widened(model: ModelShape, context: int) -> int:
 
 
 def gathered(model: ModelShape, decode: Decode) -> int:
-    """Return the bytes in which one layer gathers uneven or referring rows, where its attention
-    reads arrays."""
+    """Return the bytes in which one layer gathers rows where its attention reads arrays."""
     several = decode.tokens > 1
     tokens = [
         layer.nbytes for layer in model.layers if layer.reads_padding or (layer.latent and several)
@@ -136,8 +134,7 @@ def gathered(model: ModelShape, decode: Decode) -> int:
 
 
 def rings_copied(model: ModelShape, decode: Decode) -> int:
-    """Return the bytes of one layer's rings, which a verifying decode writes anew, and of a
-    drafter's."""
+    """Return the bytes of rings that a verifying decode writes anew."""
     if decode.tokens == 1:
         return 0
     before = 0
@@ -151,14 +148,14 @@ def _rings(model: ModelShape) -> list[LayerKv]:
 
 
 def caught_up(model: ModelShape, decode: Decode) -> tuple[int, ...]:
-    """Return the inner terms of a draft model that takes in what rows are behind."""
+    """Return the inner terms of a draft model that catches up."""
     if model.drafter is None or not decode.catches_up:
         return 0, 0, 0
     return _inner(model.drafter, decode.rows, MOST_BEHIND, decode.context)
 
 
 def states_before(model: ModelShape, decode: Decode) -> int:
-    """Return the bytes of recurrent states from before and after a verifying decode."""
+    """Return the bytes of recurrent states around a verifying decode."""
     if decode.tokens == 1:
         return 0
     constant = (layer for layer in model.layers if layer.keeps is Keeps.CONSTANT)
@@ -166,7 +163,6 @@ def states_before(model: ModelShape, decode: Decode) -> int:
 
 
 def _inner(model: ModelShape, rows: int, tokens: int, context: int) -> tuple[int, int, int]:
-    """Return activations, scores and unpacked bytes."""
     tile, few = _tile(model, rows, tokens, context + tokens)
     wide = model.hidden + model.intermediate
     wide += (model.heads + 2 * model.kv_heads) * model.head_dim
@@ -180,7 +176,6 @@ def _inner(model: ModelShape, rows: int, tokens: int, context: int) -> tuple[int
 
 
 def _merged(model: ModelShape, rows: int, tokens: int, context: int) -> int:
-    """Return the bytes of rows that become a batch while their old caches are held."""
     return min(
         cache_bytes(model.layers, rows, context, _LAST_CHUNK),
         cache_bytes(model.layers, rows, context + tokens, tokens),
@@ -188,7 +183,7 @@ def _merged(model: ModelShape, rows: int, tokens: int, context: int) -> int:
 
 
 def _tile(model: ModelShape, rows: int, tokens: int, seen: int) -> tuple[int, bool]:
-    """Return how many tokens' scores are alive, and whether they are unpacked for few queries."""
+    """Return how many tokens' scores are alive, and whether for few queries."""
     tiles = model.tiles
     if tiles is None:
         return seen, False

@@ -47,9 +47,9 @@ _PORTIONS = 64
 
 @dataclass(frozen=True, slots=True)
 class Caches:
-    """Live caches: a batch of `rows` of so many tokens each, and `prefills` with so many computed
-    tokens. They refer to `in_blocks` tokens of blocks of `block_bytes` bytes, of which no sequence
-    uses `idle_bytes` yet."""
+    """Live caches: a batch of `rows`, and `prefills`, of so many tokens each. They refer to
+    `in_blocks` tokens of blocks of `block_bytes` bytes, of which no sequence uses `idle_bytes`
+    yet."""
 
     rows: tuple[int, ...] = ()
     prefills: tuple[int, ...] = ()
@@ -60,17 +60,14 @@ class Caches:
 
 @dataclass(frozen=True, slots=True)
 class Cuts:
-    """Tokens of new blocks, and new checkpoints. With `refers` blocks share the caches' bytes."""
-
     tokens: int = 0
     checkpoints: int = 0
     refers: bool = False
 
 
 class Neighbours(Protocol):
-    """The other models and all jobs together, in bytes. `count`: models with a hot tier.
-    `reserved`: caches when all that was admitted is finished. `at_work`: there may be more room
-    later."""
+    """The other models and all jobs together, in bytes. `reserved`: caches when all that was
+    admitted is finished. `at_work`: there may be more room later."""
 
     live: int
     reserved: int
@@ -84,15 +81,14 @@ class Neighbours(Protocol):
     def at_work(self) -> bool: ...
 
     def make_room(self, nbytes: int, floor: int, *, at_rest: bool) -> int:
-        """Evict up to `nbytes` from the hot tiers of idle models, or of the others, each down to
-        `floor`. Returns what went."""
+        """Evict up to `nbytes` from idle models' hot tiers, or the others', each down to `floor`.
+        Returns what went."""
         ...
 
 
 class MemoryGuard:
-    """Checks one model's steps against the memory `limit`. Before each step its owner updates
-    `ledger` (with the weights of all models) and `features` (bytes of image features within live
-    bytes)."""
+    """Checks one model's steps against the memory `limit`. Its owner updates `ledger` and
+    `features` (part of its live bytes) before each step."""
 
     def __init__(
         self, limit: int, planner: Planner, neighbours: Neighbours, *, queue: int = 0
@@ -134,7 +130,6 @@ class MemoryGuard:
 
     @property
     def pauses(self) -> bool:
-        """Whether a request had to wait for memory."""
         return Relief.PAUSE in self._counted
 
     @property
@@ -147,18 +142,16 @@ class MemoryGuard:
 
     @property
     def shares(self) -> bool:
-        """Whether another model is at work in the same memory."""
+        """Whether another model is at work."""
         return self._neighbours.at_work
 
     # -- questions -----------------------------------------------------------------------
 
     def ever_fits(self, caches: Caches, chunk: int) -> bool:
-        """Return whether these caches and a step of `chunk` tokens fit when nothing else runs, by
-        uncorrected estimates."""
+        """Return whether these caches and a step of `chunk` tokens fit when nothing else runs."""
         return self._fits(caches, self._planner.transient(self._shape(caches, chunk)))
 
     def explain(self, caches: Caches, chunk: int) -> str:
-        """Describe what a request with such caches would need alone, and what is held."""
         live = self._live(caches)
         step = self._planner.transient(self._shape(caches, chunk))
         return (
@@ -167,18 +160,14 @@ class MemoryGuard:
         )
 
     def can_reserve(self, caches: Caches, chunk: int, now: float) -> bool:
-        """Return whether all of this can be held at once, beside other models, with the hot tiers
-        at their floor."""
+        """Return whether all of this can be held at once with the hot tiers at their floor."""
         step = self._planner.corrected(self._shape(caches, chunk), now) + self.features
         return self._fits(caches, step + max(self._neighbours.live, self._neighbours.reserved))
 
     def fits_without_others(self, caches: Caches, chunk: int, weights: int) -> bool:
-        """Return whether these caches would fit with only these weights loaded."""
-        held, self.ledger = self.ledger, replace(self.ledger, weights=weights)
-        try:
-            return self.ever_fits(caches, chunk)
-        finally:
-            self.ledger = held
+        alone = copy(self)
+        alone.ledger = replace(self.ledger, weights=weights)
+        return alone.ever_fits(caches, chunk)
 
     def reserve(self, caches: Caches) -> None:
         """Set the bytes that running sequences will hold when they finish."""
@@ -203,12 +192,12 @@ class MemoryGuard:
         return self._noted(transient, fits=need <= self._room(cache))
 
     def bytes_for_read_ahead(self) -> int:
-        """Return the bytes that blocks of waiting prompts may take beside all running sequences."""
+        """Return the bytes that waiting prompts' blocks may take."""
         others, ledger = self._neighbours, self.ledger
         live = max(ledger.live, self.reserved) + max(others.live, others.reserved)
         queue = max(self._queue, ledger.pending + others.pending)
-        held = ledger.weights + live + queue + others.hot + ledger.step + self.floor
-        return max(0, self.limit - held)
+        taken = ledger.weights + live + queue + others.hot + ledger.step + self.floor
+        return max(0, self.limit - taken)
 
     # -- inside --------------------------------------------------------------------------
 
@@ -232,14 +221,14 @@ class MemoryGuard:
 
     @property
     def floor(self) -> int:
-        """The bytes below which the hot tiers do not shrink: a few last turns."""
+        """The bytes below which the hot tiers do not shrink."""
         return max(0, self.limit - self.ledger.weights) // 20
 
     def _room(self, cache: PrefixCache) -> int:
         others, pending = self._neighbours, self.ledger.pending + self._neighbours.pending
         live = self.ledger.live + others.live
-        held = self.ledger.weights + live + max(self._queue, pending)
-        return self.limit - held - cache.index.idle_bytes - others.hot
+        taken = self.ledger.weights + live + max(self._queue, pending)
+        return self.limit - taken - cache.index.idle_bytes - others.hot
 
     def _relieve(self, need: int, cache: PrefixCache) -> None:
         pool = self.ledger.pool
@@ -253,8 +242,8 @@ class MemoryGuard:
             self._shrink(need - self._room(cache), cache)
 
     def _shrink(self, nbytes: int, cache: PrefixCache) -> None:
-        """Evict blocks of idle models first, then our own, then others', a portion at a time,
-        because what is left of a run may have to be copied."""
+        """Evict blocks of idle models first, then our own, then others', in portions, because what
+        is left of a run may have to be copied."""
         nbytes = max(nbytes, max(0, self.limit - self.ledger.weights) // _PORTIONS)
         others = self._neighbours
         floor = self.floor // (1 + others.count)
@@ -268,8 +257,7 @@ class MemoryGuard:
             self.note(Relief.BLOCKS)
 
     def _shape(self, caches: Caches, chunk: int) -> StepShape:
-        """Return the largest step with these caches: the last chunk of the longest prompt beside
-        all rows."""
+        """Return the largest step with these caches."""
         longest = max((*caches.rows, *caches.prefills))
         decode = self.decoding(caches.rows or (longest,))
         prefill = PrefillShape(1, chunk, max(0, longest - chunk), refers=True)

@@ -29,9 +29,8 @@ class Keeps(Enum):
 
 @dataclass(frozen=True, slots=True)
 class LayerKv:
-    """Caches of `count` equal layers. `nbytes` is per token of a row, or of the whole state.
-    `reads_padding`: attention reads all rows in one padded array. A `latent` is expanded into keys
-    and values where a row computes several tokens."""
+    """Caches of `count` equal layers. `nbytes` is per token of a row, or of the state.
+    `reads_padding`: attention reads one padded array. A `latent` is expanded for several tokens."""
 
     keeps: Keeps
     nbytes: int
@@ -46,12 +45,11 @@ class LayerKv:
 
 
 def places(tokens: int) -> int:
-    """Return the capacity of a growing cache, in tokens."""
     return -(-tokens // GROWTH) * GROWTH
 
 
 def places_with_room(tokens: int) -> int:
-    """Return the capacity of a new cache, with room for the next token."""
+    """Return the capacity of a new cache, with room for a token."""
     return places(tokens + 1)
 
 
@@ -74,28 +72,27 @@ def cache_bytes(layers: Iterable[LayerKv], rows: int, tokens: int, chunk: int = 
 
 
 def held_bytes(layers: Iterable[LayerKv], rows: Sequence[int], chunk: int = 1) -> int:
-    """Return the most bytes of a batch of rows of so many tokens, however their buffers grew."""
+    """Return the most bytes of a batch of rows, however their buffers grew."""
     longest = max(rows, default=0)
     if longest == 0:
         return 0
-    together = sum(grouped(rows)) + GROWTH * len(rows)
+    padded = sum(grouped(rows)) + GROWTH * len(rows)
 
     def of(layer: LayerKv) -> int:
         if layer.keeps is Keeps.GROWING:
-            return layer.nbytes * together
+            return layer.nbytes * padded
         return len(rows) * _at_most(layer, longest, chunk)
 
     return sum(layer.count * of(layer) for layer in layers)
 
 
 def referred_bytes(layers: Iterable[LayerKv], tokens: int) -> int:
-    """Return the bytes of growing layers that rows only refer to."""
     growing = (layer for layer in layers if layer.keeps is Keeps.GROWING)
     return tokens * sum(layer.count * layer.nbytes for layer in growing)
 
 
 def grouped(rows: Sequence[int]) -> list[int]:
-    """Return the tokens to which each row is padded among rows of similar length."""
+    """Return the tokens to which each row is padded."""
     ordered = sorted(rows)
     if not ordered or ordered[-1] <= reach(ordered[0]):
         return ordered[-1:] * len(ordered)
@@ -105,8 +102,8 @@ def grouped(rows: Sequence[int]) -> list[int]:
 def seen_together(
     layers: Iterable[LayerKv], rows: Sequence[int], leaving: Sequence[int] = ()
 ) -> int:
-    """Return the mean tokens that a row attends to, rounded up, padding included. Padded rows stay
-    as wide as the `leaving` ones until they are copied."""
+    """Return the mean tokens that a row attends to, rounded up, with padding. Padded rows stay as
+    wide as `leaving` ones."""
     if not rows:
         return 0
     if any(layer.is_padded for layer in layers):
@@ -115,7 +112,7 @@ def seen_together(
 
 
 def behind_rings(layers: Iterable[LayerKv], chunk: int) -> int:
-    """Return what rings hold besides their window when `chunk` tokens were computed at once."""
+    """Return what rings hold besides their window after a `chunk`."""
     rings = (layer for layer in layers if layer.keeps is Keeps.RING)
     return (chunk - 1) * sum(layer.count * layer.nbytes for layer in rings)
 

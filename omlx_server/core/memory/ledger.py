@@ -44,7 +44,7 @@ class Ledger:
         return self.weights + self.live + self.blocks + self.checkpoints + self.pending
 
     def __add__(self, other: "Ledger") -> "Ledger":
-        """Add the other model's caches and blocks; all other lines count all models already."""
+        """Add another model's caches and blocks; other lines count all models already."""
         return replace(
             self,
             live=self.live + other.live,
@@ -69,8 +69,6 @@ class Ledger:
 
 @dataclass(frozen=True, slots=True)
 class MemoryReport:
-    """A snapshot for metrics and health. `resident` is the process's RAM."""
-
     ledger: Ledger
     drift: float
     reliefs: tuple[tuple[str, int], ...]

@@ -37,7 +37,6 @@ class Boundless:
 
 
 def within(room: Room, nbytes: int, work: Generator[Y, None, A]) -> Generator[Y | None, None, A]:
-    """Do `work` with `nbytes` bytes set aside. Raises NoMemory as `Room.check`."""
     room.check(nbytes)
     with (yield from room.claim([nbytes])):
         return (yield from work)

@@ -20,8 +20,8 @@ MOST_BEHIND = 8
 
 @dataclass(frozen=True, slots=True)
 class TileSizes:
-    """Numbers of quantised keys unpacked at a time, over all rows and heads: `numbers_of_many` from
-    `many_rows` query rows a head on, else `numbers_of_few`, at least those of `fewest` tokens."""
+    """Numbers of quantised keys unpacked at a time: `numbers_of_many` from `many_rows` query rows a
+    head on, else `numbers_of_few`, at least those of `fewest` tokens."""
 
     many_rows: int
     numbers_of_many: int
@@ -34,10 +34,9 @@ class TileSizes:
 class ModelShape:
     """Sizes of a model in elements.
 
-    `width` is the bytes of a computed number. `intermediate` counts all experts chosen for a token.
-    `tiles` are set where keys and values are quantised. `layers` include those of the `drafter`.
-    `copied_at_once` bytes of caches exist twice when rows come or go. `beside_host`: a step's
-    chunks are launched while its decode runs.
+    `width` is the bytes of a computed number. `intermediate` counts all chosen experts. `layers`
+    include the `drafter`'s. `copied_at_once` bytes of caches exist twice when rows come or go.
+    `beside_host`: chunks run during the decode.
     """
 
     hidden: int
@@ -56,8 +55,8 @@ class ModelShape:
 
 @dataclass(frozen=True, slots=True)
 class PrefillShape:
-    """One forward over chunks of `rows` prompts, padded to `tokens` tokens, behind at most
-    `context` cached tokens each. `refers`: some are stored."""
+    """One forward over chunks of `rows` prompts, padded to `tokens`, behind at most `context`
+    tokens. `refers`: some are stored."""
 
     rows: int
     tokens: int
@@ -68,11 +67,7 @@ class PrefillShape:
 @dataclass(frozen=True, slots=True)
 class Decode:
     """One forward over `tokens` of each of `rows` rows, each attending to `context` tokens on
-    average, padding included.
-
-    `refers`: some are stored. `uneven`: rows differ in length. `catches_up`: a draft model may take
-    in older tokens. `grows`: buffers may grow, one layer after the other.
-    """
+    average, with padding. `refers`: some are stored. `grows`: buffers may grow, layer by layer."""
 
     rows: int
     context: int

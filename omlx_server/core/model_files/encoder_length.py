@@ -10,8 +10,7 @@ _PAD_ID = "pad_token_id"
 
 
 def first_position(config: Mapping[str, Any]) -> int:
-    """Return the position of a text's first token: RoBERTa's family counts from after its padding
-    id."""
+    """Return the position of the first token: RoBERTa's family counts from after its padding id."""
     if "Roberta" not in architecture_of(config):
         return 0
     pad_id = config.get(_PAD_ID)
@@ -19,7 +18,6 @@ def first_position(config: Mapping[str, Any]) -> int:
 
 
 def trained_length(sentence_config: Mapping[str, Any], most: int) -> int:
-    """Return `max_seq_length` of SENTENCE_CONFIG, at most `most`."""
     value = sentence_config.get("max_seq_length")
     if isinstance(value, int) and not isinstance(value, bool) and value > 0:
         return min(most, value)

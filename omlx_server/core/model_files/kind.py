@@ -28,7 +28,7 @@ class ModelKind(Enum):
 
 
 def kind_of(config: Mapping[str, Any], modules: Collection[str] = (), name: str = "") -> ModelKind:
-    """Return the kind of a model by config.json, the classes in modules.json and, for a Qwen3, its
+    """Return a model's kind by config.json, the classes in modules.json and, for a Qwen3, its
     name."""
     architecture = architecture_of(config)
     family, head = _split(architecture)
@@ -40,14 +40,12 @@ def kind_of(config: Mapping[str, Any], modules: Collection[str] = (), name: str 
 
 
 def architecture_of(config: Mapping[str, Any]) -> str:
-    """Return the first architecture in config.json, else the one its model_type implies."""
     named = config.get("architectures")
     first = named[0] if isinstance(named, list) and named else ""
     return first if isinstance(first, str) and first else _implied(config)
 
 
 def labels_of(config: Mapping[str, Any]) -> int:
-    """Return how many numbers a classifier gives for a text."""
     named = config.get("id2label")
     count = config.get("num_labels", len(named) if isinstance(named, Mapping) else 2)
     return count if isinstance(count, int) else 2

@@ -93,8 +93,8 @@ def tool_parser_of(
     *,
     shows_tools: bool = True,
 ) -> str:
-    """Return the parser for tool calls. A known parser in `declared`, the tokenizer's
-    `tool_parser_type`, precedes all signs. Without tools or signs it is JSON in `<tool_call>`."""
+    """Return the parser for tool calls. A known parser in `declared`, the `tool_parser_type`,
+    precedes all signs."""
     if not shows_tools:
         return JSON_TOOLS
     if isinstance(declared, str) and declared in TOOL_PARSERS:
@@ -103,13 +103,12 @@ def tool_parser_of(
 
 
 def parser_beside(template: str) -> str:
-    """Return the parser for calls that a model may write although its template shows no tools; ""
-    for none."""
+    """Return the parser for calls of a model whose template shows no tools."""
     return _first(_TOOLS, template)
 
 
 def reasoning_parser_of(template: str, vocabulary: Collection[str]) -> str:
-    """Return the parser for thoughts, by control tokens, else by markers in the template."""
+    """Return the parser for thoughts, by control tokens, else by the template."""
     return _first(_REASONING, vocabulary) or _first(_REASONING, template) or NO_REASONING
 
 

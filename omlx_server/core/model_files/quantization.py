@@ -20,26 +20,25 @@ _FOREIGN = (
 
 def quantization_of(config: Mapping[str, Any]) -> str:
     """Return the quantisation as people say it: "4-bit", "mxfp4", "8-bit fp8"; "" for none."""
-    said = _table(config, "quantization") or _table(config, "quantization_config")
-    bits = said.get("bits")
+    table = _table(config, "quantization") or _table(config, "quantization_config")
+    bits = table.get("bits")
     words = (
         [f"{bits:g}-bit"] if isinstance(bits, int | float) and not isinstance(bits, bool) else []
     )
-    mode = said.get("quant_method") or said.get("mode")
+    mode = table.get("quant_method") or table.get("mode")
     if isinstance(mode, str) and mode != "affine":
         words = [mode] if mode.endswith(tuple("0123456789")) else [*words, mode]
     return " ".join(words)
 
 
 def own_quantization(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return MLX's table of the quantisation; empty for none or another method."""
+    """Return MLX's table of the quantisation; empty for none."""
     copied = _table(config, "quantization_config")
     is_ours = "quant_method" not in copied and {"bits", "group_size"} <= copied.keys()
     return _table(config, "quantization") or (copied if is_ours else {})
 
 
 def foreign_method(config: Mapping[str, Any]) -> str:
-    """Return the name of a quantisation that mlx-lm can't load, or ""."""
     if _table(config, "quantization"):
         return ""
     method = _table(config, "quantization_config").get("quant_method")
@@ -47,8 +46,8 @@ def foreign_method(config: Mapping[str, Any]) -> str:
 
 
 def _table(config: Mapping[str, Any], key: str) -> Mapping[str, Any]:
-    found = config.get(key)
-    if not isinstance(found, Mapping):
+    table = config.get(key)
+    if not isinstance(table, Mapping):
         text = config.get("text_config")
-        found = text.get(key) if isinstance(text, Mapping) else None
-    return found if isinstance(found, Mapping) else {}
+        table = text.get(key) if isinstance(text, Mapping) else None
+    return table if isinstance(table, Mapping) else {}

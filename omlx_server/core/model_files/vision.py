@@ -54,8 +54,7 @@ def files_lack(config: Mapping[str, Any], tensors: Iterable[str], files: Collect
 
 
 def server_lacks(*, enabled: bool, has_pillow: bool, uses_heads: bool) -> str:
-    """Return why the server allows no images for any files, or "". Heads that draft exclude
-    images."""
+    """Return why the server allows no images for any model, or ""."""
     if not enabled:
         return "images.enabled is off"
     if not has_pillow:

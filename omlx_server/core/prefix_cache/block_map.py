@@ -21,8 +21,8 @@ N = TypeVar("N", Block, ColdEntry)
 
 @dataclass(frozen=True, slots=True)
 class MappedBlock:
-    """Tokens [start, stop) after the block with key `parent`. `nbytes` includes its checkpoints;
-    `idle` is in seconds, None in the cold tier."""
+    """Tokens [start, stop) after the block with key `parent`. `nbytes` includes checkpoints; `idle`
+    is in seconds."""
 
     key: BlockKey
     parent: BlockKey | None
@@ -47,25 +47,25 @@ class BlockMap:
 
 
 def mapped(cache: PrefixCache, now: float, most: int) -> Work[BlockMap]:
-    """Map at most `most` blocks that were used last with their ancestors, those in memory first."""
+    """Map at most `most` blocks, those used last with their ancestors, memory first."""
     hot = list(cache.index.blocks())
     chosen = yield from _chosen(hot, most, lambda block: block.parent)
     cold = yield from _cold_entries(cache)
     more = yield from _chosen(cold, most - len(chosen), lambda entry: _cold_parent(cache, entry))
-    found = list[MappedBlock]()
+    blocks = list[MappedBlock]()
     for part in _parts(chosen, _SHOWN):
-        here = [block for block in part if cache.index.held(block.id) is block]
-        found += [_of_block(cache, block, now) for block in here]
+        here = [block for block in part if cache.index.entry(block.id) is block]
+        blocks += [_of_block(cache, block, now) for block in here]
         yield
     for entries in _parts(more, _SHOWN):
-        found += [_of_entry(cache, entry) for entry in entries]
+        blocks += [_of_entry(cache, entry) for entry in entries]
         yield
     left_out = len(hot) + len(cold) - len(chosen) - len(more)
-    return BlockMap(tuple(found), left_out, cache.report(), cache.layout.block_size)
+    return BlockMap(tuple(blocks), left_out, cache.report(), cache.layout.block_size)
 
 
 def _chosen(nodes: Sequence[N], most: int, parent_of: Callable[[N], N | None]) -> Work[list[N]]:
-    """Return at most `most` nodes that were used last, each after its ancestors."""
+    """Return at most `most` nodes used last, each after its ancestors."""
     chosen: dict[int, N] = {}
     newest = yield from _newest(nodes, most)
     for node in newest:
@@ -104,12 +104,11 @@ def _parts(nodes: Sequence[N], size: int) -> Iterable[Sequence[N]]:
 
 
 def _cold_entries(cache: PrefixCache) -> Work[list[ColdEntry]]:
-    """Return this model's blocks that only the cold tier has."""
-    found, namespace = list[ColdEntry](), namespace_id(cache.namespace)
+    entries, namespace = list[ColdEntry](), namespace_id(cache.namespace)
     for part in _parts(list(cache.cold.entries()) if cache.cold is not None else (), _LOOKED):
-        found += [entry for entry in part if _is_wanted(entry, namespace, cache)]
+        entries += [entry for entry in part if _is_wanted(entry, namespace, cache)]
         yield
-    return found
+    return entries
 
 
 def _is_wanted(entry: ColdEntry, namespace: str, cache: PrefixCache) -> bool:

@@ -9,8 +9,8 @@ from omlx_server.core.blocks.restore import PrefixMatch
 
 
 def checkpoints_of(length: int, ends: Sequence[int], lattice_start: int) -> dict[int, Worth]:
-    """Return checkpoint positions with their worth: the `ends` of messages, the prompt's end, and a
-    lattice of doubled positions, so that any longer prefix has one in its second half."""
+    """Return checkpoint positions and their worth: the `ends` of messages, the prompt's end, and
+    doubled positions, so that any longer prefix has one in its second half."""
     lattice = (lattice_start << power for power in range(length.bit_length()))
     checkpoints_at = {position: Worth.LATTICE for position in lattice if position <= length}
     checkpoints_at[length] = Worth.NEWEST
@@ -19,12 +19,11 @@ def checkpoints_of(length: int, ends: Sequence[int], lattice_start: int) -> dict
 
 
 def checkpoint_branches(
-    handle: PrefixHandle, found: PrefixMatch, active: Iterable[PrefixHandle], shortest: int
+    handle: PrefixHandle, prefix: PrefixMatch, active: Iterable[PrefixHandle], shortest: int
 ) -> None:
-    """Plan checkpoints where this prompt parts from stored tokens and from `active` prompts, after
-    at least `shortest` tokens."""
-    if found.match.depth > found.cached and found.match.depth >= shortest:
-        handle.checkpoints_at[found.match.depth] = Worth.SHARED
+    """Plan checkpoints where this prompt parts from stored tokens and `active` prompts."""
+    if prefix.match.depth > prefix.cached and prefix.match.depth >= shortest:
+        handle.checkpoints_at[prefix.match.depth] = Worth.SHARED
     for other in active:
         common = shared(handle.tokens, other.tokens) if other.root == handle.root else 0
         if common >= shortest:

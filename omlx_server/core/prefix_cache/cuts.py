@@ -11,8 +11,8 @@ class Cutter:
         self._layout = layout
 
     def of_chunk(self, handle: PrefixHandle, start: int, stop: int, source: object) -> list[Cut]:
-        """Return the cuts after a chunk of tokens [start, stop). A prompt's short tail is cut at
-        once, so that waiting prompts share it."""
+        """Return the cuts after a chunk. A prompt's short tail is cut at once, so that waiting
+        prompts share it."""
         if not self._layout.keeps:
             return []
         size = self._layout.block_size
@@ -27,15 +27,13 @@ class Cutter:
         return cuts
 
     def of_row(self, length: int, source: object) -> Cut | None:
-        """Return the cut of the block that a row completed with token `length`."""
         size = self._layout.block_size
         if length % size or not self._layout.stores_decoded:
             return None
         return Cut(length - size, length, True, None, source)
 
     def tail_of_row(self, length: int, source: object) -> Cut | None:
-        """Return the cut of a row that leaves: its unfinished block, and a checkpoint if the layout
-        needs one."""
+        """Return the cut of a row that leaves: its unfinished block, and maybe a checkpoint."""
         rest = length % self._layout.block_size
         worth = Worth.NEWEST if self._layout.checkpointed else None
         if (not rest and worth is None) or not self._layout.stores_decoded:

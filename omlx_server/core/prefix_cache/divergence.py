@@ -27,8 +27,8 @@ class Stretch:
 
 @dataclass(frozen=True, slots=True)
 class Divergence:
-    """The cached parts of a prompt. From `diverges_at` on the tokens are in no tier; `stored` are
-    the nearest branch's tokens there."""
+    """The cached parts of a prompt. From `diverges_at` on no tier has its tokens; `stored` are the
+    nearest branch's."""
 
     cached: int
     stretches: tuple[Stretch, ...]
@@ -66,7 +66,6 @@ def _missing(start: int, stop: int, size: int) -> Iterator[Stretch]:
 
 
 def _after_match(cache: PrefixCache, root: BlockKey, match: Match) -> Iterator[int]:
-    """Yield the tokens after a match in the branch used last."""
     node = match.deepest() or cache.index.root(root)
     if node is None:
         return
@@ -90,24 +89,24 @@ def _in_cold(
     """Return the stretches in the cold tier after a match in memory, and the tokens that follow."""
     keys = chain(root, tokens, size)
     at = match.blocks[-1].stop if match.blocks else 0
-    above, depth, found = keys[at // size - 1] if at else root, match.depth, list[Stretch]()
+    above, depth, stretches = keys[at // size - 1] if at else root, match.depth, list[Stretch]()
     while at // size < len(keys) and keys[at // size] in cold:
         above = keys[at // size]
-        found.append(Stretch(max(depth, at), at + size, Tier.COLD))
+        stretches.append(Stretch(max(depth, at), at + size, Tier.COLD))
         at += size
     depth = max(depth, at)
     partial, length = _longest(cold, above, tokens[at : at + size])
     if partial is None or at + length <= depth:
-        return found, _below(cold, above)
-    found.append(Stretch(depth, at + length, Tier.COLD))
-    return found, _rest(cold, partial, length)
+        return stretches, _below(cold, above)
+    stretches.append(Stretch(depth, at + length, Tier.COLD))
+    return stretches, _rest(cold, partial, length)
 
 
-def _longest(cold: ColdIndex, above: BlockKey, own: Sequence[int]) -> tuple[Record | None, int]:
-    """Return the record after `above` that shares the most tokens with `own`, and how many."""
+def _longest(cold: ColdIndex, above: BlockKey, tokens: Sequence[int]) -> tuple[Record | None, int]:
+    """Return the record after `above` that shares the most of these tokens, and how many."""
     best, most = None, 0
     for record in _blocks(cold, above):
-        length = shared(record.tokens, own)
+        length = shared(record.tokens, tokens)
         if length > most:
             best, most = record, length
     return best, most

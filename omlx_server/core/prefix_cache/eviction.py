@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from omlx_server.core.blocks.block import Block, Checkpoint, Held, PayloadId, Worth
+from omlx_server.core.blocks.block import Block, CacheEntry, Checkpoint, PayloadId, Worth
 from omlx_server.core.blocks.index import BlockIndex
 from omlx_server.core.prefix_cache.report import CacheReport, Dropped
 
@@ -20,7 +20,7 @@ class HotBudget:
 
 
 class Eviction:
-    """Keeps an index within a `budget`. With `demotes` it collects what the cold tier may want."""
+    """Keeps an index within a `budget`. With `demotes` it collects for the cold tier."""
 
     def __init__(
         self, index: BlockIndex, budget: HotBudget, stats: CacheReport, *, demotes: bool
@@ -30,10 +30,10 @@ class Eviction:
         self._stats = stats
         self._demotes = demotes
         self._evicted: list[PayloadId] = []
-        self._demoted: list[Held] = []
+        self._demoted: list[CacheEntry] = []
 
     def shrink(self) -> None:
-        """Evict until the index is within the budget, or the rest is held."""
+        """Evict until the index is within the budget."""
         index, budget = self._index, self.budget
         self.forget(index.take_replaced())
         while index.checkpoint_bytes > budget.checkpoint_bytes:
@@ -44,8 +44,8 @@ class Eviction:
                 break
 
     def make_room(self, nbytes: int, floor: int) -> Dropped:
-        """Evict until `nbytes` bytes have gone, at most `floor` idle bytes remain, or the rest is
-        held. Returns what went."""
+        """Evict until `nbytes` bytes have gone, or at most `floor` idle bytes remain. Returns what
+        went."""
         index, stats, before = self._index, self._stats, self._index.idle_bytes
         stop = max(floor, before - nbytes)
         checkpoints, blocks = stats.evicted_checkpoints, stats.evicted_blocks
@@ -58,11 +58,10 @@ class Eviction:
         self._demotes, self._demoted = False, []
 
     def forget(self, gone: list[PayloadId]) -> None:
-        """Hand out these ids, which left the index without eviction, by `take_evicted`."""
+        """Hand out these ids, which left without eviction, by `take_evicted`."""
         self._evicted += gone
 
     def drop_lost(self, ids: Iterable[PayloadId]) -> None:
-        """Forget blocks whose payloads are lost, and all their descendants."""
         self.forget(self._index.remove(ids))
 
     @property
@@ -70,20 +69,20 @@ class Eviction:
         return bool(self._evicted or self._demoted)
 
     def take_evicted(self) -> list[PayloadId]:
-        """Return the ids of what left since the last call. The caller drops their payloads."""
+        """Return the ids of what left. The caller drops their payloads."""
         gone, self._evicted = self._evicted, []
         return gone
 
-    def take_demoted(self) -> list[Held]:
+    def take_demoted(self) -> list[CacheEntry]:
         gone, self._demoted = self._demoted, []
         return gone
 
-    def _evict(self, held: Held | None) -> bool:
-        if held is None:
+    def _evict(self, entry: CacheEntry | None) -> bool:
+        if entry is None:
             return False
-        self._stats.evicted_blocks += isinstance(held, Block)
-        self._stats.evicted_checkpoints += isinstance(held, Checkpoint)
-        gone = self._index.evict(held)
+        self._stats.evicted_blocks += isinstance(entry, Block)
+        self._stats.evicted_checkpoints += isinstance(entry, Checkpoint)
+        gone = self._index.evict(entry)
         self._evicted += [each.id for each in gone]
         if self._demotes:
             self._demoted += [

@@ -14,7 +14,7 @@ _Beginning = tuple[bytes, BlockKey]
 
 class Misses:
     """Gives the reason of each miss. It remembers prompts per owner, so that no reason reveals
-    another owner's."""
+    another's."""
 
     def __init__(self, index: BlockIndex) -> None:
         self._index = index
@@ -29,16 +29,16 @@ class Misses:
         kept = [item for item in self._roots.items() if root is not None and item[1] != root]
         self._roots = OrderedDict(kept)
 
-    def reason(self, handle: PrefixHandle, found: PrefixMatch) -> Miss:
-        depth = found.match.depth
+    def reason(self, handle: PrefixHandle, prefix: PrefixMatch) -> Miss:
+        depth = prefix.match.depth
         next_block = depth // self._index.block_size
         if not handle.reuses:
             return Miss.UNREADABLE
-        if found.cached >= len(handle.tokens):
+        if prefix.cached >= len(handle.tokens):
             return Miss.NONE
         if handle.missed is not None:
             return handle.missed
-        if depth > found.cached:
+        if depth > prefix.cached:
             return Miss.NO_CHECKPOINT
         if next_block < len(handle.keys) and self._index.was_evicted(handle.keys[next_block]):
             return Miss.EVICTED

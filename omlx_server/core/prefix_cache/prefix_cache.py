@@ -12,7 +12,7 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import replace
 
-from omlx_server.core.blocks.block import Block, BlockPlace, Held, PayloadId, Size, Worth
+from omlx_server.core.blocks.block import Block, BlockPlace, CacheEntry, PayloadId, Size, Worth
 from omlx_server.core.blocks.cache_layout import CacheLayout
 from omlx_server.core.blocks.index import BlockIndex
 from omlx_server.core.blocks.keys import BlockKey, block_key, chain, root_key
@@ -65,7 +65,7 @@ class PrefixCache:
 
     @property
     def budget(self) -> HotBudget:
-        """The limits of the hot tier. Setting smaller ones evicts at once."""
+        """The limits of the hot tier. Setting smaller ones evicts."""
         return self.eviction.budget
 
     @budget.setter
@@ -78,7 +78,6 @@ class PrefixCache:
         return self.read_ahead.tier
 
     def leave_cold(self) -> None:
-        """Stop using the cold tier. Prompts that wait for it go on."""
         self.read_ahead.leave()
         self.eviction.stop_demoting()
 
@@ -91,19 +90,19 @@ class PrefixCache:
         checkpoints_at: Sequence[int],
         owner: bytes = b"",
     ) -> PrefixHandle:
-        """Take in a queued prompt: lease what is in memory, and ask the cold tier for more.
-        `tokens` are all but its last."""
+        """Take in a queued prompt without its last token: lease what is in memory, and ask the cold
+        tier for more."""
         root = root_key(self.namespace, salt)
         keys = chain(root, tokens, self.layout.block_size)
         handle = PrefixHandle(root, tokens, keys, owner)
-        found = self._find(handle)
-        handle.known = found.cached
+        prefix = self._find(handle)
+        handle.known = prefix.cached
         if self.layout.checkpointed:
             handle.checkpoints_at = checkpoints_of(
                 len(tokens), checkpoints_at, self.budget.lattice_start
             )
-        self._hold(handle, found)
-        self.read_ahead.enter(handle, found)
+        self._hold(handle, prefix)
+        self.read_ahead.enter(handle, prefix)
         return handle
 
     def must_wait(self, handle: PrefixHandle) -> bool:
@@ -115,20 +114,15 @@ class PrefixCache:
         known = bisect_left(handle.keys, True, key=lambda key: key not in self.index)
         return known < len(handle.keys) and handle.keys[known] in self._claims
 
-    def expected(self, handle: PrefixHandle) -> int:
-        """Return how many tokens of a waiting prompt would be restored now. Does not modify."""
-        return self._find(handle).cached
-
     def hold(self, handle: PrefixHandle) -> int:
-        """Lease what is in memory for a waiting prompt now. Returns how many tokens can be
-        restored."""
-        found = self._find(handle)
-        self._hold(handle, found)
-        return found.cached
+        """Lease what is in memory for a waiting prompt now. Returns its tokens."""
+        prefix = self._find(handle)
+        self._hold(handle, prefix)
+        return prefix.cached
 
     def read_on(self, handle: PrefixHandle, others: Sequence[PrefixHandle]) -> bool:
-        """Read once more from the cold tier for a prompt that could begin now, if need be in place
-        of the `others` that wait. Returns whether the prompt has to wait."""
+        """Read once more from the cold tier for a prompt that could begin, if need be in place of
+        `others`. Returns whether it has to wait."""
         ahead = self.read_ahead
         if not ahead.can_ask(handle):
             return False
@@ -144,26 +138,26 @@ class PrefixCache:
 
     def admit(self, handle: PrefixHandle) -> Lookup:
         """Begin a prompt: plan its restore, claim what it will compute."""
-        found = self._find(handle)
-        self._hold(handle, found)
+        prefix = self._find(handle)
+        self._hold(handle, prefix)
         if self.layout.keeps:
-            self._claim(handle, found.cached)
+            self._claim(handle, prefix.cached)
         if self.layout.checkpointed:
-            checkpoint_branches(handle, found, self._active, self.layout.block_size)
+            checkpoint_branches(handle, prefix, self._active, self.layout.block_size)
         self._active.append(handle)
         handle.waiting = False
-        handle.blocks = self.uses.begin(found)
+        handle.blocks = self.uses.begin(prefix)
         stats = self.stats
         stats.queried_tokens += len(handle.tokens)
-        stats.hit_tokens += found.cached
-        stats.cold_hit_tokens += max(0, min(found.cached, handle.promoted) - handle.known)
-        miss = self._misses.reason(handle, found)
+        stats.hit_tokens += prefix.cached
+        stats.cold_hit_tokens += max(0, min(prefix.cached, handle.promoted) - handle.known)
+        miss = self._misses.reason(handle, prefix)
         self._misses.note(handle)
         stats.misses[miss] += 1
-        return Lookup(found.plan, miss, found.match.depth)
+        return Lookup(prefix.plan, miss, prefix.match.depth)
 
     def leave(self, handle: PrefixHandle) -> None:
-        """Give back leases and claims of a prompt that is computed, cancelled or failed."""
+        """Give back leases and claims of a prompt."""
         self.let_go(handle)
         self.uses.end(handle.blocks)
         self.read_ahead.waits.stop(handle)
@@ -177,8 +171,8 @@ class PrefixCache:
 
     def let_go(self, handle: PrefixHandle) -> None:
         """Release the leases of a prompt, so that its blocks may be evicted."""
-        for held in handle.leased:
-            self.index.release(held)
+        for entry in handle.leased:
+            self.index.release(entry)
         handle.leased = []
 
     def use_of(self, handle: PrefixHandle, tokens: int) -> tuple[int, int]:
@@ -191,18 +185,17 @@ class PrefixCache:
     def store_block(
         self, place: BlockPlace, size: Size, users: Sequence[BlocksInUse] = ()
     ) -> PayloadId | None:
-        """Keep a block that `users` have made, and return its id (`BlockIndex.insert`)."""
         id = self.index.insert(place, size)
         for blocks in users:
             self.uses.extend(blocks, id)
-        return self._kept(id)
+        return self._keep(id)
 
     def store_checkpoint(self, place: BlockPlace, size: Size, worth: Worth) -> PayloadId | None:
-        return self._kept(self.index.add_checkpoint(place, size, worth))
+        return self._keep(self.index.add_checkpoint(place, size, worth))
 
     def path(self, handle: PrefixHandle) -> list[tuple[PayloadId, Record]]:
         """Return ids and records of a prompt's blocks in memory, parents first, then of checkpoints
-        from which it can go on. The last block's record may be cut short."""
+        from which it can go on."""
         match = self.index.match(handle.root, handle.tokens)
         path = []
         for block in match.path:
@@ -214,66 +207,65 @@ class PrefixCache:
     def root(self, salt: bytes) -> BlockKey:
         return root_key(self.namespace, salt)
 
-    def record(self, held: Held) -> Record:
-        return Record.of(held, self.namespace)
+    def record(self, entry: CacheEntry) -> Record:
+        return Record.of(entry, self.namespace)
 
     def take_demoted(self) -> list[tuple[PayloadId, Record]]:
         """Return ids and records of what left for the cold tier. Call it before `take_evicted`."""
-        return [(held.id, self.record(held)) for held in self.eviction.take_demoted()]
+        return [(entry.id, self.record(entry)) for entry in self.eviction.take_demoted()]
 
     # -- what comes from the cold tier ---------------------------------------------------
 
     def answered(self, question: int) -> None:
-        """Note that a question to the cold tier was answered or given up, and read what it has."""
+        """Read what the cold tier has after it answered a question."""
         handle = self.read_ahead.waits.answered(question)
         if handle is not None:
-            found = self._find(handle)
-            self._hold(handle, found)  # also what has come meanwhile
-            self.read_ahead.want(handle, self.read_ahead.look(handle, found))
+            prefix = self._find(handle)
+            self._hold(handle, prefix)  # also what has come meanwhile
+            self.read_ahead.want(handle, self.read_ahead.look(handle, prefix))
 
     def promote(self, record: Record, size: Size) -> PayloadId | None:
-        """Take in a block or checkpoint from the cold tier. Returns the id to keep it under; None
-        when nobody waits for it, it is known, or its parent is not here."""
+        """Take in what came from the cold tier. Returns the id to keep it under; None when nobody
+        waits for it, it is known, or its parent is not here."""
         waits, tier = self.read_ahead.waits, self.read_ahead.tier
         waiting = waits.take_waiting(record.key)
         if not waiting:
             return None
-        id = self._noted(self._insert(record, size))
+        id = self._hold_if_pinned(self._insert(record, size))
         early = [handle for handle in waiting if id is None and comes_early(record, handle)]
         waits.again(record, early)
         # Where sizes are known beforehand, no more is asked for than there is room.
         nbytes = 0 if tier is None or tier.listed else size.nbytes
         # Without an id it may have been computed meanwhile, and is held just so.
-        held = self.index.held(id) if id is not None else self.index.block(record.key)
+        entry = self.index.entry(id) if id is not None else self.index.block(record.key)
         for handle in waiting:
             if handle not in early:
-                if held is not None:
-                    self.index.lease(held)
-                waits.arrived(handle, record, held, nbytes)
+                if entry is not None:
+                    self.index.lease(entry)
+                waits.arrived(handle, record, entry, nbytes)
         self.eviction.shrink()
         return id
 
     def insert(self, record: Record, size: Size) -> PayloadId | None:
         """Keep what was not computed here. Returns its id; None when it is known, or its parent is
         not here."""
-        return self._kept(self._insert(record, size))
+        return self._keep(self._insert(record, size))
 
     def give_up(self, key: BlockKey, reason: str) -> None:
-        """Note that a block did not come from the cold tier: the prompts that wait go on without
-        it."""
+        """Let prompts go on without a block that did not come."""
         for handle in self.read_ahead.waits.take_waiting(key):
             self.read_ahead.waits.failed(handle, key, reason)
 
     def probe(self, tokens: tuple[int, ...], salt: bytes) -> PromptReport:
-        """Return what a request with these `tokens` would get. Does not modify."""
+        """Return what this prompt would get. Does not modify."""
         root = self.root(salt)
         keys = chain(root, tokens[:-1], self.layout.block_size)
         handle = PrefixHandle(root, tokens[:-1], keys)
-        found = self._find(handle)
-        prompt = RecallPrompt.of(handle, found)
+        prefix = self._find(handle)
+        prompt = RecallPrompt.of(handle, prefix)
         records = self.read_ahead.recall(prompt, self.read_ahead.room).records
         reached = [(record, reach(prompt, record)) for record in records]
-        return PromptReport.of(tokens, found, reached)
+        return PromptReport.of(tokens, prefix, reached)
 
     def report(self) -> CacheReport:
         index = self.index
@@ -290,18 +282,17 @@ class PrefixCache:
         )
 
     def reset(self, salt: bytes | None = None) -> Dropped:
-        """Drop blocks, pinned ones too, except what is leased or used now. Returns what was
-        there."""
+        """Drop blocks, pinned ones too, except what is in use. Returns what was there."""
         root = None if salt is None else self.root(salt)
-        there = self.index.by_depth(root)
+        entries = self.index.by_depth(root)
         self._misses.forget(root)
         self.pinned.clear(root)
         self.eviction.forget(self.index.clear(root))
         self._hold_pinned(self.index.by_depth(root))  # what is in use has stayed
-        return Dropped.all(there)
+        return Dropped.all(entries)
 
     def chain_keys(self, salt: bytes) -> list[BlockKey]:
-        """Return the root key of a `salt` and the keys of all its blocks in memory."""
+        """Return the root key of a `salt` and its blocks' keys."""
         root = self.root(salt)
         return [root, *(b.key for b in self.index.by_depth(root) if isinstance(b, Block))]
 
@@ -309,7 +300,7 @@ class PrefixCache:
 
     def pin(self, tokens: tuple[int, ...], salt: bytes, now: float, model: str = "") -> Pin | None:
         """Pin a prompt's full blocks and checkpoints, computed or not. Returns None when its tokens
-        fill no block. `now` is in seconds since 1970."""
+        fill no block."""
         root, size = self.root(salt), self.layout.block_size
         keys = chain(root, tokens[:-1], size)
         covered = len(keys) * size
@@ -327,14 +318,13 @@ class PrefixCache:
         return pin
 
     def unpinned(self, pin: Pin) -> None:
-        """Release what a removed `pin` held, unless another pin holds it."""
         for key in pin.keys:
             self.pinned.let_go(key)
         self.eviction.shrink()
 
-    def _hold_pinned(self, there: Sequence[Held]) -> None:
-        for held in there:
-            self.pinned.hold(self.record(held).key, held)
+    def _hold_pinned(self, entries: Sequence[CacheEntry]) -> None:
+        for entry in entries:
+            self.pinned.hold(self.record(entry).key, entry)
 
     # -- inside --------------------------------------------------------------------------
 
@@ -344,15 +334,15 @@ class PrefixCache:
             return self.index.insert(place, size)
         return self.index.add_checkpoint(place, size, Worth(record.worth))
 
-    def _kept(self, id: PayloadId | None) -> PayloadId | None:
-        self._noted(id)
+    def _keep(self, id: PayloadId | None) -> PayloadId | None:
+        self._hold_if_pinned(id)
         self.eviction.shrink()
         return id
 
-    def _noted(self, id: PayloadId | None) -> PayloadId | None:
-        held = self.index.held(id) if id is not None and len(self.pins) else None
-        if held is not None:
-            self.pinned.hold(self.record(held).key, held)
+    def _hold_if_pinned(self, id: PayloadId | None) -> PayloadId | None:
+        entry = self.index.entry(id) if id is not None and len(self.pins) else None
+        if entry is not None:
+            self.pinned.hold(self.record(entry).key, entry)
         return id
 
     def _find(self, handle: PrefixHandle) -> PrefixMatch:
@@ -361,12 +351,12 @@ class PrefixCache:
             return PrefixMatch(match, None)
         return find(match, self.layout, len(handle.tokens))
 
-    def _hold(self, handle: PrefixHandle, found: PrefixMatch) -> None:
-        needed: tuple[Held | None, ...] = (found.match.deepest(), found.checkpoint)
-        wanted = [held for held in needed if held is not None]
-        for held in wanted:
-            self.index.touch(held)
-            self.index.lease(held)
+    def _hold(self, handle: PrefixHandle, prefix: PrefixMatch) -> None:
+        needed: tuple[CacheEntry | None, ...] = (prefix.match.deepest(), prefix.checkpoint)
+        wanted = [entry for entry in needed if entry is not None]
+        for entry in wanted:
+            self.index.touch(entry)
+            self.index.lease(entry)
         self.let_go(handle)
         handle.leased = wanted
 

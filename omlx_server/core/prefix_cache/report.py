@@ -4,15 +4,14 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from omlx_server.core.blocks.block import Block, Held
+from omlx_server.core.blocks.block import Block, CacheEntry
 from omlx_server.core.blocks.record import Record, RecordKind
 from omlx_server.core.blocks.restore import PrefixMatch
 
 
 @dataclass(slots=True)
 class CacheReport:
-    """The contents of the prefix cache now, and its counters since the start. `in_use` bytes do not
-    count for the budget."""
+    """Contents and counters of the prefix cache. `in_use` bytes do not count for the budget."""
 
     nbytes: int = 0
     in_use: int = 0
@@ -30,7 +29,6 @@ class CacheReport:
     checkpointed: bool = False
 
     def after(self, earlier: "CacheReport") -> "CacheReport":
-        """Return this report with the counters of an `earlier` one added."""
         misses = Counter(earlier.misses)
         misses.update(self.misses)
         return replace(
@@ -51,15 +49,15 @@ class Dropped:
     checkpoints: int
 
     @classmethod
-    def all(cls, there: Sequence[Held]) -> "Dropped":
-        blocks = sum(isinstance(held, Block) for held in there)
-        return cls(sum(held.size.nbytes for held in there), blocks, len(there) - blocks)
+    def all(cls, entries: Sequence[CacheEntry]) -> "Dropped":
+        blocks = sum(isinstance(entry, Block) for entry in entries)
+        return cls(sum(entry.size.nbytes for entry in entries), blocks, len(entries) - blocks)
 
 
 @dataclass(frozen=True, slots=True)
 class PromptReport:
-    """The cached parts of one prompt in both tiers, in tokens. The first `known` ones are in blocks
-    in memory; `cached` ones would not be computed."""
+    """The cached parts of one prompt, in tokens. `known` ones are in blocks in memory; `cached`
+    ones would not be computed."""
 
     tokens: int
     cached: int
@@ -70,13 +68,13 @@ class PromptReport:
 
     @classmethod
     def of(
-        cls, tokens: Sequence[int], found: PrefixMatch, recalled: Sequence[tuple[Record, int]]
+        cls, tokens: Sequence[int], prefix: PrefixMatch, recalled: Sequence[tuple[Record, int]]
     ) -> "PromptReport":
-        """`recalled` gives with each record the position up to which the prompt has its tokens."""
-        match = found.match
+        """`recalled` has with each record the position up to which the prompt has its tokens."""
+        match = prefix.match
         return cls(
             tokens=len(tokens),
-            cached=max([found.cached, *(stop for _, stop in recalled[-1:])]),
+            cached=max([prefix.cached, *(stop for _, stop in recalled[-1:])]),
             known=match.depth,
             blocks=tuple((block.start, min(block.stop, match.depth)) for block in match.path),
             cold=tuple((r.start, stop) for r, stop in recalled if r.part is RecordKind.BLOCK),

@@ -17,14 +17,13 @@ class Uses:
         self._layout = layout
         self._eviction = eviction
 
-    def begin(self, found: PrefixMatch) -> BlocksInUse:
-        """Return the full blocks of a restore, in use from now on."""
-        return self.share(BlocksInUse([*self._full(found, found.cached)]))
+    def begin(self, prefix: PrefixMatch) -> BlocksInUse:
+        return self.share(BlocksInUse([*self._full(prefix, prefix.cached)]))
 
     def extend(self, blocks: BlocksInUse, id: PayloadId | None) -> None:
-        """Note that a sequence's caches refer to the block it made, if that is full and follows
-        those in use."""
-        block = self._index.held(id) if id is not None else None
+        """Note that a sequence refers to the block it made, if that is full and follows its
+        others."""
+        block = self._index.entry(id) if id is not None else None
         if not isinstance(block, Block) or not (blocks.at_work and self._layout.refers):
             return
         if block.start == blocks.tokens and len(block.tokens) == self._layout.block_size:
@@ -39,24 +38,23 @@ class Uses:
         return BlocksInUse(blocks.path.copy(), at_work=True, copied=copied)
 
     def end(self, blocks: BlocksInUse) -> None:
-        """Note that a sequence has left."""
         path, blocks.path, blocks.at_work = blocks.path, [], False
         for block in reversed(path):
             self._index.unuse(block)
         if path:
             self._eviction.shrink()
 
-    def of(self, found: PrefixMatch, tokens: int) -> tuple[int, int]:
+    def of(self, prefix: PrefixMatch, tokens: int) -> tuple[int, int]:
         """Return the tokens that a restore would refer to, and their bytes that nobody else
         uses."""
-        path = self._full(found, tokens)
+        path = self._full(prefix, tokens)
         nbytes = sum(block.size.nbytes for block in path if not block.users)
         used = len(path) * self._layout.block_size
         return used - self._copied(used), nbytes
 
-    def _full(self, found: PrefixMatch, tokens: int) -> Sequence[Block]:
-        count = min(tokens, found.cached) // self._layout.block_size
-        return found.match.blocks[:count] if self._layout.refers else ()
+    def _full(self, prefix: PrefixMatch, tokens: int) -> Sequence[Block]:
+        count = min(tokens, prefix.cached) // self._layout.block_size
+        return prefix.match.blocks[:count] if self._layout.refers else ()
 
     def _copied(self, tokens: int) -> int:
         return tokens if tokens <= self._layout.copies else 0

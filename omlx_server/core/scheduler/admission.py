@@ -21,8 +21,8 @@ HEADROOM = 256
 
 @dataclass(frozen=True, slots=True)
 class AtWork:
-    """The sequences that count when memory is checked. Rows that leave in this step (`ended`) keep
-    their places until the others are copied. The leases of `others` can be released."""
+    """The sequences that count when memory is checked. Rows that leave (`ended`) keep their places
+    until the others are copied. Leases of `others` can be released."""
 
     rows: Collection[Sequence]
     active: Collection[PrefillState]
@@ -89,7 +89,6 @@ class Admission:
         return self._guard.fits_as_is(step, after, self._cuts([], work, 1 + more), self._cache, now)
 
     def fits_for_long(self, work: AtWork, now: float, more: int) -> bool:
-        """Return whether the rows can decode `more` tokens without another look at memory."""
         if self._guard is None:
             return True
         busy = self._guard.drains_pool or self._guard.made_room or self._guard.shares
@@ -134,9 +133,9 @@ class Admission:
         return self._make_room(step, self._after(chunk, work), chunks, work, now)
 
     def _after(self, chunk: Chunk, work: AtWork) -> Caches:
-        own = next((p for p in work.active if p.key == chunk.prefill), None)
-        others = [prefill for prefill in work.active if prefill is not own]
-        tokens, nbytes = self._use(own) if own is not None else (0, 0)
+        owner = next((p for p in work.active if p.key == chunk.prefill), None)
+        others = [prefill for prefill in work.active if prefill is not owner]
+        tokens, nbytes = self._use(owner) if owner is not None else (0, 0)
         caches, rows = self._caches(work, 0, others), len(chunk.joins)
         return replace(
             caches,
@@ -184,13 +183,12 @@ class Admission:
         cuts = self._cuts(chunks, work)
         if guard is None or guard.make_room_for(step, after, cuts, self._cache, now):
             return True
-        held = [handle for handle in work.others if handle.leased]
-        for handle in held:
+        leases = [handle for handle in work.others if handle.leased]
+        for handle in leases:
             self._cache.let_go(handle)
-        return bool(held) and guard.make_room_for(step, after, cuts, self._cache, now)
+        return bool(leases) and guard.make_room_for(step, after, cuts, self._cache, now)
 
     def _cuts(self, chunks: Items[Chunk], work: AtWork, fed: int = 1) -> Cuts:
-        """Return the most that a step adds to the hot tier."""
         if not self._cache.layout.keeps:
             return Cuts()
         size = self._cache.layout.block_size

@@ -25,8 +25,7 @@ class Awaited(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """The place (queue) of `choices` of one request. `prompt` counts tokens to prefill, `computed`
-    those in caches, `restored` those from the prefix cache."""
+    """The place (queue) of `choices` of one request, and its numbers of tokens."""
 
     request: RequestId
     place: str
@@ -39,7 +38,7 @@ class Standing:
     restored: int = 0
 
     def line(self, now: float) -> str:
-        """Return a line for the log, without any text of the prompt."""
+        """Return a line for the log, without text of the prompt."""
         return (
             f"{self.request} is {self.place}, of {now - self.arrived:.1f} s: {self.prompt} tokens "
             f"to read, {self.computed} computed, {self.choices} choices, {self.output} tokens "
@@ -61,11 +60,11 @@ class Standings:
         self._limits = limits
 
     def all(self, now: float) -> Iterator[Standing]:
-        """Yield the standing of each prefill and row. Asks admission, which may evict."""
+        """Yield all standings. Asks admission, which may evict."""
         return self._each(self._queues.waiting, lambda prefill: self._awaited(prefill, now))
 
     def glance(self) -> Iterator[Standing]:
-        """Yield the standings with at most 500 waiting prefills, without asking admission."""
+        """Yield standings with at most 500 waiting prefills, without asking admission."""
         first = self._queues.waiting[:_GLANCED]
         return self._each(first, lambda prefill: self._before_admission(prefill) or Awaited.TURN)
 

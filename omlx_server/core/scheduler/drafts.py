@@ -53,16 +53,15 @@ class DraftPlan:
         )
 
     def feed(self, row: Row) -> None:
-        asked = self.asks.get(row.id, 0)
-        row.feed(asked or len(self.drafts.get(row.id, ())), by_drafter=asked > 0)
+        count = self.asks.get(row.id, 0)
+        row.feed(count or len(self.drafts.get(row.id, ())), by_drafter=count > 0)
 
 
 class Drafts:
     """Plans the drafts of a batch together, because all rows wait for the longest."""
 
     def __init__(self, speculation: DraftController | None, layout: CacheLayout) -> None:
-        """Without `speculation` nothing is drafted. `learns`: rows without drafts teach about a
-        drafter too."""
+        """Without `speculation` nothing is drafted."""
         self._speculation = speculation
         self._layout = layout
         self.learns = speculation is not None and speculation.drafter is not None
@@ -70,14 +69,13 @@ class Drafts:
     def plan(
         self, rows: Sequence[Row], limits: SchedulerLimits, fits: Callable[[int], bool]
     ) -> DraftPlan:
-        """Return the next step's drafts. `fits` tells whether memory allows so many tokens more per
-        row."""
+        """Return the next step's drafts. `fits`: memory allows so many tokens more per row."""
         most = _most(rows, limits) if self._speculation is not None else 0
         if not most or any(map(_IN_FLIGHT, rows)):
             return DraftPlan()
-        known = [self._known(row, most, limits) for row in rows]
-        asked = self._all_asked(rows, most, limits)
-        depth, drafts = self._best(known, asked, most)
+        text_drafts = [self._text_draft(row, most, limits) for row in rows]
+        drafter_drafts = self._drafter_drafts(rows, most, limits)
+        depth, drafts = self._best(text_drafts, drafter_drafts, most)
         while depth and not fits(depth):
             depth = max((less for less in DEPTHS if less < depth), default=0)
         return DraftPlan.of(rows, drafts, depth)
@@ -89,9 +87,9 @@ class Drafts:
         most = _most(rows, limits) if self._speculation is not None else 0
         if not most or not all(map(_IN_FLIGHT, rows)):
             return False
-        known = [_after_first(self._known(row, most + 1, limits)) for row in rows]
-        asked = self._all_asked(rows, most, limits)
-        depth, _ = self._best(known, asked, most)
+        text_drafts = [_after_first(self._text_draft(row, most + 1, limits)) for row in rows]
+        drafter_drafts = self._drafter_drafts(rows, most, limits)
+        depth, _ = self._best(text_drafts, drafter_drafts, most)
         return depth > 0 and fits(1)
 
     def verified(self, row: Row, result: SampledRow) -> None:
@@ -110,22 +108,22 @@ class Drafts:
         counts.note(Method.NGRAM, result.drafted - forced, result.accepted - right)
 
     def _best(
-        self, known: Sequence[Draft], asked: Sequence[Draft], most: int
+        self, text_drafts: Sequence[Draft], drafter_drafts: Sequence[Draft], most: int
     ) -> tuple[int, Sequence[Draft]]:
-        """Return the depth with most tokens a second and its drafts: the `known` ones, or mixed
-        with the drafter's."""
+        """Return the depth with most tokens a second and its drafts, from the text, or mixed with
+        the drafter's."""
         assert self._speculation is not None
-        if not (asked or any(map(_TOKENS, known))):
-            return 0, known
-        bet = self._speculation.bet([draft.offer for draft in known], most)
-        if not asked:
-            return bet.depth, known
-        pairs = zip(known, asked, strict=True)
+        if not (drafter_drafts or any(map(_TOKENS, text_drafts))):
+            return 0, text_drafts
+        bet = self._speculation.bet([draft.offer for draft in text_drafts], most)
+        if not drafter_drafts:
+            return bet.depth, text_drafts
+        pairs = zip(text_drafts, drafter_drafts, strict=True)
         mixed = [max(pair, key=lambda draft: draft.offer.gains()[-1]) for pair in pairs]
         other = self._speculation.bet([draft.offer for draft in mixed], most, with_drafter=True)
-        return (other.depth, mixed) if other.rate > bet.rate else (bet.depth, known)
+        return (other.depth, mixed) if other.rate > bet.rate else (bet.depth, text_drafts)
 
-    def _known(self, row: Row, most: int, limits: SchedulerLimits) -> Draft:
+    def _text_draft(self, row: Row, most: int, limits: SchedulerLimits) -> Draft:
         methods = _methods(row, limits)
         count = self._room(row, most) if methods else 0
         if count <= 0:
@@ -141,14 +139,16 @@ class Drafts:
             tokens = tokens[: next(at for at, token in enumerate(tokens) if token in stops)]
         return Draft(Offer(_chances(row, tokens)), tokens)
 
-    def _all_asked(self, rows: Sequence[Row], most: int, limits: SchedulerLimits) -> list[Draft]:
+    def _drafter_drafts(
+        self, rows: Sequence[Row], most: int, limits: SchedulerLimits
+    ) -> list[Draft]:
         if self._speculation is None or self._speculation.drafter is None:
             return []
-        return [self._asked(row, most, limits) for row in rows]
+        return [self._drafter_draft(row, most, limits) for row in rows]
 
-    def _asked(self, row: Row, most: int, limits: SchedulerLimits) -> Draft:
+    def _drafter_draft(self, row: Row, most: int, limits: SchedulerLimits) -> Draft:
         """Return a draft from the drafter. None before the row's first token, when recurrent layers
-        have no state to take back, or with images, which it does not see."""
+        have no state to take back, or with images."""
         drafter = self._speculation.drafter if self._speculation is not None else None
         if drafter is None or drafter.method not in _methods(row, limits) or not row.fed:
             return _NO_DRAFT
@@ -158,7 +158,7 @@ class Drafts:
         return Draft(Offer((_drafter_chance(row, drafter).value,) * count), asks=count)
 
     def _room(self, row: Row, most: int) -> int:
-        """Return how many tokens a row may draft: not beyond its block, where it is cut."""
+        """Return how many tokens a row may draft within its block, where it is cut."""
         room = row.request.sampling.max_tokens - len(row.output) - row.in_flight - 1
         if self._layout.keeps:
             size = self._layout.block_size
@@ -200,14 +200,13 @@ def _drafter_chance(row: Row, drafter: DrafterRecord) -> Chance:
 
 
 def _learn(row: Row, drafter: DrafterRecord, result: SampledRow) -> None:
-    """Learn from the drafter's tokens up to the first wrong one. What was cut off a constrained
-    row's draft counts as wrong."""
-    own = _drafter_chance(row, drafter)
+    """Learn from the drafter's tokens up to the first wrong one."""
+    row_chance = _drafter_chance(row, drafter)
     if not row.by_drafter:
-        own.forget()
+        row_chance.forget()
         return
     count = result.drafted if row.request.constraint is None else row.drafted
-    for chance in (drafter.chance, own):
+    for chance in (drafter.chance, row_chance):
         chance.saw(result.accepted, min(count, result.accepted + 1))
 
 

@@ -15,11 +15,9 @@ class SchedulerLimits:
     """Limits of the scheduler, in prompt tokens of one step over all sequences.
 
     `prefill_chunk_tokens` is the chunk grid, and a step's budget while rows decode; else
-    `max_batched_tokens` is. A chunk alone has `alone_chunk_tokens`, a multiple of the grid. Chunks
-    are halved at `halve_chunks_at` tokens and each double of it. Decoding rows keep `decode_share`
-    of the time. One decode feeds at most `most_places` tokens, padding included. At most
-    `most_joins` prompts are prefilled beside decoding rows. Unless `fair`, first come is first
-    served.
+    `max_batched_tokens` is. Chunks are halved at `halve_chunks_at` tokens and each double of it.
+    Decoding rows keep `decode_share` of the time. One decode feeds at most `most_places` tokens,
+    with padding. At most `most_joins` prompts are prefilled beside decoding rows.
     """
 
     max_batch_size: int = 8
@@ -52,8 +50,7 @@ class SchedulerLimits:
         )
 
     def grid_at(self, position: int, *, alone: bool = False) -> int:
-        """Return the chunk size at a `position`. A prompt is cut alike with or without a cache
-        hit."""
+        """Return the chunk size at a `position`, with or without a cache hit before it."""
         size = self.chunks.alone if alone else self.prefill_chunk_tokens
         limit = self.halve_chunks_at
         while limit and position >= limit and size > SMALLEST_CHUNK:

@@ -39,7 +39,7 @@ class MakingWay:
 
     def make_way(self, limits: SchedulerLimits, work: Callable[[], AtWork], now: float) -> None:
         """If the next prompt lacks rows or memory, preempt those ahead by more than its work, the
-        furthest first, if it fits then."""
+        furthest first."""
         queues = self._queues
         if not (queues.waiting and limits.fair and self._look_again.has_passed(now)):
             return
@@ -73,7 +73,6 @@ class MakingWay:
         limits: SchedulerLimits,
         now: float,
     ) -> bool:
-        """Return whether a waiting prompt has rows and memory when these have left."""
         rows = [row for row in work.rows if row not in leaving]
         active = [prefill for prefill in work.active if prefill not in leaving]
         taken = len(rows) + sum(len(p.sequences) for p in active)
@@ -88,13 +87,14 @@ class MakingWay:
             *self._queues.active,
         ]
         going = [one for one in at_work if self._may_go(one, first, now)]
-        order, own = self._order, first.request
-        going.sort(key=lambda x: (-x.request.priority, -order.lead(x.request, own), -order.due(x)))
+        order, other = self._order, first.request
+        going.sort(
+            key=lambda x: (-x.request.priority, -order.lead(x.request, other), -order.due(x))
+        )
         return going
 
     def _may_go(self, one: Sequence | PrefillState, first: PrefillState, now: float) -> bool:
-        """Return whether this one may go for `first`. A row must have decoded, else prompts would
-        be computed for nothing."""
+        """Return whether this one may go for `first`. A row must have decoded."""
         request, order = one.request, self._order
         if now - one.admitted < STAY_SECONDS or request.priority < first.request.priority:
             return False
@@ -119,11 +119,11 @@ class MakingWay:
             *self._queues.running.values(),
             *(s for p in self._queues.active for s in p.sequences),
         ]
-        held = Counter(row.request.owner_path[:depth] for row in rows)
-        return held[request.owner_path[:depth]] > held[other.owner_path[:depth]]
+        rows_of = Counter(row.request.owner_path[:depth] for row in rows)
+        return rows_of[request.owner_path[:depth]] > rows_of[other.owner_path[:depth]]
 
     def _lost(self, one: Sequence | PrefillState) -> float:
-        """Return the seconds of work that is done again if this one goes."""
+        """Return the seconds of work that would be done again."""
         cache = self._cache
         computed, used = (
             (one.fed, one.blocks)
@@ -142,7 +142,6 @@ class MakingWay:
 
 
 def _is_later(one: Sequence | PrefillState, first: PrefillState) -> bool:
-    """Return whether this one has its next token already, or was told a later time."""
     if isinstance(one, Sequence) or one.told is None or first.told is None:
         return True
     return one.told > first.told

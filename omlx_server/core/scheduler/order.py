@@ -46,8 +46,7 @@ _MOST_UNREAD = 2
 
 class TimeShare:
     """Keeps a `share` (0 to below 1) of the time for one of two sides. Each second of the other
-    side makes a debt of share / (1 - share) seconds, bounded by its last turn: unused time is not
-    saved up."""
+    side makes a debt of share / (1 - share) seconds, bounded by its last turn."""
 
     def __init__(self, share: float) -> None:
         self._debt = 0.0
@@ -102,14 +101,13 @@ class PrefillOrder:
         self._decoding.change(limits.decode_share)
 
     def has_part(self, part: float, away: float = 0.0) -> None:
-        """Note that the model has a `part` of the device, and had nothing for `away` seconds."""
         self.predictions.part = part
         self._begun += away
 
     # -- the time of steps -------------------------------------------------------------------
 
     def begin(self, now: float) -> None:
-        """Charge the time since the last step was planned, without its prefills, to its rows."""
+        """Charge the time since the last step, without its prefills, to its rows."""
         rows = self._planned[-1].rows if self._planned else ()
         decoding = now - self._begun - self._reading
         if rows and decoding > 0:
@@ -132,8 +130,7 @@ class PrefillOrder:
             self._decoding.forgive()
 
     def read(self, chunks: tuple[Chunk, ...], seconds: float) -> None:
-        """Charge `seconds` to the owners of these chunks, of the newest step or one shortly
-        before."""
+        """Charge `seconds` to the owners of these recent chunks."""
         [step] = [step for step in self._planned if step.chunks == chunks][-1:]
         if step is not self._planned[-1]:
             self._planned.remove(step)
@@ -147,7 +144,7 @@ class PrefillOrder:
         self._charge([(first, each * count) for first, count in parts])
 
     def _charge_rows(self, rows: Sequence[Row], seconds: float) -> None:
-        """Charge half of the time in equal parts, half by the tokens that rows hold."""
+        """Charge half of the time in equal parts, half by tokens."""
         each, token = seconds / 2 / len(rows), seconds / 2 / max(1, sum([r.fed for r in rows]))
         self._charge([(row, each + token * row.fed) for row in rows])
 
@@ -161,7 +158,6 @@ class PrefillOrder:
             self._times.charge(owner, part)
 
     def found_no_room(self, first: PrefillState, seconds: float) -> None:
-        """Note that urgent prompts need not wait for the next one, which found no room."""
         if not first.is_urgent:
             self._urgency.others_had(seconds)
 
@@ -186,7 +182,6 @@ class PrefillOrder:
         return sorted(in_turn, key=self._ranks(in_turn).__getitem__)
 
     def _enter(self, prefill: PrefillState, prefills: Collection[PrefillState], now: float) -> None:
-        """Note when a prompt came, and tell it the longest wait."""
         first = prefill.sequences[0]
         if first.came is None:
             came = self._times.rank(first.request.owner_path)[-1]
@@ -196,21 +191,18 @@ class PrefillOrder:
             prefill.tell(now + self.longest_wait(prefill.request, prefills))
 
     def longest_wait(self, request: Request, prefills: Collection[PrefillState]) -> float:
-        """Return the longest wait told for a request's first token, 0 where unknown. Its prompt is
-        in `prefills`."""
+        """Return the longest wait told for a request's first token, 0 where unknown."""
         if not self.predictions.are_known:
             return 0.0
         return _TOLD * self.backlog(request, prefills) + _TOLD_MORE
 
     def backlog(self, request: Request, prefills: Collection[PrefillState]) -> float:
-        """Return the seconds to the first tokens of all `prefills` that are not of a worse
-        class."""
+        """Return the seconds to the first tokens of all `prefills` up to this class."""
         before = (p for p in prefills if p.request.priority <= request.priority)
         return sum(map(self.predictions.first_token, before)) / self.predictions.part
 
     def _find_urgent(self, prefills: Collection[PrefillState], now: float) -> None:
-        """Mark the prompts that would miss their told time, and those told earlier. They stay
-        urgent."""
+        """Mark the prompts that would miss their told time, and those told earlier."""
         told = [(p.request.priority, p.told, p) for p in prefills if p.told is not None]
         told.sort(key=lambda one: one[:2])
         self.urgent_from, work, latest = math.inf, 0.0, dict[int, float]()
@@ -238,7 +230,7 @@ class PrefillOrder:
         return ranks
 
     def can_begin_anew(self, prefill: PrefillState, now: float) -> bool:
-        """Return whether an active prompt can be preempted and still be in time."""
+        """Return whether a preempted prompt would be in time."""
         work = self.predictions.first_token(prefill, anew=True)
         return prefill.told is None or self._latest_start(work, prefill.told) > now
 
@@ -256,6 +248,6 @@ class PrefillOrder:
         return self._times.lead(request.owner_path, other.owner_path)
 
     def size(self, tokens: int) -> int:
-        """Return the size of a prompt as an index into SIZES."""
+        """Return an index into SIZES."""
         chunk = self._limits.prefill_chunk_tokens
         return (tokens > _SHORT * chunk) + (tokens > _MEDIUM * chunk)

@@ -88,8 +88,8 @@ class Predictions:
         self._answer += _NEWEST_ANSWER * (tokens - self._answer)
 
     def first_token(self, prefill: PrefillState, *, anew: bool = False) -> float:
-        """Return the device seconds to a prompt's first token with all prefill time to itself,
-        beside rows that keep their share. `anew`: after a preemption."""
+        """Return the device seconds to a prompt's first token beside rows that keep their share.
+        `anew`: after a preemption."""
         limits, stop = self.limits, prefill.target
         start = prefill.restored if anew else stop - prefill.remaining
         chunks = math.ceil((stop - start) / limits.prefill_chunk_tokens)
@@ -103,7 +103,6 @@ class Predictions:
         return reading + self._decode
 
     def prompt(self, prefill: PrefillState) -> float:
-        """Return the device seconds left of a prompt and its answers."""
         return self._from(prefill.target - prefill.remaining, prefill)
 
     def whole(self, prefill: PrefillState) -> float:
@@ -115,10 +114,10 @@ class Predictions:
         return reading + sum(self.answer(sequence) for sequence in prefill.sequences)
 
     def answer(self, row: Row) -> float:
-        """Return a row's part of the device seconds of the rest of its answer."""
+        """Return a row's share of the seconds of its answer's rest."""
         return self._left(row) * self._row_token
 
     def _left(self, row: Row) -> float:
-        """Return the expected rest of an answer. One longer than the mean counts as half done."""
+        """Return the expected rest of an answer. A long one counts as half done."""
         output = len(row.output)
         return min(row.request.sampling.max_tokens - output, max(self._answer - output, output))

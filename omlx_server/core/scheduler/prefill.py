@@ -28,7 +28,7 @@ class PrefillPlan:
     alone: bool = False
 
     def cost(self, least: int) -> int:
-        """Return the tokens of all chunks, each counted as at least `least`."""
+        """Return the tokens of all chunks, each at least `least`."""
         return sum(max(least, len(chunk.tokens)) for chunk in self.chunks)
 
 
@@ -72,7 +72,7 @@ class PrefillPlanner:
         self._ended: list[Sequence] = []
 
     def plan(self, now: float, ended: list[Sequence], *, decoding: bool) -> PrefillPlan:
-        """Return the prefill work of the next step, in which the `ended` rows leave."""
+        """Return the next step's prefill work. `ended` rows leave in it."""
         plan = PrefillPlan(alone=not (decoding or self._admission.shares))
         self._ended = ended
         if decoding and self._prefill_order.rows_first:
@@ -125,8 +125,7 @@ class PrefillPlanner:
         return True
 
     def _is_in_the_way(self, prefill: PrefillState, first: PrefillState, now: float) -> bool:
-        """Return whether `first` would have no room beside `prefill` and those that passed it
-        already."""
+        """Return whether `prefill` would take the room of `first`."""
         if first.made_way or first.passed_since is None:
             return True
         since = first.passed_since
@@ -164,8 +163,7 @@ class PrefillPlanner:
         return False
 
     def _go_on(self, prefill: PrefillState, plan: PrefillPlan, now: float) -> bool:
-        """Plan a prompt's next chunk, if it fits. Returns False after a chunk that must be the
-        step's last."""
+        """Plan a prompt's next chunk. Returns False after a chunk that must be the step's last."""
         new = prefill.handle.waiting
         if new:
             self._admit(prefill, plan, now)
@@ -190,7 +188,7 @@ class PrefillPlanner:
         self._take_chunk(first, self._smallest_end(first), plan)
 
     def _chunk_end(self, prefill: PrefillState, plan: PrefillPlan, now: float) -> int | None:
-        """Return where a prompt's next chunk ends; None if not even the smallest fits."""
+        """Return where a prompt's next chunk ends; None if none fits."""
         start = prefill.computed
         size = self.limits.grid_at(start, alone=plan.alone)
         smallest = min(SMALLEST_CHUNK, self.limits.grid_at(start))
@@ -236,8 +234,7 @@ class PrefillPlanner:
 
 
 def _continues(prefill: PrefillState, ended: list[Sequence]) -> bool:
-    """Return whether a prompt begins with that of a row that leaves in this step, whose cut can be
-    used in the next."""
+    """Return whether a prompt begins with that of a leaving row, whose cut comes next."""
     if not prefill.handle.waiting:
         return False
     prompts = (sequence.request.tokens for sequence in ended)

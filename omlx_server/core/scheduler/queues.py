@@ -19,8 +19,7 @@ from omlx_server.core.step import Chunk, RowCut, SequenceId
 
 class SequenceQueues:
     """All sequences of one model. The next step takes `drops` (sequences that left), `tails` (cuts
-    before they leave) and `ended` (the rows among them). `queued` counts all prefills ever
-    queued."""
+    before) and `ended` (rows among them)."""
 
     def __init__(self, cache: PrefixCache) -> None:
         self._cache = cache
@@ -54,7 +53,6 @@ class SequenceQueues:
         return self.running.get(id) or self.finishing.get(id) or self.preempted.get(id)
 
     def untouched_requests(self) -> set[RequestId]:
-        """Return the waiting requests of which nothing is computed yet."""
         touched = {sequence.request.id for sequence in self.rows()}
         touched |= {prefill.request.id for prefill in self.active}
         touched |= {prefill.request.id for prefill in self.waiting if prefill.has_answered}
@@ -74,14 +72,13 @@ class SequenceQueues:
         return len(self.running) + sum(len(prefill.sequences) for prefill in self.active)
 
     def has_rows_for(self, prefill: PrefillState, most: int) -> bool:
-        """Return whether a waiting prompt gets rows. One that is alone always does."""
         taken = self.rows_taken
         wanted = taken + len(prefill.sequences)
         return not taken or wanted <= most or wanted <= self.most_rows_for(prefill.request, most)
 
     def most_rows_for(self, request: Request, most: int) -> int:
-        """Return how many rows may run with one of `request`: `most`, and one more for each further
-        client, but not beside a better class."""
+        """Return `most` rows, and one more for each further client, but not beside a better
+        class."""
         at_work = self._at_work()
         if any(one.priority < request.priority for one in at_work):
             return most
@@ -97,15 +94,14 @@ class SequenceQueues:
         return rows + [prefill.request for prefill in self.active]
 
     def has_place_for(self, request: Request, most: int) -> bool:
-        """Return whether a request may wait. Clients share the places, or the conversations of a
-        single client."""
+        """Return whether a request may wait. Clients share the places, or one client's
+        conversations."""
         queued = {prefill.request.id: prefill.request for prefill in self.waiting}.values()
         depth = 1 if len({other.owner for other in (*queued, request)}) > 1 else 2
-        held = Counter(other.owner_path[:depth] for other in queued)
-        return may_wait(held, request.owner_path[:depth], most)
+        counts = Counter(other.owner_path[:depth] for other in queued)
+        return may_wait(counts, request.owner_path[:depth], most)
 
     def check_invariants(self) -> None:
-        """Raise AssertionError when the bookkeeping contradicts itself."""
         ids = [sequence.id for sequence in self.sequences()]
         assert len(ids) == len(set(ids)), "a sequence is in two places"
         assert not set(self.drops) & set(self.running), "a dropped row is still live"
@@ -120,13 +116,13 @@ class SequenceQueues:
     # -- into the queue and out of it ----------------------------------------------------
 
     def add(self, request: Request, width: int) -> None:
-        """Queue a request, as prefills of at most `width` choices each."""
+        """Queue a request in prefills of at most `width` choices."""
         sequences = [Sequence(SequenceId(request.id, i), request) for i in range(request.n)]
         for first in range(0, request.n, width):
             self.enqueue(sequences[first : first + width])
 
     def enqueue(self, sequences: list[Sequence]) -> PrefillState:
-        """Queue sequences with one context as one prefill."""
+        """Queue sequences of one context as one prefill."""
         request = sequences[0].request
         tokens = sequences[0].context[:-1]
         at, owner = request.checkpoints_at, request.owner
@@ -137,7 +133,7 @@ class SequenceQueues:
         return prefill
 
     def take_apart(self, prefill: PrefillState) -> list[PrefillState]:
-        """Queue each choice of a waiting prefill by itself instead."""
+        """Queue each choice of a prefill by itself instead."""
         self.waiting.remove(prefill)
         self._cache.leave(prefill.handle)
         return [self.enqueue([sequence]) for sequence in prefill.sequences]
@@ -147,7 +143,7 @@ class SequenceQueues:
         self.active.append(prefill)
 
     def join(self, prefill: PrefillState) -> None:
-        """Make rows of a prefill's sequences, because its last chunk is planned."""
+        """Make rows of a prefill whose last chunk is planned."""
         self.active.remove(prefill)
         self._joined.append(prefill.handle)
         for sequence in prefill.sequences:
@@ -166,7 +162,6 @@ class SequenceQueues:
     # -- out of the batch ----------------------------------------------------------------
 
     def retire_exhausted(self) -> None:
-        """Take rows out of the batch whose last token is launched."""
         for sequence in exhausted(self.running.values()):
             self.finishing[sequence.id] = self.running.pop(sequence.id)
             self._drop_row(sequence)
@@ -179,8 +174,7 @@ class SequenceQueues:
             self._remove_from_prefill(sequence)
 
     def preempt(self, id: SequenceId) -> None:
-        """Send a row, or a sequence's active prefill, back to the queue. Its output and its blocks
-        stay."""
+        """Send a row or an active prefill back to the queue. Its output and blocks stay."""
         for prefill in self.active:
             if any(sequence.id == id for sequence in prefill.sequences):
                 self._preempt_prefill(prefill)
@@ -202,7 +196,6 @@ class SequenceQueues:
             self.enqueue([sequence])
 
     def compute_afresh(self, chunk: Chunk, *, reuses: bool) -> None:
-        """Send the prompt of a chunk that could not run back to the queue."""
         sequences = [self.running.pop(j.id) for j in chunk.joins if j.id in self.running]
         self._end_use(sequences)
         for prefill in [p for p in self.active if p.key == chunk.prefill]:
@@ -213,8 +206,8 @@ class SequenceQueues:
             self.enqueue(sequences).handle.reuses = reuses
 
     def restart(self) -> list[Sequence]:
-        """Send all computed work back to the queue, output kept. Returns the sequences that were
-        live. Results of steps in flight must not be reported."""
+        """Send all computed work back to the queue. Returns the sequences that were live. Steps in
+        flight must not be reported."""
         live = self.rows()
         self._end_use(live)
         self.waiting += self.active
@@ -235,8 +228,7 @@ class SequenceQueues:
         return [[row] for row in self.rows()] + [prefill.sequences for prefill in prefills]
 
     def take_in(self, groups: Iterable[list[Sequence]]) -> None:
-        """Queue another scheduler's sequences, output kept. Their tokens in flight must not be
-        reported."""
+        """Queue another scheduler's sequences. Their tokens in flight must not be reported."""
         for sequences in groups:
             for sequence in sequences:
                 sequence.in_flight = 0
@@ -244,7 +236,7 @@ class SequenceQueues:
             self._cache.read_ahead.waits.stop(self.enqueue(sequences).handle)
 
     def take_drops(self) -> tuple[tuple[SequenceId, ...], tuple[RowCut, ...], list[Sequence]]:
-        """Return the ids, cuts and rows that left since the last call."""
+        """Return what left: ids, cuts and rows."""
         gone = tuple(self.drops), tuple(self.tails), self.ended
         self.drops, self.tails, self.ended = [], [], []
         return gone
@@ -283,7 +275,6 @@ class SequenceQueues:
 
 
 def exhausted(rows: Iterable[Sequence]) -> list[Sequence]:
-    """Return the rows whose last token is launched."""
     return [
         row for row in rows if len(row.output) + row.in_flight >= row.request.sampling.max_tokens
     ]

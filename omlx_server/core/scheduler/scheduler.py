@@ -60,8 +60,7 @@ class Scheduler:
         self._making_way = MakingWay(cache, self.queues, self.admission, self.prefill_order)
 
     def change(self, limits: SchedulerLimits) -> None:
-        """Use other `limits`. Raises ValueError for another chunk size: how a prompt is cut must
-        not depend on when it came."""
+        """Use other `limits`. Raises ValueError for another chunk size."""
         if self._limits.chunks != limits.chunks:
             raise ValueError("chunks can't change their size")
         self._limits = self._prefills.limits = limits
@@ -77,7 +76,7 @@ class Scheduler:
     # -- requests come and go ------------------------------------------------------------
 
     def add(self, request: Request) -> Rejected | None:
-        """Queue a request, or refuse it when the queue is full or it would not fit even alone."""
+        """Queue a request, or refuse it when the queue is full or it can't ever fit."""
         width = self._width_of(request)
         if not width:
             self.admission.note(Relief.REJECT)
@@ -90,7 +89,7 @@ class Scheduler:
         return None
 
     def bound(self, request: Request, now: float) -> float:
-        """Return within how many seconds a new request has its first tokens; 0 where unknown."""
+        """Return within how many seconds a new request has its first tokens."""
         seconds = self.prefill_order.longest_wait(request, self._prompts())
         for prefill in self.queues.waiting:
             if prefill.request is request and seconds:
@@ -98,7 +97,7 @@ class Scheduler:
         return seconds
 
     def cancel(self, request: RequestId, index: int | None = None) -> None:
-        """Forget a request or one of its choices. Unknown ids are ignored."""
+        """Forget a request or one of its choices."""
         for sequence in list(self.queues.sequences()):
             if sequence.id.request == request and index in (None, sequence.id.choice):
                 self.queues.remove(sequence)
@@ -114,7 +113,7 @@ class Scheduler:
         return [self._end(s, FinishReason.ERROR, message) for s in victims]
 
     def fail_newest(self) -> list[TokenEvent]:
-        """End the newest request, because a step had no memory, so that the others can go on."""
+        """End the newest request, because a step had no memory."""
         rows = self.queues.rows()
         prompts = [s for prefill in self.queues.active for s in prefill.sequences]
         newest = max((*rows, *prompts), key=Sequence.age, default=None)
@@ -159,13 +158,11 @@ class Scheduler:
         return events
 
     def is_steady(self) -> bool:
-        """Return whether the next step needs no `relieve` before it."""
         self.queues.retire_exhausted()
         return self._steadiness.holds
 
     def schedule(self, now: float) -> Step | None:
-        """Return the next step, if there is any. Token counts of sequences then include the
-        step's."""
+        """Return the next step, if any. Sequences then count its tokens."""
         queues = self.queues
         queues.retire_exhausted()
         self.prefill_order.begin(now)
@@ -192,8 +189,7 @@ class Scheduler:
         )
 
     def awaits_tokens(self, now: float) -> bool:
-        """Return whether tokens in flight should be read first, because drafts will probably
-        follow."""
+        """Return whether tokens in flight should be read first, for drafts."""
         rows, fits = list(self.queues.running.values()), partial(self._fits_as_is, now)
         return self._drafts.will_follow(rows, self._limits, fits)
 
@@ -203,8 +199,8 @@ class Scheduler:
     def keep(
         self, cut: Cut, block: Size | None, checkpoint: Size | None
     ) -> tuple[PayloadId | None, PayloadId | None]:
-        """Note the block and checkpoint of a cut by their sizes. Returns the ids to keep them
-        under, if any. Call it before `update` for the same step."""
+        """Note a cut's block and checkpoint by their sizes. Returns the ids to keep them under.
+        Call it before `update`."""
         source = source_of(cut)
         place = source.place(cut, self._cache.layout.block_size)
         block_id = checkpoint_id = None
@@ -222,7 +218,7 @@ class Scheduler:
                 if row.drafted or self._drafts.learns:
                     self._drafts.verified(sequence, row)
                 sequence.read(row)
-                events += self._take(sequence, row)
+                events += self._row_events(sequence, row)
                 if queues.preempted:
                     queues.requeue_when_read(sequence)
         events += [e for failed in result.failures for e in self.fail(failed.chunk, failed.message)]
@@ -244,8 +240,7 @@ class Scheduler:
         return Load(waiting, prefilling, len(queues.running) + len(queues.finishing))
 
     def oldest(self) -> dict[str, float]:
-        """Return the arrival of the oldest request without a first token, by prompt size
-        (SIZES)."""
+        """Return the oldest arrival without a first token, by prompt size (SIZES)."""
         came: dict[str, float] = {}
         for prefill in self.queues.waiting:
             if not prefill.has_answered:
@@ -263,7 +258,6 @@ class Scheduler:
         return self.queues.has_work
 
     def check_invariants(self) -> None:
-        """Raise AssertionError when the bookkeeping contradicts itself."""
         self.queues.check_invariants()
         assert self.queues.rows_taken <= self._most_rows * 3 // 2, "more rows than there may be"
 
@@ -284,19 +278,21 @@ class Scheduler:
     def _fits_as_is(self, now: float, more: int) -> bool:
         return self.admission.fits_as_is(self._at_work(), now, more)
 
-    def _take(self, sequence: Sequence, row: SampledRow) -> list[TokenEvent]:
+    def _row_events(self, sequence: Sequence, row: SampledRow) -> list[TokenEvent]:
         *right, last = row.tokens
-        events = [self._taken(sequence, token, accepted=True) for token in right] if right else []
+        events = (
+            [self._token_event(sequence, token, accepted=True) for token in right] if right else []
+        )
         rejected = row.rejected if row.drafted else 0
         if row.problem:
             sequence.ended_by = last.id  # it may be fed already
             why = FinishReason.GRAMMAR if row.too_costly else FinishReason.ERROR
             return [*events, self._end(sequence, why, row.problem, rejected)]
         sequence.forced = row.forced
-        events.append(self._taken(sequence, last, done=row.done, rejected=rejected))
+        events.append(self._token_event(sequence, last, done=row.done, rejected=rejected))
         return events
 
-    def _taken(
+    def _token_event(
         self,
         sequence: Sequence,
         token: SampledToken,
@@ -342,15 +338,14 @@ class Scheduler:
     # -- when memory is short ------------------------------------------------------------
 
     def _width_of(self, request: Request) -> int:
-        """Return how many choices of a request can be rows together."""
         width = min(request.n, self._limits.max_batch_size)
         while width and not self.admission.fits_alone(len(request.tokens) + HEADROOM, width):
             width -= 1
         return width
 
     def _at_work(self) -> AtWork:
-        """Return what counts for admission between two steps. Leases of active prompts may go too,
-        since their caches hold the same."""
+        """Return what counts for admission between two steps. Leases of active prompts may go
+        too."""
         queues = self.queues
         handles = [prefill.handle for prefill in (*queues.waiting, *queues.active)]
         return AtWork(queues.running.values(), queues.active, handles, tuple(queues.ended))
@@ -372,7 +367,7 @@ class Scheduler:
         return events
 
     def _end_for_memory(self, sequence: Sequence) -> TokenEvent:
-        """End a sequence for want of memory; one with output as if it had met its token limit."""
+        """End a sequence for want of memory; one with output ends with LENGTH."""
         self.admission.note(Relief.REJECT)
         if sequence.output:
             return self._end(sequence, FinishReason.LENGTH)

@@ -23,9 +23,8 @@ class Sequence:
 
     The first `prefilled` of the `fed` tokens were computed before it became a row; the last
     `drafted` ones are being verified. `forced` tokens must follow the output. `ended_by` is a last
-    token that is not in the output. `blocks` are those its row refers to, `keys` those of its full
-    blocks after the key `root`. `came` is in its owner's virtual time; it waits until `told` at
-    most.
+    token outside the output. `keys` are those of its full blocks after `root`. `came` is in its
+    owner's virtual time; it waits until `told` at most.
     """
 
     id: SequenceId
@@ -110,12 +109,10 @@ class Sequence:
 
 @dataclass(slots=True, eq=False)
 class PrefillState:
-    """Sequences with one context that is computed once, then handed to each of them.
+    """Sequences with one context that is computed once, then handed to each.
 
-    `target` tokens are to be computed: all but the last. While it waits, `expected` tokens could be
-    restored at the last look-up, and `waited` tells whether it had to wait for a block.
-    `is_urgent`: it would miss its told time. Others passed it since `passed_since`; none do once
-    they `made_way` for it.
+    `target` tokens are to be computed: all but the last. At the last look-up `expected` tokens
+    could be restored. Others passed it since `passed_since`; none do once they `made_way` for it.
     """
 
     sequences: list[Sequence]
@@ -159,7 +156,6 @@ class PrefillState:
         return bool(self.sequences[0].output)
 
     def next_stop(self, position: int, grid: int) -> int:
-        """Return where the chunk from `position` ends without splitting a whole image."""
         return uncut(self.request.images, position, self.handle.next_stop(position, grid))
 
     def chunk(self, stop: int, cuts: Iterable[Cut] = ()) -> Chunk:
@@ -197,7 +193,7 @@ TokenSource = Sequence | PrefillState
 
 
 def first_token(cut: Cut, size: int) -> int:
-    """Return the first token of the block of `size` tokens in which a cut stops."""
+    """Return the first token of the block in which a cut stops."""
     return cut.start if cut.start < cut.stop else max(0, cut.stop - size)
 
 

@@ -13,7 +13,6 @@ class Steadiness:
         self._seen = self._here
 
     def looked(self, tokens: int) -> None:
-        """Note that memory is enough for `tokens` more of each row."""
         self._left, self._seen = tokens, self._here
 
     def fed(self, tokens: int) -> None:

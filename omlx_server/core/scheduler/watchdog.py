@@ -54,7 +54,6 @@ class Watchdog:
         self._moved_since = True
 
     def moves(self) -> None:
-        """Note that something is computed for a request."""
         self._looked, self._moved_since = None, True
 
     def pauses(self) -> None:
@@ -66,12 +65,11 @@ class Watchdog:
         self._looked, self._moved_since, self._starts = None, True, 0
 
     def answered(self) -> None:
-        """Note that a token or an end went to a client."""
         self._starts = 0
 
     def look(self, now: float, excuse: Callable[[], Excuse]) -> StallVerdict:
-        """Note that requests wait and nothing moves, and return what to do. `excuse` is called only
-        when patience ends."""
+        """Note that nothing moves, and return what to do. `excuse` is called only when patience
+        ends."""
         before, self._looked = self._looked, now
         apart = min(max(0.0, now - before), _MOST_APART) if before is not None else None
         self.stood = self.stood + apart if apart is not None else 0.0

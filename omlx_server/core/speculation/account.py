@@ -1,7 +1,7 @@
 """The balance of what speculation costs and gains. Pure.
 
-Each step pays in a small share of its time, gains pay in too, and a draft is tried only when the
-balance covers its loss. So rows lose little, however wrong the drafts.
+Each step pays in a little, gains pay in too, and a draft is tried only when the balance covers its
+loss.
 """
 
 _SHARE = 0.01
@@ -19,7 +19,7 @@ class DraftBalance:
         self._balance = _FIRST
 
     def most_seconds(self, plain: float) -> float:
-        """Return how long a verifying step may take where a plain one takes `plain` seconds."""
+        """Return the longest affordable verifying step."""
         return plain * (1 + self._balance)
 
     def stepped(self) -> None:
@@ -30,7 +30,6 @@ class DraftBalance:
         self._balance = -_MOST
 
     def verified(self, verify: float, plain: float, rows: int, tokens: int) -> None:
-        """Note a step that took `verify` seconds and gave `tokens` to `rows` rows."""
         steps = tokens / rows  # of plain ones, that would have given as many
         self._pay(steps - verify / plain + _SHARE)
 

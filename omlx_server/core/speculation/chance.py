@@ -27,6 +27,6 @@ class Chance:
         self._tried = self._tried * kept + tried
 
     def forget(self) -> None:
-        """Note a token without a prediction: what was once wrong is tried again later."""
+        """Move a little back to what was believed at first."""
         self._right += _FORGOTTEN * (self._believed * _WEIGHT - self._right)
         self._tried += _FORGOTTEN * (_WEIGHT - self._tried)

@@ -16,5 +16,4 @@ class DraftCounts:
         self.accepted[method] += accepted
 
     def after(self, earlier: "DraftCounts") -> "DraftCounts":
-        """Return a copy of these counts with `earlier` ones added."""
         return DraftCounts(self.drafted + earlier.drafted, self.accepted + earlier.accepted)

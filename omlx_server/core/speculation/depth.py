@@ -29,7 +29,7 @@ class Offer:
     chances: tuple[float, ...] = ()
 
     def gains(self) -> list[float]:
-        """Return the expected tokens of the row with a draft of 0, 1, 2 … tokens."""
+        """Return the expected tokens with a draft of 0, 1, 2 … tokens."""
         gains, right = [1.0], 1.0
         for chance in self.chances:
             right *= chance
@@ -46,13 +46,13 @@ class Bet(NamedTuple):
 
 class StepCosts:
     """The time of a decode by its places. `probed` are ascending (places, seconds); later
-    measurements correct them. Raises ValueError without any."""
+    measurements correct them."""
 
     def __init__(self, probed: Sequence[tuple[int, float]]) -> None:
         if not probed:
             raise ValueError("no step was measured")
         self._probed = tuple(probed)
-        self._known: dict[int, float] = {}  # by places: there are few widths
+        self._by_places: dict[int, float] = {}  # by places: there are few widths
         self._excess = {False: 0.0, True: 0.0}
         self._seen = {False: False, True: False}
 
@@ -75,10 +75,10 @@ class StepCosts:
             self._excess[kind] *= 1 - _FORGOTTEN
 
     def _as_probed(self, places: int) -> float:
-        known = self._known.get(places)
-        if known is None:
-            known = self._known[places] = self._between_probes(places)
-        return known
+        seconds = self._by_places.get(places)
+        if seconds is None:
+            seconds = self._by_places[places] = self._between_probes(places)
+        return seconds
 
     def _between_probes(self, places: int) -> float:
         before = self._probed[0]
@@ -99,8 +99,8 @@ def best_depth(
     most_seconds: float,
     drafting: float = 0.0,
 ) -> Bet:
-    """Return the best depth, at most `most` and within `most_seconds`; 0 for a plain step. Drafting
-    a token of each row takes `drafting` seconds."""
+    """Return the best depth up to `most` within `most_seconds`; 0 for a plain step. Drafting a
+    token of each row takes `drafting` seconds."""
     rows = len(offers)
     plain = costs.seconds(rows, verifies=False)
     best = Bet(0, _LEAST_GAIN * rows / plain)
@@ -119,8 +119,8 @@ def best_depth(
 
 
 def _depths(most: int) -> list[int]:
-    known = [depth for depth in DEPTHS if depth <= most]
-    return [*known, most] if known and known[-1] < most < DEPTHS[-1] else known
+    depths = [depth for depth in DEPTHS if depth <= most]
+    return [*depths, most] if depths and depths[-1] < most < DEPTHS[-1] else depths
 
 
 def _between(low: tuple[int, float], high: tuple[int, float], places: int) -> float:

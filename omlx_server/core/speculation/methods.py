@@ -26,6 +26,4 @@ _ALLOWED: dict[Mode, frozenset[Method]] = {
 
 
 def methods_of(mode: Mode) -> frozenset[Method]:
-    """Return the methods that a mode allows. Heads cost memory and time, so only their own mode
-    uses them."""
     return _ALLOWED[mode]

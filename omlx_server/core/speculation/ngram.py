@@ -32,7 +32,7 @@ class NgramLookup:
         return len(self._text) // _WIDTH
 
     def take(self, tokens: Iterable[int]) -> tuple[int, int]:
-        """Append tokens. Returns how many were predicted right, and how many had a prediction."""
+        """Append tokens. Returns how many were predicted right, and how many predicted."""
         right = expected = 0
         for token in tokens:
             new = token.to_bytes(_WIDTH, byteorder)
@@ -48,13 +48,12 @@ class NgramLookup:
         return right, expected
 
     def skip(self, tokens: Iterable[int]) -> None:
-        """Append many tokens at once, without checking predictions."""
         self._text += array("I", tokens).tobytes()
         self._search()
 
     def draft(self, count: int) -> tuple[int, ...]:
-        """Return the next `count` predicted tokens, fewer before an image. Past the end of the text
-        it repeats its draft."""
+        """Return the next `count` predicted tokens, fewer before an image. Past the text it
+        repeats."""
         if self.source is None or count <= 0:
             return ()
         period = len(self) - self.source
@@ -72,10 +71,10 @@ class NgramLookup:
     def _search(self) -> None:
         self.source = None
         for run in _RUNS:
-            found = self._newest(bytes(self._text[-run * _WIDTH :])) if run < len(self) else None
-            if found is None:
+            start = self._newest(bytes(self._text[-run * _WIDTH :])) if run < len(self) else None
+            if start is None:
                 return
-            self.source = found + run
+            self.source = start + run
 
     def _newest(self, run: bytes) -> int | None:
         end = len(self._text) - 1

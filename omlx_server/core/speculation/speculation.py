@@ -25,7 +25,6 @@ class DrafterRecord:
     chance: Chance = field(default_factory=lambda: Chance(_BELIEVED))
 
     def new_chance(self) -> Chance:
-        """Return the chance for a new row, which begins with that of the others."""
         chance = Chance(_BELIEVED)
         chance.saw(_KNOWN * self.chance.value, _KNOWN)
         return chance
@@ -48,8 +47,7 @@ class DraftController:
         self.counts = DraftCounts()
 
     def bet(self, offers: Sequence[Offer], most: int, *, with_drafter: bool = False) -> Bet:
-        """Return how many tokens each row may draft. `offers` has all rows; `with_drafter`: it
-        drafts for some."""
+        """Return how many tokens each row may draft. `offers` has all rows."""
         rows = len(offers)
         plain = self._costs.seconds(rows, verifies=False)
         drafting = self.drafter.seconds(rows) if with_drafter and self.drafter else 0.0
@@ -67,14 +65,12 @@ class DraftController:
         self._account.stepped()
 
     def drafted(self, rows: int, forwards: int, seconds: float) -> None:
-        """Note that the drafter took `seconds` for so many forwards."""
         if self.drafter is not None:
             self.drafter.costs.took(rows, seconds / forwards, verifies=False)
 
     def verified(
         self, rows: int, places: int, seconds: float | None, accepted: int, drafting: float = 0.0
     ) -> None:
-        """Note a verifying decode, its `seconds` if known, and the `drafting` seconds before it."""
         if seconds is None:
             seconds = self._costs.seconds(places, verifies=True)
         else:

@@ -113,16 +113,16 @@ def test_clear_leaves_what_is_held(index: BlockIndex) -> None:
 def test_what_leases_hold_is_counted_once_with_its_ancestors(index: BlockIndex) -> None:
     for text in ("abcdefghijkl", "abcdefghWXYZ", "other"):
         store(index, text)
-    ends = [index.find(ROOT, tokens(text)) for text in ("abcdefghijkl", "abcdefghWXYZ")]
-    assert index.held_bytes() == 0
+    ends = [block(index, text) for text in ("abcdefghijkl", "abcdefghWXYZ")]
+    assert index.leased_bytes() == 0
     for end in ends:
         assert end is not None
         index.lease(end)
-    assert index.held_bytes() == 4 * SIZE.nbytes
+    assert index.leased_bytes() == 4 * SIZE.nbytes
     assert ends[0] is not None and ends[1] is not None
     index.use(ends[0])
-    assert index.held_bytes() == 3 * SIZE.nbytes, "it is in use"
+    assert index.leased_bytes() == 3 * SIZE.nbytes, "it is in use"
     index.release(ends[1])
     index.unuse(ends[0])
-    assert index.held_bytes() == 3 * SIZE.nbytes
+    assert index.leased_bytes() == 3 * SIZE.nbytes
     index.check_invariants()

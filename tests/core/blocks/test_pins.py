@@ -230,7 +230,7 @@ class HotWalk(cache_walk.Walk):
         budget = HotBudget(2 * self.limit, 4 * self.limit, buffers=1000, lattice_start=4)
         self.cache = PrefixCache(self.cache.layout, "model", budget)
         self.key_of: dict[PayloadId, BlockKey] = {}
-        self.held: set[PayloadId] = set()
+        self.entry: set[PayloadId] = set()
         self.exempt: set[PayloadId] = set()
         self.pressed = 0
 
@@ -240,7 +240,7 @@ class HotWalk(cache_walk.Walk):
             self._take_evicted()
         super().step()
         held = [x for each in self.cache.pins.all() for x in self.cache.pinned.of(each)]
-        self.held = {each.id for each in held}
+        self.entry = {each.id for each in held}
 
     def pin(self) -> None:
         """Never the same blocks twice: a pin that takes the place of another is tested above."""
@@ -254,13 +254,13 @@ class HotWalk(cache_walk.Walk):
         assert made is None or list(made.keys[: len(keys)]) == keys
 
     def unpin(self) -> None:
-        self.held = set()
+        self.entry = set()
         for each in list(self.cache.pins.all())[:1]:
             assert unpin(self.cache, each) is each
 
     def reset(self) -> None:
         """What is in use stays, and is not held any more."""
-        self.held, self.exempt = set(), set(self.kept)
+        self.entry, self.exempt = set(), set(self.kept)
         super().reset()
 
     def check(self) -> None:
@@ -277,12 +277,12 @@ class HotWalk(cache_walk.Walk):
     def check_given_back(self) -> None:
         for each in self.cache.pins.all():
             unpin(self.cache, each)
-        self.held, self.exempt = set(), set(self.kept)
+        self.entry, self.exempt = set(), set(self.kept)
         super().check_given_back()
         assert self.cache.pinned.nbytes == 0
 
     def _keep(self, id: PayloadId | None, kept: Kept) -> None:
-        held = self.cache.index.held(id) if id is not None else None
+        held = self.cache.index.entry(id) if id is not None else None
         if id is not None:  # it may have gone at once
             self.key_of[id] = self.cache.record(held).key if held else BlockKey(b"")
         super()._keep(id, kept)
@@ -291,12 +291,12 @@ class HotWalk(cache_walk.Walk):
         before = set(self.kept)
         super()._take_evicted()
         gone = before - set(self.kept)
-        assert not gone & self.held, "what a pin holds was evicted"
+        assert not gone & self.entry, "what a pin holds was evicted"
         keys = {id: self.key_of.pop(id) for id in gone}
         for id in gone - self.exempt if self.ample else ():
             once_more = keys[id] in self.key_of.values()  # a state may be there in two siblings
             assert once_more or keys[id] not in self.cache.pins, "what is pinned was evicted"
-        self.pressed += bool(gone and self.held)
+        self.pressed += bool(gone and self.entry)
 
 
 @pytest.mark.parametrize("seed", range(6))

@@ -6,6 +6,7 @@ import pytest
 from omlx_server.core.blocks.cache_layout import CacheLayout
 from omlx_server.core.blocks.lookup import PrefixHandle
 from omlx_server.core.blocks.record import Record
+from omlx_server.core.blocks.restore import find
 from omlx_server.core.cold.index import ColdEntry, ColdIndex
 from omlx_server.core.cold.waiting import ColdWaits, StoreQuery
 from omlx_server.core.prefix_cache.eviction import HotBudget
@@ -199,7 +200,7 @@ def test_what_was_computed_while_it_asked_is_not_read(layout: CacheLayout, press
     if pressed:
         press_out(server.cache)
     server.read(*reads)
-    assert server.cache.expected(handle) == 49
+    assert server.cache.hold(handle) == 49
 
 
 # -- at random ---------------------------------------------------------------------------
@@ -304,7 +305,9 @@ class SharedWalk(ColdWalk):
     def _expect(self, prefill: Prefill) -> None:
         """It reads if and only if that pays, as far as the index knows now."""
         handle, goal = prefill.handle, self._naive_goal(prefill)
-        pays = goal - self.cache.expected(handle) >= GAIN
+        match = self.cache.index.match(handle.root, handle.tokens)
+        cached = find(match, self.cache.layout, len(handle.tokens)).cached
+        pays = goal - cached >= GAIN
         ample = handle.room >= self.cold.nbytes
         assert not handle.reading or pays, "it reads what it cannot use"
         assert not ample or bool(handle.reading) == pays

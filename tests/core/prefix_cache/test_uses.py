@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 
 from omlx_server.core.blocks.block import PayloadId, Size
+from omlx_server.core.blocks.keys import block_key
 from omlx_server.core.blocks.lookup import PrefixHandle
 from omlx_server.core.prefix_cache.eviction import HotBudget
 from omlx_server.core.prefix_cache.prefix_cache import PrefixCache
@@ -102,7 +103,7 @@ def test_a_sequence_uses_the_full_blocks_that_it_makes(cache: PrefixCache) -> No
     cache.uses.extend(handle.blocks, third)
     assert used(cache) == 1, "it has not made the second block"
     cache.leave(handle)
-    second = cache.index.find(cache.root(b""), FIRST[:4])
+    second = cache.index.block(block_key(cache.root(b""), FIRST[:4]))
     assert second is not None
     cache.uses.extend(handle.blocks, second.id)
     assert used(cache) == 0, "it is not at work any more"
@@ -154,6 +155,6 @@ def test_lost_blocks_go_with_all_that_follows_them_whoever_uses_them(cache: Pref
     assert used(cache) == 4
     cache.leave(handle)
     assert used(cache) == 3
-    assert first is not None and cache.index.held(first)
+    assert first is not None and cache.index.entry(first)
     cache.leave(other)
     assert used(cache) == 0
