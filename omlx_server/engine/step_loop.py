@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from omlx_server.compute.hardware import device
-from omlx_server.core.crash import Crash, guarded
+from omlx_server.core.crash import MOST_CRASHES, Crash, Crashes, guarded
 from omlx_server.core.interval import REPORT_SECONDS, Interval
 from omlx_server.core.prefix_cache.report import CacheReport
 from omlx_server.core.request import Admitted, FinishReason, Request, RequestId, TokenEvent
@@ -29,7 +29,6 @@ from omlx_server.core.scheduler.order import PrefillOrder
 from omlx_server.core.scheduler.watchdog import Excuse, Stalls, StallVerdict, Watchdog
 from omlx_server.core.speculation.counts import DraftCounts
 from omlx_server.core.step import SequenceId, Step
-from omlx_server.engine.crashes import MOST, Crashes
 from omlx_server.engine.messages import (
     Accepted,
     Counted,
@@ -324,7 +323,7 @@ class StepLoop:
             self._pipeline.clear()
             self._busy = True
             if not self._survive(crash):
-                self._fail(f"the engine crashed {MOST} times")
+                self._fail(f"the engine crashed {MOST_CRASHES} times")
                 guarded(self.instance.give_up)
 
     def _fail(self, problem: str) -> None:

@@ -21,12 +21,11 @@ from typing import Any
 
 from omlx_server.compute.hardware import device, heap
 from omlx_server.core.cold.index import ColdReport
-from omlx_server.core.crash import Crash, guarded
+from omlx_server.core.crash import Crash, Crashes, guarded
 from omlx_server.core.interval import REPORT_SECONDS, Interval
 from omlx_server.core.memory.ledger import MemoryReport
 from omlx_server.core.work import Work, finish
 from omlx_server.engine.census import Census
-from omlx_server.engine.crashes import Crashes
 from omlx_server.engine.device_turns import DeviceTurns, part_of
 from omlx_server.engine.jobs import Jobs, settle
 from omlx_server.engine.memory.account import MemoryAccount

@@ -67,7 +67,7 @@ class KnownModels:
     """The catalogue: models that the server was started with, then others on disk."""
 
     def __init__(self, settings: Settings, first: Located, found: FoundEncoders) -> None:
-        self._settings = settings
+        self.settings = settings
         self._created = int(time.time())
         self._fixed = [_source(first, encoders.CHAT)]
         if found.embedder is not None:
@@ -83,32 +83,24 @@ class KnownModels:
 
     def change(self, settings: Settings) -> None:
         """Use other settings, and read the disk at the next `refresh`."""
-        self._settings = settings
+        self.settings = settings
         self._looked_at = 0.0
         self._list()
-
-    @property
-    def settings(self) -> Settings:
-        return self._settings
 
     # -- the catalogue -------------------------------------------------------------------
 
     @property
     def autoload(self) -> bool:
-        return self._settings.models.autoload
+        return self.settings.models.autoload
 
     @property
     def aliases(self) -> Mapping[str, str]:
-        return self._settings.models.aliases
-
-    @property
-    def max_loaded(self) -> int:
-        return self._settings.models.max_loaded
+        return self.settings.models.aliases
 
     @property
     def pinned(self) -> Sequence[str]:
         """Names of the models that the settings pin: loaded at the start, never unloaded."""
-        models = self._settings.models
+        models = self.settings.models
         return [
             *models.pinned,
             *(name for name, override in models.overrides.items() if override.pin),
@@ -128,7 +120,7 @@ class KnownModels:
         return self._disk.away
 
     def resolve_alias(self, name: str) -> str:
-        return self._settings.models.resolve_alias(name)
+        return self.settings.models.resolve_alias(name)
 
     def source(self, key: str) -> KnownModel:
         """Return the model with this pool key. Raises KeyError."""
@@ -140,14 +132,14 @@ class KnownModels:
 
     async def refresh(self, *, anew: bool = False) -> None:
         async with self._looking:  # a waiting call uses this one's result
-            now, models = time.monotonic(), self._settings.models
+            now, models = time.monotonic(), self.settings.models
             recent = now - self._looked_at < _LOOK_SECONDS and self._looked_at
             if recent and not anew:
                 return
             before, self._disk = self._disk, await asyncio.to_thread(_look, models)
             if self._disk.away != before.away:
                 _tell_away(self._disk.away)
-            if models is self._settings.models:
+            if models is self.settings.models:
                 self._looked_at = now
             self._list()
 
@@ -165,12 +157,12 @@ class KnownModels:
 
     def _shown(self, source: KnownModel) -> ModelListing:
         names = source.located.names
-        overrides, models = self._settings.overrides_of(names), self._settings.models
+        overrides, models = self.settings.overrides_of(names), self.settings.models
         pinned = overrides.pin or any(models.resolve_alias(name) in names for name in models.pinned)
         ttl = models.idle_ttl_seconds if overrides.ttl is None else overrides.ttl
         nbytes = source.nbytes
         if source.loads_as is ModelKind.CHAT:
-            nbytes += draft_model_bytes(source.located, self._settings)
+            nbytes += draft_model_bytes(source.located, self.settings)
         wanted = ModelRequest(source.key, nbytes, pinned, ttl, names[0])
         context = source.context_length
         if context is not None:
@@ -183,7 +175,7 @@ class KnownModels:
             takes_images=not self._why_no_images(source),
             adapters=self.adapter_places(source),
             presets=tuple(overrides.presets),
-            defaults=request_defaults(source.recommended, overrides, self._settings),
+            defaults=request_defaults(source.recommended, overrides, self.settings),
             template_file=overrides.chat_template or "",
             reasoning_parser=overrides.reasoning_parser or "",
         )
@@ -191,16 +183,16 @@ class KnownModels:
     def adapter_places(self, source: KnownModel) -> AdapterPlaces | None:
         if source.role is not encoders.CHAT:
             return None
-        located, directory = source.located, self._settings.adapters.directory
+        located, directory = source.located, self.settings.adapters.directory
         served = source.key == self._fixed[0].key
-        default = self._settings.default_adapter_of(located.names, served=served)
+        default = self.settings.default_adapter_of(located.names, served=served)
         where = Path(directory) if directory else None
         return AdapterPlaces(located.path, located.names, where, default)
 
     def _why_no_images(self, source: KnownModel) -> str:
-        mode = self._settings.speculation_of(source.located.names).mode
+        mode = self.settings.speculation_of(source.located.names).mode
         return source.no_images or server_lacks(
-            enabled=self._settings.images.enabled,
+            enabled=self.settings.images.enabled,
             has_pillow=has_pillow(),
             uses_heads=mode == "heads",
         )

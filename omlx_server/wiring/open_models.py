@@ -57,7 +57,7 @@ async def open_models(
 
     pool: ModelPool[Served] = ModelPool(
         Loading(engine, instances, catalogue, failed, lambda key: _make_way(pool, key)),
-        lambda: Rules(instances.account.limit, catalogue.max_loaded),
+        lambda: Rules(instances.account.limit, catalogue.settings.models.max_loaded),
         live=_live,
     )
     await engine.start()

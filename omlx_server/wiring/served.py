@@ -28,7 +28,7 @@ from omlx_server.wiring.images import changed_image_reader
 from omlx_server.wiring.overrides.in_force import request_defaults
 
 _log = logging.getLogger(__name__)
-# Most characters of a prompt if the tokenizer gives no bound: against runaway templates.
+# The most characters of a prompt, against runaway templates.
 _RUNAWAY = 1 << 26
 
 
@@ -46,7 +46,7 @@ def make_served(
     overrides = settings.overrides_of(located.names)
     description = _described(located)
     context = context_length(located.names[0], description.context_length, overrides)
-    template = ChatTemplate(tokenizer, max_chars=tokenizer.most_chars(context) or _RUNAWAY)
+    template = ChatTemplate(tokenizer, max_chars=_RUNAWAY)
     render = partial(template.render, kwargs=overrides.chat_template_kwargs)
     parsers = overrides.tool_parser or "", overrides.reasoning_parser or ""
     dialect = dialect_of(tokenizer, render, *parsers)
