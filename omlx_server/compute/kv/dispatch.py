@@ -13,7 +13,7 @@ from omlx_server.compute.kv.latent import RotatedScores
 from omlx_server.compute.kv.row_groups import RowGroup
 from omlx_server.compute.kv.rows import RowMasks, RowsKV, picked, shared_array
 from omlx_server.compute.kv.schemes.base import Scheme, Scoring
-from omlx_server.compute.kv.span_attention import Tails, in_parts, together
+from omlx_server.compute.kv.span_attention import Tails, attend_in_parts, attend_joined
 from omlx_server.core.memory.shape import FEW_QUERIES
 
 
@@ -58,8 +58,8 @@ def _attended(q: mx.array, k: PackedKV, v: PackedKV, scoring: Scoring) -> mx.arr
         return k.scheme.attend(q, k.arrays, v.arrays, **scoring)
     tails = Tails(k.arrays, v.arrays, (k.arrays[0].shape[2],), (k.spans,))
     if isinstance(scoring["mask"], mx.array) or not _is_in_parts(q, k.scheme):
-        return together(q, tails, k.scheme, scoring)
-    return in_parts(q, [(tails, scoring["mask"])], k.scheme, scoring)
+        return attend_joined(q, tails, k.scheme, scoring)
+    return attend_in_parts(q, [(tails, scoring["mask"])], k.scheme, scoring)
 
 
 def _by_groups(q: mx.array, k: RowsKV, v: RowsKV, scoring: Scoring) -> mx.array:
@@ -78,13 +78,13 @@ def _by_groups(q: mx.array, k: RowsKV, v: RowsKV, scoring: Scoring) -> mx.array:
     if with_spans and _is_in_parts(q, scheme):
         rows = [row for group, _ in with_spans for row in group.rows]
         tails = [(tail, masks.of(count, tail.lengths)) for _, tail in with_spans]
-        answers.append(in_parts(picked((q,), tuple(rows))[0], tails, scheme, scoring))
+        answers.append(attend_in_parts(picked((q,), tuple(rows))[0], tails, scheme, scoring))
         order += rows
     elif with_spans:
         causal = scoring | {"mask": "causal" if count > 1 else None}
         for group, tail in with_spans:
             [queries] = picked((q,), group.rows)
-            answers.append(together(queries, tail, scheme, causal))
+            answers.append(attend_joined(queries, tail, scheme, causal))
             order += group.rows
     if len(answers) == 1 and order == sorted(order):
         return answers[0]

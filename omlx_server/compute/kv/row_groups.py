@@ -38,8 +38,8 @@ class RowGroup:
             if strip is not None:
                 strip.move(self, place)
                 self._strips[place] = ref(strip)
-        self.keys = _together([part.keys for part in parts], parts, max(self.lengths))
-        self.values = _together([part.values for part in parts], parts, max(self.lengths))
+        self.keys = _common_buffers([part.keys for part in parts], parts, max(self.lengths))
+        self.values = _common_buffers([part.values for part in parts], parts, max(self.lengths))
 
     @property
     def part(self) -> GroupPart:
@@ -179,7 +179,7 @@ def written(buffers: Arrays, new: Arrays, lengths: Sequence[int]) -> Arrays:
     return buffers
 
 
-def _together(members: Sequence[Arrays], parts: Sequence[GroupPart], longest: int) -> Arrays:
+def _common_buffers(members: Sequence[Arrays], parts: Sequence[GroupPart], longest: int) -> Arrays:
     if len(members) == 1:
         return tuple(mx.contiguous(array) for array in members[0])
     like = next((arrays for arrays in members if arrays), ())

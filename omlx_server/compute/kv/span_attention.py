@@ -24,7 +24,7 @@ class Tails:
     spans: tuple[Spans, ...]
 
 
-def in_parts(
+def attend_in_parts(
     queries: mx.array, tails: Sequence[tuple[Tails, Mask]], scheme: Scheme, scoring: Scoring
 ) -> mx.array:
     """Attend spans and tails separately: queries [R, Hq, L, D] to [R, Hq, L, Dv]. Masks are over
@@ -65,7 +65,7 @@ def _folded(queries: mx.array) -> mx.array:
     return queries.swapaxes(0, 1).reshape(1, heads, rows * length, dim)
 
 
-def together(queries: mx.array, tails: Tails, scheme: Scheme, scoring: Scoring) -> mx.array:
+def attend_joined(queries: mx.array, tails: Tails, scheme: Scheme, scoring: Scoring) -> mx.array:
     """Join each row's pieces and attend: queries [R, Hq, L, D] to [R, Hq, L, Dv]."""
     answers = []
     for row, (length, spans) in enumerate(zip(tails.lengths, tails.spans, strict=True)):

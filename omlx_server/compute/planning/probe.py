@@ -158,7 +158,7 @@ class ForwardProbe:
 
     def _full(self, rows: int, context: int) -> LiveBatch:
         """Return rows with full buffers, if `context` is a multiple of `GROWTH`."""
-        if self._spare:
+        if self._spare:  # our caches are made with a spare place, which this decode fills
             return self.batch(rows, context + 1)
         batch = LiveBatch(self.model, self._vocab)
         batch.join(self.arrivals(0, rows, context))

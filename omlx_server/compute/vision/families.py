@@ -1,7 +1,7 @@
 """The known families of vision models, by `model_type` in config.json."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import mlx.core as mx
@@ -61,7 +61,7 @@ class TowerFamily:
     multiplies: bool = False
 
     def sections(self, config: Mapping[str, Any]) -> Sections | None:
-        """Return the axis of each frequency; None without axes. Raises ModelUnavailable."""
+        """Return which frequencies turn by which axis, if any. Raises ModelUnavailable."""
         return Sections.read(config, interleaved=self.interleaved) if self.three_axes else None
 
     def input_scale(self, config: Mapping[str, Any]) -> float:
@@ -94,11 +94,8 @@ _QWEN3 = TowerFamily(
     three_axes=True,
     interleaved=True,
 )
-_QWEN3_5 = TowerFamily(
-    lambda config: Qwen3Tower(Qwen3VisionConfig.read(config, deepstack=False)),
-    _QWEN,
-    three_axes=True,
-    interleaved=True,
+_QWEN3_5 = replace(
+    _QWEN3, make=lambda config: Qwen3Tower(Qwen3VisionConfig.read(config, deepstack=False))
 )
 _IDEFICS3 = TowerFamily(lambda config: Idefics3Tower(Idefics3VisionConfig.read(config)), _IDEFICS)
 

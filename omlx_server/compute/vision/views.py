@@ -27,17 +27,17 @@ class MovedCache:
 
 
 class BlocksCache:
-    """A cache in whose next T tokens those of a block see each other: `together` is bool [T, T]."""
+    """A cache in whose next T tokens those of a block see each other: `visible` is bool [T, T]."""
 
-    def __init__(self, cache: Any, together: mx.array) -> None:
+    def __init__(self, cache: Any, visible: mx.array) -> None:
         self._cache = cache
-        self._together = together
+        self._visible = visible
 
     def make_mask(self, N: int, return_array: bool = False, window_size: int | None = None) -> Any:
         """Return bool [N, K] of the next N tokens, the last of the K keys."""
         mask = self._cache.make_mask(N, return_array=True, window_size=window_size)
         before = mask.shape[-1] - N
-        return mx.concatenate([mask[:, :before], mask[:, before:] | self._together], axis=-1)
+        return mx.concatenate([mask[:, :before], mask[:, before:] | self._visible], axis=-1)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._cache, name)
@@ -71,5 +71,5 @@ def in_blocks(tokens: int, blocks: Sequence[tuple[int, int]]) -> View:
     number = np.zeros(tokens, dtype=np.int32)
     for block, (start, stop) in enumerate(blocks, 1):
         number[start:stop] = block
-    together = mx.array((number[:, None] == number) & (number > 0))
-    return lambda caches: [BlocksCache(cache, together) for cache in caches]
+    visible = mx.array((number[:, None] == number) & (number > 0))
+    return lambda caches: [BlocksCache(cache, visible) for cache in caches]

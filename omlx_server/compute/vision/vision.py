@@ -150,5 +150,5 @@ def pass_over(grid: Grid) -> Pass:
 
 
 def _place(image: ImageSpan) -> ImagePlace:
-    """As many patches of a row as of a column are a token."""
+    """Return where an image is; a token has as many rows of patches as columns."""
     return ImagePlace.of(image.start, image.grid, isqrt(prod(image.grid) // image.count))

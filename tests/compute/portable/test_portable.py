@@ -30,7 +30,7 @@ NOT_TRACED = {
     ("compute/kv/schemes/packing.py", "unpack"): _ON_CPU,
     ("compute/kv/schemes/partial.py", "PowerBase.fastest"): _ON_CPU,
     ("compute/kv/schemes/turboquant_tiles.py", "Unpacked.score"): _ON_CPU,
-    ("compute/kv/span_attention.py", "together"): _ELSEWHERE,
+    ("compute/kv/span_attention.py", "attend_joined"): _ELSEWHERE,
     ("compute/cluster/part.py", "_Sliced.found"): _SEVERAL,
     ("compute/cluster/part.py", "_Sliced.indices"): _SEVERAL,
     ("compute/cluster/ranks.py", "Ranks.shared"): _SEVERAL,

@@ -156,8 +156,8 @@ def _polynomial(x: mx.array, coefficients: Sequence[float]) -> mx.array | float:
 
 
 def _looked_up(x: mx.array, bits: int) -> mx.array:
-    found = _bins(bits)[_bin_of(x)]
-    index: mx.array = _in_bin(x, found[..., 0], found[..., 1])
+    bins = _bins(bits)[_bin_of(x)]
+    index: mx.array = _in_bin(x, bins[..., 0], bins[..., 1])
     return index
 
 
@@ -181,10 +181,10 @@ def _bins(bits: int) -> mx.array:
     # The float32 arithmetic is that of `_bin_of`. It is monotonic, so that a value and a
     # midpoint in different bins are in the order of their bins.
     scale, offset = np.float32(_BINS_PER_UNIT), np.float32(_BINS_PER_UNIT * _REACH)
-    own = (borders * scale + offset).astype(np.int64)
+    numbers = (borders * scale + offset).astype(np.int64)
     bins = np.full((_BINS, 2), np.inf, dtype=np.float32)
-    bins[:, 0] = np.searchsorted(own, np.arange(_BINS))
-    bins[own, 1] = borders
+    bins[:, 0] = np.searchsorted(numbers, np.arange(_BINS))
+    bins[numbers, 1] = borders
     return mx.array(bins)
 
 
@@ -253,7 +253,7 @@ def _curve(bits: int) -> tuple[list[float], list[float]]:
         powers = [u ** (2 * k + 1) for k in range(over)]
         powers += [-positive * u ** (2 * k) for k in range(1, under + 1)]
         columns = np.stack(powers, axis=1) * weight[:, None]
-        found = np.linalg.lstsq(columns, positive * weight, rcond=None)[0].tolist()
-        below = 1 + sum(found[over + k - 1] * u ** (2 * k) for k in range(1, under + 1))
+        factors = np.linalg.lstsq(columns, positive * weight, rcond=None)[0].tolist()
+        below = 1 + sum(factors[over + k - 1] * u ** (2 * k) for k in range(1, under + 1))
         weight = mass / np.abs(below)
-    return found[:over], [1.0, *found[over:]]
+    return factors[:over], [1.0, *factors[over:]]

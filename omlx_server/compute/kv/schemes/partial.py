@@ -73,10 +73,10 @@ class Partial:
             return self.merged(other)
         places = mx.array(list(rows))
         some = Partial(*(array[places] for array in self.arrays)).merged(other)
-        made = [mx.array(array) for array in self.arrays]
-        for array, new in zip(made, some.arrays, strict=True):
+        copies = [mx.array(array) for array in self.arrays]
+        for array, new in zip(copies, some.arrays, strict=True):
             array[places] = new
-        return Partial(*made)
+        return Partial(*copies)
 
     def merged(self, other: "Partial") -> "Partial":
         power = PowerBase.fastest().power

@@ -70,8 +70,8 @@ class TurboQuant:
     def of_bits(bits: float, seed: int = SEED) -> "TurboQuant":
         """Return the scheme of one of `CHOICES`. Raises ValueError for other bits."""
         if bits not in CHOICES:
-            known = ", ".join(f"{choice:g}" for choice in CHOICES)
-            raise ValueError(f"TurboQuant takes {known} bits, not {bits:g}")
+            choices = ", ".join(f"{choice:g}" for choice in CHOICES)
+            raise ValueError(f"TurboQuant takes {choices} bits, not {bits:g}")
         return TurboQuant(*CHOICES[bits], seed)
 
     @property
@@ -236,8 +236,8 @@ def _peaked(
     peak: mx.array | float,
     widest: mx.array | float,
 ) -> mx.array:
-    """Return rotated vectors in units that put the `largest` square at `peak`, if these are narrow
-    enough."""
+    """Return rotated vectors in units that put the `largest` square at `peak`, but at most `widest`
+    times as wide as the rms."""
     width = mx.minimum(mx.sqrt(largest) / peak, mx.sqrt(total) / root * widest)
     return rotated / mx.maximum(width, _SMALLEST_WIDTH)
 

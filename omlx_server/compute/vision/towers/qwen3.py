@@ -74,21 +74,21 @@ class Qwen3Mlp(nn.Module):
 
 
 class Qwen3Merger(nn.Module):
-    """Makes the embedding of a token from the hidden states of its patches, normed separately or
-    `together`."""
+    """Makes the embedding of a token from its patches. A `deep` one, for deepstack, norms them
+    joined."""
 
-    def __init__(self, config: Qwen3VisionConfig, *, together: bool) -> None:
+    def __init__(self, config: Qwen3VisionConfig, *, deep: bool) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._width = config.hidden * config.merge**2
-        self._together = together
-        self.norm = nn.LayerNorm(self._width if together else config.hidden, eps=EPS)
+        self._deep = deep
+        self.norm = nn.LayerNorm(self._width if deep else config.hidden, eps=EPS)
         self.linear_fc1 = nn.Linear(self._width, self._width)
         self.linear_fc2 = nn.Linear(self._width, config.out)
 
     def __call__(self, x: mx.array) -> mx.array:
         """Return embeddings [N / merge^2, out] of tokens for patches [N, hidden]."""
         shape = -1, self._width
-        merged = self.norm(x.reshape(shape)) if self._together else self.norm(x).reshape(shape)
+        merged = self.norm(x.reshape(shape)) if self._deep else self.norm(x).reshape(shape)
         output: mx.array = self.linear_fc2(nn.gelu(self.linear_fc1(merged)))
         return output
 
@@ -107,8 +107,8 @@ class Qwen3Tower(QwenTower):
             TowerBlock(config.hidden, config.heads, nn.LayerNorm, Qwen3Mlp(config))
             for _ in range(config.depth)
         ]
-        self.merger = Qwen3Merger(config, together=False)
-        self.deepstack_merger_list = [Qwen3Merger(config, together=True) for _ in config.deepstack]
+        self.merger = Qwen3Merger(config, deep=False)
+        self.deepstack_merger_list = [Qwen3Merger(config, deep=True) for _ in config.deepstack]
 
     def computing(self, pixels: mx.array, grid: Grid) -> Work[Features]:
         """Compute the features of patches [N, values] in merge order. Raises ValueError if they do
