@@ -28,7 +28,6 @@ from omlx_server.engine.model_instance import ModelInstance
 from omlx_server.errors import Conflict, LoadFailed
 from omlx_server.models.layout import weight_bytes
 from omlx_server.models.locate import Located
-from omlx_server.settings import Settings
 from omlx_server.text.tokenizer import Tokenizer
 from omlx_server.wiring.draft_model import draft_model_for, draft_model_name
 from omlx_server.wiring.encoders import on_account, serve_cross_encoder, serve_embedder
@@ -161,7 +160,10 @@ class Loading:
             served = await asyncio.to_thread(
                 make_served, located, client, settings, fingerprint, system, tokenizer, about.vocab
             )
-            images = await asyncio.to_thread(_images, about, located, client, settings, tokenizer)
+            images: ImageReader | TextOnly = TextOnly(about.why_no_vision)
+            if about.has_vision:
+                args = located, client, settings, tokenizer
+                images = await asyncio.to_thread(make_image_reader, *args)
             served = replace(served, images=images)
             undo.pop_all()
         self._warm(served)
@@ -215,18 +217,6 @@ class _About:
     def of(cls, instance: ModelInstance) -> "_About":
         loaded = instance.runner.loaded
         return cls(loaded.has_heads, loaded.dims.vocab, loaded.has_vision, loaded.why_no_vision)
-
-
-def _images(
-    about: _About,
-    located: Located,
-    client: GeneratorClient,
-    settings: Settings,
-    tokenizer: Tokenizer,
-) -> ImageReader | TextOnly:
-    if not about.has_vision:
-        return TextOnly(about.why_no_vision)
-    return make_image_reader(located, client, settings, tokenizer)
 
 
 class _Files:
