@@ -1,6 +1,6 @@
 """The caches of one sequence, and how those of several become one batch.
 
-solo   one cache for each layer, of the model's own class or ours; one sequence, no padding
+solo   one cache for each layer; one sequence, no padding
 batch  their batch forms: ours keep each row's own length (compute/kv/rows.py), mlx-lm's are
        padded on the left to the longest row
 """
@@ -19,13 +19,13 @@ from omlx_server.compute.codecs.registry import codec_of, leaves, replaced
 from omlx_server.compute.hardware import device
 from omlx_server.compute.hardware.copies import compute_copies
 from omlx_server.compute.kv.spans import Runs, Segment
-from omlx_server.core.speculation.verifies import Verifies
+from omlx_server.core.speculation.methods import DraftVerification
 
 Caches = list[Cache]
 
 
 def new_caches(model: nn.Module) -> Caches:
-    """Return empty caches for one sequence. A model may have fewer caches than layers."""
+    """Return empty caches for one sequence."""
     return special.fresh_caches(model)
 
 
@@ -41,26 +41,25 @@ def can_batch(caches: Caches) -> bool:
 
 
 def can_group(caches: Caches) -> bool:
-    """Return whether chunks of several prompts may run in one forward."""
     return all(codec_of(leaf).groupable for leaf in leaves(caches))
 
 
 def is_recurrent(caches: Caches) -> bool:
-    """Return whether a layer keeps a recurrent state, so that rows can't be padded on the right."""
+    """Return whether a layer keeps a recurrent state; rows then can't be padded on the right."""
     return any(codec_of(leaf).recurrent for leaf in leaves(caches))
 
 
-def verifies(caches: Caches, *, stops_at_row_ends: bool = False) -> Verifies:
-    """Return when rows with such solo caches can verify drafts. Never where a decode leaves other
-    caches than a prefill would; recurrent states only for one row, unless they stop at row ends."""
-    found = [(codec_of(leaf), leaf) for leaf in leaves(caches)]
-    if not all(codec.stores_decoded for codec, _ in found):
-        return Verifies.NEVER
+def verifies(caches: Caches, *, stops_at_row_ends: bool = False) -> DraftVerification:
+    """Return when rows with such caches can verify drafts: never where a decode leaves other caches
+    than a prefill; recurrent states only alone, unless they stop at row ends."""
+    codecs = [(codec_of(leaf), leaf) for leaf in leaves(caches)]
+    if not all(codec.stores_decoded for codec, _ in codecs):
+        return DraftVerification.NEVER
     if can_cut_back(caches):
-        return Verifies.ALWAYS if cuts_rows_apart(caches) else Verifies.ALONE
-    if not all(codec.undo(leaf) is not None for codec, leaf in found):
-        return Verifies.NEVER
-    return Verifies.ALWAYS if stops_at_row_ends else Verifies.ALONE
+        return DraftVerification.ALWAYS if cuts_rows_apart(caches) else DraftVerification.ALONE
+    if not all(codec.undo(leaf) is not None for codec, leaf in codecs):
+        return DraftVerification.NEVER
+    return DraftVerification.ALWAYS if stops_at_row_ends else DraftVerification.ALONE
 
 
 def cuts_rows_apart(caches: Caches) -> bool:
@@ -77,27 +76,23 @@ def can_cut_back(caches: Caches) -> bool:
 
 
 def undo(caches: Caches) -> list[Callable[[Sequence[int]], None]]:
-    """Return a function per leaf that undoes the next forward: row i forgets its last counts[i]
-    tokens, all of the forward or its padding. Empty where `cut_back` suffices."""
-    if can_cut_back(caches):
-        return []
-    made = [codec_of(leaf).undo(leaf) for leaf in leaves(caches)]
-    return [put_back for put_back in made if put_back is not None]
+    """Return functions that undo the next forward: row i forgets its last counts[i] tokens, all of
+    the forward or its padding. Empty where `cut_back` suffices."""
+    return [] if can_cut_back(caches) else undo_all(caches)
 
 
 def undo_all(caches: Caches) -> list[Callable[[Sequence[int]], None]]:
-    """Return a function per leaf that undoes all forwards from now on, given their number of
-    tokens."""
-    made = [codec_of(leaf).undo(leaf) for leaf in leaves(caches)]
-    assert all(made), "these caches can't verify drafts"
-    return [put_back for put_back in made if put_back is not None]
+    """Return functions that undo all forwards from now on, given their number of tokens."""
+    undos = [codec_of(leaf).undo(leaf) for leaf in leaves(caches)]
+    assert all(undos), "these caches can't verify drafts"
+    return [put_back for put_back in undos if put_back is not None]
 
 
 def forward_decoding(
     model: Callable[..., mx.array], tokens: mx.array, lengths: Sequence[int], caches: Caches
 ) -> mx.array:
     """Return logits [B, T, V] for `tokens` int [B, T], padded after lengths[i]. All caches but
-    recurrent states take in the padding, until it is cut back."""
+    recurrent states take in the padding."""
     for leaf in leaves(caches):
         codec_of(leaf).begin_verify(leaf, lengths, tokens.shape[1])
     logits = model(tokens, cache=caches)
@@ -107,8 +102,8 @@ def forward_decoding(
 
 
 def cut_back(caches: Caches, counts: Sequence[int]) -> None:
-    """Forget the last counts[i] tokens of row i, fewer than the newest forward brought. Recurrent
-    states stay."""
+    """Forget the last counts[i] tokens of row i, fewer than the newest forward. Recurrent states
+    stay."""
     for leaf in leaves(caches):
         codec = codec_of(leaf)
         if codec.cuts_back:
@@ -121,13 +116,12 @@ def begin_decode(caches: Caches) -> None:
 
 
 def forked(caches: Caches, count: int, boundary: int, runs: Runs) -> list[Caches]:
-    """Return solo caches of `count` sequences for one batch, which refer to the tokens before
-    `boundary` where these are many."""
-    own = [leaf for leaf in leaves(caches) if codec_of(leaf).by_reference and not leaf.empty()]
-    if not own or boundary - own[0].first <= runs.least:
+    """Return solo caches of `count` sequences, which share the tokens before `boundary` if many."""
+    shared = [leaf for leaf in leaves(caches) if codec_of(leaf).by_reference and not leaf.empty()]
+    if not shared or boundary - shared[0].first <= runs.least:
         return [caches, *(replaced(caches, _twin) for _ in range(count - 1))]
-    segment = Segment(runs.of(tuple(leaf.strip(0) for leaf in own)), own[0].first, boundary)
-    spans = {id(leaf): span for leaf, span in zip(own, segment.spans(), strict=True)}
+    segment = Segment(runs.of(tuple(leaf.strip(0) for leaf in shared)), shared[0].first, boundary)
+    spans = {id(leaf): span for leaf, span in zip(shared, segment.spans(), strict=True)}
     return [
         replaced(caches, lambda leaf: leaf.behind(spans[id(leaf)]) if id(leaf) in spans else leaf)
         for _ in range(count)
@@ -135,24 +129,23 @@ def forked(caches: Caches, count: int, boundary: int, runs: Runs) -> list[Caches
 
 
 def _twin(leaf: Cache) -> Cache:
-    """Return a cache of the same tokens, to which no block refers."""
     return copy.deepcopy(leaf) if codec_of(leaf).by_reference else leaf
 
 
 def leave(batch: Caches) -> None:
-    """Hand over to blocks and rows what they refer to, before a batch is dropped."""
+    """Hand over what blocks and rows refer to, before a batch is dropped."""
     for leaf in leaves(batch):
         codec_of(leaf).leave(leaf)
 
 
 def rejoin(caches: Caches) -> None:
-    """Let blocks refer again to solo caches whose merge into a batch failed."""
+    """Let blocks refer again to solo caches whose merge failed."""
     for leaf in leaves(caches):
         codec_of(leaf).rejoin(leaf)
 
 
 def lose(caches: Caches) -> None:
-    """Mark the contents of caches as lost to blocks, after a failed step."""
+    """Mark caches as lost to blocks, after a failed step."""
     for leaf in leaves(caches):
         codec_of(leaf).lose(leaf)
 
@@ -204,7 +197,7 @@ def forward_padded(
 
 
 def nbytes(caches: Caches) -> int:
-    """Return the bytes of the caches' buffers, spare room included."""
+    """Return the bytes of the caches, spare room included."""
     return sum(cache.nbytes for cache in caches)
 
 
@@ -219,15 +212,15 @@ def compute_rearranged(caches: Iterable[Cache]) -> None:
 
 
 def one_number(caches: Caches) -> mx.array:
-    """Return a number of the last layer, computed once all layers are. It is a copy: a reference
-    would keep the cache from being written in place."""
+    """Return a copy of a number that is computed once all layers are. (A reference would keep the
+    cache from being written in place.)"""
     state = dict(tree_flatten(caches[-1].state)).values()
     array = [one for one in state if isinstance(one, mx.array) and one.size][-1]
     return array[(0,) * array.ndim] + 0
 
 
 def evaluate(caches: Caches, *, wait: bool) -> None:
-    """Launch the computation of the caches' contents but not of logits."""
+    """Launch the caches' contents, not logits, and `wait` for them."""
     state = [cache.state for cache in caches]
     if wait:
         device.wait_for(state)

@@ -1,5 +1,5 @@
-"""Tests whether a model's recurrent layers stop at the end of each right-padded row. Several of
-mlx-lm's do not."""
+"""Tests whether recurrent layers stop at the end of each right-padded row. Several of mlx-lm's do
+not."""
 
 from collections.abc import Sequence
 
@@ -9,48 +9,46 @@ import mlx.nn as nn
 from omlx_server.compute import caches as cache_ops
 from omlx_server.compute.caches import Caches
 from omlx_server.core.crash import guarded
-from omlx_server.core.speculation.verifies import Verifies
+from omlx_server.core.speculation.methods import DraftVerification
 
 _PROMPTS = ([1, 2, 3, 0, 2], [3, 1, 1, 2, 0])
-# What each row is fed at a time: one may get nothing.
+# The tokens of each row in each forward.
 _FED: Sequence[tuple[list[int], list[int]]] = (
     ([1, 2, 3], [2]),
     ([2, 1], []),
     ([3], [1, 0, 2]),
     ([1], [3]),
 )
-_FLOAT32, _HALF = 1e-3, 5e-2
-"""By how much logits may differ, as a share of the largest."""
+_FLOAT32, _HALF = 1e-3, 5e-2  # tolerances, as shares of the largest logit
 
 
-def verifies_drafts(model: nn.Module) -> Verifies:
+def verifies_drafts(model: nn.Module) -> DraftVerification:
     fresh = cache_ops.new_caches(model)
     return cache_ops.verifies(fresh, stops_at_row_ends=stops_at_row_ends(model))
 
 
 def stops_at_row_ends(model: nn.Module) -> bool:
-    """Return whether rows continue after a padded or empty forward as they would alone. False
-    without recurrent layers, where rows can't share a batch, and where the test raises."""
+    """Return whether rows continue after a padded or empty forward as they would alone."""
     solo = cache_ops.new_caches(model)
     if not cache_ops.is_recurrent(solo) or cache_ops.why_alone(model):
         return False
     if not cache_ops.cuts_rows_apart(solo):
         return False
-    return guarded(_goes_on_as_alone, model) is True
+    return guarded(_matches_solo, model) is True
 
 
-def _goes_on_as_alone(model: nn.Module) -> bool:
-    together = _together(model)
+def _matches_solo(model: nn.Module) -> bool:
+    batched = _batched_logits(model)
     alone = [
-        _alone(model, prompt, [token for fed in _FED for token in fed[row]])
+        _solo_logits(model, prompt, [token for fed in _FED for token in fed[row]])
         for row, prompt in enumerate(_PROMPTS)
     ]
-    slack = _FLOAT32 if together.dtype == mx.float32 else _HALF
-    difference = mx.abs(together - mx.concatenate(alone)).max()
-    return bool((difference <= slack * mx.abs(together).max()).item())
+    slack = _FLOAT32 if batched.dtype == mx.float32 else _HALF
+    difference = mx.abs(batched - mx.concatenate(alone)).max()
+    return bool((difference <= slack * mx.abs(batched).max()).item())
 
 
-def _alone(model: nn.Module, prompt: Sequence[int], fed: Sequence[int]) -> mx.array:
+def _solo_logits(model: nn.Module, prompt: Sequence[int], fed: Sequence[int]) -> mx.array:
     caches = cache_ops.new_caches(model)
     model(mx.array([prompt]), cache=caches)
     logits = mx.zeros(())
@@ -59,8 +57,7 @@ def _alone(model: nn.Module, prompt: Sequence[int], fed: Sequence[int]) -> mx.ar
     return logits
 
 
-def _together(model: nn.Module) -> mx.array:
-    """Return the logits [R, V] of all rows after padded forwards."""
+def _batched_logits(model: nn.Module) -> mx.array:
     rows: list[Caches] = []
     for prompt in _PROMPTS:
         rows.append(cache_ops.new_caches(model))

@@ -21,7 +21,7 @@ from omlx_server.core.request import (
 )
 from omlx_server.core.scheduler.limits import Load
 from omlx_server.core.scheduler.watchdog import Stalls
-from omlx_server.core.speculation.counts import DraftCounts
+from omlx_server.core.speculation.methods import DraftCounts
 from omlx_server.core.work import Work
 
 ModelId = int

@@ -27,7 +27,7 @@ from omlx_server.core.scheduler.awaited import Awaited, Standing
 from omlx_server.core.scheduler.limits import Load
 from omlx_server.core.scheduler.order import PrefillOrder
 from omlx_server.core.scheduler.watchdog import Excuse, Stalls, StallVerdict, Watchdog
-from omlx_server.core.speculation.counts import DraftCounts
+from omlx_server.core.speculation.methods import DraftCounts
 from omlx_server.core.step import SequenceId, Step
 from omlx_server.engine.messages import (
     Accepted,

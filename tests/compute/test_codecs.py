@@ -27,7 +27,7 @@ from omlx_server.compute.kv.schemes.plain import Plain
 from omlx_server.compute.payload import BlockCodec
 from omlx_server.core.blocks.cache_layout import LayerKind
 from omlx_server.core.memory.kv import GROWTH
-from omlx_server.core.speculation.verifies import Verifies
+from omlx_server.core.speculation.methods import DraftVerification
 from tests.arrays import plain
 from tests.tiny_models import CONFIGS, load_tiny
 
@@ -221,22 +221,30 @@ def test_caches_without_a_codec() -> None:
 @pytest.mark.parametrize(
     ("cache", "batches", "groups", "recurrent", "verifies"),
     [
-        (mlx_lm_cache.KVCache(), True, True, False, Verifies.ALONE),
-        (GroupedMaskKVCache(Plain()), True, True, False, Verifies.ALWAYS),
-        (PackedKVCache(Affine(4, 32)), True, True, False, Verifies.ALWAYS),
-        (mlx_lm_cache.RotatingKVCache(max_size=16), True, True, False, Verifies.ALWAYS),
-        (mlx_lm_cache.RotatingKVCache(max_size=16, keep=4), False, True, False, Verifies.ALWAYS),
-        (InclusiveRing(16), True, False, False, Verifies.NEVER),
-        (mlx_lm_cache.ArraysCache(size=1), True, True, True, Verifies.ALONE),
-        (mlx_lm_cache.ChunkedKVCache(16), False, True, False, Verifies.ALONE),
-        (LayerCache(16), False, True, False, Verifies.ALONE),
-        (mlx_lm_cache.ConcatenateKVCache(), False, True, False, Verifies.NEVER),
-        (mlx_lm_cache.QuantizedKVCache(), False, True, False, Verifies.NEVER),
+        (mlx_lm_cache.KVCache(), True, True, False, DraftVerification.ALONE),
+        (GroupedMaskKVCache(Plain()), True, True, False, DraftVerification.ALWAYS),
+        (PackedKVCache(Affine(4, 32)), True, True, False, DraftVerification.ALWAYS),
+        (mlx_lm_cache.RotatingKVCache(max_size=16), True, True, False, DraftVerification.ALWAYS),
+        (
+            mlx_lm_cache.RotatingKVCache(max_size=16, keep=4),
+            False,
+            True,
+            False,
+            DraftVerification.ALWAYS,
+        ),
+        (InclusiveRing(16), True, False, False, DraftVerification.NEVER),
+        (mlx_lm_cache.ArraysCache(size=1), True, True, True, DraftVerification.ALONE),
+        (mlx_lm_cache.ChunkedKVCache(16), False, True, False, DraftVerification.ALONE),
+        (LayerCache(16), False, True, False, DraftVerification.ALONE),
+        (mlx_lm_cache.ConcatenateKVCache(), False, True, False, DraftVerification.NEVER),
+        (mlx_lm_cache.QuantizedKVCache(), False, True, False, DraftVerification.NEVER),
     ],
-    ids=lambda value: str(value) if isinstance(value, bool | Verifies) else type(value).__name__,
+    ids=lambda value: (
+        str(value) if isinstance(value, bool | DraftVerification) else type(value).__name__
+    ),
 )
 def test_what_rows_of_a_class_may_do(
-    cache: Cache, batches: bool, groups: bool, recurrent: bool, verifies: Verifies
+    cache: Cache, batches: bool, groups: bool, recurrent: bool, verifies: DraftVerification
 ) -> None:
     """A list of caches, or a model with more of them, can do what each of its caches can do."""
     for caches in (
@@ -249,7 +257,7 @@ def test_what_rows_of_a_class_may_do(
         assert cache_ops.is_recurrent(caches) == recurrent
         beside = [codec_of(leaf).cuts_rows_cheaply for leaf in leaves(caches)]
         assert cache_ops.verifies(caches) == (
-            verifies if all(beside) else verifies & Verifies.ALONE
+            verifies if all(beside) else verifies & DraftVerification.ALONE
         )
 
 

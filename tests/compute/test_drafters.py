@@ -18,8 +18,7 @@ from omlx_server.compute.codecs.registry import codec_of
 from omlx_server.compute.drafting.model_drafter import Behind
 from omlx_server.compute.model.pairing import check_can_draft, paired
 from omlx_server.core.memory.shape import MOST_BEHIND
-from omlx_server.core.speculation.methods import Method
-from omlx_server.core.speculation.verifies import Verifies
+from omlx_server.core.speculation.methods import DraftVerification, Method
 from omlx_server.errors import ModelUnavailable
 from tests.arrays import plain
 from tests.compute.drive import LIMITS, Drive, sampling
@@ -91,8 +90,11 @@ def test_so_it_is_behind_drafts_of_others_that_were_wrong(architecture: str) -> 
 def test_who_cannot_take_back_what_it_drafted_drafts_for_nobody() -> None:
     llama = tiny("llama")
     with pytest.raises(ModelUnavailable, match="can't take back tokens that it drafted"):
-        check_can_draft(replace(llama, verifies=Verifies.NEVER))
-    assert paired(replace(llama, verifies=Verifies.ALONE), llama).verifies is Verifies.ALONE
+        check_can_draft(replace(llama, verifies=DraftVerification.NEVER))
+    assert (
+        paired(replace(llama, verifies=DraftVerification.ALONE), llama).verifies
+        is DraftVerification.ALONE
+    )
 
 
 @EVERY

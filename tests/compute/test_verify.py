@@ -10,7 +10,7 @@ from omlx_server.compute.runner import ModelRunner
 from omlx_server.compute.sampler import Sampled
 from omlx_server.compute.verify import Feed, Verifying
 from omlx_server.core.request import RequestId, SampledRow
-from omlx_server.core.speculation.verifies import Verifies
+from omlx_server.core.speculation.methods import DraftVerification
 from omlx_server.core.step import Chunk, Join, SequenceId, Step
 from tests.compute.drive import sampling
 from tests.compute.oracle import greedy
@@ -70,11 +70,11 @@ def test_the_constraint_behind_the_last_right_token_takes_the_next() -> None:
     assert [one.told for one in behind.values()] == [[], [9], [], [7]]
 
 
-def verifying(needed: Verifies) -> list[str]:
+def verifying(needed: DraftVerification) -> list[str]:
     return [name for name in CONFIGS if needed in tiny(name).verifies]
 
 
-@pytest.mark.parametrize("architecture", verifying(Verifies.ALONE))
+@pytest.mark.parametrize("architecture", verifying(DraftVerification.ALONE))
 def test_a_lone_row_keeps_what_was_right(architecture: str) -> None:
     """Across the end of windows of 16 tokens, and of buffers."""
     rows = Rows(architecture, (11,))
@@ -85,7 +85,7 @@ def test_a_lone_row_keeps_what_was_right(architecture: str) -> None:
     rows.check()
 
 
-@pytest.mark.parametrize("architecture", verifying(Verifies.TOGETHER))
+@pytest.mark.parametrize("architecture", verifying(DraftVerification.TOGETHER))
 def test_rows_keep_their_own_part_each(architecture: str) -> None:
     """Of one length class, and of another."""
     rows = Rows(architecture, (11, 400, 23))
@@ -105,7 +105,10 @@ def test_rows_keep_their_own_part_each(architecture: str) -> None:
 def test_most_architectures_can_together() -> None:
     """But for those that mlx-lm's batch holds, whose recurrent layers run into the padding, or
     whose rows can't share a batch."""
-    together, alone = set(verifying(Verifies.TOGETHER)), set(verifying(Verifies.ALONE))
+    together, alone = (
+        set(verifying(DraftVerification.TOGETHER)),
+        set(verifying(DraftVerification.ALONE)),
+    )
     assert {"llama", "gemma3_text", "gpt_oss", "gemma4_text", "deepseek_v3"} <= together
     assert {"qwen3_next", "qwen3_5", "lfm2", "mamba2", "falcon_h1", "granitemoehybrid"} <= together
     assert alone - together == {"deepseek_v32", "nemotron_h", "llama4"}

@@ -28,7 +28,7 @@ from omlx_server.core.memory.kv import LayerKv
 from omlx_server.core.prefix_cache.eviction import HotBudget
 from omlx_server.core.request import FinishReason, Miss
 from omlx_server.core.scheduler.limits import SchedulerLimits
-from omlx_server.core.speculation.verifies import Verifies
+from omlx_server.core.speculation.methods import DraftVerification
 from tests.arrays import plain
 from tests.compute.drive import ROOMY, Drive, sampling
 from tests.compute.oracle import greedy, is_greedy
@@ -466,7 +466,7 @@ def test_a_codec_is_all_that_a_new_cache_class_needs(monkeypatch: pytest.MonkeyP
         assert drive.admitted[name].cached == cached
     runner = drive.instance.runner
     assert runner.why_alone and not runner.grouping.batchable
-    assert runner.loaded.verifies is Verifies.ALONE
+    assert runner.loaded.verifies is DraftVerification.ALONE
     codec = BlockCodec.of(loaded.model, 16)
     assert codec is not None and "odd" in codec.layout.format
     assert [layer.window for layer in layers_of(loaded.model)] == [3]

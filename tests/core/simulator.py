@@ -31,8 +31,7 @@ from omlx_server.core.request import (
 )
 from omlx_server.core.scheduler.limits import SchedulerLimits
 from omlx_server.core.scheduler.scheduler import Scheduler
-from omlx_server.core.speculation.methods import Method
-from omlx_server.core.speculation.verifies import Verifies
+from omlx_server.core.speculation.methods import DraftVerification, Method
 from omlx_server.core.step import Chunk, Cut, RowCut, SequenceId, Step, StepResult
 from omlx_server.engine.memory.account import MemoryAccount, MemoryShare
 from tests.core.eager import Eager
@@ -198,7 +197,7 @@ class Device:
 
     def _decode(self, id: SequenceId, draft: Tokens) -> SampledRow:
         if draft:
-            needed = Verifies.ALONE if len(self.rows) == 1 else Verifies.TOGETHER
+            needed = DraftVerification.ALONE if len(self.rows) == 1 else DraftVerification.TOGETHER
             assert needed in self.limits.verify, "rows can't verify drafts so"
             assert len(self.rows) * (1 + len(draft)) <= self.limits.most_places
         tokens: Tokens = ()

@@ -13,7 +13,7 @@ from omlx_server.core.memory.guard import Relief
 from omlx_server.core.prefix_cache.eviction import HotBudget
 from omlx_server.core.request import FinishReason, Request, RequestId
 from omlx_server.core.scheduler.limits import SchedulerLimits
-from omlx_server.core.speculation.verifies import Verifies
+from omlx_server.core.speculation.methods import DraftVerification
 from tests.core.simulator import (
     HYBRID,
     KV,
@@ -26,7 +26,7 @@ from tests.core.simulator import (
 )
 
 STEPS = 400
-VERIFIES = (Verifies.NEVER, Verifies.ALONE, Verifies.ALWAYS)
+VERIFIES = (DraftVerification.NEVER, DraftVerification.ALONE, DraftVerification.ALWAYS)
 
 
 LONG = CacheLayout(frozenset({LayerKind.DELTA}), block_size=16)

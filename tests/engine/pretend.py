@@ -27,7 +27,7 @@ from omlx_server.core.memory.shape import Decode, ModelShape, PrefillShape
 from omlx_server.core.request import SampledRow
 from omlx_server.core.scheduler.grouping import Grouping
 from omlx_server.core.scheduler.limits import SchedulerLimits
-from omlx_server.core.speculation.verifies import Verifies
+from omlx_server.core.speculation.methods import DraftVerification
 from omlx_server.core.step import Chunk, ChunkFailure, Join, SequenceId, Step
 from omlx_server.store.block_file import file_bytes
 from omlx_server.store.mediums.medium import Name
@@ -96,7 +96,7 @@ class PretendRunner:
 
     def __post_init__(self) -> None:
         self.loaded = SimpleNamespace(
-            weight_bytes=0, verifies=Verifies.ALWAYS, vision=None, adapters=AdapterStore()
+            weight_bytes=0, verifies=DraftVerification.ALWAYS, vision=None, adapters=AdapterStore()
         )
         self.runs = Runs()
         self.lost = list[SequenceId]()

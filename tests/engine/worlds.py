@@ -10,7 +10,7 @@ from omlx_server.core.blocks.cache_layout import CacheLayout, LayerKind
 from omlx_server.core.prefix_cache.eviction import HotBudget
 from omlx_server.core.request import Request, RequestId, SamplingParams
 from omlx_server.core.scheduler.limits import SchedulerLimits
-from omlx_server.core.speculation.verifies import Verifies
+from omlx_server.core.speculation.methods import DraftVerification
 from tests.core.simulator import HYBRID, KV, RECURRENT, STOP, VOCAB, WINDOWED, Foreseen
 from tests.engine.pretend import Fate
 
@@ -18,7 +18,7 @@ LONG = CacheLayout(frozenset({LayerKind.DELTA}), block_size=16)
 LAYOUTS = (None, KV, KV, LONG, WINDOWED, HYBRID, RECURRENT)
 LENGTHS = (1, 2, 5, 17, 30, 64, 100, 300)
 MEMORIES = (None, 5_000, 9_000, 15_000, 40_000)
-VERIFIES = (Verifies.NEVER, Verifies.ALONE, Verifies.ALWAYS)
+VERIFIES = (DraftVerification.NEVER, DraftVerification.ALONE, DraftVerification.ALWAYS)
 FAULTS = ("crash", "memory", "late", "fails", "lost", "starves")
 
 

@@ -29,9 +29,9 @@ from omlx_server.compute.vision.rope import use_axes
 from omlx_server.compute.vision.vision import Vision
 from omlx_server.compute.vision.weights import loading_tower
 from omlx_server.compute.weights.files import view_of
-from omlx_server.compute.weights.reading import of_model, reading
+from omlx_server.compute.weights.reading import guarded_load, reading
 from omlx_server.core.model_files.quantization import own_quantization
-from omlx_server.core.speculation.verifies import Verifies
+from omlx_server.core.speculation.methods import DraftVerification
 from omlx_server.core.work import Work, finish
 from omlx_server.errors import ModelUnavailable
 
@@ -40,8 +40,8 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class ModelDims:
-    """Sizes of a model in elements. `vocab` is the width of its logits, `dtype` their type,
-    `intermediate` the width of the MLP for one token: of all experts chosen for it."""
+    """Sizes of a model. `vocab` is the width of its logits, `dtype` their type, `intermediate` the
+    MLP's width for one token."""
 
     layers: int
     hidden: int
@@ -55,15 +55,14 @@ class ModelDims:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LoadedModel:
-    """A model with its weights in memory. `fingerprint` covers weights, config and tokenizer, not
-    `vision`. `drafter` is the other model of a pair. `why_no_vision` is for users. With `ranks` it
-    is one rank's part."""
+    """A model with its weights in memory. `fingerprint` covers weights, config and tokenizer.
+    `drafter` is the other model of a pair. With `ranks` it is one rank's part."""
 
     model: nn.Module
     dims: ModelDims
     fingerprint: str
     weight_bytes: int
-    verifies: Verifies = Verifies.ALWAYS
+    verifies: DraftVerification = DraftVerification.ALWAYS
     drafter: "LoadedModel | None" = None
     vision: Vision | None = None
     why_no_vision: str = ""
@@ -76,19 +75,17 @@ class LoadedModel:
 
     @property
     def target(self) -> nn.Module:
-        """The model that answers: of a pair the one without the drafter."""
+        """The model that answers."""
         return members(self.model)[0]
 
     @property
     def has_heads(self) -> bool:
-        """Whether heads of the model draft for it."""
         return isinstance(self.model, Headed)
 
 
 def load(path: Path, notes: Path | None = None, scheme: Scheme | None = None) -> LoadedModel:
-    """Load an MLX-layout directory, without running its code. `notes` is a file of digests
-    (compute/model/fingerprint.py). A `scheme` quantises the KV caches of full attention. Raises
-    ModelUnavailable if the architecture is unknown, or files or scheme do not fit."""
+    """Load an MLX-layout directory, without running its code. Raises ModelUnavailable if the
+    architecture is unknown, or files or `scheme` do not fit."""
     return finish(loading(path, notes, scheme))
 
 
@@ -101,44 +98,41 @@ def loading(
     heads: bool = False,
     vision: bool = False,
 ) -> Work[LoadedModel]:
-    """Load as `load`, in slices of about 128 MiB of weights. `known_as` is the fingerprint, if
-    computed before. With `heads` and `vision` loads these, if it has any; a tower that can't be
-    loaded leaves a warning."""
+    """Load as `load`, in slices of weights. `known_as` is the fingerprint, if computed. `heads` and
+    `vision` are loaded if there are any; a tower that can't be loaded leaves a warning."""
     model, config, dims = yield from _reading(path, scheme)
     known_as = known_as or fingerprint(path, notes)
     verifies = verifies_drafts(model)
-    own, why_no_vision = (yield from _vision(model, config, path)) if vision else (None, "")
+    vision_part, why_no_vision = (yield from _vision(model, config, path)) if vision else (None, "")
     if heads:
         model, known_as = yield from _with_heads(model, config, path, known_as)
-    nbytes = weight_bytes(model) + (own.weight_bytes if own is not None else 0)
+    nbytes = weight_bytes(model) + (vision_part.weight_bytes if vision_part is not None else 0)
     return LoadedModel(
-        model, dims, known_as, nbytes, verifies, vision=own, why_no_vision=why_no_vision
+        model, dims, known_as, nbytes, verifies, vision=vision_part, why_no_vision=why_no_vision
     )
 
 
 def loading_part(
     path: Path, ranks: Ranks, known_as: str, scheme: Scheme | None = None
 ) -> Work[LoadedModel]:
-    """Load this rank's part of the model with the fingerprint `known_as`, as all ranks do. The
-    part's fingerprint names the rank."""
+    """Load this rank's part of a model. Its fingerprint names the rank."""
     model, _, dims = yield from _reading(path, scheme, ranks)
-    own = together_fingerprint(known_as, f"rank {ranks.rank} of {ranks.size}")
+    part_fingerprint = together_fingerprint(known_as, f"rank {ranks.rank} of {ranks.size}")
     verifies = verifies_drafts(model)
-    return LoadedModel(model, dims, own, weight_bytes(model), verifies, ranks=ranks)
+    return LoadedModel(model, dims, part_fingerprint, weight_bytes(model), verifies, ranks=ranks)
 
 
 def open_lazily(path: Path) -> nn.Module:
-    """Return the model in this directory, with lazy arrays. Raises ModelUnavailable."""
-    return of_model(path, lambda: _open(path))[0]
+    """Return the model with lazy arrays. Raises ModelUnavailable."""
+    return guarded_load(path, lambda: _open(path))[0]
 
 
 def _reading(
     path: Path, scheme: Scheme | None, ranks: Ranks | None = None
 ) -> Work[tuple[nn.Module, dict[str, Any], ModelDims]]:
-    """Return the model with its weights and caches, its config.json and its sizes."""
     dispatch.install()
     if ranks is None:
-        model, config = of_model(path, lambda: _open(path))
+        model, config = guarded_load(path, lambda: _open(path))
     else:
         model, config = yield from opening_part(path, ranks, partial(_open, path))
     yield
@@ -146,9 +140,9 @@ def _reading(
     if scheme is not None:
         _log_quantised(scheme, use_scheme(model, scheme))
     else:
-        _log_rows(of_model(path, lambda: use_rows_of_own_length(model)))
+        _log_rows(guarded_load(path, lambda: use_rows_of_own_length(model)))
     yield
-    dims = of_model(path, lambda: read_dims(model, config))
+    dims = guarded_load(path, lambda: read_dims(model, config))
     yield
     return model, config, dims
 
@@ -156,7 +150,6 @@ def _reading(
 def _vision(
     model: nn.Module, config: dict[str, Any], path: Path
 ) -> Work[tuple[Vision | None, str]]:
-    """Return a model's vision, or None and why it has none."""
     family = family_of(config)
     if family is None:
         return None, "no vision tower is known for it"
@@ -174,8 +167,7 @@ def _vision(
 def _with_heads(
     model: nn.Module, config: dict[str, Any], path: Path, known_as: str
 ) -> Work[tuple[nn.Module, str]]:
-    """Return the model with its heads, if any, and its fingerprint: heads have caches in blocks."""
-    headed = of_model(path, lambda: with_heads(model, config, path))
+    headed = guarded_load(path, lambda: with_heads(model, config, path))
     if headed is None:
         _log.warning("%s has no heads that predict further tokens, or none that are known", path)
         return model, known_as
@@ -186,14 +178,15 @@ def _with_heads(
 def _open(
     path: Path, tell: Callable[[Arrays], None] | None = None
 ) -> tuple[nn.Module, dict[str, Any]]:
-    """Return the lazy model and its config.json. `tell` receives the arrays of its files, by
-    name."""
+    """Return the lazy model and its config.json. `tell` receives the arrays of its files."""
 
     def classes(config: dict[str, Any]) -> tuple[Callable[[Any], nn.Module], Any]:
         if quantization := own_quantization(config):
             config["quantization"] = quantization
-        made, args = idefics3.classes(config) or gemma3.classes(config) or _get_classes(config)
-        return (made if tell is None else _telling(made, tell)), args
+        make_model, args = (
+            idefics3.classes(config) or gemma3.classes(config) or _get_classes(config)
+        )
+        return (make_model if tell is None else _telling(make_model, tell)), args
 
     try:
         with view_of(path) as files:
@@ -221,8 +214,8 @@ def _telling(
             return sanitize(weights)
 
         model.sanitize = telling
-        found: nn.Module = model
-        return found
+        typed: nn.Module = model
+        return typed
 
     return make
 
@@ -247,8 +240,7 @@ def weight_bytes(model: nn.Module) -> int:
 
 
 def read_dims(model: nn.Module, config: dict[str, Any]) -> ModelDims:
-    """Return the sizes in config.json; `vocab` and `dtype` come from a forward that is not
-    computed."""
+    """Return the sizes in config.json, and `vocab` and `dtype` of an uncomputed forward."""
     text = {**config, **config.get("text_config", {})}
     hidden = _int(text, "hidden_size", "d_model", "hidden_dim", "model_dim", "n_embd", default=0)
     heads = _int(text, "num_attention_heads", "num_heads", "n_heads", "n_head", default=1)

@@ -3,13 +3,13 @@
 from omlx_server.compute.architectures.pair import Pair
 from omlx_server.compute.model.fingerprint import together_fingerprint
 from omlx_server.compute.model.loader import LoadedModel
-from omlx_server.core.speculation.verifies import Verifies
+from omlx_server.core.speculation.methods import DraftVerification
 from omlx_server.errors import ModelUnavailable
 
 
 def check_can_draft(drafter: LoadedModel) -> None:
     """Raise ModelUnavailable for a model that can't take back tokens."""
-    if drafter.verifies is Verifies.NEVER:
+    if drafter.verifies is DraftVerification.NEVER:
         raise ModelUnavailable(
             "the draft model can't take back tokens that it drafted",
             hint="choose another speculation.draft_model",
@@ -17,8 +17,7 @@ def check_can_draft(drafter: LoadedModel) -> None:
 
 
 def paired(target: LoadedModel, drafter: LoadedModel) -> LoadedModel:
-    """Return the pair in which `drafter` drafts for `target`. It verifies drafts where both models
-    can."""
+    """Return the pair in which `drafter` drafts for `target`."""
     return LoadedModel(
         Pair(target.model, drafter.model, drafter.dims.vocab),
         target.dims,

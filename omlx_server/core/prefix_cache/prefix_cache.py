@@ -24,8 +24,7 @@ from omlx_server.core.cold.index import ColdIndex
 from omlx_server.core.cold.read_ahead import ReadAhead
 from omlx_server.core.cold.recall import RecallPrompt, reach
 from omlx_server.core.cold.waiting import comes_early
-from omlx_server.core.prefix_cache.checkpoints import checkpoint_branches, checkpoints_of
-from omlx_server.core.prefix_cache.cuts import Cutter
+from omlx_server.core.prefix_cache.cuts import Cutter, checkpoint_branches, checkpoints_of
 from omlx_server.core.prefix_cache.eviction import Eviction, HotBudget
 from omlx_server.core.prefix_cache.misses import Misses
 from omlx_server.core.prefix_cache.report import CacheReport, Dropped, PromptReport

@@ -10,10 +10,9 @@ from omlx_server.core.scheduler.limits import SchedulerLimits
 from omlx_server.core.scheduler.sequence import Sequence as Row
 from omlx_server.core.speculation.chance import Chance
 from omlx_server.core.speculation.depth import DEPTHS, Offer
-from omlx_server.core.speculation.methods import NOTHING, Method, methods_of
+from omlx_server.core.speculation.methods import NOTHING, DraftVerification, Method, methods_of
 from omlx_server.core.speculation.ngram import NgramLookup
 from omlx_server.core.speculation.speculation import DraftController, DrafterRecord
-from omlx_server.core.speculation.verifies import Verifies
 from omlx_server.core.step import SequenceId
 
 # A grammar forces bytes; now and then the model would spell them by other tokens.
@@ -167,7 +166,7 @@ class Drafts:
 
 
 def _most(rows: Sequence[Row], limits: SchedulerLimits) -> int:
-    needed = Verifies.ALONE if len(rows) == 1 else Verifies.TOGETHER
+    needed = DraftVerification.ALONE if len(rows) == 1 else DraftVerification.TOGETHER
     if not rows or needed not in limits.verify or limits.speculation == "off":
         return 0
     return min(DEPTHS[-1], limits.most_places // len(rows) - 1)

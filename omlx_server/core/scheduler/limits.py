@@ -4,8 +4,7 @@ from dataclasses import dataclass, field
 
 from omlx_server.core.chunk_sizes import ChunkSizes
 from omlx_server.core.scheduler.grouping import Grouping
-from omlx_server.core.speculation.methods import Mode
-from omlx_server.core.speculation.verifies import Verifies
+from omlx_server.core.speculation.methods import DraftVerification, Mode
 
 SMALLEST_CHUNK = 64
 
@@ -27,7 +26,7 @@ class SchedulerLimits:
     halve_chunks_at: int | None = None
     decode_share: float = 0.0
     speculation: Mode = "auto"
-    verify: Verifies = Verifies.ALWAYS
+    verify: DraftVerification = DraftVerification.ALWAYS
     most_places: int = 64
     most_joins: int = 4
     alone_chunk_tokens: int | None = None

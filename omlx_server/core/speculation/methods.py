@@ -1,6 +1,8 @@
 """Sources of drafts, and which of them a mode allows."""
 
-from enum import StrEnum
+from collections import Counter
+from dataclasses import dataclass, field
+from enum import Flag, StrEnum, auto
 from typing import Literal
 
 
@@ -27,3 +29,26 @@ _ALLOWED: dict[Mode, frozenset[Method]] = {
 
 def methods_of(mode: Mode) -> frozenset[Method]:
     return _ALLOWED[mode]
+
+
+class DraftVerification(Flag):
+    """Whether rows can verify drafts alone or beside others: wrong ones must be taken back from
+    their caches."""
+
+    NEVER = 0
+    ALONE = auto()
+    TOGETHER = auto()
+    ALWAYS = ALONE | TOGETHER
+
+
+@dataclass(slots=True)
+class DraftCounts:
+    drafted: Counter[Method] = field(default_factory=Counter)
+    accepted: Counter[Method] = field(default_factory=Counter)
+
+    def note(self, method: Method, drafted: int, accepted: int) -> None:
+        self.drafted[method] += drafted
+        self.accepted[method] += accepted
+
+    def after(self, earlier: "DraftCounts") -> "DraftCounts":
+        return DraftCounts(self.drafted + earlier.drafted, self.accepted + earlier.accepted)

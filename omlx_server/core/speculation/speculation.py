@@ -5,9 +5,8 @@ from dataclasses import dataclass, field
 
 from omlx_server.core.speculation.account import DraftBalance
 from omlx_server.core.speculation.chance import Chance
-from omlx_server.core.speculation.counts import DraftCounts
 from omlx_server.core.speculation.depth import Bet, Offer, StepCosts, best_depth
-from omlx_server.core.speculation.methods import Method
+from omlx_server.core.speculation.methods import DraftCounts, Method
 
 # A drafter is believed to be good until it was tried: only drafts show what they are worth.
 _BELIEVED = 0.8

@@ -18,7 +18,7 @@ from omlx_server.core.request import (
 )
 from omlx_server.core.scheduler.limits import SchedulerLimits
 from omlx_server.core.scheduler.scheduler import Scheduler
-from omlx_server.core.speculation.verifies import Verifies
+from omlx_server.core.speculation.methods import DraftVerification
 from omlx_server.core.step import SequenceId, StepResult
 from tests.core.simulator import ROOMY, STOP, Foreseen, Run, make_request, right_answer
 
@@ -262,7 +262,7 @@ def steps_of(*requests: Request, limits: SchedulerLimits = ROOMY_ROWS) -> tuple[
 
 
 def test_tokens_that_must_follow_skip_decode_steps() -> None:
-    off = replace(ROOMY_ROWS, verify=Verifies.NEVER)
+    off = replace(ROOMY_ROWS, verify=DraftVerification.NEVER)
     plain, none = steps_of(constrained("x"), limits=off)
     steps, accepted = steps_of(constrained("x"))
     assert none == 0 and accepted > 8
@@ -271,7 +271,7 @@ def test_tokens_that_must_follow_skip_decode_steps() -> None:
 
 def test_rows_beside_others_verify_where_the_model_can() -> None:
     others = [make_request(name, 9, 40) for name in "yz"]
-    alone = replace(ROOMY_ROWS, verify=Verifies.ALONE)
+    alone = replace(ROOMY_ROWS, verify=DraftVerification.ALONE)
     assert steps_of(constrained("x"), *others, limits=ROOMY_ROWS)[1] > 8
     assert steps_of(constrained("x"), *others, limits=alone)[1] == 0  # the device minds it
     assert steps_of(constrained("x"), *others, limits=replace(ROOMY_ROWS, most_places=5))[1] == 0
