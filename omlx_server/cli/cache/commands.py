@@ -5,7 +5,14 @@ from typing import Annotated
 
 import typer
 
-from omlx_server.cli.shell.command import Commands, ConfigOption, JsonOption, SetOption
+from omlx_server.cli.shell.command import (
+    Commands,
+    ConfigOption,
+    JsonOption,
+    SetOption,
+    flag,
+    option,
+)
 
 _HELP = """Look after the blocks that are kept on disk.
 
@@ -17,28 +24,18 @@ Examples:
 cache = Commands(no_args_is_help=True, help=_HELP)
 
 DirOption = Annotated[
-    Path | None,
-    typer.Option("--dir", metavar="PATH", help="The directory [default: cache.cold_dir]."),
+    Path | None, option("PATH", "The directory [default: cache.cold_dir].", "--dir")
 ]
-OutputOption = Annotated[
-    str, typer.Option("--output", "-o", metavar="FILE", help="Where to write; - is stdout.")
-]
-PromptOption = Annotated[
-    str | None, typer.Option(metavar="FILE", help="A prompt as it is; - is stdin.")
-]
+OutputOption = Annotated[str, option("FILE", "Where to write; - is stdout.", "--output", "-o")]
+PromptOption = Annotated[str | None, option("FILE", "A prompt as it is; - is stdin.")]
 ConversationOption = Annotated[
-    str | None,
-    typer.Option(metavar="FILE", help="Messages as JSON, or a chat request; - is stdin."),
+    str | None, option("FILE", "Messages as JSON, or a chat request; - is stdin.")
 ]
-ModelOption = Annotated[
-    str | None, typer.Option(metavar="NAME", help="Of this model, or namespace of `cache stats`.")
-]
+ModelOption = Annotated[str | None, option("NAME", "Of this model, or namespace of `cache stats`.")]
 ArchiveArgument = Annotated[
     str, typer.Argument(metavar="FILE", help="What `omlx-server cache export` has written.")
 ]
-ForceOption = Annotated[
-    bool, typer.Option("--force", help="Even if the model here is another one.")
-]
+ForceOption = Annotated[bool, flag("Even if the model here is another one.", "--force")]
 
 
 @cache.command("stats")
@@ -66,7 +63,7 @@ def cache_stats(
 
 @cache.command("verify")
 def cache_verify(
-    delete: Annotated[bool, typer.Option("--delete", help="Remove what is damaged.")] = False,
+    delete: Annotated[bool, flag("Remove what is damaged.", "--delete")] = False,
     directory: DirOption = None,
     config_file: ConfigOption = None,
     sets: SetOption = None,
@@ -92,10 +89,9 @@ def cache_verify(
 @cache.command("clear")
 def cache_clear(
     model: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="Only of this model, or namespace of `cache stats`."),
+        str | None, option("NAME", "Only of this model, or namespace of `cache stats`.")
     ] = None,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Don't ask.")] = False,
+    yes: Annotated[bool, flag("Don't ask.", "--yes", "-y")] = False,
     directory: DirOption = None,
     config_file: ConfigOption = None,
     sets: SetOption = None,
@@ -117,8 +113,7 @@ def cache_clear(
 @cache.command("trim")
 def cache_trim(
     to: Annotated[
-        str | None,
-        typer.Option(metavar="SIZE", help="Such as 5GB [default: cache.cold_cache_max_bytes]."),
+        str | None, option("SIZE", "Such as 5GB [default: cache.cold_cache_max_bytes].")
     ] = None,
     directory: DirOption = None,
     config_file: ConfigOption = None,

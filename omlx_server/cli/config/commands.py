@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from omlx_server.cli.shell.command import Commands, ConfigOption, SetOption
+from omlx_server.cli.shell.command import Commands, ConfigOption, SetOption, flag
 from omlx_server.cli.shell.complete import (
     complete_keys,
     complete_sections,
@@ -34,8 +34,8 @@ KeyOrSectionArgument = Annotated[
 
 @config.command("show")
 def config_show(
-    origin: Annotated[bool, typer.Option("--origin", help="Say where each value is from.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Values and origins as JSON.")] = False,
+    origin: Annotated[bool, flag("Say where each value is from.", "--origin")] = False,
+    as_json: Annotated[bool, flag("Values and origins as JSON.", "--json")] = False,
     config_file: ConfigOption = None,
     sets: SetOption = None,
 ) -> int:
@@ -54,7 +54,7 @@ def config_show(
 @config.command("get")
 def config_get(
     key: KeyOrSectionArgument,
-    as_json: Annotated[bool, typer.Option("--json", help="The value as JSON.")] = False,
+    as_json: Annotated[bool, flag("The value as JSON.", "--json")] = False,
     config_file: ConfigOption = None,
     sets: SetOption = None,
 ) -> int:

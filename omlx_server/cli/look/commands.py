@@ -3,45 +3,38 @@
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from omlx_server.cli.shell.command import (
     ConfigOption,
     JsonOption,
     KeyOption,
     SetOption,
     UrlOption,
+    flag,
     model_option,
+    option,
 )
 from omlx_server.errors import UsageError
 
 BenchModel = Annotated[str, model_option("The model to measure [default: the first one].")]
-PlotOption = Annotated[
-    Path | None,
-    typer.Option("--plot", metavar="FILE", help="Draw it as a PNG; needs matplotlib."),
-]
+PlotOption = Annotated[Path | None, option("FILE", "Draw it as a PNG; needs matplotlib.", "--plot")]
 AgainstOption = Annotated[
-    Path | None,
-    typer.Option("--against", metavar="FILE", help="Compare with an earlier --json."),
+    Path | None, option("FILE", "Compare with an earlier --json.", "--against")
 ]
 
 TestedModel = Annotated[
     str, model_option("Load this model and test it. With --hosts: what they are to compute.")
 ]
 CheckedHosts = Annotated[
-    str | None,
-    typer.Option("--hosts", metavar="FILE", help="Check these machines, too, as a cluster."),
+    str | None, option("FILE", "Check these machines, too, as a cluster.", "--hosts")
 ]
-QuickOption = Annotated[bool, typer.Option("--quick", help="A minute at most instead of some.")]
+QuickOption = Annotated[bool, flag("A minute at most instead of some.", "--quick")]
 ShareOption = Annotated[
     str,
-    typer.Option(
+    option(
+        "FILE",
+        "Write the self-test as JSON; it names the model, not the user or the machine; - is "
+        "stdout.",
         "--share",
-        metavar="FILE",
-        help=(
-            "Write the self-test as JSON; it names the model, not the user or the machine; - is "
-            "stdout."
-        ),
     ),
 ]
 

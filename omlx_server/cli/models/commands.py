@@ -12,7 +12,9 @@ from omlx_server.cli.shell.command import (
     NameArgument,
     SetOption,
     UrlOption,
+    flag,
     model_argument,
+    option,
 )
 from omlx_server.cli.shell.complete import complete_pullable
 
@@ -26,7 +28,7 @@ PullName = Annotated[
     ),
 ]
 PullJsonOption = Annotated[
-    bool, typer.Option("--json", help="End with one line of JSON: what came, and where it is.")
+    bool, flag("End with one line of JSON: what came, and where it is.", "--json")
 ]
 AliasName = Annotated[str, typer.Argument(metavar="NAME", show_default=False, help="The new name.")]
 AliasTarget = Annotated[str, model_argument("The model that it stands for.", metavar="TARGET")]
@@ -125,7 +127,7 @@ def show(
 
 def rm(
     name: NameArgument,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Remove without asking.")] = False,
+    yes: Annotated[bool, flag("Remove without asking.", "--yes", "-y")] = False,
     url: UrlOption = "",
     api_key: KeyOption = "",
     config_file: ConfigOption = None,
@@ -150,7 +152,7 @@ def rm(
 def alias(
     name: AliasName = "",
     target: AliasTarget = "",
-    remove: Annotated[str, typer.Option("--remove", metavar="NAME", help="Forget this one.")] = "",
+    remove: Annotated[str, option("NAME", "Forget this one.", "--remove")] = "",
     as_json: JsonOption = False,
     config_file: ConfigOption = None,
 ) -> int:
@@ -237,7 +239,7 @@ def unload(
 
 def pin(
     name: NameArgument,
-    off: Annotated[bool, typer.Option("--off", help="Let it be unloaded again.")] = False,
+    off: Annotated[bool, flag("Let it be unloaded again.", "--off")] = False,
     as_json: JsonOption = False,
     url: UrlOption = "",
     api_key: KeyOption = "",

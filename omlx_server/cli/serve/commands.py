@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from omlx_server.cli.shell.command import ConfigOption, SetOption, model_argument
+from omlx_server.cli.shell.command import ConfigOption, SetOption, flag, model_argument, option
 from omlx_server.cli.shell.complete import complete_models, complete_schemes, complete_servable
 
 UpModel = Annotated[
@@ -24,85 +24,57 @@ ServeModel = Annotated[
         complete=complete_servable,
     ),
 ]
-OnceOption = Annotated[
-    bool, typer.Option("--once", help="Ask it two questions, show the speed, and end.")
-]
+OnceOption = Annotated[bool, flag("Ask it two questions, show the speed, and end.", "--once")]
 DemoOption = Annotated[
-    bool, typer.Option("--demo", help="Ask it two questions, show the speed, and go on serving.")
+    bool, flag("Ask it two questions, show the speed, and go on serving.", "--demo")
 ]
-NoBrowserOption = Annotated[
-    bool, typer.Option("--no-browser", help="Open no browser with the server's page.")
-]
-HostOption = Annotated[
-    str | None, typer.Option(metavar="HOST", help="Where to listen [default: 127.0.0.1].")
-]
-PortOption = Annotated[
-    str | None, typer.Option(metavar="PORT", help="0 takes any free port [default: 8000].")
-]
+NoBrowserOption = Annotated[bool, flag("Open no browser with the server's page.", "--no-browser")]
+HostOption = Annotated[str | None, option("HOST", "Where to listen [default: 127.0.0.1].")]
+PortOption = Annotated[str | None, option("PORT", "0 takes any free port [default: 8000].")]
 EmbeddingOption = Annotated[
     str | None,
-    typer.Option(
-        metavar="NAME",
-        autocompletion=complete_models,
-        help="Also serve embeddings, for example of all-MiniLM-L6-v2.",
+    option(
+        "NAME", "Also serve embeddings, for example of all-MiniLM-L6-v2.", complete=complete_models
     ),
 ]
 RerankerOption = Annotated[
-    str | None,
-    typer.Option(
-        metavar="NAME", autocompletion=complete_models, help="Also rank documents with this model."
-    ),
+    str | None, option("NAME", "Also rank documents with this model.", complete=complete_models)
 ]
 KvSchemeOption = Annotated[
     str | None,
-    typer.Option(
-        metavar="SCHEME",
-        autocompletion=complete_schemes,
-        help=(
-            "Keep keys and values in few bits: affine, rotated or turboquant. A token takes 2 to 3 "
-            "times the kernels of none; turboquant was not timed on a GPU yet [default: none]."
-        ),
+    option(
+        "SCHEME",
+        "Keep keys and values in few bits: affine, rotated or turboquant. A token takes 2 to 3 "
+        "times the kernels of none; turboquant was not timed on a GPU yet [default: none].",
+        complete=complete_schemes,
     ),
 ]
-KvBitsOption = Annotated[
-    str | None, typer.Option(metavar="BITS", help="How few, 2 to 8 [default: 4].")
-]
+KvBitsOption = Annotated[str | None, option("BITS", "How few, 2 to 8 [default: 4].")]
 KvGroupOption = Annotated[
-    str | None,
-    typer.Option(metavar="N", help="Numbers that share a scale: 32, 64 or 128 [default: 64]."),
+    str | None, option("N", "Numbers that share a scale: 32, 64 or 128 [default: 64].")
 ]
 DraftModelOption = Annotated[
     str | None,
-    typer.Option(
-        metavar="NAME",
-        autocompletion=complete_models,
-        help="A small model of the same family drafts tokens, for the same answers in less time.",
+    option(
+        "NAME",
+        "A small model of the same family drafts tokens, for the same answers in less time.",
+        complete=complete_models,
     ),
 ]
 AdapterOption = Annotated[
     str | None,
-    typer.Option(
-        metavar="NAME",
-        help="A LoRA adapter of the model, or its directory, for requests that name none.",
-    ),
+    option("NAME", "A LoRA adapter of the model, or its directory, for requests that name none."),
 ]
 HostsOption = Annotated[
     str | None,
-    typer.Option(
-        metavar="FILE",
-        help="Compute the model on these machines together: a hosts file of mlx.launch.",
-    ),
+    option("FILE", "Compute the model on these machines together: a hosts file of mlx.launch."),
 ]
 DryRunOption = Annotated[
-    bool,
-    typer.Option("--dry-run", help="Show how --hosts would start its machines; start nothing."),
+    bool, flag("Show how --hosts would start its machines; start nothing.", "--dry-run")
 ]
-LeaderOption = Annotated[
-    str, typer.Option(metavar="HOST:PORT", help="Where rank 0 awaits the other ranks.")
-]
+LeaderOption = Annotated[str, option("HOST:PORT", "Where rank 0 awaits the other ranks.")]
 InsteadOption = Annotated[
-    str,
-    typer.Option(metavar="NAME", help="Set by rank 0: a process that has this name is killed."),
+    str, option("NAME", "Set by rank 0: a process that has this name is killed.")
 ]
 RankArgument = Annotated[int, typer.Argument(min=1, help="Which rank this is, from 1 on.")]
 FallbackOption = Annotated[
@@ -111,9 +83,9 @@ FallbackOption = Annotated[
 ]
 DegradedOption = Annotated[
     bool,
-    typer.Option(
+    flag(
+        "While the config is wrong, answer 503 with the reason; for services.",
         "--degraded-on-error",
-        help="While the config is wrong, answer 503 with the reason; for services.",
     ),
 ]
 

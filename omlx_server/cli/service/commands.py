@@ -3,9 +3,7 @@
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
-from omlx_server.cli.shell.command import Commands, JsonOption
+from omlx_server.cli.shell.command import Commands, JsonOption, flag, option
 
 _HELP = """Serve in the background, from login to logout (launchd, systemd).
 
@@ -15,13 +13,8 @@ Examples:
   omlx-server service status
 """
 service = Commands(no_args_is_help=True, help=_HELP)
-ConfigOption = Annotated[
-    Path | None,
-    typer.Option("--config", metavar="FILE", help="The config file of the service."),
-]
-DryRunOption = Annotated[
-    bool, typer.Option("--dry-run", help="Print what would be done, and do nothing.")
-]
+ConfigOption = Annotated[Path | None, option("FILE", "The config file of the service.", "--config")]
+DryRunOption = Annotated[bool, flag("Print what would be done, and do nothing.", "--dry-run")]
 
 
 @service.command("install")
@@ -115,12 +108,9 @@ def service_status(
 
 @service.command("logs")
 def service_logs(
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until Ctrl-C.")] = False,
+    follow: Annotated[bool, flag("Go on until Ctrl-C.", "--follow", "-f")] = False,
     lines: Annotated[
-        int,
-        typer.Option(
-            "--lines", "-n", metavar="N", min=0, max=1_000_000, help="How many to begin with."
-        ),
+        int, option("N", "How many to begin with.", "--lines", "-n", min=0, max=1_000_000)
     ] = 50,
     config_file: ConfigOption = None,
 ) -> int:

@@ -14,17 +14,29 @@ from omlx_server.errors import OmlxError
 
 Function = TypeVar("Function", bound=Callable[..., int])
 
+
+def option(
+    metavar: str,
+    about: str,
+    *names: str,
+    complete: Callable[..., Sequence[str]] | None = None,
+    **more: Any,
+) -> Any:
+    """Return an option with a value; without `names` its parameter names it."""
+    return typer.Option(*names, metavar=metavar, help=about, autocompletion=complete, **more)
+
+
+def flag(about: str, *names: str) -> Any:
+    return typer.Option(*names, help=about)
+
+
 ConfigOption = Annotated[
-    Path | None,
-    typer.Option("--config", metavar="FILE", help="The config file to read, and no other."),
+    Path | None, option("FILE", "The config file to read, and no other.", "--config")
 ]
 SetOption = Annotated[
     list[str] | None,
-    typer.Option(
-        "--set",
-        metavar="SECTION.KEY=VALUE",
-        autocompletion=complete_settings,
-        help="Set any key; may be repeated.",
+    option(
+        "SECTION.KEY=VALUE", "Set any key; may be repeated.", "--set", complete=complete_settings
     ),
 ]
 
@@ -39,17 +51,13 @@ def model_argument(
 
 
 def model_option(about: str) -> Any:
-    return typer.Option("--model", metavar="NAME", autocompletion=complete_models, help=about)
+    return option("NAME", about, "--model", complete=complete_models)
 
 
 NameArgument = Annotated[str, model_argument("As `omlx-server list` says it.", metavar="NAME")]
-JsonOption = Annotated[bool, typer.Option("--json", help="The same as JSON.")]
-UrlOption = Annotated[
-    str, typer.Option(metavar="URL", help="The server [default: where `serve` listens].")
-]
-KeyOption = Annotated[
-    str, typer.Option(envvar="OMLX_API_KEY", metavar="KEY", help="Sent as the Bearer token.")
-]
+JsonOption = Annotated[bool, flag("The same as JSON.", "--json")]
+UrlOption = Annotated[str, option("URL", "The server [default: where `serve` listens].")]
+KeyOption = Annotated[str, option("KEY", "Sent as the Bearer token.", envvar="OMLX_API_KEY")]
 
 
 class ExitCodeCommand(TyperCommand):

@@ -9,8 +9,10 @@ from omlx_server.cli.shell.command import (
     ConfigOption,
     KeyOption,
     UrlOption,
+    flag,
     model_argument,
     model_option,
+    option,
 )
 from omlx_server.cli.shell.complete import complete_presets
 
@@ -24,45 +26,38 @@ def complete_clients(incomplete: str) -> list[str]:
 ChatModel = Annotated[str, model_argument("Default: the served one.")]
 PromptsOption = Annotated[
     list[str] | None,
-    typer.Option(
-        "--once",
-        metavar="PROMPT",
-        help="Ask this and end; repeat it for several turns. What a pipe gives is appended to the "
+    option(
+        "PROMPT",
+        "Ask this and end; repeat it for several turns. What a pipe gives is appended to the "
         "question.",
+        "--once",
     ),
 ]
 ImagesOption = Annotated[
     list[Path] | None,
-    typer.Option(
-        "--image", metavar="FILE", help="Show this image with the first message; may be repeated."
-    ),
+    option("FILE", "Show this image with the first message; may be repeated.", "--image"),
 ]
 SystemOption = Annotated[
-    str,
-    typer.Option(
-        metavar="TEXT", show_default=False, help="What the model is told before the talk."
-    ),
+    str, option("TEXT", "What the model is told before the talk.", show_default=False)
 ]
 PresetOption = Annotated[
     str,
-    typer.Option(
-        metavar="NAME",
+    option(
+        "NAME",
+        "One of the model's presets: models.overrides.MODEL.presets.NAME of the server.",
+        complete=complete_presets,
         show_default=False,
-        autocompletion=complete_presets,
-        help="One of the model's presets: models.overrides.MODEL.presets.NAME of the server.",
     ),
 ]
 TokensOption = Annotated[
-    int | None,
-    typer.Option(metavar="N", min=1, help="The most tokens of an answer [default: the server's]."),
+    int | None, option("N", "The most tokens of an answer [default: the server's].", min=1)
 ]
 TemperatureOption = Annotated[
-    float | None,
-    typer.Option(metavar="X", min=0, help="0 always takes the likeliest [default: the server's]."),
+    float | None, option("X", "0 always takes the likeliest [default: the server's].", min=0)
 ]
-PlainOption = Annotated[bool, typer.Option("--plain", help="No Markdown, colours or line editing.")]
+PlainOption = Annotated[bool, flag("No Markdown, colours or line editing.", "--plain")]
 NoHistoryOption = Annotated[
-    bool, typer.Option("--no-history", help="Do not keep what you type for the next time.")
+    bool, flag("Do not keep what you type for the next time.", "--no-history")
 ]
 ClientArgument = Annotated[
     str,
@@ -76,9 +71,7 @@ ForClient = Annotated[
     list[str] | None,
     typer.Argument(metavar="[-- ARGUMENT]...", show_default=False, help="For the client."),
 ]
-PrintOption = Annotated[
-    bool, typer.Option("--print", help="Print the command instead of running it.")
-]
+PrintOption = Annotated[bool, flag("Print the command instead of running it.", "--print")]
 LaunchModel = Annotated[str, model_option("The model to ask [default: the served one].")]
 
 
