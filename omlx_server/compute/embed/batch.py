@@ -47,11 +47,9 @@ class BatchResult:
     values: mx.array
 
 
-# Each item is computed in one slice, so that the mlx thread can do other work in between. It is
-# None while there is no result yet.
+# An item per slice, None without a result; the mlx thread does other work in between.
 Work = Iterator[BatchResult | None]
-# The work on one batch inside a model. It yields between slices, and returns the last hidden states
-# [B, L, H] or the results that a head made of them.
+# Work on one batch, which yields between slices and returns [B, L, H] or a head's results.
 Forward = Generator[None, None, mx.array]
 Numbers = NDArray[np.float32]
 

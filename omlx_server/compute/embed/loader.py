@@ -30,9 +30,9 @@ from omlx_server.core.model_files.kind import ModelKind, architecture_of, kind_o
 from omlx_server.core.work import Work as Slices
 from omlx_server.errors import ModelUnavailable
 
-# In the files of a model with a head, names of the other weights begin with one of these.
+# Prefixes of the backbone's weights in files of a model with a head.
 _PREFIXES = ("bert.", "roberta.", "model.")
-# Names of TensorFlow's that old conversions kept, and ours for them.
+# TensorFlow's names, which old conversions kept, to ours.
 _OLD_NAMES = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}
 
 

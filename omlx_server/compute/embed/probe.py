@@ -31,8 +31,8 @@ _log = logging.getLogger(__name__)
 
 _LAYERS = 2
 _SHORT = 16
-# How many buffers are alive at once differs from run to run, so the median of some runs is taken.
-# If a probe took a tenth more by luck, a fitted factor could be several times too low or too high.
+# The number of live buffers differs from run to run; a tenth more in one probe can change a fitted
+# factor several times.
 _RUNS = 3
 
 

@@ -43,7 +43,7 @@ def _shared(prompts: list[list[int]]) -> list[int]:
     """Return the longest common prefix."""
     if not prompts:
         return []
-    # Every prompt that sorts between the first and the last one shares the prefix of these two.
+    # Prompts that sort between the first and the last share the prefix of these two.
     first, last = min(prompts), max(prompts)
     ends = (i for i, (a, b) in enumerate(zip(first, last, strict=False)) if a != b)
     return first[: next(ends, min(len(first), len(last)))]

@@ -175,7 +175,7 @@ class TokenRun:
     def detach(self) -> bool:
         """Detach all blocks, so that the run is freed. Return False if a row needs it."""
         blocks = [living(segment.holder) for segment in self.segments]
-        if None in blocks:
+        if any(block is None for block in blocks):
             return False
         for block in filter(None, blocks):
             block.detach()

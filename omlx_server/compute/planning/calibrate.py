@@ -54,10 +54,10 @@ _GROWS_OF_PACKED = Decode(4, 4096, grows=True)
 # The factor of scores where attention is not fused and sees every key: the scores and their powers.
 _SCORES = 2.0
 _PACKED_TIMES = 2
-# How many tiles are alive at a time differs from run to run.
+# The number of live tiles differs from run to run.
 _PACKED_RUNS = 2
-# The caches of a probe have at most so many bytes, or 256 tokens for each row if that is more. For
-# prefills the bound is lower, because caches of several prompts are merged, which takes time.
+# The most bytes of a probe's caches, or 256 tokens a row if that is more. Prefills merge the caches
+# of several prompts, which takes time.
 _CACHE_BYTES = 256 << 20
 _MERGED_BYTES = 128 << 20
 
@@ -80,7 +80,7 @@ class _Calibration:
         self._bench = ForwardProbe(loaded)
         packed = shape.tiles is not None
         self._times, self._runs = (_PACKED_TIMES, _PACKED_RUNS) if packed else (1, 1)
-        self._bench.prefill(PrefillShape(1, 8, 0))  # what a model makes once is no part of a step
+        self._bench.prefill(PrefillShape(1, 8, 0))  # what a model makes only once
 
     def run(self) -> Work[Coefficients]:
         alone = yield from self._alone()

@@ -27,7 +27,7 @@ _log = logging.getLogger(__name__)
 
 Times = dict[int, float]
 """Seconds of a chunk by its tokens."""
-# So many tokens say how long the smallest candidate will take, at most.
+# The tokens of a first chunk, which bounds the time of the smallest candidate.
 _FIRST_TOKENS = 64
 # The first run of a size compiles its kernels.
 _RUNS = 2

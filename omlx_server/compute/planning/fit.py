@@ -8,9 +8,8 @@ import numpy as np
 # An estimate that is too low can kill the process; one that is too high makes requests wait.
 _WEIGHT_OF_UNDER = 30.0
 _ROUNDS = 30
-# Squared errors that differ by no more than this count as equal. Of sets of columns with equal
-# errors the largest is taken, so that columns which are multiples of each other share what they
-# explain.
+# Squared errors closer than this are equal, and then the larger set of columns wins, so that
+# proportional columns share what they explain.
 _ALIKE = 1e-9
 
 

@@ -21,7 +21,7 @@ from omlx_server.core.work import Work, finish
 
 _log = logging.getLogger(__name__)
 
-# The version of the coefficients' meaning: to be changed whenever their columns change.
+# To be changed whenever the columns of the coefficients change.
 _FORMAT = "5"
 
 

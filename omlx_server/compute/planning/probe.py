@@ -138,7 +138,7 @@ class ForwardProbe:
         """Measure `run` without the bytes that the probe itself holds."""
         run_peak, own = measured(run), self._own_bytes
         peak = run_peak.peak
-        if self._ranks is not None:  # the rank that takes the most says what all may take
+        if self._ranks is not None:  # plan for the rank that takes the most
             peak = max(run_peak.before, run_peak.after) + self._ranks.most(run_peak.transient)
         return Peak(run_peak.before - own, run_peak.after - own, peak - own)
 

@@ -18,7 +18,7 @@ from omlx_server.core.work import Work
 # The ends and the middle first: a slow device has no time for all of them.
 _WIDTHS = (1, 64, 8, 2, 4, 16, 32)
 _MOST_SECONDS = 1.5
-# So many tokens more take as long again as the first, until it is measured.
+# A guess: each further 8 tokens take as long as the first one.
 _AS_LONG_AGAIN = 8
 # The first run of a width compiles its kernels.
 _RUNS = 2

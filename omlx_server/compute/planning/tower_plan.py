@@ -23,9 +23,9 @@ from omlx_server.errors import one_line
 
 _log = logging.getLogger(__name__)
 
-# How many buffers are alive at once differs a little from run to run.
+# The number of live buffers differs a little from run to run.
 _RUNS = 3
-# Where scores are made, those of so many patches take some hundred MB.
+# The scores of these, where attention is not fused, take some hundred MB.
 _MOST_PATCHES = 2048
 
 

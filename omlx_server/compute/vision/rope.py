@@ -75,7 +75,7 @@ class AxisRope(nn.Module):
         rows, heads, count, width = x.shape
         apart = x.transpose(0, 2, 1, 3).reshape(rows * count, heads, 1, width)
         by_time, by_row, by_column = (self.rope(apart, offset=at) for at in offset.axes)
-        # What is behind the frequencies is turned by none, and the same in all three.
+        # Coordinates behind the frequencies are not rotated.
         axis = mx.array(np.pad(self._axis, (0, width - len(self._axis))))
         turned = mx.where(axis == 0, by_time, mx.where(axis == 1, by_row, by_column))
         return turned.reshape(rows, count, heads, width).transpose(0, 2, 1, 3)

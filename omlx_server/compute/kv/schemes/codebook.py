@@ -178,8 +178,7 @@ def _bins(bits: int) -> mx.array:
     """Return f32 [bins, 2]: the number of midpoints in lower bins, and the bin's own midpoint or
     inf."""
     borders = midpoints(bits)
-    # The float32 arithmetic is that of `_bin_of`. It is monotonic, so that a value and a
-    # midpoint in different bins are in the order of their bins.
+    # The same float32 arithmetic as in `_bin_of`. It is monotonic, so bins order their values.
     scale, offset = np.float32(_BINS_PER_UNIT), np.float32(_BINS_PER_UNIT * _REACH)
     numbers = (borders * scale + offset).astype(np.int64)
     bins = np.full((_BINS, 2), np.inf, dtype=np.float32)
@@ -214,7 +213,7 @@ def _positive_levels(bits: int) -> np.ndarray:
     if not 1 <= bits <= MOST_BITS:
         raise ValueError(f"no codebook of {bits} bits: 1 to {MOST_BITS}")
     count = 1 << bits >> 1
-    # Many levels are spaced as the quantiles of a normal distribution with variance 3.
+    # Start at the quantiles of a normal distribution with variance 3.
     wide = NormalDist(0, math.sqrt(3))
     positive = np.array([wide.inv_cdf(0.5 + (i + 0.5) / (2 * count)) for i in range(count)])
     for _ in range(40):
@@ -247,8 +246,8 @@ def _curve(bits: int) -> tuple[list[float], list[float]]:
     u = (np.arange(positive.size) + 0.5) / positive.size
     mass = np.sqrt(_cells(positive).mass)
     weight = mass
-    # The fit is linear once it is multiplied by the denominator. Each turn divides the weights by
-    # the denominator found before, which takes that factor out again.
+    # The fit is linear after multiplying by the denominator; dividing the weights by the last
+    # denominator takes that factor out again.
     for _ in range(30):
         powers = [u ** (2 * k + 1) for k in range(over)]
         powers += [-positive * u ** (2 * k) for k in range(1, under + 1)]

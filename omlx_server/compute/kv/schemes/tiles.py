@@ -156,5 +156,5 @@ def _mask_of(mask: Mask, length: int, total: int, start: int, stop: int) -> mx.a
 def _masked(scores: mx.array, mask: mx.array, base: PowerBase) -> mx.array:
     if mask.dtype == mx.bool_:
         return mx.where(mask, scores, _LOWEST)
-    # Where all of a row are -inf, differences from the largest would be NaN.
+    # With -inf for a whole row, differences from the largest would be NaN.
     return mx.maximum(scores + mask * base.log, _LOWEST)

@@ -31,17 +31,15 @@ BITS = (2, 3, 4, 8)
 CHOICES = {2: (2, 2), 2.5: (2, 3), 3: (3, 3), 3.5: (3, 4), 4: (4, 4), 8: (8, 8)}
 """Configured bits to the bits of keys and of values."""
 
-# A vector with one large coordinate becomes, after two rounds, numbers that depend on the seed's
-# signs alone: at 64 dimensions with an unlucky seed, the error is twice that of N(0, 1). After
-# three rounds it is within a few percent for any seed.
+# After two rounds an unlucky seed doubles the error of a vector with one large coordinate; after
+# three it is within a few percent for any seed.
 _ROUNDS = 3
-# With 4 bits the levels are so wide that the largest number of a vector is at `_PEAK` among them,
-# but at most `_WIDEST` times as wide as the rms, for the sake of the other numbers. The error of 64
-# normal numbers is 15 % less than with levels as wide as the rms, that of 256 numbers 3 % less;
-# other bits gain next to nothing.
+# With 4 bits the largest number of a vector is at `_PEAK` among the levels, which are at most
+# `_WIDEST` times as wide as the rms. Compared with levels as wide as the rms, the error of 64 normal
+# numbers is 15 % less, that of 256 numbers 3 %; other bits gain nothing.
 _PEAK = 2.9
 _WIDEST = 1.1
-# So far below any number's distance from the rms that the width is never that of the peak.
+# So small that the peak never sets the width.
 _NO_PEAK = 1e-3
 _LARGEST_SCALE = 65504.0
 _LARGEST_NUMBER = 1e15

@@ -41,7 +41,7 @@ class Coded(_Stored):
         return codes.products(rows, keys, self.key_bits, transpose=True)
 
     def mix(self, weights: mx.array, start: int, stop: int) -> mx.array:
-        # The codes of the values are not there before those of the keys are gone.
+        # The codes of the keys are freed before those of the values are computed.
         values = tuple(mx.depends([a[..., start:stop, :] for a in self.values], [weights]))
         mixed = codes.products(weights, values, self.value_bits, transpose=False)
         return mixed[..., : self.value_dim]

@@ -18,7 +18,7 @@ from omlx_server.compute.vision.towers.siglip import (
 )
 from omlx_server.core.work import Work
 
-# Of transformers' SiglipVisionConfig.
+# From transformers' SiglipVisionConfig.
 _DEFAULTS = {
     "num_hidden_layers": 12,
     "hidden_size": 768,

@@ -22,7 +22,7 @@ from omlx_server.compute.vision.towers.siglip import (
 )
 from omlx_server.core.work import Work
 
-# Of transformers' Idefics3VisionConfig and SmolVLMVisionConfig.
+# From transformers' Idefics3VisionConfig and SmolVLMVisionConfig.
 _DEFAULTS = {
     "num_hidden_layers": 12,
     "hidden_size": 1152,
