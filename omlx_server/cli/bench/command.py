@@ -29,13 +29,8 @@ def run(
     model: str,
     plan: BenchPlan = PLAN,
 ) -> int:
-    """Measure the server, print the result and return 0. Files are checked before anything is
-    measured.
-
-    Raises:
-        UsageError: a file can't be used, matplotlib is missing, or the server names no model.
-        OmlxError: the server fails, or the plot can't be written.
-    """
+    """Measure the server and print the result; files are checked first. Raises UsageError for a
+    file, or without matplotlib or a model, else OmlxError."""
     painter = _painter(plot) if plot else None
     before = read(against) if against else None
     name = _model(server, model)

@@ -33,7 +33,7 @@ class ServerBench:
         self._decode = 0.0
 
     async def run(self) -> list[Figure]:
-        """Carry out the plan. Raises OmlxError when the server fails."""
+        """Carry out the plan. Raises OmlxError."""
         plan = self._plan
         await self._warm_up()
         parts = slices(time.monotonic(), plan.seconds, plan.first_share, plan.decode_share)
@@ -80,7 +80,6 @@ class ServerBench:
         return figures
 
     async def _first_token(self, length: int, times: int) -> list[Figure]:
-        """Ask each prompt twice: new (cold), and at once again (warm)."""
         cold, warm = [], []
         for _ in range(times):
             messages = words.fresh(self._scale.words(length))

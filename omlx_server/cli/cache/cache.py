@@ -118,12 +118,8 @@ def cache_settings(
 def opened(
     cache: CacheSettings, *, hint: str = _INSTEAD, what: str = "removed"
 ) -> Iterator[ColdDirectory]:
-    """Yield the directory of the cold tier.
-
-    Raises:
-        UsageError: a running server holds the lock, so nothing can be `what`.
-        OmlxError: the directory can't be used.
-    """
+    """Yield the directory of the cold tier. Raises UsageError if a running server holds the lock,
+    so that nothing can be `what`, and OmlxError."""
     cold = ColdDirectory(cache.cold_dir)
     try:
         yield cold
@@ -211,7 +207,6 @@ def _date(moment: float) -> datetime:
 
 
 def _check(cold: ColdDirectory, blocks: list[StoredFile]) -> list[Checked]:
-    """Read all blocks and return the damaged ones."""
     damaged, done, total = [], 0, sum(block.nbytes for block in blocks)
     with open_display() as display:
         for checked in cold.check(blocks):

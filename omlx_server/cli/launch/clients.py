@@ -112,8 +112,7 @@ def _aider(target: LaunchTarget) -> LaunchCommand:
 
 
 def _aider_metadata(name: str, target: LaunchTarget) -> tuple[Path, str]:
-    """Return the path and the content of a file with the model's limits. The path holds a digest,
-    so clients of different models share no file."""
+    """Return a file with the model's limits; its path holds a digest, so clients share no file."""
     limits = {
         "max_tokens": target.output,
         "max_input_tokens": target.context,

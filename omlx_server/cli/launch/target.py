@@ -40,14 +40,9 @@ class LaunchTarget:
 def target_of(
     server: ServerClient, model: str, settings: Settings, *, must_answer: bool
 ) -> LaunchTarget:
-    """Return `model`, or else the server's first model that chats. Where no server answers, the
-    default model and what its files say.
-
-    Raises:
-        NoAnswer: the server does not answer, and `must_answer` is true.
-        UsageError: there is no such model, it can't chat, or the server wants an API key.
-        OmlxError: the server refuses to list its models.
-    """
+    """Return `model`, or else the server's first model that chats; without an answer the default
+    model and what its files say. Raises NoAnswer if the server `must_answer`, UsageError if the
+    model is unknown or can't chat, else OmlxError."""
     usual = model or settings.models.default or STARTER.name
     served = _served(server, usual, settings, must_answer=must_answer)
     chosen = choose(server.url, served, model) or usual

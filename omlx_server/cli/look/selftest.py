@@ -10,7 +10,7 @@ from types import FrameType
 from omlx_server.cli.look.doctor import line_of
 from omlx_server.cli.shell.ending import sigterm
 from omlx_server.cli.shell.options import check_all, load_settings
-from omlx_server.cli.shell.output import STDOUT, say, show_json
+from omlx_server.cli.shell.output import STDOUT, say, show_result
 from omlx_server.cli.shell.progress import open_display
 from omlx_server.errors import UsageError
 
@@ -47,10 +47,8 @@ def run(
             display.update("load", 1, 1)
             results = list(checks(subject, QUICK if quick else SelftestPlan(), display.update))
             report = document(subject, results, quick=quick)
-    if as_json or share == STDOUT:
-        show_json(report)
-    else:
-        print("\n".join(line_of(check.finding, _WIDTH) for check in results))
+    lines = (line_of(check.finding, _WIDTH) for check in results)
+    show_result(report, lines, as_json=as_json or share == STDOUT)
     if file is not None:
         text = json.dumps(report, indent=2, ensure_ascii=False)
         file.write_text(text + "\n", encoding="utf-8")

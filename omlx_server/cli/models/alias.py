@@ -6,7 +6,7 @@ from omlx_server.cli.models.named import with_adapter
 from omlx_server.cli.models.server import answer_of, own_admin_server
 from omlx_server.cli.server_client.http import NoAnswer
 from omlx_server.cli.shell.options import load_settings
-from omlx_server.cli.shell.output import say, show_json
+from omlx_server.cli.shell.output import say, show_result
 from omlx_server.errors import ModelUnavailable, OmlxError, UsageError
 from omlx_server.models import catalogue
 from omlx_server.models.hub.names import hub_name
@@ -47,12 +47,9 @@ def run(*, name: str, target: str, remove: str, as_json: bool, config: Path | No
 
 def _show(config: Path | None, *, as_json: bool) -> int:
     aliases = load_settings(config).settings.models.aliases
-    if as_json:
-        show_json(aliases)
-    elif aliases:
-        print("\n".join(f"{name} -> {target}" for name, target in sorted(aliases.items())))
-    else:
-        print("There are none. `omlx-server alias NAME TARGET` makes one.")
+    lines = [f"{name} -> {target}" for name, target in sorted(aliases.items())]
+    none = ["There are none. `omlx-server alias NAME TARGET` makes one."]
+    show_result(aliases, lines or none, as_json=as_json)
     return 0
 
 

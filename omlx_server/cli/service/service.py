@@ -9,7 +9,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from omlx_server import settings
-from omlx_server.cli.shell.output import show_json
+from omlx_server.cli.shell.output import show_result
 from omlx_server.errors import OmlxError, UsageError
 from omlx_server.service import runner, tail
 from omlx_server.service.environment import environment_of
@@ -94,10 +94,7 @@ def reload(*, dry_run: bool) -> int:
 def status(*, as_json: bool) -> int:
     manager = _manager()
     state = manager.state(runner.run_program)
-    if as_json:
-        show_json(_document(manager, state))
-    else:
-        print("\n".join(_in_words(manager, state)))
+    show_result(_document(manager, state), _in_words(manager, state), as_json=as_json)
     return 0 if state.state is RunState.RUNNING else 1
 
 

@@ -22,7 +22,7 @@ def option(
     complete: Callable[..., Sequence[str]] | None = None,
     **more: Any,
 ) -> Any:
-    """Return an option with a value; without `names` its parameter names it."""
+    """Return an option with a value; without `names` it has the name of its parameter."""
     return typer.Option(*names, metavar=metavar, help=about, autocompletion=complete, **more)
 
 

@@ -87,7 +87,6 @@ class Conversation:
         return self._ask(self._turns[: questions[-1]], self._turns[questions[-1]])
 
     def forget(self) -> None:
-        """Forget all but the system message."""
         self._turns, self.pending_images, self._unanswered = [], [], None
         self.left_out = 0
 

@@ -25,16 +25,16 @@ class Check:
 class SelftestPlan:
     """The extent of the test. Lengths are in tokens.
 
-    base       the prompt whose blocks later prompts hit
-    hits       the number of prompts that begin as it does
-    rows       the rows that decode together
-    row        the longest prompt of these
-    answer     the length of each answer that is compared
+    base       prompt whose blocks later prompts hit
+    hits       prompts that begin as it does
+    rows       rows that decode together
+    row        longest prompt of these
+    answer     answer that is compared
     contexts   before the forwards whose memory is measured
-    chunks     the chunks of the prompt whose time is measured
-    decoded    the length of each answer that is timed
-    rounds     how often each speed is measured; the best one counts
-    seconds    no further hit is asked for after so long, but for the first three
+    chunks     chunks of the prompt whose time is measured
+    decoded    answer that is timed
+    rounds     measurements of each speed; the best one counts
+    seconds    time after which only the first three hits are asked for
     """
 
     base: int = 1600

@@ -60,7 +60,6 @@ class Session:
         self._heard = 0.0
 
     def salt(self) -> bytes:
-        """Return a new salt."""
         return f"self-test {next(self._numbers)}".encode()
 
     def ask(

@@ -18,7 +18,6 @@ class Blocks:
 
     @property
     def open(self) -> str:
-        """The text of the incomplete block."""
         return "\n".join([*self._lines, self._rest]).rstrip("\n")
 
     def add(self, piece: str) -> list[str]:
