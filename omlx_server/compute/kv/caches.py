@@ -139,7 +139,7 @@ class PackedKVCache:
         )
 
     def row(self, index: int) -> Arrays:
-        """Return keys, then values [1, H, offset, F]."""
+        """Return keys, then values [1, H, offset, F]: views, or copies if there are spans."""
         keys, values = joined([*(span.arrays() for span in self.spans), self._views()])
         return *keys, *values
 

@@ -171,7 +171,7 @@ class RowsKVCache:
                 self._groups[number] = RowGroup([*mine.rows, *rows], [mine.part, theirs.part])
 
     def row(self, index: int) -> Arrays:
-        """Return a row's keys, then values [1, H, tokens, F]."""
+        """Return keys, then values [1, H, tokens, F]: views, or copies if there are spans."""
         group, place = self._place(index)
         stop = group.lengths[place]
         tail = views(group.keys, 0, stop, place), views(group.values, 0, stop, place)

@@ -35,8 +35,8 @@ CHOICES = {2: (2, 2), 2.5: (2, 3), 3: (3, 3), 3.5: (3, 4), 4: (4, 4), 8: (8, 8)}
 # three it is within a few percent for any seed.
 _ROUNDS = 3
 # With 4 bits the largest number of a vector is at `_PEAK` among the levels, which are at most
-# `_WIDEST` times as wide as the rms. Compared with levels as wide as the rms, the error of 64 normal
-# numbers is 15 % less, that of 256 numbers 3 %; other bits gain nothing.
+# `_WIDEST` times as wide as the rms. This lowers the error of 64 normal numbers by 15 %, that of 256
+# numbers by 3 %; other bits gain nothing.
 _PEAK = 2.9
 _WIDEST = 1.1
 # So small that the peak never sets the width.
