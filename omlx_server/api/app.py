@@ -20,8 +20,7 @@ from omlx_server.api.anthropic import routes as messages
 from omlx_server.api.cache import routes as cache
 from omlx_server.api.chat.choices import CACHE_HEADERS
 from omlx_server.api.context import CONTEXT, ApiContext
-from omlx_server.api.description import routes as description
-from omlx_server.api.description.document import document
+from omlx_server.api.description import document as description
 from omlx_server.api.http import errors
 from omlx_server.api.http.anthropic_errors import REQUEST_ID as ANTHROPIC_ID
 from omlx_server.api.http.bodies import BODY
@@ -56,8 +55,8 @@ _ADMIN_PARTS = (admin_models, admin_activity, admin_cache, admin_settings, admin
 
 
 class App(FastAPI):
-    """The application, with its own OpenAPI document: FastAPI sees neither bodies that a route
-    reads itself nor answers that it builds by hand."""
+    """The application, with its own OpenAPI document: FastAPI does not see bodies and answers made
+    by hand."""
 
     def change(self, context: ApiContext) -> None:
         """Use `context` from the next request on; the routes stay the same."""
@@ -65,17 +64,15 @@ class App(FastAPI):
         self.openapi_schema = None
 
     def openapi(self) -> dict[str, Any]:
-        """Return the OpenAPI document, made at the first call and kept until the context
-        changes."""
+        """Return the OpenAPI document, made at the first call."""
         if self.openapi_schema is None:
             context = self.state.context
             keys_needed = bool(context.api_keys)
-            self.openapi_schema = document(_routes(context), keys_needed=keys_needed)
+            self.openapi_schema = description.document(_routes(context), keys_needed=keys_needed)
         return self.openapi_schema
 
     def build_middleware_stack(self) -> ASGIApp:
-        """Put `Exchanges` around Starlette's stack, so that a 500 also has a request id and is
-        counted."""
+        """Put `Exchanges` around Starlette's stack, so that a 500 is counted too."""
         context = self.state.context
         stack, count = super().build_middleware_stack(), context.metrics.answered
         recent = context.activity.recent
@@ -83,8 +80,7 @@ class App(FastAPI):
 
 
 class Entrance:
-    """Runs CORS and the access guard before all routes. A request keeps its context to the end,
-    even if the settings change meanwhile."""
+    """Runs CORS and the access guard. A request keeps its context to the end."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -125,8 +121,7 @@ def _as_get(scope: Scope, send: Send) -> tuple[Scope, Send]:
 
 
 def create_app(context: ApiContext) -> App:
-    """Return the application with all routes. FastAPI's interactive docs are off: they load scripts
-    from a CDN."""
+    """Return the application, without FastAPI's docs pages, which load scripts from a CDN."""
     app = App(
         openapi_url=None,
         redirect_slashes=False,  # a redirect has no envelope, and most clients do not repeat a POST

@@ -1,15 +1,19 @@
-"""Make the OpenAPI document from the routes' Operations. Slow: it is made at the first request.
+"""GET /openapi.json: the document of all routes, made at the first request.
 
 It is OpenAPI 3.2, the first version that can describe the events of a stream.
 """
 
+import asyncio
+import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from inspect import cleandoc
 from typing import Any
 
+from fastapi import APIRouter, Request
 from fastapi.routing import APIRoute
+from starlette.responses import Response
 
 from omlx_server import __version__
 from omlx_server.api.description import problems
@@ -31,6 +35,17 @@ _KEYS = {
     "x-api-key": {"type": "apiKey", "in": "header", "name": "x-api-key"},
 }
 _ABOUT = "An LLM server with the APIs of OpenAI, Anthropic and Ollama, on MLX."
+
+
+router = APIRouter()
+
+
+@router.get("/openapi.json", openapi_extra=Operation("Server", dict[str, Any]).extra)
+async def openapi(request: Request) -> Response:
+    """This document."""
+    # json is used because the bounds of some numbers are too large for orjson.
+    text = await asyncio.to_thread(lambda: json.dumps(request.app.openapi(), ensure_ascii=False))
+    return Response(text, media_type=_JSON)
 
 
 def document(routes: Iterable[APIRoute], *, keys_needed: bool) -> Schema:
@@ -66,7 +81,7 @@ def _kinds(operation: Operation) -> Iterator[Any]:
 
 @dataclass(frozen=True, slots=True)
 class _Item:
-    """One method of one path. `shape` adds the error responses that it refers to to `failures`."""
+    """One method of one path, which adds its error responses to `failures`."""
 
     route: APIRoute
     operation: Operation

@@ -19,8 +19,6 @@ STATE = (503,)
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """An optional query parameter of a route."""
-
     name: str
     kind: Any
     about: str
@@ -28,7 +26,7 @@ class Query:
 
 @dataclass(frozen=True, slots=True)
 class ResponseHeader:
-    """A response header, sent with each response only if `always`."""
+    """A response header, in each response if `always`."""
 
     name: str
     about: str
@@ -45,8 +43,8 @@ class Bytes:
 
 @dataclass(frozen=True, slots=True)
 class Events:
-    """A stream of server-sent events with JSON of type `data`. `named`: the event's name is the
-    `type` in its data. `done`: the last event is `[DONE]`."""
+    """Server-sent events with JSON of type `data`; `named` by its `type`, and `done` by a last
+    `[DONE]`."""
 
     data: Any
     named: bool = False
@@ -56,11 +54,10 @@ class Events:
 @dataclass(frozen=True, slots=True)
 class Operation:
     """The input and the answers of one route, given as `openapi_extra=Operation(...).extra`. Types
-    are those of which pydantic makes a schema, or Bytes.
+    are pydantic's, or Bytes.
 
-    Without `answer` the route answers with `events` or errors only. `may_fail`: error statuses
-    besides those of every route. `sick`: the body of a 503 that is no error envelope. `page`: what
-    a browser gets instead. `lines`: the type of each line of a stream of JSON lines.
+    `may_fail`: error statuses besides those of every route. `sick`: the body of a 503 that is no
+    error. `page`: what a browser gets instead. `lines`: the type of each line in a stream.
     """
 
     tag: str

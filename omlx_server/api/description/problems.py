@@ -1,7 +1,4 @@
-"""The error responses of a route in the OpenAPI document.
-
-408 and 431 are sent before the route is known, so they always have OpenAI's envelope.
-"""
+"""The error responses of a route. 408 and 431 precede the route, so they have OpenAI's envelope."""
 
 from typing import Any
 
@@ -49,7 +46,6 @@ KINDS: tuple[Any, ...] = (
 
 
 def statuses(operation: Operation, method: str, path: str) -> list[int]:
-    """Return the error statuses that `operation` can answer with, in order."""
     codes = {*_ALWAYS, *operation.may_fail}
     codes |= set() if operation.is_open else {401}
     if method in ("POST", "PATCH"):
@@ -64,7 +60,7 @@ def statuses(operation: Operation, method: str, path: str) -> list[int]:
 
 
 def shared(status: int, path: str) -> tuple[str, Any]:
-    """Return the name under which routes share the response for `status`, and its body's type."""
+    """Return the name of the shared response for `status`, and its body's type."""
     if status not in _EARLY and ollama.applies_to(path):
         # What is no HTTP at all is refused before the path is known.
         return f"OllamaError{status}", Error | OllamaError if status == 400 else OllamaError
