@@ -1,16 +1,34 @@
 """The types of the Messages API's answers."""
 
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 import orjson
 from pydantic import Field, GetPydanticSchema
 from typing_extensions import TypedDict
 
+from omlx_server.api.chat.finish import Finish
 from omlx_server.api.http.anthropic_errors import AnthropicError
 
 StopReason = Literal[
     "end_turn", "max_tokens", "stop_sequence", "tool_use", "model_context_window_exceeded"
 ]
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """The end of an answer, by the stop string `stopped`, or because the context is `full`."""
+
+    finish: Finish
+    stopped: str | None = None
+    full: bool = False
+
+    def reason(self, *, called: bool) -> StopReason:
+        if self.stopped is not None:
+            return "stop_sequence"
+        if self.finish == "length":
+            return "model_context_window_exceeded" if self.full else "max_tokens"
+        return "tool_use" if called else "end_turn"
 
 
 class ThinkingTokens(TypedDict):

@@ -7,7 +7,6 @@ message_stop
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Any, cast
 
 import orjson
@@ -15,7 +14,6 @@ import orjson
 from omlx_server.api.anthropic import answers
 from omlx_server.api.anthropic.ids import tool_use_id
 from omlx_server.api.chat.choices import TokenCounts
-from omlx_server.api.chat.finish import Finish
 from omlx_server.api.http import sse
 from omlx_server.text.parts import Arguments, CallStart, Part, Text, Thought
 
@@ -26,26 +24,8 @@ SIGNATURE = "unsigned"
 PING = sse.named({"type": "ping"})
 
 
-@dataclass(frozen=True, slots=True)
-class Ending:
-    """Why an answer ended. `finish` is the finish reason of a chat choice; `stopped` is the stop
-    string that ended it, if one did; `full`: the context had no room for `max_tokens` tokens."""
-
-    finish: Finish
-    stopped: str | None = None
-    full: bool = False
-
-    def reason(self, *, called: bool) -> answers.StopReason:
-        if self.stopped is not None:
-            return "stop_sequence"
-        if self.finish == "length":
-            return "model_context_window_exceeded" if self.full else "max_tokens"
-        return "tool_use" if called else "end_turn"
-
-
 class MessageEvents:
-    """Makes the events of one answer: call `start`, then `add` for each part, then `end`. Token
-    counts are read from `usage` by `start` and `end`."""
+    """Makes the events of one answer: `start`, `add` for each part, `end`."""
 
     def __init__(self, id: str, model: str, usage: TokenCounts) -> None:
         self._id = id
@@ -56,7 +36,6 @@ class MessageEvents:
         self._called = False
 
     def start(self) -> list[answers.MessageEvent]:
-        """Return the `message_start` event."""
         message: answers.AssistantTurn = {
             "id": self._id,
             "type": "message",
@@ -93,7 +72,7 @@ class MessageEvents:
             case Arguments(fragment=fragment):
                 return [self._delta({"type": "input_json_delta", "partial_json": fragment})]
 
-    def end(self, ending: Ending) -> list[answers.MessageEvent]:
+    def end(self, ending: answers.Ending) -> list[answers.MessageEvent]:
         delta: answers.MessageEnd = {
             "container": None,
             "stop_details": None,
@@ -109,8 +88,7 @@ class MessageEvents:
     def _grown(
         self, block: answers.TextBlock | answers.ThinkingBlock, delta: answers.ContentDelta
     ) -> list[answers.MessageEvent]:
-        """Return the events that add `delta` to the open block, or to a new `block` if the open one
-        has another type."""
+        """Add `delta` to the open block, or to a new `block` if the open one has another type."""
         begun = [] if self._open == block["type"] else self._begun(block)
         return [*begun, self._delta(delta)]
 
@@ -137,8 +115,7 @@ class MessageEvents:
 
 
 def _counts(usage: TokenCounts) -> answers.CountsOfMessage:
-    """Return the token counts as Anthropic has them. Storing blocks costs a client nothing, so
-    cache creation is 0."""
+    """Return Anthropic's token counts. Storing blocks costs nothing, so cache creation is 0."""
     return {
         "input_tokens": usage.prompt - usage.cached,
         "cache_creation_input_tokens": 0,
@@ -150,7 +127,6 @@ def _counts(usage: TokenCounts) -> answers.CountsOfMessage:
 
 
 def _tool_use(call: CallStart) -> answers.ToolUseBlock:
-    """Return the tool_use block of a call, whose caller is the model itself ("direct")."""
     return {
         "type": "tool_use",
         "id": tool_use_id(call.id),
@@ -161,7 +137,7 @@ def _tool_use(call: CallStart) -> answers.ToolUseBlock:
 
 
 def assembled(events: Iterable[answers.MessageEvent]) -> answers.AssistantTurn:
-    """Return the whole message, as a client would put it together from the stream."""
+    """Return the whole message, put together as a client does."""
     start, *later = events
     assert start["type"] == "message_start"
     message = start["message"]

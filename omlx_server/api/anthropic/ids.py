@@ -1,5 +1,4 @@
-"""Convert ids of tool calls between Anthropic's form (`toolu_...`) and the server's own, which chat
-templates can require (Mistral's take nine letters and digits)."""
+"""Convert ids of tool calls between Anthropic's form (`toolu_...`) and the server's own."""
 
 _CALL = "toolu_"
 _PLAIN = "call_"
@@ -10,5 +9,4 @@ def tool_use_id(call_id: str) -> str:
 
 
 def call_id(tool_use_id: str) -> str:
-    """Return the id that the chat template sees, whatever id the client has sent."""
     return tool_use_id.removeprefix(_CALL) or tool_use_id

@@ -19,8 +19,8 @@ Fields = dict[str, Any]
 
 
 def chat_request(body: CountRequest, template: ChatTemplate) -> ChatRequest:
-    """Return the chat request that asks for the same. Raises BadRequest for a field or a
-    combination of fields that is not supported."""
+    """Return the chat request that asks for the same. Raises BadRequest for what is not
+    supported."""
     messages = turns.chat_messages(body)
     fields = {
         "model": body.model,
@@ -40,8 +40,7 @@ def chat_request(body: CountRequest, template: ChatTemplate) -> ChatRequest:
 
 
 def _prefill(last: turns.Message) -> Fields:
-    """Return the fields with which a final assistant turn begins the answer. Raises BadRequest
-    where that turn calls tools."""
+    """Let a final assistant turn begin the answer. Raises BadRequest where it calls tools."""
     if last["role"] != "assistant":
         return {}
     if "tool_calls" in last:
@@ -50,8 +49,7 @@ def _prefill(last: turns.Message) -> Fields:
 
 
 def _tools(body: CountRequest) -> Fields:
-    """Return the tools and the tool choice. Tools that Anthropic runs or defines are left out, with
-    a warning."""
+    """Return tools and tool choice. Tools that Anthropic runs are left out, with a warning."""
     left_out({tool.type or "" for tool in body.tools or () if not tool.custom})
     tools = [_tool(i, tool) for i, tool in enumerate(body.tools or ()) if tool.custom]
     names = [tool["function"]["name"] for tool in tools]
@@ -87,8 +85,7 @@ def _tool_choice(kind: str, name: str | None, names: Sequence[str]) -> str | Fie
 
 
 def _thinking(body: CountRequest, template: ChatTemplate) -> Fields:
-    """Return the fields that switch thinking on or off and bound it; without `thinking` the
-    template decides."""
+    """Return the fields for thinking; without `thinking` the template decides."""
     kwargs = dict(body.chat_template_kwargs or {})
     fields: Fields = {}
     if body.thinking is not None:
@@ -108,8 +105,8 @@ def _budget(body: CountRequest, budget: int | None) -> int:
 
 
 def _output(body: CountRequest) -> Fields:
-    """Return the reasoning effort and the response format. `output_format` is the older name of
-    `output_config.format`, which wins."""
+    """Return effort and response format. `output_format` is the older name of
+    `output_config.format`."""
     config = body.output_config
     wanted = body.output_format if config is None else config.format or body.output_format
     effort = config.effort if config is not None else None

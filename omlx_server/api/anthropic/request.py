@@ -1,5 +1,5 @@
-"""The fields of a Messages request. Strict; unknown fields, such as `cache_control` and `metadata`,
-are ignored: none of them changes an answer."""
+"""The fields of a Messages request. Strict; unknown fields, such as `cache_control`, are
+ignored."""
 
 from typing import Annotated, Any, Literal
 

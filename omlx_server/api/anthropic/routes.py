@@ -7,8 +7,8 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from omlx_server.api.anthropic import prompt
-from omlx_server.api.anthropic.answers import AssistantTurn, CountedTokens, MessageEvent
-from omlx_server.api.anthropic.events import PING, Ending, MessageEvents, assembled
+from omlx_server.api.anthropic.answers import AssistantTurn, CountedTokens, Ending, MessageEvent
+from omlx_server.api.anthropic.events import PING, MessageEvents, assembled
 from omlx_server.api.anthropic.request import CountRequest, MessagesRequest
 from omlx_server.api.anthropic.turns import image_chars
 from omlx_server.api.chat.choices import CACHE_HEADERS, Choices
@@ -63,7 +63,6 @@ async def count_tokens(request: Request) -> Response:
 
 
 async def _turn(request: Request, body: CountRequest) -> ChatTurn:
-    """Return the turn that `body` wants, converted in a worker thread as it may be long."""
     context = context_of(request)
     model = await context.models.find(body.model, adapter=body.adapter, preset=body.preset)
     chat = await context.threads.run(
@@ -84,8 +83,7 @@ async def _stream(body: MessagesRequest, choices: Choices) -> AsyncGenerator[byt
 
 
 async def _events(body: MessagesRequest, choices: Choices) -> AsyncIterator[list[MessageEvent]]:
-    """Yield lists of events. message_start waits for the first delta, when the count of cached
-    tokens is known."""
+    """Yield lists of events. message_start waits for the count of cached tokens."""
     request = choices.generation.request
     maker = MessageEvents(request.id, body.model, choices.usage)
     full = request.sampling.max_tokens < body.max_tokens

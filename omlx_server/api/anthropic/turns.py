@@ -1,10 +1,9 @@
 """Convert the turns of a Messages request into the messages of a chat.
 
-Turns keep their order, system turns too: moved to the front, one would change the beginning of the
-prompt, and the prefix cache would miss. Tool results go before the other blocks of their turn, and
-neighbouring messages of one role become one, as chat templates expect. Content with images becomes
-a list of parts, other content one text. Tools that Anthropic ran become calls and results between
-two parts of the assistant's turn; a summary (`compaction`) replaces all that came before.
+Turns keep their order, system turns too: a system turn moved to the front would miss the prefix
+cache. Tool results go first in their turn, and neighbouring messages of one role are joined, as
+templates expect. Content with images becomes a list of parts, other content one text. Tools that
+Anthropic ran split the assistant's turn; a summary (`compaction`) replaces all before it.
 """
 
 import json
@@ -33,8 +32,8 @@ Content = str | list[Part]
 
 
 def chat_messages(body: CountRequest) -> list[Message]:
-    """Return the chat messages for the system prompt and the turns. Raises BadRequest for blocks
-    that are neither text nor image, and where no message is left."""
+    """Return the chat messages. Raises BadRequest for other blocks than texts and images, and where
+    no message is left."""
     names: dict[str, str] = {}
     messages = _system("system", body.system)
     for index, turn in enumerate(body.messages):
@@ -51,7 +50,7 @@ def chat_messages(body: CountRequest) -> list[Message]:
 
 
 def image_chars(body: CountRequest) -> int:
-    """Return the number of characters of a request that are images."""
+    """Return the characters of a request that are images."""
     values: list[Any] = [turn.content for turn in body.messages]
     chars = 0
     while values:
@@ -113,7 +112,6 @@ def _result(path: str, block: ContentBlock, names: Mapping[str, str]) -> Message
 
 
 def _inner(path: str, content: object) -> list[str | Part]:
-    """Return the texts and images within a result or a document."""
     if content is None or isinstance(content, str):
         return [content or ""]
     if not isinstance(content, list):
@@ -127,8 +125,8 @@ def _inner(path: str, content: object) -> list[str | Part]:
 
 
 def _assistant(path: str, blocks: Sequence[ContentBlock]) -> list[Message]:
-    """Return the messages of an assistant turn, which results of Anthropic's tools split into
-    several. Texts are joined without separators, as the model wrote them."""
+    """Return the messages of an assistant turn. Texts are joined without separators, as the model
+    wrote them."""
     messages, texts, reasoning = list[Message](), list[str](), list[str]()
     calls, theirs = list[Message](), dict[str | None, Message]()
     for index, block in enumerate(blocks):
@@ -157,14 +155,12 @@ _UNSEEN = ("redacted_thinking", "compaction", "fallback")
 
 
 def _is_summary(block: ContentBlock) -> bool:
-    """Return whether a block replaces all that came before; one without a text is a failed
-    summary."""
+    """Return whether a block replaces all before it; a failed summary has no text."""
     return block.type == "compaction" and isinstance(block.content, str) and bool(block.content)
 
 
 def _run(block: ContentBlock, theirs: Mapping[str | None, Message]) -> tuple[Message, Message]:
-    """Return the call and the result of a tool that Anthropic ran, from its result `block` and the
-    calls before it."""
+    """Return call and result of a tool that Anthropic ran."""
     id, name = call_id(block.tool_use_id or ""), block.type.removesuffix("_tool_result")
     unseen = {"id": id, "type": "function", "function": {"name": name, "arguments": "{}"}}
     call = theirs.get(block.tool_use_id, unseen)
@@ -202,7 +198,7 @@ def _text(path: str, block: ResultBlock) -> str:
 
 
 def _shown(path: str, block: ResultBlock) -> list[str | Part]:
-    """Return what a model sees of a block: text, an image part, or the pieces of a document."""
+    """Return a block as texts and image parts."""
     if block.type in ("document", "search_result"):
         return ["<document>", *_document(path, block), "</document>"]
     if block.type != "image":
@@ -224,8 +220,7 @@ def _document(path: str, block: ResultBlock) -> list[str | Part]:
 
 
 def _content(pieces: Iterable[str | Part]) -> Content:
-    """Return one text, or parts where there are images; line breaks go between texts, not at
-    images."""
+    """Return one text, or parts with images; line breaks go between texts."""
     parts: list[Part] = []
     for is_text, run in groupby(pieces, lambda piece: isinstance(piece, str)):
         same: list[Any] = list(run)
@@ -236,7 +231,7 @@ def _content(pieces: Iterable[str | Part]) -> Content:
 
 
 def _tool_names(turn: AnthropicMessage) -> dict[str, str]:
-    """Return the names of called tools by call id; some templates show them with the results."""
+    """Return the names of called tools by call id; some templates show them with results."""
     blocks = turn.content if isinstance(turn.content, list) else ()
     return {b.id: b.name for b in blocks if b.type == "tool_use" and b.id and b.name}
 
@@ -260,8 +255,7 @@ def _pieces(contents: Iterable[Content]) -> list[str | Part]:
 
 
 def _joined(messages: Iterable[Message]) -> list[Message]:
-    """Join neighbouring messages of one role, as many templates want roles to alternate; tool
-    results stay separate."""
+    """Join neighbouring messages of one role, except tool results."""
     result: list[Message] = []
     for role, run in groupby(messages, itemgetter("role")):
         same = list(run)

@@ -9,8 +9,8 @@ from anthropic.lib.streaming._messages import accumulate_event
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from omlx_server.api.anthropic.answers import AssistantTurn
-from omlx_server.api.anthropic.events import PING, SIGNATURE, Ending, MessageEvents, assembled
+from omlx_server.api.anthropic.answers import AssistantTurn, Ending
+from omlx_server.api.anthropic.events import PING, SIGNATURE, MessageEvents, assembled
 from omlx_server.api.anthropic.ids import tool_use_id
 from omlx_server.api.chat.choices import TokenCounts
 from omlx_server.api.chat.finish import Finish
