@@ -1,4 +1,4 @@
-"""The context of the routes. wiring/ makes it, and each request carries it in its ASGI scope."""
+"""The context of the routes, made by wiring/ and carried by each request in its ASGI scope."""
 
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
@@ -28,25 +28,16 @@ T = TypeVar("T")
 CONTEXT = "omlx.context"
 """The key of a request's ASGI scope under which its ApiContext is kept."""
 
-_IMAGES_AT_ONCE = 2
-_IMAGE_PATIENCE_SECONDS = 60.0
-_IMAGE_NICENESS = 10
-
 
 def make_image_threads() -> WorkerThreads:
     """Return the threads that decode images, at most one bitmap each."""
-    return WorkerThreads(
-        "images",
-        _IMAGES_AT_ONCE,
-        patience=_IMAGE_PATIENCE_SECONDS,
-        niceness=_IMAGE_NICENESS,
-    )
+    return WorkerThreads("images", 2, patience=60.0, niceness=10)
 
 
 @dataclass(frozen=True, slots=True)
 class ConfigState:
-    """The state of changed settings. `problem` says why the config can't be used, and the earlier
-    settings stay; `needs_restart` names keys whose new values wait for a restart."""
+    """Why the config can't be used (`problem`; earlier settings stay), and keys that wait for a
+    restart."""
 
     problem: str = ""
     needs_restart: tuple[str, ...] = ()
@@ -54,7 +45,7 @@ class ConfigState:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ApiContext:
-    """Settings and parts for the routes; a field is None or off where the server lacks the part."""
+    """Settings and parts for the routes."""
 
     models: ServedModels
     max_body_bytes: int
@@ -88,6 +79,6 @@ def context_of(request: Request) -> ApiContext:
 
 
 async def in_time(request: Request, work: Coroutine[Any, Any, T]) -> T:
-    """Await `work` for as long as a request may take. Raises as `while_connected`."""
+    """Await `work` within the request's time. Raises as `while_connected`."""
     seconds = context_of(request).request_timeout_seconds
     return await while_connected(request.receive, work, seconds)

@@ -15,21 +15,20 @@ _Labels = TypeVar("_Labels", bound=tuple[str, ...])
 
 
 def label_of(model: str) -> str:
-    """Return a model's name as a label; bytes that are no text become question marks."""
+    """Return a model's name as a label, without bytes that are no text."""
     return model.encode(errors="replace").decode()
 
 
 def gauges(
     name: str, text: str, labels: tuple[str, ...], values: Mapping[_Labels, float]
 ) -> Metric:
-    """Return one gauge for each set of labels."""
     return _labelled(GaugeMetricFamily(name, text, labels=labels), values)
 
 
 def counters(
     name: str, text: str, labels: tuple[str, ...], values: Mapping[_Labels, float]
 ) -> Metric:
-    """Return one counter for each set of labels; its name gets the suffix `_total`."""
+    """Return one counter for each set of labels, with the suffix `_total`."""
     return _labelled(CounterMetricFamily(name, text, labels=labels), values)
 
 

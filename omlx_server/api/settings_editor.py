@@ -41,20 +41,13 @@ class SettingsChanged(TypedDict):
 
 
 class SettingsEditor(Protocol):
-    """Shows the settings of a running server, and changes its config file."""
-
     async def listed(self) -> SettingsListed:
-        """Return all settings in force. Raises Conflict while the config file can't be read."""
+        """Return all settings. Raises Conflict while the config file can't be read."""
 
     async def change(self, values: Mapping[str, Any]) -> SettingsChanged:
-        """Write new values to the config file, all or none, and apply what can be applied.
-
-        Raises:
-            BadRequest: there is no such key, or it does not allow this value; `param` names it.
-            Conflict: a flag or the environment sets it, the file can't be written, or the server
-                can't use the value.
-        """
+        """Write new values to the config file, all or none, and apply them. Raises BadRequest for a
+        bad key (`param`) or value, Conflict where a flag or the environment sets it, or the file
+        can't be written."""
 
     async def reload(self) -> SettingsChanged:
-        """Read the config file again, and apply what can be applied. Raises Conflict where the
-        server can't use the file now."""
+        """Read the config file again and apply it. Raises Conflict where it can't be used."""

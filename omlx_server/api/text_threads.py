@@ -1,8 +1,7 @@
-"""Threads that render and encode prompts, in pools by size: a short prompt never waits for
-megabytes.
+"""Threads that encode prompts, in pools by size: a short prompt never waits for megabytes.
 
-A long text is encoded in many jobs, so that clients take turns between them and memory is bounded
-by the jobs under way. Runs on the asyncio thread.
+A long text is many jobs, so that clients take turns and memory is bounded. Runs on the asyncio
+thread.
 """
 
 import asyncio
@@ -31,8 +30,8 @@ class EncodingAbandoned(Exception):
 
 
 class TextThreads:
-    """Runs work in the pool of its size, the client that is furthest behind first. Work that is
-    cancelled while it waits is never run, and encoding ends with its batch."""
+    """Runs work in the pool of its size, the client that is furthest behind first. Cancelled work
+    ends with its batch, or never begins."""
 
     def __init__(self) -> None:
         self._pools = [
@@ -42,8 +41,8 @@ class TextThreads:
         self._batches = WorkerThreads("encoding", _BATCHES, niceness=_NICENESS)
 
     async def run(self, work: Callable[[*Ts], T], *args: *Ts, size: int = 0, beside: int = 0) -> T:
-        """Run `work(*args)` in a thread. The pool follows from `size`, the length of its texts, or
-        from the size of the request's body without `beside` bytes of images if that is more."""
+        """Run `work(*args)` in a thread of the pool for `size`, the length of its texts, or for the
+        request's body without `beside` bytes if that is more."""
         size, owner = max(size, exchange.current().body - beside), (CLIENT.get(),)
         pool = next(pool for most, pool in self._pools if size <= most)
         loop = asyncio.get_running_loop()

@@ -1,5 +1,5 @@
-"""Threads for work before the engine has a request, such as decoding images. Clients take turns, by
-the seconds that their turns have taken. Runs on the asyncio thread."""
+"""Threads for work before the engine has a request. Clients take turns by the seconds they took.
+Runs on the asyncio thread."""
 
 import asyncio
 import math
@@ -23,8 +23,7 @@ IsAbandoned = Callable[[], bool]
 
 
 class RunInThread(Protocol):
-    """Runs `work` in a thread. If the caller is cancelled, the work is told so and waited for,
-    because it holds memory until it ends."""
+    """Runs `work` in a thread. Cancelled work is told so and waited for, as it holds memory."""
 
     async def __call__(self, work: Callable[[IsAbandoned], T]) -> T: ...
 
@@ -41,9 +40,8 @@ class _Turn:
 
 
 class WorkerThreads:
-    """A pool of threads. The owner that is furthest behind has the next turn; a client has at most
-    `each` turns at a time, and waits at most `patience` seconds. `niceness` is added to the
-    threads' own."""
+    """A pool of threads. The owner that is furthest behind is next; a client has at most `each`
+    turns at a time, and waits at most `patience` seconds."""
 
     def __init__(
         self,
@@ -65,7 +63,6 @@ class WorkerThreads:
         self._times = VirtualTimes()
 
     async def run(self, owner: Owner, work: Callable[[IsAbandoned], T]) -> T:
-        """Run `work` in a turn of its own. Raises as `turn`."""
         async with self.turn(owner) as run:
             return await run(work)
 

@@ -44,9 +44,8 @@ _OPEN_BELOW = "/web/"
 
 
 class AccessGuard:
-    """Refuses a request by repeated headers, its Host and Origin (against DNS rebinding), its API
-    key, or its media type. A request that the shutdown cancels before its response gets
-    Unavailable."""
+    """Refuses requests by repeated headers, Host and Origin (against DNS rebinding), API key, or
+    media type. A request that the shutdown cancels gets Unavailable."""
 
     def __init__(self, app: ASGIApp, context: ApiContext) -> None:
         self._app = app
@@ -90,15 +89,14 @@ class AccessGuard:
         return None
 
     async def _is_called_rightly(self, scope: Scope, headers: Headers) -> bool:
-        """Return whether Host is allowed; over a Unix socket it always is: DNS can't point
-        there."""
+        """Return whether Host is allowed. DNS can't point to a Unix socket."""
         if not self._hosts or came_by_unix_socket(scope):
             return True
         return await self._is_known(host_of(headers.get("host", "")))
 
     async def _is_welcome(self, origin: str) -> bool:
-        """Return whether a page of this origin may send requests. Without an Origin it may:
-        browsers omit it only where another site's page can't send a body or read the answer."""
+        """Return whether a page of this origin may send requests. Browsers omit Origin only where
+        another site's page can't send a body or read the answer."""
         if not origin or not self._hosts or self._origins & {origin.lower(), "*"}:
             return True
         return await self._is_known(host_of(origin.partition("://")[2]))
@@ -114,8 +112,8 @@ def _is_open(path: str) -> bool:
 
 
 def is_authorized(context: ApiContext, headers: Headers) -> bool:
-    """Return whether a request has a valid API key or the admin token, or needs none. All keys are
-    compared in constant time."""
+    """Return whether a request has a valid key, or needs none. All keys are compared in constant
+    time."""
     if not context.api_keys:
         return True
     api_key = key_of(headers).encode()
@@ -124,14 +122,14 @@ def is_authorized(context: ApiContext, headers: Headers) -> bool:
 
 
 def key_of(headers: Headers) -> str:
-    """Return the API key that a request carries, valid or not, or ""."""
+    """Return the API key of a request, valid or not, or ""."""
     token = bearer_of(headers)
     return headers.get("x-api-key", "") if token is None else token
 
 
 def _media_types(path: str, headers: Headers) -> tuple[str, ...]:
-    """Return the media types of a body for `path`. Ollama's routes take curl's default too, unless
-    a web page sends it."""
+    """Return the media types of a body for `path`; Ollama's routes take curl's default unless a web
+    page sends it."""
     wanted = _BODIES.get(path, _JSON)
     is_of_page = "origin" in headers or "sec-fetch-site" in headers
     return (*wanted, _FORM) if path.startswith("/api/") and not is_of_page else wanted

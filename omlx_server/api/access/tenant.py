@@ -1,8 +1,7 @@
 """The tenant of a request, with whom it shares cached prefixes and the machine's time.
 
-With several API keys each has prefixes of its own (unless `cache.salt` says otherwise), so that no
-client learns from response times what another has asked. `cache_salt` divides them further. Neither
-can be recovered from stored blocks.
+With several API keys each has its own prefixes (see `cache.salt`): response times tell nothing of
+other keys' prompts. Stored blocks reveal neither key nor `cache_salt`.
 """
 
 import hmac
@@ -30,7 +29,7 @@ class CacheShared(Forbidden):
 
 
 def salt_of(request: Request, cache_salt: str | None) -> bytes:
-    """Return the salt of a request's block keys; empty where all requests share blocks."""
+    """Return the salt of a request's block keys; empty where all share blocks."""
     context = context_of(request)
     apart = context.per_key_salt and len(context.api_keys) > 1
     key = key_of(request.headers) if apart else ""
@@ -41,8 +40,8 @@ def salt_of(request: Request, cache_salt: str | None) -> bytes:
 
 
 def salt_to_reset(request: Request, cache_salt: str | None) -> bytes | None:
-    """Return the salt of the blocks that a request may drop, None for all. Raises CacheShared where
-    several API keys share their blocks and the request has no admin rights."""
+    """Return the salt of blocks that a request may drop, None for all. Raises CacheShared without
+    admin rights where keys share blocks."""
     context = context_of(request)
     alone, admin = len(context.api_keys) < 2, context.admin
     gives_orders = admin.enabled and (not admin.needs_token or admin.admits(request.headers))
@@ -57,15 +56,13 @@ def salt_to_reset(request: Request, cache_salt: str | None) -> bytes | None:
 
 
 def client_of(request: Request) -> bytes:
-    """Return what stands for the client and can't be made up: a digest of its API key, or its
-    network on a server without keys."""
+    """Return what a client can't make up: a digest of its API key, or its network without keys."""
     if context_of(request).api_keys:
         return hmac.digest(key_of(request.headers).encode(), b"owner", "sha256")
     return network_of(request.client.host if request.client else "")
 
 
 def conversation_of(said: str | None, tokens: Sequence[int]) -> bytes:
-    """Return a digest of the conversation that the request names, or of the prompt's first
-    tokens."""
+    """Return a digest of the conversation's name, or of the prompt's first tokens."""
     first = ",".join(map(str, tokens[:_FIRST_TOKENS])) if said is None else said
     return blake2b(first.encode(errors="replace"), digest_size=16).digest()

@@ -30,8 +30,8 @@ _MOST_MODELS = 200
 
 
 class Activity:
-    """Reports on requests and `models`. `recent` hears of all exchanges, `memory` takes samples,
-    `live` sends the state to listeners."""
+    """Reports on requests and `models`. `recent` is the log of exchanges, `live` sends the state to
+    listeners."""
 
     def __init__(self, models: ServedModels) -> None:
         self._models = models
@@ -69,7 +69,6 @@ class Activity:
 
 
 def counters_of(models: ServedModels) -> list[ModelCache]:
-    """Return the counters of each chat model that was ever loaded."""
     counted = models.vitals.counted
     return [{"model": name, "counters": counters(one.cache)} for name, one in counted.items()]
 

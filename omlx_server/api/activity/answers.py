@@ -1,4 +1,4 @@
-"""The answers about the server's activity. They hold no text of any prompt."""
+"""The answers about the server's activity, without any text of prompts."""
 
 from typing import Literal, NotRequired
 

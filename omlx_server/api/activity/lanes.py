@@ -1,4 +1,4 @@
-"""The state of each request at work, from its exchange and its sequences in the scheduler."""
+"""The state of each request at work, from its exchange and the scheduler."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
@@ -26,8 +26,8 @@ def lanes(
     loaded: Iterable[str],
     now: float,
 ) -> list[RequestAtWork]:
-    """Return the state of each request that is in the engine, or waits for a model that is not
-    `loaded`. `paces` are prompt tokens a second; `now` is time.monotonic()."""
+    """Return the states of requests in the engine or waiting for a model to load. `paces` are
+    prompt tokens a second; `now` is time.monotonic()."""
     here = frozenset(loaded)
     at_work = []
     for exchange in under_way:
@@ -62,7 +62,7 @@ def _lane(
 
 
 def prefilled(standings: Sequence[Standing]) -> int:
-    """Return the tokens of prompts in prefill that were computed, not restored."""
+    """Return the tokens in prefill that were computed, not restored."""
     active = [standing for standing in standings if standing.place == "active"]
     return sum(max(0, standing.computed - standing.restored) for standing in active)
 
@@ -82,24 +82,23 @@ def _unasked(phases: Sequence[Phases]) -> Place:
 
 
 def _cached(phases: Sequence[Phases], standings: Sequence[Standing]) -> int:
-    """Return the tokens from the prefix cache; until the first token only the scheduler knows
-    them."""
-    by_request: dict[str, int] = {}
-    for standing in standings:
-        known = by_request.get(standing.request, 0)
-        by_request[standing.request] = max(known, standing.restored)
-    return max(sum(by_request.values()), sum(one.cached_tokens for one in phases))
+    """Return the cached prompt tokens, which only the scheduler knows until the first token."""
+    restored = _per_request((one.request, one.restored) for one in standings)
+    return max(restored, sum(one.cached_tokens for one in phases))
 
 
 def _computed(phases: Sequence[Phases], standings: Sequence[Standing]) -> int:
-    """Return the prompt tokens in caches. Choices of one request share its prompt."""
-    by_request: dict[str, int] = {}
-    for standing in standings:
-        computed = min(standing.computed, standing.prompt)
-        by_request[standing.request] = max(computed, by_request.get(standing.request, 0))
-    if by_request:
-        return sum(by_request.values())
+    if standings:
+        return _per_request((one.request, min(one.computed, one.prompt)) for one in standings)
     return sum(one.prompt_tokens for one in phases if one.first is not None)
+
+
+def _per_request(counts: Iterable[tuple[str, int]]) -> int:
+    """Sum each request's greatest count, as its choices share a prompt."""
+    most: dict[str, int] = {}
+    for request, count in counts:
+        most[request] = max(count, most.get(request, 0))
+    return sum(most.values())
 
 
 def _awaited(place: Place, phases: Sequence[Phases], standings: Sequence[Standing]) -> str | None:

@@ -12,8 +12,8 @@ _MOST_BEHIND = 16
 
 
 class Broadcast:
-    """Events for any number of listeners, made only while there are some. `make` is told whether an
-    event is the first after a time without listeners."""
+    """Events for any number of listeners, made while there are some. `make` gets whether the event
+    is the first for them."""
 
     def __init__(self, make: Callable[[bool], Awaitable[bytes]]) -> None:
         self._make = make
@@ -27,12 +27,8 @@ class Broadcast:
         return len(self._listeners)
 
     async def events(self, most: int | None = None) -> AsyncGenerator[bytes, None]:
-        """Yield the latest event and the next ones, at most `most`.
-
-        Raises:
-            QueueFull: there are too many listeners.
-            Unavailable: the server is shutting down.
-        """
+        """Yield the latest event and the next ones, at most `most`. Raises QueueFull for too many
+        listeners, Unavailable while shutting down."""
         if self._closed:
             raise Unavailable("the server is shutting down")
         if self.listeners >= MOST_LISTENERS:
@@ -57,7 +53,7 @@ class Broadcast:
                 self._task = self._latest = None
 
     def close(self) -> None:
-        """End all streams, which would hold up the shutdown."""
+        """End all streams."""
         self._closed = True
         self._send(None)
 

@@ -12,14 +12,12 @@ _MOST = 10 * 60 // EVERY_SECONDS
 
 
 class MemoryHistory:
-    """The samples that `watch` takes, and one more when somebody asks."""
-
     def __init__(self, models: ServedModels) -> None:
         self._models = models
         self._samples: deque[MemorySample] = deque(maxlen=_MOST)
 
     async def watch(self) -> None:
-        """Take a sample every two seconds, until cancelled."""
+        """Take samples until cancelled."""
         while True:
             sample = self.now()
             if sample is not None:
@@ -27,7 +25,7 @@ class MemoryHistory:
             await asyncio.sleep(EVERY_SECONDS)
 
     def now(self) -> MemorySample | None:
-        """Return the account as last reported, None while the first model loads."""
+        """Return the account, None while the first model loads."""
         report = self._models.vitals.memory
         if report is None:
             return None

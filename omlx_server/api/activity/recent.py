@@ -1,4 +1,4 @@
-"""The requests for work that are under way or have ended lately. Runs on the asyncio thread."""
+"""The requests for work under way, and the last ones. Runs on the asyncio thread."""
 
 import time
 from collections import deque
@@ -13,7 +13,7 @@ _ORDERS = "/admin/"
 
 
 class RecentExchanges:
-    """An ExchangeLog. `ended` counts the requests that have ended since the start."""
+    """An ExchangeLog. `ended` counts requests since the start."""
 
     def __init__(self) -> None:
         self._under_way: dict[int, Exchange] = {}
@@ -31,11 +31,10 @@ class RecentExchanges:
             self._done.appendleft(_shape(exchange))
 
     def under_way(self) -> Iterator[Exchange]:
-        """Return the requests that have not ended, the oldest first."""
         return iter(tuple(self._under_way.values()))
 
     def done(self, since: int = 0) -> list[RequestDone]:
-        """Return the last requests that have ended after the first `since`, the newest first."""
+        """Return the last requests after the first `since`, the newest first."""
         return list(self._done)[: max(0, self.ended - since)]
 
 

@@ -85,13 +85,8 @@ async def compare(request: Request) -> Response:
 
 
 async def _loaded(models: ServedModels, name: str | None) -> ServedModel:
-    """Return the loaded chat model of that name, or the only one.
-
-    Raises:
-        ModelNotFound: there is no such model.
-        Conflict: it is not loaded, or does not chat.
-        BadRequest: none was named, and several are loaded.
-    """
+    """Return the loaded chat model of that name, or the only one. Raises ModelNotFound, Conflict
+    where it is not loaded or does not chat, and BadRequest without a name for several."""
     loaded = models.loaded()
     if name is None:
         if len(loaded) > 1:
@@ -133,13 +128,12 @@ def _stretches(found: Divergence) -> list[CacheStretch]:
 
 
 def first_piece(tokens: int, diverges_at: int | None) -> int:
-    """Return the first token to show: of a long prompt those around its divergence are shown."""
+    """Return the first token to show, with the divergence in the middle."""
     middle = (diverges_at or 0) - MOST_PIECES // 2
     return max(0, min(middle, tokens - MOST_PIECES))
 
 
 def _pieces(model: ServedModel, tokens: Sequence[int]) -> list[str]:
-    """Return the text of each token; image tokens have none."""
     text = partial(_text, model)
     return [text(token) for token in tokens]
 

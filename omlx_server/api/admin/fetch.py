@@ -46,7 +46,7 @@ FetchStep = FetchProgress | ModelFetched
 
 
 class FetchStopped(OmlxError):
-    """Ends a fetch that nobody waits for any more."""
+    pass
 
 
 class FetchProblem(Unavailable):
@@ -86,13 +86,8 @@ async def pull(request: Request) -> Response:
 
 
 async def fetching(request: Request, name: str) -> AsyncGenerator[FetchStep, None]:
-    """Return the steps of fetching a model. Closing the generator ends the fetch. It raises
-    QueueFull, and FetchProblem where the fetch fails.
-
-    Raises:
-        ModelNotFound: there is no model of that name.
-        Unavailable: this server fetches no models.
-    """
+    """Return the steps of fetching a model; closing the generator ends it. It raises QueueFull and
+    FetchProblem. Raises ModelNotFound, and Unavailable where nothing is fetched."""
     fetcher = _fetcher(request)
     resolved = await asyncio.to_thread(fetcher.resolve, name)
     if resolved.kind == "unknown":
@@ -144,7 +139,7 @@ async def _steps(
 
 
 def _retrieve_exception(task: "asyncio.Future[Fetched]") -> None:
-    """Look at the exception of a fetch, or asyncio would log it."""
+    """Look at an exception, or asyncio would log it."""
     if not task.cancelled():
         task.exception()
 
@@ -172,7 +167,7 @@ def _as_event(error: OmlxError) -> bytes:
 
 
 class _Latest:
-    """A progress listener that keeps the latest state, and ends the work once stopped."""
+    """A progress listener that keeps the latest state, and can end the work."""
 
     def __init__(self) -> None:
         self.latest: FetchProgress = _progress("look", 0, 0)

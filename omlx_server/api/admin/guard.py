@@ -22,7 +22,7 @@ ADMIN = (401,)
 
 
 class AdminOnly(NotAuthorized):
-    """The request has no admin token. The log gets a short reason, not the message."""
+    """No admin token. The log gets a short reason."""
 
     code = "admin_token_needed"
 
@@ -36,12 +36,8 @@ class AdminClosed(Forbidden):
 
 
 def require_admin(request: Request) -> None:
-    """Refuse a request without admin rights.
-
-    Raises:
-        AdminOnly: 401, the request has no admin token, or a wrong one.
-        AdminClosed: 403, the server itself has no admin token.
-    """
+    """Raise AdminOnly (401) for a missing or wrong token, AdminClosed (403) where the server has
+    none."""
     access = context_of(request).admin
     if not access.needs_token or access.admits(request.headers):
         return

@@ -15,8 +15,8 @@ from omlx_server.core.adapters import salted
 
 @dataclass(frozen=True, slots=True)
 class RequestPrefix:
-    """A prompt as token ids, with the salt of its blocks; `tenant` is the salt without an adapter,
-    `name` the model's name in the request."""
+    """A prompt with the salt of its blocks; `tenant` is that without an adapter, `name` the model's
+    in the request."""
 
     name: str
     model: ServedModel
@@ -26,7 +26,7 @@ class RequestPrefix:
 
 
 async def prefix_of(request: Request) -> RequestPrefix:
-    """Return the prompt in the body of `request`. Raises as a chat completion with that body."""
+    """Return the prompt in the body of `request`. Raises as a chat completion."""
     context = context_of(request)
     chat = await json_body.read(request, ChatRequest, context.max_body_bytes)
     model = await context.models.find(chat.model, adapter=chat.adapter, preset=chat.preset)

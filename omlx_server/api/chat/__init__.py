@@ -1,1 +1,1 @@
-"""One turn of a conversation, the same for all chat APIs: prompt, sampling, tools, answer."""
+"""One turn of a conversation, the same for all chat APIs."""

@@ -1,7 +1,6 @@
 """Turn the token events of one generation into the deltas of its choices.
 
-A token's log-probability waits as long as its text, so the tokens that a client gets, joined, are
-its content.
+A log-probability waits as long as its text: the tokens that a client gets, joined, are its content.
 """
 
 import math
@@ -42,22 +41,20 @@ CACHE_HEADERS = (
 
 @dataclass(frozen=True, slots=True)
 class LoggedToken:
-    """A token of the content with its log-probability; `top` has the likeliest alternatives."""
+    """A token of the content with its log-probability, and the likeliest alternatives."""
 
     entry: TokenEntry
     top: tuple[TokenEntry, ...]
 
 
 def logged(tokenizer: Tokenizer, piece: Piece | None, logprobs: Logprobs) -> LoggedToken:
-    """Return the LoggedToken of a chosen token, which gave `piece` to the text."""
     top = tuple(token_entry(tokenizer, id, value) for id, value in logprobs.top)
     return LoggedToken(piece_entry(piece, logprobs.chosen), top)
 
 
 @dataclass(slots=True)
 class ChoiceDelta:
-    """The gain of one choice. `stopped` is the stop string that ended it. Not frozen: one is made
-    for each token, and frozen ones take twice as long."""
+    """The gain of one choice. `stopped` is the stop string that ended it. Not frozen, for speed."""
 
     index: int
     parts: tuple[Part, ...] = ()
@@ -71,7 +68,7 @@ class ChoiceDelta:
 
     @property
     def only_text(self) -> str | None:
-        """The text where the choice gained nothing else, otherwise None."""
+        """The text where the choice gained nothing else."""
         if len(self.parts) != 1 or self.tokens or self.finish:
             return None
         [part] = self.parts
@@ -80,8 +77,6 @@ class ChoiceDelta:
 
 @dataclass(slots=True)
 class WholeChoice:
-    """A whole choice, put together from its deltas."""
-
     parts: list[Part] = field(default_factory=list)
     tokens: list[LoggedToken] = field(default_factory=list)
     finish: Finish = "stop"
@@ -94,8 +89,8 @@ class WholeChoice:
 
 @dataclass(slots=True)
 class TokenCounts:
-    """Token counts of a request, summed over its choices. `cached` is part of `prompt`, `reasoning`
-    of `completion`; `dropped` counts messages, `accepted` and `rejected` drafted tokens."""
+    """Token counts over all choices. `cached` is part of `prompt`, `reasoning` of `completion`;
+    `dropped` counts messages, `accepted` and `rejected` drafted tokens."""
 
     prompt: int
     completion: int = 0
@@ -126,8 +121,8 @@ class Choices:
         self._choices = [_Choice(AnswerParser(tokenizer, form)) for _ in range(request.n)]
 
     async def deltas(self) -> AsyncIterator[ChoiceDelta]:
-        """Yield one delta for each choice and step; a choice's last has `finish`. Raises the error
-        that ended the request."""
+        """Yield one delta for each choice and step; the last has `finish`. Raises the request's
+        error."""
         try:
             async for events in self.generation:
                 if not self.usage.completion:
@@ -141,7 +136,6 @@ class Choices:
             raise
 
     def headers(self) -> dict[str, str]:
-        """Return the response headers that are known by now."""
         generation, dropped = self.generation, self.usage.dropped
         headers = {"X-Omlx-Dropped-Messages": str(dropped)} if dropped else {}
         if generation.longest_wait:
@@ -225,8 +219,8 @@ def _finish(answer: AnswerParser, reason: FinishReason | None) -> Finish:
 
 
 def _release(choice: _Choice, *, ends: bool = False) -> tuple[LoggedToken, ...]:
-    """Take the pending tokens whose text may be shown; when the choice `ends`, also those without
-    text, unless a stop string cut them off."""
+    """Take the pending tokens whose text may be shown; at the end also those without text, unless a
+    stop string cut them off."""
     if not choice.pending:
         return ()
     answer = choice.answer

@@ -1,5 +1,4 @@
-"""Custom tools, which are called with a text. A model sees each as a function with one parameter,
-`input`."""
+"""Custom tools, called with a text. A model sees functions with one parameter, `input`."""
 
 import json
 import re
@@ -25,7 +24,7 @@ _SYNTAXES = {"lark": "Lark grammar", "regex": "regular expression"}
 
 
 def shown_custom(tool: ChatCustomTool) -> Mapping[str, Any]:
-    """Return the function that stands for a custom tool in the prompt."""
+    """Return the function that the model sees."""
     custom = tool.custom
     about = [custom.description] if custom.description else []
     if isinstance(custom.format, GrammarFormat):
@@ -38,7 +37,7 @@ def shown_custom(tool: ChatCustomTool) -> Mapping[str, Any]:
 
 
 def custom_function(index: int, tool: ChatCustomTool) -> Function:
-    """Return the function by which calls of a custom tool are enforced."""
+    """Return the function that is enforced."""
     custom = tool.custom
     if not isinstance(custom.format, GrammarFormat):
         return Function(custom.name, _parameters({"type": "string"}))
@@ -71,13 +70,12 @@ def _parameters(schema: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def arguments_of(input: str) -> str:
-    """Return the function's arguments for the text of a call."""
     return json.dumps({"input": input}, ensure_ascii=False)
 
 
 class InputReader:
-    """Reads the text of one call from its arguments while they come. Arguments of another form than
-    `{"input": "…"}` are the text themselves."""
+    """Reads the text of one call from its arguments. Other arguments than `{"input": "…"}` are the
+    text."""
 
     def __init__(self) -> None:
         self._pieces: list[str] = []
@@ -85,7 +83,6 @@ class InputReader:
         self._is_open = self._is_closed = False
 
     def feed(self, fragment: str) -> str:
-        """Take a fragment of the arguments and return the text that became certain."""
         if not self._is_open:
             self._pieces.append(fragment)
             if len(self._held) > _LONGEST_OPENING:
@@ -107,7 +104,6 @@ class InputReader:
 
 
 def input_of(arguments: str) -> str:
-    """Return the text of a call with these arguments."""
     reader = InputReader()
     return reader.feed(arguments) + reader.finish()
 

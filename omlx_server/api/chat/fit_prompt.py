@@ -1,8 +1,7 @@
 """Drop messages of a conversation that is longer than the context (policies: `text/overflow.py`).
 
-The leading system messages, the tools and the last user message stay. Earlier turns go first, then
-the oldest rounds of calls in the last turn. A call goes with its results, an image with its
-message.
+Leading system messages, tools and the last user message stay. Earlier turns go first, then the last
+turn's oldest rounds of calls. A call goes with its results, an image with its message.
 """
 
 import json
@@ -31,8 +30,6 @@ _FACTORS = (1.0, 1.15, 1.5, 2.5)
 
 @dataclass(frozen=True, slots=True)
 class Fitted:
-    """The messages that stay, the tokens of their prompt, and the number of dropped messages."""
-
     messages: list[Message]
     tokens: list[int]
     dropped: int = 0
@@ -40,12 +37,8 @@ class Fitted:
 
 @dataclass(frozen=True, slots=True)
 class Fitter:
-    """Fits one conversation into a context of `context` tokens, its prompt into `limit`. `encode`
-    raises ContextTooLong for more tokens than its second argument.
-
-    Each message is encoded once, and the chosen ones once per factor: the work is linear in the
-    length.
-    """
+    """Fits one conversation into `context` tokens, its prompt into `limit`, in time linear in its
+    length. `encode` raises ContextTooLong for more tokens than its second argument."""
 
     overflow: Overflow
     tokenizer: Tokenizer
@@ -83,7 +76,6 @@ class Fitter:
         return Window(self.limit, low, front).kept(scaled)
 
     def _costs(self, messages: Sequence[Message]) -> list[int]:
-        """Estimate the tokens of each message, counted up to `limit`."""
         overhead = self._overhead()
         texts = [_text_of(message) for message in messages]
         if self.images is None:

@@ -1,5 +1,4 @@
-"""The images of a chat: find and read them, and have the model compute new ones. Runs on the
-asyncio thread."""
+"""The images of a chat, from finding to computing them. Runs on the asyncio thread."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
@@ -29,8 +28,8 @@ _ROLES = ("user", "tool")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ChatImages:
-    """The images of one chat. `texts` holds the mark for each place, `read` the image of each
-    digest, `nbytes` their share of the body."""
+    """The images of one chat: the mark for each place, the image `read` of each digest, and their
+    share `nbytes` of the body."""
 
     marks: ImageMarks
     texts: Mapping[Place, str]
@@ -39,13 +38,13 @@ class ChatImages:
 
 
 def image_turns(request: Request) -> Turns:
-    """Return a maker of turns in which the images of a request are worked on."""
+    """Return a maker of turns to work on a request's images."""
     return partial(context_of(request).image_threads.turn, (client_of(request),))
 
 
 async def read_images(chat: ChatRequest, model: ServedModel, turns: Turns) -> ChatImages | None:
-    """Read the images of a chat, None without any. Raises as `ImageReader.read` and `given_images`,
-    and BadRequest for a model that takes text only."""
+    """Read the images of a chat, if any. Raises as `ImageReader.read`, and BadRequest for a model
+    without vision."""
     urls = given_images(chat)
     if not urls:
         return None
@@ -65,8 +64,8 @@ async def read_images(chat: ChatRequest, model: ServedModel, turns: Turns) -> Ch
 
 
 def given_images(chat: ChatRequest) -> dict[Place, GivenImage]:
-    """Return the images of a chat by place. Raises BadRequest for one in a message that is neither
-    the user's nor a tool's."""
+    """Return the images of a chat by place. Raises BadRequest for one in a system or assistant
+    message."""
     images: dict[Place, GivenImage] = {}
     for index, message in enumerate(chat.messages):
         for number, part in enumerate(message.content if isinstance(message.content, list) else ()):
@@ -88,8 +87,6 @@ def _given(value: str | ImageUrl | None, param: str) -> GivenImage:
 
 
 class ImageEngine(Protocol):
-    """The part of `GeneratorClient` that is about images."""
-
     async def images_to_compute(
         self, tokens: tuple[int, ...], salt: bytes, images: Sequence[ImageSpan]
     ) -> tuple[ImageSpan, ...]: ...
@@ -100,8 +97,7 @@ class ImageEngine(Protocol):
 async def compute_features(
     images: ChatImages, request: EngineRequest, engine: ImageEngine, turns: Turns
 ) -> None:
-    """Have the model compute the image features that it lacks, one image in each turn. Raises as
-    `turns` and `engine`."""
+    """Have the model compute the image features that it lacks. Raises as `turns` and `engine`."""
     by_image: dict[bytes, list[ImageSpan]] = {}
     for span in await engine.images_to_compute(request.tokens, request.block_salt, request.images):
         by_image.setdefault(images.read[span.digest].digest, []).append(span)

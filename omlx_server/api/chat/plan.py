@@ -1,5 +1,4 @@
-"""Constraints of the answer to a chat (length, tools, schemas, thinking budget), and how it is
-read."""
+"""Constraints of a chat's answer (length, tools, schemas, thinking budget), and how it is read."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,9 +20,8 @@ from omlx_server.text.tool_calls.formats import JSON_TOOLS, CallFormat, json_syn
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ChatPlan:
-    """Constraints of an answer. `grammar` holds for the text after any thought, with `free` for
-    calls only. `family` is the markup of calls; None without calls or with a channel for them
-    (gpt-oss)."""
+    """Constraints of an answer. `grammar` holds after any thought, with `free` for calls only.
+    `family` is the markup of calls; None without calls, or with a channel for them (gpt-oss)."""
 
     toolbox: Toolbox
     grammar: GrammarSpec | None
@@ -32,8 +30,8 @@ class ChatPlan:
 
 
 def plan_of(chat: ChatRequest, model: ServedModel) -> ChatPlan:
-    """Return the plan for a chat. Raises BadRequest where fields contradict each other or a schema
-    can't be enforced."""
+    """Return the plan for a chat. Raises BadRequest for contradictions and schemas that can't be
+    enforced."""
     toolbox, wanted = toolbox_of(chat), chat.format
     if not toolbox.callable or model.dialect.in_channels:
         return ChatPlan(toolbox, wanted, None)
@@ -59,8 +57,7 @@ def wanted_tokens(chat: ChatRequest, model: ServedModel) -> int:
 
 
 def sampling_of(chat: ChatRequest, model: ServedModel, prompt_tokens: int) -> SamplingParams:
-    """Return the sampling parameters; `max_tokens` is cut to what the prompt leaves of the context.
-    Raises BadRequest for bad token ids."""
+    """Return the sampling parameters; `max_tokens` is cut to the context. Raises BadRequest."""
     room = model.context_length - prompt_tokens
     return chat.params(
         model,
@@ -70,7 +67,6 @@ def sampling_of(chat: ChatRequest, model: ServedModel, prompt_tokens: int) -> Sa
 
 
 def form_of(chat: ChatRequest, plan: ChatPlan, model: ServedModel, opening: Opening) -> AnswerForm:
-    """Return how the answer's text is read."""
     dialect, family = model.dialect, plan.family
     markers = (
         *(dialect.style.markers if dialect.style else ()),
@@ -94,8 +90,8 @@ def form_of(chat: ChatRequest, plan: ChatPlan, model: ServedModel, opening: Open
 async def constraint_of(
     chat: ChatRequest, plan: ChatPlan, model: ServedModel, opening: Opening
 ) -> Constraint | None:
-    """Return the constraint on the answer's tokens, None without one. Waits for its compilation.
-    Raises BadRequest for a bad grammar, Unavailable where it can't be compiled now."""
+    """Return the compiled constraint on the answer's tokens. Raises BadRequest for a bad grammar,
+    Unavailable where it can't be compiled now."""
     inner: Constraint | None = None
     if plan.grammar is not None:
         inner = await model.grammars.constraint(plan.grammar)
@@ -145,7 +141,6 @@ def _thinking_budget(chat: ChatRequest, model: ServedModel) -> int | None:
 def with_bad_words(
     constraint: Constraint | None, words: Sequence[str], model: ServedModel
 ) -> Constraint | None:
-    """Return a constraint that forbids `words` and keeps to `constraint`."""
     if not words:
         return constraint
     return BadWords(spellings(model.tokenizer, words), model.vocab, constraint)

@@ -45,9 +45,8 @@ def check_supported(chat: ChatRequest) -> None:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ChatPrompt:
-    """A prompt's token ids with its images. Later prompts probably repeat it up to
-    `checkpoints_at`; `opening` says whether the answer begins in a thought; `dropped` counts
-    messages."""
+    """A prompt's token ids. Later prompts probably repeat it up to `checkpoints_at`; `opening` says
+    whether the answer begins in a thought; `dropped` counts messages."""
 
     tokens: list[int]
     checkpoints_at: tuple[int, ...]
@@ -58,7 +57,6 @@ class ChatPrompt:
 
 
 def size_of(chat: ChatRequest) -> int:
-    """Return the characters of all messages' contents."""
     return sum(map(_size, chat.messages))
 
 
@@ -72,24 +70,17 @@ def _size(message: Message) -> int:
 def template_messages(
     chat: ChatRequest, marks: Mapping[Place, str] = _NO_MARKS
 ) -> list[dict[str, Any]]:
-    """Return messages for the chat template: plain strings, with `marks` for images, the role
-    developer as system. Raises BadRequest for missing or other content.
-
-    A client's billing line is left out: it changes with each request and would spoil the prefix
-    cache.
-    """
+    """Return messages for the template: plain strings, with `marks` for images. Raises BadRequest
+    for other content. A client's billing line is left out: it changes each time and would spoil the
+    prefix cache."""
     return without_empty_systems(
         [_template_message(i, message, marks) for i, message in enumerate(chat.messages)]
     )
 
 
 def encode(chat: ChatRequest, model: ServedModel, images: ChatImages | None = None) -> ChatPrompt:
-    """Return the prompt. Slow: call it in a worker thread.
-
-    Raises:
-        ContextTooLong: the prompt is too long for the model's context.
-        BadRequest: the template refused the messages, or the fields contradict each other.
-    """
+    """Return the prompt; slow. Raises ContextTooLong, and BadRequest where the template refuses the
+    messages or fields contradict each other."""
     renderer = _Renderer(chat, model, plan_of(chat, model), images)
     turns = template_messages(chat, images.texts if images else _NO_MARKS)
     messages = [*_default_system(chat, model), *turns]
@@ -108,8 +99,7 @@ def encode(chat: ChatRequest, model: ServedModel, images: ChatImages | None = No
 
 
 def _default_system(chat: ChatRequest, model: ServedModel) -> list[dict[str, Any]]:
-    """Return the model's default system message, unless the conversation has one, even an empty
-    one."""
+    """Return the default system message, unless the conversation has one, even an empty one."""
     text = model.defaults.system
     if not text or chat.messages[0].role in ("system", "developer"):
         return []
@@ -119,8 +109,7 @@ def _default_system(chat: ChatRequest, model: ServedModel) -> list[dict[str, Any
 def _fitting(
     chat: ChatRequest, model: ServedModel, renderer: "_Renderer", messages: list[dict[str, Any]]
 ) -> Fitted:
-    """Return the messages that fit the context. Raises ContextTooLong by policy, or where nothing
-    helps."""
+    """Return the messages that fit. Raises ContextTooLong by policy, or where nothing helps."""
     policy = chat.context_overflow or model.overflow.policy
     if policy == "error":
         return Fitted(messages, renderer.encode(messages, model.context_length - 1))
@@ -152,8 +141,7 @@ class _Renderer:
         self._opens = not self._goes_on if opens is None else opens
 
     def encode(self, messages: Sequence[dict[str, Any]], most: int) -> list[int]:
-        """Return the prompt's token ids. Raises ContextTooLong for more than `most`, often before
-        the text is encoded to its end."""
+        """Return the prompt's token ids. Raises ContextTooLong for more than `most`."""
         shown = self.prompts.told(messages)
         try:
             return self.prompts.tokenize(shown, opens=self._opens, goes_on=self._goes_on, most=most)
@@ -164,7 +152,6 @@ class _Renderer:
 
 
 def _template_kwargs(chat: ChatRequest, model: ServedModel) -> dict[str, Any]:
-    """Return the variables of the template; the request's win over the config's."""
     of_request = effort.template_kwargs(
         chat.chat_template_kwargs or {},
         model.template.variables,

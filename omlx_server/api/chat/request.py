@@ -1,5 +1,5 @@
-"""The fields of a chat completion request, to which other chat APIs are translated. Strict; unknown
-fields are ignored, but those in `UNSUPPORTED`, which would change the answer, are refused."""
+"""The fields of a chat completion request, to which other APIs are translated. Strict: fields in
+`UNSUPPORTED` would change the answer and are refused, unknown ones ignored."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal

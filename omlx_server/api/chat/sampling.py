@@ -33,12 +33,12 @@ _PRESETS = (
 
 
 def sampling_of(defaults: RequestDefaults) -> dict[str, float]:
-    """Return the sampling numbers among `defaults`, by their API names."""
+    """Return the sampling numbers among `defaults`."""
     return {name: getattr(defaults, name) for name in _PRESETS}
 
 
 def _not_more(biases: object) -> object:
-    """Raise ValueError for too many biases, before pydantic collects an error for each."""
+    """Raise ValueError for too many biases; pydantic would collect an error for each."""
     if isinstance(biases, dict) and len(biases) > _BIASES:
         raise ValueError(f"at most {_BIASES} tokens can have a bias")
     return biases
@@ -49,7 +49,7 @@ class StreamOptions(StrictModel):
 
 
 class EngineFields(StrictModel):
-    """The model of a request, its adapter, and its rank among other requests."""
+    """The model and the adapter of a request, and its rank."""
 
     model: Annotated[str, StringConstraints(min_length=1)]
     preset: PresetName | None = None
@@ -115,7 +115,7 @@ class SamplingFields(SharedFields):
 
     @property
     def in_conversation(self) -> str | None:
-        """The client's name for one conversation or one of its users."""
+        """The client's name for a conversation or a user."""
         return self.prompt_cache_key or self.safety_identifier or self.user
 
     @property
@@ -124,8 +124,8 @@ class SamplingFields(SharedFields):
 
     @property
     def format(self) -> GrammarSpec | None:
-        """The grammar or schema that the answer must obey. Raises BadRequest where its fields
-        contradict each other or can't be read."""
+        """The grammar or schema of the answer. Raises BadRequest where its fields contradict each
+        other."""
         names = (*fields.FIELDS, "guided_whitespace_pattern")
         return fields.from_request({name: getattr(self, name) for name in names})
 
@@ -136,8 +136,8 @@ class SamplingFields(SharedFields):
     def params(
         self, model: ServedModel, *, max_tokens: int, top_logprobs: int | None
     ) -> SamplingParams:
-        """Return the sampling parameters, with the model's defaults. Raises BadRequest for token
-        ids or biases out of bounds."""
+        """Return the sampling parameters, with the model's defaults. Raises BadRequest for ids or
+        biases out of bounds."""
         chosen: dict[str, Any] = {**sampling_of(model.defaults)}
         chosen |= self.model_dump(include=set(_PRESETS), exclude_none=True)
         seed = model.defaults.seed if self.seed is None else self.seed

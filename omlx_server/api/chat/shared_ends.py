@@ -1,7 +1,7 @@
 """Find the positions in a prompt up to which later requests will probably repeat it.
 
-Recurrent layers are restored at checkpoints only, so checkpoints go there: after the system prompt,
-before the last user message, and where the next turn leaves the prompt before its end.
+Recurrent layers are restored at checkpoints only. They go after the system prompt, before the last
+user message, and where the next turn leaves the prompt.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -24,7 +24,7 @@ def shared_ends(
 ) -> tuple[int, ...]:
     """Return the positions in `tokens` up to which the prompt stays the same if another user
     message follows the system prompt or replaces the last one, and up to which the next turn
-    repeats it. `strips` is the result of `strips_reasoning`."""
+    repeats it."""
     last_user = max((i for i, m in enumerate(messages) if m["role"] == "user"), default=0)
     others = [[*messages[:count], _OTHER] for count in {front_of(messages), last_user}]
     ends = {_shared(tokens, other, encode) for other in others}

@@ -1,4 +1,4 @@
-"""The tools of a chat request: which the model sees, and which it may or must call."""
+"""The tools of a chat request that the model sees, and those that it may or must call."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -19,9 +19,8 @@ from omlx_server.text.grammar.tools import Function
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Toolbox:
-    """The tools of one request. `shown` go to the template; the answer may call `callable` ones,
-    must call one if `required`, and may have `many` calls. `limited`: some shown tools may not be
-    called."""
+    """The tools of one request: `shown` to the model, `callable`; a call may be `required`, or
+    `many` allowed. `limited`: some shown tools may not be called."""
 
     shown: tuple[Mapping[str, Any], ...] = ()
     callable: tuple[Function, ...] = ()
@@ -36,8 +35,7 @@ class Toolbox:
 
 
 def toolbox_of(chat: ChatRequest) -> Toolbox:
-    """Return the tools of a chat. Raises BadRequest for equal names, and for a `tool_choice` that
-    is not in `tools`."""
+    """Return the tools of a chat. Raises BadRequest for equal names or an unknown `tool_choice`."""
     tools, choice = chat.tools or [], chat.tool_choice
     all_functions = [_function(i, tool) for i, tool in enumerate(tools)]
     functions = {function.name: function for function in all_functions}
@@ -81,7 +79,6 @@ def _function(index: int, tool: ChatFunctionTool | ChatCustomTool) -> Function:
 def _chosen(
     choice: str | NamedFunction | NamedCustom | AllowedChoice | None, names: list[str]
 ) -> tuple[list[str], bool]:
-    """Return the functions that may be called, and whether one must be."""
     match choice:
         case "none":
             return [], False

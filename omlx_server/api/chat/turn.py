@@ -1,4 +1,4 @@
-"""One turn of a conversation, for all chat APIs: render, encode and queue a chat request."""
+"""One turn of a conversation, for all chat APIs: encode and queue a chat request."""
 
 import asyncio
 import time
@@ -26,7 +26,7 @@ from omlx_server.text.answers.form import AnswerForm
 
 
 async def read_and_encode(chat: ChatRequest, model: ServedModel, request: Request) -> ChatPrompt:
-    """Read the images of a chat and return its prompt. Raises as both steps do."""
+    """Read the images of a chat and return its prompt."""
     images = await read_images(chat, model, image_turns(request))
     return await encode_chat(chat, model, images, context_of(request))
 
@@ -34,7 +34,7 @@ async def read_and_encode(chat: ChatRequest, model: ServedModel, request: Reques
 async def encode_chat(
     chat: ChatRequest, model: ServedModel, images: ChatImages | None, context: ApiContext
 ) -> ChatPrompt:
-    """Return the prompt of a chat whose `images` have been read. Raises as `prompt.encode`."""
+    """Return the prompt of a chat. Raises as `prompt.encode`."""
     size, beside = prompt.size_of(chat), images.nbytes if images else 0
     return await context.threads.run(prompt.encode, chat, model, images, size=size, beside=beside)
 
@@ -49,19 +49,18 @@ class ChatTurn:
     id: str
 
     async def count(self) -> int:
-        """Return the number of tokens in the prompt. Raises BadRequest and ContextTooLong."""
         prompt.check_supported(self.chat)
         encoded = await read_and_encode(self.chat, self.model, self.request)
         return len(encoded.tokens)
 
     async def start(self) -> Choices:
-        """Encode the prompt with its images and queue the request. All faults of a request are
-        found here, before a response begins. Cancelling this cancels what is queued.
+        """Queue the request. All its faults are found here, before a response begins; cancelling
+        this cancels what is queued.
 
         Raises:
             BadRequest, ContextTooLong: the request is wrong, or its prompt too long.
             QueueFull, NoMemory, Unavailable: the engine does not take the request, or an image.
-            DeadlineExceeded: its images and its texts took all of its time.
+            DeadlineExceeded: its images and texts took all of its time.
         """
         chat, model = self.chat, self.model
         prompt.check_supported(chat)
@@ -104,7 +103,6 @@ class ChatTurn:
 
 @asynccontextmanager
 async def _deadline(http: Request) -> AsyncIterator[None]:
-    """Raise DeadlineExceeded when the request's time is over."""
     limit = context_of(http).request_timeout_seconds
     left = current().started + limit - time.monotonic() if limit else None
     try:
@@ -121,8 +119,7 @@ async def submit(
     http: Request,
     body: SamplingFields,
 ) -> Choices:
-    """Queue `request`, with what the HTTP request and its `body` say of its owner and its
-    rank.
+    """Queue `request` for the sender of the HTTP request.
 
     Raises:
         QueueFull, NoMemory, Unavailable: the engine does not take the request.

@@ -1,13 +1,12 @@
 """One client's connection, with bounds that uvicorn does not have.
 
-They bound the size of a request's head and the time until it is whole, the pauses in its body, and
-the time for which an answer lies unread; uvicorn's options bound only idle connections and their
-number. A client that breaks a bound loses its connection, after an error if its answer has not
-begun. Runs on the asyncio thread.
+They bound the size of a request's head and its time, pauses in its body, and the time for which an
+answer lies unread; uvicorn's options bound only idle time and numbers. A client that breaks a bound
+loses its connection, after an error if its answer has not begun. Runs on the asyncio thread.
 
-A client may end its side after its request and gets its answer. That looks like a closed
-connection, so until the answer begins it is sent `100 Continue` now and then, which comes back as
-an error from a closed one. HTTP/1.0 has no such probe: there only an immediate answer is sent.
+A client may end its side after its request. That looks like a closed connection, so until the
+answer begins it is sent `100 Continue`, which fails on a closed one. HTTP/1.0 has no such probe:
+there only an immediate answer is sent.
 
 phase   lasts                                  the server ends it when
 IDLE    between two requests                   the first request does not begin in `header_seconds`
@@ -51,9 +50,8 @@ _PROBE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 @dataclass(frozen=True, slots=True)
 class ConnectionLimits:
-    """The bounds of a connection. `header_bytes` bounds a request's head, and what may come between
-    two parts of a body (trailers, chunk extensions, blank lines); `write_seconds` the time for
-    which an answer lies unread."""
+    """The bounds of a connection. `header_bytes` also bounds what comes between parts of a body
+    (trailers, chunk extensions); `write_seconds` is for unread answers."""
 
     header_bytes: int
     header_seconds: float
@@ -69,7 +67,7 @@ class _Phase(enum.Enum):
 
 
 class _Alarm:
-    """A timer that calls `call` once, `seconds` after it was last started."""
+    """A timer that can be started anew."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, call: Callable[[], None]) -> None:
         self._loop, self._call = loop, call
@@ -94,8 +92,7 @@ class _Alarm:
 
 
 class Connection(HttpToolsProtocol):
-    """uvicorn's HTTP protocol with ConnectionLimits. The overridden methods call uvicorn's own, and
-    keep the phase, the timers and the counted bytes up to date."""
+    """uvicorn's HTTP protocol with ConnectionLimits."""
 
     def __init__(
         self,
@@ -199,8 +196,7 @@ class Connection(HttpToolsProtocol):
         super().on_message_complete()
 
     def send_400_response(self, msg: str) -> None:
-        """Refuse the request. uvicorn calls this after its parser, or a callback of it, has
-        raised."""
+        """Refuse the request; uvicorn calls this when its parser has raised."""
         self._refuse(self._problem or NoHttp(msg))
 
     # -- from the request at work ------------------------------------------------------------
@@ -233,7 +229,7 @@ class Connection(HttpToolsProtocol):
         return self.transport.is_closing()
 
     def close(self) -> None:
-        """End the connection after an answer. The request's body may not be whole."""
+        """End the connection; the request's body may not be whole."""
         if self._phase is _Phase.BODY and not self.transport.is_closing():
             self._linger()
         else:
@@ -267,7 +263,6 @@ class Connection(HttpToolsProtocol):
         return self._answered is not None and not self._answered.response_complete
 
     def _expect_more(self) -> None:
-        """Start the timer for the bytes that must follow, or refuse too many."""
         if self._gone:
             return
         if self._overhead > self._limits.header_bytes:
@@ -278,7 +273,7 @@ class Connection(HttpToolsProtocol):
             self._reading.start(self._limits.header_seconds)
 
     def _on_silence(self) -> None:
-        """End the connection, or wait on while an answer is under way that needs no bytes."""
+        """End the connection, or wait on for an answer that needs no bytes."""
         body = self._phase is _Phase.BODY
         if self._gone:
             self.transport.close()
@@ -292,8 +287,7 @@ class Connection(HttpToolsProtocol):
             self.close()
 
     def _probe(self) -> None:
-        """Check that a half-closed client is there: if not, the second probe or the second part of
-        an answer fails."""
+        """Check that a half-closed client is there: to a closed one a second write fails."""
         if self._answered is None or self._answered.response_started:
             return
         if self._answered.scope["http_version"] == "1.0":
@@ -321,7 +315,6 @@ class Connection(HttpToolsProtocol):
             self.transport.abort()
 
     def _refuse(self, error: OmlxError) -> None:
-        """Send `error`, unless the answer has begun, and end the connection."""
         if self._answering and self._answered and self._answered.response_started:
             self.close()
             return
@@ -343,8 +336,8 @@ class Connection(HttpToolsProtocol):
         self._reading.start(_LINGER_SECONDS)
 
     def _abandon(self) -> None:
-        """Tell the running request that its client has gone. uvicorn tells only the last request
-        that came, another one with pipelining."""
+        """Tell the running request that its client has gone; uvicorn tells only the last of
+        pipelined requests."""
         if self._answered is not None and self._answering:
             self._answered.disconnected = True
             self._answered.message_event.set()
@@ -353,8 +346,8 @@ class Connection(HttpToolsProtocol):
 async def _without_chunks(
     app: ASGIApp, cycle: RequestResponseCycle, scope: Scope, receive: Receive, send: Send
 ) -> None:
-    """Run `app` for an HTTP/1.0 request, without chunks and `100 Continue`: an answer without a
-    length ends with the connection."""
+    """Run `app` for HTTP/1.0, which has no chunks and no `100 Continue`: the connection's end ends
+    an answer without a length."""
     cycle.waiting_for_100_continue = False
     measured = True
 

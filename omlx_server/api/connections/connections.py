@@ -1,8 +1,8 @@
 """The open connections of a server, which share the descriptors of its process.
 
-Each client address has a share. Above it, its oldest idle connection is closed for a new one, or
-the new one is refused. A part of each share is kept for /health and /admin, and a quarter of all
-descriptors for files. Runs on the asyncio thread.
+An address above its share loses its oldest idle connection for a new one, or the new one is
+refused. A part of each share is kept for /health and /admin, and a quarter of all descriptors for
+files. Runs on the asyncio thread.
 """
 
 import logging
@@ -20,8 +20,7 @@ DEFAULT_DESCRIPTORS = 1024
 
 
 class Held(Protocol):
-    """A connection of a client `address` (see `network_of`), with `unread` bytes of a body. `drop`
-    closes it at once."""
+    """A client's connection, with `unread` bytes of a body. `drop` closes it at once."""
 
     @property
     def address(self) -> bytes: ...
@@ -32,15 +31,14 @@ class Held(Protocol):
 
 @dataclass(slots=True, eq=False)
 class _Place:
-    """The connections of one address. Idle ones have no request; the oldest is first."""
+    """The connections of one address; idle ones have no request, the oldest first."""
 
     open: int = 0
     idle: dict[Held, None] = field(default_factory=dict)
 
 
 class Connections:
-    """Counts connections. `ended` counts those that had to go, by reason: `idle`, `refused` or
-    `busy`."""
+    """All connections. `ended` counts those that had to go, by reason."""
 
     def __init__(self, descriptors: int = DEFAULT_DESCRIPTORS) -> None:
         self._most = max(2, descriptors - descriptors // 4)
@@ -58,8 +56,7 @@ class Connections:
         return sum(one.unread for one in self._open)
 
     def open(self, new: Held) -> bool:
-        """Add a connection, and close an idle one where there are too many. Returns whether the new
-        one may stay."""
+        """Add a connection, closing an idle one if need be. Returns whether it may stay."""
         place = self._places.setdefault(new.address, _Place())
         place.open += 1
         place.idle[new] = None
@@ -72,8 +69,7 @@ class Connections:
         return True
 
     def begin(self, one: Held, path: str) -> bool:
-        """Note a request for `path`. Returns whether it may be answered, or its address has too
-        many under way."""
+        """Note a request for `path`. Returns whether it may be answered."""
         if one not in self._open:
             return False
         place = self._places[one.address]
@@ -85,14 +81,12 @@ class Connections:
         return False
 
     def rest(self, one: Held) -> None:
-        """Note that a connection has no request any more."""
         if one in self._open:
             idle = self._places[one.address].idle
             idle.pop(one, None)
             idle[one] = None
 
     def close(self, one: Held) -> None:
-        """Remove a closed connection."""
         if one not in self._open:
             return
         self._open.remove(one)
@@ -103,8 +97,7 @@ class Connections:
             del self._places[one.address]
 
     def _share(self, place: _Place) -> int:
-        """Return the connections that an address may have: half of what the others leave, at least
-        an equal share."""
+        """Return half of what other addresses leave, at least an equal share."""
         others = len(self._open) - place.open
         return max((self._most - others) // 2, self._most // (len(self._places) + 1))
 
@@ -117,7 +110,6 @@ class Connections:
         return oldest is not new
 
     def _tell(self, reason: str, address: bytes) -> None:
-        """Count, and log what was counted since the last line, if that is long ago."""
         self.ended[reason] += 1
         self._untold[reason] += 1
         now = time.monotonic()

@@ -1,7 +1,7 @@
 """uvicorn with this server's own connections and shutdown.
 
-The first SIGTERM or SIGINT stops listening, and running answers have the grace time to finish; the
-second ends them.
+The first SIGTERM or SIGINT stops listening and gives running answers the grace time, the second
+ends them.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ _SEND_BUFFER = 256 * 2**10
 
 
 class HttpServer(uvicorn.Server):
-    """Serves one app on one bound socket. `exit_code` is 0 unless `stop` was given another."""
+    """Serves one app on one bound socket. `exit_code` is 0 or that of `stop`."""
 
     def __init__(
         self,
@@ -34,8 +34,7 @@ class HttpServer(uvicorn.Server):
         on_stopping: Callable[[], None] = lambda: None,
         on_forced: Callable[[], None] = lambda: None,
     ) -> None:
-        """`grace_seconds`: time for running answers at a shutdown. `on_stopping` is called when it
-        begins, `on_forced` at the second signal and each one after it."""
+        """`on_stopping` is called when the shutdown begins, `on_forced` at each further signal."""
         super().__init__(
             uvicorn.Config(
                 app,
@@ -56,7 +55,7 @@ class HttpServer(uvicorn.Server):
         self._on_forced = on_forced
 
     async def run_on(self, sock: socket.socket) -> None:
-        """Serve on a bound socket until a signal or `stop`, and then shut down."""
+        """Serve on a bound socket until a signal or `stop`."""
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER)  # connections inherit it
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -68,11 +67,10 @@ class HttpServer(uvicorn.Server):
         return len(self.server_state.tasks)
 
     def change_grace(self, seconds: float) -> None:
-        """Set the grace time for running answers, rounded to at least 1 second."""
         self.config.timeout_graceful_shutdown = max(1, round(seconds))
 
     def stop(self, exit_code: int) -> None:
-        """Begin the shutdown: running answers have the grace time to finish."""
+        """Begin the shutdown."""
         self.exit_code = exit_code
         self.should_exit = True
 
@@ -82,8 +80,7 @@ class HttpServer(uvicorn.Server):
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Leave signals to `run_on`. uvicorn raises them again after the shutdown, and the process
-        would end as if it had crashed."""
+        """Leave signals to `run_on`: uvicorn raises them again, as if the process had crashed."""
         yield
 
     def _on_signal(self) -> None:

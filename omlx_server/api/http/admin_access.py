@@ -11,9 +11,8 @@ TOKEN_HEADER = "x-admin-token"
 
 @dataclass(frozen=True, slots=True)
 class AdminAccess:
-    """The right to call the admin routes, which exist if `enabled`. With `needs_token` only for
-    those who have the admin token. `find` returns it, read anew at each call, or "" where `problem`
-    says why there is none."""
+    """The right to call the admin routes. `find` returns the admin token, read anew at each call,
+    or "" where `problem` says why there is none."""
 
     enabled: bool = True
     needs_token: bool = False
@@ -21,7 +20,7 @@ class AdminAccess:
     problem: str = "nobody has made one"
 
     def admits(self, headers: Headers) -> bool:
-        """Return whether a request carries the admin token. May read a small file."""
+        """Return whether a request has the admin token. May read a small file."""
         tokens = [text for text in (headers.get(TOKEN_HEADER, ""), bearer_of(headers)) if text]
         token = self.find() if tokens else ""
         matches = [hmac.compare_digest(text.encode(), token.encode()) for text in tokens]
@@ -29,6 +28,5 @@ class AdminAccess:
 
 
 def bearer_of(headers: Headers) -> str | None:
-    """Return the Bearer token of a request, or None."""
     scheme, _, token = headers.get("authorization", "").partition(" ")
     return token.strip() if scheme.lower() == "bearer" else None

@@ -55,13 +55,11 @@ def applies_to(path: str) -> bool:
 
 
 def status(error: OmlxError) -> int:
-    """Return the HTTP status for an error: 529 for Unavailable, on which Anthropic's clients try
-    again."""
+    """Return the HTTP status: 529 for Unavailable, which Anthropic's clients try again."""
     return _OVERLOADED if isinstance(error, Unavailable) else error.status
 
 
 def envelope(error: OmlxError, request_id: str | None) -> AnthropicError:
-    """Return the body of an error response, or the `data:` of an error event."""
     message = error.message
     if error.code == ContextTooLong.code:
         message = f"{_TOO_LONG}: {message}"

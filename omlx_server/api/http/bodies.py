@@ -1,13 +1,10 @@
-"""Bodies of requests while they are received: one bound for the bytes of all, a least rate for
-each.
+"""Bodies while they are received: one bound for the bytes of all, a least rate for each.
 
-A body counts from its first byte until it is parsed. The first 64 KB come without a question; the
-rest needs room for its declared size. It gets room
+A body counts until it is parsed. Its first 64 KB come at once; the rest needs room, which it gets
 
-- if it needs at most half of what is free, so that large ones leave room for smaller ones;
-- if its client stays within an equal share of the bound: younger bodies of clients above theirs are
-  refused for it;
-- else when others have left. It is not read until then, and is refused after a while.
+- if it needs at most half of what is free, so that large bodies leave room for small ones;
+- if its client stays within an equal share: younger bodies of clients above theirs are refused;
+- else when others have left, or it is refused after a while.
 
 Runs on the asyncio thread.
 """
@@ -53,7 +50,7 @@ class RequestBody:
     @asynccontextmanager
     async def coming(self) -> AsyncIterator[None]:
         """Receive the body within this. Raises RequestTimeout if it is too slow, TooManyBodies if
-        it has to make way for another client's."""
+        it is cut."""
         self._begun = asyncio.get_running_loop().time()
         try:
             async with asyncio.timeout(self._bodies.seconds) as self._deadline:
@@ -64,8 +61,8 @@ class RequestBody:
             self._deadline = None
 
     async def add(self, count: int, whole: int) -> None:
-        """Count `count` new bytes, of `whole` expected, and wait for room. Raises TooManyBodies if
-        there is none in time."""
+        """Count `count` new bytes of `whole`, and wait for room. Raises TooManyBodies if there is
+        none in time."""
         self.held += count
         self._received += count
         if self.held > SMALL:
@@ -86,7 +83,6 @@ class RequestBody:
         self._begun += loop.time() - began
 
     def become(self, size: int) -> None:
-        """Set the size of the whole body, which is decoded now."""
         self.held = size
         self.taken = size if size > SMALL else 0
 
@@ -98,12 +94,11 @@ class RequestBody:
 
 
 class Bodies:
-    """All bodies that are received now. `refused` counts by reason: `slow`, `full` (no room in
-    time), `cut` (made way)."""
+    """All bodies that are received now. `refused` counts by reason: `slow`, `full`, `cut`."""
 
     def __init__(self, most: int = _MOST_BYTES, seconds: float = 10.0) -> None:
-        """`most` bounds the bytes; one body may be larger while it is alone. A body may take
-        `seconds` more than the least rate allows, and waits that long for room."""
+        """`most` bounds the bytes of all, but one body alone may be larger. `seconds` are added to
+        the time by the least rate, and bound the wait for room."""
         self.seconds = seconds
         self.refused = Counter({"slow": 0, "full": 0, "cut": 0})
         self._most = most
@@ -116,7 +111,6 @@ class Bodies:
 
     @contextmanager
     def of(self, client: bytes) -> Iterator[RequestBody]:
-        """Count a body of this client within the `with`."""
         body = RequestBody(self, client)
         self._bodies.append(body)
         try:
@@ -126,7 +120,6 @@ class Bodies:
             self._wake()
 
     async def take(self, body: RequestBody, size: int) -> None:
-        """Wait until `size` bytes are reserved for `body`."""
         if self._gives(body, size):
             return
         if sum(one.client == body.client for one, *_ in self._waiting) >= _MOST_WAITING:
@@ -142,7 +135,6 @@ class Bodies:
             self._waiting.remove(waits)
 
     def refusal(self, reason: str) -> OmlxError:
-        """Count a refused body and return its error."""
         self.refused[reason] += 1
         if reason == "slow":
             return RequestTimeout("the body came too slowly")
@@ -160,8 +152,7 @@ class Bodies:
         return True
 
     def _cuts(self, body: RequestBody, size: int, free: int) -> bool:
-        """Return whether `body` fits into its client's share; cut bodies of clients above theirs
-        for it."""
+        """Return whether `body` fits into its client's share, after bodies above theirs are cut."""
         by_client = Counter[bytes]({body.client: size})
         for one in self._bodies:
             by_client[one.client] += 0 if one is body else one.taken

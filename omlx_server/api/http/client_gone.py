@@ -1,8 +1,4 @@
-"""Notice that a client has disconnected, and cancel its work.
-
-The work for a response that streams or takes long runs beside a watcher of the connection. Its
-cancellation closes the generation and ends its sequences.
-"""
+"""Cancel the work for a client that has disconnected, which ends its sequences."""
 
 import asyncio
 from collections.abc import Coroutine
@@ -22,13 +18,12 @@ class ClientGone(Exception):
 async def while_connected(
     receive: Receive, work: Coroutine[Any, Any, T], seconds: float = 0.0
 ) -> T:
-    """Await `work` and return its result; cancel it if the client disconnects or `seconds` are over
-    (0 is no limit).
+    """Await `work` and return its result; cancel it after `seconds` (0 is no limit).
 
     Raises:
         ClientGone: the client disconnected.
         DeadlineExceeded: `seconds` are over.
-        Unavailable: the server shuts down. uvicorn cancels the request's task then.
+        Unavailable: the server shuts down: uvicorn has cancelled the request's task.
     """
     task = asyncio.ensure_future(work)
     watcher = asyncio.ensure_future(_disconnected(receive))
@@ -53,7 +48,6 @@ async def _disconnected(receive: Receive) -> None:
 
 
 async def cancel_and_wait(task: asyncio.Future[Any]) -> None:
-    """Cancel a task and wait until it has ended, however it ends."""
     if not task.done():
         task.cancel()
         await asyncio.wait({task})

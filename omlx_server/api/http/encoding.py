@@ -1,7 +1,7 @@
 """Decode compressed bodies, never to more bytes than allowed.
 
-gzip, x-gzip    one member only: many empty members would take long and hold nothing
-deflate         zlib's format as HTTP says, or the bare stream that some clients send
+gzip, x-gzip    one member only: many empty ones would take long and hold nothing
+deflate         zlib's format, or the bare stream that some clients send
 """
 
 import zlib
@@ -16,8 +16,7 @@ MOST_EXPANDED = 1032
 
 
 def coding_of(header: str) -> str:
-    """Return the coding that a Content-Encoding header names, "" for none. Raises UnsupportedMedia
-    for an unknown one, or for several."""
+    """Return the coding in a Content-Encoding header, "" for none. Raises UnsupportedMedia."""
     coding = header.strip().lower()
     if coding in _PLAIN:
         return ""
@@ -27,12 +26,8 @@ def coding_of(header: str) -> str:
 
 
 def decoded(body: bytes, coding: str, limit: int) -> bytes:
-    """Return the decoded bytes of a whole body.
-
-    Raises:
-        PayloadTooLarge: they would be more than `limit`.
-        BadBody: the body is not of this coding, breaks off, or goes on after its end.
-    """
+    """Return the decoded bytes of a whole body. Raises PayloadTooLarge for more than `limit`,
+    BadBody for another coding, a missing end or bytes after it."""
     if not body:
         return b""
     stream = zlib.decompressobj(_bits(coding, body))
@@ -50,7 +45,7 @@ def decoded(body: bytes, coding: str, limit: int) -> bytes:
 
 
 def _bits(coding: str, data: bytes) -> int:
-    """Return zlib's `wbits` for the format of `data`. A zlib header is a multiple of 31."""
+    """Return zlib's `wbits` for `data`. A zlib header is a multiple of 31."""
     if coding in _GZIP_CODINGS:
         return _GZIP
     is_zlib = data[0] & 0x0F == zlib.DEFLATED and int.from_bytes(data[:2]) % 31 == 0

@@ -1,8 +1,5 @@
-"""Put every error into the envelope of its API: OpenAI's, Anthropic's below /v1/messages, Ollama's
-below /api.
-
-Validation errors do not repeat values that the client has sent.
-"""
+"""Put every error into the envelope of its API. Validation errors repeat no values of the
+client."""
 
 import logging
 import re
@@ -43,7 +40,6 @@ class Error(TypedDict):
 
 
 def envelope(error: OmlxError) -> Error:
-    """Return the body of an error response, or the `data:` of an error event."""
     return {
         "error": {
             "message": error.message,
@@ -55,8 +51,7 @@ def envelope(error: OmlxError) -> Error:
 
 
 def response(error: OmlxError, path: str, headers: Mapping[str, str] | None = None) -> Response:
-    """Return the response for an error in the envelope of `path`, and note the error in the current
-    exchange."""
+    """Return the response for an error in the envelope of `path`; the exchange notes it."""
     failed(error)
     all_headers = dict(headers or {})
     if isinstance(error, NotNow) and error.retry_after:
@@ -74,11 +69,9 @@ _TAG = re.compile(r"\AInput tag '.*'(?= found using)", re.DOTALL)
 
 
 def from_validation(error: ValidationError, fields: frozenset[str]) -> BadRequest:
-    """Return the first field's problem as one sentence with its path; of a union's branches, the
-    one that the value seems to be meant as.
-
-    Of the path only names in `fields` and indices are kept: other keys are the client's own.
-    """
+    """Return the first field's problem as one sentence with its path, of a union that of the
+    likeliest branch. The path has only names in `fields` and indices: other keys are the client's
+    own."""
     problems = error.errors(include_url=False, include_context=False, include_input=False)
     paths = [[str(p) for p in one["loc"] if isinstance(p, int) or p in fields] for one in problems]
     of_first = [n for n, path in enumerate(paths) if path[:1] == paths[0][:1]]
@@ -96,8 +89,8 @@ def _is_of_right_type(problem: str) -> bool:
 
 
 def install(app: FastAPI, routes: Sequence[Route]) -> None:
-    """Install handlers that answer every exception with an envelope. `routes` are all of the app's,
-    for the Allow header of a 405."""
+    """Install handlers that answer every exception with an envelope. A 405 names the methods of all
+    `routes`."""
     app.add_exception_handler(OmlxError, _on_own)
     app.add_exception_handler(HTTPException, partial(_on_http, routes))
     app.add_exception_handler(Exception, _on_unexpected)
@@ -126,8 +119,7 @@ async def _on_http(routes: Sequence[Route], request: Request, error: Exception) 
 
 
 def _near(routes: Sequence[Route], path: str) -> str:
-    """Return a hint at the route that was meant: clients often leave `/v1` out, or say it
-    twice."""
+    """Return a hint at the route that was meant: clients often omit `/v1`, or repeat it."""
     patterns = {route.path for route in routes}
     path_meant = f"/v1{path}" if f"/v1{path}" in patterns else path.removeprefix("/v1")
     return f". Did you mean {path_meant}?" if path_meant in patterns else ""

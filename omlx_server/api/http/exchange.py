@@ -1,11 +1,9 @@
-"""One HTTP request and its answer, with an id that its log lines carry.
+"""One HTTP request and its answer, with an id for its log lines.
 
-The id is the client's own `x-request-id` where that looks like an id; any other text could be
-private. Every response has it in a header of that name.
-
-The last log line has names that the server knows (route, model, field) and, without a route, the
-path; never a query, a key, a prompt or an answer. An error's message is there only where it repeats
-nothing of the request (OmlxError.reason).
+The id is the client's `x-request-id` if that looks like an id: any other text could be private. The
+last log line has only names that the server knows (or the path without a route); never a query, a
+key, a prompt or an answer. Error messages are there only where they repeat nothing of the request
+(OmlxError.reason).
 """
 
 import logging
@@ -59,9 +57,8 @@ Fields = dict[str, str | int | float]
 
 @dataclass(slots=True, eq=False)
 class Phases:
-    """Times of one prompt (time.monotonic() seconds) and its token counts. `restored` is when
-    restoring began and ended; `first` and `last` are tokens of any choice; `generated` counts
-    tokens, `begun` choices with one; `finished` has the finish reasons of ended choices."""
+    """Times of one prompt (time.monotonic() seconds) and its token counts. `first` and `last` are
+    tokens of any choice; `begun` counts choices with a token."""
 
     prompt_tokens: int
     queued: float = field(default_factory=time.monotonic)
@@ -80,10 +77,9 @@ class Phases:
 class Exchange:
     """One HTTP request and its answer; times are time.monotonic() seconds.
 
-    `parent` is the `traceparent` header, `route` the pattern of the path, `status` 0 until a
-    response begins. `model` is the requested model's first name, `about` that of an admin route.
-    `problem`, `param` and `reason` describe the error. `encoded` counts an encoder's tokens, `body`
-    bytes. `afterwards` are called when the answer was sent or given up.
+    `parent` is the `traceparent` header, `route` the pattern of the path, `about` the model of an
+    admin route, `encoded` an encoder's tokens, `body` bytes. `afterwards` run when the answer was
+    sent or given up.
     """
 
     id: str
@@ -106,15 +102,11 @@ class Exchange:
 
 
 class ExchangeLog(Protocol):
-    """Is told of the begin and the end of each exchange."""
-
     def begins(self, exchange: Exchange) -> None: ...
     def ends(self, exchange: Exchange) -> None: ...
 
 
 class Tracer(Protocol):
-    """Makes traces of exchanges that have ended."""
-
     def record(self, exchange: Exchange) -> None: ...
     def shutdown(self) -> None: ...
 
@@ -126,7 +118,7 @@ _BY_ENGINE_ID: Final[MutableMapping[str, Exchange]] = WeakValueDictionary()
 
 
 def current() -> Exchange:
-    """Return the exchange of the caller's context; outside of one, a new one with an empty id."""
+    """Return the current exchange; outside of one, a new one with an empty id."""
     return _CURRENT.get() or Exchange("")
 
 
@@ -135,7 +127,7 @@ def request_id() -> str | None:
 
 
 def afterwards(call: Callable[[], None]) -> None:
-    """Run `call` when the current exchange has ended; at once outside of one."""
+    """Run `call` when the exchange has ended; at once outside of one."""
     exchange = _CURRENT.get()
     if exchange is None:
         call()
@@ -144,44 +136,40 @@ def afterwards(call: Callable[[], None]) -> None:
 
 
 def failed(error: OmlxError) -> None:
-    """Note that the current exchange's answer is, or ends with, `error`."""
     exchange = current()
     exchange.problem = error.code or error.kind
     exchange.param, exchange.reason = error.param or "", error.reason
 
 
 def warned(text: str) -> None:
-    """Warn the client, in a header, and the log. `text` is printable ASCII without anything
-    private."""
+    """Warn the client in a header, and the log. `text` is printable ASCII with nothing private."""
     warnings = current().warnings
     if text not in warnings and len(warnings) < _MOST_WARNINGS:
         warnings.append(text)
 
 
 def left_out(types: Iterable[str]) -> None:
-    """Warn that tools and items of these types are left out of a request."""
+    """Warn that tools and items of these types are left out."""
     named = {kind if _TYPE.fullmatch(kind) else "an odd type" for kind in types}
     if named:
         warned(f"left out, as this server can't do it: {', '.join(sorted(named)[:_MOST_WARNINGS])}")
 
 
 def left() -> None:
-    """Note that the client left before its answer was complete."""
     current().problem = _CLIENT_LEFT
 
 
 def known_as(engine_id: str) -> None:
-    """Let log lines that name the engine request `engine_id` carry the current exchange's id."""
+    """Let log lines that name an engine request carry the exchange's id."""
     _BY_ENGINE_ID[engine_id] = current()
 
 
 def of_engine_id(engine_id: str) -> Exchange | None:
-    """Return the exchange of an engine request, None if it has ended."""
     return _BY_ENGINE_ID.get(engine_id)
 
 
 def name_of(record: logging.LogRecord) -> str:
-    """Return the id of the exchange to which a log line belongs, or ""."""
+    """Return the id of the exchange of a log line, or ""."""
     exchange = _CURRENT.get()
     if exchange is None and isinstance(record.args, tuple):
         exchanges = (_BY_ENGINE_ID.get(arg) for arg in record.args if isinstance(arg, str))
@@ -190,15 +178,15 @@ def name_of(record: logging.LogRecord) -> str:
 
 
 def id_for(headers: Headers) -> str:
-    """Return the client's own id where it looks like one, otherwise a new one."""
+    """Return the client's own id if it looks like one, or a new one."""
     id = headers.get(REQUEST_ID, "")
     return id if _SANE.fullmatch(id) else f"req_{uuid.uuid4().hex}"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Exchanges:
-    """ASGI middleware around the whole app that makes an exchange of each HTTP request. `count`
-    gets method, route and status of each; the status is 0 where no response began."""
+    """ASGI middleware that makes an exchange of each HTTP request. `count` gets method, route and
+    status, 0 where no response began."""
 
     app: ASGIApp
     tracer: Tracer | None
@@ -245,7 +233,6 @@ class Exchanges:
             self.tracer.record(exchange)
 
     def _route_of(self, scope: Scope) -> str:
-        """Return the route's pattern; for a request that the guard refused, by its path."""
         if "route" in scope:
             return str(getattr(scope["route"], "path", _UNKNOWN))
         routes = routes_at(self.routes, scope["path"])
@@ -253,7 +240,6 @@ class Exchanges:
 
 
 def _tell(exchange: Exchange, scope: Scope) -> None:
-    """Write the last log line: at DEBUG for a successful GET, HEAD or OPTIONS, else at INFO."""
     seconds = exchange.ended - exchange.started
     more = {**work_of(exchange), **_named(exchange)}
     if exchange.route == _UNKNOWN:
@@ -286,8 +272,8 @@ def _named(exchange: Exchange) -> Fields:
 
 
 def work_of(exchange: Exchange) -> Fields:
-    """Return token counts and times over all prompts of a request; empty without a prompt.
-    `tokens_per_second` leaves out the first token of each choice."""
+    """Return token counts and times of a request, empty without a prompt. `tokens_per_second`
+    leaves out the first token of each choice."""
     phases, started = exchange.phases, exchange.started
     if not phases:
         return {"prompt_tokens": exchange.encoded} if exchange.encoded else {}
@@ -315,7 +301,7 @@ def path_of(scope: Scope) -> str:
 
 
 def shown_path(raw: bytes) -> str:
-    """Return a path for the log: as sent, without the query, in one line of bounded length."""
+    """Return a path for the log, without its query and in one line."""
     path = raw.partition(b"?")[0].decode("latin-1")
     shown = _ODD.sub(lambda match: f"%{ord(match[0]):02X}", path[: _LONGEST_PATH + 1])
     return shown if len(shown) <= _LONGEST_PATH else f"{shown[:_LONGEST_PATH]}..."
@@ -334,6 +320,6 @@ def _in_words(fields: Fields) -> str:
 
 
 def routes_at(routes: Sequence[Route], path: str) -> list[Route]:
-    """Return the routes for `path`: those with this very pattern, otherwise those that match."""
+    """Return the routes with this very pattern, otherwise those that match."""
     exact = [route for route in routes if route.path == path]
     return exact or [route for route in routes if route.path_regex.match(path)]

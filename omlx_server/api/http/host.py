@@ -12,7 +12,6 @@ _OWN_NAMES = ("localhost", "127.0.0.1", "::1")
 
 
 def host_of(authority: str) -> str:
-    """Return the lower-case name in `name:port`, `[v6]:port` or either without a port."""
     authority = authority.lower()
     if authority.startswith("["):
         return authority[1:].partition("]")[0]
@@ -20,8 +19,8 @@ def host_of(authority: str) -> str:
 
 
 def network_of(host: str) -> bytes:
-    """Return the network that stands for a client: its IPv4 address, or the first 64 bits of an
-    IPv6 address; empty over a Unix socket."""
+    """Return what stands for a client's machine: its IPv4 address or 64 bits of IPv6; empty over a
+    Unix socket."""
     try:
         address = ip_address(host)
     except ValueError:
@@ -31,9 +30,8 @@ def network_of(host: str) -> bytes:
 
 
 def is_from_here(scope: Scope) -> bool:
-    """Return whether a request comes from this machine, and not through a proxy. A loopback client
-    must also name this machine as Host: a page of another site may reach the server under its own
-    name (DNS rebinding)."""
+    """Return whether a request comes from this machine without a proxy. A loopback client must also
+    name it as Host: a page may reach the server under another name (DNS rebinding)."""
     if came_by_unix_socket(scope):
         return True
     headers, client = Headers(scope=scope), scope.get("client")

@@ -39,18 +39,16 @@ _LARGE = ThreadPoolExecutor(1, thread_name_prefix="bodies")
 
 
 class StrictModel(BaseModel):
-    """No coercion: true is not 1, "5" is not 5, NaN is nothing. Unknown fields are ignored.
-
-    A plain text has at most the length of a name. A list is validated up to its first fault.
-    """
+    """No coercion: true is not 1, "5" is not 5, NaN is nothing. Unknown fields are ignored. A plain
+    text is bounded as a name, and a list is validated up to its first fault."""
 
     model_config = ConfigDict(strict=True, extra="ignore", allow_inf_nan=False, frozen=True)
 
     @model_validator(mode="before")
     @classmethod
     def _let_others_go_on(cls, value: Any) -> Any:
-        """Return `value`. pydantic holds the GIL for a whole body, except where Python code runs:
-        there other threads get it."""
+        """Return `value`. Python code lets other threads run; pydantic itself holds the GIL
+        throughout."""
         return value
 
     @classmethod
@@ -63,8 +61,8 @@ class StrictModel(BaseModel):
 
 
 def refuse(body: BaseModel, unsupported: Mapping[str, str]) -> None:
-    """Raise BadRequest for the first field of `unsupported` that `body` sets to a number or a true
-    value; the value in `unsupported` is the message."""
+    """Raise BadRequest for the first field of `unsupported` that is set; its value is the
+    message."""
     for name, message in unsupported.items():
         if (value := getattr(body, name, None)) or type(value) in (int, float):
             raise BadRequest(message, param=name)
@@ -74,11 +72,10 @@ async def read(request: Request, kind: type[M], limit: int) -> M:
     """Read and validate a JSON body of at most `limit` bytes.
 
     Raises:
-        PayloadTooLarge: the body has too many bytes, or too many objects, arrays and keys.
-        BadRequest: the body is no valid JSON, or does not have the fields of `kind`.
+        PayloadTooLarge: too many bytes, or too many objects, arrays and keys.
+        BadRequest: no valid JSON, or not the fields of `kind`.
         UnsupportedMedia: its Content-Encoding is not supported.
-        RequestTimeout: it comes too slowly.
-        TooManyBodies: there is no room for it.
+        RequestTimeout, TooManyBodies: it is too slow, or there is no room for it.
     """
     begin: BeginBody = request.scope[BODY]
     with begin() as body:
@@ -101,15 +98,15 @@ def _validated(raw: bytes, kind: type[M]) -> M:
 
 @cache
 def _field_names(kind: type[BaseModel]) -> frozenset[str]:
-    """Return the field names of a model and of the models in it, which messages may repeat."""
+    """Return the field names of a model and its parts; messages may repeat these."""
     schema = kind.model_json_schema()
     parts = (schema, *schema.get("$defs", {}).values())
     return frozenset(name for part in parts for name in part.get("properties", {}))
 
 
 async def read_bytes(request: Request, limit: int, body: RequestBody) -> bytes:
-    """Return the body of a request, at most `limit` bytes before and after decoding. Raises as
-    `read`, and BadBody if it breaks off."""
+    """Return a body, bounded before and after decoding. Raises as `read`, and BadBody if it breaks
+    off."""
     coding = coding_of(request.headers.get("content-encoding", ""))
     sent = await _sent_bytes(request, limit, body)
     if not coding:
@@ -164,8 +161,7 @@ def _check_values(body: bytes) -> None:
 
 
 def values_in(body: bytes) -> Iterator[int]:
-    """Count the objects, arrays and keys of a JSON text, and yield the sum after each slice.
-    Strings are skipped."""
+    """Count objects, arrays and keys outside of strings, and yield the sum after each slice."""
     count, quoted, start = 0, False, 0
     while start < len(body):
         part = body[start : start + _SLICE]

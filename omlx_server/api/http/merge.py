@@ -11,8 +11,8 @@ _ROOM = 64
 
 
 async def merged(streams: Sequence[AsyncIterator[A]], at_once: int) -> AsyncGenerator[A, None]:
-    """Yield the items of all streams, each stream's in order; at most `at_once` streams run at a
-    time. If one raises an error, the others are cancelled and that error is raised."""
+    """Yield the items of all streams, each stream's in order, with at most `at_once` running. One
+    stream's error cancels the others and is raised."""
     items: asyncio.Queue[A | None] = asyncio.Queue()
     turn, room = asyncio.Semaphore(at_once), asyncio.Semaphore(_ROOM)
 
@@ -42,7 +42,6 @@ async def merged(streams: Sequence[AsyncIterator[A]], at_once: int) -> AsyncGene
 
 
 async def _finished(work: asyncio.Task[None]) -> None:
-    """Wait for `work`, and raise the first of several errors."""
     try:
         await work
     except BaseExceptionGroup as group:

@@ -22,12 +22,11 @@ def applies_to(path: str) -> bool:
 
 
 def status(error: OmlxError) -> int:
-    """Return the HTTP status for an error: 503 for a full queue, as with Ollama."""
+    """Return the HTTP status: 503 for a full queue, as with Ollama."""
     return _BUSY if isinstance(error, QueueFull) else error.status
 
 
 def envelope(error: OmlxError) -> OllamaError:
-    """Return the body of an error response, or the last line of a failed stream."""
     if error.code == ModelNotFound.code:
         return {"error": f"{_NOT_FOUND}: {error.message}"}
     return {"error": error.message}

@@ -1,8 +1,8 @@
 """The names and addresses by which other machines call this one. Runs on the asyncio thread.
 
-They are looked up again when a request uses an unknown name, at most every `_REST_SECONDS`. DNS is
-asked only for this machine's own full name, in a thread for which nobody waits, never about the
-name in a request: a stranger's name may stand for any address.
+An unknown name in a request makes them be looked up again, at most every `_REST_SECONDS`. DNS is
+asked for this machine's full name only, in a thread of its own, never for the name in a request: a
+stranger's name may stand for any address.
 """
 
 import asyncio
@@ -25,8 +25,8 @@ _FAMILIES = (socket.AF_INET, socket.AF_INET6)
 
 
 def names_here() -> frozenset[str]:
-    """Return the addresses of all interfaces (none where the system hides them), and the machine's
-    name: whole, without its domain, and with `.local` (mDNS)."""
+    """Return the addresses of all interfaces, and the machine's name: whole, without domain, and
+    with `.local` (mDNS)."""
     try:
         interfaces = list(psutil.net_if_addrs().values())
     except OSError as error:  # a sandbox without netlink sockets
@@ -39,14 +39,13 @@ def names_here() -> frozenset[str]:
 
 
 def whole_name() -> str:
-    """Return the machine's name with its domain. May take as long as DNS does."""
     return socket.getfqdn().lower()
 
 
 @dataclass(slots=True, eq=False)
 class OwnNames:
-    """The names of this machine, found when first needed. `find` returns those without DNS,
-    `ask_dns` the full name, slowly."""
+    """The names of this machine. `find` returns those without DNS, `ask_dns` the full name,
+    slowly."""
 
     find: Callable[[], frozenset[str]] = names_here
     ask_dns: Callable[[], str] = whole_name
@@ -58,8 +57,7 @@ class OwnNames:
     _asking: threading.Thread | None = None
 
     async def has(self, name: str) -> bool:
-        """Return whether `name` is a name or address of this machine, after a new look-up if need
-        be."""
+        """Return whether `name` is this machine's, after a new look-up if need be."""
         name = plain(name)
         if not self._knows(name):
             async with self._finding:
@@ -68,7 +66,6 @@ class OwnNames:
         return self._knows(name)
 
     async def known(self) -> frozenset[str]:
-        """Look up the names that need no DNS, and return them."""
         async with self._finding:
             await self._refresh()
         return self._names
@@ -89,8 +86,7 @@ class OwnNames:
 
 
 def plain(name: str) -> str:
-    """Return a name in comparable form: lower case, no final dot; an address in its one spelling,
-    without an interface (`%en0`)."""
+    """Return a name in comparable form: lower case, no final dot, one spelling for each address."""
     name = name.lower().partition("%")[0].removesuffix(".")
     try:
         return str(ipaddress.ip_address(name))
@@ -99,7 +95,6 @@ def plain(name: str) -> str:
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether `host` is `localhost` or a loopback address."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -107,8 +102,7 @@ def is_loopback(host: str) -> bool:
 
 
 def for_others(names: Iterable[str], host: str) -> list[str]:
-    """Return those of `names` by which other machines reach a server that listens on a wildcard
-    `host`, mDNS names first."""
+    """Return those of `names` that reach a server on a wildcard `host`, mDNS names first."""
     if host not in _WILDCARDS:
         return []
     hosts = sorted(name for name in names if name.endswith(".local"))

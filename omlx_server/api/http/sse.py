@@ -20,13 +20,11 @@ _POLL_SECONDS = 0.05
 
 
 def event(data: object) -> bytes:
-    """Return an event without a name, with `data` as JSON."""
     return b"data: " + orjson.dumps(data) + b"\n\n"
 
 
 class TextEvents:
-    """Events that differ in one text, encoded around it once: it takes the place of the last empty
-    string in `data`."""
+    """Events that differ in one text, the last empty string in `data`; the rest is encoded once."""
 
     def __init__(self, data: object) -> None:
         self._before, _, self._behind = event(data).rpartition(b'""')
@@ -36,18 +34,17 @@ class TextEvents:
 
 
 def named(*events: Mapping[str, Any]) -> bytes:
-    """Return events that are named by the `type` in their data."""
+    """Return events named by the `type` in their data."""
     return b"".join(
         b"event: %s\ndata: %s\n\n" % (data["type"].encode(), orjson.dumps(data)) for data in events
     )
 
 
 class EventStream(Response):
-    """Sends `events`, and `keepalive` after `keepalive_seconds` without one. The work is cancelled
-    when the client disconnects.
+    """Sends `events`, and `keepalive` after a silence, until the client disconnects.
 
-    The status is sent with the first event or keep-alive, with `late_headers`. An error before that
-    becomes an HTTP error; later an OmlxError becomes an event by `on_error`, and the stream ends.
+    The status is sent with the first bytes, with `late_headers`. An error before becomes an HTTP
+    error; later an OmlxError becomes an event by `on_error`, and the stream ends.
     """
 
     media_type = "text/event-stream"
@@ -113,8 +110,7 @@ class EventStream(Response):
         self._unsent, self._sent_at = None, self._clock()
 
     async def _keep_alive(self, send: Send) -> None:
-        """Send a keep-alive after each silence, until `send` raises; `_write` raises that error
-        too."""
+        """Send keep-alives until `send` raises; `_write` raises that error too."""
         self._sent_at = self._clock()
         while True:
             silent = self._clock() - self._sent_at
@@ -129,8 +125,8 @@ class EventStream(Response):
             self._sent_at = self._clock()
 
     async def _last_words(self, error: OmlxError) -> bytes:
-        """Return the last bytes of a stream that the shutdown cuts: the event whose `send` was
-        cancelled, the next one if it is ready, and the error event."""
+        """Return the end of a stream that the shutdown cuts: the event whose `send` was cancelled,
+        the next one if it is ready, and the error event."""
         failed(error)
         if self._unsent is None:  # then the wait for the next event was cancelled
             return self._on_error(error)

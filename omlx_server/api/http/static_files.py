@@ -1,5 +1,5 @@
-"""The files of the page, with a tag of their content, compressed where that is shorter, and with
-headers that keep a browser from running anything else. Reading them blocks."""
+"""The files of the page, tagged by content, compressed, with headers against foreign scripts.
+Reading them blocks."""
 
 import gzip
 import hashlib
@@ -53,8 +53,8 @@ _PAGE = ("text/html", "application/xhtml+xml")
 
 @dataclass(frozen=True, slots=True)
 class WebFile:
-    """One file. `packed` is `data` as gzip where that is shorter; `immutable` files have a version
-    or a digest in their name."""
+    """One file. `packed` is gzip where that is shorter; `immutable`: its name has a version or a
+    digest."""
 
     media: str
     data: bytes
@@ -71,8 +71,8 @@ class WebFiles:
         self._read: dict[str, tuple[tuple[int, int], WebFile]] = {}
 
     def find(self, name: str) -> WebFile | None:
-        """Return the file of a path such as `style/base.css`, or None. No path leads out of the
-        folder or to a hidden file."""
+        """Return the file of a path, or None. No path leads out of the folder or to a hidden
+        file."""
         if not all(_PART.fullmatch(part) for part in name.split("/")):
             return None
         path = self._folder / name
@@ -87,7 +87,6 @@ class WebFiles:
         return entry[1]
 
     def media(self) -> tuple[str, ...]:
-        """Return the media types of all files, in order."""
         paths = (path for path in self._folder.rglob("*") if path.is_file())
         return tuple(sorted({_media_of(path.name) for path in paths}))
 
@@ -112,7 +111,7 @@ def _media_of(name: str) -> str:
 
 
 def sent(file: WebFile, headers_in: Headers) -> Response:
-    """Return the response with a file, or a 304 where the browser has this content already."""
+    """Return the response with a file, or 304 where the browser has it."""
     packed = file.packed if _takes_gzip(headers_in) else None
     tag = f'"{file.tag}{"-gzip" if packed is not None else ""}"'
     headers = {

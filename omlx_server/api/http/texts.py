@@ -1,5 +1,5 @@
-"""Types of the texts in a request, by their greatest length. A plain `str` field of a `StrictModel`
-is a name of at most `LONGEST_NAME` characters."""
+"""Types of texts in requests, by length. A plain `str` of a `StrictModel` is a name of
+`LONGEST_NAME`."""
 
 from typing import Annotated, Any
 
@@ -22,8 +22,8 @@ def _without_bound(source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
 
 
 def _bounded(value: Any) -> Any:
-    """Return `value`. Raises PydanticCustomError for more than MAX_CHARS bytes as JSON, or where it
-    is nested too deeply to be repeated in an answer."""
+    """Return `value`. Raises PydanticCustomError for more than MAX_CHARS bytes as JSON or too deep
+    nesting."""
     nested = value
     for _ in range(_ANSWER_LEVELS):
         nested = [nested]
@@ -52,8 +52,8 @@ Choices = Annotated[list[Source], AfterValidator(_bounded)]
 
 
 def bound_texts_and_lists(schema: Any) -> None:
-    """Bound each unbounded string of a pydantic core schema to a name's length, and make each list
-    stop at its first fault."""
+    """Bound each unbounded string of a pydantic core schema as a name; stop lists at their first
+    fault."""
     if isinstance(schema, dict):
         if schema.get("type") == "list":
             schema["fail_fast"] = True

@@ -12,7 +12,6 @@ from omlx_server.api.models.served_model import Served, role_of
 
 
 def build_info() -> Metric:
-    """Return a gauge that is always 1 and has the versions as labels."""
     versions = (__version__, platform.python_version(), version("mlx"), version("mlx-lm"))
     return gauges(
         f"{OWN}build_info",
@@ -23,7 +22,7 @@ def build_info() -> Metric:
 
 
 class LoadedModels:
-    """Remembers the models that were loaded, so that one that leaves is reported as 0."""
+    """Remembers loaded models, to report 0 for one that leaves."""
 
     def __init__(self) -> None:
         self._seen: dict[tuple[str, str], None] = {}

@@ -16,8 +16,6 @@ def no_cluster() -> ClusterReport | None:
 
 
 class ClusterMetrics(Collector):
-    """A Prometheus collector over the report that the function returns."""
-
     def __init__(self, report: Callable[[], ClusterReport | None]) -> None:
         self._report = report
 

@@ -1,8 +1,5 @@
-"""Metrics of the engine, read from its snapshots when /metrics is requested.
-
-Metrics that vLLM also has are given for each model; those of the cache tiers and the memory are of
-all models together, which share these.
-"""
+"""Metrics of the engine, read from its snapshots. vLLM's metrics are for each model, those of cache
+tiers and memory for all together."""
 
 import time
 from collections.abc import Iterator, Mapping
@@ -36,8 +33,7 @@ _NO_LOAD = Load(0, 0, 0)
 
 
 class EngineMetrics:
-    """A Prometheus collector over the engine's snapshots. `shared` is the prefix of vLLM's metrics.
-    A model that was loaded once has metrics until the server ends."""
+    """A collector over the engine's snapshots. A model has metrics from its first load on."""
 
     def __init__(
         self, models: ServedModels, shared: str, responses: Store, traffic: Traffic
@@ -52,7 +48,6 @@ class EngineMetrics:
 
     @property
     def names(self) -> list[str]:
-        """The chat models that were ever loaded, and at the start the first one."""
         return list(dict.fromkeys((*self._models.vitals.counted, *self._loads)))
 
     @property
@@ -163,8 +158,8 @@ def _images(counted: Mapping[str, Counted]) -> Iterator[Metric]:
 
 
 def account_of(models: ServedModels, responses: Store, traffic: Traffic) -> MemoryReport | None:
-    """Return the engine's memory report with the bytes that the HTTP side holds, None while the
-    first model loads."""
+    """Return the engine's memory report with the HTTP side's bytes, None while the first model
+    loads."""
     report = models.vitals.memory
     if report is None:
         return None

@@ -1,5 +1,4 @@
-"""Metrics of every token: their number and the times between them. The library's own counter and
-histogram would take a tenth of the time of each token."""
+"""Metrics of every token; the library's counters would take a tenth of each token's time."""
 
 from bisect import bisect_left
 from collections.abc import Iterator
@@ -14,7 +13,7 @@ _SECONDS = (0.002, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 1.0, 2.5, 5.
 
 
 class TokenFlow:
-    """The tokens of one model: their number, and the times between two of a choice, by bucket."""
+    """The tokens of one model, and the times between two of a choice by bucket."""
 
     def __init__(self) -> None:
         self.tokens = 0
@@ -22,12 +21,11 @@ class TokenFlow:
         self.seconds = 0.0
 
     def first(self, tokens: int) -> None:
-        """Count the first tokens of a choice."""
         self.tokens += tokens
         self.gaps[0] += tokens - 1
 
     def next(self, tokens: int, seconds: float) -> None:
-        """Count tokens that came together, `seconds` after the last one of their choice."""
+        """Count tokens that came `seconds` after their choice's last."""
         self.tokens += tokens
         self.gaps[0] += tokens - 1
         self.gaps[bisect_left(_SECONDS, seconds)] += 1
@@ -35,8 +33,6 @@ class TokenFlow:
 
 
 class TokenFlows(Collector):
-    """The tokens of all models, as metrics whose names begin with `shared`."""
-
     def __init__(self, shared: str) -> None:
         self._shared = shared
         self._models: dict[str, TokenFlow] = {}

@@ -1,7 +1,7 @@
-"""GET /metrics: Prometheus text; by default with vLLM's names where vLLM has the metric.
+"""GET /metrics: Prometheus text, by default with vLLM's names where it has the metric.
 
-The engine's snapshots are read at each request (api/metrics/engine.py). What only the HTTP side
-knows, such as times as a client sees them, is observed while requests run.
+The engine's snapshots are read at each request; what only the HTTP side knows is observed while
+requests run.
 """
 
 import asyncio
@@ -34,8 +34,7 @@ _SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25, 50, 100)
 
 
 class AppMetrics:
-    """The counters and histograms of one app. `shared` is the prefix of metrics that vLLM also
-    has."""
+    """The counters and histograms of one app. `shared` is the prefix of vLLM's metrics."""
 
     def __init__(
         self,
@@ -79,23 +78,21 @@ class AppMetrics:
         self._requests, self._damaged = self._of_the_app()
 
     def answered(self, method: str, route: str, status: int) -> None:
-        """Count an HTTP request that has ended; `status` is 0 where no response began."""
+        """Count an ended HTTP request; `status` 0 is no response."""
         label = method if method in _METHODS else "other"
         self._requests.labels(label, route, str(status or "none")).inc()
 
     def response_damaged(self, reason: str) -> None:
-        """Count a stored response that could not be used."""
         self._damaged.labels(reason).inc()
 
     def of(self, model: str) -> "ModelMetrics":
-        """Return the metrics of a model, by the first of its names."""
         if model not in self._models:
             self._models[model] = ModelMetrics(self, label_of(model))
         return self._models[model]
 
     def collected(self) -> "Collected":
-        """Return all metrics as they are now. A loaded model's counters begin at zero: Prometheus
-        sees no increase in a counter that appears with its first request."""
+        """Return all metrics as they are now. Counters of a loaded model begin at zero, or
+        Prometheus would not see their first increase."""
         for name in self._engines.names:
             self.of(name)
         return Collected(list(self.registry.collect()))
@@ -123,7 +120,7 @@ class AppMetrics:
 
 
 class Collected(Collector):
-    """Values of all metrics at one moment, which any thread may write out."""
+    """Values of all metrics at one moment, for any thread."""
 
     def __init__(self, values: list[Metric]) -> None:
         self._values = values
@@ -136,8 +133,6 @@ class Collected(Collector):
 
 
 class ModelMetrics:
-    """The counters and histograms of one model, bound to its label."""
-
     def __init__(self, metrics: AppMetrics, label: str) -> None:
         self.label = label
         self.prompt_tokens = metrics.prompt_tokens.labels(label)
@@ -149,7 +144,6 @@ class ModelMetrics:
         self.queued = metrics.queued.labels(label)
 
     def follow(self, prompt_tokens: int) -> "Followed":
-        """Count a submitted request, and return the observer of its times."""
         self.prompt_tokens.inc(prompt_tokens)
         phases = Phases(prompt_tokens)
         current().phases.append(phases)
@@ -165,8 +159,8 @@ class Followed:
         self._last: dict[int, float] = {}
 
     def admitted(self, moment: float, found: Admitted, restored: Restored | None) -> None:
-        """Note the admission at `moment` (time.monotonic() seconds). Only the first one counts for
-        the queue time."""
+        """Note the admission at `moment` (time.monotonic() seconds); the first counts for the queue
+        time."""
         if self._phases.admitted is None:
             self._phases.admitted = moment
             self._metrics.queued.observe(max(0.0, moment - self._phases.queued))
@@ -175,7 +169,6 @@ class Followed:
             self._phases.restored = restored.begun, restored.ended
 
     def tokens(self, choice: int, count: int) -> None:
-        """Count `count` tokens of a choice that came at once."""
         now = time.monotonic()
         self._phases.generated += count
         self._phases.last = now
@@ -190,7 +183,6 @@ class Followed:
             self._metrics.ttft.observe(now - self._phases.queued)
 
     def finished(self, reason: str) -> None:
-        """Count a choice that has ended."""
         self._phases.finished.append(reason)
         self._metrics.finished.labels(reason, self._metrics.label).inc()
         self._metrics.total.observe(time.monotonic() - self._phases.queued)

@@ -1,13 +1,11 @@
 """Make OpenTelemetry spans of an exchange that has ended. Needs the extra "otel".
 
-An HTTP request has a span, and below it each of its prompts has these:
+A request has a span, and below it each of its prompts has these, without any text:
 
     queue      until the scheduler admits it
     restore    until its cached prefix is restored, if it has one
     prefill    until the first token
     decode     until the last token
-
-A span whose end was not reached ends with the request. Spans hold no text of prompts or answers.
 """
 
 import time
@@ -33,7 +31,7 @@ _IGNORED = ("/metrics", "/health", "/health/live", "/health/ready")
 
 
 class OtelTracer:
-    """Sends exchanges as spans of one provider. Any thread may call it."""
+    """Sends exchanges as spans. Any thread may call it."""
 
     def __init__(self, provider: TracerProvider) -> None:
         self._provider = provider
@@ -58,7 +56,7 @@ class OtelTracer:
         span.end(clock + int(exchange.ended * 1e9))
 
     def shutdown(self) -> None:
-        """Send the spans that are left, and end the provider; takes a few seconds at most."""
+        """Send the spans that are left; takes a few seconds at most."""
         self._provider.shutdown()
 
     def _phases(self, phases: Phases, number: int, end: float, below: Context, clock: int) -> None:
@@ -82,8 +80,7 @@ def _of_request(exchange: Exchange) -> dict[str, Value]:
 
 
 def _spans(phases: Phases, end: float) -> Iterator[tuple[str, float, float, Mapping[str, Value]]]:
-    """Yield name, start, stop (time.monotonic() seconds) and attributes of each span that has
-    begun."""
+    """Yield name, start, stop (time.monotonic() seconds) and attributes of each span."""
     admitted = phases.admitted if phases.admitted is not None else phases.first
     if admitted is not None and phases.restored is not None:
         # The event of the admission arrives a moment after the restoring has begun.
@@ -115,7 +112,6 @@ def _or(moment: float | None, end: float) -> float:
 
 
 def make_tracer() -> OtelTracer:
-    """Return a tracer that sends to OTEL_EXPORTER_OTLP_ENDPOINT, by default on this machine."""
     resource = Resource.create({"service.name": _NAME, "service.version": __version__})
     provider = TracerProvider(resource=resource, shutdown_on_exit=False)
     provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(timeout=_EXPORT_SECONDS)))

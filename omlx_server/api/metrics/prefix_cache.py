@@ -10,7 +10,6 @@ from omlx_server.core.prefix_cache.report import CacheReport
 
 
 def of_models(caches: Mapping[str, CacheReport], shared: str) -> Iterator[Metric]:
-    """Yield each model's share of the hot tier, and its lookups and hits."""
     budget = _budget(list(caches.values()))
     yield gauges(
         f"{shared}kv_cache_usage_perc",
@@ -37,15 +36,14 @@ def of_models(caches: Mapping[str, CacheReport], shared: str) -> Iterator[Metric
 
 
 def of_tiers(caches: Sequence[CacheReport], cold: ColdReport | None) -> Iterator[Metric]:
-    """Yield the metrics of the two tiers over all models; `cold` is None without a cold tier."""
     yield from _kept(caches, cold)
     yield from _moved(caches, cold)
     yield from _traffic(cold)
 
 
 def _kept(caches: Sequence[CacheReport], cold: ColdReport | None) -> Iterator[Metric]:
-    """Yield what each tier holds and may hold. Files of the cold tier are blocks or checkpoints;
-    only their headers tell which."""
+    """Yield what each tier holds and may hold. Only headers tell blocks from checkpoints in the
+    cold tier."""
     states = sum(c.checkpoint_bytes for c in caches)
     nbytes = {
         ("hot", "blocks"): sum(c.nbytes for c in caches) - states,
@@ -117,5 +115,4 @@ def _traffic(cold: ColdReport | None) -> Iterator[Metric]:
 
 
 def _budget(caches: Sequence[CacheReport]) -> int:
-    """Return the bytes of the hot tier's budget, which all models share."""
     return max((c.budget for c in caches), default=0)

@@ -1,4 +1,4 @@
-"""Metrics of texts that became tokens, read from the tokenizers of loaded models."""
+"""Metrics of texts that became tokens, from the tokenizers of loaded models."""
 
 import weakref
 from collections.abc import Iterable
@@ -12,7 +12,7 @@ from omlx_server.text.tokenizer import Tokenizer
 
 
 class TextMetrics:
-    """Counts characters by model, over all tokenizers that it had: each load makes another."""
+    """Counts characters by model, over the tokenizers of all its loads."""
 
     def __init__(self) -> None:
         self._earlier: dict[str, Characters] = {}

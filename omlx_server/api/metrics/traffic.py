@@ -13,7 +13,7 @@ from omlx_server.api.metric_helpers import OWN, counters, sums
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Traffic(Collector):
-    """Connections and bodies. `imports` are archives of prefixes, one at a time."""
+    """Connections and bodies. `imports` are archives, one at a time."""
 
     connections: Connections = field(default_factory=Connections)
     bodies: Bodies = field(default_factory=Bodies)
