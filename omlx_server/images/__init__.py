@@ -1,6 +1,4 @@
-"""Images of a conversation, before a model sees them: from what a request holds to bytes, from
-bytes to pixels, and from pixels to the arrays that a model's tower takes. No mlx.
+"""Images of requests: from data URLs to bytes, pixels, and arrays for a model's tower. No mlx.
 
-Pillow is the extra `vision`. It is imported when the first image is decoded, so that all of this
-can be imported without it.
+Pillow is the extra `vision`, imported when the first image is decoded.
 """

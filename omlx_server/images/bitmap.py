@@ -1,4 +1,4 @@
-"""An image: its pixels and the digest that says which image it is."""
+"""An image: its pixels, size and digest."""
 
 import hashlib
 import struct
@@ -12,9 +12,8 @@ Pixels = npt.NDArray[np.uint8]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Bitmap:
-    """`pixels` is [rows, columns, 3], red, green and blue. It becomes read-only here. `size` is the
-    image's height and width, of which there may be fewer pixels. `digest` has 32 bytes, over size
-    and pixels: two files with the same pixels are the same image."""
+    """An image. `pixels` is [rows, columns, 3], RGB, read-only. `size` is the image's height and
+    width; a scaled decode has fewer pixels. `digest` is 32 bytes over size and pixels."""
 
     pixels: Pixels = field(repr=False)
     size: tuple[int, int] = (0, 0)

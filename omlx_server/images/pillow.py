@@ -1,8 +1,6 @@
-"""The one file that imports Pillow, which is an extra: it decodes what was checked before, and
-resizes. Only its core and the plugins of four formats are loaded.
+"""The one file that imports Pillow: decodes checked files of four formats, and resizes.
 
-An alpha channel is laid over white. Pillow's own guard against large images is not used; sizes were
-checked by the formats.
+Sizes were checked before, so Pillow's own guard against large images is not used.
 """
 
 from io import BytesIO
@@ -23,14 +21,13 @@ _FILES: dict[ImageFormat, type[ImageFile.ImageFile]] = {
     ImageFormat.WEBP: WebPImageFile,
     ImageFormat.GIF: GifImageFile,
 }
-# What Pillow raises for broken files of these formats; when it opens one, it turns all other errors
-# into a SyntaxError.
+# Pillow's errors for broken files; on opening it turns all others into a SyntaxError.
 _BROKEN = (OSError, SyntaxError, ValueError, EOFError)
 _ROWS = 64
 
 
 def decode(header: ImageHeader) -> Pixels:
-    """The pixels as the file stores them, before its orientation. Raises BadRequest."""
+    """Return the pixels as the file stores them, before its orientation. Raises BadRequest."""
     try:
         file = _FILES[header.kind](BytesIO(header.data))
         if file.size != (header.width, header.height):
@@ -46,7 +43,6 @@ def decode(header: ImageHeader) -> Pixels:
 
 
 def _over_white(image: Image.Image) -> Image.Image:
-    """The image in eight bits of red, green and blue."""
     if image.mode.startswith("I"):
         return _from_16_bits(image)
     if image.mode == "RGB" and not image.has_transparency_data:
@@ -60,7 +56,7 @@ def _over_white(image: Image.Image) -> Image.Image:
 
 
 def _from_16_bits(image: Image.Image) -> Image.Image:
-    """Grey of 16 bits, of which the high byte is kept, as Pillow itself does for colours."""
+    """Keep the high byte of 16-bit grey, as Pillow does for colours."""
     deep = np.asarray(image)
     grey = (deep >> 8).astype(np.uint8)
     transparent = image.info.get("transparency")
@@ -70,7 +66,7 @@ def _from_16_bits(image: Image.Image) -> Image.Image:
 
 
 def _array(image: Image.Image) -> Pixels:
-    """[height, width, 3]. Copied a few rows at a time, so that no second copy is held."""
+    """Copy a few rows at a time, so that no second copy is held."""
     pixels = np.empty((image.height, image.width, 3), dtype=np.uint8)
     for top in range(0, image.height, _ROWS):
         bottom = min(top + _ROWS, image.height)
@@ -79,6 +75,5 @@ def _array(image: Image.Image) -> Pixels:
 
 
 def resize(pixels: Pixels, height: int, width: int, resample: int) -> Pixels:
-    """`resample` is Pillow's number of a filter."""
     image = Image.fromarray(pixels)
     return np.asarray(image.resize((width, height), Image.Resampling(resample)))

@@ -1,7 +1,7 @@
 """Reads the images of requests for one model: what its prompt shows, and later its pixels.
 
-Methods run on the asyncio thread, slow work in worker threads. The facts of decoded files are
-cached, so the next turn of a conversation decodes nothing.
+asyncio thread; slow work runs in worker threads. Facts of decoded files are cached, so the next
+turn of a conversation decodes nothing.
 """
 
 from collections import OrderedDict
@@ -77,11 +77,10 @@ class ReadImage:
     seen: tuple[int, int]
 
     def prepared(self) -> Prepared:
-        """Decode the file and prepare its pixels for the tower. Slow."""
+        """Decode the file and prepare its pixels. Slow."""
         return self.preparer.prepare(decode(inspect(self.data).scaled_for(*self.seen)))
 
     def runs(self) -> tuple[ImageSpan, ...]:
-        """Return the runs of image tokens that show the image."""
         plan, count = self.plan, self.plan.run_tokens
         return tuple(
             ImageSpan(
@@ -119,7 +118,6 @@ class ImageReader:
         object.__setattr__(self, "_preparers", preparers)
 
     def bounded(self, max_tokens: int, max_per_request: int) -> "ImageReader":
-        """Return a copy with other bounds and the same cached files."""
         return replace(self, max_tokens=max_tokens, max_per_request=max_per_request)
 
     async def read(self, images: Sequence[GivenImage], turns: Turns) -> list[ReadImage]:
@@ -130,34 +128,34 @@ class ImageReader:
             raise BadRequest(
                 f"there are {len(images)} images, and {most} are the most", param=images[most].param
             )
-        return [await self._read(image, turns) for image in images]
+        results = []
+        for image in images:
+            try:
+                results.append(await self._read(image, turns))
+            except BadRequest as error:
+                error.param = image.param
+                raise
+        return results
 
     async def _read(self, image: GivenImage, turns: Turns) -> ReadImage:
         async with turns() as run:
             data, key = await run(lambda _: _file(image))
             facts = self._files.get(key)
             if facts is None:
-                header = await run(lambda _: inspect(data, param=image.param))
-                seen = self._plan(header.upright, image).size
+                header = await run(lambda _: inspect(data))
+                seen = self._preparers[False].plan(*header.upright).size
                 header = header.scaled_for(*seen)
                 async with self.set_aside(header.peak_bytes):
-                    digest = await run(lambda _: decode(header, param=image.param).digest)
+                    digest = await run(lambda _: decode(header).digest)
                 facts = _FileFacts(header.upright, digest, seen, header.peak_bytes)
             self._remember(key, facts)
         preparer = self._preparers[image.low]
-        plan = self._plan(facts.size, image, low=image.low)
+        plan = preparer.plan(*facts.size)
         making = facts.peak_bytes + plan.working_bytes + plan.pixel_bytes
         digest = preparer.digest(facts.digest)
         return ReadImage(data, preparer, plan, digest, making, facts.seen)
 
-    def _plan(self, size: tuple[int, int], image: GivenImage, *, low: bool = False) -> ImagePlan:
-        try:
-            return self._preparers[low].plan(*size)
-        except BadRequest as error:
-            raise BadRequest(error.message, param=image.param) from None
-
     def shown(self, image: ReadImage) -> ImagePlaceholder:
-        """Return how the model's prompt shows an image."""
         return ImagePlaceholder(self.markup.write(image.plan.tiles), image.runs())
 
     def _remember(self, key: bytes, facts: _FileFacts) -> None:
@@ -168,5 +166,5 @@ class ImageReader:
 
 
 def _file(image: GivenImage) -> tuple[bytes, bytes]:
-    data = from_image_url(image.url, param=image.param)
+    data = from_image_url(image.url)
     return data, blake2b(data, digest_size=32).digest()

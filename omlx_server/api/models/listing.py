@@ -69,8 +69,6 @@ class Catalogue(Protocol):
 
 
 class Vitals(Protocol):
-    """The engine's reports on its health and its memory."""
-
     @property
     def memory(self) -> MemoryReport | None: ...
     @property
@@ -93,7 +91,7 @@ class CachedModels(Protocol):
         """Save a tenant's new pin, and report how much of it is cached."""
 
     async def pins(self, salt: bytes) -> list[PinReport]:
-        """Return the tenant's pins, the oldest first."""
+        """Oldest first."""
 
     async def unpin(self, id: str, salt: bytes) -> Unpinned:
         """Returns UNKNOWN if the tenant has no such pin."""

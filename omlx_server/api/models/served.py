@@ -40,8 +40,8 @@ _TAG = f":{_LATEST}"
 
 @dataclass(slots=True, eq=False)
 class ServedModels:
-    """Finds and loads the model that a request names; it stays loaded until the request's exchange
-    ends. `started`: whether the models of the start are loaded."""
+    """Finds and loads models; each stays loaded until the request's exchange ends. `started`:
+    whether the models of the start are loaded."""
 
     pool: ModelPool[Served]
     catalogue: Catalogue
@@ -147,14 +147,13 @@ class ServedModels:
         return list(dict.fromkeys((salt, *of_adapters)))
 
     async def embedder(self, name: str | None) -> ServedEmbedder:
-        """Return the embedding model of that name, else the first one. Raises as `find`."""
+        """Return the embedding model of that name, else the first one; as `find`."""
         name = name and await self.untagged(name)
         model = await self._acquire(await self._listing_for(name, encoders.EMBEDDING))
         assert isinstance(model, ServedEmbedder)
         return model
 
     async def reranker(self, name: str | None) -> ServedReranker:
-        """Return the reranker of that name, else the first one. Raises as `find`."""
         name = name and await self.untagged(name)
         model = await self._acquire(await self._listing_for(name, encoders.RERANKING))
         if isinstance(model, ServedModel):
@@ -170,7 +169,6 @@ class ServedModels:
             self.pool.keep(listing.wanted.key, seconds)
 
     def loaded(self) -> list[ServedModel]:
-        """Return the loaded chat models."""
         return [model for model in self.pool.loaded() if isinstance(model, ServedModel)]
 
     def engines(self) -> list[tuple[str, Status]]:

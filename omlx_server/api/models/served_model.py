@@ -1,4 +1,4 @@
-"""A loaded chat model, as requests use it."""
+"""A loaded chat model with all that a request to it needs."""
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
@@ -36,12 +36,12 @@ def _no_judge() -> ServedReranker:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ServedModel:
-    """A loaded chat model with all that a request to it needs.
+    """A loaded chat model.
 
     `system_fingerprint` names weights, KV format, device and versions. Token ids are below `vocab`;
     `created` is in seconds since 1970; `markers` are those of reasoning. `judge` returns the model
     as a reranker; it raises BadRequest and ModelUnavailable. `recommended`: its makers' sampling
-    values. Template variables of a request win over `template_kwargs`.
+    values.
     """
 
     names: tuple[str, ...]
@@ -75,7 +75,6 @@ class ServedModel:
 
     @property
     def full_name(self) -> str:
-        """MODEL, or MODEL:ADAPTER."""
         name = self.names[0]
         return name if self.adapter is None else f"{name}:{self.adapter.name}"
 

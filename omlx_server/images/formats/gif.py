@@ -1,9 +1,8 @@
-"""Walks through a GIF up to the end of its first frame: the image."""
+"""Walks through a GIF up to the end of its first frame, the image."""
 
 import struct
 
 from omlx_server.images.formats.header import (
-    ImageBounds,
     ImageFormat,
     ImageHeader,
     broken,
@@ -15,44 +14,40 @@ SIGNATURES = (b"GIF87a", b"GIF89a")
 _EXTENSION, _FRAME, _TRAILER = 0x21, 0x2C, 0x3B
 _TRANSPARENCY = 0xF9
 _MOST_BLOCKS = 1_000_000
-# A code has two bits or more and stands for up to 4,096 pixels.
+# A code has at least two bits and stands for up to 4,096 pixels.
 _MOST_PIXELS_OF_A_BYTE = 4 * 4096
 _PILLOW_BYTES = 8
 
 
-def read(data: bytes, bounds: ImageBounds) -> ImageHeader:
-    """Raises BadRequest."""
+def read(data: bytes) -> ImageHeader:
     if len(data) < 13:
         raise cut_off(ImageFormat.GIF)
     width, height, flags = struct.unpack_from("<HHB", data, 6)
     at = 13 + _palette_size(flags)
-    kept = [data[:at]]
+    pieces = [data[:at]]
     while True:
         start = at
         block = data[at : at + 1]
         if block == bytes([_FRAME]):
             break
         if block != bytes([_EXTENSION]):
-            raise (
-                cut_off(ImageFormat.GIF)
-                if not block
-                else broken(ImageFormat.GIF, "it has no frame")
-            )
+            missing = broken(ImageFormat.GIF, "it has no frame")
+            raise missing if block else cut_off(ImageFormat.GIF)
         at = _blocks_end(data, at + 2)
         if data[start + 1 : start + 2] == bytes([_TRANSPARENCY]):
-            kept[1:] = [data[start:at]]  # only the last one counts
+            pieces[1:] = [data[start:at]]  # only the last one counts
     if at + 11 > len(data):
         raise cut_off(ImageFormat.GIF)
     left, top, across, down, flags = struct.unpack_from("<HHHHB", data, at + 1)
-    check_size(ImageFormat.GIF, across, down, bounds)
+    check_size(ImageFormat.GIF, across, down)
     width, height = max(width, left + across), max(height, top + down)
-    check_size(ImageFormat.GIF, width, height, bounds)
+    check_size(ImageFormat.GIF, width, height)
     codes = at + 10 + _palette_size(flags) + 1
     end = _blocks_end(data, codes)
     if across * down > (end - codes) * _MOST_PIXELS_OF_A_BYTE:
         raise cut_off(ImageFormat.GIF)
-    kept += [data[start:end], bytes([_TRAILER])]
-    return ImageHeader(ImageFormat.GIF, width, height, b"".join(kept), _PILLOW_BYTES)
+    pieces += [data[start:end], bytes([_TRAILER])]
+    return ImageHeader(ImageFormat.GIF, width, height, b"".join(pieces), _PILLOW_BYTES)
 
 
 def _palette_size(flags: int) -> int:
@@ -60,7 +55,7 @@ def _palette_size(flags: int) -> int:
 
 
 def _blocks_end(data: bytes, at: int) -> int:
-    """Where a row of blocks ends, each with its length before it and an empty one at the end."""
+    """Return the end of a row of blocks, each after its length; an empty one ends the row."""
     for _ in range(_MOST_BLOCKS):
         if at >= len(data):
             raise cut_off(ImageFormat.GIF)

@@ -1,4 +1,4 @@
-"""Reads the orientation out of EXIF data."""
+"""EXIF's orientation of an image."""
 
 import struct
 
@@ -7,8 +7,8 @@ _ORDERS = {b"II*\0": "<", b"MM\0*": ">"}
 
 
 def orientation_of(exif: bytes) -> int:
-    """1 to 8; 1 if there is none, or if the data can't be read. `exif` begins with the header of a
-    TIFF file, or with `Exif` before it."""
+    """Return 1 to 8; 1 if there is none or the data is damaged. `exif` is a TIFF, perhaps after
+    `Exif`."""
     tiff = exif.removeprefix(b"Exif\0\0")
     order = _ORDERS.get(tiff[:4])
     try:

@@ -1,7 +1,6 @@
 """Walks through a PNG: https://www.w3.org/TR/png-3/
 
-Of an animated PNG the image is the one that is not part of the animation's own chunks: what
-programs show that know no animations.
+The image of an animated PNG is its default image, which programs without animations show.
 """
 
 import struct
@@ -9,7 +8,6 @@ import zlib
 from collections.abc import Iterator
 
 from omlx_server.images.formats.header import (
-    ImageBounds,
     ImageFormat,
     ImageHeader,
     broken,
@@ -42,26 +40,25 @@ _PASSES = (
 )
 _MOST_CHUNKS = 65_536
 _PIECE, _INFLATED = 65_536, 1024 * 1024
-# Pillow holds four bytes a pixel, and as many for the same with alpha, or over white.
+# Pillow holds four bytes a pixel, and as many again with alpha or over white.
 _PILLOW_BYTES = 8
 
 
-def read(data: bytes, bounds: ImageBounds) -> ImageHeader:
-    """Raises BadRequest."""
-    kept, image, exif = [SIGNATURE], [], b""
+def read(data: bytes) -> ImageHeader:
+    pieces, image, exif = [SIGNATURE], [], b""
     shape: tuple[int, ...] = ()
     for name, start, end in _chunks(data):
         if not shape:
-            shape = _shape(name, data[start + 8 : end - 4], bounds)
+            shape = _shape(name, data[start + 8 : end - 4])
         if name == b"IDAT":
             image.append(memoryview(data)[start + 8 : end - 4])
         elif name == b"eXIf":
             exif = data[start + 8 : end - 4]
-        # Pillow has the high bytes only of 16-bit colours, which its transparent one never equals.
+        # Pillow keeps the high byte of 16-bit colours, so a transparent colour never matches.
         if name in _KEPT or (name == _TRANSPARENCY and shape[2:4] != (16, _RGB)):
-            kept.append(data[start:end])
-    width, height, bits, colour = shape[:4]
-    if colour == _PALETTE and not any(part[4:8] == b"PLTE" for part in kept):
+            pieces.append(data[start:end])
+    width, height, _, colour = shape[:4]
+    if colour == _PALETTE and not any(part[4:8] == b"PLTE" for part in pieces):
         raise broken(ImageFormat.PNG, "it has no palette")
     if not _has(image, _raw_size(*shape)):
         raise cut_off(ImageFormat.PNG)
@@ -69,15 +66,13 @@ def read(data: bytes, bounds: ImageBounds) -> ImageHeader:
         ImageFormat.PNG,
         width,
         height,
-        b"".join(kept),
+        b"".join(pieces),
         _PILLOW_BYTES,
         orientation_of(exif),
-        deep=bits == 16,
     )
 
 
 def _chunks(data: bytes) -> Iterator[tuple[bytes, int, int]]:
-    """Name, start and end of each chunk, up to the one that ends the file."""
     at = len(SIGNATURE)
     for _ in range(_MOST_CHUNKS):
         if at + 12 > len(data):
@@ -93,20 +88,20 @@ def _chunks(data: bytes) -> Iterator[tuple[bytes, int, int]]:
     raise broken(ImageFormat.PNG, f"it has more than {_MOST_CHUNKS} chunks")
 
 
-def _shape(name: bytes, header: bytes, bounds: ImageBounds) -> tuple[int, ...]:
-    """Width, height, bits of a sample, colour type, and 1 if it is interlaced."""
+def _shape(name: bytes, header: bytes) -> tuple[int, ...]:
+    """Return width, height, bits a sample, colour type, and 1 if interlaced."""
     if name != b"IHDR" or len(header) != 13:
         raise broken(ImageFormat.PNG, "it has no header")
     width, height, bits, colour, packing, filters, interlaced = struct.unpack(">IIBBBBB", header)
-    check_size(ImageFormat.PNG, width, height, bounds)
-    known = colour in _COLOURS and bits in _COLOURS[colour][1]
-    if not known or packing or filters or interlaced > 1:
+    check_size(ImageFormat.PNG, width, height)
+    is_valid = colour in _COLOURS and bits in _COLOURS[colour][1]
+    if not is_valid or packing or filters or interlaced > 1:
         raise broken(ImageFormat.PNG, "its header names a kind of pixels that no PNG has")
     return width, height, bits, colour, interlaced
 
 
 def _raw_size(width: int, height: int, bits: int, colour: int, interlaced: int) -> int:
-    """Bytes of the rows, each with the byte that names its filter."""
+    """Return the bytes of the rows, filter bytes included."""
     passes = _PASSES if interlaced else ((0, 0, 1, 1),)
     total = 0
     for column, row, columns, rows in passes:
@@ -118,8 +113,8 @@ def _raw_size(width: int, height: int, bits: int, colour: int, interlaced: int) 
 
 
 def _has(image: list[memoryview], enough: int) -> bool:
-    """Whether the packed data holds so many bytes. Pillow would leave black what is missing. At
-    most `_INFLATED` bytes are held at once."""
+    """Return whether the packed data holds `enough` bytes: Pillow leaves missing rows black. Holds
+    at most `_INFLATED` bytes."""
     stream, total = zlib.decompressobj(), 0
     try:
         for chunk in image:

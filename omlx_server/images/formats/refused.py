@@ -1,4 +1,4 @@
-"""Names of files that are not decoded, for the message that refuses them."""
+"""Names of file kinds that are not decoded, for the message that refuses them."""
 
 _STARTS = (
     (b"BM", "BMP"),
@@ -44,7 +44,6 @@ _MARKUP = (
 
 
 def name_of(data: bytes) -> str | None:
-    """The name of the kind of file that `data` begins like, or None."""
     for start, name in _STARTS:
         if data.startswith(start):
             return name

@@ -1,9 +1,8 @@
-"""Walks through a WebP: RFC 9649. Of an animation the image is the first frame."""
+"""Walks through a WebP: RFC 9649. The image of an animation is its first frame."""
 
 from collections.abc import Iterator
 
 from omlx_server.images.formats.header import (
-    ImageBounds,
     ImageFormat,
     ImageHeader,
     broken,
@@ -27,26 +26,25 @@ def is_webp(data: bytes) -> bool:
     return data[:4] == b"RIFF" and data[8:12] == b"WEBP"
 
 
-def read(data: bytes, bounds: ImageBounds) -> ImageHeader:
-    """Raises BadRequest."""
+def read(data: bytes) -> ImageHeader:
     size = int.from_bytes(data[4:8], "little") + 8
     if size > len(data):
         raise cut_off(ImageFormat.WEBP)
     canvas: tuple[int, int] | None = None
-    kept, exif, frame = [], b"", None
+    pieces, exif, frame = [], b"", None
     for name, start, end in _chunks(data, 12, size):
         body = data[start + 8 : end]
         if name == _EXTENDED and canvas is None and len(body) >= 10:
             canvas = _three(body, 4) + 1, _three(body, 7) + 1
-            check_size(ImageFormat.WEBP, *canvas, bounds)
+            check_size(ImageFormat.WEBP, *canvas)
             flags = body[0] & (_ALPHA_FLAG | _ANIMATION_FLAG)
-            kept.append(data[start : start + 8] + bytes([flags]) + data[start + 9 : end])
+            pieces.append(data[start : start + 8] + bytes([flags]) + data[start + 9 : end])
         elif name in _IMAGES or name == _ANIMATED_FRAME:
             if frame is None:
-                frame = _frame_size(name, body, bounds)
-                kept.append(data[start:end])
+                frame = _frame_size(name, body)
+                pieces.append(data[start:end])
         elif name in (_ANIMATION, _ALPHA) and frame is None:
-            kept.append(data[start:end])
+            pieces.append(data[start:end])
         elif name == _EXIF:
             exif = body
     if frame is None:
@@ -54,13 +52,12 @@ def read(data: bytes, bounds: ImageBounds) -> ImageHeader:
     width, height = canvas or frame
     if frame[0] > width or frame[1] > height:
         raise broken(ImageFormat.WEBP, "its image is larger than its header says")
-    whole = b"WEBP" + b"".join(kept)
+    whole = b"WEBP" + b"".join(pieces)
     packed = b"RIFF" + len(whole).to_bytes(4, "little") + whole
     return ImageHeader(ImageFormat.WEBP, width, height, packed, _PILLOW_BYTES, orientation_of(exif))
 
 
 def _chunks(data: bytes, at: int, stop: int) -> Iterator[tuple[bytes, int, int]]:
-    """Name, start and end of each chunk, with the byte that makes its length even."""
     for _ in range(_MOST_CHUNKS):
         if at + 8 > stop:
             return
@@ -73,12 +70,11 @@ def _chunks(data: bytes, at: int, stop: int) -> Iterator[tuple[bytes, int, int]]
     raise broken(ImageFormat.WEBP, f"it has more than {_MOST_CHUNKS} chunks")
 
 
-def _frame_size(name: bytes, body: bytes, bounds: ImageBounds) -> tuple[int, int]:
-    """Width and height that the coded image has by its own header."""
+def _frame_size(name: bytes, body: bytes) -> tuple[int, int]:
     if name == _ANIMATED_FRAME:
         for inner, start, end in _chunks(body, _FRAME_HEADER, len(body)):
             if inner in _IMAGES:
-                return _frame_size(inner, body[start + 8 : end], bounds)
+                return _frame_size(inner, body[start + 8 : end])
         raise broken(ImageFormat.WEBP, "its first frame is empty")
     if name == _LOSSY:
         if len(body) < 10 or body[3:6] != b"\x9d\x01\x2a":
@@ -92,7 +88,7 @@ def _frame_size(name: bytes, body: bytes, bounds: ImageBounds) -> tuple[int, int
             raise broken(ImageFormat.WEBP, "its image has no header")
         bits = int.from_bytes(body[1:5], "little")
         size = (bits & 0x3FFF) + 1, (bits >> 14 & 0x3FFF) + 1
-    check_size(ImageFormat.WEBP, *size, bounds)
+    check_size(ImageFormat.WEBP, *size)
     return size
 
 

@@ -1,4 +1,4 @@
-"""Reads the fields of `preprocessor_config.json`, and of `config.json` where a family needs it."""
+"""Fields of `preprocessor_config.json` and `config.json`. Wrong values raise LoadFailed."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -13,7 +13,6 @@ _CHANNELS = 3
 
 
 def whole(config: Mapping[str, Any], name: str, default: int) -> int:
-    """A positive whole number. Raises LoadFailed."""
     value = config.get(name)
     if value is None:
         return default
@@ -28,7 +27,6 @@ def flag(config: Mapping[str, Any], name: str, default: bool) -> bool:
 
 
 def mapping(config: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    """An object, empty if it is not there. Raises LoadFailed."""
     value = config.get(name)
     if value is None:
         return {}
@@ -38,7 +36,6 @@ def mapping(config: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 
 
 def resample(config: Mapping[str, Any], default: Resample) -> Resample:
-    """The filter for resizing. Raises LoadFailed."""
     value = config.get("resample")
     try:
         return default if value is None else Resample(value)
@@ -47,14 +44,14 @@ def resample(config: Mapping[str, Any], default: Resample) -> Resample:
 
 
 def must_resize(config: Mapping[str, Any]) -> None:
-    """Raises LoadFailed where images are to keep their size, which fits no tower of ours."""
+    """Raise LoadFailed if images are to keep their size, which no tower takes."""
     if not flag(config, "do_resize", True):
         raise wrong("do_resize", config["do_resize"])
 
 
 def colours(config: Mapping[str, Any]) -> npt.NDArray[np.float32]:
-    """[3, 256]: what each value of each colour becomes, rescaled and normalised as the fields say.
-    The same operations in the same precision as those of transformers. Raises LoadFailed."""
+    """Return [3, 256], the rescaled and normalised value of each colour value, computed in the
+    precision of transformers."""
     values = np.arange(256, dtype=np.float64)
     if flag(config, "do_rescale", True):
         values = values * _number(config, "rescale_factor", 1 / 255)
@@ -72,18 +69,16 @@ def coloured(
     bitmaps: Sequence[npt.NDArray[np.uint8]],
     shape: tuple[int, ...],
 ) -> npt.NDArray[np.float32]:
-    """An array of this `shape`, [N, H, W, 3], of the upper left corners of N arrays, by the `table`
-    that `colours` made."""
-    found = np.empty(shape, dtype=np.float32)
+    """Map the upper left corners of N bitmaps by `table` into [N, H, W, 3], the `shape`."""
+    array = np.empty(shape, dtype=np.float32)
     _, height, width, _ = shape
     for index, pixels in enumerate(bitmaps):
         for colour in range(_CHANNELS):
-            found[index, ..., colour] = table[colour][pixels[:height, :width, colour]]
-    return found
+            array[index, ..., colour] = table[colour][pixels[:height, :width, colour]]
+    return array
 
 
 def patch_size(model: Mapping[str, Any], default: int) -> int:
-    """The edge of a patch in pixels, by the model's `config.json`. Raises LoadFailed."""
     return whole(mapping(model, "vision_config"), "patch_size", default)
 
 

@@ -1,4 +1,4 @@
-"""Gemma 3: the image is squeezed into a square, which always takes as many tokens."""
+"""Gemma 3: each image becomes a square with a fixed number of tokens."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -12,12 +12,8 @@ _DEFAULTS = {"image_mean": (0.5, 0.5, 0.5), "image_std": (0.5, 0.5, 0.5)}
 
 
 class Gemma3Preparer(Preparer):
-    """`pixels` is [1, height, width, 3], without the pixels that fill no patch. An image has one
-    size, whatever its detail.
-
-    Cutting long images into further squares, which Gemma calls pan and scan, is not done; it is
-    off in the published models.
-    """
+    """Prepares [1, height, width, 3], without pixels that fill no patch. Detail changes nothing.
+    Pan and scan, which published models switch off, is unsupported."""
 
     family = "gemma3"
     whole = True

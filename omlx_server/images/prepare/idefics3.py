@@ -1,4 +1,4 @@
-"""Idefics3 and SmolVLM: the image is cut into square tiles, and shown as a whole beside them."""
+"""Idefics3 and SmolVLM: square tiles of the image, then the whole image."""
 
 import math
 from collections.abc import Mapping
@@ -14,13 +14,11 @@ _DEFAULTS = {"image_mean": (0.5, 0.5, 0.5), "image_std": (0.5, 0.5, 0.5)}
 
 
 class Idefics3Preparer(Preparer):
-    """`pixels` is [tiles, side, side, 3]: the tiles row by row, then the whole image, squeezed
-    into a square, which is all there is where the image fits one tile, and at low detail. `tokens`
-    are those of all tiles; the words between them are the prompt's. A tile comes without the pixels
-    at its right and lower edge that fill no patch, as the reference's tower passes over them.
+    """Prepares [tiles, side, side, 3]: tiles row by row, then the whole image in a square, which is
+    alone if it fits one tile and at low detail. `tokens` are those of all tiles.
 
-    All tiles are full, so the masks that say where a tile is padded hold ones only, and are not
-    made. Transformers pads where images of a batch have different numbers of tiles.
+    Pixels at the right and lower edge that fill no patch are left out. Tiles are full, so there are
+    no padding masks.
     """
 
     family = "idefics3"
@@ -60,7 +58,7 @@ class Idefics3Preparer(Preparer):
         )
 
     def _tiles(self, height: int, width: int) -> tuple[int, int]:
-        """Rows and columns of tiles, 0 and 0 where there is one tile only."""
+        """Return rows and columns of tiles; 0 and 0 for a single tile."""
         if not self._splits:
             return 0, 0
         side, ratio = self._side, width / height
@@ -86,7 +84,7 @@ class Idefics3Preparer(Preparer):
 
 
 def _with_longest_edge(height: int, width: int, longest: int) -> tuple[int, int]:
-    """Height and width with that longest edge, 4,096 at most. The shorter edge becomes even."""
+    """Return height and width with that longest edge, 4,096 at most; the shorter one is even."""
     ratio = width / height
     if width >= height:
         short = int(longest / ratio)
@@ -103,8 +101,6 @@ def _with_longest_edge(height: int, width: int, longest: int) -> tuple[int, int]
 
 
 def _tokens_of_tile(model: Mapping[str, Any]) -> int:
-    """After the model's `config.json`: patches of a tile, of which `scale_factor` squared become a
-    token."""
     vision = fields.mapping(model, "vision_config")
     patches = fields.whole(vision, "image_size", 364) // fields.patch_size(model, 14)
     return max(1, patches**2 // fields.whole(model, "scale_factor", 2) ** 2)

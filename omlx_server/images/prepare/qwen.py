@@ -1,4 +1,4 @@
-"""Qwen2-VL, Qwen2.5-VL and Qwen3-VL: the image keeps its aspect ratio and is cut into patches."""
+"""Qwen2-VL, Qwen2.5-VL and Qwen3-VL: patches of an image that keeps its aspect ratio."""
 
 import math
 from collections.abc import Mapping
@@ -21,15 +21,14 @@ _DEFAULTS = {
 
 
 class QwenPreparer(Preparer):
-    """`pixels` is [patches, 3 * T * P * P], with T frames and P rows and columns of a patch. The
-    patches that become one token follow each other. A token sees merge_size * merge_size patches.
-
-    The text behind an image goes on as if the image were as long as its longer side.
-    """
+    """Prepares [patches, 3 * T * P * P]: T frames of P x P pixels. The merge_size squared patches
+    of a token are adjacent. Positions advance by the longer side."""
 
     family = "qwen"
 
-    def __init__(self, config: Mapping[str, Any], detail: Detail | None = None) -> None:
+    def __init__(
+        self, config: Mapping[str, Any], model: Mapping[str, Any], detail: Detail | None = None
+    ) -> None:
         fields.must_resize(config)
         size = fields.mapping(config, "size")
         self._patch = fields.whole(config, "patch_size", 14)
@@ -79,8 +78,8 @@ class QwenPreparer(Preparer):
 
 
 def fitted(height: int, width: int, unit: int, least: int, most: int) -> tuple[int, int]:
-    """Height and width in multiples of `unit`, with `least` to `most` pixels, as near to the aspect
-    ratio as that allows."""
+    """Return height and width in multiples of `unit`, with `least` to `most` pixels, near the
+    aspect ratio."""
     rows, columns = round(height / unit) * unit, round(width / unit) * unit
     if rows * columns > most:
         shrink = math.sqrt(height * width / most)
@@ -96,7 +95,6 @@ def fitted(height: int, width: int, unit: int, least: int, most: int) -> tuple[i
 def _pixels_of(
     config: Mapping[str, Any], size: Mapping[str, Any], name: str, edge: str, default: int
 ) -> int:
-    """A number of pixels, which has its own name in older files, and in newer ones that of an edge
-    in `size`."""
+    """Return a number of pixels: `name` in older files, `edge` in `size` in newer ones."""
     inner = fields.whole(size, edge, fields.whole(size, name, default))
     return fields.whole(config, name, inner)
