@@ -32,7 +32,7 @@ _READING = threading.Lock()
 """Held while a vocabulary is read: clients ask for all models at once."""
 _GROUP_SIZE = 64
 _UNITS = ((10**12, "T"), (10**9, "B"), (10**6, "M"), (10**3, "K"))
-# The keys of a config.json, and what Ollama calls the same below the architecture.
+# Keys of config.json, and Ollama's names for them below the architecture.
 _SIZES = {
     "num_hidden_layers": "block_count",
     "hidden_size": "embedding_length",
@@ -58,8 +58,6 @@ class ModelCard:
 
 @dataclass(frozen=True, slots=True)
 class Abilities:
-    """Abilities of a model by its template and vocabulary."""
-
     template: str = ""
     tools: bool = False
     thinking: bool = False
@@ -67,7 +65,6 @@ class Abilities:
 
 
 def about(directory: Path | None) -> ModelCard:
-    """Return the facts in a model's directory."""
     if directory is None:
         return ModelCard()
     try:
@@ -162,7 +159,6 @@ def _supports_tools(template: str) -> bool:
 
 
 def _parameters(directory: Path, config: Mapping[str, Any]) -> int:
-    """Return the number of parameters in all weights; 0 if a file is unreadable."""
     group = own_quantization(config).get("group_size")
     size = group if type(group) is int and group > 0 else _GROUP_SIZE
     tensors: dict[str, TensorHeader] = {}

@@ -32,7 +32,7 @@ class OllamaToolCall(TypedDict):
 
 
 class AnswerMessage(TypedDict):
-    """A message, or what a line adds to it. Calls are whole."""
+    """Calls are whole."""
 
     role: Literal["assistant"]
     content: str
@@ -74,7 +74,7 @@ class ChatEnd(Head, Counts):
 
 
 class ChatLoaded(Head):
-    """The answer to a request without messages: the model was loaded, or may be unloaded."""
+    """A model was loaded, or may be unloaded."""
 
     message: AnswerMessage
     done: Literal[True]
@@ -102,7 +102,7 @@ class GenerateEnd(Head, Counts):
 
 
 class GenerateLoaded(Head):
-    """The answer to a request without a prompt: the model was loaded, or may be unloaded."""
+    """A model was loaded, or may be unloaded."""
 
     response: str
     done: Literal[True]
@@ -185,13 +185,13 @@ class ShownModel(TypedDict):
 
 
 class OllamaVersion(TypedDict):
-    """The version of Ollama whose API this one follows."""
+    """The version of Ollama's API that this one follows."""
 
     version: str
 
 
 class PullStatus(TypedDict):
-    """A step of a download. `total` and `completed` count bytes or tensors of one step."""
+    """`total` and `completed` count bytes or tensors of one step."""
 
     status: str
     digest: NotRequired[str]

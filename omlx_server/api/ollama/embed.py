@@ -71,7 +71,6 @@ async def _embedder(request: Request, name: str, keep_alive: KeepAlive | None) -
 async def _vectors(
     request: Request, model: ServedEmbedder, texts: list[str], **options: int | None
 ) -> tuple[list[orjson.Fragment], int]:
-    """Return the vectors as JSON numbers, and the number of tokens. Raises as /v1/embeddings."""
     if not texts:
         return [], 0
     embedding = openai.EmbeddingRequest.model_validate({"input": texts, **options})

@@ -37,13 +37,12 @@ def chat_messages(messages: Sequence[GivenMessage]) -> list[Json]:
 
 
 def content_of(text: str, images: Iterable[str], param: str) -> str | list[Json]:
-    """Return a message's text, or its images and then the text. Raises as `chat_messages`."""
+    """Return the text, or images and then the text. Raises as `chat_messages`."""
     parts = [_image(data, f"{param}.images.{index}") for index, data in enumerate(images)]
     return [*parts, {"type": "text", "text": text}] if parts else text
 
 
 def image_chars(messages: Iterable[GivenMessage]) -> int:
-    """Return the number of characters in the messages' images."""
     return sum(len(data) for message in messages for data in message.images or ())
 
 

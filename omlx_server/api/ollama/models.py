@@ -155,7 +155,6 @@ def _shown(
 
 
 def _parameters(listing: ModelListing) -> str:
-    """Return the default sampling values by Ollama's names, one a line."""
     if listing.role is not CHAT:
         return ""
     names = [field.name for field in dataclasses.fields(SamplingPresets)]

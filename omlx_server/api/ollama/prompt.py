@@ -29,7 +29,7 @@ _NO_CONTEXT = "this server keeps no context; send the conversation to /api/chat"
 _UNSUPPORTED = {"template": _NO_TEMPLATE, "context": _NO_CONTEXT}
 _NO_LIMIT_TOKENS = 1 << 31
 OPTION_NAMES = {"repetition_penalty": "repeat_penalty"}
-"""What Ollama calls a sampling parameter otherwise, where a model is shown."""
+"""Ollama's own names of sampling parameters."""
 
 
 def of_chat(body: OllamaChatRequest, model: ServedModel) -> ChatRequest:
@@ -78,7 +78,6 @@ def _chat_fields(body: WrittenRequest, model: ServedModel) -> Fields:
 
 
 def _shared_fields(body: WrittenRequest) -> Fields:
-    """Return the fields of chats and completions; None stands for a missing field."""
     engine = body.model_dump(include=set(EngineFields.model_fields))
     options = _sampling(body.options) if body.options is not None else {}
     return {**engine, **options, "response_format": _response_format(body.format)}

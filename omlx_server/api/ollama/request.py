@@ -99,7 +99,7 @@ class GenerateRequest(WrittenRequest):
     system: Text | None = None
     raw: bool | None = None
     images: Images | None = None
-    # Refused when they ask for something; see prompt.py.
+    # Refused if they have a value; see prompt.py.
     template: Any = None
     context: Any = None
 

@@ -142,7 +142,6 @@ async def _answer(job: _Job, choices: Choices, shape: AnswerShape) -> Response:
 
 
 async def _whole(shapes: AnswerShapes, choices: Choices) -> dict[str, object]:
-    """Return the whole answer; closes the generation."""
     choice = WholeChoice()
     async with choices.generation:
         async for delta in choices.deltas():
@@ -151,7 +150,7 @@ async def _whole(shapes: AnswerShapes, choices: Choices) -> dict[str, object]:
 
 
 async def _lines(shapes: AnswerShapes, choices: Choices) -> AsyncGenerator[bytes, None]:
-    """Yield the answer as JSON lines; closes the generation."""
+    """Closes the generation at its end."""
     async with choices.generation:
         async for delta in choices.deltas():
             lines = list(shapes.lines(delta, choices.usage))

@@ -29,7 +29,7 @@ class AnswerShape(Protocol):
 
 
 def message_body(text: str, thinking: str = "", calls: Calls = (), *, ends: bool = False) -> Json:
-    """Return the body of a line or an answer of /api/chat."""
+    """Return the body of a line of /api/chat."""
     message: answers.AnswerMessage = {"role": "assistant", "content": text}
     if thinking:
         message["thinking"] = thinking
@@ -39,8 +39,7 @@ def message_body(text: str, thinking: str = "", calls: Calls = (), *, ends: bool
 
 
 def response_body(text: str, thinking: str = "", calls: Calls = (), *, ends: bool = False) -> Json:
-    """Return the body of a line or an answer of /api/generate, which has no calls. Clients refuse
-    an end without `context`."""
+    """Return the body of a line of /api/generate. Clients refuse an end without `context`."""
     body: Json = {"response": text}
     if thinking:
         body["thinking"] = thinking
@@ -50,13 +49,11 @@ def response_body(text: str, thinking: str = "", calls: Calls = (), *, ends: boo
 
 
 def loaded(model: str, body: AnswerShape, reason: answers.DoneReason) -> Json:
-    """Return the answer to a request that only loads or unloads a model."""
     return {**_head(model), **body(""), "done": True, "done_reason": reason}
 
 
 class AnswerShapes:
-    """Makes the lines of one answer: call `lines` for each delta. `load_seconds`: the time the
-    request waited for its model."""
+    """Makes the lines of one answer: call `lines` for each delta."""
 
     def __init__(
         self,
@@ -77,7 +74,6 @@ class AnswerShapes:
         self._calls = 0
 
     def nothing(self) -> Json:
-        """Return a line that adds nothing to the answer."""
         return {**_head(self._model), **self._body(""), "done": False}
 
     def lines(self, delta: ChoiceDelta, usage: TokenCounts) -> Iterator[Json]:
@@ -104,7 +100,6 @@ class AnswerShapes:
         return shape
 
     def _collect(self, delta: ChoiceDelta) -> tuple[str, str, list[ToolCall]]:
-        """Return text and reasoning of a delta, and the calls that end with it."""
         text = thinking = ""
         calls: list[ToolCall] = []
         for part in delta.parts:

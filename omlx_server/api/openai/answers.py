@@ -99,8 +99,6 @@ class ChatChoice(TypedDict):
 
 
 class ChatAnswer(TypedDict):
-    """The fields of both a completion and its chunks."""
-
     id: str
     created: int
     model: str
@@ -169,7 +167,7 @@ TextFinish = Literal["stop", "length"]
 
 
 class TextLogprobs(TypedDict):
-    """Log-probabilities by token. The first token of an echoed prompt has none."""
+    """The first token of an echoed prompt has none."""
 
     tokens: list[str]
     token_logprobs: list[float | None]
@@ -188,8 +186,6 @@ class CompletionChoice(TextPiece):
 
 
 class CompletionAnswer(TypedDict):
-    """The fields of both a completion and its chunks."""
-
     id: str
     object: Literal["text_completion"]
     created: int
@@ -218,8 +214,6 @@ CompletionEvent = CompletionChunk | Error
 
 
 class ReadUsage(TypedDict):
-    """Token counts of embeddings and rankings."""
-
     prompt_tokens: int
     total_tokens: int
 

@@ -75,7 +75,6 @@ class _Answer:
         self._calls = [_Deltas(self._custom) for _ in range(asked.n or 1)]
 
     async def whole(self, choices: Choices) -> answers.ChatCompletion:
-        """Return the whole response; closes the generation."""
         async with choices.generation as generation:
             whole = [WholeChoice() for _ in range(generation.request.n)]
             async for delta in choices.deltas():
@@ -120,7 +119,7 @@ class _Answer:
         answer = assemble(choice.parts)
         message: answers.AssistantMessage = {
             "role": "assistant",
-            # Where there are calls only, there is no content, not an empty one.
+            # An answer of calls alone has null, not an empty text.
             "content": answer.text or (None if answer.calls else ""),
             "refusal": None,
             "annotations": [],
@@ -137,7 +136,6 @@ class _Answer:
         }
 
     def _deltas(self, delta: ChoiceDelta) -> list[answers.ChatChunkChoice]:
-        """Return the chunks for a delta, one for each part and one for the finish reason."""
         calls = self._calls[delta.index]
         shapes = [shape for part in delta.parts if (shape := calls.delta(part))]
         if delta.tokens and not shapes:
@@ -168,7 +166,7 @@ def _chunk_choice(
 
 
 class _Deltas:
-    """Makes the deltas of one choice's chunks. `custom`: names of custom tools."""
+    """Makes the deltas of one choice."""
 
     def __init__(self, custom: frozenset[str]) -> None:
         self._custom = custom

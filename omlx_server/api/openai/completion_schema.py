@@ -39,7 +39,7 @@ class CompletionRequest(SamplingFields):
     logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
     best_of: Annotated[int, Field(ge=1, le=128)] | None = None
     suffix: Text | None = None
-    # Refused when they ask for something; see UNSUPPORTED.
+    # Refused if they have a value; see UNSUPPORTED.
     prompt_logprobs: Any = None
 
     @property

@@ -128,7 +128,6 @@ class _Answer:
         self._single_choices: Choices | None = None  # of a request with one prompt
 
     def headers(self) -> dict[str, str]:
-        """Return the headers of a single prompt; several prompts have none."""
         return self._single_choices.headers() if self._single_choices else {}
 
     async def whole(self) -> answers.Completion:
@@ -213,18 +212,16 @@ def _by_text(chosen: TokenEntry, top: Sequence[TokenEntry]) -> dict[str, float] 
 
 
 def _likelihood(choice: WholeChoice) -> float:
-    """Return the mean log-probability of a choice's tokens."""
     logprobs = [token.entry.logprob for token in choice.tokens if token.entry.logprob is not None]
     return fmean(logprobs) if logprobs else 0.0
 
 
 def _finish(finish: Finish) -> answers.TextFinish:
-    """Return the finish reason of a text, which has no calls."""
     return "length" if finish == "length" else "stop"
 
 
 def _best(group: list[WholeChoice], count: int) -> list[WholeChoice]:
-    """Return the `count` likeliest choices, the likeliest first; all in their own order."""
+    """Return the `count` likeliest choices, the likeliest first."""
     if len(group) == count:
         return group
     return sorted(group, key=_likelihood, reverse=True)[:count]

@@ -156,7 +156,6 @@ def _embedding_list(name: str, encoding: str, vectors: Vectors, tokens: int) -> 
 
 
 def _base64(vector: Vectors) -> str:
-    """Return a vector as base64 of little-endian float32."""
     return base64.b64encode(vector.astype("<f4").tobytes()).decode("ascii")
 
 

@@ -63,13 +63,12 @@ async def get_model(request: Request, name: str) -> Response:
 def _shapes(
     models: ServedModels, name: str, model: ModelListing, adapters: Sequence[str]
 ) -> list[OpenAiModel]:
-    """Return a model under one name, alone and with each of its adapters."""
     adapted = [_shape(models, f"{name}:{one}", model, parent=name, adapter=one) for one in adapters]
     return [_shape(models, name, model), *adapted]
 
 
 def by_name(models: ServedModels) -> dict[str, ModelListing]:
-    """Return the models by every name and alias; chat models take shared names."""
+    """Return the models by name and alias; chat models take shared names."""
     listings: dict[str, ModelListing] = {}
     for listing in sorted(models.catalogue.known(), key=lambda listing: listing.role is not CHAT):
         for name in listing.names:
@@ -88,8 +87,8 @@ def _shape(
     parent: str | None = None,
     adapter: str | None = None,
 ) -> OpenAiModel:
-    """Return a model for clients of OpenAI, vLLM, OpenRouter and Anthropic. Anthropic's
-    `capabilities` are null: reasoning is unknown until the tokenizer is loaded."""
+    """Return the forms of OpenAI, vLLM, OpenRouter and Anthropic in one. Anthropic's `capabilities`
+    are null: reasoning is unknown until the tokenizer is loaded."""
     return {
         "id": name,
         "object": "model",

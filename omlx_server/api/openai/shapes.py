@@ -25,7 +25,6 @@ def usage(usage: TokenCounts) -> answers.OpenAiUsage:
 
 
 def logprobs(tokens: Iterable[LoggedToken]) -> list[answers.TokenLogprob]:
-    """Return the log-probabilities of tokens, one entry a token."""
     return [
         {**_entry(token.entry), "top_logprobs": [_entry(other) for other in token.top]}
         for token in tokens

@@ -179,8 +179,6 @@ class DroppedCache(TypedDict):
 
 
 class CacheReset(TypedDict):
-    """The dropped entries of each model."""
-
     dropped: list[DroppedCache]
 
 

@@ -94,7 +94,6 @@ def _report(request: Request, *, ok: bool) -> Response:
 
 
 def _whole(request: Request) -> bool:
-    """Return whether every rank of the cluster computes; true without a cluster."""
     report = context_of(request).cluster()
     return report is None or report.is_whole
 

@@ -71,7 +71,6 @@ async def rerank(request: Request) -> Response:
 
 
 def _results(body: RerankRequest, scores: list[float]) -> list[Ranked]:
-    """Return the `top_n` best documents, the best first, ties in order."""
     best = sorted(range(len(scores)), key=lambda index: -scores[index])[: body.top_n]
     results: list[Ranked] = [{"index": index, "relevance_score": scores[index]} for index in best]
     if body.return_documents:

@@ -93,7 +93,6 @@ def _detokenized(body: DetokenizeRequest, model: ServedModel) -> Response:
 
 
 def _check(body: TokenizeRequest) -> None:
-    """Raise BadRequest unless exactly one input is given."""
     fields = {"prompt": body.prompt, "messages": body.messages, "content": body.content}
     names = [name for name, value in fields.items() if value is not None]
     if not names:
@@ -137,7 +136,7 @@ async def _encode_chat(
 
 def _encode_text(body: TokenizeRequest, model: ServedModel) -> list[int]:
     text = body.prompt if body.prompt is not None else body.content or ""
-    # By default as each of the two servers does.
+    # The defaults are those of vLLM and of llama.cpp.
     special = body.add_special if body.prompt is None else body.add_special_tokens is not False
     try:
         if special:
@@ -149,7 +148,6 @@ def _encode_text(body: TokenizeRequest, model: ServedModel) -> list[int]:
 
 
 def _pieces(tokenizer: Tokenizer, tokens: list[int]) -> list[TokenPiece]:
-    """Return each token's id, and its text, or its bytes if it is no text by itself."""
     return [{"id": token, "piece": _piece(tokenizer.token_bytes(token))} for token in tokens]
 
 

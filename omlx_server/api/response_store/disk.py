@@ -26,7 +26,7 @@ _NAME = re.compile(r"[0-9a-f]{64}")
 _FILE = re.compile(r"([0-9a-f]{64})\.json")
 _TEMPORARY = re.compile(r"\.tmp-[0-9a-f]{16}")
 _LEFTOVER_SECONDS = 3600
-# The last part is never a symbolic link. Without O_NONBLOCK, opening a FIFO waits for its writer.
+# Symbolic links are not followed. Without O_NONBLOCK, opening a FIFO waits for its writer.
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -78,8 +78,7 @@ class DiskStore(Store):
         return True
 
     def _path(self, name: str) -> Path:
-        """Return the file of a response. Raises ValueError for a name that could lead out of the
-        directory."""
+        """Raises ValueError for a name that could lead out of the directory."""
         if not _NAME.fullmatch(name):
             raise ValueError("not the name of a stored response")
         return self._root / f"{name}.json"
@@ -111,7 +110,6 @@ def _read(path: Path, limit: int) -> bytes:
 
 
 def _remove_if_old(path: Path) -> None:
-    """Remove a temporary file, unless another process may be writing it."""
     with suppress(OSError):
         if time.time() - path.lstat().st_mtime > _LEFTOVER_SECONDS:
             path.unlink()

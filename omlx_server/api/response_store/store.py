@@ -21,7 +21,7 @@ class Damaged(Exception):
 
 @dataclass(slots=True)
 class _Owned:
-    """One owner's entries: their sizes, least recently used first, and the sum."""
+    """One owner's entries, least recently used first."""
 
     sizes: OrderedDict[str, int] = field(default_factory=OrderedDict)
     nbytes: int = 0
@@ -36,14 +36,13 @@ class Store(ABC):
     def __init__(self, max_entries: int, max_bytes: int) -> None:
         self._max_entries = max_entries
         self._max_bytes = max_bytes
-        self._owners: dict[str, bytes] = {}  # of each entry
+        self._owners: dict[str, bytes] = {}  # the owner of each entry
         self._owned: dict[bytes, _Owned] = {}
         self._nbytes = 0
         self._lock = threading.Lock()
 
     @property
     def memory_bytes(self) -> int:
-        """The bytes of memory that the entries take."""
         return 0
 
     def put(self, name: str, data: bytes, owner: bytes = b"") -> None:
@@ -63,7 +62,7 @@ class Store(ABC):
             return data
 
     def delete(self, name: str) -> bool:
-        """Delete an entry. Returns whether there was one."""
+        """Returns whether there was an entry."""
         with self._lock:
             self._forget(name)
             return self._remove(name)
@@ -72,7 +71,6 @@ class Store(ABC):
         return nbytes <= self._max_bytes and self._max_entries > 0
 
     def _note(self, name: str, nbytes: int, owner: bytes = b"") -> None:
-        """Note an entry as used last, and evict others until the store is within its bounds."""
         self._forget(name)
         owned = self._owned.setdefault(owner, _Owned())
         owned.sizes[name] = nbytes
@@ -85,7 +83,7 @@ class Store(ABC):
             self._remove(oldest)
 
     def _share(self, owned: _Owned) -> float:
-        """Return the owner's part of the store, by entries or by bytes, whichever is more."""
+        """Return an owner's part of the entries or of the bytes, whichever is more."""
         return max(len(owned.sizes) / self._max_entries, owned.nbytes / max(1, self._max_bytes))
 
     def _forget(self, name: str) -> None:
@@ -101,15 +99,15 @@ class Store(ABC):
 
     @abstractmethod
     def _write(self, name: str, data: bytes) -> bool:
-        """Write the bytes. Returns whether that worked."""
+        """Returns whether that worked."""
 
     @abstractmethod
     def _read(self, name: str) -> bytes | None:
-        """Read the bytes; None where there are none. Raises Damaged."""
+        """Return the bytes, or None. Raises Damaged."""
 
     @abstractmethod
     def _remove(self, name: str) -> bool:
-        """Remove the bytes. Returns whether there were any."""
+        """Returns whether there were any."""
 
 
 class MemoryStore(Store):
