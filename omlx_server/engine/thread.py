@@ -179,7 +179,7 @@ class Engine(threading.Thread):
 
     def _watch(self, step_loops: Sequence[StepLoop]) -> None:
         # Memory set aside for other threads, such as image decoders, will come back.
-        aside = self._audit is not None and self._audit.account.aside > 0
+        aside = self._audit is not None and self._audit.account.set_aside > 0
         moving = [step_loop for step_loop in step_loops if step_loop.moves]
         for step_loop in step_loops:
             others = aside or self._jobs_work or len(moving) > (step_loop in moving)
@@ -195,7 +195,7 @@ class Engine(threading.Thread):
         now, at_rest = self._clock(), self._is_at_rest
         if at_rest or self._report.has_passed(now):
             self._audit.account.trim()
-        if at_rest and not (self._jobs or self._moves or self._audit.account.aside):
+        if at_rest and not (self._jobs or self._moves or self._audit.account.set_aside):
             self._audit.check(now)
 
     def _say(self) -> None:

@@ -367,7 +367,7 @@ class World:
             assert not step_loop.instance.reserved, "memory is promised to nobody"
             step_loop.instance.check_invariants()
             check_kept(step_loop.instance)
-        assert not self.account.aside and not self.account.waiting
+        assert not self.account.set_aside and not self.account.waiting
         while self.worker.next_end is not None:
             self.now = max(self.now, self.worker.next_end)
             self.worker.work()

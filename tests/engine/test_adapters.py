@@ -101,7 +101,7 @@ def test_each_is_loaded_once_and_counted_as_weights(
             assert sorted(await loaded(client)) == ["a0", "a1", "a2"]
             nbytes = await client.ask(lambda own: own.adapters.weights.nbytes)
             assert house.account.weights == before + nbytes > before
-            assert house.account.aside == 0
+            assert house.account.set_aside == 0
             planner = await client.ask(lambda own: own.watch.planner)
             assert planner.adapter_token_bytes == 4 * 64 + 4 * 8 + 12 * 64
 
@@ -165,7 +165,7 @@ def test_one_that_can_not_be_used_is_refused_and_leaves_nothing_behind(
             with pytest.raises(AdapterUnusable, match=r"and adapters\.max_bytes is"):
                 await ask(client, "large", adapters[0])
             assert house.account.weights == weights
-            assert house.account.aside == 0
+            assert house.account.set_aside == 0
             assert await ask(client, "plain", None) == said(None)
 
     play(scene())
@@ -184,7 +184,7 @@ def test_who_gives_up_while_one_is_loaded_leaves_it_to_others(
                 for _ in range(140):
                     many.create_task(hold(client, adapters[1]))
             assert await loaded(client) == ["a0", "a1"]
-            assert house.account.aside == 0
+            assert house.account.set_aside == 0
             await client.ask(lambda own: own.check_invariants())
 
     play(scene())

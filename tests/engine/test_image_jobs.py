@@ -56,7 +56,7 @@ async def house_of(directory: Path, **settings: Any) -> AsyncIterator[tuple[Seve
 async def small_house_of(directory: Path) -> AsyncIterator[tuple[Several, Any, int]]:
     """With a limit of 8 MB, and the most bytes that can be set aside below it."""
     async with house_of(directory, memory={"limit": 8 * MB}) as (house, client):
-        yield house, client, await house.engine.call(lambda: house.account.most())
+        yield house, client, await house.engine.call(lambda: house.account.largest_job())
 
 
 def story(seed: int = 0) -> Told:
@@ -131,7 +131,7 @@ def test_who_gives_up_seeing_leaves_the_image_to_others(directory: Path) -> None
             waits[0].cancel()
             assert list(await asyncio.gather(*waits[1:])) == [1, 1]
             assert await client.images_to_compute(told.tokens, b"", told.images) == ()
-            assert house.account.aside == 0
+            assert house.account.set_aside == 0
 
     play(scene())
 
@@ -210,7 +210,7 @@ def test_who_expects_features_hinders_nobody(directory: Path) -> None:
             told = story()
             async with client.expecting(told.images):
                 await see(client, told)
-                most = await house.engine.call(lambda: house.account.most())
+                most = await house.engine.call(lambda: house.account.largest_job())
                 async with asyncio.timeout(30), client.setting_aside(most):
                     assert await client.ask(features) == 0
             task = asyncio.create_task(client.expecting(told.images).__aenter__())
@@ -229,7 +229,7 @@ def test_a_job_finds_room_where_features_were(directory: Path) -> None:
                 await ask(client, f"{number}", Told(KIND).then(words(number, 400)))
             await see(client, story())
             assert await client.ask(features) > 0
-            most = await house.engine.call(lambda: house.account.most())
+            most = await house.engine.call(lambda: house.account.largest_job())
             async with asyncio.timeout(30), client.setting_aside(most):
                 assert await client.ask(features) == 0
 
@@ -240,7 +240,7 @@ def test_a_job_finds_room_where_features_were(directory: Path) -> None:
 
 
 def aside(house: Several) -> Callable[[], int]:
-    return lambda: house.account.aside
+    return lambda: house.account.set_aside
 
 
 def test_memory_is_set_aside_while_images_are_prepared(directory: Path) -> None:
@@ -269,7 +269,7 @@ def test_who_waits_for_memory_gets_it_when_others_have_given_it_back(directory: 
             async with client.setting_aside(most // 2):
                 waits = [asyncio.create_task(hold(name)) for name in "ab"]
                 await until(lambda: len(house.account.waiting) == 2)
-                assert house.account.awaited == 0  # texts that come meanwhile go first
+                assert house.account.awaited_bytes == 0  # texts that come meanwhile go first
                 assert not entered
                 waits[0].cancel()
                 await until(lambda: len(house.account.waiting) == 1)
@@ -305,7 +305,7 @@ def test_a_claim_that_comes_after_its_release_holds_nothing(directory: Path) -> 
                     await asyncio.sleep(0)
                 task.cancel()
                 await asyncio.gather(task, return_exceptions=True)
-            await until(lambda: house.account.aside == 0)
+            await until(lambda: house.account.set_aside == 0)
 
     play(scene())
 

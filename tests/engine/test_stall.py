@@ -265,14 +265,14 @@ def test_who_waits_for_the_memory_of_a_job_waits_as_long_as_it_works(
         done = False
 
         def job(instance: ModelInstance) -> Work[None]:
-            account.aside += 1 << 24
+            account.set_aside += 1 << 24
             while not done:
                 yield
-            account.aside -= 1 << 24
+            account.set_aside -= 1 << 24
 
         async with Running(load, account) as engine:
             working = asyncio.create_task(engine.work(job))
-            await until(lambda: account.aside > 0)
+            await until(lambda: account.set_aside > 0)
             answer = asyncio.create_task(collect(await engine.submit(request("w", PROMPT))))
             await until(lambda: bool(idle_turns))
             begun = engine.status.beat

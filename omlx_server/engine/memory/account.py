@@ -41,16 +41,18 @@ class Waiting:
 class MemoryAccount:
     """`limit` bytes for all models, of which `queue` are kept for writes to the cold tier.
 
-    left     returns the bytes of unloaded models that wait for the cold tier
-    aside    bytes set aside for running jobs (engine/memory/reservations.py)
-    waiting  jobs that wait for bytes, in order
+    unwritten  returns the bytes of unloaded models that wait for the cold tier
+    set_aside  bytes set aside for running jobs (engine/memory/reservations.py)
+    waiting    jobs that wait for bytes, in order
     """
 
-    def __init__(self, limit: int, queue: int = 0, left: Callable[[], int] = lambda: 0) -> None:
+    def __init__(
+        self, limit: int, queue: int = 0, unwritten: Callable[[], int] = lambda: 0
+    ) -> None:
         self.limit = limit
         self.queue = queue
-        self.left = left
-        self.aside = 0
+        self.unwritten = unwritten
+        self.set_aside = 0
         self.waiting: list[Waiting] = []
         self.shares: list[MemoryShare] = []
         self.clock = count(1)
@@ -70,21 +72,21 @@ class MemoryAccount:
         return sum(share.weights for share in self.shares)
 
     @property
-    def awaited(self) -> int:
+    def awaited_bytes(self) -> int:
         """Bytes of waiting jobs that hold newcomers back."""
         return sum(one.nbytes for one in self.waiting if not one.yields)
 
     def held(self) -> Ledger:
         """Return one ledger of all models and jobs, without the pool."""
-        return sum((s.held() for s in self.shares), self.beside())
+        return sum((s.held() for s in self.shares), self.base_ledger())
 
-    def beside(self) -> Ledger:
-        return Ledger(self.limit, self.weights, live=self.aside, pending=self.left())
+    def base_ledger(self) -> Ledger:
+        return Ledger(self.limit, self.weights, live=self.set_aside, pending=self.unwritten())
 
-    def most(self) -> int:
+    def largest_job(self) -> int:
         return self.limit - self.weights - self.queue - self._least
 
-    def most_without_others(self, share: "MemoryShare") -> int:
+    def largest_job_alone(self, share: "MemoryShare") -> int:
         """Return the bytes for a job if no other model were loaded."""
         least = max(share.pinned, self._floor_beside(share.weights))
         return self.limit - share.weights - self.queue - least
@@ -93,16 +95,18 @@ class MemoryAccount:
         """Return the bytes that a job may take now."""
         holders = [s.holder for s in self.shares if s.holder]
         accounts = [holder.account() for holder in holders]
-        ledger = sum(accounts, Ledger(pending=self.left()))
+        ledger = sum(accounts, Ledger(pending=self.unwritten()))
         instances = sum(max(a.live, t.reserved) for a, t in zip(accounts, holders, strict=True))
         hot = ledger.blocks + ledger.checkpoints
         step = max((holder.step for holder in holders if holder.has_work), default=0)
-        used = self.weights + instances + self.aside + hot + max(self.queue, ledger.pending) + step
+        used = (
+            self.weights + instances + self.set_aside + hot + max(self.queue, ledger.pending) + step
+        )
         return self.limit - used
 
     def settling(self) -> Work[None]:
         yield
-        while self.aside and self.free() < 0:
+        while self.set_aside and self.free() < 0:
             yield
 
     @property
@@ -200,9 +204,9 @@ class MemoryShare:
         self.used = next(self.account.clock)
         others = sum((share.held() for share in self._holders()), Ledger())
         reserved = sum(s.holder.reserved for s in self._holders() if s.holder)
-        aside, awaited = self.account.aside, self.account.awaited
+        aside, awaited = self.account.set_aside, self.account.awaited_bytes
         self.live, self.reserved = others.live + aside, reserved + aside + awaited
-        self.pending = others.pending + self.account.left()
+        self.pending = others.pending + self.account.unwritten()
 
     def held(self) -> Ledger:
         return self.holder.account() if self.holder else Ledger()

@@ -41,7 +41,7 @@ class Audit:
     def report(self, guards: Iterable[MemoryGuard], left: Iterable[Counted] = ()) -> MemoryReport:
         """Return the account of all models as of their last steps."""
         used, step = sum((one.reliefs for one in left), Counter[Relief]()), 0
-        ledger = replace(self.account.beside(), pool=device.pool_memory())
+        ledger = replace(self.account.base_ledger(), pool=device.pool_memory())
         for guard in guards:
             used += guard.used
             step = max(step, guard.ledger.step)

@@ -26,10 +26,10 @@ class JobRoom:
     def check(self, nbytes: int) -> None:
         """Raise NoMemory if `nbytes` would not fit even if nothing else ran."""
         account = self._account
-        if nbytes > account.most():
+        if nbytes > account.largest_job():
             raise NoMemory(
                 f"it needs {in_words(nbytes)}; held now: {account.held()}",
-                fits_without_others=nbytes <= account.most_without_others(self._share),
+                fits_without_others=nbytes <= account.largest_job_alone(self._share),
             )
 
     def claim(self, needs: Sequence[int]) -> Generator[None, None, Claim]:
@@ -78,8 +78,8 @@ class JobRoom:
 
     @contextmanager
     def _aside(self, nbytes: int, count: int) -> Iterator[int]:
-        self._account.aside += nbytes
+        self._account.set_aside += nbytes
         try:
             yield count
         finally:
-            self._account.aside -= nbytes
+            self._account.set_aside -= nbytes

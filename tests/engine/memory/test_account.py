@@ -42,7 +42,7 @@ def test_a_report_tells_sums_over_all_models() -> None:
 
 def test_what_models_have_left_to_be_written_takes_room_from_all() -> None:
     left = [70]
-    account = MemoryAccount(1000, queue=50, left=lambda: left[0])
+    account = MemoryAccount(1000, queue=50, unwritten=lambda: left[0])
     share = account.share(100)
     share.begin()
     assert (account.held().pending, share.pending) == (70, 70)

@@ -84,7 +84,7 @@ def at_once(work: Work[Claim]) -> Claim:
 
 def test_a_job_may_have_what_weights_queue_and_floor_leave() -> None:
     account = account_of(10_000, weights=2_000, queue=600)
-    assert (account.most(), account.free()) == (10_000 - 2_000 - 600 - 400, 7_400)
+    assert (account.largest_job(), account.free()) == (10_000 - 2_000 - 600 - 400, 7_400)
     room = room_of(account)
     room.check(7_000)
     with pytest.raises(NoMemory, match=r"it needs 7 KB; held now: weights 2 KB of 10 KB"):
@@ -104,9 +104,9 @@ def test_the_most_that_fits_is_set_aside_until_it_is_left() -> None:
     account = account_of(10_000)
     room = room_of(account)
     with at_once(room.claim([3_000, 6_000, 9_000, 12_000])) as count:
-        assert (count, account.aside, account.free()) == (3, 9_000, 1_000)
+        assert (count, account.set_aside, account.free()) == (3, 9_000, 1_000)
         assert account.held() == Ledger(10_000, live=9_000)
-    assert (account.aside, account.free()) == (0, 10_000)
+    assert (account.set_aside, account.free()) == (0, 10_000)
 
 
 def test_who_finds_no_room_waits_and_says_how_much() -> None:
@@ -116,9 +116,9 @@ def test_who_finds_no_room_waits_and_says_how_much() -> None:
         waiting = room.claim([5_000, 6_000])
         for _ in range(3):
             next(waiting)
-            assert (account.aside, account.awaited) == (6_000, 5_000)
+            assert (account.set_aside, account.awaited_bytes) == (6_000, 5_000)
     with at_once(waiting) as count:
-        assert (count, account.aside, account.awaited) == (2, 6_000, 0)
+        assert (count, account.set_aside, account.awaited_bytes) == (2, 6_000, 0)
 
 
 def test_who_gives_up_waiting_leaves_nothing_behind() -> None:
@@ -128,7 +128,7 @@ def test_who_gives_up_waiting_leaves_nothing_behind() -> None:
         waiting = room.claim([5_000])
         next(waiting)
         waiting.close()
-        assert account.awaited == 0
+        assert account.awaited_bytes == 0
 
 
 def test_jobs_wait_in_their_order() -> None:
@@ -140,12 +140,12 @@ def test_jobs_wait_in_their_order() -> None:
         next(large)
         for _ in range(3):
             next(small)  # there is room for it
-            assert (account.aside, account.awaited) == (3_000, 10_500)
+            assert (account.set_aside, account.awaited_bytes) == (3_000, 10_500)
     next(small)
     with at_once(large):
         next(small)
     with at_once(small) as count:
-        assert (count, account.awaited) == (1, 0)
+        assert (count, account.awaited_bytes) == (1, 0)
 
 
 def test_a_model_that_comes_meanwhile_may_leave_none_for_ever() -> None:
@@ -157,7 +157,7 @@ def test_a_model_that_comes_meanwhile_may_leave_none_for_ever() -> None:
         account.share(6_000)
         with pytest.raises(NoMemory):
             next(waiting)
-        assert account.awaited == 0
+        assert account.awaited_bytes == 0
 
 
 def test_neighbours_count_with_jobs() -> None:
@@ -179,7 +179,7 @@ def test_neighbours_count_with_jobs() -> None:
 def test_hot_tiers_make_room_for_a_job_down_to_their_floor(directory: Path) -> None:
     def take(instance: ModelInstance) -> tuple[int, int]:
         account = account_of_all(instance)
-        most = account.most()
+        most = account.largest_job()
         with at_once(room_of(account).claim([most])):
             return account.floor, account.limit - account.held().held
 
@@ -203,7 +203,7 @@ def test_pinned_blocks_are_in_nobodys_way(directory: Path) -> None:
 
     def take(instance: ModelInstance) -> tuple[int, int]:
         account = account_of_all(instance)
-        most = account.most()
+        most = account.largest_job()
         with pytest.raises(NoMemory):
             next(room_of(account).claim([most + 1]))
         with at_once(room_of(account).claim([most])):
@@ -248,17 +248,19 @@ def test_a_prompt_that_is_scored_is_on_the_account(directory: Path) -> None:
         async with several(directory) as house:
             client = await house.load("llama")
             job = asyncio.create_task(client.score(LONG, 0))
-            await until(lambda: house.account.aside > 0)
-            await until(lambda: (live := memory(house).live) > 0 and live == house.account.aside)
+            await until(lambda: house.account.set_aside > 0)
+            await until(
+                lambda: (live := memory(house).live) > 0 and live == house.account.set_aside
+            )
             held_by_caches = 2400 * 2 * 2 * 2 * 16 * 4
-            assert held_by_caches < house.account.aside < 8 * held_by_caches + 2 * MB
+            assert held_by_caches < house.account.set_aside < 8 * held_by_caches + 2 * MB
             assert not job.done()
             assert len(await job) == len(LONG) - 1
-            assert house.account.aside == 0
+            assert house.account.set_aside == 0
             job = asyncio.create_task(client.score(LONG, 0))
-            await until(lambda: house.account.aside > 0)
+            await until(lambda: house.account.set_aside > 0)
             job.cancel()
-            await until(lambda: house.account.aside == 0)
+            await until(lambda: house.account.set_aside == 0)
 
     play(scene())
 
@@ -277,7 +279,7 @@ def test_who_does_not_fit_beside_a_job_is_let_in_after_it(directory: Path) -> No
             client, other = await house.load("llama"), await house.load("qwen3")
             for asked in (client, other):
                 job = asyncio.create_task(client.score(LONG, 0))
-                await until(lambda: house.account.aside > 0)
+                await until(lambda: house.account.set_aside > 0)
                 answer = await asked.submit(request(f"x{id(asked)}", LONG, 3))
                 coming = asyncio.create_task(collect(answer))
                 await asyncio.wait([job, coming], return_when=asyncio.FIRST_COMPLETED)
@@ -296,8 +298,8 @@ def test_a_job_that_does_not_fit_beside_answers_waits_for_them(directory: Path) 
             answer = await client.submit(request("x", LONG, 400))
             first = await some(answer, 1)
             job = asyncio.create_task(client.score(LONG, 0))
-            await until(lambda: house.account.awaited > 0)
-            assert house.account.aside == 0
+            await until(lambda: house.account.awaited_bytes > 0)
+            assert house.account.set_aside == 0
             assert first + await collect(answer) == house.oracle("llama", LONG, 400)
             assert len(await job) == len(LONG) - 1
 
@@ -416,7 +418,7 @@ def test_texts_are_read_in_pieces_where_memory_is_short(directory: Path, reader:
             assert np.abs(got - expected).max() < 1e-5
             with pytest.raises(NoMemory, match="held now: weights"):
                 await embeddings.embed([TokenizedText((5,) * 4000)])
-            assert house.account.aside == 0
+            assert house.account.set_aside == 0
 
     play(scene())
 
@@ -463,7 +465,7 @@ def test_a_prompt_that_is_scored_asks_others_to_leave(directory: Path) -> None:
             scoring = asyncio.create_task(client.score(LONG, 0))
             need = 0
             while not need:
-                need = await house.engine.call(lambda: house.account.aside)
+                need = await house.engine.call(lambda: house.account.set_aside)
             expected = await scoring
             house.account.limit = house.account.weights + int((house.account.queue + need) / 0.95)
             house.account.limit -= 1000
