@@ -15,11 +15,11 @@ def deepseek_v32(
 ) -> str:
     """Render mlx-lm's template of DeepSeek V3.2, which shows tools in a system message only: an
     empty one is added where there is none."""
-    told = list(messages)
-    if tools and told[0]["role"] != "system":
-        told.insert(0, {"role": "system", "content": ""})
+    turns = list(messages)
+    if tools and turns[0]["role"] != "system":
+        turns.insert(0, {"role": "system", "content": ""})
     rendering = apply_chat_template(
-        told,
+        turns,
         tools=tools,
         add_generation_prompt=add_generation_prompt,
         enable_thinking=enable_thinking,

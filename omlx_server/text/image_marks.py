@@ -82,16 +82,16 @@ class ImageMarks:
 
     def placed(self, tokens: Sequence[int]) -> tuple[ImageSpan, ...]:
         """Return the runs of image tokens among `tokens`, with the places where they start."""
-        known = {token_ids(run.digest, 1): run for shown in self._shown for run in shown.runs}
-        found, at = list[ImageSpan](), 0
+        runs = {token_ids(run.digest, 1): run for shown in self._shown for run in shown.runs}
+        spans, at = list[ImageSpan](), 0
         while at < len(tokens):
             if tokens[at] < FIRST_ID:
                 at += 1
                 continue
-            run = replace(known[(tokens[at],)], start=at)
-            found.append(run)
+            run = replace(runs[(tokens[at],)], start=at)
+            spans.append(run)
             at = run.stop
-        return tuple(found)
+        return tuple(spans)
 
     def bare(self, tokens: Sequence[int]) -> list[int]:
         """Return the tokens with the placeholder for each token of an image."""

@@ -29,13 +29,13 @@ class ImageMarkup:
     @classmethod
     def of(cls, family: str, tokenizer: Tokenizer) -> "ImageMarkup":
         """Return the markup of a `family`. Raises LoadFailed if the tokenizer lacks its tokens."""
-        known = _FAMILIES[family]
-        ids = {text: tokenizer.token_id(text) for text in known.controls}
+        markup = _FAMILIES[family]
+        ids = {text: tokenizer.token_id(text) for text in markup.controls}
         lacks = next((text for text, id in ids.items() if id is None), None)
-        placeholder = ids[known.controls[0]]
+        placeholder = ids[markup.controls[0]]
         if lacks is not None or placeholder is None:
             raise LoadFailed(f"the model's prompts can't show images: there is no token {lacks}")
-        return cls(known.write, placeholder)
+        return cls(markup.write, placeholder)
 
 
 def _qwen(tiles: Tiles) -> str:

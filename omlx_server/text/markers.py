@@ -7,10 +7,10 @@ from collections.abc import Sequence
 def earliest(text: str, markers: Sequence[str], start: int = 0) -> tuple[int, str] | None:
     """Return position and text of the first marker at or after `start`, of two there the longer;
     None without one."""
-    found = [(position, -len(m), m) for m in markers if (position := text.find(m, start)) >= 0]
-    if not found:
+    matches = [(position, -len(m), m) for m in markers if (position := text.find(m, start)) >= 0]
+    if not matches:
         return None
-    position, _, marker = min(found)
+    position, _, marker = min(matches)
     return position, marker
 
 

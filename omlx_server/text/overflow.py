@@ -1,9 +1,8 @@
 """Decides which part of a conversation that outgrew its context is kept.
 
-A client sends the whole history with every turn. So the cuts that earlier requests of this history
-must have made are worked out anew, in order. While nothing more has to go, the same turns are kept,
-and with them the cached prefix; when something must go, more goes at once, down to a low-water
-mark.
+Clients send the whole history with every turn. So the cuts of earlier requests are worked out anew,
+in order: while nothing more has to go, the same turns are kept, and with them the cached prefix.
+When something must go, more goes at once, down to a low-water mark.
 """
 
 from collections.abc import Sequence
@@ -13,7 +12,7 @@ from typing import Literal
 
 @dataclass(frozen=True, slots=True)
 class Overflow:
-    """What happens to a conversation that outgrew its context.
+    """The rule for a conversation that outgrew its context.
 
     error      the request is refused
     truncate   the oldest turns go, as few as need be

@@ -13,7 +13,7 @@ class Text:
 
 @dataclass(frozen=True, slots=True)
 class Thought:
-    """What the model thinks before it answers. Never part of the content."""
+    """The text of a model's thoughts. Never part of the content."""
 
     text: str
 

@@ -20,7 +20,6 @@ from omlx_server.errors import ModelUnavailable
 from omlx_server.text.encoding import word_cache
 from omlx_server.text.encoding.detokenizer import Detokenizer
 from omlx_server.text.encoding.encoder import PieceEncoder
-from omlx_server.text.encoding.fewest_tokens import TokenFloor
 from omlx_server.text.encoding.kept_ids import Characters, KeptIds
 from omlx_server.text.encoding.ordinary import OrdinaryEncoder
 from omlx_server.text.encoding.pieces import Pieces
@@ -56,10 +55,9 @@ class Tokenizer:
         self._backend = backend
         self._kept = KeptIds(_KEPT_OF_TEXTS), KeptIds(_KEPT_OF_CONVERSATIONS)
         self._encoder = PieceEncoder(backend, kept=self._kept[0])
-        self._floor = TokenFloor(backend)
         self.pieces = Pieces(backend)
         self._ordinary = OrdinaryEncoder(
-            backend, self._floor, byte_level=self.pieces.byte_level, kept=self._kept[1]
+            backend, byte_level=self.pieces.byte_level, kept=self._kept[1]
         )
         self.special_texts = frozenset(self._ordinary.texts.values())
         self.hidden_ids = self.pieces.hidden
@@ -108,37 +106,29 @@ class Tokenizer:
 
     @property
     def kept_bytes(self) -> int:
-        return sum(kept.nbytes for kept in self._kept)
+        return sum(cache.nbytes for cache in self._kept)
 
     @property
     def characters(self) -> Characters:
         """The characters of texts that were encoded since this tokenizer was loaded."""
-        return sum((kept.characters for kept in self._kept), Characters())
+        return sum((cache.characters for cache in self._kept), Characters())
 
     @cached_property
     def vocabulary(self) -> frozenset[str]:
         return frozenset(self._backend.get_vocab(with_added_tokens=True))
 
-    def most_chars(self, tokens: int) -> int | None:
-        """Return the number of characters above which a text certainly has more than `tokens`
-        tokens; None where nothing is certain."""
-        return self._floor.most_chars(tokens)
-
     def encode(self, text: str, *, special: bool = True, most: int | None = None) -> list[int]:
         """Return the token ids of `text`. With `special` false, the text of a control token
-        becomes ordinary tokens. Raises TooManyTokens for more than `most`; a hopelessly long
-        text is not encoded at all."""
+        becomes ordinary tokens. Raises TooManyTokens for more than `most`."""
         text = whole(text)
         if not special:
             return self._ordinary.encode(text, most)
-        self._floor.check(text, most)
         return self._encoder.ids(text, most)
 
     def encode_prompt(self, text: str, most: int | None = None) -> list[int]:
         """Return the token ids of a text that stands alone, with those that the model puts
         around every text. Raises TooManyTokens for more than `most`."""
         text = whole(text)
-        self._floor.check(text, most)
         return self._encoder.ids(text, most, special=True)
 
     def encode_rendered(

@@ -30,6 +30,12 @@ from omlx_server.wiring.overrides.in_force import request_defaults
 _log = logging.getLogger(__name__)
 # The most characters of a prompt, against runaway templates.
 _RUNAWAY = 1 << 26
+# A normalizer may take so many characters for one.
+_NORMALIZED = 4
+
+
+def _most_chars(tokenizer: Tokenizer, context: int) -> int:
+    return min(_RUNAWAY, _NORMALIZED * context * max(map(len, tokenizer.vocabulary)))
 
 
 def make_served(
@@ -46,7 +52,7 @@ def make_served(
     overrides = settings.overrides_of(located.names)
     description = _described(located)
     context = context_length(located.names[0], description.context_length, overrides)
-    template = ChatTemplate(tokenizer, max_chars=_RUNAWAY)
+    template = ChatTemplate(tokenizer, max_chars=_most_chars(tokenizer, context))
     render = partial(template.render, kwargs=overrides.chat_template_kwargs)
     parsers = overrides.tool_parser or "", overrides.reasoning_parser or ""
     dialect = dialect_of(tokenizer, render, *parsers)

@@ -25,7 +25,7 @@ from omlx_server.text.tool_calls.values import tool_names
 
 
 class Delta(NamedTuple):
-    """What one token added. `parts` can be shown now. `piece`: the text of this token alone;
+    """The result of one token. `parts` can be shown now. `piece`: the text of this token alone;
     None for none."""
 
     parts: tuple[Part, ...]
@@ -165,8 +165,8 @@ def token_entry(tokenizer: Tokenizer, token_id: int, logprob: float) -> TokenEnt
 def piece_entry(piece: Piece | None, logprob: float | None) -> TokenEntry:
     """Return the entry of a chosen token, made from its `Delta.piece`: the bytes of all entries,
     joined, are those of the answer's text."""
-    given = piece.encode() if isinstance(piece, str) else piece or b""
-    return TokenEntry(_readable(given), logprob, list(given))
+    data = piece.encode() if isinstance(piece, str) else piece or b""
+    return TokenEntry(_readable(data), logprob, list(data))
 
 
 def _readable(piece: bytes) -> str:

@@ -16,8 +16,8 @@ Spelling = tuple[int, ...]
 def spellings(tokenizer: Tokenizer, words: Sequence[str]) -> tuple[Spelling, ...]:
     """Return the distinct token sequences of all words, each as it stands and after a blank."""
     forms = [form for word in words for form in (word, " " + word.lstrip())]
-    found = {tuple(tokenizer.encode(form, special=False)) for form in forms}
-    return tuple(sorted(spelling for spelling in found if spelling))
+    sequences = {tuple(tokenizer.encode(form, special=False)) for form in forms}
+    return tuple(sorted(spelling for spelling in sequences if spelling))
 
 
 class BadWords(Around):

@@ -35,5 +35,5 @@ class StopMatcher:
 
     def finish(self) -> str:
         """Return and forget what was held back."""
-        held, self._held = self._held, ""
-        return held
+        text, self._held = self._held, ""
+        return text

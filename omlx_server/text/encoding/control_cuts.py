@@ -27,10 +27,10 @@ class ControlCuts:
     def parts(self, text: str) -> Iterator[str]:
         """Return the parts of `text`, in order. Each but the first begins with a control token."""
         start = 0
-        for found in searching.every(self._pattern, text, 0, reach=self._longest):
-            if found.start() > start:
-                yield text[start : found.start()]
-                start = found.start()
+        for match in searching.every(self._pattern, text, 0, reach=self._longest):
+            if match.start() > start:
+                yield text[start : match.start()]
+                start = match.start()
         yield text[start:]
 
     def prepare(self) -> None:

@@ -41,7 +41,7 @@ def _branch(texts: list[str]) -> str:
     pairs = zip(texts[0], texts[-1], strict=False)  # sorted: what these two share, all share
     prefix = "".join(a for a, _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
     rests = [text[len(prefix) :] for text in texts]
-    longer = [rest for rest in rests if rest]
+    longer = [tail for tail in rests if tail]
     if not longer:
         return re.escape(prefix)
     optional = "?" if len(longer) < len(rests) else ""

@@ -1,10 +1,9 @@
 """Encodes texts piece by piece, while other threads go on, and only what is new of a text. Any
 thread.
 
-The library holds the GIL in `encode`, and releases it in `encode_batch_fast`, which is used here.
-Encoding needs more than a hundred times a text's size in memory, so a long text is encoded in
-batches of pieces, and no further than to the most wanted tokens. A cut depends only on what stands
-before it, so a text that grows at its end keeps its pieces, whose ids are cached.
+The library releases the GIL in `encode_batch_fast` only, and needs a hundred times a text's size in
+memory. So a long text is encoded in batches of pieces, up to the most wanted tokens. A cut depends
+only on what stands before it, so a growing text keeps its pieces and their cached ids.
 """
 
 import os
@@ -99,14 +98,14 @@ class PieceEncoder:
 
     def counts(self, texts: Sequence[str], most: int) -> list[int]:
         """Return the number of tokens of each text; `most` + 1 for each text with more."""
-        found: list[int] = []
+        counts: list[int] = []
         long = sum(map(len, texts)) > self._batch
         for batch in _batches(texts, self._batch):
             if len(batch) > 1:
-                found += (min(len(one), most + 1) for one in self._native(batch, long=long))
+                counts += (min(len(one), most + 1) for one in self._native(batch, long=long))
             else:
-                found.append(self._count(batch[0], most))
-        return found
+                counts.append(self._count(batch[0], most))
+        return counts
 
     def _count(self, text: str, most: int) -> int:
         try:
@@ -124,15 +123,15 @@ class PieceEncoder:
     def _add(self, ids: "array[int]", pieces: list[str], most: int | None, *, long: bool) -> None:
         """Append the ids of `pieces` to `ids`. Raises TooManyTokens before a list of millions is
         made, for which the GIL would be held."""
-        known = self._kept.find(pieces)
-        new = [piece for piece in dict.fromkeys(pieces) if piece not in known]
+        cached = self._kept.find(pieces)
+        new = [piece for piece in dict.fromkeys(pieces) if piece not in cached]
         encodings = dict(zip(new, self._native(new, long=long), strict=True))
-        _check(len(ids) + sum(len(known.get(p) or encodings.get(p) or ()) for p in pieces), most)
+        _check(len(ids) + sum(len(cached.get(p) or encodings.get(p) or ()) for p in pieces), most)
         for piece, encoding in encodings.items():
-            known[piece] = array("I", self._meaning(encoding.ids))
-            self._kept.keep(piece, known[piece])
+            cached[piece] = array("I", self._meaning(encoding.ids))
+            self._kept.keep(piece, cached[piece])
         for piece in pieces:
-            ids.extend(known[piece])
+            ids.extend(cached[piece])
 
     def _native(
         self, texts: list[str], *, special: bool = False, long: bool = False

@@ -17,7 +17,7 @@ _ENTRY = 256
 
 @dataclass(frozen=True, slots=True)
 class Characters:
-    """How many characters of texts were encoded, and of how many the ids were cached."""
+    """Counts of the characters of encoded texts, and of those whose ids were cached."""
 
     encoded: int = 0
     reused: int = 0

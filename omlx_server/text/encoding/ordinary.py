@@ -1,8 +1,8 @@
 """Encodes text so that it can't become control tokens. Immutable after creation; any thread.
 
-A clone of the tokenizer does not recognise control tokens, but has a twin of each: an added token
-with an unguessable text, recognised by the same rules. A template's own control tokens are written
-as twins, so one pass encodes both. Invariant: a control id in the output came from a twin.
+A clone of the tokenizer does not recognise control tokens, but has a twin of each with an
+unguessable text. A template's own control tokens are written as twins. Invariant: a control id in
+the output came from a twin.
 """
 
 import json
@@ -15,7 +15,6 @@ from omlx_server.text.encoding import searching, word_cache
 from omlx_server.text.encoding.control_cuts import ControlCuts
 from omlx_server.text.encoding.controls import is_control, nonce, pattern_of
 from omlx_server.text.encoding.encoder import PieceEncoder
-from omlx_server.text.encoding.fewest_tokens import TokenFloor
 from omlx_server.text.encoding.kept_ids import KeptIds
 from omlx_server.text.encoding.pieces import byte_chars
 
@@ -26,7 +25,6 @@ class OrdinaryEncoder:
     def __init__(
         self,
         backend: Backend,
-        floor: TokenFloor,
         *,
         byte_level: bool,
         kept: KeptIds | None = None,
@@ -39,7 +37,6 @@ class OrdinaryEncoder:
         self.texts = {token_id: token.content for token_id, token in controls.items()}
         self._pattern = pattern_of(self.texts.values())
         self._longest = max(map(len, self.texts.values()), default=0)
-        self._floor = floor
         clone = _without_controls(backend)
         mark = nonce()
         twins = {token_id: f"{mark}{token_id:09d}" for token_id in controls}
@@ -59,13 +56,11 @@ class OrdinaryEncoder:
             self._written[token_id] = tuple(_spelled(backend, text, byte_level))
 
     def prepare(self) -> None:
-        self._floor.prepare()
         self._encoder.prepare()
 
     def encode(self, text: str, most: int | None = None) -> list[int]:
         """Return the token ids of `text`, of which none is a control token. Raises TooManyTokens
         for more than `most`."""
-        self._floor.check(text, most)
         return self._encoder.ids(text, most)
 
     def beginning(self, text: str, count: int) -> list[int]:
@@ -77,8 +72,6 @@ class OrdinaryEncoder:
         """Return the token ids of a rendered template: control texts in `rendering` become
         control tokens, what `restore` puts in does not. Raises TooManyTokens for more than
         `most`."""
-        # The text itself is checked: twins are longer than what they stand for.
-        self._floor.check(restore(rendering), most)
         marked = searching.replaced(
             self._pattern, lambda match: self._twin_of[match[0]], rendering, reach=self._longest
         )

@@ -1,8 +1,8 @@
-"""What each token id adds to a text: bytes that may be part of a character, or whole text.
+"""The text of each token id: bytes that may be part of a character, or whole text.
 
-Immutable but for a memo; any thread. A token decodes the same wherever it stands, with two
-exceptions: the first token of a text (sentencepiece drops its leading space) and runs of bytes,
-which join into characters.
+Immutable but for a memo; any thread. A token decodes the same wherever it stands, except for the
+first token of a text (sentencepiece drops its leading space) and runs of bytes, which join into
+characters.
 """
 
 import json
@@ -43,8 +43,8 @@ def from_byte_chars(token: str) -> bytes:
 
 def byte_of(token: str) -> bytes | None:
     """Return the byte that a token such as `<0x0A>` stands for; None for any other token."""
-    found = _BYTE_TOKEN.fullmatch(token)
-    return bytes([int(found[1], 16)]) if found else None
+    match = _BYTE_TOKEN.fullmatch(token)
+    return bytes([int(match[1], 16)]) if match else None
 
 
 class Pieces:

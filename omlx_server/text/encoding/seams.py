@@ -1,8 +1,8 @@
 """Finds where a text can be cut, so that the tokens of its pieces are the tokens of the whole.
 
-A seam lies between two characters that no token holds beside each other, so nothing is merged over
-it. Whether the tokenizer splits and normalizes alike on both sides is tried with every kind of
-neighbour; kinds that fail are not used. Immutable after creation; any thread.
+A seam lies between two characters that no token holds beside each other. Whether the tokenizer
+splits and normalizes alike on both sides is tried with every kind of neighbour. Immutable; any
+thread.
 """
 
 import re
@@ -127,9 +127,9 @@ class Seams:
         yield self._checked(text[start:])
 
     def _seam(self, text: str, start: int, stop: int) -> searching.Found | None:
-        for found in searching.every(self._pattern, text, start, reach=_REACH, stop=stop):
-            if self._are_apart(text[found.start() - 1], text[found.start()]):
-                return found
+        for match in searching.every(self._pattern, text, start, reach=_REACH, stop=stop):
+            if self._are_apart(text[match.start() - 1], text[match.start()]):
+                return match
         return None
 
     def _checked(self, piece: str) -> str:
@@ -200,6 +200,6 @@ def are_exact(backend: Backend, pairs: Sequence[tuple[str, str]], glue: str = ""
 
 
 def _ids(backend: Backend, texts: Iterable[str]) -> dict[str, list[int]]:
-    asked = list(texts)
-    found = backend.encode_batch_fast(asked, add_special_tokens=False)
-    return {text: one.ids for text, one in zip(asked, found, strict=True)}
+    texts_of_pairs = list(texts)
+    encodings = backend.encode_batch_fast(texts_of_pairs, add_special_tokens=False)
+    return {text: one.ids for text, one in zip(texts_of_pairs, encodings, strict=True)}

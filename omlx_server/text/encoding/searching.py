@@ -19,9 +19,9 @@ def replaced(pattern: Pattern, replace: Callable[[Found], str], text: str, *, re
     """Return what `pattern.sub` gives, for a pattern that never matches the empty text."""
     parts: list[str] = []
     position = 0
-    for found in every(pattern, text, 0, reach=reach):
-        parts += (text[position : found.start()], replace(found))
-        position = found.end()
+    for match in every(pattern, text, 0, reach=reach):
+        parts += (text[position : match.start()], replace(match))
+        position = match.end()
     return "".join([*parts, text[position:]]) if parts else text
 
 
@@ -32,8 +32,8 @@ def every(
     stop = min(stop, len(text) + 1)
     for begin in range(start, stop, _SLICE):
         end = min(begin + _SLICE, stop)
-        for found in pattern.finditer(text, max(start, begin), end + reach):
-            if found.start() >= end:
+        for match in pattern.finditer(text, max(start, begin), end + reach):
+            if match.start() >= end:
                 break
-            yield found
-            start = found.end()
+            yield match
+            start = match.end()

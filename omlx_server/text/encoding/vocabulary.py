@@ -56,8 +56,8 @@ def forms_of(normalizer: Mapping[str, Any] | None) -> tuple[str, ...] | None:
     kind = normalizer["type"]
     if kind == "Sequence":
         members = [forms_of(member) for member in normalizer["normalizers"]]
-        known = [forms for forms in members if forms is not None]
-        return sum(known, ()) if len(known) == len(members) else None
+        forms_of_members = [forms for forms in members if forms is not None]
+        return sum(forms_of_members, ()) if len(forms_of_members) == len(members) else None
     if kind in _FORMS:
         return (kind,)
     marks_blanks = kind == "Replace" and normalizer["pattern"] == {"String": " "}

@@ -27,23 +27,23 @@ _INTERSECTED = (
 def symbols_allowed(schemas: Sequence[Any]) -> int:
     """Return the most symbols that a grammar of these schemas may have in the server's process;
     0 for one that must run in its own."""
-    found = [inner for schema in schemas for inner in _objects(schema)]
-    merged = any(_merges(schema) for schema in found)
-    if merged and sum(map(_patterns, found)) > 1:
+    objects = [inner for schema in schemas for inner in _objects(schema)]
+    merged = any(_merges(schema) for schema in objects)
+    if merged and sum(map(_patterns, objects)) > 1:
         return 0
-    few = sum(map(_branches, found)) <= _FEW_BRANCHES
+    few = sum(map(_branches, objects)) <= _FEW_BRANCHES
     return MOST_SYMBOLS if few and not merged else MOST_SYMBOLS_AMBIGUOUS
 
 
 def _objects(value: Any) -> Iterator[Mapping[str, Any]]:
-    rest = [value]
-    while rest:
-        value = rest.pop()
+    pending = [value]
+    while pending:
+        value = pending.pop()
         if isinstance(value, dict):
             yield value
-            rest += value.values()
+            pending += value.values()
         elif isinstance(value, list):
-            rest += value
+            pending += value
 
 
 def _merges(schema: Mapping[str, Any]) -> bool:
@@ -55,9 +55,9 @@ def _merges(schema: Mapping[str, Any]) -> bool:
 
 def _patterns(schema: Mapping[str, Any]) -> int:
     keyed = schema.get("patternProperties")
-    own = sum(isinstance(schema.get(key), str) for key in ("pattern", "format"))
-    own += isinstance(schema.get("multipleOf"), int | float)
-    return own + (len(keyed) if isinstance(keyed, dict) else 0)
+    count = sum(isinstance(schema.get(key), str) for key in ("pattern", "format"))
+    count += isinstance(schema.get("multipleOf"), int | float)
+    return count + (len(keyed) if isinstance(keyed, dict) else 0)
 
 
 def _branches(schema: Mapping[str, Any]) -> int:

@@ -3,7 +3,7 @@ thread.
 
 A client's grammar is first compiled in a child process (`prover.py`). One that passes is compiled
 again here, unless a token of it could take too long: then it stays in the child (`own_process.py`).
-Requests for the same grammar share one compile. The engine releases the GIL while it compiles.
+Requests for the same grammar share one compile.
 """
 
 import asyncio
@@ -82,18 +82,18 @@ class Grammars:
         return await asyncio.get_running_loop().run_in_executor(self._threads, self.compile, spec)
 
     def compile(self, spec: GrammarSpec) -> Constraint:
-        found = self._shared(spec)
-        if not isinstance(found, GrammarRefusal):
-            constraint = self._copy(found)
+        outcome = self._shared(spec)
+        if not isinstance(outcome, GrammarRefusal):
+            constraint = self._copy(outcome)
             # Copies share the engine's lexer: one that came to its limits is of no use any more.
             constraint.mask()
-            if constraint.problem is None and (isinstance(found, LLMatcher) or found.alive):
+            if constraint.problem is None and (isinstance(outcome, LLMatcher) or outcome.alive):
                 return constraint
             self._forget(spec)
-            found = self._shared(spec)
-        if isinstance(found, GrammarRefusal):
-            raise refusal(spec, found.reason)
-        return self._copy(found)
+            outcome = self._shared(spec)
+        if isinstance(outcome, GrammarRefusal):
+            raise refusal(spec, outcome.reason)
+        return self._copy(outcome)
 
     @property
     def apart(self) -> int:
@@ -160,13 +160,13 @@ class Grammars:
 
     def _fulfil(self, spec: GrammarSpec, future: "Future[Made]") -> None:
         try:
-            made = guarded(self._make, spec)
-            if isinstance(made, Crash | GrammarRefusal):
+            outcome = guarded(self._make, spec)
+            if isinstance(outcome, Crash | GrammarRefusal):
                 self._forget(spec)
-            if isinstance(made, Crash):
-                future.set_exception(made.error)
+            if isinstance(outcome, Crash):
+                future.set_exception(outcome.error)
             else:
-                future.set_result(made)
+                future.set_result(outcome)
         finally:
             # Whatever ended this thread, nobody waits for ever.
             if future.cancel():
@@ -188,9 +188,9 @@ class Grammars:
             if isinstance(proven, GrammarRefusal):
                 return proven
             if spec.symbols:
-                made = self._compiled(proven, spec.symbols)
-                if isinstance(made, LLMatcher) or _TOO_LARGE not in made.reason:
-                    return made
+                outcome = self._compiled(proven, spec.symbols)
+                if isinstance(outcome, LLMatcher) or _TOO_LARGE not in outcome.reason:
+                    return outcome
             return self._apart(proven, prover)
 
     def _compiled(self, grammar: str, symbols: int | None) -> LLMatcher | GrammarRefusal:
@@ -240,7 +240,7 @@ class Grammars:
 
     def _kept(self, prover: Prover) -> bool:
         with self._lock:
-            kept = prover.alive and not self._idle and not self._closed
-            if kept:
+            keeps = prover.alive and not self._idle and not self._closed
+            if keeps:
                 self._idle.append(prover)
-        return kept
+        return keeps

@@ -34,11 +34,11 @@ _IGNORED = ("disable_fallback", "backend", "_backend", "_backend_was_auto")
 def from_request(fields: Fields) -> GrammarSpec | None:
     """Return the grammar of the answer; None where its form is free. Raises BadRequest that
     names the field."""
-    found = [made for name in FIELDS if (made := _from_field(fields, name)) is not None]
-    if len(found) > 1:
-        names = " and ".join(made.param for made in found[:2])
-        raise BadRequest(f"{names} can't be used together", param=found[1].param)
-    return found[0] if found else None
+    specs = [spec for name in FIELDS if (spec := _from_field(fields, name)) is not None]
+    if len(specs) > 1:
+        names = " and ".join(spec.param for spec in specs[:2])
+        raise BadRequest(f"{names} can't be used together", param=specs[1].param)
+    return specs[0] if specs else None
 
 
 def _from_field(fields: Fields, name: str) -> GrammarSpec | None:
@@ -59,14 +59,14 @@ def response_format(value: object) -> GrammarSpec | None:
     """Return the grammar of OpenAI's `response_format`, also in llama.cpp's form `{"type":
     "json_object", "schema": …}`; None for plain text. Raises BadRequest."""
     param = "response_format"
-    given = _object(value, param)
-    kind = given.get("type")
+    options = _object(value, param)
+    kind = options.get("type")
     if kind == "text":
         return None
     if kind == "json_object":
-        return _schema_of(given, param)
+        return _schema_of(options, param)
     if kind == "json_schema":
-        return _named_schema(given, param)
+        return _named_schema(options, param)
     raise BadRequest(
         f"{param}.type must be 'text', 'json_object' or 'json_schema'", param=f"{param}.type"
     )
@@ -87,15 +87,15 @@ def _schema_of(value: Fields, param: str) -> GrammarSpec:
 
 def structured_outputs(value: object) -> GrammarSpec | None:
     param = "structured_outputs"
-    given = {name: inner for name, inner in _object(value, param).items() if inner is not None}
-    for name in given:
+    options = {name: inner for name, inner in _object(value, param).items() if inner is not None}
+    for name in options:
         if name not in (*_SOURCES, *_OPTIONS, *_IGNORED):
             raise BadRequest(f"{param}.{name[:100]} is not supported", param=param)
-    sources = [name for name in _SOURCES if name in given]
+    sources = [name for name in _SOURCES if name in options]
     if len(sources) != 1:
         raise BadRequest(f"{param} must have exactly one of {', '.join(_SOURCES)}", param=param)
     name = sources[0]
-    return _MAKERS[name](given[name], f"{param}.{name}", _whitespace(given, _OPTIONS[0], param))
+    return _MAKERS[name](options[name], f"{param}.{name}", _whitespace(options, _OPTIONS[0], param))
 
 
 def _whitespace(fields: Fields, name: str, parent: str) -> str | None:

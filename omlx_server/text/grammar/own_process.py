@@ -81,9 +81,9 @@ class Walker:
         """Return the view of state `number` after `tokens` more, behind `already` tokens. If the
         process is dead or dies, the view has a `problem` and allows only the end."""
         with self._lock:
-            found = None if self._died else self._ask(number, tokens)
-            self._died = found is None
-        return self._over(already + len(tokens)) if found is None else found
+            view = None if self._died else self._ask(number, tokens)
+            self._died = view is None
+        return self._over(already + len(tokens)) if view is None else view
 
     def close(self) -> None:
         with self._lock:
@@ -93,8 +93,8 @@ class Walker:
     def _ask(self, number: int, tokens: Sequence[int]) -> View | None:
         gone, self._gone = self._gone, []
         seconds = SECONDS + len(tokens) * SECONDS_PER_TOKEN
-        asked = {"state": number, "take": tokens, "forget": gone, "seconds": seconds}
-        state = self._prover.step(asked, seconds=PATIENCE + seconds)
+        job = {"state": number, "take": tokens, "forget": gone, "seconds": seconds}
+        state = self._prover.step(job, seconds=PATIENCE + seconds)
         return None if state is None else View(mask=state[1], **state[0])
 
     def _over(self, tokens: int) -> View:

@@ -61,8 +61,8 @@ class Prover:
     def prove(self, kind: str, text: str, *, seconds: float) -> str | GrammarRefusal:
         """Try a grammar for at most `seconds` of processor time. Return its text in the engine's
         form, or why it is refused; then `alive` says whether the process can be used again."""
-        told = self._told({"kind": kind, "text": text}, seconds)
-        return told if isinstance(told, GrammarRefusal) else str(told["grammar"])
+        reply = self._told({"kind": kind, "text": text}, seconds)
+        return reply if isinstance(reply, GrammarRefusal) else str(reply["grammar"])
 
     def walk(
         self, grammar: str, size: int, eos: list[int], *, seconds: float
@@ -70,16 +70,16 @@ class Prover:
         """Make the process follow the answers of one proven grammar from now on. Return why it
         is refused, or None."""
         self.walks = True
-        told = self._told({"walk": grammar, "size": size, "eos": eos}, seconds)
-        return told if isinstance(told, GrammarRefusal) else None
+        reply = self._told({"walk": grammar, "size": size, "eos": eos}, seconds)
+        return reply if isinstance(reply, GrammarRefusal) else None
 
     def _told(self, asked: Mapping[str, Any], seconds: float) -> Mapping[str, Any] | GrammarRefusal:
         line = json.dumps({**asked, "seconds": seconds}).encode() + b"\n"
         reply = self._ask(line, _PATIENCE * seconds)
         if reply is None:
             return GrammarRefusal(self._cause_of_death(seconds))
-        told: Mapping[str, Any] = json.loads(reply)
-        return GrammarRefusal(told["error"]) if told["error"] else told
+        answer: Mapping[str, Any] = json.loads(reply)
+        return GrammarRefusal(answer["error"]) if answer["error"] else answer
 
     def step(self, asked: Mapping[str, Any], *, seconds: float) -> State | None:
         """Return the state after more tokens; None if the process died over it. It ends itself
@@ -96,8 +96,8 @@ class Prover:
     def _reply(self, pipe: int, deadline: float) -> State | None:
         poll = select.poll()
         poll.register(pipe, select.POLLIN)
-        got, told, size = b"", None, 0
-        while told is None or len(got) < size:
+        got, answer, size = b"", None, 0
+        while answer is None or len(got) < size:
             if not poll.poll(max(0.0, deadline - time.monotonic()) * 1000):
                 self._child.kill()
                 return None
@@ -105,11 +105,11 @@ class Prover:
             if not part:
                 return None
             got += part
-            if told is None and b"\n" in got:
+            if answer is None and b"\n" in got:
                 line, _, got = got.partition(b"\n")
-                told = json.loads(line)
-                size = told.pop("bytes")
-        return told, got
+                answer = json.loads(line)
+                size = answer.pop("bytes")
+        return answer, got
 
     def _ask(self, line: bytes, seconds: float) -> bytes | None:
         stdin, stdout = self._child.stdin, self._child.stdout

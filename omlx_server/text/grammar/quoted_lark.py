@@ -100,20 +100,20 @@ class _Grammar:
         return not self._ignores
 
     def token(self, match: re.Match[str]) -> str:
-        found = match.groupdict()
+        groups = match.groupdict()
         match match.lastgroup:
             case "comment" | "alias":
                 return ""
             case "used" | "defined" as kind:
-                return self._name(found[kind], defines=kind == "defined")
+                return self._name(groups[kind], defines=kind == "defined")
             case "ignore":
                 self._ignores = True
                 return match[0]
             case "import" | "name" | "imports":
-                names = (found["imports"] or found["import"]).replace(",", " ").split()
-                return "\n".join(self._import(name, found["name"] or name) for name in names)
+                names = (groups["imports"] or groups["import"]).replace(",", " ").split()
+                return "\n".join(self._import(name, groups["name"] or name) for name in names)
             case "range" | "any_case" | "flags":
-                return self._told(_terminal(found), match[0])
+                return self._told(_terminal(groups), match[0])
         raise ValueError(f"{match[0]} is not supported")
 
     def _name(self, name: str, *, defines: bool) -> str:
@@ -196,10 +196,10 @@ class _RegexQuoting:
         self._dot_all = [dot_all]
 
     def atom(self, match: re.Match[str]) -> str:
-        found = match.groupdict()
+        groups = match.groupdict()
         kind = match.lastgroup
         if kind in ("x", "u", "braced"):
-            return _char(chr(int(found[kind], 16)))
+            return _char(chr(int(groups[kind], 16)))
         if kind == "escaped" and (char := _CONTROLS.get(match[0][1], match[0][1])) in _SPECIAL:
             return _char(char)
         if kind == "property" and not re.match(r"\\p\{?[LNM]", match[0]):

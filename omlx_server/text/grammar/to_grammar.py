@@ -65,11 +65,11 @@ class GrammarSpec:
 def refusal(spec: GrammarSpec, reason: str) -> BadRequest:
     """Return the error for a grammar that the engine refuses. For one that the server wrote it
     names the field and quotes no rule."""
-    found = _OF_RULE.fullmatch(reason) if spec.kind is GrammarKind.TOOLS else None
-    if found is None:
+    match = _OF_RULE.fullmatch(reason) if spec.kind is GrammarKind.TOOLS else None
+    if match is None:
         problem, param = reason, spec.param
     else:
-        problem, rule = found[2], spec.text.split("\n")[int(found[1]) - 1].partition(":")[0]
+        problem, rule = match[2], spec.text.split("\n")[int(match[1]) - 1].partition(":")[0]
         places = {f"args_{i}": place for i, place in enumerate(spec.places)}
         param = places.get(rule, spec.param)
     problem = one_line(problem.partition(". Enable '")[0])  # an option that clients don't have

@@ -1,16 +1,18 @@
-"""A program that tries grammars out in a child process, where a crash or an endless loop harms
-nobody.
+"""A program that tries grammars out in a child process, where a crash or an endless loop is
+harmless.
 
-The engine's own limits don't cover long chains of references, which overflow its stack, nor
-intersections of patterns, which run for hours. So a client's grammar is compiled here first and
-walked a few steps; `prover.py` ends the process when that takes too long.
+The engine's own limits don't cover long chains of references or intersections of patterns. So a
+client's grammar is compiled here first and walked a few steps; `prover.py` ends the process when
+that takes too long.
 
-Protocol, in lines of JSON: stdin has the vocabulary, then `{"kind", "text", "seconds"}` for each
-grammar; stdout has `{}`, then `{"error": why it can't be used, or null, "grammar": the engine's
-text}` for each. `{"walk": grammar, "size", "eos", "seconds"}` gives `{"error"}`; from then on each
-`{"state", "take", "forget", "seconds"}` gives the state of one answer after the tokens `take`:
-`{"problem", "too_costly", "done", "forced", "bytes"}`, and behind the line so many bytes of its
-mask. Seconds are processor time.
+    stdin                                      stdout
+    the vocabulary                             {}
+    {"kind", "text", "seconds"}                {"error": reason or null, "grammar": engine's text}
+    {"walk": grammar, "size", "eos", "seconds"}          {"error"}; from then on only steps:
+    {"state", "take": tokens, "forget", "seconds"}       {"problem", "too_costly", "done",
+                                               "forced", "bytes"}, then so many bytes of a mask
+
+Each line is JSON. Seconds are processor time.
 """
 
 import json
@@ -103,14 +105,14 @@ class Walk:
             for token in asked["take"]:
                 state.take(token)
             forced, done, mask = state.forced(), state.done, state.mask()
-        told = {
+        view = {
             "problem": state.problem,
             "too_costly": state.too_costly,
             "done": done,
             "forced": forced,
             "bytes": len(mask),
         }
-        return told, mask
+        return view, mask
 
 
 def readable(kind: str, text: str) -> str:
@@ -142,10 +144,10 @@ def walked(matcher: LLMatcher, seed: int) -> str | None:
 
 
 def some_token(mask: bytes, chance: random.Random) -> int:
-    rest = mask[chance.randrange(len(mask)) :].lstrip(b"\0") or mask.lstrip(b"\0")
+    tail = mask[chance.randrange(len(mask)) :].lstrip(b"\0") or mask.lstrip(b"\0")
     # `rest` reaches to the end of the mask and begins with a byte that has a bit.
-    bits = [bit for bit in range(8) if rest[0] >> bit & 1]
-    return (len(mask) - len(rest)) * 8 + chance.choice(bits)
+    bits = [bit for bit in range(8) if tail[0] >> bit & 1]
+    return (len(mask) - len(tail)) * 8 + chance.choice(bits)
 
 
 @contextmanager
@@ -186,14 +188,14 @@ def serve() -> None:
         trial = polite.submit(Trial, json.loads(sys.stdin.buffer.readline())).result()
         answer({})
         for line in sys.stdin.buffer:
-            asked = json.loads(line)
-            if "walk" in asked:
-                walk = polite.submit(trial.walk, asked).result()
+            job = json.loads(line)
+            if "walk" in job:
+                walk = polite.submit(trial.walk, job).result()
                 answer({"error": walk if isinstance(walk, str) else None})
                 if isinstance(walk, Walk):
                     follow(walk)
             else:
-                answer(polite.submit(trial.run, asked).result())
+                answer(polite.submit(trial.run, job).result())
 
 
 def follow(walk: Walk) -> None:

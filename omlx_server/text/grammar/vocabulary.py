@@ -52,9 +52,9 @@ class Vocabulary:
             return self.made
 
     def tokens(self) -> list[bytes]:
-        known = min(self._tokenizer.vocab_size, self.size)
-        tokens = [self._tokenizer.token_bytes(token) for token in range(known)]
-        return tokens + [b""] * (self.size - known)
+        size = min(self._tokenizer.vocab_size, self.size)
+        tokens = [self._tokenizer.token_bytes(token) for token in range(size)]
+        return tokens + [b""] * (self.size - size)
 
     def described(self) -> bytes:
         """One line of JSON from which `trial.py` makes the same vocabulary."""

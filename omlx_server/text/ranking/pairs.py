@@ -18,7 +18,6 @@ from omlx_server.core.crash import Crash, guarded
 from omlx_server.core.encoded import TokenizedText
 from omlx_server.errors import ModelUnavailable, TooManyTokens
 from omlx_server.text.encoding import word_cache
-from omlx_server.text.encoding.fewest_tokens import TokenFloor
 from omlx_server.text.encoding.ordinary import OrdinaryEncoder
 from omlx_server.text.encoding.pieces import Pieces
 from omlx_server.text.encoding.utf8 import whole
@@ -58,9 +57,8 @@ class InputEncoder:
         plain = _without(unknown, description)
         plain.no_truncation()
         plain.no_padding()
-        floor = TokenFloor(plain)
         self._plain = plain
-        self._ordinary = OrdinaryEncoder(plain, floor, byte_level=Pieces(plain).byte_level)
+        self._ordinary = OrdinaryEncoder(plain, byte_level=Pieces(plain).byte_level)
         self._single = _frame(plain.encode(_PROBE))
         self._pair = _frame(plain.encode(_PROBE, _PROBE))
         around = {id for gap in self._single.gaps for id in gap.ids}
@@ -102,12 +100,14 @@ class InputEncoder:
     def is_own(self, ids: Sequence[int]) -> bool:
         """Return whether these are probably tokens of this model: most of them come back when
         their text is encoded. Of another tokenizer's a tenth does."""
-        own = [id for id in ids if id not in self._no_words]
+        ordinary = [id for id in ids if id not in self._no_words]
         try:
-            again = self._ids(self._plain.decode(own, skip_special_tokens=False), 4 * len(own) + 1)
+            again = self._ids(
+                self._plain.decode(ordinary, skip_special_tokens=False), 4 * len(ordinary) + 1
+            )
         except TooManyTokens:
             return False
-        return 2 * (Counter(own) & Counter(again)).total() >= max(len(own), len(again))
+        return 2 * (Counter(ordinary) & Counter(again)).total() >= max(len(ordinary), len(again))
 
     def encode_pairs(self, query: str, documents: Sequence[str], limit: int) -> list[TokenizedText]:
         """Return the inputs of `query` with each document, cut to `limit` tokens: first the
@@ -117,8 +117,8 @@ class InputEncoder:
         return [self._paired(first, second, limit) for second in seconds]
 
     def _paired(self, first: list[int], second: list[int], limit: int) -> TokenizedText:
-        kept = _share(len(first), len(second), max(0, limit - self._pair.size))
-        return self._pair.put_around(first[: kept[0]], second[: kept[1]])
+        lengths = _share(len(first), len(second), max(0, limit - self._pair.size))
+        return self._pair.put_around(first[: lengths[0]], second[: lengths[1]])
 
     def _ids(self, text: str, most: int) -> list[int]:
         return self._ordinary.encode(whole(text), most)

@@ -25,8 +25,8 @@ def template_kwargs(
         kwargs.setdefault("thinking_budget", budget)
     if effort is None:
         return kwargs
-    told = _CHANNEL_EFFORTS.get(effort, effort) if style and style.channels else effort
-    kwargs.setdefault("reasoning_effort", told)
+    level = _CHANNEL_EFFORTS.get(effort, effort) if style and style.channels else effort
+    kwargs.setdefault("reasoning_effort", level)
     return switches(variables, on=effort not in ("none", "minimal")) | kwargs
 
 

@@ -92,8 +92,8 @@ class HarmonySplitter(StreamParser):
 
     def _without_message(self, header: str) -> None:
         """Drop a cut header; emit other text."""
-        found = _HEADER.match(header)
-        left = header[found.end() if found else 0 :]
+        match = _HEADER.match(header)
+        left = header[match.end() if match else 0 :]
         self._parts.append(Text(_MARKERS.sub("", left)))
 
     def _open(self, header: str) -> None:
@@ -156,9 +156,9 @@ class HarmonySplitter(StreamParser):
         return self._body(text, lambda shown: self._parts.append(Text(shown)))
 
     def _body(self, text: str, show: Callable[[str], None]) -> str:
-        before, marker, rest = self._until(text, (*_ENDS, *_STRAY))
+        before, marker, after = self._until(text, (*_ENDS, *_STRAY))
         show(before)
         if not marker or marker in _STRAY:
-            return rest
+            return after
         self._read = self._header
-        return marker + rest if marker in _HEADS else rest
+        return marker + after if marker in _HEADS else after

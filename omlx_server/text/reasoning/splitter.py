@@ -54,7 +54,7 @@ class MarkerSplitter(StreamParser):
         return text
 
     def _thought(self, text: str) -> str:
-        before, marker, rest = self._until(text, (*self._style.ends, *self._calls))
+        before, marker, after = self._until(text, (*self._style.ends, *self._calls))
         sure = before.rstrip()
         if not marker:
             self._think(sure)
@@ -64,19 +64,19 @@ class MarkerSplitter(StreamParser):
             self._think(sure)
             self._doubtful = [before[len(sure) :], marker]
             self._read = self._doubt
-            return rest
+            return after
         self._think(sure)
         self._read, self._fresh = self._gap, True
-        return rest
+        return after
 
     def _doubt(self, text: str) -> str:
         """Read behind the beginning of a call in a thought, which may go on."""
-        before, marker, rest = self._until(text, self._style.ends)
+        before, marker, after = self._until(text, self._style.ends)
         self._doubtful.append(before)
         if marker:
             self._think("".join(self._doubtful).rstrip())
             self._read, self._fresh = self._gap, True
-        return rest
+        return after
 
     def _gap(self, text: str) -> str:
         bare = text.lstrip()
@@ -85,9 +85,9 @@ class MarkerSplitter(StreamParser):
         return bare
 
     def _answer(self, text: str) -> str:
-        before, _, rest = self._until(text, self._style.dropped)
+        before, _, after = self._until(text, self._style.dropped)
         self._parts.append(Text(before))
-        return rest
+        return after
 
     def _think(self, text: str) -> None:
         text = text.lstrip() if self._fresh else text

@@ -121,7 +121,7 @@ def opening_of(style: Style, prompt_end: str) -> Opening:
 
 def _opening_in_channels(end: str) -> Opening:
     """Return the same for channels. An answer given in part may be longer than `prompt_end`."""
-    _, found, header = end.rpartition("<|start|>assistant")
-    if found and "<|message|>" not in header:
+    _, marker, header = end.rpartition("<|start|>assistant")
+    if marker and "<|message|>" not in header:
         return Opening.FREE
     return Opening.WITHIN if header.startswith("<|channel|>analysis<|message|>") else Opening.PAST

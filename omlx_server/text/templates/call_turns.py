@@ -33,8 +33,8 @@ class CallTurns:
     def fitted(self, messages: Sequence[Message]) -> list[Message]:
         """Return the messages, changed only where the template would not show them: several
         calls become turns of one call and its result, and the user's words part of a result."""
-        told = list(messages) if self.many else _one_by_one(messages)
-        return told if self.interrupted else _in_results(told)
+        divided = list(messages) if self.many else _one_by_one(messages)
+        return divided if self.interrupted else _in_results(divided)
 
 
 def _one_by_one(messages: Sequence[Message]) -> list[Message]:
@@ -51,23 +51,23 @@ def _divided(turn: Sequence[Message]) -> list[Message]:
     calls = turn[0].get("tool_calls")
     if not isinstance(calls, list) or len(calls) < 2:
         return list(turn)
-    results, told = list(turn[1:]), list[Message]()
+    results, divided = list(turn[1:]), list[Message]()
     for number, call in enumerate(calls):
-        asked = {**turn[0], "tool_calls": [call], **({"content": ""} if number else {})}
-        own = [r for r in results if r.get("tool_call_id") == call.get("id")]
-        told += [asked, *own]
-        results = [r for r in results if r not in own]
-    return told + results
+        call_turn = {**turn[0], "tool_calls": [call], **({"content": ""} if number else {})}
+        call_results = [r for r in results if r.get("tool_call_id") == call.get("id")]
+        divided += [call_turn, *call_results]
+        results = [r for r in results if r not in call_results]
+    return divided + results
 
 
 def _in_results(messages: Sequence[Message]) -> list[Message]:
-    told: list[Message] = []
+    turns: list[Message] = []
     for message in messages:
-        if told and told[-1]["role"] == "tool" and message["role"] == "user":
-            told[-1] = {**as_one([told[-1], message], "\n\n"), "role": "tool"}
+        if turns and turns[-1]["role"] == "tool" and message["role"] == "user":
+            turns[-1] = {**as_one([turns[-1], message], "\n\n"), "role": "tool"}
         else:
-            told.append(message)
-    return told
+            turns.append(message)
+    return turns
 
 
 def _rendered(render: Render, *messages: Mapping[str, Any]) -> str:

@@ -47,8 +47,8 @@ class ContentForm:
         if not any(text in image for text in controls if text):
             return form
         called = [form._message(message) for message in _CALLED]
-        told = _between(render, [*called, {**_RESULT, "content": parts}])
-        roles = {"user"} if told != image else {"user", "tool"}
+        shown = _between(render, [*called, {**_RESULT, "content": parts}])
+        roles = {"user"} if shown != image else {"user", "tool"}
         return cls(form.lists, image, frozenset(roles))
 
     def fitted(
@@ -129,5 +129,5 @@ def _shown(render: Render, messages: Sequence[Message], text: str) -> bool:
 def _between(render: Render, messages: Sequence[Message]) -> str:
     """Return what a template writes between two texts, without white space at its ends."""
     _, _, behind = _rendered(render, messages).partition(_BEFORE)
-    between, found, _ = behind.partition(_BEHIND)
-    return between.strip() if found else ""
+    between, marker, _ = behind.partition(_BEHIND)
+    return between.strip() if marker else ""

@@ -18,8 +18,8 @@ def neutral_message(role: str, texts: Iterable[str], fields: Mapping[str, Any]) 
     know. The role "developer" becomes "system"."""
     is_system = role in ("system", "developer")
     content = "".join(without_billing(texts) if is_system else texts)
-    known = {name: fields[name] for name in _FIELDS if fields.get(name) not in (None, [])}
-    return {"role": "system" if is_system else role, "content": content, **known}
+    kept_fields = {name: fields[name] for name in _FIELDS if fields.get(name) not in (None, [])}
+    return {"role": "system" if is_system else role, "content": content, **kept_fields}
 
 
 def without_billing(texts: Iterable[str]) -> list[str]:
@@ -30,11 +30,11 @@ def without_billing(texts: Iterable[str]) -> list[str]:
 def without_empty_systems(messages: Sequence[Message]) -> list[Message]:
     """Return the messages without empty system messages. An only one in front stays: it keeps a
     template from adding a persona of its own."""
-    told = [m for m in messages if m["role"] != "system" or m["content"]]
+    others = [m for m in messages if m["role"] != "system" or m["content"]]
     begun = messages[0]["role"] == "system" if messages else False
-    if begun and (not told or told[0]["role"] != "system"):
-        return [messages[0], *told]
-    return told
+    if begun and (not others or others[0]["role"] != "system"):
+        return [messages[0], *others]
+    return others
 
 
 def as_one(run: Sequence[Message], gap: str) -> Message:
@@ -83,8 +83,8 @@ def _call_with(form: Callable[[Any], Any], call: Any) -> Any:
     function = call.get("function") if isinstance(call, Mapping) else None
     if not isinstance(function, Mapping):
         return call
-    given = form(function.get("arguments"))
-    return {**call, "function": {**function, "arguments": given}}
+    arguments = form(function.get("arguments"))
+    return {**call, "function": {**function, "arguments": arguments}}
 
 
 def _object_of(arguments: Any) -> Mapping[str, Any]:

@@ -1,9 +1,8 @@
 """Hides control texts in a client's strings while a template runs, so that none acts as control.
 
-A control text becomes a run of unguessable digits, which survive trimming, case changes and JSON;
-`restore` puts the text back. A tail that begins a control text and a head that ends one are hidden
-as well: two fields could otherwise build a control text across their border. A Shield belongs to
-one rendering.
+A control text becomes a run of unguessable digits; `restore` puts it back. A tail that begins a
+control text and a head that ends one are hidden as well, since two fields could build one across
+their border. A Shield belongs to one rendering.
 """
 
 import re

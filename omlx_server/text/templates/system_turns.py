@@ -41,16 +41,16 @@ class SystemTurns:
         """Return the messages, changed only where the template would refuse or drop a system
         message: several in front become one, others a user's."""
         count = front_of(messages)
-        front, rest = list(messages[:count]), list(messages[count:])
+        front, others = list(messages[:count]), list(messages[count:])
         if len(front) > 1 and not self.many:
             front = [{**front[0], "content": joined("\n\n", *(m["content"] for m in front))}]
         if not self.first:
             front = [_said_by_user(message) for message in front]
         if not self.late:
-            rest = [_said_by_user(message, _ASIDE) for message in rest]
+            others = [_said_by_user(message, _ASIDE) for message in others]
         if self.first and self.late:
-            return front + rest
-        return _merged(front + rest)
+            return front + others
+        return _merged(front + others)
 
 
 _SAID = "said_for_the_system"

@@ -49,7 +49,7 @@ _UNFIT = (UndefinedError, TypeError, LookupError, AttributeError, RecursionError
 
 
 class Asked(TypedDict, total=False):
-    """What a request can pass besides its messages, under the names of transformers."""
+    """Options of a request besides its messages, under the names of transformers."""
 
     tools: Sequence[Mapping[str, Any]] | None
     add_generation_prompt: bool
@@ -193,8 +193,8 @@ class ChatTemplate:
         # The space shows whether the template trims: then the end of the rendering is trimmed too.
         marked = [*messages[:-1], {**final, "content": with_ending(final["content"], f"{mark} ")}]
         rendering = self._sandbox.render(template, {**variables, "messages": marked})
-        before, found, after = rendering.rpartition(mark)
-        if not found:
+        before, marker, after = rendering.rpartition(mark)
+        if not marker:
             raise ValueError("the final message does not show in the prompt")
         return before if after.startswith(" ") else before.rstrip()
 
@@ -219,26 +219,26 @@ def _forms(
     parsed = [with_parsed_arguments(message) for message in messages]
     texts = [with_text_arguments(message) for message in messages]
     written = [parsed] if parsed == texts else [parsed, texts]
-    for told in written:
-        yield told, tools or None
+    for turn in written:
+        yield turn, tools or None
     full = completed(tools or ())
-    for told in written:
-        yield told, full
+    for turn in written:
+        yield turn, full
 
 
 def _reason(error: Exception) -> str:
     """Return what the template or its sandbox says. Other errors could repeat a message's text."""
-    told = isinstance(error, TemplateError | RecursionError | OverflowError)
+    is_readable = isinstance(error, TemplateError | RecursionError | OverflowError)
     quotes = isinstance(error, UndefinedError)
-    return f": {str(error)[:_MAX_REASON_CHARS]}" if told and not quotes else ""
+    return f": {str(error)[:_MAX_REASON_CHARS]}" if is_readable and not quotes else ""
 
 
 def _check_kwargs(kwargs: Mapping[str, Any]) -> None:
     for name, value in kwargs.items():
         if name not in ALLOWED_KWARGS:
-            known = ", ".join(sorted(ALLOWED_KWARGS))
+            allowed = ", ".join(sorted(ALLOWED_KWARGS))
             raise BadRequest(
-                f"chat_template_kwargs may hold only: {known}",
+                f"chat_template_kwargs may hold only: {allowed}",
                 param="chat_template_kwargs",
             )
         fits = isinstance(value, bool | int | float) or (

@@ -22,12 +22,12 @@ def _completed_tool(tool: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _completed_property(schema: Any) -> dict[str, Any]:
-    known = dict(schema) if isinstance(schema, Mapping) else {}
-    kinds = known.get("type")
+    fields = dict(schema) if isinstance(schema, Mapping) else {}
+    kinds = fields.get("type")
     if isinstance(kinds, list):
-        told = [kind for kind in kinds if kind != "null"]
-        known["type"] = told[0] if told else "null"
-    return {"description": "", **known}
+        types = [kind for kind in kinds if kind != "null"]
+        fields["type"] = types[0] if types else "null"
+    return {"description": "", **fields}
 
 
 def _known(schema: Mapping[str, Any], key: str) -> Mapping[str, Any]:

@@ -74,11 +74,11 @@ class JsonBody(BlockBody):
     def finish(self) -> list[Part]:
         """Return the last parts when the answer ends within the block. A cut end marker is
         dropped."""
-        held, self._held = self._held, ""
+        remainder, self._held = self._held, ""
         if self._call is not None:
-            self._cut(self._call, held)
+            self._cut(self._call, remainder)
         elif self._header or not self._any:
-            self._deltas.append(Text(self._lead_if_first() + self._gap + held))
+            self._deltas.append(Text(self._lead_if_first() + self._gap + remainder))
         self.rest = ""
         return self._taken()
 
@@ -113,10 +113,10 @@ class JsonBody(BlockBody):
         return len(marker)
 
     def _extends_header(self, char: str) -> bool:
-        header, known = self.shape.header, self._header + char
-        if header is None or len(known) > _MAX_HEADER_CHARS:
+        header, text = self.shape.header, self._header + char
+        if header is None or len(text) > _MAX_HEADER_CHARS:
             return False
-        return header.fullmatch(known, partial=True) is not None
+        return header.fullmatch(text, partial=True) is not None
 
     def _leave(self) -> int:
         """Give the gap back to the reader of the answer: it may hold markers."""
@@ -132,8 +132,8 @@ class JsonBody(BlockBody):
         if header is None or not self._header:
             make = KeyedCall if self.shape.by_name else ObjectCall
             self._call = make(self.numbering, self.names)
-        elif told := header.fullmatch(self._header):
-            self._call = NamedCall(self.numbering, told["name"])
+        elif match := header.fullmatch(self._header):
+            self._call = NamedCall(self.numbering, match["name"])
         else:
             return self._leave()
         self._raw = [self._lead_if_first(), self._gap]

@@ -74,10 +74,10 @@ class LiteralBody(BlockBody):
         self._tries += 1
         calls: Sequence[LiteralCall] = self.shape.parse(text) if len(text) < _MAX_CHARS else ()
         for call in calls:
-            told = GrowingCall(self.numbering, call.name)
+            call_deltas = GrowingCall(self.numbering, call.name)
             for key, value in call.arguments.items():
-                self._deltas += told.add(key, value)
-            self._deltas += told.end()
+                self._deltas += call_deltas.add(key, value)
+            self._deltas += call_deltas.end()
         self._any = self._any or bool(calls)
         return bool(calls)
 

@@ -56,11 +56,11 @@ def _python_calls(text: str) -> list[LiteralCall]:
         text = text[1:-1].rstrip().removesuffix(",")
     calls, position = list[LiteralCall](), 0
     while position < len(text.rstrip()):
-        found = _CALL.match(text, position)
-        if found is None:
+        match = _CALL.match(text, position)
+        if match is None:
             raise ValueError("no call")
-        end = _end_of(text, text.index("(", found.end(1)))
-        calls.append(LiteralCall(found[1], _python_arguments(text[found.end() : end - 1])))
+        end = _end_of(text, text.index("(", match.end(1)))
+        calls.append(LiteralCall(match[1], _python_arguments(text[match.end() : end - 1])))
         behind = text[end:].lstrip(" \t\r\n,;")
         position = len(text) - len(behind)
     return calls
@@ -70,11 +70,11 @@ def _python_arguments(text: str) -> dict[str, str]:
     arguments: dict[str, str] = {}
     position = 0
     while text[position:].strip():
-        found = _KEY.match(text, position)
-        if found is None:
+        match = _KEY.match(text, position)
+        if match is None:
             raise ValueError("no name of a parameter")
-        end = _end_of_value(text, found.end())
-        arguments[whole(found[1])] = _python_value(text[found.end() : end].strip())
+        end = _end_of_value(text, match.end())
+        arguments[whole(match[1])] = _python_value(text[match.end() : end].strip())
         position = end + 1
     return arguments
 
@@ -142,12 +142,12 @@ class _Quoted:
         calls: list[LiteralCall] = []
         self._skip("")
         while self._at < len(self._text):
-            found = _QUOTED_CALL.match(self._text, self._at)
-            if found is None:
+            match = _QUOTED_CALL.match(self._text, self._at)
+            if match is None:
                 raise ValueError("no call")
-            self._at = found.end()
+            self._at = match.end()
             arguments = dict(self._members(0))
-            calls.append(LiteralCall(found[1], arguments))
+            calls.append(LiteralCall(match[1], arguments))
             self._skip(",;")
         return calls
 

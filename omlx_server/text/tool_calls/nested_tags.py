@@ -24,14 +24,14 @@ def _members(text: str, mark: str) -> list[tuple[str, str]] | None:
     """Return the tags of a text by name and content; None for a text that is not all tags."""
     members: list[tuple[str, str]] = []
     while text:
-        name, closed, rest = text.removeprefix(f"{mark}<").partition(">")
+        name, closed, after = text.removeprefix(f"{mark}<").partition(">")
         if not text.startswith(f"{mark}<") or not closed or name.startswith("/"):
             return None
-        end = _end_of(rest, f"{mark}<{name}>", f"{mark}</{name}>")
+        end = _end_of(after, f"{mark}<{name}>", f"{mark}</{name}>")
         if end is None:
             return None
-        members.append((name, rest[:end]))
-        text = rest[end:].removeprefix(f"{mark}</{name}>").lstrip()
+        members.append((name, after[:end]))
+        text = after[end:].removeprefix(f"{mark}</{name}>").lstrip()
     return members or None
 
 

@@ -78,9 +78,9 @@ class ToolParser(StreamParser):
         if self._fresh and self._names and (bare := text.lstrip())[:1] in ("{", "[", "`"):
             self._space += text[: len(text) - len(bare)]
             return self._bare(bare)
-        before, marker, rest = self._until(text, self._starts)
+        before, marker, after = self._until(text, self._starts)
         self._tell([Text(before)])
-        return self._open(marker, rest) if marker else ""
+        return self._open(marker, after) if marker else ""
 
     def _bare(self, text: str) -> str:
         """Read the beginning of an answer that may be calls without markers: JSON, perhaps

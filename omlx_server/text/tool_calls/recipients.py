@@ -39,27 +39,27 @@ class RecipientParser(StreamParser):
             self._parts.append(Text(self._mark + held))
 
     def _name(self, text: str) -> str:
-        name, line_end, rest = text.partition("\n")
+        name, line_end, after = text.partition("\n")
         if not line_end and len(text) <= _MAX_NAME_CHARS and MARK not in text:
             self._held = text
             return ""
         mark, self._mark = self._mark, ""
         self._read = self._text
         if line_end and name.strip() == _READER:
-            return rest
+            return after
         if line_end and name.strip() in self._tools:
             self._call = NamedCall(self._numbering, name.strip())
             self._read = self._arguments
-            return rest
+            return after
         self._parts.append(Text(mark))
         return text
 
     def _text(self, text: str) -> str:
-        before, mark, rest = self._until(text, (MARK,))
+        before, mark, after = self._until(text, (MARK,))
         self._parts.append(Text(before))
         if mark:
             self._read, self._mark = self._name, mark
-        return rest
+        return after
 
     def _arguments(self, text: str) -> str:
         for position, char in enumerate(text):

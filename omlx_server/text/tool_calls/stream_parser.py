@@ -24,8 +24,8 @@ class StreamParser(ABC):
 
     def finish(self, *, cut: bool = False) -> list[Part]:
         """Return the last parts. `cut`: the answer is not whole."""
-        held, self._held = self._held, ""
-        self._end(held, cut)
+        remainder, self._held = self._held, ""
+        self._end(remainder, cut)
         return self._taken()
 
     @abstractmethod
@@ -35,12 +35,12 @@ class StreamParser(ABC):
     def _until(self, text: str, markers: Sequence[str]) -> tuple[str, str, str]:
         """Return the text before the first marker, the marker, and the rest. Without a marker
         the rest is empty, and a possible beginning of one is held."""
-        found = earliest(text, markers)
-        if found is None:
+        match = earliest(text, markers)
+        if match is None:
             sure = len(text) - held_length(text, markers)
             self._held = text[sure:]
             return text[:sure], "", ""
-        position, marker = found
+        position, marker = match
         return text[:position], marker, text[position + len(marker) :]
 
     def _taken(self) -> list[Part]:

@@ -1,8 +1,7 @@
 """Reads the calls of a block in tags: `<function=f><parameter=city>Rome</parameter></function>`.
 
-Arguments are emitted parameter by parameter. Invariants: as for `JsonBody`; a value is unchanged
-but for one line break at each side where the family writes them; it ends only where another
-parameter or the end of the call follows, so markup within it is part of it.
+Invariants: as for `JsonBody`; a value is unchanged but for one line break at each side where the
+family writes them; it ends only where another parameter or the end of the call follows.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -188,8 +187,8 @@ class TaggedBody(BlockBody):
     def _finish_value(self) -> None:
         """Read a value whose end marker is the last, or is missing before the end of the call."""
         shape, text, key = self.shape, self._text, self._key or ""
-        value, found, after = text.rpartition(self._value_end)
-        if not found or self._follows(after) is False:
+        value, marker, after = text.rpartition(self._value_end)
+        if not marker or self._follows(after) is False:
             ends = [text.rfind(end) for end in (shape.call_end, shape.end) if end]
             place = min((end for end in ends if end >= 0), default=-1)
             if place < 0:

@@ -43,13 +43,13 @@ class ParameterSchema:
     def of_member(self, key: str) -> "ParameterSchema":
         """Return the schema of a member of an object or, with the key "item", of an item of a
         list."""
-        known = self.value if isinstance(self.value, Mapping) else {}
-        if isinstance(reference := known.get("$ref"), str):
-            known = resolved(self.root, reference) or {}
-        properties = known.get("properties")
+        schema = self.value if isinstance(self.value, Mapping) else {}
+        if isinstance(reference := schema.get("$ref"), str):
+            schema = resolved(self.root, reference) or {}
+        properties = schema.get("properties")
         if isinstance(properties, Mapping) and key in properties:
             return ParameterSchema(properties[key], self.root)
-        return ParameterSchema(known.get("items") if key == "item" else None, self.root)
+        return ParameterSchema(schema.get("items") if key == "item" else None, self.root)
 
 
 def tool_names(tools: Iterable[Mapping[str, Any]]) -> frozenset[str]:
@@ -68,16 +68,16 @@ def _kinds(schema: Any, root: Any, depth: int) -> set[str]:
         return set()
     if isinstance(reference := schema.get("$ref"), str):
         return _kinds(resolved(root, reference), root, depth + 1) if root else set()
-    told = schema.get("type")
-    if told is not None:
-        return {kind for kind in _listed(told) if isinstance(kind, str)}
+    kinds_of_schema = schema.get("type")
+    if kinds_of_schema is not None:
+        return {kind for kind in _listed(kinds_of_schema) if isinstance(kind, str)}
     if "const" in schema or isinstance(schema.get("enum"), list):
         values = schema["enum"] if "enum" in schema else [schema["const"]]
         return {_KINDS.get(type(value), "") for value in values}
     for key in ("anyOf", "oneOf"):
         if isinstance(choices := schema.get(key), list):
-            known = [_kinds(choice, root, depth + 1) for choice in choices]
-            return set().union(*known) if all(known) else set()
+            kinds_of_choices = [_kinds(choice, root, depth + 1) for choice in choices]
+            return set().union(*kinds_of_choices) if all(kinds_of_choices) else set()
     return set()
 
 
@@ -96,8 +96,10 @@ def typed(text: str, kinds: Kinds) -> str:
         value = int(value)
     kind = _KINDS.get(type(value), "")
     fits = kind in kinds or (kind == "integer" and "number" in kinds) or not kinds
-    told = guarded(dumped, value) if fits and kind not in ("string", "") else Crash(ValueError())
-    return dumped(whole(text)) if isinstance(told, Crash) else told
+    text_or_crash = (
+        guarded(dumped, value) if fits and kind not in ("string", "") else Crash(ValueError())
+    )
+    return dumped(whole(text)) if isinstance(text_or_crash, Crash) else text_or_crash
 
 
 def literal(text: str) -> Any:

@@ -16,7 +16,6 @@ from omlx_server.models.bundled import starter
 from omlx_server.models.catalogue import STARTER
 from omlx_server.settings import Settings
 from omlx_server.text.encoding.encoder import PIECE, PieceEncoder
-from omlx_server.text.encoding.fewest_tokens import TokenFloor
 from omlx_server.text.encoding.kept_ids import Characters, KeptIds
 from omlx_server.text.encoding.ordinary import OrdinaryEncoder
 from omlx_server.text.encoding.pieces import Pieces
@@ -36,8 +35,8 @@ LONG = " ".join(random.Random(7).choices(("read", "the file", "def f(x):", "42",
 def encoder_of(name: str) -> OrdinaryEncoder:
     """What it keeps has room for some of the examples only."""
     backend = controlled(name)
-    floor, byte_level = TokenFloor(backend), Pieces(backend).byte_level
-    return OrdinaryEncoder(backend, floor, byte_level=byte_level, kept=KeptIds(1 << 14))
+    byte_level = Pieces(backend).byte_level
+    return OrdinaryEncoder(backend, byte_level=byte_level, kept=KeptIds(1 << 14))
 
 
 @pytest.mark.parametrize("name", WHOLE)

@@ -14,10 +14,8 @@ from tokenizers import Tokenizer as Backend
 
 from omlx_server.errors import NoSeam, TooManyTokens
 from omlx_server.text.encoding.encoder import BATCH, PIECE, PieceEncoder
-from omlx_server.text.encoding.fewest_tokens import TokenFloor
 from omlx_server.text.encoding.kept_ids import KeptIds
 from omlx_server.text.encoding.seams import LONGEST
-from tests.text import makers
 from tests.text.encoding.backends import NAMES, backend_of, texts
 
 bounded = settings(max_examples=30, deadline=None, derandomize=True)
@@ -158,57 +156,3 @@ def test_a_text_that_can_not_be_cut_is_refused_before_it_is_encoded(name: str, u
 def test_counts_of_texts(name: str, some: Sequence[str], most: int) -> None:
     expected = [min(len(whole(name, text)), most + 1) for text in some]
     assert encoder_of(name).counts(some, most) == expected
-
-
-# -- the floor -------------------------------------------------------------------------------
-
-
-@cache
-def floor_of(name: str) -> TokenFloor:
-    return TokenFloor(backend_of(name))
-
-
-@names
-@bounded
-@given(text=texts | st.text(max_size=60), times=st.integers(1, 40))
-def test_a_text_never_has_fewer_tokens_than_the_floor(name: str, text: str, times: int) -> None:
-    tokens = len(whole(name, text * times))
-    assert floor_of(name).tokens(text * times) <= tokens
-    most = floor_of(name).most_chars(tokens)
-    assert most is None or len(text * times) <= most
-
-
-MEGABYTE = 1_000_000
-FLOODS = {
-    "letters": "a",
-    "blanks": " ",
-    "digits": "1234567890",
-    "words": "the quick brown fox ",
-    "emoji": "\N{GRINNING FACE}",
-    "lines": "\n",
-    "marks": "<|im_",
-}
-
-
-@pytest.mark.parametrize("flood", FLOODS.values(), ids=FLOODS)
-@pytest.mark.parametrize("name", ["byte_level", "llama3", "o200k", "digits", "llama", "unigram"])
-def test_what_can_not_fit_is_known_before_it_is_encoded(name: str, flood: str) -> None:
-    text = flood * (MEGABYTE // len(flood.encode()))
-    assert floor_of(name).tokens(text) > 32_768
-
-
-def test_what_loses_something_of_a_text_has_no_floor() -> None:
-    """A word that is too long is one unknown token; blanks go with their neighbours."""
-    assert len(whole("wordpiece", "a" * MEGABYTE)) == 1
-    assert floor_of("wordpiece").tokens("a" * MEGABYTE) == 0
-    swallowed = "<|end|>" + " " * 1000
-    assert len(whole("flagged", swallowed)) == 1
-    assert floor_of("flagged").tokens(swallowed) <= 1
-    assert floor_of("flagged").tokens("7" * 1000) > 100
-    dropped = makers.byte_bpe()
-    dropped.pre_tokenizer = pre_tokenizers.Sequence(
-        [pre_tokenizers.WhitespaceSplit(), pre_tokenizers.ByteLevel(False)]
-    )
-    assert TokenFloor(dropped).tokens(" " * 1000) == 0
-    composed = "e\u0301" * 1000
-    assert floor_of("llama3").tokens(composed) <= len(whole("llama3", composed))

@@ -16,7 +16,7 @@ FAULTY = {
     "\n{{ messages[3].x.y }}": (2, "UndefinedError: "),
     "{{ messages[0].content.__class__.__mro__ }}": (1, "SecurityError: "),
     "{{" + "(" * 20_000: (None, "RecursionError: "),
-    "{% for i in range(99999) %}{{ ' ' * 99999 }}{% endfor %}": (None, "TooLong: "),
+    "{% for i in range(99999) %}{{ ' ' * 99999 }}{% endfor %}": (None, "RenderingTooLong: "),
 }
 
 

@@ -1,12 +1,9 @@
 """Closes the objects of a schema: they may have only the properties that it lists.
 
-A model that may invent keys does so until its tokens are used up. So where a schema lists
-properties or patterns of them, others are refused, unless `additionalProperties` allows them. An
-object whose schema lists nothing stays open.
-
-Schemas joined by `allOf`, or by a key that applies one beside others, are closed as a whole; for
-that, a part that `$ref` names has an open form besides its closed one. The schemas of a `oneOf` are
-closed one by one where that keeps them exclusive, else together.
+A model that may invent keys does so until its tokens are used up. So other properties are refused
+where a schema lists some, unless `additionalProperties` allows them. Schemas joined by `allOf`, or
+by a key that applies one beside others, are closed as a whole. The schemas of a `oneOf` are closed
+one by one where that keeps them exclusive.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -51,9 +48,9 @@ def closed(schema: Any, param: str) -> Any:
     if not isinstance(schema, dict):
         return schema
     work = _Closing(schema, param)
-    made = work.alone(schema)
+    result = work.alone(schema)
     forms = dict(work.open_forms())
-    return {**made, "$defs": {**made.get("$defs", {}), **forms}} if forms else made
+    return {**result, "$defs": {**result.get("$defs", {}), **forms}} if forms else result
 
 
 class _Closing:
@@ -64,11 +61,11 @@ class _Closing:
         self._looks = 0
 
     def open_forms(self) -> Iterator[tuple[str, Any]]:
-        made = 0
-        while made < len(self._forms):
-            reference, name = list(self._forms.items())[made]
+        count = 0
+        while count < len(self._forms):
+            reference, name = list(self._forms.items())[count]
             yield name, self._part(resolved(self._root, reference))
-            made += 1
+            count += 1
 
     def alone(self, schema: Any) -> Any:
         """Return the closed form of a schema that is joined with no other."""
@@ -84,55 +81,55 @@ class _Closing:
     def _joined(self, schema: Mapping[str, Any]) -> Any:
         """Return the closed form of joined schemas. Each alternative is closed with what the
         others list."""
-        made = self._part(schema)
+        part = self._part(schema)
         key = "anyOf" if "anyOf" in schema else "oneOf"
         branches = schema.get(key)
         splits = isinstance(branches, list) and (key == "anyOf" or exclusive(branches, self._root))
         if isinstance(branches, list) and splits:
-            rest = {name: value for name, value in schema.items() if name != key}
-            made.pop(key)
-            made["anyOf"] = [self._branch(branch, rest) for branch in branches]
-            if not self._listed([rest]).lists:
-                return made
-        return _shut(made, self._listed([schema]))
+            others = {name: value for name, value in schema.items() if name != key}
+            part.pop(key)
+            part["anyOf"] = [self._branch(branch, others) for branch in branches]
+            if not self._listed([others]).lists:
+                return part
+        return _shut(part, self._listed([schema]))
 
     def _branch(self, branch: Any, rest: Mapping[str, Any]) -> Any:
         bare = not any(key in rest for key in (*_IN_PLACE, *_OF_OBJECTS))
         if bare or not isinstance(branch, dict):
             return self.alone(branch)
         listed = self._listed([rest, branch])
-        made = self._part(branch)
+        part = self._part(branch)
         if not listed.closable or not self._listed([branch]).lists:
-            return made
+            return part
         if any(key in branch for key in _IN_PLACE):
-            return {"allOf": [made, _shut({}, listed)]}
-        return _shut(made, listed)
+            return {"allOf": [part, _shut({}, listed)]}
+        return _shut(part, listed)
 
     def _part(self, schema: Any) -> Any:
         """Return the form of a schema that is joined with others: itself open, its properties
         closed."""
         if not isinstance(schema, dict):
             return schema
-        made = self._children(schema)
+        copy = self._children(schema)
         for key in ("allOf", "anyOf", "oneOf"):
             if isinstance(schema.get(key), list):
-                made[key] = [self._part(branch) for branch in schema[key]]
+                copy[key] = [self._part(branch) for branch in schema[key]]
         if "$ref" in schema:
-            made["$ref"] = self._open_form(schema["$ref"])
-        return made
+            copy["$ref"] = self._open_form(schema["$ref"])
+        return copy
 
     def _children(self, schema: Mapping[str, Any]) -> dict[str, Any]:
-        made = dict(schema)
+        copy = dict(schema)
         for key in _MAPS:
             if isinstance(schema.get(key), dict):
-                made[key] = {name: self.alone(inner) for name, inner in schema[key].items()}
+                copy[key] = {name: self.alone(inner) for name, inner in schema[key].items()}
         for key in _SINGLE:
             if isinstance(schema.get(key), dict):
-                made[key] = self.alone(schema[key])
+                copy[key] = self.alone(schema[key])
         for key in _LISTS:
             if isinstance(schema.get(key), list):
-                made[key] = [self.alone(inner) for inner in schema[key]]
-        return made
+                copy[key] = [self.alone(inner) for inner in schema[key]]
+        return copy
 
     def _open_form(self, reference: str) -> str:
         if not self._listed([{"$ref": reference}]).lists or resolved(self._root, reference) is None:
@@ -141,22 +138,22 @@ class _Closing:
         return f"#/$defs/{name}"
 
     def _listed(self, schemas: Sequence[Any]) -> Listed:
-        found, rest, seen = Listed(), list(reversed(schemas)), set[str]()
-        while rest:
-            schema = rest.pop()
+        listed, pending, seen = Listed(), list(reversed(schemas)), set[str]()
+        while pending:
+            schema = pending.pop()
             if not isinstance(schema, dict):
                 continue
-            _note(found, schema)
+            _note(listed, schema)
             self._look(schema)
             for key in ("oneOf", "anyOf", "allOf"):
-                rest += reversed(schema[key] if isinstance(schema.get(key), list) else [])
+                pending += reversed(schema[key] if isinstance(schema.get(key), list) else [])
             reference = schema.get("$ref")
             if isinstance(reference, str) and reference not in seen:
                 seen.add(reference)
                 target = resolved(self._root, reference)
-                found.others |= target is None
-                rest.append(target)
-        return found
+                listed.others |= target is None
+                pending.append(target)
+        return listed
 
     def _look(self, schema: Mapping[str, Any]) -> None:
         sizes = [len(schema[key]) for key in _COUNTED if isinstance(schema.get(key), dict | list)]
@@ -183,11 +180,11 @@ def _note(found: Listed, schema: Mapping[str, Any]) -> None:
 def _shut(schema: Mapping[str, Any], listed: Listed) -> dict[str, Any]:
     """Return a schema that allows only what is listed. A listed property without a schema may be
     anything."""
-    made = dict(schema)
+    copy = dict(schema)
     if not listed.closable or "additionalProperties" in schema:
-        return made
+        return copy
     for key, names in (("properties", listed.names), ("patternProperties", listed.patterns)):
-        own = schema.get(key, {})
+        value = schema.get(key, {})
         if names or key in schema:
-            made[key] = {**own, **{name: True for name in names if name not in own}}
-    return {**made, "additionalProperties": False}
+            copy[key] = {**value, **{name: True for name in names if name not in value}}
+    return {**copy, "additionalProperties": False}

@@ -31,11 +31,11 @@ def exclusive(schemas: Sequence[Any], root: Mapping[str, Any]) -> bool:
     """Return whether no answer to one of `schemas` satisfies another; False where this can't be
     told."""
     shapes = [_shape(schema, root) for schema in schemas[: _MOST + 1]]
-    known = [shape for shape in shapes if shape is not None]
-    names = sum(len(shape.properties) + len(shape.required) for shape in known)
-    if len(known) < len(shapes) or len(shapes) > _MOST or names > _MOST_NAMES:
+    objects = [shape for shape in shapes if shape is not None]
+    names = sum(len(shape.properties) + len(shape.required) for shape in objects)
+    if len(objects) < len(shapes) or len(shapes) > _MOST or names > _MOST_NAMES:
         return False
-    return all(_fails(one, other) for one, other in permutations(known, 2))
+    return all(_fails(one, other) for one, other in permutations(objects, 2))
 
 
 def _shape(schema: Any, root: Mapping[str, Any]) -> _Shape | None:

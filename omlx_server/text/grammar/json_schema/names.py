@@ -21,33 +21,33 @@ def loosened(schema: Mapping[str, Any]) -> dict[str, Any]:
     could meet each other or a listed property."""
     patterns = schema["patternProperties"]
     usable = {pattern: value for pattern, value in patterns.items() if is_usable(pattern)}
-    made = {**schema, "patternProperties": usable}
+    copy = {**schema, "patternProperties": usable}
     if len(usable) < len(patterns):
-        made["additionalProperties"] = True
+        copy["additionalProperties"] = True
     if len(usable) > 1 or (usable and schema.get("properties")):
-        made["patternProperties"] = {"|".join(f"(?:{pattern})" for pattern in usable): True}
-    return made
+        copy["patternProperties"] = {"|".join(f"(?:{pattern})" for pattern in usable): True}
+    return copy
 
 
 def with_names(schema: Mapping[str, Any], names: Any) -> dict[str, Any] | None:
     """Return `schema` with the names of its properties held to the schema `names`; None where
     that can't be enforced."""
-    told = {} if names is True else names
-    if not isinstance(told, Mapping):
+    name_schema = {} if names is True else names
+    if not isinstance(name_schema, Mapping):
         return None
-    told = {key: value for key, value in told.items() if key not in _ANNOTATIONS}
-    if told.pop("type", "string") != "string":
+    name_schema = {key: value for key, value in name_schema.items() if key not in _ANNOTATIONS}
+    if name_schema.pop("type", "string") != "string":
         return None
-    if not told:
+    if not name_schema:
         return dict(schema)
-    if len(told) > 1 or any(key in schema for key in ("properties", "patternProperties")):
+    if len(name_schema) > 1 or any(key in schema for key in ("properties", "patternProperties")):
         return None
-    [(key, value)] = told.items()
+    [(key, value)] = name_schema.items()
     others = schema.get("additionalProperties", True)
     if key == "pattern" and isinstance(value, str) and is_usable(value):
         return {**schema, "patternProperties": {value: others}, "additionalProperties": False}
     listed = [value] if key == "const" else value
     if key not in ("const", "enum") or not isinstance(listed, list):
         return None
-    own = {name: others for name in listed if isinstance(name, str)}
-    return {**schema, "properties": own, "additionalProperties": False}
+    unlisted = {name: others for name in listed if isinstance(name, str)}
+    return {**schema, "properties": unlisted, "additionalProperties": False}

@@ -1,8 +1,5 @@
 """Prepares a client's JSON schema for the engine, and says where a keyword can't be enforced.
-
-Keywords that forbid nothing, such as `uniqueItems: false` or an unknown format, are dropped.
-Unknown keywords stay: they only annotate.
-"""
+Keywords that forbid nothing are dropped; unknown ones stay."""
 
 import logging
 from collections.abc import Mapping
@@ -77,10 +74,10 @@ def prepared(schema: object, param: str, *, lenient: bool = False) -> Any:
     if _deeper_than(schema, MAX_DEPTH):
         raise BadRequest(f"{param} is nested more than {MAX_DEPTH} levels deep", param=param)
     work = _Preparation(schema, param, lenient)
-    made = work.schema(schema, "")
+    result = work.schema(schema, "")
     if work.left_out:
         _warn(f"{param}: left out what can't be enforced: {', '.join(sorted(work.left_out))}")
-    return made
+    return result
 
 
 @lru_cache(1000)
@@ -119,12 +116,12 @@ def _unenforced(key: str, value: Any) -> str | None:
 
 def _is_beyond_float(value: Any) -> bool:
     """Return whether a value holds an integer that float64, the engine's numbers, can't hold."""
-    rest = [value]
-    while rest:
-        found = rest.pop()
-        if isinstance(found, int) and abs(found) > 1 << 53:
+    pending = [value]
+    while pending:
+        inner = pending.pop()
+        if isinstance(inner, int) and abs(inner) > 1 << 53:
             return True
-        rest += _inner(found)
+        pending += _inner(inner)
     return False
 
 
@@ -150,12 +147,12 @@ class _Preparation:
             return schema
         if not isinstance(schema, dict):
             raise self._bad(where, "a schema must be an object or a boolean")
-        made = {
+        result = {
             key: self._value(key, value, f"{where}/{key}")
             for key, value in schema.items()
             if self._counts(key, value, f"{where}/{key}")
         }
-        return self._by_names(made, where)
+        return self._by_names(result, where)
 
     def _by_names(self, made: dict[str, Any], where: str) -> dict[str, Any]:
         if "propertyNames" in made:
