@@ -16,17 +16,13 @@ from omlx_server.cli.shell.command import (
 from omlx_server.errors import UsageError
 
 BenchModel = Annotated[str, model_option("The model to measure [default: the first one].")]
-PlotOption = Annotated[Path | None, option("FILE", "Draw it as a PNG; needs matplotlib.", "--plot")]
-AgainstOption = Annotated[
-    Path | None, option("FILE", "Compare with an earlier --json.", "--against")
-]
+PlotOption = Annotated[Path | None, option("FILE", "Draw it as a PNG; needs matplotlib.")]
+AgainstOption = Annotated[Path | None, option("FILE", "Compare with an earlier --json.")]
 
 TestedModel = Annotated[
     str, model_option("Load this model and test it. With --hosts: what they are to compute.")
 ]
-CheckedHosts = Annotated[
-    str | None, option("FILE", "Check these machines, too, as a cluster.", "--hosts")
-]
+CheckedHosts = Annotated[str | None, option("FILE", "Check these machines, too, as a cluster.")]
 QuickOption = Annotated[bool, flag("A minute at most instead of some.", "--quick")]
 ShareOption = Annotated[
     str,
@@ -34,7 +30,6 @@ ShareOption = Annotated[
         "FILE",
         "Write the self-test as JSON; it names the model, not the user or the machine; - is "
         "stdout.",
-        "--share",
     ),
 ]
 

@@ -30,12 +30,11 @@ PromptsOption = Annotated[
         "PROMPT",
         "Ask this and end; repeat it for several turns. What a pipe gives is appended to the "
         "question.",
-        "--once",
     ),
 ]
 ImagesOption = Annotated[
     list[Path] | None,
-    option("FILE", "Show this image with the first message; may be repeated.", "--image"),
+    option("FILE", "Show this image with the first message; may be repeated."),
 ]
 SystemOption = Annotated[
     str, option("TEXT", "What the model is told before the talk.", show_default=False)
