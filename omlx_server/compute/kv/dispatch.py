@@ -32,14 +32,7 @@ class Dispatch:
         self.original = original
 
     def __call__(
-        self,
-        q: mx.array,
-        k: Any,
-        v: Any,
-        *,
-        scale: float,
-        mask: Any = None,
-        **options: Any,
+        self, q: mx.array, k: Any, v: Any, *, scale: float, mask: Any = None, **options: Any
     ) -> mx.array:
         if isinstance(mask, RotatedScores):
             queries = mx.concatenate([q, mask.queries / scale], axis=-1)

@@ -31,9 +31,7 @@ def planner_for(loaded: LoadedModel, file: Path | None = None) -> Planner:
 
 
 def planning(
-    loaded: LoadedModel,
-    file: Path | None = None,
-    allowed: notes.Allowed = notes.always,
+    loaded: LoadedModel, file: Path | None = None, allowed: notes.Allowed = notes.always
 ) -> Work[Planner]:
     """Make the memory planner of a loaded model from coefficients in `file`, or from one probe per
     slice, which are written if `allowed()`. A model that cannot be probed gets an upper bound."""

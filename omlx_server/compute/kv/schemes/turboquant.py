@@ -35,7 +35,7 @@ CHOICES = {2: (2, 2), 2.5: (2, 3), 3: (3, 3), 3.5: (3, 4), 4: (4, 4), 8: (8, 8)}
 # three it is within a few percent for any seed.
 _ROUNDS = 3
 # With 4 bits the largest number of a vector is at `_PEAK` among the levels, which are at most
-# `_WIDEST` times as wide as the rms. This lowers the error of 64 normal numbers by 15 %, that of 256
+# `_WIDEST` times as wide as the rms. The error of 64 normal numbers falls by 15 %, that of 256
 # numbers by 3 %; other bits gain nothing.
 _PEAK = 2.9
 _WIDEST = 1.1
@@ -155,11 +155,7 @@ def _clipped(x: mx.array, centre: mx.array | float, signs: mx.array) -> mx.array
 
 @partial(mx.compile, shapeless=True)
 def _side_by_side(
-    keys: mx.array,
-    values: mx.array,
-    are_values: mx.array,
-    shift: mx.array | float,
-    signs: mx.array,
+    keys: mx.array, values: mx.array, are_values: mx.array, shift: mx.array | float, signs: mx.array
 ) -> mx.array:
     """Return `_clipped` keys and values [1, B, H, T, D] as [2, B, H, T, D], in one kernel."""
     clipped: mx.array = _clipped(mx.where(are_values, values, keys), shift, signs)

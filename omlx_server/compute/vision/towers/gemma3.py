@@ -10,12 +10,7 @@ import mlx.nn as nn
 from omlx_server.compute.vision.towers.config import check, outer_size, text_width
 from omlx_server.compute.vision.towers.features import Features
 from omlx_server.compute.vision.towers.grids import Grid
-from omlx_server.compute.vision.towers.siglip import (
-    Siglip,
-    SiglipConfig,
-    SiglipTower,
-    check_pixels,
-)
+from omlx_server.compute.vision.towers.siglip import SiglipConfig, SiglipTower, check_pixels
 from omlx_server.core.work import Work
 
 # From transformers' SiglipVisionConfig.
@@ -79,12 +74,9 @@ class Projector(nn.Module):
 
 
 class Gemma3Tower(SiglipTower):
-    config: Gemma3VisionConfig
-
     def __init__(self, config: Gemma3VisionConfig) -> None:
-        super().__init__()
+        super().__init__(config.siglip)
         self.config = config
-        self.vision_model = Siglip(config.siglip)
         self.projector = Projector(config)
 
     def tokens(self, grid: Grid) -> int:

@@ -14,12 +14,7 @@ from numpy.typing import NDArray
 from omlx_server.compute.vision.towers.config import check, outer_size, text_width
 from omlx_server.compute.vision.towers.features import Features
 from omlx_server.compute.vision.towers.grids import Grid, Ints
-from omlx_server.compute.vision.towers.siglip import (
-    Siglip,
-    SiglipConfig,
-    SiglipTower,
-    check_pixels,
-)
+from omlx_server.compute.vision.towers.siglip import SiglipConfig, SiglipTower, check_pixels
 from omlx_server.core.work import Work
 
 # From transformers' Idefics3VisionConfig and SmolVLMVisionConfig.
@@ -74,12 +69,9 @@ class Connector(nn.Module):
 
 
 class Idefics3Tower(SiglipTower):
-    config: Idefics3VisionConfig
-
     def __init__(self, config: Idefics3VisionConfig) -> None:
-        super().__init__()
+        super().__init__(config.siglip)
         self.config = config
-        self.vision_model = Siglip(config.siglip)
         self.connector = Connector(config)
 
     def tokens(self, grid: Grid) -> int:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
-from typing import Any, Protocol
+from typing import Any
 
 import mlx.core as mx
 import mlx.nn as nn
@@ -162,30 +162,25 @@ def pixel_shape(grid: tuple[int, int, int], config: SiglipConfig) -> tuple[int, 
     return count, rows * config.patch, columns * config.patch, config.channels
 
 
-class TowerConfig(Protocol):
-    @property
-    def siglip(self) -> SiglipConfig: ...
-
-
 class SiglipTower(nn.Module):
     """The base of towers with this encoder."""
 
-    config: TowerConfig
-    vision_model: Siglip
-
-    def __init__(self) -> None:
+    def __init__(self, config: SiglipConfig) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
+        self.vision_model = Siglip(config)
 
     @property
     def kernel(self) -> tuple[str, tuple[int, ...]]:
-        return "vision_model.embeddings.patch_embedding.weight", self.config.siglip.kernel
+        return "vision_model.embeddings.patch_embedding.weight", self.vision_model.config.kernel
 
     @property
     def shape(self) -> EncoderShape:
         return self.vision_model.shape
 
     def grid_of(self, patches: int) -> Grid:
-        return 1, self.config.siglip.side, self.config.siglip.side
+        """Return the grid of one image, crop or tile, which all have."""
+        side = self.vision_model.config.side
+        return 1, side, side
 
     def pixel_shape(self, grid: Grid) -> tuple[int, ...]:
-        return pixel_shape(grid, self.config.siglip)
+        return pixel_shape(grid, self.vision_model.config)
