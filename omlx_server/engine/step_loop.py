@@ -23,9 +23,9 @@ from omlx_server.core.crash import MOST_CRASHES, Crash, Crashes, guarded
 from omlx_server.core.interval import REPORT_SECONDS, Interval
 from omlx_server.core.prefix_cache.report import CacheReport
 from omlx_server.core.request import Admitted, FinishReason, Request, RequestId, TokenEvent
-from omlx_server.core.scheduler.awaited import Awaited, Standing
 from omlx_server.core.scheduler.limits import Load
 from omlx_server.core.scheduler.order import PrefillOrder
+from omlx_server.core.scheduler.standings import Standing, WaitReason
 from omlx_server.core.scheduler.watchdog import Excuse, Stalls, StallVerdict, Watchdog
 from omlx_server.core.speculation.methods import DraftCounts
 from omlx_server.core.step import SequenceId, Step
@@ -227,7 +227,7 @@ class StepLoop:
             if followers is None:
                 self._isolate(out, drafted=drafted)
             else:  # the other ranks can't go on without the lost data
-                self._fail(followers.failed(out))
+                self._fail(followers.fail(out))
         else:
             self._report(())
 
@@ -266,10 +266,10 @@ class StepLoop:
 
         def excuse() -> Excuse:
             standings.extend(self.instance.scheduler.standings.all(now))
-            awaited = {standing.awaited for standing in standings}
-            if others and Awaited.MEMORY in awaited:
+            awaited = {standing.waits_for for standing in standings}
+            if others and WaitReason.MEMORY in awaited:
                 return Excuse.OTHERS
-            return Excuse.READS if Awaited.COLD in awaited else Excuse.NONE
+            return Excuse.READS if WaitReason.COLD in awaited else Excuse.NONE
 
         verdict = self._watchdog.look(now, excuse)
         if verdict is StallVerdict.WAIT:
@@ -340,11 +340,11 @@ class StepLoop:
             trace = None if device.is_out_of_memory(crash.error) else crash.error
             why = one_line(crash.error)
             _log.error("a step with drafts failed: %s; going on without", why, exc_info=trace)
-            self.instance.drafts_failed()
+            self.instance.restart_without_drafts()
             return
         if device.is_out_of_memory(crash.error):
             _log.error("there was no memory for a step: %s", one_line(crash.error))
-            self._send(self.instance.starved())
+            self._send(self.instance.recover_memory())
             return
         _log.error("a step failed; looking for its cause", exc_info=crash.error)
         suspects = self.instance.restart()

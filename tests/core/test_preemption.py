@@ -7,7 +7,7 @@ import pytest
 from omlx_server.core.memory.guard import Relief
 from omlx_server.core.memory.ledger import Ledger
 from omlx_server.core.request import FinishReason, Rejected, RequestId
-from omlx_server.core.scheduler.making_way import MakingWay
+from omlx_server.core.scheduler.preemption import Preemption
 from tests.core.short import (
     LIMITS,
     PLENTY,
@@ -106,7 +106,9 @@ def test_a_prompt_under_way_goes_before_older_rows_and_keeps_its_blocks() -> Non
 def test_an_older_prompt_under_way_stays_where_a_newer_row_has_to_go(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(MakingWay, "make_way", lambda *given: None)  # of x for y, the shorter one
+    monkeypatch.setattr(
+        Preemption, "preempt_for_next", lambda *given: None
+    )  # of x for y, the shorter one
     run = Short(limits=LIMITS)
     run.send("x", length=81)
     run.step()

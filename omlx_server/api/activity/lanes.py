@@ -5,7 +5,7 @@ from typing import Final
 
 from omlx_server.api.activity.answers import Place, RequestAtWork
 from omlx_server.api.http.exchange import Exchange, Phases, work_of
-from omlx_server.core.scheduler.awaited import Awaited, Standing
+from omlx_server.core.scheduler.standings import Standing, WaitReason
 
 MOST_LANES = 500
 _ROWS = ("running", "finishing")
@@ -74,7 +74,7 @@ def _place(standing: Standing, phases: Sequence[Phases]) -> Place:
         return "prefilling"
     if standing.place == "preempted" or standing.output:
         return "paused"
-    return "restoring" if standing.awaited is Awaited.COLD else "queued"
+    return "restoring" if standing.waits_for is WaitReason.COLD else "queued"
 
 
 def _unasked(phases: Sequence[Phases]) -> Place:
@@ -106,4 +106,6 @@ def _awaited(place: Place, phases: Sequence[Phases], standings: Sequence[Standin
         return "its model"
     if place in ("decoding", "prefilling"):
         return None
-    return next((one.awaited.value for one in standings if one.awaited is not Awaited.STEP), None)
+    return next(
+        (one.waits_for.value for one in standings if one.waits_for is not WaitReason.STEP), None
+    )

@@ -9,7 +9,7 @@ from omlx_server.api.http.exchange import Exchange, of_engine_id
 from omlx_server.api.metric_helpers import label_of
 from omlx_server.api.models.served import ServedModels
 from omlx_server.api.models.served_model import ServedModel
-from omlx_server.core.scheduler.awaited import Standing
+from omlx_server.core.scheduler.standings import Standing
 from omlx_server.errors import OmlxError
 
 EVERY_SECONDS = 1.0

@@ -52,7 +52,8 @@ class Checkpoint:
 @dataclass(slots=True, eq=False)
 class Block:
     """Tokens [start, stop) after those of its ancestors. `users` counts the running sequences that
-    refer to its payload."""
+    refer to its payload;
+    `used` and `used_at` are the tick and the seconds of its last use."""
 
     id: PayloadId
     key: BlockKey
@@ -66,6 +67,7 @@ class Block:
     leases: int = 0
     users: int = 0
     used: int = 0
+    used_at: float = 0.0
 
     @property
     def stop(self) -> int:

@@ -11,7 +11,6 @@ import heapq
 from collections.abc import Callable, Mapping
 from typing import Generic, Protocol, TypeVar
 
-from omlx_server.core.blocks.ages import Ages
 from omlx_server.core.blocks.block import Block, CacheEntry, Checkpoint, PayloadId, Worth
 
 _MOST_OUTDATED = 1024  # entries in the heap beyond two per block: a touch leaves an outdated one
@@ -86,13 +85,26 @@ class HotOrder(EvictionOrder[PayloadId, Block]):
     ) -> None:
         super().__init__(blocks, lambda block: block.evictable)
         self._checkpoints = checkpoints
-        self._ages = Ages()
+        self._unstamped: set[PayloadId] = set()  # used since `note_time`
+
+    def touch(self, key: PayloadId) -> None:
+        super().touch(key)
+        self._unstamped.add(key)
+
+    def lost_child(self, key: PayloadId, child: Block) -> None:
+        super().lost_child(key, child)
+        if key in self._blocks:
+            self._blocks[key].used_at = max(self._blocks[key].used_at, child.used_at)
+            if child.id in self._unstamped:
+                self._unstamped.add(key)
 
     def note_time(self, now: float) -> None:
-        self._ages.note(self._clock, now)
+        for key in self._unstamped & self._blocks.keys():
+            self._blocks[key].used_at = now
+        self._unstamped.clear()
 
     def idle_seconds(self, block: Block, now: float) -> float:
-        return self._ages.age(block.used, now)
+        return 0.0 if block.id in self._unstamped else max(0.0, now - block.used_at)
 
     def next(self) -> CacheEntry | None:
         return self.next_checkpoint(Worth.SUPERSEDED) or self.next_block() or self.next_checkpoint()

@@ -107,7 +107,7 @@ class PrefillPlanner:
 
     def _may_begin(self, prefill: PrefillState, refused: _Refused, now: float) -> bool:
         if self._must_wait(prefill) or _continues(prefill, self._ended):
-            if prefill.made_way:
+            if prefill.room_made:
                 refused.has_no_room(prefill, now)
             return False
         if not prefill.handle.waiting:
@@ -126,7 +126,7 @@ class PrefillPlanner:
 
     def _is_in_the_way(self, prefill: PrefillState, first: PrefillState, now: float) -> bool:
         """Return whether `prefill` would take the room of `first`."""
-        if first.made_way or first.passed_since is None:
+        if first.room_made or first.passed_since is None:
             return True
         since = first.passed_since
         rows = [row for row in self._queues.running.values() if row.admitted >= since]

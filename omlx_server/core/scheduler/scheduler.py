@@ -20,14 +20,14 @@ from omlx_server.core.request import (
     TokenEvent,
 )
 from omlx_server.core.scheduler.admission import HEADROOM, Admission, AtWork
-from omlx_server.core.scheduler.awaited import Standings
 from omlx_server.core.scheduler.drafts import DraftPlan, Drafts
 from omlx_server.core.scheduler.limits import Load, SchedulerLimits
-from omlx_server.core.scheduler.making_way import MakingWay
 from omlx_server.core.scheduler.order import SIZES, PrefillOrder
+from omlx_server.core.scheduler.preemption import Preemption
 from omlx_server.core.scheduler.prefill import PrefillPlanner
 from omlx_server.core.scheduler.queues import SequenceQueues
 from omlx_server.core.scheduler.sequence import PrefillState, Sequence, source_of
+from omlx_server.core.scheduler.standings import Standings
 from omlx_server.core.scheduler.steadiness import AHEAD, Steadiness
 from omlx_server.core.speculation.speculation import DraftController
 from omlx_server.core.step import Chunk, Cut, RowCut, SequenceId, Step, StepResult
@@ -57,7 +57,7 @@ class Scheduler:
             limits, cache, self.queues, self.admission, self.prefill_order
         )
         self._drafts = Drafts(speculation, cache.layout)
-        self._making_way = MakingWay(cache, self.queues, self.admission, self.prefill_order)
+        self._preemption = Preemption(cache, self.queues, self.admission, self.prefill_order)
 
     def change(self, limits: SchedulerLimits) -> None:
         """Use other `limits`. Raises ValueError for another chunk size."""
@@ -166,7 +166,7 @@ class Scheduler:
         queues = self.queues
         queues.retire_exhausted()
         self.prefill_order.begin(now)
-        self._making_way.make_way(self._limits, self._at_work, now)
+        self._preemption.preempt_for_next(self._limits, self._at_work, now)
         drops, tails, ended = queues.take_drops()
         rows = list(queues.running.values())
         planned, row_cuts = self._advance_rows(now)

@@ -112,7 +112,8 @@ class PrefillState:
     """Sequences with one context that is computed once, then handed to each.
 
     `target` tokens are to be computed: all but the last. At the last look-up `expected` tokens
-    could be restored. Others passed it since `passed_since`; none do once they `made_way` for it.
+    could be restored. Others passed it since `passed_since`, but none do once
+    others were preempted for it (`room_made`).
     """
 
     sequences: list[Sequence]
@@ -122,7 +123,7 @@ class PrefillState:
     waited: bool = False
     is_urgent: bool = False
     passed_since: float | None = None
-    made_way: bool = False
+    room_made: bool = False
     admitted: float = 0.0
     computed: int = 0
     restored: int = 0

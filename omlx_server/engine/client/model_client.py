@@ -20,8 +20,8 @@ from omlx_server.core.blocks.pins import Pin
 from omlx_server.core.images import ImageSpan
 from omlx_server.core.prefix_cache.report import PromptReport
 from omlx_server.core.request import Logprobs, Request
-from omlx_server.core.scheduler.awaited import Standing
 from omlx_server.core.scheduler.limits import Load as Occupied
+from omlx_server.core.scheduler.standings import Standing
 from omlx_server.core.work import Work
 from omlx_server.engine import adapter_jobs, image_jobs
 from omlx_server.engine.client.adapter_loads import AdapterLoads

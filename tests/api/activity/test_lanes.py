@@ -8,7 +8,7 @@ from omlx_server.api.activity.answers import RequestAtWork
 from omlx_server.api.activity.lanes import MOST_LANES, lanes
 from omlx_server.api.http.exchange import Exchange, Phases
 from omlx_server.core.request import RequestId
-from omlx_server.core.scheduler.awaited import Awaited, Standing
+from omlx_server.core.scheduler.standings import Standing, WaitReason
 
 NOW = 100.0
 
@@ -19,9 +19,9 @@ def at_work(*phases: Phases, model: str = "m") -> Exchange:
     return exchange
 
 
-def standing(place: str, awaited: Awaited = Awaited.STEP, **fields: Any) -> Standing:
+def standing(place: str, awaited: WaitReason = WaitReason.STEP, **fields: Any) -> Standing:
     known = {"choices": 1, "prompt": 40, "computed": 0, "output": 0, **fields}
-    return Standing(RequestId("a"), place, awaited=awaited, arrived=90.0, **known)
+    return Standing(RequestId("a"), place, waits_for=awaited, arrived=90.0, **known)
 
 
 def lane(exchange: Exchange, *standings: Standing, pace: float | None = None) -> RequestAtWork:
@@ -33,10 +33,10 @@ def lane(exchange: Exchange, *standings: Standing, pace: float | None = None) ->
 @pytest.mark.parametrize(
     ("known", "place", "waits_for"),
     [
-        (standing("waiting", Awaited.TURN), "queued", "its turn"),
-        (standing("waiting", Awaited.BLOCK), "queued", "a block that another prompt computes"),
-        (standing("waiting", Awaited.COLD), "restoring", "the cold tier"),
-        (standing("waiting", Awaited.ROWS, output=3), "paused", "rows"),
+        (standing("waiting", WaitReason.TURN), "queued", "its turn"),
+        (standing("waiting", WaitReason.BLOCK), "queued", "a block that another prompt computes"),
+        (standing("waiting", WaitReason.COLD), "restoring", "the cold tier"),
+        (standing("waiting", WaitReason.ROWS, output=3), "paused", "rows"),
         (standing("preempted", output=3), "paused", None),
         (standing("active", computed=8), "prefilling", None),
         (standing("running", computed=41), "decoding", None),
@@ -50,7 +50,7 @@ def test_each_place_has_its_name(known: Standing, place: str, waits_for: str | N
 
 
 def test_of_several_choices_the_one_that_is_furthest_is_told() -> None:
-    rows = standing("running", computed=45), standing("waiting", Awaited.ROWS, choices=2)
+    rows = standing("running", computed=45), standing("waiting", WaitReason.ROWS, choices=2)
     found = lane(at_work(Phases(40)), *rows)
     assert (found["place"], found["choices"]) == ("decoding", 3)
     assert found["computed_tokens"] == 40  # of the prompt alone, and once

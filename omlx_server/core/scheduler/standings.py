@@ -14,7 +14,7 @@ from omlx_server.core.scheduler.sequence import PrefillState, Sequence
 _GLANCED = 500
 
 
-class Awaited(StrEnum):
+class WaitReason(StrEnum):
     BLOCK = "a block that another prompt computes"
     COLD = "the cold tier"
     ROWS = "rows"
@@ -33,7 +33,7 @@ class Standing:
     prompt: int
     computed: int
     output: int
-    awaited: Awaited
+    waits_for: WaitReason
     arrived: float
     restored: int = 0
 
@@ -42,7 +42,7 @@ class Standing:
         return (
             f"{self.request} is {self.place}, of {now - self.arrived:.1f} s: {self.prompt} tokens "
             f"to read, {self.computed} computed, {self.choices} choices, {self.output} tokens "
-            f"written, waits for {self.awaited}"
+            f"written, waits for {self.waits_for}"
         )
 
 
@@ -66,16 +66,16 @@ class Standings:
     def glance(self) -> Iterator[Standing]:
         """Yield standings with at most 500 waiting prefills, without asking admission."""
         first = self._queues.waiting[:_GLANCED]
-        return self._each(first, lambda prefill: self._before_admission(prefill) or Awaited.TURN)
+        return self._each(first, lambda prefill: self._before_admission(prefill) or WaitReason.TURN)
 
     def _each(
-        self, waiting: Iterable[PrefillState], awaited: Callable[[PrefillState], Awaited]
+        self, waiting: Iterable[PrefillState], awaited: Callable[[PrefillState], WaitReason]
     ) -> Iterator[Standing]:
         queues = self._queues
         for prefill in waiting:
             yield _of_prefill(prefill, "waiting", awaited(prefill))
         for prefill in queues.active:
-            yield _of_prefill(prefill, "active", Awaited.STEP)
+            yield _of_prefill(prefill, "active", WaitReason.STEP)
         for place, rows in (
             ("running", queues.running),
             ("finishing", queues.finishing),
@@ -84,16 +84,16 @@ class Standings:
             for row in rows.values():
                 yield _of_row(row, place)
 
-    def _before_admission(self, prefill: PrefillState) -> Awaited | None:
+    def _before_admission(self, prefill: PrefillState) -> WaitReason | None:
         if prefill.handle.awaits_cold:
-            return Awaited.COLD
+            return WaitReason.COLD
         if self._cache.must_wait(prefill.handle):
-            return Awaited.BLOCK
+            return WaitReason.BLOCK
         if not self._queues.has_rows_for(prefill, self._limits.max_batch_size):
-            return Awaited.ROWS
+            return WaitReason.ROWS
         return None
 
-    def _awaited(self, prefill: PrefillState, now: float) -> Awaited:
+    def _awaited(self, prefill: PrefillState, now: float) -> WaitReason:
         before = self._before_admission(prefill)
         if before is not None:
             return before
@@ -103,10 +103,10 @@ class Standings:
         fits = self._admission.may_admit(prefill, work, now) and self._admission.admit(
             prefill, work, now
         )
-        return Awaited.TURN if fits else Awaited.MEMORY
+        return WaitReason.TURN if fits else WaitReason.MEMORY
 
 
-def _of_prefill(prefill: PrefillState, place: str, awaited: Awaited) -> Standing:
+def _of_prefill(prefill: PrefillState, place: str, awaited: WaitReason) -> Standing:
     request = prefill.request
     return Standing(
         request.id,
@@ -124,5 +124,5 @@ def _of_prefill(prefill: PrefillState, place: str, awaited: Awaited) -> Standing
 def _of_row(row: Sequence, place: str) -> Standing:
     request, prompt = row.request, len(row.request.tokens)
     return Standing(
-        request.id, place, 1, prompt, row.fed, len(row.output), Awaited.STEP, request.arrived
+        request.id, place, 1, prompt, row.fed, len(row.output), WaitReason.STEP, request.arrived
     )

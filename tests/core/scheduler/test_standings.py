@@ -8,10 +8,10 @@ from omlx_server.core.blocks.cache_layout import CacheLayout
 from omlx_server.core.blocks.record import Record
 from omlx_server.core.prefix_cache.prefix_cache import PrefixCache
 from omlx_server.core.request import RequestId
-from omlx_server.core.scheduler.awaited import Awaited, Standing, Standings
 from omlx_server.core.scheduler.limits import SchedulerLimits
 from omlx_server.core.scheduler.scheduler import Scheduler
 from omlx_server.core.scheduler.sequence import PrefillState
+from omlx_server.core.scheduler.standings import Standing, Standings, WaitReason
 from tests.core.simulator import HYBRID, KV, ROOMY, Foreseen, Run, make_request, right_answer
 
 LIMITS = SchedulerLimits(
@@ -23,8 +23,8 @@ def standings(run: Run) -> dict[str, Standing]:
     return {standing.request: standing for standing in run.scheduler.standings.all(run.now)}
 
 
-def awaited(run: Run) -> dict[str, tuple[str, Awaited]]:
-    return {name: (one.place, one.awaited) for name, one in standings(run).items()}
+def awaited(run: Run) -> dict[str, tuple[str, WaitReason]]:
+    return {name: (one.place, one.waits_for) for name, one in standings(run).items()}
 
 
 def waiting(run: Run, name: str) -> PrefillState:
@@ -38,7 +38,7 @@ def test_who_was_not_looked_at_waits_for_its_turn() -> None:
     [standing] = run.scheduler.standings.all(0)
     place, choices, prompt = standing.place, standing.choices, standing.prompt
     assert (place, choices, prompt, standing.computed) == ("waiting", 3, 4, 0)
-    assert standing.awaited is Awaited.TURN
+    assert standing.waits_for is WaitReason.TURN
 
 
 def test_who_is_at_work_waits_for_a_step() -> None:
@@ -48,9 +48,9 @@ def test_who_is_at_work_waits_for_a_step() -> None:
     run.step()
     run.step()
     found = standings(run)
-    assert (found["long"].place, found["long"].awaited) == ("active", Awaited.STEP)
+    assert (found["long"].place, found["long"].waits_for) == ("active", WaitReason.STEP)
     assert 0 < found["long"].computed < found["long"].prompt
-    assert (found["a"].place, found["a"].awaited) == ("running", Awaited.STEP)
+    assert (found["a"].place, found["a"].waits_for) == ("running", WaitReason.STEP)
 
 
 def test_who_has_no_row_waits_for_one() -> None:
@@ -58,7 +58,7 @@ def test_who_has_no_row_waits_for_one() -> None:
     run.scheduler.add(make_request("a", 5, 30, n=2))
     run.step()
     run.scheduler.add(make_request("b", 5, 3))
-    assert awaited(run)["b"] == ("waiting", Awaited.ROWS)
+    assert awaited(run)["b"] == ("waiting", WaitReason.ROWS)
 
 
 def test_who_has_the_same_beginning_waits_for_its_blocks() -> None:
@@ -67,8 +67,8 @@ def test_who_has_the_same_beginning_waits_for_its_blocks() -> None:
     run.step()
     run.scheduler.add(replace(make_request("a", 60, 3), id=RequestId("b")))
     assert awaited(run) == {
-        "a": ("active", Awaited.STEP),
-        "b": ("waiting", Awaited.BLOCK),
+        "a": ("active", WaitReason.STEP),
+        "b": ("waiting", WaitReason.BLOCK),
     }
 
 
@@ -77,7 +77,7 @@ def test_who_has_asked_the_cold_tier_waits_for_it() -> None:
     run.scheduler.add(make_request("a", 60, 3))
     handle = waiting(run, "a").handle
     run.cache.read_ahead.waits.ask(handle, [Record("model", handle.root, 0, handle.tokens[:4])])
-    assert awaited(run)["a"] == ("waiting", Awaited.COLD)
+    assert awaited(run)["a"] == ("waiting", WaitReason.COLD)
 
 
 def test_who_does_not_fit_beside_others_waits_for_memory() -> None:
@@ -86,7 +86,7 @@ def test_who_does_not_fit_beside_others_waits_for_memory() -> None:
     run.step()
     assert run.scheduler.add(make_request("b", 300, 3)) is None
     run.step()
-    assert awaited(run)["b"] == ("waiting", Awaited.MEMORY)
+    assert awaited(run)["b"] == ("waiting", WaitReason.MEMORY)
 
 
 def test_a_glance_asks_no_admission_and_evicts_nothing() -> None:
@@ -98,13 +98,13 @@ def test_a_glance_asks_no_admission_and_evicts_nothing() -> None:
     scheduler, before = run.scheduler, run.cache.report()
     looked = Standings(scheduler.queues, run.cache, scheduler.admission, LIMITS)
     found = {str(standing.request): standing for standing in looked.glance()}
-    assert (found["b"].place, found["b"].awaited) == ("waiting", Awaited.TURN)
+    assert (found["b"].place, found["b"].waits_for) == ("waiting", WaitReason.TURN)
     assert found["a"].place in ("active", "running")
     assert run.cache.report() == before
 
 
 def test_a_line_has_nothing_of_the_prompt_or_of_the_answer() -> None:
-    standing = Standing(RequestId("req_1"), "waiting", 2, 812, 64, 3, Awaited.ROWS, 100.0)
+    standing = Standing(RequestId("req_1"), "waiting", 2, 812, 64, 3, WaitReason.ROWS, 100.0)
     assert standing.line(112.34) == (
         "req_1 is waiting, of 12.3 s: 812 tokens to read, 64 computed, 2 choices, 3 tokens "
         "written, waits for rows"
@@ -175,4 +175,4 @@ def test_who_is_taken_in_waits_for_no_read() -> None:
     handle = waiting(run, "a").handle
     run.cache.read_ahead.waits.ask(handle, [Record("model", handle.root, 0, handle.tokens[:4])])
     start_over(run)
-    assert awaited(run)["a"] == ("waiting", Awaited.TURN)
+    assert awaited(run)["a"] == ("waiting", WaitReason.TURN)

@@ -21,7 +21,7 @@ from omlx_server.core.scheduler.sequence import PrefillState, Sequence
 _EVEN_LEAD_SECONDS = 8.0
 
 
-class MakingWay:
+class Preemption:
     """Sends rows and active prompts back to the queue for the next prompt."""
 
     def __init__(
@@ -37,7 +37,9 @@ class MakingWay:
         self._order = prefill_order
         self._look_again = Interval(REPORT_SECONDS)
 
-    def make_way(self, limits: SchedulerLimits, work: Callable[[], AtWork], now: float) -> None:
+    def preempt_for_next(
+        self, limits: SchedulerLimits, work: Callable[[], AtWork], now: float
+    ) -> None:
         """If the next prompt lacks rows or memory, preempt those ahead by more than its work, the
         furthest first."""
         queues = self._queues
@@ -55,7 +57,7 @@ class MakingWay:
             leaving.append(one)
             if self._fits(first, leaving, work(), limits, now):
                 self._send_back(leaving)
-                first.made_way = True
+                first.room_made = True
                 return
         self._order.found_no_room(first, REPORT_SECONDS)
 
