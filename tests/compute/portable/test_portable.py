@@ -29,7 +29,7 @@ NOT_TRACED = {
     ("compute/kv/schemes/codes.py", "_padded"): _ELSEWHERE,
     ("compute/kv/schemes/packing.py", "unpack"): _ON_CPU,
     ("compute/kv/schemes/partial.py", "PowerBase.fastest"): _ON_CPU,
-    ("compute/kv/schemes/turboquant_tiles.py", "Unpacked.score"): _ON_CPU,
+    ("compute/kv/schemes/turboquant_tiles.py", "UnpackedTurboquant.score"): _ON_CPU,
     ("compute/kv/span_attention.py", "attend_joined"): _ELSEWHERE,
     ("compute/cluster/part.py", "_Sliced.found"): _SEVERAL,
     ("compute/cluster/part.py", "_Sliced.indices"): _SEVERAL,
