@@ -20,7 +20,7 @@ class Census:
         self._loaded: dict[ModelId, tuple[str, CountedModel]] = {}
 
     @property
-    def left(self) -> Collection[Counted]:
+    def unloaded(self) -> Collection[Counted]:
         with self._lock:
             return list(self._unloaded.values())
 
@@ -33,11 +33,11 @@ class Census:
             counts[name] = model.status.counted.after(counts.get(name, Counted()))
         return counts
 
-    def comes(self, id: ModelId, name: str, model: CountedModel) -> None:
+    def add(self, id: ModelId, name: str, model: CountedModel) -> None:
         with self._lock:
             self._loaded[id] = name, model
 
-    def leaves(self, id: ModelId) -> None:
+    def remove(self, id: ModelId) -> None:
         """Note that a model was unloaded, and keep its counters."""
         if id not in self._loaded:
             return

@@ -149,7 +149,7 @@ class ModelInstance:
             pending=self.tiers.pending_bytes(),
         )
 
-    def starved(self) -> list[TokenEvent]:
+    def recover_memory(self) -> list[TokenEvent]:
         """Recover from a step without memory: end the newest request, queue the others again, evict
         half of the hot tier."""
         self._lose()
@@ -160,7 +160,7 @@ class ModelInstance:
         self.restart()
         return events
 
-    def drafts_failed(self) -> None:
+    def restart_without_drafts(self) -> None:
         """Restart after a failed step with drafts, and draft none for a while."""
         if self.speculation is not None:
             self.speculation.failed()
@@ -226,7 +226,7 @@ class ModelInstance:
         result = launched.tokens()
         self.decode_times.note(launched, result)
         tails, self._tails = self._tails, []
-        self.tiers.computed(tails)
+        self.tiers.mark_computed(tails)
         self._uncounted -= _nbytes(launched.payloads)
         self._keep(launched.payloads)
         events = self.scheduler.update(result)
@@ -255,7 +255,7 @@ class ModelInstance:
 
     def chunks_done(self, chunks: ChunksLaunched, seconds: float) -> None:
         """Note that a step's chunks took `seconds`. Call in the order of launches."""
-        self.tiers.computed(self._computing.popleft())
+        self.tiers.mark_computed(self._computing.popleft())
         self._trim_features()
         if self.watch is not None:
             step = StepShape(prefills=forwards(chunks.groups))
@@ -300,7 +300,7 @@ class ModelInstance:
                 self.tiers.write(entry.id, self.cache.record(entry))
         return pin
 
-    def unpinned(self, pin: Pin) -> None:
+    def release_pin(self, pin: Pin) -> None:
         self.cache.unpinned(pin)
         self.drop_evicted()
 
@@ -349,7 +349,7 @@ class ModelInstance:
                     self.tiers.put(id, payload)
                     kept_ids.append(id)
         if computed:
-            self.tiers.computed(kept_ids)
+            self.tiers.mark_computed(kept_ids)
         self.drop_evicted()
         return kept_ids
 

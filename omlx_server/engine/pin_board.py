@@ -18,10 +18,10 @@ class PinBoard:
     cold: Callable[[], ColdTier | None]
     _left_behind: frozenset[str] = field(default=frozenset(), init=False)
 
-    def of(self, salt: bytes) -> list[PinReport]:
+    def reports(self, salt: bytes) -> list[PinReport]:
         return [self._report(pin) for pin in self.pins.all() if pin.is_of(salt)]
 
-    def made(self, pin: Pin, salt: bytes) -> PinReport:
+    def save(self, pin: Pin, salt: bytes) -> PinReport:
         if not pin.is_of(salt):  # its blocks are those of an adapter
             pin = replace(pin, tenant=root_key(pin.namespace, salt))
             self.pins.add(pin)
@@ -41,7 +41,7 @@ class PinBoard:
             return Unpinned.UNKNOWN
         self.pins.remove(id)
         for instance in self._at_work(pin):
-            instance.unpinned(pin)
+            instance.release_pin(pin)
         cold = self.cold()
         if cold is not None:
             cold.index.unpinned(pin.keys)

@@ -208,7 +208,7 @@ class Engine(threading.Thread):
         if self._audit is not None:
             watches = (d.instance.watch for d in self._step_loops.values())
             guards = (w.guard for w in watches if w is not None)
-            self.memory = self._audit.report(guards, self.census.left)
+            self.memory = self._audit.report(guards, self.census.unloaded)
 
     # -- one turn ------------------------------------------------------------------------
 
@@ -325,7 +325,7 @@ class Engine(threading.Thread):
         self._models[id] = model
         if isinstance(model, ModelInstance):
             step_loop = self._step_loops[id] = StepLoop(model, self._publish, self._clock)
-            self.census.comes(id, name, step_loop)
+            self.census.add(id, name, step_loop)
 
     def _unload(self, id: ModelId, seconds: float) -> Work[None]:
         step_loop = self._step_loops.get(id)
@@ -344,7 +344,7 @@ class Engine(threading.Thread):
         model = step_loop.instance if step_loop is not None else self._models.get(id)
         self._models.pop(id, None)
         if model is not None:
-            self.census.leaves(id)
+            self.census.remove(id)
             crash = guarded(model.leave)
             if isinstance(crash, Crash):
                 _log.error("a model left disorder behind", exc_info=crash.error)

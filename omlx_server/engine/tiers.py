@@ -63,10 +63,10 @@ class Tiers:
     # -- in memory -----------------------------------------------------------------------
 
     def put(self, id: PayloadId, payload: Payload) -> None:
-        """Keep a payload that was cut here; call `computed` for it later."""
+        """Keep a payload that was cut here; call `mark_computed` for it later."""
         self.hot[id] = payload
 
-    def computed(self, ids: Iterable[PayloadId]) -> None:
+    def mark_computed(self, ids: Iterable[PayloadId]) -> None:
         """Note that payloads are computed, and queue some for the cold tier."""
         for id in ids:
             entry = self._cache.index.entry(id) if self.cold is not None else None
@@ -176,11 +176,11 @@ class Tiers:
                 case Answered(question=number):
                     self._cache.answered(number)
                 case Recalled() if self._followers is not None:
-                    self._followers.came(event)
+                    self._followers.note_own_read(event)
                 case Recalled():
                     self._take_in(self.cold, event)
         if self._followers is not None:
-            for number, recalled in self._followers.complete():
+            for number, recalled in self._followers.take_complete():
                 self._followers.promote(number, self._take_in(self.cold, recalled))
         if self._request(self.cold):
             self.cold.wake()  # some of it may be there already

@@ -90,7 +90,7 @@ class ModelsSide:
         if changed.touch("models"):
             self.known.change(settings)
             for listing in self.known.known():
-                self.models.pool.wants(listing.wanted)
+                self.models.pool.renew(listing.wanted)
             self._load_pinned()
         if changed.touch("sampling", "context"):
             self.models.pool.change(partial(changed_model, settings=settings))

@@ -53,7 +53,7 @@ async def open_models(
         if key == first:
             on_failure(problem)
         else:
-            pool.failed(key)
+            pool.unload_failed(key)
 
     pool: ModelPool[Served] = ModelPool(
         Loading(engine, instances, catalogue, failed, lambda key: _make_way(pool, key)),
@@ -123,10 +123,10 @@ class KeptBlocks:
         await self._engine.call(partial(self._instances.clear_cold, salt))
 
     async def pinned(self, pin: Pin, salt: bytes) -> PinReport:
-        return await self._engine.call(partial(self._instances.pins.made, pin, salt))
+        return await self._engine.call(partial(self._instances.pins.save, pin, salt))
 
     async def pins(self, salt: bytes) -> list[PinReport]:
-        return await self._engine.call(partial(self._instances.pins.of, salt))
+        return await self._engine.call(partial(self._instances.pins.reports, salt))
 
     async def unpin(self, id: str, salt: bytes) -> Unpinned:
         """End a pin of a tenant, or return UNKNOWN."""

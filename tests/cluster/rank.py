@@ -38,7 +38,7 @@ def lead(meeting: int, addresses: list[list[str]]) -> None:
 
     followers = Followers(tell, len(links))
     for link in links:
-        link.start(followers.heard)
+        link.start(followers.receive)
     ranks = form(addresses, 0)
     ranks.tell = followers.tell
     for line in sys.stdin:

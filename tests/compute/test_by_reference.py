@@ -204,7 +204,7 @@ def test_what_a_failed_step_has_written_never_goes_to_the_cold_tier(
     assert drive.instance.cache.index.in_use
     if starved:
         drive.pipeline.clear()
-        assert drive.instance.starved()
+        assert drive.instance.recover_memory()
     else:
         drive.lose()
     assert not drive.instance.tiers.writing

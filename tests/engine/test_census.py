@@ -33,27 +33,27 @@ class Model:
 
 def test_what_was_counted_outlives_the_model() -> None:
     census = Census()
-    census.comes(1, "a", Model(seen=5, now=7))
-    census.comes(2, "b", Model(seen=1, now=1))
+    census.add(1, "a", Model(seen=5, now=7))
+    census.add(2, "b", Model(seen=1, now=1))
     assert census.counted["a"].cache.queried_tokens == 5
-    census.leaves(1)
+    census.remove(1)
     gone = census.counted["a"]
     assert (gone.cache.queried_tokens, gone.cache.nbytes, gone.cache.budget) == (7, 0, 0)
     assert (gone.reliefs[Relief.PREEMPT], gone.cache.misses) == (1, {"new_prefix": 7, "none": 1})
-    census.comes(3, "a", Model(seen=2, now=3))
+    census.add(3, "a", Model(seen=2, now=3))
     again = census.counted["a"]
     assert (again.cache.queried_tokens, again.cache.nbytes) == (9, 9)
     assert again.cache.misses == {"new_prefix": 9, "none": 2}
-    census.leaves(3)
-    census.leaves(3)
+    census.remove(3)
+    census.remove(3)
     assert census.counted["a"].cache.queried_tokens == 10
     assert census.counted["b"].cache.queried_tokens == 1
-    assert sum((one.reliefs for one in census.left), Counter()) == {Relief.PREEMPT: 2}
+    assert sum((one.reliefs for one in census.unloaded), Counter()) == {Relief.PREEMPT: 2}
 
 
 def test_who_never_came_can_leave() -> None:
     census = Census()
-    census.leaves(1)
+    census.remove(1)
     assert census.counted == {}
 
 

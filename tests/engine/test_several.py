@@ -360,12 +360,12 @@ def test_a_pin_of_the_same_weights_is_saved_by_whichever_name_it_was_asked(
             await collect(await twin.submit(request("x", prompt)))
             pin = await twin.ask(lambda instance: instance.pin(prompt, b"", "twin"))
             assert pin is not None and await twin.ask(lambda instance: instance.tiers.cold) is None
-            report = await call(partial(board.made, pin, b""))
+            report = await call(partial(board.save, pin, b""))
             assert report.hot_tokens == pin.tokens > 200
-            assert await call(partial(board.of, b"")) == [report]
+            assert await call(partial(board.reports, b"")) == [report]
         async with several(directory, cache=cache) as house:
             await house.load("llama")
-            await until(lambda: bool(house.instances.pins.of(b"")))
+            await until(lambda: bool(house.instances.pins.reports(b"")))
 
     play(scene())
 

@@ -155,14 +155,14 @@ def test_a_pin_that_is_ended_in_memory_only_stays_in_its_file(
     assert instances.pins.end(ended, SALT) is Unpinned.STORED
     assert instances.pins.end(ended, SALT) is Unpinned.UNKNOWN
     assert instances.pins.end(later, SALT) is Unpinned.ENDED
-    assert [report.pin.id for report in instances.pins.of(SALT)] == [kept]
+    assert [report.pin.id for report in instances.pins.reports(SALT)] == [kept]
     assert pinned(instances, 3) == ended
     assert instances.pins.end(ended, SALT) is Unpinned.STORED, "its file is what it was"
     assert told_in(file) == [kept, ended]
     assert file.stat().st_mtime_ns == before
     other = InstanceFactory(settings(tmp_path))
     finish(other.making(model))
-    assert [report.pin.id for report in other.pins.of(SALT)] == [kept, ended]
+    assert [report.pin.id for report in other.pins.reports(SALT)] == [kept, ended]
     other.close(5)
 
 
@@ -170,7 +170,7 @@ def pinned(instances: InstanceFactory, first: int) -> str:
     """The id of a pin on a prompt that begins so."""
     pin = only(instances).pin((first, *PROMPT * 2), SALT, "org/tiny")
     assert pin is not None
-    return instances.pins.made(pin, SALT).pin.id
+    return instances.pins.save(pin, SALT).pin.id
 
 
 def told_in(file: Path) -> list[str]:

@@ -174,7 +174,7 @@ def _adopt_all(instance: ModelInstance, *, blocks: Sequence[tuple[Record, Packed
         id = instance.cache.insert(record, size_of(payload))
         if id is not None:
             instance.tiers.put(id, payload)
-            instance.tiers.computed([id])
+            instance.tiers.mark_computed([id])
             added += 1
         instance.drop_evicted()
     return added

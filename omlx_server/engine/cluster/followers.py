@@ -1,4 +1,4 @@
-"""The other ranks as rank 0 sees them. Lives on the mlx thread, but for `heard`."""
+"""The other ranks as rank 0 sees them. Lives on the mlx thread, but for `receive`."""
 
 import logging
 from collections.abc import Callable, Sequence
@@ -40,12 +40,12 @@ class Followers:
         self.step_failed: Callable[[str], str] = lambda problem: problem
         """Takes the problem of a failed step; returns why the group is lost."""
 
-    def heard(self, answer: PayloadRead) -> None:
+    def receive(self, answer: PayloadRead) -> None:
         """Take an answer of a rank. Any thread."""
         self._heard.put(answer)
         self.wake()
 
-    def failed(self, crash: Crash) -> str:
+    def fail(self, crash: Crash) -> str:
         reason = f"the ranks of the cluster are out of step ({crash.summary})"
         problem = self.step_failed(reason)
         if problem == reason:
@@ -58,14 +58,14 @@ class Followers:
         self._readings[number] = _Reading(1 + self._size)
         self.tell(ReadPayload(number, record, patience))
 
-    def came(self, recalled: Recalled) -> None:
+    def note_own_read(self, recalled: Recalled) -> None:
         number = self._newest.pop(recalled.record.key, None)
         if number is not None:
             reading = self._readings[number]
             reading.own = recalled
             reading.left -= 1
 
-    def complete(self) -> Sequence[tuple[int, Recalled]]:
+    def take_complete(self) -> Sequence[tuple[int, Recalled]]:
         """Return reads that all ranks have newly ended; a missing part makes a miss."""
         while True:
             try:

@@ -61,7 +61,7 @@ class ModelPool(Generic[M]):
             if entry.model is not None:
                 entry.model = changed(entry.model)
 
-    def wants(self, wanted: ModelRequest) -> None:
+    def renew(self, wanted: ModelRequest) -> None:
         """Renew what is known of a model that was asked for."""
         if wanted.key in self._entries:
             self._entries[wanted.key].wanted = wanted
@@ -103,7 +103,7 @@ class ModelPool(Generic[M]):
                     raise Conflict(f"it is in use by {entry.users} requests; try again later")
                 await self._unload(entry)
 
-    def failed(self, key: str) -> None:
+    def unload_failed(self, key: str) -> None:
         entry = self._entries.get(key)
         if entry is not None and entry.model is not None:
             entry.broken = True

@@ -158,7 +158,7 @@ class Gathering:
             link.wait_until_sent()
         return list(addresses)
 
-    def formed(self) -> None:
+    def mark_formed(self) -> None:
         for link in self._links:
             link.patience = LOST_SECONDS
 

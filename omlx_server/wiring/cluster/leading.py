@@ -68,11 +68,11 @@ class LeadingCluster:
         )
         addresses = yield from self._all_there()
         ranks = self._ranks = self._ranks or self._connected(addresses)
-        self.gathering.formed()
+        self.gathering.mark_formed()
         ranks.tell = self.gathering.tell
         self.followers = Followers(self.gathering.tell, ranks.size - 1)
         self.followers.step_failed = self.gathering.step_failed
-        self.gathering.found = self.followers.heard
+        self.gathering.found = self.followers.receive
         return ranks
 
     def outliving(self, work: Work[A]) -> Work[A]:

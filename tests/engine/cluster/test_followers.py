@@ -33,12 +33,12 @@ def asked(followers: Followers, commands: list[Command]) -> int:
 
 def test_it_waits_for_all_ranks(followers: Followers, commands: list[Command]) -> None:
     number = asked(followers, commands)
-    followers.heard(PayloadRead(number))
-    followers.came(Recalled(RECORD, PACKED))
-    assert not followers.complete()
-    followers.heard(PayloadRead(number))
-    assert followers.complete() == [(number, Recalled(RECORD, PACKED))]
-    assert not followers.complete()
+    followers.receive(PayloadRead(number))
+    followers.note_own_read(Recalled(RECORD, PACKED))
+    assert not followers.take_complete()
+    followers.receive(PayloadRead(number))
+    assert followers.take_complete() == [(number, Recalled(RECORD, PACKED))]
+    assert not followers.take_complete()
 
 
 @pytest.mark.parametrize(
@@ -55,32 +55,32 @@ def test_what_one_rank_lacks_is_a_miss_on_all(
     followers: Followers, commands: list[Command], reasons: tuple[str, str], reason: str
 ) -> None:
     number = asked(followers, commands)
-    followers.came(Recalled(RECORD, PACKED))
+    followers.note_own_read(Recalled(RECORD, PACKED))
     for each in reasons:
-        followers.heard(PayloadRead(number, each))
-    assert followers.complete() == [(number, Recalled(RECORD, reason=reason))]
+        followers.receive(PayloadRead(number, each))
+    assert followers.take_complete() == [(number, Recalled(RECORD, reason=reason))]
 
 
 def test_the_reason_of_rank_0_is_kept(followers: Followers, commands: list[Command]) -> None:
     number = asked(followers, commands)
-    followers.came(Recalled(RECORD, reason="timeout"))
+    followers.note_own_read(Recalled(RECORD, reason="timeout"))
     for _ in range(2):
-        followers.heard(PayloadRead(number))
-    assert followers.complete() == [(number, Recalled(RECORD, reason="timeout"))]
+        followers.receive(PayloadRead(number))
+    assert followers.take_complete() == [(number, Recalled(RECORD, reason="timeout"))]
 
 
 def test_a_late_answer_is_not_taken_for_that_of_the_next_read(
     followers: Followers, commands: list[Command]
 ) -> None:
     first = asked(followers, commands)
-    followers.came(Recalled(RECORD, reason="timeout"))
+    followers.note_own_read(Recalled(RECORD, reason="timeout"))
     second = asked(followers, commands)
-    followers.came(Recalled(RECORD, PACKED))
-    followers.heard(PayloadRead(first, "gone"))
-    followers.heard(PayloadRead(second))
-    assert not followers.complete()
-    followers.heard(PayloadRead(second))
-    assert followers.complete() == [(second, Recalled(RECORD, PACKED))]
+    followers.note_own_read(Recalled(RECORD, PACKED))
+    followers.receive(PayloadRead(first, "gone"))
+    followers.receive(PayloadRead(second))
+    assert not followers.take_complete()
+    followers.receive(PayloadRead(second))
+    assert followers.take_complete() == [(second, Recalled(RECORD, PACKED))]
     followers.promote(second, PayloadId(7))
     assert commands[-1] == Promote(second, PayloadId(7))
 
@@ -90,7 +90,7 @@ def test_a_failed_step_leaves_a_traceback_only_where_no_rank_is_gone(
 ) -> None:
     crash = Crash(RuntimeError("a shape is wrong"))
     followers.step_failed = lambda problem: "rank 1 is lost"
-    assert followers.failed(crash) == "rank 1 is lost" and not caplog.records
+    assert followers.fail(crash) == "rank 1 is lost" and not caplog.records
     followers.step_failed = lambda problem: problem
-    assert "out of step (RuntimeError)" in followers.failed(crash)
+    assert "out of step (RuntimeError)" in followers.fail(crash)
     assert [record.exc_info for record in caplog.records if record.exc_info]

@@ -275,7 +275,7 @@ def test_pinned_models_stay() -> None:
         await place.pool.load(place.shop.wanted("c", pinned=True))
         with pytest.raises(NoRoom, match="pinned"):
             await place.use("b")
-        place.pool.wants(place.shop.wanted("c"))
+        place.pool.renew(place.shop.wanted("c"))
         await place.use("b")
         await place.quiet("abc")
 
@@ -574,12 +574,12 @@ def test_a_failed_model_goes_and_comes_anew() -> None:
         place = Place()
         lease = await place.take("a")
         lease.model.held = 0  # of no use any more
-        place.pool.failed("a")
+        place.pool.unload_failed("a")
         again = place.soon("a")
         await again
         assert place.shop.done == ["+a", "-a", "+a"]
         lease.release()
-        place.pool.failed("nobody")
+        place.pool.unload_failed("nobody")
         await place.quiet("a")
 
     play(scene)
@@ -594,7 +594,7 @@ def test_a_failed_model_holds_its_room_until_it_is_gone() -> None:
         await until(lambda: place.phase("b") is Phase.LOADING)
         other = place.soon("c")
         await asyncio.sleep(0.01)
-        place.pool.failed("a")
+        place.pool.unload_failed("a")
         place.shop.gate.set()
         await asyncio.gather(loading, other)
         await until(lambda: "-a" in place.shop.done)
@@ -614,7 +614,7 @@ def test_a_model_that_fails_while_it_is_waited_for_is_not_had_again(
         other = asyncio.create_task(error_of(place.use("b")))
         await until(lambda: place.phase("a") is Phase.UNLOADING)
         lease.model.held = 0
-        place.pool.failed("a")
+        place.pool.unload_failed("a")
         await other
         await place.use("a")
         assert "-a" in place.shop.done
@@ -677,7 +677,7 @@ class Chaos:
         if kind < 0.05:
             place.pool.pin(wanted, self.chance.random() < 0.3)
         elif kind < 0.08:
-            place.pool.wants(wanted)
+            place.pool.renew(wanted)
         elif kind < 0.12:
             self._break(key)
         work = place.pool.unload(key) if kind > 0.95 else self._use(key)
@@ -690,7 +690,7 @@ class Chaos:
             asyncio.get_running_loop().call_later(0.01, shop.fails.pop, key, None)
         elif entry is not None and entry.model is not None and entry.phase is Phase.LOADED:
             entry.model.held = -1000
-            self.place.pool.failed(key)
+            self.place.pool.unload_failed(key)
 
     async def _use(self, key: str) -> None:
         await self.place.use(key, self.chance.choice([0, 0.002, 0.005, 0.02]))
