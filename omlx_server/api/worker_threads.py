@@ -19,7 +19,7 @@ from omlx_server.text.encoding.low_priority import be_polite
 
 T = TypeVar("T")
 IsAbandoned = Callable[[], bool]
-"""Tells whether nobody waits any more for the result of the work. Any thread may ask."""
+"""Returns whether nobody waits for the result any more. Any thread may call it."""
 
 
 class RunInThread(Protocol):

@@ -26,18 +26,17 @@ from omlx_server.errors import (
 )
 
 _log = logging.getLogger(__name__)
-# Media types of a JSON body; "" is a request without Content-Type. Before a web page's script sends
-# JSON to another site, the browser asks that site (a CORS preflight).
+# Media types of a JSON body, "" for none. JSON to another site needs a CORS preflight of browsers.
 _JSON = ("application/json", "")
 _BODIED = ("POST", "PATCH")
-# What curl calls a body if it is not told: Ollama's own examples leave it so.
+# curl's default, which Ollama's own examples use.
 _FORM = "application/x-www-form-urlencoded"
 _BODIES = {"/v1/cache/import": ("application/x-tar", "application/octet-stream", "")}
 _FOREIGN_HOST = (
     "this Host is not allowed: server.allowed_hosts must have the name by which clients call this "
     "server, as in --set server.allowed_hosts=localhost,127.0.0.1,NAME"
 )
-# Of two of these one would have to be chosen, and a proxy may have chosen the other.
+# Headers that may not be repeated: a proxy could use the one and this server the other.
 _ONCE = ("host", "origin", "authorization", "x-api-key", TOKEN_HEADER, "content-type")
 _OPEN_PATHS = ("/health/live", "/health/ready", "/health", "/")
 _OPEN_BELOW = "/web/"
@@ -52,8 +51,7 @@ class AccessGuard:
         self._context = context
         self._hosts = frozenset(context.allowed_hosts)
         self._origins = frozenset(context.cors_origins)
-        # This machine's own names are allowed only with API keys: a page that rebinds DNS to such a
-        # name has no key.
+        # Own names are allowed only with API keys: a page that rebinds DNS to one has no key.
         self._own_names = context.own_names if context.api_keys else None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

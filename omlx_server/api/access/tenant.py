@@ -20,7 +20,7 @@ from omlx_server.errors import Forbidden
 SALT = Query("cache_salt", str, "As the `cache_salt` of a request: parts prefixes further.")
 
 
-# Prompts that begin with so many of the same tokens are of one conversation.
+# Prompts that share this many first tokens are one conversation.
 _FIRST_TOKENS = 64
 
 

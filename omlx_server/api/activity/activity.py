@@ -1,13 +1,11 @@
 """Reports on requests, memory, models and caches. Runs on the asyncio thread."""
 
 import time
-from collections.abc import Iterable
 
 from omlx_server.api.activity.answers import (
     CacheCounters,
     LiveModel,
     LiveState,
-    ModelCache,
     RequestAtWork,
     Requests,
 )
@@ -24,7 +22,7 @@ from omlx_server.core.prefix_cache.report import CacheReport
 from omlx_server.core.request import Miss
 from omlx_server.engine.pool.entry import Phase
 
-# Requests that ended just before somebody began to listen are told once more.
+# A new listener also gets this many requests that ended before.
 _AGAIN = 20
 _MOST_MODELS = 200
 
@@ -54,23 +52,18 @@ class Activity:
         at_work = await self._at_work()
         since = max(0, self.recent.ended - _AGAIN) if first else self._told
         self._told = self.recent.ended
+        counted = self._models.vitals.counted
         state: LiveState = {
             "type": "state",
             "memory": self.memory.now(),
             "requests": {"at_work": at_work},
             "done": self.recent.done(since),
-            "models": [_model(self._models, known) for known in self._known()],
-            "cache": counters_of(self._models),
+            "models": [_model(self._models, one) for one in self._models.known()[:_MOST_MODELS]],
+            "cache": [
+                {"model": name, "counters": counters(one.cache)} for name, one in counted.items()
+            ],
         }
         return named(state)
-
-    def _known(self) -> Iterable[ModelListing]:
-        return self._models.known()[:_MOST_MODELS]
-
-
-def counters_of(models: ServedModels) -> list[ModelCache]:
-    counted = models.vitals.counted
-    return [{"model": name, "counters": counters(one.cache)} for name, one in counted.items()]
 
 
 def counters(cache: CacheReport) -> CacheCounters:

@@ -16,7 +16,7 @@ _FURTHEST: Final[tuple[Place, ...]] = (
     "paused",
     "queued",
 )
-"""Of several sequences of one request, the place of the one that is furthest is told."""
+"""A request with several sequences has the first of these places that one of them has."""
 
 
 def lanes(

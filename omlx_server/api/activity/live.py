@@ -7,7 +7,7 @@ from omlx_server.errors import QueueFull, Unavailable
 
 EVERY_SECONDS = 1.0
 MOST_LISTENERS = 64
-# Events that a listener may be behind; of more the oldest are lost to it.
+# A listener that is further behind loses the oldest events.
 _MOST_BEHIND = 16
 
 

@@ -18,7 +18,7 @@ _OLLAMA_HINT = (
     "(~/.config/omlx_server/admin-token on its machine)"
 )
 ADMIN = (401,)
-"""The statuses with which `require_admin` refuses, besides those of every route."""
+"""The statuses of `require_admin`, besides those of every route."""
 
 
 class AdminOnly(NotAuthorized):

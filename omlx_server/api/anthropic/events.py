@@ -17,8 +17,8 @@ from omlx_server.api.chat.choices import TokenCounts
 from omlx_server.api.http import sse
 from omlx_server.text.parts import Arguments, CallStart, Part, Text, Thought
 
-# The signature of a thinking block. This server signs nothing, but some clients leave a block with
-# an empty signature out of their next request, and the cached prefix would end there.
+# The signature of a thinking block. Some clients drop a block with an empty one from their next
+# request, and the cached prefix would end there.
 SIGNATURE = "unsigned"
 # The keep-alive of this API is an event, not a comment; Anthropic calls it ping.
 PING = sse.named({"type": "ping"})

@@ -45,7 +45,7 @@ def chat_messages(body: CountRequest) -> list[Message]:
     messages = _joined(messages)
     if not messages:
         raise BadRequest("messages must not be empty", param="messages")
-    # An empty system prompt is one all the same: the model's default does not stand for it.
+    # An empty system prompt also replaces the model's default.
     return [{"role": "system", "content": ""}, *messages] if body.system == "" else messages
 
 
@@ -150,7 +150,7 @@ def _assistant(path: str, blocks: Sequence[ContentBlock]) -> list[Message]:
     return [*messages, _said("".join(texts), "".join(reasoning), calls)]
 
 
-# What Anthropic encrypted, a summary that failed, and the place where another model went on.
+# Encrypted thoughts, a failed summary, and the place where another model continued.
 _UNSEEN = ("redacted_thinking", "compaction", "fallback")
 
 

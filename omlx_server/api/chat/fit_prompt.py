@@ -19,12 +19,11 @@ from omlx_server.text.turns import front_of, units_of
 Message = dict[str, Any]
 Encode = Callable[[Sequence[Message], int], list[int]]
 
-# Tokens of a message besides its text, where the template refuses the probe of `Fitter._overhead`.
+# Tokens of a message besides its text, where the template refuses the probe.
 _OVERHEAD = 8
 _USER: Message = {"role": "user", "content": "a"}
 _ASSISTANT: Message = {"role": "assistant", "content": "a"}
-# A message's cost is an estimate: it is encoded by itself. If the chosen messages turn out too long
-# as a prompt, all costs are multiplied by the next factor.
+# If the chosen messages are too long as a prompt, all estimated costs get the next factor.
 _FACTORS = (1.0, 1.15, 1.5, 2.5)
 
 

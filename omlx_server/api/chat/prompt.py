@@ -114,7 +114,7 @@ def _fitting(
     if policy == "error":
         return Fitted(messages, renderer.encode(messages, model.context_length - 1))
     overflow, context = replace(model.overflow, policy=policy), model.context_length
-    # Room for the answer, but not so much that a prompt would be empty.
+    # Leave room for the answer, but at most a quarter of the context.
     limit = context - min(wanted_tokens(chat, model) or context, context // 4)
     with suppress(ContextTooLong):
         return Fitted(messages, renderer.encode(messages, limit))

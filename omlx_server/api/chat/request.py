@@ -15,7 +15,7 @@ Role = Literal["system", "developer", "user", "assistant", "tool"]
 ImageDetail = Literal["auto", "low", "high", "original"]
 FunctionName = Annotated[str, StringConstraints(min_length=1, max_length=256, pattern=r"^\S+$")]
 
-# Fields that change an answer, with what to say about each.
+# Fields that would change an answer, with the error message for each.
 UNSUPPORTED = {
     "functions": "functions are no longer part of the API; use tools",
     "audio": "this model makes text only",

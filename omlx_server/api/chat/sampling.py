@@ -96,7 +96,7 @@ class SamplingFields(SharedFields):
     safety_identifier: str | None = None
     user: str | None = None
     bad_words: Annotated[list[BadWord], Field(max_length=256)] | None = None
-    # What the answer must look like; see text.grammar.fields, which checks them.
+    # Constraints of the answer, which text.grammar.fields checks.
     response_format: JsonObject | None = None
     structured_outputs: JsonObject | None = None
     guided_json: JsonObject | Source | bool | None = None

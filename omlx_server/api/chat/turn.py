@@ -66,7 +66,7 @@ class ChatTurn:
         prompt.check_supported(chat)
         async with _deadline(self.request):
             images = await read_images(chat, model, image_turns(self.request))
-        # Images take a while, so nothing waits for a request with some.
+        # Images take a while: the scheduler does not wait for them.
         with nullcontext() if images else model.engine.preparing():
             async with _deadline(self.request):
                 encoded = await encode_chat(chat, model, images, context_of(self.request))

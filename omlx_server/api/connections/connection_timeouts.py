@@ -36,13 +36,12 @@ from omlx_server.api.http.host import network_of
 from omlx_server.errors import OmlxError, RequestTimeout
 
 _log = logging.getLogger(__name__)
-# If the server closed while the client is still sending, the kernel would reset the connection and
-# the answer could be lost. So the server reads on until no byte has come for so long.
+# The server reads on until this much silence: if it closed while the client is still sending, the
+# kernel would reset the connection and the answer could be lost.
 _LINGER_SECONDS = 1.0
-# A client that takes fewer bytes than this from its full buffer in `write_seconds` counts as one
-# that reads nothing.
+# A client that takes fewer bytes in `write_seconds` counts as one that reads nothing.
 _LEAST_READ = 16 * 2**10
-# After a client has ended its side, it is tried so soon whether it is there, and so often later.
+# Pauses before the first probe of a half-closed client, and before later ones.
 _PROBE_SECONDS = 0.05
 _PROBE_AGAIN_SECONDS = 5.0
 _PROBE = b"HTTP/1.1 100 Continue\r\n\r\n"
@@ -172,7 +171,7 @@ class Connection(HttpToolsProtocol):
         super().on_message_begin()
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        # A trailer must not become a header behind the guard's back.
+        # A trailer must not become a header after the guard has looked.
         if self._phase is _Phase.HEAD:
             super().on_header(name, value)
 

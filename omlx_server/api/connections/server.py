@@ -18,7 +18,7 @@ from omlx_server.api.connections.connection_timeouts import Connection, Connecti
 from omlx_server.api.connections.connections import Connections
 
 _KEEP_ALIVE_SECONDS = 75
-# Bytes that the kernel buffers of an answer that is not read; its own default may be megabytes.
+# Bytes that the kernel buffers of an unread answer; its default may be megabytes.
 _SEND_BUFFER = 256 * 2**10
 
 

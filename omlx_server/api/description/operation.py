@@ -8,9 +8,9 @@ from pydantic import BaseModel
 EXTRA = "x-operation"
 """The key of a route's `openapi_extra` under which its Operation is kept."""
 
-# Statuses besides those that every route may have.
+# Error statuses besides those of every route.
 MODEL = (404,)
-"""For a route whose request names a model, or something else that may not exist."""
+"""For a route whose request names something that may not exist."""
 WORK = (429, 503, 504)
 """For a route that queues work: the engine is full, is not running, or takes too long."""
 STATE = (503,)

@@ -62,7 +62,7 @@ def statuses(operation: Operation, method: str, path: str) -> list[int]:
 def shared(status: int, path: str) -> tuple[str, Any]:
     """Return the name of the shared response for `status`, and its body's type."""
     if status not in _EARLY and ollama.applies_to(path):
-        # What is no HTTP at all is refused before the path is known.
+        # A 400 for something other than HTTP precedes the path.
         return f"OllamaError{status}", Error | OllamaError if status == 400 else OllamaError
     if not anthropic.applies_to(path) or status in _EARLY:
         return f"Error{status}", Error

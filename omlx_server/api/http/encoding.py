@@ -12,7 +12,7 @@ _GZIP, _ZLIB, _BARE = 16 + zlib.MAX_WBITS, zlib.MAX_WBITS, -zlib.MAX_WBITS
 _GZIP_CODINGS = ("gzip", "x-gzip")
 _PLAIN = ("", "identity")
 MOST_EXPANDED = 1032
-"""Decoded bytes that one encoded byte may be, at most, in all of these."""
+"""The most decoded bytes for one encoded byte."""
 
 
 def coding_of(header: str) -> str:

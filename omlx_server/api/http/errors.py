@@ -64,7 +64,7 @@ def response(error: OmlxError, path: str, headers: Mapping[str, str] | None = No
     return JsonResponse(envelope(error), error.status, all_headers)
 
 
-# A tag of a union that is not known is the client's own text.
+# An unknown tag of a union is the client's own text.
 _TAG = re.compile(r"\AInput tag '.*'(?= found using)", re.DOTALL)
 
 

@@ -112,8 +112,7 @@ class Tracer(Protocol):
 
 
 _CURRENT: ContextVar[Exchange | None] = ContextVar("exchange", default=None)
-# Exchanges by the id of their engine request, for log lines of other threads. It is process-wide,
-# as the log is; an entry goes away with its exchange.
+# Exchanges by the id of their engine request, for log lines of other threads.
 _BY_ENGINE_ID: Final[MutableMapping[str, Exchange]] = WeakValueDictionary()
 
 

@@ -28,13 +28,11 @@ from omlx_server.errors import BadBody, BadRequest, PayloadTooLarge
 M = TypeVar("M", bound=BaseModel)
 
 
-# The most objects, arrays and keys of a body. A conversation of 10,000 messages has less than half
-# as many. 8 MB of them take seconds to parse.
+# The most objects, arrays and keys of a body: 8 MB of them take seconds to parse.
 _MOST_VALUES = 200_000
 _SLICE = 1 << 16  # bytes
 
-# Larger bodies than a slice are parsed and validated here, one at a time: what many of them are in
-# memory is many times their bytes.
+# Bodies larger than a slice are parsed one at a time: parsed, they are many times their bytes.
 _LARGE = ThreadPoolExecutor(1, thread_name_prefix="bodies")
 
 

@@ -7,7 +7,7 @@ from typing import TypeVar
 A = TypeVar("A")
 
 _ROOM = 64
-"""So many items of all streams may wait for the reader; then the streams wait for it."""
+"""Items that may wait for the reader, before the streams wait."""
 
 
 async def merged(streams: Sequence[AsyncIterator[A]], at_once: int) -> AsyncGenerator[A, None]:

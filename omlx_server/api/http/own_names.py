@@ -77,7 +77,7 @@ class OwnNames:
         self._names = await asyncio.to_thread(self.find)
         self._found_at = self.clock()
         if self._asking is None or not self._asking.is_alive():
-            # A daemon thread, not one of a pool: the process would wait for DNS before it ends.
+            # A daemon thread: the process does not wait for DNS when it ends.
             self._asking = threading.Thread(target=self._hear, name="own-name", daemon=True)
             self._asking.start()
 

@@ -24,7 +24,7 @@ _MEDIA = {
 _PLAIN = "text/plain"
 _COMPRESSED = ("text/", "image/svg+xml", "application/json")
 _PART = re.compile(r"[A-Za-z0-9_][\w.-]*", re.ASCII)
-# A version or a digest in a name: such a file never changes.
+# A file with a version or a digest in its name never changes.
 _VERSIONED = re.compile(r"[-.](\d+\.\d+\.\d+|[0-9a-f]{8,64})\.\w+$")
 
 POLICY = "; ".join(

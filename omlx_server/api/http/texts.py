@@ -11,7 +11,7 @@ from omlx_server.models.hub.names import LONGEST_NAME
 from omlx_server.text.grammar.to_grammar import MAX_CHARS
 
 _UNBOUNDED = "unbounded"
-# An answer that repeats a value has it at most so many levels deep.
+# The levels around a value in an answer that repeats it.
 _ANSWER_LEVELS = 16
 _MOST = {"most": MAX_CHARS}
 
@@ -39,7 +39,7 @@ def _bounded(value: Any) -> Any:
 
 
 Text = Annotated[str, GetPydanticSchema(_without_bound)]
-"""What becomes part of a prompt, or an image. The body's limit is its only bound here."""
+"""A part of a prompt, or an image, bounded only by the body's limit."""
 
 Source = Annotated[str, Field(max_length=MAX_CHARS)]
 """A grammar, a pattern, or the text of a schema."""

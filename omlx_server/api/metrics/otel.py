@@ -83,7 +83,7 @@ def _spans(phases: Phases, end: float) -> Iterator[tuple[str, float, float, Mapp
     """Yield name, start, stop (time.monotonic() seconds) and attributes of each span."""
     admitted = phases.admitted if phases.admitted is not None else phases.first
     if admitted is not None and phases.restored is not None:
-        # The event of the admission arrives a moment after the restoring has begun.
+        # The admission is reported a moment after the restoring has begun.
         admitted = min(admitted, phases.restored[0])
     yield "queue", phases.queued, _or(admitted, end), {}
     if admitted is None:

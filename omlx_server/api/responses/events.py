@@ -8,9 +8,8 @@ One item is open at a time. The last event carries the whole response.
 from collections.abc import Iterator
 from itertools import count
 
-from omlx_server.api.chat.choices import ChoiceDelta, LoggedToken, TokenCounts
+from omlx_server.api.chat.choices import ChoiceDelta, Finish, LoggedToken, TokenCounts
 from omlx_server.api.chat.custom_tools import InputReader
-from omlx_server.api.chat.finish import Finish
 from omlx_server.api.responses import shapes
 from omlx_server.api.responses.answers import ItemStatus, OutputItem, Response
 from omlx_server.api.responses.event_types import (
@@ -41,7 +40,7 @@ class ResponseEvents:
         self._numbers = count()
         self._open: OpenItem | None = None
         self._done: list[OutputItem] = []
-        # Blank text is no message, unless more follows or it is all there is.
+        # Blank text becomes a message only if more follows or nothing else comes.
         self._blank = ""
         self._blank_tokens: tuple[LoggedToken, ...] = ()
         self._answered = False
@@ -120,7 +119,6 @@ class ResponseEvents:
                 return self._open.more(part.fragment)
 
     def _opened_call(self, part: CallStart) -> OpenItem:
-        """Return a call under the name that the client has for its tool."""
         named = self._names.tool(part.name)
         tool = (named.tool.name, named.namespace) if named else (part.name, None)
         is_custom = named is not None and named.is_custom
@@ -154,12 +152,10 @@ class ResponseEvents:
         return events + item.more(text)
 
     def _next(self, prefix: str) -> tuple[str, int, Iterator[int]]:
-        """Return id and index of the next item, and the counter of its events."""
         index = len(self._done) + (self._open is not None)
         return self._ids.next(prefix), index, self._numbers
 
     def _switch(self, item: OpenItem) -> list[AnyResponseEvent]:
-        """Close the open item, and open another one."""
         events = self._close("completed")
         self._open = item
         self._blank, self._blank_tokens = "", ()
