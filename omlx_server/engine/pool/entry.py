@@ -135,8 +135,9 @@ class PoolEntry(Generic[M]):
                 "the model is still being loaded", retry_after=RETRY_SECONDS
             ) from None
         finally:
-            if lease is None and waiter.done() and not waiter.cancelled():
-                _give_back(waiter)  # it came just when the wait ended
+            came_late = lease is None and waiter.done() and not waiter.cancelled()
+            if came_late and waiter.exception() is None:
+                waiter.result().release()
             if waiter in self.waiters:
                 self.waiters.remove(waiter)
                 self._released.set()  # a drain for this waiter alone may end
@@ -158,8 +159,3 @@ class PoolEntry(Generic[M]):
         if self.model is not None and not (self.broken or self.going):
             self.phase = Phase.LOADED
             self.let_in()
-
-
-def _give_back(waiter: "asyncio.Future[Lease[M]]") -> None:
-    if waiter.exception() is None:
-        waiter.result().release()

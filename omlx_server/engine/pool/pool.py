@@ -211,7 +211,8 @@ class ModelPool(Generic[M]):
             for other in going:
                 await self._unload(other)
         finally:
-            _reopen(going)
+            for other in going:
+                other.reopen()
 
     # -- going ---------------------------------------------------------------------------
 
@@ -235,7 +236,8 @@ class ModelPool(Generic[M]):
                 drained = not any(entry.users for entry in entries)
             finally:
                 if not drained:
-                    _reopen(entries)
+                    for entry in entries:
+                        entry.reopen()
         return drained
 
     async def _unload(self, entry: PoolEntry[M]) -> None:
@@ -292,8 +294,3 @@ def _failing(entry: PoolEntry[Any]) -> Iterator[None]:
     except BaseException as error:
         entry.phase, entry.problem = Phase.FAILED, str(error)
         raise
-
-
-def _reopen(entries: Sequence[PoolEntry[Any]]) -> None:
-    for entry in entries:
-        entry.reopen()
