@@ -11,8 +11,7 @@ every stream sees during a long prefill."""
 ALONE_SECONDS = 2.0
 """The longest chunk while no row decodes, unless the smallest candidate is longer: how long a new
 request waits."""
-# A larger chunk must compute so many times the tokens per second of a smaller one: it makes others
-# wait longer and takes more memory, and measured times differ by some percent from run to run.
+# The speed-up that makes a larger chunk worth its waits and memory.
 _GAIN = 1.05
 
 

@@ -13,7 +13,7 @@ from typing import Generic, Protocol, TypeVar
 
 from omlx_server.core.blocks.block import Block, CacheEntry, Checkpoint, PayloadId, Worth
 
-_MOST_OUTDATED = 1024  # entries in the heap beyond two per block: a touch leaves an outdated one
+_MOST_OUTDATED = 1024  # heap entries beyond two per block: a touch outdates one
 
 
 class Used(Protocol):

@@ -19,7 +19,7 @@ from typing import Any
 _HERE = ("", "localhost", "127.0.0.1", "::1")
 _FORM = 'each host is {"ssh": "NAME", "ips": ["ADDRESS"]}'
 _RDMA_FORM = '"rdma" has one entry for each host: null for itself, else "DEVICE" or ["DEVICE", …]'
-# Of each rank, and to each rank, the RDMA devices; none to itself.
+# The RDMA devices from each rank to each rank; none to itself.
 Devices = Sequence[Sequence[Sequence[str]]]
 
 

@@ -53,7 +53,7 @@ class ColdIndex:
         self.pins = Pins() if pins is None else pins
         self.nbytes = 0
         self._entries: dict[BlockKey, ColdEntry] = {}
-        self._children: dict[BlockKey, dict[BlockKey, None]] = {}  # in the order in which they came
+        self._children: dict[BlockKey, dict[BlockKey, None]] = {}  # in insertion order
         self._order = EvictionOrder(self._entries, self._evictable)
 
     def __len__(self) -> int:
@@ -92,7 +92,7 @@ class ColdIndex:
         if nbytes > self.budget:
             return None
         entry = ColdEntry(key, namespace_id(record.namespace), nbytes, record, leases=1)
-        self._insert(entry)  # before others go: its parent is not a leaf any more
+        self._insert(entry)  # first, so that its parent is no leaf any more
         gone = self.shrink_to(self.budget)
         entry.leases = 0
         if self.nbytes > self.budget:

@@ -12,7 +12,7 @@ from omlx_server.core.cold.recall import Rates, Recall, RecallPrompt, candidates
 from omlx_server.core.cold.waiting import ColdWaits
 from omlx_server.core.request import Miss
 
-# What others push out of memory while a prompt waits for the rest is read so often.
+# Reads per prompt, at most: others may evict what was read while it waits for the rest.
 _MOST_ASKED = 8
 
 

@@ -15,11 +15,11 @@ from omlx_server.core.blocks.restore import PrefixMatch
 from omlx_server.core.cold.index import ColdIndex
 from omlx_server.core.request import Miss
 
-# Tokens. Fewer are always computed, never read, and the time of so few is not measured.
+# Tokens. Fewer are always computed, and not timed.
 _SHORTEST_READ = 16
-# Seconds. A disk reads a block within one; the watchdog takes a read of 120 s for lost.
+# Seconds. A disk reads a block within one; the watchdog gives up a read after 120.
 _LEAST_PATIENCE, _MOST_PATIENCE = 1.0, 60.0
-# Seconds in which a token is computed, until that was measured.
+# Seconds per computed token before the first measurement.
 _UNKNOWN_TOKEN = 1e-3
 _HOPE = 0.95
 _MOST_CANDIDATES = 4096
@@ -47,7 +47,7 @@ class Rates:
         computing = tokens * self.seconds_per_token
         if not computing or nbytes * self.seconds_per_byte < computing:
             return True
-        self.seconds_per_byte *= _HOPE  # else, after a slow spell, nothing would be read for ever
+        self.seconds_per_byte *= _HOPE  # try again after a slow spell
         return False
 
     def patience(self, tokens: int) -> float:

@@ -6,18 +6,15 @@ _GB = 10**9
 _RESERVE_SHARE = 0.25
 _LEAST_RESERVE = 2 * _GB
 _MOST_RESERVE = 16 * _GB
-# The share of the RAM that the server gets, whatever reserve is asked for.
+# The server's least share of the RAM, for any reserve.
 _LEAST_SHARE = 0.05
-# The share of the limit that the hot tier gets, however large the weights are, so that a
-# conversation finds its last turns.
+# The hot tier's least share of the limit: the last turns of a conversation.
 _HOT_FLOOR = 0.05
 _CHECKPOINT_SHARE = 0.25
-# Freed buffers that MLX keeps for the next step, of the limit. Taking them anew for each prompt
-# made prompts 10 % slower; three times as much made them no faster, and the process much larger.
+# The pool's share of the limit. Without it prompts were 10 % slower; more gained nothing.
 _POOL_SHARE = 0.015
 _QUEUE_SHARE = 0.0625
-# Features of images, of the limit. They are needed again only where the prefix cache has lost their
-# tokens, or another conversation has the same image: 16 GB keep some fifty images of a large model.
+# The share of image features: needed again for a lost prefix, or an image in another conversation.
 _FEATURES_SHARE = 0.03125
 
 

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 from omlx_server.core.memory.kv import places
 
-# What probes can't see: how far the host happens to be ahead of the device.
+# Probes can't see how far the host is ahead of the device.
 _MARGIN = 1.05
-# Token ids, lengths, masks: below this everything is the same.
+# Token ids, lengths and masks.
 _FLOOR = 1 << 16
 _FLOAT32 = 4
 

@@ -34,12 +34,11 @@ from omlx_server.core.memory.kv import (
 )
 from omlx_server.core.memory.shape import Decode, ModelShape, PrefillShape, StepShape
 
-# What probes can't see: how far the host happens to be ahead of the device.
+# Probes can't see how far the host is ahead of the device.
 _MARGIN = 1.05
-# Token ids, positions, masks of a few tokens: below this everything is the same.
+# Token ids, positions, and masks of a few tokens.
 _FLOOR = 1 << 14
-# A correction rises at once and falls by half in a minute whether or not anything runs, so a freak
-# measurement can't refuse all for ever.
+# A correction falls even if nothing runs, so a freak measurement can't refuse all for ever.
 HALF_LIFE_SECONDS = 60.0
 HIGHEST = 4.0
 CHUNK = 512
@@ -64,8 +63,7 @@ class Coefficients:
     calibrated: bool = True
 
 
-# Where nothing could be measured: every term as often as any model seen had it alive, all at once.
-# An upper bound, several times too high for most steps.
+# Without measurements: the highest factors of any known model, all at once. An upper bound.
 _ACTIVATIONS = 8.0
 _SCORES = 6.0
 _UNPACKED = 12.0
@@ -180,7 +178,7 @@ class Planner:
         """Return the most bytes that live caches take, of a batch of `rows` and of `prefills` with
         so many tokens, without growing caches of `in_blocks` tokens, whose blocks count."""
         layers = self.model.layers
-        # With what may be left over beyond the grid. Rings hold it until the next.
+        # Rings hold the whole last chunk, which may exceed the grid.
         longest = self.chunk + self.chunk // 8
         under_way = (held_bytes(layers, [tokens], longest) for tokens in prefills)
         return held_bytes(layers, rows) + sum(under_way) - referred_bytes(layers, in_blocks)

@@ -34,14 +34,13 @@ from omlx_server.core.memory.shape import (
 
 _FLOAT32 = 4
 _TILES_ALIVE = 1.6
-# What few queries unpack stays longer, for products of their own with it.
+# Few queries keep the unpacked tile longer.
 _UNPACKED_FOR_MANY = 0.6
-# Rows that are brought together in an array, and what is alive of the last pieces; with pieces of
-# stored tokens there are more.
+# Rows gathered in an array, and the last pieces still alive; more with stored tokens.
 _GATHERED, _GATHERED_STORED = 1.15, 1.6
-# Stored tokens and a row's own are joined for one layer while some of the last is not gone yet.
+# Stored and own tokens are joined for one layer while some of the last is still alive.
 _JOINED = 1.1
-# Rings of rows that come in still hold the last chunk.
+# Rings of new rows still hold the last chunk.
 _LAST_CHUNK = 256
 
 
@@ -187,7 +186,7 @@ def _tile(model: ModelShape, rows: int, tokens: int, seen: int) -> tuple[int, bo
     tiles = model.tiles
     if tiles is None:
         return seen, False
-    # Those that share one head's keys.
+    # Queries that share one head's keys.
     few = tokens * max(1, model.heads // max(1, model.kv_heads)) < tiles.many_rows
     numbers = tiles.numbers_of_few if few else tiles.numbers_of_many
     one = max(1, rows * model.kv_heads * model.head_dim)

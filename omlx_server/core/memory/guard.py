@@ -39,9 +39,9 @@ class Relief(StrEnum):
 
 
 _EACH = (Relief.PREEMPT, Relief.REJECT)
-# A pool that is drained in each of so many steps is no help: then the hot tier makes room for it.
+# Steps between two drains of the pool; if it is needed sooner, the hot tier makes room for it.
 _DRAINS_APART = 50
-# Blocks are evicted in portions of this part of the memory.
+# Blocks are evicted in portions of 1 / 64 of the memory.
 _PORTIONS = 64
 
 

@@ -2,7 +2,7 @@
 
 from dataclasses import asdict, dataclass, replace
 
-# A buffer may be 16 KB larger than its array, which is much in proportion to that of a toy model.
+# A buffer may be 16 KB larger than its array, which is much for a toy model.
 _SMALL = 1 << 24
 DRIFT = 0.02
 """The share of `held` by which the ledger may differ from MLX before it counts as wrong."""

@@ -5,8 +5,7 @@ from dataclasses import dataclass
 from omlx_server.core.memory.kv import LayerKv
 from omlx_server.core.speculation.depth import DEPTHS
 
-# How many numbers of plain keys or values in half precision are widened at a time, where rows refer
-# to stored tokens; but no less than those of so many tokens.
+# Stored half-precision numbers widened at a time, but at least those of FEWEST_WIDENED tokens.
 WIDENED_AT_ONCE = 1 << 22
 FEWEST_WIDENED = 512
 

@@ -5,17 +5,16 @@ from enum import Enum
 from typing import Any
 
 ENCODERS = ("Bert", "Roberta", "XLMRoberta")
-# The architecture of a config.json without `architectures`, by its model_type. Other types are CHAT
-# or UNKNOWN, as `_NO_WRITERS` tells.
+# The architecture by model_type, for a config.json without `architectures`.
 _OF_TYPE = {
     "bert": "Bert",
     "roberta": "Roberta",
     "xlm-roberta": "XLMRoberta",
     "qwen3": "Qwen3ForCausalLM",
 }
-# A model_type with one of these parts is that of a model that generates no text.
+# Parts of the model_type of models that generate no text.
 _NO_WRITERS = ("bert", "mpnet", "electra", "clip", "vit", "wav2vec", "hubert", "whisper")
-# With these architectures config.json does not tell chat models, embedders and rerankers apart.
+# Architectures of chat models, embedders and rerankers alike.
 _QWEN3 = ("Qwen3ForCausalLM", "Qwen3Model")
 _GENERATES = ("ForCausalLM", "ForConditionalGeneration", "LMHeadModel")
 
@@ -77,10 +76,10 @@ def _split(architecture: str) -> tuple[str, str]:
 
 def _kind_of_encoder(head: str, config: Mapping[str, Any], modules: Collection[str]) -> ModelKind:
     if "auto_map" in config:
-        # The model brings code of its own: its weights have other names and other meanings.
+        # The model's own code gives its weights other names and meanings.
         return ModelKind.UNKNOWN
     if head == "ForSequenceClassification":
-        # With more labels it is a classifier, and none of its numbers is a relevance.
+        # With more labels it is a classifier without a relevance.
         return ModelKind.RERANK if labels_of(config) == 1 else ModelKind.UNKNOWN
     embeds = head == "Model" or (head == "ForMaskedLM" and "Pooling" in modules)
     return ModelKind.EMBEDDING if embeds else ModelKind.UNKNOWN

@@ -8,8 +8,7 @@ NO_REASONING = "none"
 Signs = tuple[tuple[tuple[str, ...], str], ...]
 """(texts, parser) pairs: the first parser whose texts are all in one place is chosen."""
 
-# Looked for in a template: those that mlx-lm does not know, then mlx-lm's in its order
-# (tokenizer_utils._infer_tool_parser).
+# Signs in a template: ours first, then mlx-lm's in its order (_infer_tool_parser).
 _TOOLS: Signs = (
     (("<|START_ACTION|>",), "cohere"),
     (("Action:", '"tool_name"'), "command_r"),
@@ -52,7 +51,7 @@ _TOOLS_BY_TOKENS: Signs = (
     (("<|open|>", "<|close|>", "<|sep|>", "<|end_of_msg|>"), "kimi_k3"),
     (("<|tool_call_start|>", "<|tool_call_end|>"), "pythonic"),
 )
-# mlx-lm's signs (tokenizer_utils._infer_thinking), and others.
+# mlx-lm's signs (_infer_thinking), and ours.
 _REASONING: Signs = (
     (("<|START_THINKING|>", "<|END_THINKING|>"), "cohere"),
     (("<|inner_prefix|>", "<|inner_suffix|>"), "apertus"),

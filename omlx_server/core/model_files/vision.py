@@ -24,7 +24,7 @@ FAMILIES: Mapping[str, str] = {
 PREPROCESSORS = ("preprocessor_config.json", "processor_config.json")
 """The files that say how a model's images are prepared; it has at least one."""
 
-# How the names of a tower's tensors begin in the checkpoints of all families.
+# Prefixes of the names of a tower's tensors.
 _TOWER = ("visual.", "vision_tower.", "vision_model.")
 
 

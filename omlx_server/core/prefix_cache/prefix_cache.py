@@ -220,7 +220,7 @@ class PrefixCache:
         handle = self.read_ahead.waits.answered(question)
         if handle is not None:
             prefix = self._find(handle)
-            self._hold(handle, prefix)  # also what has come meanwhile
+            self._hold(handle, prefix)  # with what has come since
             self.read_ahead.want(handle, self.read_ahead.look(handle, prefix))
 
     def promote(self, record: Record, size: Size) -> PayloadId | None:
@@ -233,9 +233,9 @@ class PrefixCache:
         id = self._hold_if_pinned(self._insert(record, size))
         early = [handle for handle in waiting if id is None and comes_early(record, handle)]
         waits.again(record, early)
-        # Where sizes are known beforehand, no more is asked for than there is room.
+        # A listed tier knows sizes beforehand, so reads fit the room already.
         nbytes = 0 if tier is None or tier.listed else size.nbytes
-        # Without an id it may have been computed meanwhile, and is held just so.
+        # Without an id it may have been computed meanwhile.
         entry = self.index.entry(id) if id is not None else self.index.block(record.key)
         for handle in waiting:
             if handle not in early:

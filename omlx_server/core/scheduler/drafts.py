@@ -15,12 +15,11 @@ from omlx_server.core.speculation.ngram import NgramLookup
 from omlx_server.core.speculation.speculation import DraftController, DrafterRecord
 from omlx_server.core.step import SequenceId
 
-# A grammar forces bytes; now and then the model would spell them by other tokens.
+# A grammar forces bytes, which the model may spell by other tokens.
 _FORCED = 0.97
-# A row may have decoded long without a look-up. More tokens than this are taken in at once, not
-# followed one by one.
+# More new tokens than this are appended at once, without checking predictions.
 _MOST_AT_ONCE = 32
-# For all rows in each step, without a Python call for each.
+# Fast for all rows in each step.
 _IN_FLIGHT, _TOKENS = attrgetter("in_flight"), attrgetter("tokens")
 
 

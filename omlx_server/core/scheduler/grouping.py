@@ -11,8 +11,7 @@ from omlx_server.core.step import Chunk
 
 # Padding may add at most this share of a group's tokens.
 _MAX_PADDING = 0.3
-# Tokens. Rows of a group are left-padded to one cached length; rows whose lengths differ by more
-# run in different groups.
+# Tokens by which the cached lengths of a group's rows may differ: they are left-padded.
 _MAX_START_SPREAD = 256
 
 

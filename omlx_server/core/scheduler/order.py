@@ -29,18 +29,18 @@ from omlx_server.core.step import Chunk
 from omlx_server.core.virtual_times import Owner, VirtualTimes
 
 SIZES = ("short", "medium", "long")
-# Chunks of a short and of a medium prompt, at most.
+# The most chunks of a short and of a medium prompt.
 _SHORT, _MEDIUM = 1, 8
-# A prompt is passed by others of its owner for so many times its own work.
+# Others of its owner may pass a prompt for so many times its own work.
 _STRETCH = 8.0
-# The wait that is told: so many times the work before, and so many seconds.
+# The told wait: so many times the work before, and so many seconds.
 _TOLD, _TOLD_MORE = 3.0, 5.0
-# A prompt is urgent when the work before its told time, so many times and seconds, just fits.
+# A prompt is urgent when so many times the work up to it, and seconds, just fit.
 _URGENT, _URGENT_MORE = 2.0, 1.5
 _URGENT_SHARE = 0.5
 URGENT_PART = 0.75
 """The part of the device that a model with an urgent prompt gets beside others without one."""
-# Steps are planned while the chunks of one before run, and while others wait for them.
+# Steps with chunks that may be unread while the next is planned.
 _MOST_UNREAD = 2
 
 
@@ -88,7 +88,7 @@ class PrefillOrder:
         self._decoding = TimeShare(limits.decode_share)
         self._urgency = TimeShare(_URGENT_SHARE)
         self._times = VirtualTimes()
-        self._planned: list[_Planned] = []  # those with chunks under way, and the newest at the end
+        self._planned: list[_Planned] = []  # with chunks under way; the newest last
         self._begun = 0.0
         self._reading = 0.0
         self.urgent_from = math.inf

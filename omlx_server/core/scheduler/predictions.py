@@ -8,19 +8,19 @@ from omlx_server.core.scheduler.sequence import PrefillState
 from omlx_server.core.scheduler.sequence import Sequence as Row
 from omlx_server.core.step import Chunk
 
-# About so many of the newest tokens decide the pace of prompts.
+# The newest tokens that decide the pace of prompts.
 _WINDOW_TOKENS = 16_384
 STAY_SECONDS = 1.0
 """The shortest stay of an admitted sequence before it makes way."""
 TURN_SECONDS = 2.0
 """Device seconds of an owner's turn, at most: its lead when it makes way."""
-# No wait is told before so many tokens: the first ones are the head of short prompts.
+# Measured tokens before any wait is told: the first ones are the head of short prompts.
 _LEAST_TOKENS = 2048
-# The weight of the newest decode, and of the newest answer, in their means.
+# Weights of the newest decode and answer in their means.
 _NEWEST_DECODE, _NEWEST_ANSWER = 1 / 32, 1 / 16
-# A token takes so long, and an answer has so many, until some were measured.
+# Seconds of a token, and tokens of an answer, before any measurement.
 _UNKNOWN_TOKEN, _UNKNOWN_ANSWER = 1e-3, 256
-# At most so many times the mean: a few short prompts tell little of a deep one.
+# The highest multiple of the mean: a few short prompts tell little of a deep one.
 _DEEPEST = 16.0
 
 
@@ -30,7 +30,7 @@ class PrefillPace:
 
     def __init__(self) -> None:
         self.tokens = 0
-        self._depth = 0.0  # means of the tokens that were computed, and how they vary together
+        self._depth = 0.0  # means over computed tokens, their variance and covariance
         self._seconds = 0.0
         self._depth_variance = 0.0
         self._covariance = 0.0

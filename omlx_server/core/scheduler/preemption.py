@@ -16,8 +16,7 @@ from omlx_server.core.scheduler.predictions import STAY_SECONDS, TURN_SECONDS
 from omlx_server.core.scheduler.queues import SequenceQueues
 from omlx_server.core.scheduler.sequence import PrefillState, Sequence
 
-# So many device seconds an owner must be ahead where it has no more rows than the other one: else
-# they would pass them to and fro.
+# The lead, in device seconds, between owners with equally many rows, which would else swap them.
 _EVEN_LEAD_SECONDS = 8.0
 
 

@@ -86,7 +86,7 @@ class PrefillPlanner:
                 return plan  # nobody can be let in, however long the queue is
         budget = limits.prefill_chunk_tokens if decoding else limits.max_batched_tokens
         refused = _Refused()
-        # Rows wait while prompts join one after the other, even prompts that are restored wholly.
+        # Each join makes rows wait, even of a prompt that is fully restored.
         least = limits.prefill_chunk_tokens // limits.most_joins if decoding else 0
         ordered = self._prefill_order.in_order((*queues.waiting, *queues.active), now)
         for prefill in ordered:
@@ -96,7 +96,7 @@ class PrefillPlanner:
             if cost and cost + max(least, self._next_length(prefill, plan)) > budget:
                 break
             if plan.prompts and plan.prompts[0].is_urgent > prefill.is_urgent:
-                break  # who is in a hurry does not wait for the chunks of others
+                break  # urgent prompts do not wait for the chunks of others
             if prefill.handle.waiting and not self._make_room(prefill, refused, now):
                 continue
             if not self._go_on(prefill, plan, now):
@@ -120,7 +120,7 @@ class PrefillPlanner:
         if refused.first is not None and self._is_in_the_way(prefill, refused.first, now):
             refused.add(prefill)
             return False
-        # Blocks have come since it was queued, or had to go.
+        # Blocks have come or gone since it was queued.
         prefill.expected = self._cache.hold(prefill.handle)
         return True
 

@@ -361,7 +361,7 @@ class Scheduler:
             if self.admission.fits_alone(len(prefill.context) + 1, len(prefill.sequences)):
                 continue
             if len(prefill.sequences) > 1:
-                queue += self.queues.take_apart(prefill)  # nor may one of them by itself
+                queue += self.queues.take_apart(prefill)  # one alone may not fit either
             else:
                 events.append(self._end_for_memory(prefill.sequences[0]))
         return events

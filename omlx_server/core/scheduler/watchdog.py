@@ -9,12 +9,11 @@ from dataclasses import dataclass
 from enum import Enum
 
 PATIENCE_SECONDS = 10.0
-# A read of the cold tier may take as long as computing what it saves; this one has been lost.
+# A longer read of the cold tier has been lost.
 LONGEST_READ_SECONDS = 120.0
-# Seconds. The engine looks each second. A machine that slept, or a long step of another model,
-# makes one long interval, of which no more counts than this.
+# Seconds between two looks, at most: a machine may sleep, or another model take a long step.
 _MOST_APART = 2.0
-# New starts in a row without one token or one end for a client between them.
+# Restarts in a row without a token or an end for a client.
 _MOST_STARTS = 3
 
 

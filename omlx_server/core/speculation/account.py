@@ -5,9 +5,7 @@ loss.
 """
 
 _SHARE = 0.01
-# In plain steps: what the account has at first; at most, since gains of long ago are no reason to
-# lose much now; and at least -_FIRST: what a step that was held up has lost beyond that is
-# forgiven.
+# Plain steps: the first balance, and the highest. A loss below -_FIRST is forgiven.
 _FIRST = 1.5
 _MOST = 8.0
 
@@ -30,7 +28,7 @@ class DraftBalance:
         self._balance = -_MOST
 
     def verified(self, verify: float, plain: float, rows: int, tokens: int) -> None:
-        steps = tokens / rows  # of plain ones, that would have given as many
+        steps = tokens / rows  # plain ones that give as many tokens
         self._pay(steps - verify / plain + _SHARE)
 
     def _pay(self, steps: float) -> None:

@@ -1,10 +1,10 @@
 """Learns how likely a row's next drafted token is right. Pure."""
 
-# What is believed of a new row counts as if so many tokens had shown it.
+# The weight of the first belief, in tokens.
 _WEIGHT = 4.0
-# About so many of the newest tokens decide.
+# The newest tokens that decide.
 _WINDOW = 32.0
-# With each token for which nothing was expected, so much of what was learnt is forgotten.
+# The part forgotten with each token without a prediction.
 _FORGOTTEN = 0.02
 
 

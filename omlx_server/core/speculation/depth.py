@@ -8,17 +8,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-# The depths that are tried. Between two of them a step costs about the same.
+# The depths that are tried.
 DEPTHS = (1, 2, 3, 4, 6, 8, 12, 16)
-# A row that drafts nothing waits for those that do: a step may take so much longer for it.
+# How much longer a step may take for a row without a draft.
 _MOST_SLOWED = 1.25
-# A wider step is not worth it for less than this, since the host waits for its tokens.
+# The least gain that is worth a wider step, since the host waits for its tokens.
 _LEAST_GAIN = 1.05
-# A plain step takes this share away of what was measured of drafters and of steps that verify. Else
-# what was slow once would never be chosen again, and so never be measured again.
+# The part of measurements that a plain step forgets, so that what was slow once is tried again.
 _FORGOTTEN = 0.02
-# No step is believed to take less than this share of what was probed for its width: the machine
-# was busy then.
+# The least share of the probed time that is believed: the machine may have been busy then.
 _LEAST_SHARE = 0.25
 
 
@@ -52,7 +50,7 @@ class StepCosts:
         if not probed:
             raise ValueError("no step was measured")
         self._probed = tuple(probed)
-        self._by_places: dict[int, float] = {}  # by places: there are few widths
+        self._by_places: dict[int, float] = {}  # a cache: there are few widths
         self._excess = {False: 0.0, True: 0.0}
         self._seen = {False: False, True: False}
 

@@ -13,10 +13,9 @@ from sys import byteorder
 from omlx_server.core.images import FIRST_ID
 
 _WIDTH = 4  # bytes of a token
-# A source is looked for by so many of the newest tokens. What follows a long run is more often
-# right.
+# Lengths of the runs to look for. What follows a long run is more often right.
 _RUNS = (3, 8)
-# Of bytes that agree, but not at the border of a token, so many are passed over.
+# Matches not at the border of a token that are skipped.
 _MOST_ASTRAY = 4
 
 

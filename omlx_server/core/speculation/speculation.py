@@ -8,9 +8,9 @@ from omlx_server.core.speculation.chance import Chance
 from omlx_server.core.speculation.depth import Bet, Offer, StepCosts, best_depth
 from omlx_server.core.speculation.methods import DraftCounts, Method
 
-# A drafter is believed to be good until it was tried: only drafts show what they are worth.
+# The chance of an untried drafter: only drafts show what they are worth.
 _BELIEVED = 0.8
-# What is known of other rows counts as so many tokens of a new one.
+# The weight of other rows for a new one, in tokens.
 _KNOWN = 12
 
 
