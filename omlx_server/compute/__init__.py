@@ -1,7 +1,5 @@
-"""The only code that computes with MLX. Everything here runs on the mlx thread.
-
-Importing this package loads the fast BLAS, which must happen before mlx is loaded.
-"""
+"""The only code that computes with MLX, all on the mlx thread. Importing it loads the fast BLAS,
+which must happen before MLX is loaded."""
 
 from omlx_server.compute.hardware import blas
 

@@ -10,15 +10,14 @@ import mlx.nn as nn
 from mlx_lm.generate import BatchGenerator, generate_step
 
 from omlx_server.compute import caches as cache_ops
-from omlx_server.compute.hardware import device_policy
+from omlx_server.compute.hardware import device, device_policy
 from omlx_server.compute.model.loader import LoadedModel
 from omlx_server.compute.planning.model_shape import scheme_of
 
-# The spacing of a dtype's numbers, relative to their size, is too small a bound: errors add up over
-# the layers. float32 has at least the second one; keys and values in few bits have the third.
-_SPACINGS = 4.0
+# Bounds of rounding as shares of the largest logit. Errors add up over the layers.
+_SPACINGS = 4.0  # in units of the dtype's spacing
 _LEAST = 1e-4
-_FEW_BITS = 0.02
+_FEW_BITS = 0.02  # with quantised keys and values
 _SIDE = 512
 
 
@@ -34,17 +33,12 @@ def mlx_lm_caches(model: nn.Module) -> Iterator[None]:
 
 
 def decode_rate(loaded: LoadedModel, prompts: Sequence[Sequence[int]], count: int) -> float:
-    """Return the tokens per second of mlx-lm's loop for `count` tokens after each prompt; 0 if too
-    short."""
+    """Return mlx-lm's tokens per second for `count` tokens after each prompt; 0 if too short."""
     with mlx_lm_caches(loaded.target):
         if len(prompts) == 1:
-            return rate_since_all_began([_times_alone(loaded.target, prompts[0], count)])
+            steps = generate_step(mx.array(list(prompts[0])), loaded.target, max_tokens=count)
+            return rate_since_all_began([[time.perf_counter() for _ in steps]])
         return rate_since_all_began(_times_together(loaded.target, prompts, count))
-
-
-def _times_alone(model: nn.Module, prompt: Sequence[int], count: int) -> list[float]:
-    steps = generate_step(mx.array(list(prompt)), model, max_tokens=count)
-    return [time.perf_counter() for _ in steps]
 
 
 def _times_together(
@@ -66,11 +60,10 @@ def _times_together(
 
 
 def rate_since_all_began(times: Sequence[Sequence[float]]) -> float:
-    """Return tokens per second, by the times of tokens, while all answers run; 0 for an empty
-    span."""
-    begun, ended = max(own[0] for own in times), min(own[-1] for own in times)
-    counted = sum(begun < at <= ended for own in times for at in own)
-    return counted / (ended - begun) if ended > begun else 0.0
+    """Return tokens per second while all answers run, by the times of their tokens."""
+    begun, ended = max(row[0] for row in times), min(row[-1] for row in times)
+    count = sum(begun < at <= ended for row in times for at in row)
+    return count / (ended - begun) if ended > begun else 0.0
 
 
 def matmul_gflops() -> float:
@@ -87,8 +80,8 @@ def matmul_gflops() -> float:
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """The distance in logits of the less likely of two tokens from the likeliest. Up to `bound` it
-    may be rounding."""
+    """The distance in logits of the less likely of two tokens from the likeliest; up to `bound`,
+    rounding."""
 
     logits: float
     bound: float
@@ -99,22 +92,16 @@ class Gap:
 
 
 def gap_after(loaded: LoadedModel, tokens: Sequence[int], first: int, second: int) -> Gap:
-    """Return the gap of two tokens after `tokens`, by the model alone on fresh caches. Waits."""
+    """Return the gap of two tokens after `tokens`, by the model alone. Waits."""
     model, caches = loaded.target, cache_ops.new_caches(loaded.target)
     size, last = device_policy.current().chunk, len(tokens) - 1
     for start in range(0, last, size):
         model(mx.array([list(tokens[start : min(start + size, last)])]), cache=caches)
         cache_ops.evaluate(caches, wait=True)
-    found = model(mx.array([[tokens[-1]]]), cache=caches)[0, -1]
-    logits = found.astype(mx.float32)
-    highest, largest = _number(logits.max()), _number(mx.abs(logits).max())
-    lower = min(_number(logits[first]), _number(logits[second]))
-    share = max(_LEAST, _SPACINGS * float(mx.finfo(found.dtype).eps))
+    last_logits = model(mx.array([[tokens[-1]]]), cache=caches)[0, -1]
+    logits: list[float] = device.to_host(last_logits.astype(mx.float32))
+    lower, largest = min(logits[first], logits[second]), max(map(abs, logits))
+    share = max(_LEAST, _SPACINGS * float(mx.finfo(last_logits.dtype).eps))
     if scheme_of(loaded) is not None:
         share = max(share, _FEW_BITS)
-    return Gap(highest - lower, share * max(1.0, largest))
-
-
-def _number(scalar: mx.array) -> float:
-    number: float = scalar.item()  # type: ignore[assignment]
-    return number
+    return Gap(max(logits) - lower, share * max(1.0, largest))

@@ -1,8 +1,8 @@
 """The live batch: rows that decode together. Rows join and leave between steps.
 
 Invariants: `rows`, the newest tokens [B] and the rows of every cache are in the same order. A lone
-first row keeps its solo caches until a second one joins. Rows of a recurrent model without a state
-yet come last, in caches of their own, until their first forward.
+first row keeps its solo caches. Rows of a recurrent model without a state yet come last, in caches
+of their own.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -26,7 +26,7 @@ from omlx_server.compute.drafting.heads_drafter import HeadsDrafter
 from omlx_server.compute.drafting.model_drafter import ModelDrafter
 from omlx_server.compute.hardware import device
 from omlx_server.compute.kv.spans import Runs
-from omlx_server.compute.prefilled import Prefilled
+from omlx_server.compute.prefill import Prefilled
 from omlx_server.compute.sampler import Sampled, SamplingRow, sample, unsampled
 from omlx_server.compute.verify import Feed, Verifying, feeds_of, tokens_of
 from omlx_server.compute.vision.entering import behind
@@ -47,7 +47,8 @@ class LiveBatch:
         adapters: AdapterStore | None = None,
         ranks: Ranks | None = None,
     ) -> None:
-        """Of several `ranks` only the first samples; the others receive its tokens."""
+        """Create an empty batch. Of several `ranks` only the first samples; the others receive its
+        tokens."""
         self._ranks = ranks
         self._follows = ranks is not None and not ranks.leads
         self._adapters = adapters or AdapterStore()
@@ -108,14 +109,12 @@ class LiveBatch:
         return index is not None and self._drafter is not None and self._drafter.is_behind(index)
 
     def catch_up(self) -> None:
-        """Feed the drafter what rows decoded without it. Does not wait. Does nothing with lost
-        rows."""
+        """Feed the drafter what rows decoded without it. Does not wait."""
         if self._drafter is not None and not cache_ops.lost_rows(self._drafting):
             self._drafter.catch_up(self._drafting)
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the caches and sampling state, once all launched work is done."""
         return cache_ops.nbytes(self._caches) + sampler.nbytes(self.rows)
 
     @property
@@ -166,18 +165,17 @@ class LiveBatch:
             return
         solo = [arrival.caches for arrival in arrivals for _ in arrival.joins]
         joins = tuple(join for arrival in arrivals for join in arrival.joins)
-        together = Prefilled(joins, cache_ops.merge(solo), solo=False)
+        merged = Prefilled(joins, cache_ops.merge(solo), solo=False)
         alone = not self.rows
-        self._add_rows(together)
+        self._add_rows(merged)
         if alone:
-            self._add_caches(together)
+            self._add_caches(merged)
         else:
-            self._beginners = together
+            self._beginners = merged
 
     @property
     def constrained(self) -> bool:
-        """Whether a row has a constraint, so that its token must be known before the next is
-        sampled."""
+        """Whether a row's next token must be known before the one after it is sampled."""
         return any(row.constraint is not None for row in self.rows)
 
     def decode(
@@ -190,22 +188,23 @@ class LiveBatch:
     def feeds(
         self, drafts: Mapping[SequenceId, Sequence[int]], asks: Mapping[SequenceId, int]
     ) -> list[Feed]:
-        """Return each row's newest token and draft, from `drafts` or the drafter; empty without a
-        draft. Waits only for the drafter."""
+        """Return each row's newest token and draft; empty without a draft. Waits only for the
+        drafter."""
         self.drafted = None
         if asks and self._drafter is not None and self._beginners is None:
             counts = [asks.get(row.id, 0) for row in self.rows]
-            made = self._drafter.draft(self._tokens, self.rows, counts, self._drafting)
-            drafts = {**dict(zip(self.ids, made.tokens, strict=True)), **drafts}
-            self.drafted = made
+            drafted = self._drafter.draft(self._tokens, self.rows, counts, self._drafting)
+            drafts = {**dict(zip(self.ids, drafted.tokens, strict=True)), **drafts}
+            self.drafted = drafted
         feeds = feeds_of(self.rows, drafts) if drafts and self._beginners is None else []
         return feeds if any(feed.draft for feed in feeds) else []
 
     def begin(
         self, feeds: list[Feed] | None = None, *, samples_late: bool = False
     ) -> Callable[[], Decoded]:
-        """Prepare a decode; the result samples it. Call that once, when all constraints have taken
-        the tokens of the decode before. With `samples_late` the forward is launched now."""
+        """Prepare a decode; the result samples it, once all constraints have taken the tokens of
+        the decode before. With `samples_late` the forward is launched now. After a decode with
+        feeds, its tokens must be taken before the next one."""
         self.has_newcomers = False
         if feeds:
             verifying = self._verify(feeds)
@@ -242,7 +241,6 @@ class LiveBatch:
         right: Sequence[int],
         newest: Sequence[int],
     ) -> None:
-        """Keep the right drafted tokens and cut the others."""
         if self._ranks is not None:
             self._ranks.tell(Accept(right, newest))
         width = tokens.shape[1]
@@ -263,8 +261,7 @@ class LiveBatch:
         put_back: Sequence[Callable[[Sequence[int]], None]],
         right: Sequence[int],
     ) -> None:
-        """Restore the recurrent states of rows with a wrong draft, and compute the right part
-        again. Waits, since this is a cost of the draft."""
+        """Restore recurrent states after wrong drafts, and compute the right part again. Waits."""
         width = tokens.shape[1]
         back = [_rejects(feed, count) for feed, count in zip(feeds, right, strict=True)]
         padding = [width - len(feed.states) for feed in feeds]
@@ -295,7 +292,6 @@ class LiveBatch:
         return logits
 
     def _answering(self, rows: Sequence[SamplingRow]) -> Callable[..., mx.array]:
-        """Return the target's forward for these rows, with their adapters and positions."""
         forward = behind(self._target, [row.shift for row in rows])
         for row in rows:
             if row.adapter is not None:  # else a step makes no call for adapters
@@ -310,10 +306,10 @@ class LiveBatch:
         logits, hidden = list[mx.array](), list[mx.array]()
         for rows, caches in parts:
             if isinstance(self._model, Pair):
-                found = self._model(tokens[rows], caches, self._answering(self.rows[rows]))
+                answer = self._model(tokens[rows], caches, self._answering(self.rows[rows]))
             else:
-                found = self._answer(tokens[rows], caches[: self._own], self.rows[rows])
-            logits.append(found[:, -1, :])
+                answer = self._answer(tokens[rows], caches[: self._own], self.rows[rows])
+            logits.append(answer[:, -1, :])
             hidden += [self._hidden] if self._hidden is not None else []
         self._beginners = None
         self._add_caches(beginners)
@@ -322,7 +318,7 @@ class LiveBatch:
         return mx.concatenate(logits)
 
     def _add_caches(self, arrival: Prefilled) -> None:
-        """Merge an arrival's caches layer by layer, so that few layers exist twice at a time."""
+        """Merge an arrival's caches layer by layer, so that few layers exist twice."""
         count = len(arrival.joins)
         if not self._caches and count == 1 and arrival.solo:
             cache_ops.begin_decode(arrival.caches)
@@ -335,7 +331,6 @@ class LiveBatch:
         self._caches, self._solo = layers, False
 
     def _forked(self, arrival: Prefilled) -> list[Caches]:
-        """Return solo caches for each row of an arrival, and empty the arrival's list."""
         count, caches = len(arrival.joins), arrival.caches[:]
         arrival.caches.clear()
         if count == 1:
@@ -387,16 +382,16 @@ def _joined(
 ) -> Cache:
     """Return one layer's cache with the incoming rows. Takes the old caches out of their lists, so
     that their memory is freed as soon as it is copied."""
-    own, layers[number] = layers[number], None
+    layer, layers[number] = layers[number], None
     members = [caches[number] for caches in incoming]
     for caches in incoming:
         caches[number] = None
     joining = members[0].merge(members) if solo else members[0]
-    if own is None:
+    if layer is None:
         return joining
-    own = own.merge([own]) if own_solo else own
-    own.extend(joining)
-    return own
+    layer = layer.merge([layer]) if own_solo else layer
+    layer.extend(joining)
+    return layer
 
 
 def _rejects(feed: Feed, right: int) -> bool:

@@ -1,9 +1,9 @@
 """Measures the mean of each layer's keys, which is subtracted before they are quantised.
 
 All keys of a head share a large part, which softmax does not see and which takes up most of the
-quantiser's levels (SageAttention, arXiv 2410.02367). Our mean is the same for all sequences, so
-that what is stored of a token depends on that token alone. It is taken over random tokens, in short
-pieces at many positions because of RoPE, and is reproducible on one machine.
+quantiser's levels (SageAttention, arXiv 2410.02367). The mean is taken over random tokens, in short
+pieces at many positions because of RoPE; it is the same for all sequences, so that what is stored
+of a token depends on that token alone.
 """
 
 import hashlib
@@ -21,11 +21,9 @@ from omlx_server.compute.kv.caches import PackedKV, PackedKVCache
 from omlx_server.compute.kv.schemes.base import Arrays, Mask
 from omlx_server.compute.kv.schemes.plain import Plain
 
-_POSITIONS = (0, 64, 200, 500, 1000, 2000, 4000, 8000)
-"""The position of the first token of each piece."""
+_POSITIONS = (0, 64, 200, 500, 1000, 2000, 4000, 8000)  # of each piece's first token
 _TOKENS = 32
-# The weight of a piece's first token in the mean. That token draws much of all attention and its
-# key is far from the others, so an error in it costs as much as errors in many.
+# The weight of a piece's first token, which draws much attention and whose key is far from others.
 _SHARE_OF_FIRST = 1 / 8
 
 Replaced = Callable[[Mapping[int, Callable[[], Cache]]], Caches]
@@ -34,8 +32,7 @@ Replaced = Callable[[Mapping[int, Callable[[], Cache]]], Caches]
 def key_centres(
     model: nn.Module, replaced: Replaced, members: Sequence[int], vocabulary: int
 ) -> list[mx.array]:
-    """Return the mean key f32 [H, 1, D] of each member (a leaf number of the caches), in order.
-    `replaced` makes the model's caches with other ones for some members. Waits."""
+    """Return the mean key f32 [H, 1, D] of each member (a leaf number of the caches). Waits."""
     listeners = {member: _Listener() for member in members}
     for number, position in enumerate(_POSITIONS):
         makers = {m: partial(_Piece, listener, position) for m, listener in listeners.items()}
@@ -55,7 +52,7 @@ class _Listener(Plain):
         return super().quantize_keys(x)
 
     def centre(self) -> mx.array:
-        """Return the mean over all pieces f32 [H, 1, D], 0 where it is not finite. Waits."""
+        """Return the mean f32 [H, 1, D], 0 where it is not finite. Waits."""
         mean = sum(self.means[1:], start=self.means[0]) * (1 / len(self.means))
         centre = mx.where(mx.isfinite(mean), mean, 0.0)
         mx.eval(centre)
@@ -63,8 +60,7 @@ class _Listener(Plain):
 
 
 class _Piece(PackedKVCache):
-    """A cache that takes in one piece at the positions after `offset`, as if no tokens were before
-    it."""
+    """A cache for one piece at the positions after `offset`, without tokens before it."""
 
     def __init__(self, scheme: Any, offset: int) -> None:
         super().__init__(scheme)
@@ -89,8 +85,8 @@ class _Piece(PackedKVCache):
 
 
 def _tokens(number: int, vocabulary: int) -> list[int]:
-    """Return random tokens of common text, which vocabularies list after control tokens and bytes.
-    They come from a hash: numpy's generators may change."""
+    """Return random tokens of common text, which vocabularies list after control tokens and
+    bytes."""
     first = vocabulary // 100
     stop = max(vocabulary // 16, first + 1)
     stream = hashlib.shake_256(f"piece {number}".encode()).digest(4 * _TOKENS)

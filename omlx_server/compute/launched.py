@@ -17,8 +17,7 @@ from omlx_server.core.step import Chunk, ChunkFailure, Cut, SequenceId, StepResu
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CutPayload:
-    """The payloads of a `cut`, launched and perhaps not computed yet; None where it asked for
-    none."""
+    """The payloads of a `cut`, perhaps not computed yet; None where it asked for none."""
 
     cut: Cut
     block: Payload | None
@@ -32,8 +31,8 @@ class CutPayload:
 
 @dataclass(slots=True, eq=False)
 class ChunksLaunched:
-    """The outcome of a step's `chunks`, which ran in `groups`. `lost` chunks refer to what can't be
-    read, `starved` ones found no memory. The device has done all when it has computed `last`."""
+    """The outcome of a step's `chunks`, run in `groups`. `lost` chunks refer to what can't be read,
+    `starved` ones found no memory. All is done when `last` is computed."""
 
     chunks: tuple[Chunk, ...]
     groups: tuple[tuple[Chunk, ...], ...]
@@ -63,24 +62,18 @@ class Decoding:
 
 @dataclass(slots=True, eq=False)
 class Launched:
-    """A step in progress on the device. `tails` were cut from dropped rows. With `at_once` the
-    step's tokens must be taken before anything else is planned. The decode `begun` at this
-    perf_counter() time, perhaps `behind_chunks` of the step before."""
+    """A step in progress. With `at_once` its tokens must be taken before more is planned. `begun`
+    is perf_counter() time."""
 
     ids: tuple[SequenceId, ...]
     tails: tuple[CutPayload, ...]
     chunks: tuple[Chunk, ...]
     at_once: bool
     begun: float
-    sample: Callable[[], Decoding] | None
-    """Samples the decode's tokens and cuts its rows, when the tokens of the step before are
-    taken."""
-    launch_chunks: Callable[[], ChunksLaunched]
-    """Launches the restores and chunks. To be called once."""
-    cut: Callable[[], list[CutPayload]]
-    """Cuts, once the step's tokens are taken, the rows that could not be cut before."""
+    sample: Callable[[], Decoding] | None  # once the tokens of the step before are taken
+    launch_chunks: Callable[[], ChunksLaunched]  # to be called once
+    cut: Callable[[], list[CutPayload]]  # once the step's own tokens are taken
     drafted: Drafted | None = None
-    """What the drafter drafted for the decode, and in what time."""
     decoding: Decoding | None = None
     behind_chunks: bool = False
 
@@ -92,7 +85,7 @@ class Launched:
 
     @property
     def places(self) -> int:
-        """The number of tokens that the decode computes, padding included."""
+        """Tokens that the decode computes, padding included."""
         sampled = self.decoding.sampled if self.decoding else None
         return len(self.ids) * (sampled.width if isinstance(sampled, Verifying) else 1)
 

@@ -1,12 +1,13 @@
 """Payloads: what the hot tier holds for a block or a checkpoint.
 
-A payload refers to the run of the sequence that computed it where its caches allow that
-(compute/kv/spans.py), and copies all else: a slice of a cache would keep the whole cache alive.
-Arrays of one shape and dtype share a buffer, because Metal bounds the number of buffers.
+A payload refers to the run of the sequence that computed it where possible (compute/kv/spans.py),
+and copies all else: a slice would keep the whole cache alive. Arrays of one shape and dtype share a
+buffer, because Metal bounds the number of buffers.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 
 import mlx.core as mx
 import mlx.nn as nn
@@ -24,15 +25,13 @@ from omlx_server.core.blocks.cache_layout import CacheLayout, LayerKind
 from omlx_server.core.memory.kv import GROWTH
 
 PAYLOAD_VERSION = 1
-SHORT_BLOCKS = 8
-"""Idle runs of fewer blocks are given up."""
+SHORT_BLOCKS = 8  # idle runs of fewer blocks are given up
 
 
 @dataclass(slots=True, eq=False, repr=False, weakref_slot=True)
 class Payload:
-    """The arrays of a block or checkpoint. `places` says where each array of each leaf is: (number
-    of the buffer, index on its first axis). The leaves `referring` are in the `segment` instead, in
-    order."""
+    """The arrays of a block or checkpoint. `places` says where each array of each leaf is: (buffer,
+    index). The leaves `referring` are in the `segment` instead, in order."""
 
     buffers: Arrays
     places: tuple[tuple[tuple[int, int], ...], ...]
@@ -58,12 +57,12 @@ class Payload:
     def leaves(self) -> list[Arrays]:
         """Return views of every leaf's arrays. Raises LostTokens if it `is_lost`."""
         parts = [mx.split(buffer, buffer.shape[0]) for buffer in self.buffers]
-        found = [tuple(parts[buffer][index] for buffer, index in places) for places in self.places]
+        leaves = [tuple(parts[buffer][index] for buffer, index in places) for places in self.places]
         if self.segment is not None:
             for leaf, span in zip(self.referring, self.segment.spans(), strict=True):
                 keys, values = span.arrays()
-                found[leaf] = *keys, *values
-        return found
+                leaves[leaf] = *keys, *values
+        return leaves
 
     def first(self, tokens: int) -> "Payload":
         """Return a copy of a block's first `tokens` tokens; itself if it has no more."""
@@ -73,16 +72,16 @@ class Payload:
         return _pack([token_slice(arrays, 0, tokens) for arrays in leaves])
 
     def detached(self) -> "Payload":
-        """Return a payload without a segment: itself, or a copy that is not computed yet."""
+        """Return a payload without a segment: itself, or an uncomputed copy."""
         return _pack(self.leaves()) if self.segment is not None else self
 
     def detach(self) -> None:
-        """Replace the segment, if any, by a copy of its tokens. Launches the copy."""
+        """Replace the segment, if any, by a copy. Launches it."""
         if self.segment is None:
             return
-        made = self.detached()
-        device.launch(*made.buffers)
-        self.buffers, self.places = made.buffers, made.places
+        copy = self.detached()
+        device.launch(*copy.buffers)
+        self.buffers, self.places = copy.buffers, copy.places
         self.segment, self.referring = None, ()
 
     def refer(self, segment: Segment, referring: tuple[int, ...]) -> None:
@@ -91,8 +90,8 @@ class Payload:
             others = self.leaves()
             for leaf in referring:
                 others[leaf] = ()
-            kept = _pack(others)
-            self.buffers, self.places = kept.buffers, kept.places
+            packed = _pack(others)
+            self.buffers, self.places = packed.buffers, packed.places
         self.segment, self.referring = segment, referring
         segment.hold(self)
 
@@ -121,13 +120,13 @@ class BlockCodec:
 
     @classmethod
     def of(cls, model: nn.Module, block_size: int) -> "BlockCodec | None":
-        """Return the codec of a model; None if `why_not_reused` has a reason against it."""
+        """Return a model's codec; None if `why_not_reused`."""
         codecs = codecs_for(cache_ops.new_caches(model))
         return cls(model, codecs, block_size) if codecs and not why_not_reused(model) else None
 
     def cut_block(self, caches: Caches, row: CacheRow, start: int, stop: int) -> Payload:
-        """Return the DELTA and WINDOW parts of tokens [start, stop) of a row, not yet computed, by
-        reference where the caches allow that."""
+        """Return the DELTA and WINDOW parts of tokens [start, stop) of a row, uncomputed, or
+        references."""
         flat = list(leaves(caches))
         referring = self._referring(flat)
         segment = self._segment(flat, referring, row.index, start, stop)
@@ -144,7 +143,7 @@ class BlockCodec:
         return packed
 
     def cut_checkpoint(self, caches: Caches, row: CacheRow) -> Payload:
-        """Return the CHECKPOINT parts of a row as they are now, not yet computed."""
+        """Return the current CHECKPOINT parts of a row, uncomputed."""
         return _pack(
             [
                 codec.cut(leaf, row, 0, row.length) if codec.kind is LayerKind.CHECKPOINT else ()
@@ -165,8 +164,8 @@ class BlockCodec:
         beyond.
 
         Long segments are referred to, the rest is copied. With `rebase` the buffers of an ended
-        sequence may be taken over (`Codec.adopts`), and copied blocks refer to the copy from now
-        on. Without `launch` nothing is computed: right for caches that are about to be merged.
+        sequence may be taken over, and copied blocks refer to the copy. Without `launch` nothing is
+        computed.
         """
         caches = cache_ops.new_caches(self._model)
         flat, size = list(leaves(caches)), self.layout.block_size
@@ -192,9 +191,8 @@ class BlockCodec:
         return caches
 
     def _adopted(self, flat: Caches, blocks: Sequence[Payload], stop: int) -> Mapping[int, Strip]:
-        """Return the strips, by leaf number, that a sequence of these blocks takes over and writes
-        to. Empty unless all blocks are of one run that nobody reads, with few tokens after
-        `stop`."""
+        """Return the strips, by leaf number, that a sequence of these blocks takes over. Empty
+        unless all blocks are of one run that nobody reads, with few tokens after `stop`."""
         segment = blocks[-1].segment if blocks else None
         if segment is None or not segment.run.is_free:
             return {}
@@ -224,14 +222,12 @@ class BlockCodec:
         device.launch(left)  # until then they keep all that was in one buffer with them
 
     def _referring(self, flat: Caches) -> tuple[int, ...]:
-        """Return the numbers of leaves to whose buffers blocks refer."""
         numbered = enumerate(zip(self._codecs, flat, strict=True))
         return tuple(n for n, (codec, leaf) in numbered if codec.by_reference and not leaf.empty())
 
     def _segment(
         self, flat: Caches, referring: tuple[int, ...], row: int, start: int, stop: int
     ) -> Segment | None:
-        """Return tokens [start, stop) of a row; None where they are not in its own buffers."""
         strips = tuple(flat[number].strip(row) for number in referring)
         if not strips or start < strips[0].first:
             return None
@@ -239,40 +235,34 @@ class BlockCodec:
 
 
 class _Parts:
-    """The parts of blocks up to token `stop`, by leaf. A block's payload is opened when first
-    needed."""
+    """The parts of blocks up to token `stop`, by leaf. Opens a block when first needed."""
 
     def __init__(self, blocks: Sequence[Payload], size: int, stop: int) -> None:
-        self._blocks, self._size, self._stop = blocks, size, stop
-        self._leaves: dict[int, list[Arrays]] = {}
+        self._size, self._stop = size, stop
+        self._leaves = cache(lambda number: blocks[number].leaves())
 
     def of(self, leaf: int, first: int) -> list[Arrays]:
-        return [
-            token_slice(self._of_block(start // self._size)[leaf], 0, stop - start)
-            for start in range(first, self._stop, self._size)
-            for stop in (min(start + self._size, self._stop),)
-        ]
-
-    def _of_block(self, number: int) -> list[Arrays]:
-        if number not in self._leaves:
-            self._leaves[number] = self._blocks[number].leaves()
-        return self._leaves[number]
+        numbers = range(first // self._size, -(-self._stop // self._size))
+        parts: list[Arrays] = [self._leaves(number)[leaf] for number in numbers]
+        if parts:
+            parts[-1] = token_slice(parts[-1], 0, self._stop - numbers[-1] * self._size)
+        return parts
 
 
 def _referred(blocks: Sequence[Payload], size: int, stop: int, least: int) -> list[Segment]:
-    """Return the segments, from the first token on, to which a sequence of `stop` tokens refers."""
-    found = list[tuple[TokenRun, int, int]]()
+    """Return the leading segments to which a sequence of `stop` tokens refers."""
+    runs = list[tuple[TokenRun, int, int]]()
     for start, block in zip(range(0, stop // size * size, size), blocks, strict=False):
         if block.segment is None:
             break
-        if found and found[-1][0] is block.segment.run:
-            found[-1] = (found[-1][0], found[-1][1], start + size)
+        if runs and runs[-1][0] is block.segment.run:
+            runs[-1] = (runs[-1][0], runs[-1][1], start + size)
         else:
-            found.append((block.segment.run, start, start + size))
-    lengths = [stop - start for _, start, stop in found]
-    free = [run.is_free for run, _, _ in found]
+            runs.append((block.segment.run, start, start + size))
+    lengths = [stop - start for _, start, stop in runs]
+    free = [run.is_free for run, _, _ in runs]
     return [
-        Segment(run, start, stop) for run, start, stop in found[: referred(lengths, free, least)]
+        Segment(run, start, stop) for run, start, stop in runs[: referred(lengths, free, least)]
     ]
 
 
@@ -292,8 +282,8 @@ def why_not_reused(model: nn.Module) -> str:
 
 
 def size_of(payload: Payload) -> Size:
-    """Return a payload's bytes and buffers, with its share of its run's arrays (at rest a run has
-    `SHORT_BLOCKS` or more). Counts one buffer at least."""
+    """Return a payload's bytes and buffers, with its share of its run's arrays; one buffer at
+    least."""
     shared, segment = 0, payload.segment
     if segment is not None:
         shared = segment.run.array_count // max(SHORT_BLOCKS, len(segment.run.segments))
@@ -305,16 +295,16 @@ def _pack(parts: Sequence[Arrays]) -> Payload:
     places = []
     order: dict[tuple[tuple[int, ...], mx.Dtype], int] = {}
     for arrays in parts:
-        own = []
+        locations = []
         for array in arrays:
             key = (array.shape, array.dtype)
             buffer = order.setdefault(key, len(order))
             members = groups.setdefault(key, [])
-            own.append((buffer, len(members)))
+            locations.append((buffer, len(members)))
             members.append(array)
-        places.append(tuple(own))
-    # Each array is cut from one row, so its first axis has one element. `concatenate` returns a
-    # single array as it is, which would be a view of the cache.
+        places.append(tuple(locations))
+    # The first axis of each array has one element. `concatenate` would return a single array as it
+    # is: a view of the cache.
     buffers = tuple(
         mx.concatenate(members) if len(members) > 1 else mx.contiguous(members[0])
         for members in groups.values()

@@ -1,7 +1,7 @@
 """Converts payloads to bytes for the cold tier, and back. Mlx thread; any thread may read the
 bytes.
 
-A tensor's data is the array's own memory; only what a payload refers to in a run is copied.
+A tensor's data is the array's own memory; only references are copied.
 """
 
 from typing import Any
@@ -13,8 +13,7 @@ from omlx_server.compute.hardware import device
 from omlx_server.compute.payload import Payload
 from omlx_server.core.blocks.record import PackedArrays, RecordTensor
 
-# The dtypes of MLX and numpy by their names in files. Python's buffers have no bfloat16, so it is
-# stored as integers of the same width.
+# MLX's and numpy's dtypes by their names in files. Buffers have no bfloat16: it is stored as u16.
 _TYPES = {
     "BOOL": (mx.bool_, np.bool_),
     "U8": (mx.uint8, np.uint8),
@@ -40,8 +39,8 @@ def pack(payload: Payload) -> PackedArrays:
 
 
 def unpack(packed: PackedArrays) -> Payload:
-    """Return the payload of these bytes, as arrays that own their memory. Raises ValueError for an
-    unknown dtype, a wrong length or a place out of range."""
+    """Return the payload of these bytes, with memory of its own. Raises ValueError for a damaged
+    one."""
     buffers = tuple(_array(tensor) for tensor in packed.tensors)
     for leaf in packed.places:
         for buffer, index in leaf:

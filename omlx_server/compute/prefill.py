@@ -1,6 +1,7 @@
 """Computes prompts into caches, chunk by chunk."""
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 
 import mlx.core as mx
 import mlx.nn as nn
@@ -10,10 +11,28 @@ from omlx_server.compute.adapters.adapters import AdapterStore
 from omlx_server.compute.architectures.pair import Pair
 from omlx_server.compute.caches import Caches
 from omlx_server.compute.hardware import device_policy
-from omlx_server.compute.prefilled import Prefilled
 from omlx_server.compute.vision.vision import Vision
 from omlx_server.core.scheduler.grouping import Grouping
-from omlx_server.core.step import Chunk, SequenceId
+from omlx_server.core.step import Chunk, Join, SequenceId
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Prefilled:
+    """Rows whose context is computed but for its last token. `solo` caches are of one sequence,
+    with which all rows begin; else they are in batch form. The live batch empties the list."""
+
+    joins: tuple[Join, ...]
+    caches: Caches
+    solo: bool
+
+    @property
+    def begins(self) -> bool:
+        return len(self.joins[0].context) == 1
+
+    def only(self, rows: Sequence[int]) -> "Prefilled":
+        """Keep only these rows of caches in batch form."""
+        cache_ops.keep_rows(self.caches, rows)
+        return Prefilled(tuple(self.joins[row] for row in rows), self.caches, self.solo)
 
 
 class Prefiller:
@@ -77,7 +96,7 @@ class Prefiller:
 
     def fail(self, ids: Sequence[SequenceId], *, together: bool) -> None:
         """Handle a forward that raised. Prompts that ran `together` keep what was computed before;
-        one that ran alone is forgotten, and its caches are lost to blocks."""
+        one that ran alone is lost."""
         for id in ids:
             caches = self._unfinished.get(id)
             if caches is not None and together:
@@ -88,19 +107,19 @@ class Prefiller:
             self.drop(ids)
 
     def run(self, group: Sequence[Chunk]) -> Prefilled | None:
-        """Launch one forward over the group. Returns its rows if their prompts are complete, else
-        None."""
+        """Launch one forward over the group, and return its rows if they are complete."""
         if len(group) == 1:
             return self._run_solo(group[0])
         caches = cache_ops.merge([self._caches(chunk.prefill) for chunk in group])
-        done = False
+        rows = [chunk.tokens for chunk in group]
         try:
             with self._adapters.using([chunk.adapter for chunk in group]):
-                _forward_padded(self._model, [chunk.tokens for chunk in group], caches)
-            done = True
-        finally:
-            if not done:
-                cache_ops.lose(caches)
+                tokens, lengths = cache_ops.padded(rows), list(map(len, rows))
+                cache_ops.forward_padded(self._model, tokens, lengths, caches)
+                cache_ops.evaluate(caches, wait=False)
+        except BaseException:
+            cache_ops.lose(caches)
+            raise
         self.drop(chunk.prefill for chunk in group)
         return Prefilled(tuple(chunk.joins[0] for chunk in group), caches, solo=False)
 
@@ -133,9 +152,3 @@ class Prefiller:
             self._model(tokens, caches, forward)
         else:
             forward(tokens, caches)
-
-
-def _forward_padded(model: nn.Module, rows: Sequence[Sequence[int]], caches: Caches) -> None:
-    lengths = [len(row) for row in rows]
-    cache_ops.forward_padded(model, cache_ops.padded(rows), lengths, caches)
-    cache_ops.evaluate(caches, wait=False)

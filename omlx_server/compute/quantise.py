@@ -1,8 +1,8 @@
 """Gives a model our full-attention caches, after a proof that its attention can read them.
 
-The proof runs a few tokens on plain caches of ours: the logits must be those of mlx-lm's caches,
-alone and in a batch, and attention must read each cache through our hook (compute/kv/dispatch.py).
-Where that fails for all caches at once, each is tried alone, and those that pass are replaced.
+A few tokens on plain caches of ours must give mlx-lm's logits, alone and in a batch, and attention
+must read each cache through our hook (compute/kv/dispatch.py). Where that fails for all caches at
+once, each is tried alone.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -37,24 +37,22 @@ from omlx_server.compute.kv.whole import WholeKVCache
 from omlx_server.errors import ModelUnavailable, one_line
 
 MakeCaches = Callable[[], Caches]
-Makers = Mapping[int, Callable[[], Cache]]
-"""By the number of a leaf of a model's caches, who makes it."""
+Makers = Mapping[int, Callable[[], Cache]]  # by leaf number
 
 _ROWS = ((1, 2, 0), (2, 0, 1))
 _PAST_DISPATCH = "its attention does not go through MLX's own function"
 _TOLERANCE = 1e-3  # as a share of the largest logit
-# In the first forwards of the proof our caches run the same kernels as mlx-lm's. With references or
-# in a batch they run others, and in 16 bits a rounding can send a token to another expert: there
-# logits are compared in float32 only.
+# The first forwards of the proof run mlx-lm's kernels. Later ones run others, which in 16 bits can
+# round a token to another expert: there logits are compared in float32 only.
 _ALONE = 2
-# The exceptions that mlx and mlx-lm raise for arguments that they can't take.
+# Raised by mlx and mlx-lm for arguments that they can't take.
 _REFUSALS = (AttributeError, IndexError, RuntimeError, TypeError, ValueError)
 
 
 @dataclass(frozen=True, slots=True)
 class Quantised:
-    """The numbers of full-attention caches of our classes (`quantised`) and of mlx-lm's (`plain`),
-    and the `reason` for the latter."""
+    """The numbers of caches of our classes (`quantised`) and of mlx-lm's (`plain`), with the
+    `reason`."""
 
     quantised: int
     plain: int = 0
@@ -63,7 +61,7 @@ class Quantised:
 
 def make_scheme(name: str, bits: float, group_size: int) -> Scheme | None:
     """Return the scheme of this name, or None for "none". `bits` is the average over keys and
-    values. Raises ValueError for an unknown name, or bits or a group size that it can't have."""
+    values. Raises ValueError for a bad name, bits or group size."""
     match name:
         case "none":
             return None
@@ -83,50 +81,49 @@ def _whole(bits: float) -> int:
 
 
 def use_scheme(model: nn.Module, scheme: Scheme) -> Quantised:
-    """Make `new_caches` use this scheme for the full-attention caches whose attention allows it. A
-    second call replaces the first. Raises ModelUnavailable if there is none."""
+    """Make `new_caches` use this scheme where the model's attention allows it. Raises
+    ModelUnavailable if no cache can."""
     dispatch.install()
     own = _OwnCaches(model)
     members = [number for number, leaf in enumerate(leaves(own())) if type(leaf) is KVCache]
     if not members:
         raise _refused(scheme, "no layer of it attends to everything through a plain KV cache")
-    proof = _Proof.of(model, own, scheme)
-    able, found = proof.sorted_out(members)
+    proof = _Proof(model, own, scheme, list(_forwards(model, own)))
+    able, counts = proof.sorted_out(members)
     if not able:
-        raise _refused(scheme, found.reason)
+        raise _refused(scheme, counts.reason)
     try:
         make = _Replacing(own, _makers(model, own, scheme, able, proof.expected[0].shape[-1]))
         mx.eval(list(_forwards(model, make)))
     except _REFUSALS as error:
         raise _refused(scheme, one_line(error)) from error
     model.make_cache = make
-    return found
+    return counts
 
 
 def use_rows_of_own_length(model: nn.Module) -> Quantised:
-    """Make `new_caches` use our plain caches where the model's attention allows it. A row of a
-    batch then takes memory for its own length only, and can refer to other rows or blocks."""
+    """Make `new_caches` use our plain caches where the model's attention allows it, so that a batch
+    is not padded and rows can refer to blocks."""
     dispatch.install()
     own = _OwnCaches(model)
     adapted = leaves(special.adapted(model, own()))
     members = [number for number, leaf in enumerate(adapted) if type(leaf) is KVCache]
     if not members:
         return Quantised(0)
-    proof = _Proof.of(model, own, Plain())
-    able, found = proof.sorted_out(members)
+    proof = _Proof(model, own, Plain(), list(_forwards(model, own)))
+    able, counts = proof.sorted_out(members)
     makers: dict[int, Callable[[], Cache]] = dict.fromkeys(able, partial(PackedKVCache, Plain()))
     others = [member for member in members if member not in able]
     for kind in (partial(LatentKVCache, Latent()), partial(WholeKVCache, Plain())):
-        if found.plain and not proof.difference(with_all := makers | dict.fromkeys(others, kind)):
-            makers, found = with_all, Quantised(len(with_all))
+        if counts.plain and not proof.difference(with_all := makers | dict.fromkeys(others, kind)):
+            makers, counts = with_all, Quantised(len(with_all))
     if makers:
         model.make_cache = _Replacing(own, makers)
-    return found
+    return counts
 
 
 class _OwnCaches:
-    """Makes the caches of the model's class, or a KVCache per layer. It holds the model weakly, to
-    avoid a cycle."""
+    """Makes the caches of the model's class. The weak reference avoids a cycle."""
 
     def __init__(self, model: nn.Module) -> None:
         self._model = ref(model)
@@ -142,9 +139,6 @@ class _OwnCaches:
 
 
 class _Replacing:
-    """Makes the model's own caches with some leaves replaced by `makers`, which are keyed by leaf
-    number."""
-
     def __init__(self, own: MakeCaches, makers: Makers) -> None:
         self._own = own
         self._makers = makers
@@ -157,7 +151,7 @@ class _Replacing:
 def _makers(
     model: nn.Module, own: MakeCaches, scheme: Scheme, members: Sequence[int], vocabulary: int
 ) -> dict[int, Callable[[], Cache]]:
-    """Return a cache maker for each member, with the measured `centre` where the scheme has one."""
+    """Return a cache maker for each member, with measured centres."""
     if not isinstance(scheme, Rotated | TurboQuant):
         return dict.fromkeys(members, partial(PackedKVCache, scheme))
     centres = key_centres(model, lambda makers: _Replacing(own, makers)(), members, vocabulary)
@@ -191,17 +185,12 @@ class _Witness(Plain):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Proof:
-    """Finds out which caches of a model can be of a scheme. `expected` are the logits with its own
-    caches."""
+    """Finds out which caches of a model can be of a scheme, by the `expected` logits."""
 
     model: nn.Module
     own: MakeCaches
     scheme: Scheme
     expected: Sequence[mx.array]
-
-    @classmethod
-    def of(cls, model: nn.Module, own: MakeCaches, scheme: Scheme) -> "_Proof":
-        return cls(model, own, scheme, list(_forwards(model, own)))
 
     def sorted_out(self, members: Sequence[int]) -> tuple[list[int], Quantised]:
         obstacles = self.obstacles(members)
@@ -215,12 +204,12 @@ class _Proof:
         if not with_all:
             return {}
         reasons = {member: self._obstacle([member]) for member in members}
-        found = {member: reason for member, reason in reasons.items() if reason}
-        able = [member for member in members if member not in found]
+        refused = {member: reason for member, reason in reasons.items() if reason}
+        able = [member for member in members if member not in refused]
         if not able:
             return dict.fromkeys(members, with_all)
-        together = self._obstacle(able)
-        return found | dict.fromkeys(able, together) if together else found
+        obstacle = self._obstacle(able)
+        return refused | dict.fromkeys(able, obstacle) if obstacle else refused
 
     def _obstacle(self, members: Sequence[int]) -> str:
         witnesses = {member: _Witness() for member in members}
@@ -244,16 +233,16 @@ class _Proof:
         return ""
 
     def difference(self, makers: Makers, objection: Callable[[], str] = lambda: "") -> str:
-        """Return how logits differ when some caches are made by `makers`, or the `objection` after
-        a forward; empty when there is none."""
+        """Return how logits differ with these `makers`, or a forward's `objection`; empty when
+        neither."""
         try:
             replacing = _Replacing(self.own, makers)
             forwards = zip(_forwards(self.model, replacing), self.expected, strict=True)
             for number, (logits, plain) in enumerate(forwards):
-                if found := objection():
-                    return found
-                told = number < _ALONE or plain.dtype == mx.float32
-                if told and not _same(logits, plain):
+                if objected := objection():
+                    return objected
+                compared = number < _ALONE or plain.dtype == mx.float32
+                if compared and not _same(logits, plain):
                     return "its attention computes something else with caches of ours"
         except (AttributeError, TypeError):  # an array was expected
             return "its attention reads keys and values by itself, past MLX's own function"
@@ -263,7 +252,7 @@ class _Proof:
 
 
 def _forwards(model: nn.Module, make: MakeCaches) -> Iterator[mx.array]:
-    """Yield the logits of each forward of the proof: the `_ALONE` ones, one with references, and
+    """Yield the logits of each forward of the proof: the `_ALONE` ones, one with references,
     batches."""
     prompt, alone = mx.array(_ROWS[:1]), make()
     yield model(prompt, cache=alone)

@@ -23,8 +23,7 @@ from omlx_server.compute.kv.spans import LostTokens, Runs
 from omlx_server.compute.launched import ChunksLaunched, CutPayload, Decoding, Launched
 from omlx_server.compute.model.loader import LoadedModel
 from omlx_server.compute.payload import BlockCodec, Payload
-from omlx_server.compute.prefill import Prefiller
-from omlx_server.compute.prefilled import Prefilled
+from omlx_server.compute.prefill import Prefilled, Prefiller
 from omlx_server.compute.verify import Feed
 from omlx_server.core.blocks.block import PayloadId
 from omlx_server.core.cluster.commands import Chunks, LaunchStep, Reset, chunks_of, without_samples
@@ -47,8 +46,8 @@ _log = logging.getLogger(__name__)
 
 
 class ModelRunner:
-    """One loaded model, its live batch and its unfinished prefills. `codec` is None for a model
-    whose caches can't be cut into blocks. `fetch` must know every payload that a step restores."""
+    """One loaded model, its live batch and its unfinished prefills. `codec` is None if its caches
+    can't be cut into blocks. `fetch` must know every payload that a step restores."""
 
     def __init__(
         self,
@@ -74,7 +73,6 @@ class ModelRunner:
         ranks = loaded.ranks
         self._batch = LiveBatch(loaded.model, vocab, self.runs, block_size, adapters, ranks)
         self.tell = ranks.tell if ranks is not None and ranks.leads else None
-        """Tells other ranks what to do, where there are any."""
 
     @property
     def idle(self) -> bool:
@@ -93,11 +91,9 @@ class ModelRunner:
         return [*rows, *self._prefiller.lost]
 
     def execute(self, step: Step) -> Launched:
-        """Cut the tails, drop rows, and launch the step's decode and row cuts.
-
-        A chunk that raises is reported as a failure of its own rows; an exception of the decode is
-        raised, and the caches are unusable after it.
-        """
+        """Cut the tails, drop rows, and launch the step's decode and row cuts. A chunk that raises
+        later is a failure of its own rows; an exception of the decode is raised, and the caches are
+        then unusable."""
         tails = self._cut_rows(step.tails)
         self._batch.drop(step.drops)
         self._prefiller.drop(step.drops)
@@ -113,7 +109,6 @@ class ModelRunner:
         feeds = self._feeds(step) if step.verifies or self.tell is not None else []
         if step.decodes:
             sampling = self._batch.begin(feeds, samples_late=late)
-        groups = tuple(self.grouping.group(step.chunks))
         launched = Launched(
             ids,
             tuple(tails),
@@ -121,7 +116,7 @@ class ModelRunner:
             at_once,
             begun,
             sample=partial(self._sample, step, sampling) if sampling else None,
-            launch_chunks=partial(self._launch_chunks, step, groups),
+            launch_chunks=partial(self.launch_chunks, step),
             cut=partial(self._cut_rows, step.row_cuts if step.verifies else ()),
             drafted=self._batch.drafted if step.asks else None,
         )
@@ -139,8 +134,8 @@ class ModelRunner:
         return feeds
 
     def _must_be_read(self, step: Step, *, beside_host: bool) -> bool:
-        """Return whether the tokens of a step without drafts must be taken before anything else is
-        planned. Where a launch takes as long as its work, planning ahead would only delay them."""
+        """Return whether the step's tokens must be taken before more is planned. Where a launch
+        takes as long as its work, planning ahead would only delay them."""
         if beside_host:
             return step.prefill_tokens > 0
         return bool(step.chunks) or self._batch.has_newcomers or self._batch.constrained
@@ -150,7 +145,7 @@ class ModelRunner:
         return Decoding(sampled, () if step.verifies else tuple(self._cut_rows(step.row_cuts)))
 
     def reset(self) -> None:
-        """Forget every row and prefill after a failure, and what blocks refer to in their
+        """Forget all rows and prefills after a failure, and what blocks refer to in their
         caches."""
         if self.tell is not None:
             self.tell(Reset())
@@ -160,8 +155,8 @@ class ModelRunner:
         device.drain_pool()
 
     def probe(self, join: Join, images: tuple[ImageSpan, ...] = ()) -> None:
-        """Prefill one context and decode a token, in separate caches. Waits. Raises RuntimeError
-        when the prefill fails, and whatever the decode raises."""
+        """Prefill one context and decode a token, apart. Waits. Raises RuntimeError when the
+        prefill fails, and whatever the decode raises."""
         scratch = ModelRunner(self.loaded)
         context = join.context[:-1]
         chunk = Chunk(join.id, 0, context, (join,), images=images, adapter=join.adapter)
@@ -174,8 +169,7 @@ class ModelRunner:
                 raise RuntimeError(chunks.failures[0].message)
 
     def warming(self) -> Work[None]:
-        """Run a prefill, decodes and a drop, one step per slice, to compile kernels before the
-        first request."""
+        """Run a few steps, one per slice, to compile kernels before the first request."""
         scratch = ModelRunner(self.loaded)
         greedy = SamplingParams(max_tokens=4, temperature=0, top_logprobs=2)
         drawn = SamplingParams(
@@ -207,13 +201,9 @@ class ModelRunner:
         if self.tell is not None:
             self.tell(Reset())
 
-    # -- inside --------------------------------------------------------------------------
-
     def launch_chunks(self, step: Step) -> ChunksLaunched:
-        """Launch the restores and chunks of a step that has no decode."""
-        return self._launch_chunks(step, tuple(self.grouping.group(step.chunks)))
-
-    def _launch_chunks(self, step: Step, groups: tuple[tuple[Chunk, ...], ...]) -> ChunksLaunched:
+        """Launch a step's restores, chunks and cuts, and add complete rows to the live batch."""
+        groups = tuple(self.grouping.group(step.chunks))
         chunks, arrivals = ChunksLaunched(step.chunks, groups), list[Prefilled]()
         self._restore(step, chunks)
         gone = (*chunks.lost, *chunks.starved)
@@ -228,14 +218,14 @@ class ModelRunner:
         return chunks
 
     def _restore(self, step: Step, launched: ChunksLaunched) -> None:
-        """Rebuild the caches of prefills; for those of a group this is a trial, since the group
+        """Rebuild the caches of prefills; for those of a group only on trial, since the group
         rebuilds them."""
         several = (group for group in launched.groups if len(group) > 1)
         merged = {chunk.prefill for group in several for chunk in group}
         for restore in step.restores:
             alone = restore.prefill not in merged
-            rebuild = self._rebuilt if alone else self._tried
-            caches = guarded(partial(rebuild, restore, launched))
+            trial = partial(self._join, restore, launch=False, rebase=False)
+            caches = guarded(partial(self._rebuilt, restore, launched) if alone else trial)
             if isinstance(caches, Crash):
                 chunks = [chunk for chunk in step.chunks if chunk.prefill == restore.prefill]
                 if device.is_out_of_memory(caches.error):
@@ -257,9 +247,6 @@ class ModelRunner:
         launched.restored.append(Restored(restore.prefill.request, begun, time.monotonic()))
         return caches
 
-    def _tried(self, restore: Restore, launched: ChunksLaunched) -> Caches:
-        return self._join(restore, launch=False, rebase=False)
-
     def _join(self, restore: Restore, *, launch: bool, rebase: bool) -> Caches:
         assert self.codec is not None and self._fetch is not None
         plan = restore.plan
@@ -268,8 +255,8 @@ class ModelRunner:
         return self.codec.join(blocks, checkpoint, plan.stop, launch=launch, rebase=rebase)
 
     def _prefill(self, group: Sequence[Chunk], launched: ChunksLaunched) -> list[Prefilled]:
-        """Run a group and return its complete rows. If it raises, run its members one by one to
-        find the one that fails. Raises RuntimeError where a rank of the cluster is gone."""
+        """Run a group and return its complete rows. If it raises, run its members one by one.
+        Raises RuntimeError where a rank of the cluster is gone."""
         prefilled = guarded(self._prefiller.run, group)
         if not isinstance(prefilled, Crash):
             self._cut_chunks(group, prefilled, launched)
@@ -304,11 +291,9 @@ class ModelRunner:
                     launched.last = cache_ops.one_number(caches)
 
     def _cut_rows(self, cuts: Sequence[RowCut]) -> list[CutPayload]:
-        """Cut blocks and checkpoints of live rows. Skips rows that failed to join or whose draft
-        was wrong."""
-        made = []
-        # Rows that are not behind first: when others catch up, a ring drops a token that a block of
-        # these has.
+        """Cut blocks and checkpoints of live rows, except of rows whose draft was wrong."""
+        payloads = []
+        # Rows that are not behind come first: when others catch up, rings drop tokens of these.
         for wanted in sorted(cuts, key=lambda cut: self._batch.is_behind(cut.id)):
             index = self._batch.row_of(wanted.id)
             if index is not None and self._batch.tokens(index) == wanted.length:
@@ -317,8 +302,8 @@ class ModelRunner:
                 if self._batch.is_behind(wanted.id):
                     continue  # another row refers to what is lost
                 row = CacheRow(index, wanted.length)
-                made.append(self._cut(self._batch.caches, row, wanted.cut))
-        return made
+                payloads.append(self._cut(self._batch.caches, row, wanted.cut))
+        return payloads
 
     def _cut(self, caches: Caches, row: CacheRow, cut: Cut) -> CutPayload:
         assert self.codec is not None

@@ -3,8 +3,8 @@ result is the same in any batch.
 
 The order is vLLM's: log-probabilities of the raw logits; logit_bias, penalties, banned stop tokens;
 the mask of a constraint; temperature; min_p; top_k; top_p; then argmax(logits + Gumbel noise),
-which samples from the softmax. A row's noise depends on its seed, choice and position. Only rows
-that ask for a feature pay for it, in a number of kernels independent of their number.
+which samples from the softmax. A row's noise depends on its seed, choice and position. The number
+of kernels does not grow with the rows.
 """
 
 import hashlib
@@ -16,16 +16,15 @@ import mlx.core as mx
 
 from omlx_server.compute.hardware import device
 from omlx_server.compute.sampling.constraints import allowed, allows, side_by_side
-from omlx_server.compute.sampling.filters import filtered
+from omlx_server.compute.sampling.filters import filtered, for_rows
 from omlx_server.compute.sampling.penalties import (
     History,
     Offsets,
     Table,
     has_penalties,
+    shared_table,
     shifted,
-    together,
 )
-from omlx_server.compute.sampling.rows import for_rows
 from omlx_server.core.adapters import Adapter
 from omlx_server.core.request import (
     Constraint,
@@ -41,9 +40,8 @@ _NEVER = float("-inf")
 
 @dataclass(slots=True, eq=False)
 class SamplingRow:
-    """Sampling state of one live row; None for what it does not need. `position` counts the tokens
-    before the next one; images `shift` it for the model. Stop tokens are `banned` until
-    min_tokens."""
+    """Sampling state of one live row. `position` counts the tokens before the next one; images
+    `shift` it for the model. Stop tokens are `banned` until min_tokens."""
 
     id: SequenceId
     sampling: SamplingParams
@@ -89,8 +87,8 @@ class SamplingRow:
         return int.from_bytes(digest[:4], "little"), int.from_bytes(digest[4:], "little")
 
     def ahead(self, draft: Sequence[int]) -> "list[SamplingRow]":
-        """Return the states before each sample of a verifying step: this row, then one after each
-        drafted token. The draft ends where the constraint forbids it."""
+        """Return the states before each sample of a verifying step: this row, then one per drafted
+        token that the constraint allows."""
         if self.constraint is not None and not self.constraint.takes_drafts:
             return [self]
         states = [self]
@@ -124,16 +122,16 @@ class SamplingRow:
 
 
 def nbytes(rows: Sequence[SamplingRow]) -> int:
-    """Return the bytes of the rows' histories, which rows that were sampled together share."""
+    """Return the bytes of the rows' histories, which rows share."""
     tables = {row.history.table for row in rows if row.history is not None}
     return sum(table.entries.nbytes for table in tables)
 
 
 @dataclass(slots=True, eq=False)
 class Sampled:
-    """The sampled tokens int32 [B] of a step, still on the device, and the rows' constraints. W
-    rows, `logprob_rows`, want log-probabilities: `chosen` [W] of the sampled tokens, `top_ids` and
-    `top_values` [W, K] of the likeliest, `widths` of them each."""
+    """The sampled tokens int32 [B] of a step, on the device. W rows, `logprob_rows`, want
+    log-probabilities: `chosen` [W] of the sampled tokens, `top_ids` and `top_values` [W, K] of the
+    likeliest."""
 
     tokens: mx.array
     constraints: dict[int, Constraint] = field(default_factory=dict)
@@ -148,12 +146,12 @@ class Sampled:
         return [array for array in candidates if array is not None]
 
     def to_host(self) -> list[SampledRow]:
-        """Wait for the decode and return its results. Advances the constraints: call it once."""
+        """Wait for the results and advance the constraints. Call it once."""
         tokens = self.on_host()
         return self.outcomes(range(len(tokens)), [[token] for token in tokens])
 
     def on_host(self) -> list[SampledToken]:
-        """Wait for the decode and return its tokens."""
+        """Wait for the tokens."""
         tokens: list[int] = device.to_host(self.tokens)
         logprobs = self._logprobs()
         return [SampledToken(token, logprobs.get(row)) for row, token in enumerate(tokens)]
@@ -161,12 +159,12 @@ class Sampled:
     def outcomes(
         self, places: Sequence[int], tokens: Sequence[Sequence[SampledToken]]
     ) -> list[SampledRow]:
-        """Return the rows' results: tokens[i], the last of which was sampled in places[i]. Advances
-        their constraints by that token."""
+        """Return the rows' results tokens[i], the last sampled in places[i], and advance their
+        constraints."""
         outcomes = [SampledRow(tuple(own)) for own in tokens]
-        held = [at for at, place in enumerate(places) if place in self.constraints]
-        work = [partial(_advance, self.constraints[places[at]], outcomes[at]) for at in held]
-        for at, outcome in zip(held, side_by_side(work), strict=True):
+        constrained = [at for at, place in enumerate(places) if place in self.constraints]
+        work = [partial(_advance, self.constraints[places[at]], outcomes[at]) for at in constrained]
+        for at, outcome in zip(constrained, side_by_side(work), strict=True):
             outcomes[at] = outcome
         return outcomes
 
@@ -186,10 +184,10 @@ class Sampled:
 
 
 def sample(logits: mx.array, rows: Sequence[SamplingRow]) -> Sampled:
-    """Choose a token for each row of `logits` [B, V], and note it in the row. Launches nothing."""
+    """Choose a token for each row of `logits` [B, V], and note it. Launches nothing."""
     logits = logits.astype(mx.float32)
     histories = [row.history for row in rows if row.history is not None]
-    table = together(histories) if histories else None
+    table = shared_table(histories) if histories else None
     shifting = [row.bias is not None or row.banned is not None for row in rows]
     scores = for_rows(logits, rows, shifting, _shift)
     if table is not None:
@@ -217,7 +215,7 @@ def unsampled(logits: mx.array, rows: Sequence[SamplingRow]) -> Sampled:
 
 
 def _note(tokens: mx.array, rows: Sequence[SamplingRow], table: Table) -> None:
-    """Add the sampled tokens int32 [B] to the rows' histories; `table` is that of these rows."""
+    """Add the tokens int32 [B] to the rows' histories, of which `table` is."""
     places = [i for i, row in enumerate(rows) if row.history is not None]
     if len(places) < len(rows):
         tokens = tokens[mx.array(places)]
@@ -254,11 +252,11 @@ def _advance(constraint: Constraint, outcome: SampledRow) -> SampledRow:
 
 def _add_logprobs(sampled: Sampled, logits: mx.array, rows: Sequence[SamplingRow]) -> None:
     wanted = [(i, row.sampling.top_logprobs) for i, row in enumerate(rows)]
-    asked = [(i, width) for i, width in wanted if width is not None]
-    if not asked:
+    widths = [(i, width) for i, width in wanted if width is not None]
+    if not widths:
         return
-    sampled.logprob_rows = [i for i, _ in asked]
-    sampled.widths = [width for _, width in asked]
+    sampled.logprob_rows = [i for i, _ in widths]
+    sampled.widths = [width for _, width in widths]
     at = mx.array(sampled.logprob_rows)
     x = logits[at]
     norm = mx.logsumexp(x, axis=-1, keepdims=True)
@@ -266,13 +264,13 @@ def _add_logprobs(sampled: Sampled, logits: mx.array, rows: Sequence[SamplingRow
     sampled.chosen = (mx.take_along_axis(x, tokens, axis=-1) - norm)[:, 0]
     width = min(max(sampled.widths), x.shape[-1])
     if width:
-        # Only the top leaves the step: a kept row of logits would pin the whole [B, V] buffer.
+        # Only the top leaves the step: a row of logits would keep the whole [B, V] buffer alive.
         sampled.top_ids, sampled.top_values = likeliest(x, norm, width)
 
 
 def likeliest(logits: mx.array, norm: mx.array, count: int) -> tuple[mx.array, mx.array]:
     """Return ids and log-probabilities [R, count] of the likeliest tokens, descending. `norm` [R,
-    1] is the logsumexp of `logits` [R, V]; 1 <= count <= V."""
+    1] is the logsumexp of `logits` [R, V]."""
     ids = mx.argpartition(-logits, count - 1, axis=-1)[:, :count]
     values = mx.take_along_axis(logits, ids, axis=-1) - norm
     order = mx.argsort(-values, axis=-1)

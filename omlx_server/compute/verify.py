@@ -1,5 +1,5 @@
-"""A decode that verifies drafts. A token is sampled after a row's newest and each drafted token, as
-steps of its own would. Drafted tokens are right up to the first that differs from its sample.
+"""A decode that verifies drafts: a token is sampled after each fed token, as steps of its own
+would.
 
     fed        newest   d0   d1   d2
     sampled        s0   s1   s2   s3      d0 == s0, d1 != s1: the row gets s0 and s1,
@@ -22,14 +22,14 @@ from omlx_server.core.step import SequenceId
 
 @dataclass(frozen=True, slots=True)
 class Feed:
-    """A row's draft for one decode, and the row's `states` before each of its samples, one more."""
+    """A row's draft for one decode, and its `states` before each sample, one more."""
 
     draft: tuple[int, ...]
     states: list[SamplingRow]
 
     @classmethod
     def of(cls, row: SamplingRow, draft: Sequence[int]) -> "Feed":
-        """Return the feed of as much of a draft as the row's constraint allows."""
+        """Return the feed of as much of a draft as the constraint allows."""
         states = row.ahead(draft)
         return cls(tuple(draft[: len(states) - 1]), states)
 
@@ -49,8 +49,8 @@ def tokens_of(newest: mx.array, feeds: Sequence[Feed]) -> mx.array:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Verifying:
-    """A verifying decode in progress: `sampled` has a row for each state of each feed, in order.
-    `accept` receives the number of right drafted tokens and the newest token of each row."""
+    """A verifying decode in progress. `accept` receives the number of right drafted tokens and the
+    newest token of each row."""
 
     feeds: list[Feed]
     sampled: Sampled
@@ -65,20 +65,9 @@ class Verifying:
         *,
         samples: bool = True,
     ) -> "Verifying":
-        """Launch a sample after each fed token, from `logits` [B, T, V]. With `samples` False
-        another rank says what to accept."""
-        if not samples:
-            sampled = unsampled(logits, [state for feed in feeds for state in feed.states])
-            device.launch(sampled.arrays())
-            return cls(feeds, sampled, accept)
-        width = logits.shape[1]
-        indices = [
-            row * width + at for row, feed in enumerate(feeds) for at in range(len(feed.states))
-        ]
-        flat = logits.reshape(-1, logits.shape[-1])
-        if len(indices) < len(flat):
-            flat = flat[mx.array(indices)]
-        sampled = sample(flat, [state for feed in feeds for state in feed.states])
+        """Launch a sample after each fed token, from `logits` [B, T, V], if this rank `samples`."""
+        states = [state for feed in feeds for state in feed.states]
+        sampled = sample(_fed(logits, feeds), states) if samples else unsampled(logits, states)
         device.launch(sampled.arrays())
         return cls(feeds, sampled, accept)
 
@@ -87,20 +76,26 @@ class Verifying:
         return max([len(feed.states) for feed in self.feeds])
 
     def to_host(self) -> list[SampledRow]:
-        """Wait for the tokens, take back wrong drafts, and return each row's result. Call it
-        once."""
+        """Wait for the tokens, take back wrong drafts, and return the results. Call it once."""
         sampled, first = self.sampled.on_host(), 0
         right, indices, tokens = list[int](), list[int](), list[Sequence[SampledToken]]()
         for feed in self.feeds:
-            own = sampled[first : first + len(feed.states)]
-            right.append(_agreeing(feed.draft, own))
+            tokens_of_row = sampled[first : first + len(feed.states)]
+            right.append(_agreeing(feed.draft, tokens_of_row))
             indices.append(first + right[-1])
-            tokens.append(own[: right[-1] + 1])
+            tokens.append(tokens_of_row[: right[-1] + 1])
             first += len(feed.states)
         outcomes = self.sampled.outcomes(indices, tokens)
         self.accept(right, [outcome.tokens[-1].id for outcome in outcomes])
         pairs = zip(outcomes, self.feeds, strict=True)
         return [replace(outcome, drafted=len(feed.draft)) for outcome, feed in pairs]
+
+
+def _fed(logits: mx.array, feeds: Sequence[Feed]) -> mx.array:
+    width = logits.shape[1]
+    indices = [row * width + at for row, feed in enumerate(feeds) for at in range(len(feed.states))]
+    flat = logits.reshape(-1, logits.shape[-1])
+    return flat[mx.array(indices)] if len(indices) < len(flat) else flat
 
 
 def _agreeing(draft: Sequence[int], sampled: Sequence[SampledToken]) -> int:

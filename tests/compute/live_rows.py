@@ -11,7 +11,7 @@ import mlx.core as mx
 from omlx_server.compute import caches as cache_ops
 from omlx_server.compute.batch import LiveBatch
 from omlx_server.compute.model.loader import LoadedModel
-from omlx_server.compute.prefilled import Prefilled
+from omlx_server.compute.prefill import Prefilled
 from omlx_server.core.request import RequestId, SampledRow
 from omlx_server.core.step import Join, SequenceId
 from tests.compute.drive import sampling

@@ -11,8 +11,7 @@ from omlx_server.compute.batch import LiveBatch
 from omlx_server.compute.hardware import device, device_policy
 from omlx_server.compute.hardware.device_policy import DevicePolicy
 from omlx_server.compute.planning.probe import ForwardProbe
-from omlx_server.compute.prefill import Prefiller
-from omlx_server.compute.prefilled import Prefilled
+from omlx_server.compute.prefill import Prefilled, Prefiller
 from omlx_server.core.memory.estimate import Coefficients, Planner, PrefillFactors
 from omlx_server.core.memory.shape import Decode, PrefillShape, StepShape
 from omlx_server.core.step import Chunk

@@ -1,7 +1,6 @@
 """The adapters of one loaded model. Owned by the mlx thread.
 
-Within `using`, the layers that an adapter of a row changes are replaced; outside it, and where no
-row has an adapter, the model has its own layers.
+Within `using`, the layers that an adapter of a row changes are replaced.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -36,7 +35,7 @@ _Placed = list[tuple[LayerEntry, AdaptedLinear]]
 
 
 class AdapterStore:
-    """The `loaded` adapters, whose weights are in memory, the least recently used first."""
+    """The `loaded` adapters, the least recently used first."""
 
     def __init__(self) -> None:
         self.loaded: dict[Adapter, None] = {}
@@ -51,7 +50,7 @@ class AdapterStore:
 
     @property
     def token_bytes(self) -> int:
-        """The most bytes that adapters take for one token of a forward."""
+        """The most bytes of adapters for one token of a forward."""
         stacks = (stack for group in self._groups.values() for stack in group.stacks.values())
         return max((stack.token_bytes for stack in stacks), default=0)
 
@@ -60,23 +59,20 @@ class AdapterStore:
         return self.nbytes - group.nbytes + group.nbytes_with(adapter)
 
     def needs(self, adapter: Adapter) -> int:
-        """Return the most bytes that loading an adapter takes beside the present weights: its file,
-        its matrices as read and as float32, and all stacks of its rank anew, with the zeros of a
-        slice."""
+        """Return the most extra bytes during a load: file, matrices read and as float32, and new
+        stacks of its rank with a slice of zeros."""
         stacks = self._group(adapter).nbytes_with(adapter)
         return 3 * adapter.nbytes + stacks + min(stacks, SLICE_BYTES)
 
     def needs_without(self, adapter: Adapter) -> int:
-        """Return the most bytes that unloading takes beside the present weights: its rank's other
-        stacks."""
+        """Return the most extra bytes during an unload."""
         return self._group(adapter).nbytes_without(adapter)
 
     def _group(self, adapter: Adapter) -> RankGroup:
         return self._groups.get(adapter.rank, RankGroup(adapter.rank))
 
     def check(self, model: nn.Module, adapter: Adapter) -> None:
-        """Raise AdapterUnusable, before weights are read, if its shapes don't fit or a load has
-        failed."""
+        """Raise AdapterUnusable if its shapes don't fit or a load has failed."""
         if adapter in self._refused:
             raise unusable(adapter, self._refused[adapter])
         check_shapes(adapter, model)
@@ -90,8 +86,8 @@ class AdapterStore:
         return True
 
     def loading(self, model: nn.Module, adapter: Adapter) -> Work[None]:
-        """Load an adapter in slices, unless it is loaded. No other may come or go meanwhile. Raises
-        AdapterUnusable if its files can't be read or don't fit the model."""
+        """Load an adapter in slices, unless it is loaded; no other may come or go meanwhile. Raises
+        AdapterUnusable."""
         if adapter in self.loaded:
             return
         self.check(model, adapter)
@@ -109,8 +105,7 @@ class AdapterStore:
             raise unusable(adapter, self._refused[adapter])
 
     def unloading(self, adapter: Adapter) -> Work[None]:
-        """Unload an adapter that no row has, in slices. It counts as unloaded from the first slice
-        on, but stays if the work is closed."""
+        """Unload an adapter that no row has, in slices. It stays if the work is closed."""
         del self.loaded[adapter]
         try:
             group = yield from self._groups[adapter.rank].without(adapter)
@@ -120,8 +115,8 @@ class AdapterStore:
         self._change(group)
 
     def _try(self, model: nn.Module, adapter: Adapter) -> None:
-        """Set up a forward over one token, uncomputed: a model may want more of a layer than to
-        call it."""
+        """Set up a forward that is not computed: a model may want more of a layer than to call
+        it."""
         with self.using([adapter]):
             model(mx.array([[0]]))
 
@@ -157,8 +152,7 @@ class AdapterStore:
             return forward(*args, **options)
 
     def _placed(self, rows: RowAdapters) -> _Placed:
-        """Return the layers for a forward, and where they stand. Those of the newest forward are
-        cached."""
+        """Return the layers for a forward, and where they stand; the newest are cached."""
         if self._last_placed[0] == tuple(rows):
             return self._last_placed[1]
         missing = [adapter.name for adapter in rows if adapter and adapter not in self.loaded]

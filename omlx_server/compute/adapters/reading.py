@@ -19,8 +19,7 @@ _CHANGED = "its files have just changed"
 
 
 def reading(adapter: Adapter) -> Work[Matrices]:
-    """Read the matrices of an adapter, in slices. Raises AdapterUnusable if they can't be read, or
-    are not those of the digest."""
+    """Read the matrices of an adapter, in slices. Raises AdapterUnusable."""
     try:
         config = (adapter.path / CONFIG).read_bytes()
         content, digest = yield from _content(adapter.path / WEIGHTS)
@@ -41,7 +40,7 @@ def unusable(adapter: Adapter, why: str) -> AdapterUnusable:
 
 
 def _content(file: Path) -> Work[tuple[io.BytesIO, bytes]]:
-    """Read a file and its SHA-256 together, so that the digest is of what is loaded."""
+    """Read a file together with its SHA-256."""
     content, digest = io.BytesIO(), hashlib.sha256()
     with file.open("rb") as opened:
         while piece := opened.read(_PIECE):
@@ -53,7 +52,7 @@ def _content(file: Path) -> Work[tuple[io.BytesIO, bytes]]:
 
 
 def check_shapes(adapter: Adapter, model: nn.Module) -> None:
-    """Raise AdapterUnusable for an adapter whose matrices don't fit the model. Reads no weights."""
+    """Raise AdapterUnusable for matrices that don't fit the model. Reads no weights."""
     for path, (a, b) in adapter.shapes.items():
         inner, outer = sizes_of(adapter, place_of(adapter, model, path).layer, path)
         needed = (inner, adapter.rank), (adapter.rank, outer)
@@ -64,13 +63,13 @@ def check_shapes(adapter: Adapter, model: nn.Module) -> None:
 
 
 def _matrices(adapter: Adapter, arrays: Mapping[str, mx.array]) -> Matrices:
-    found = dict[str, tuple[mx.array, mx.array]]()
+    matrices = dict[str, tuple[mx.array, mx.array]]()
     for path, shapes in adapter.shapes.items():
         a, b = (arrays[f"{path}.{side}"].astype(mx.float32) for side in SIDES)
         if (a.shape, b.shape) != shapes:
             raise KeyError(path)
-        found[path] = a, b
-    return found
+        matrices[path] = a, b
+    return matrices
 
 
 class LayerEntry:
@@ -100,7 +99,7 @@ def _index(name: str) -> int:
 
 
 def place_of(adapter: Adapter, model: nn.Module, path: str) -> LayerEntry:
-    """Return the layer at a dotted `path`. Raises AdapterUnusable if there is none."""
+    """Return the layer at a dotted `path`. Raises AdapterUnusable."""
     node: object = model
     *above, name = path.split(".")
     try:
@@ -112,8 +111,7 @@ def place_of(adapter: Adapter, model: nn.Module, path: str) -> LayerEntry:
 
 
 def sizes_of(adapter: Adapter, layer: object, path: str) -> tuple[int, int]:
-    """Return the input and output widths of a linear layer. Raises AdapterUnusable for any other
-    layer."""
+    """Return the input and output widths of a linear layer. Raises AdapterUnusable for others."""
     if isinstance(layer, nn.QuantizedLinear):
         outer, groups = layer.scales.shape
         return groups * layer.group_size, outer

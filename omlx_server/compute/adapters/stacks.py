@@ -6,12 +6,11 @@
     b           [slots, rank, out]                      does not change
     scales      [slots, 1, 1]
 
-Adapters of another rank have other stacks: padding to one rank could change the order in which a
-product is summed, and so a row's numbers by its neighbours.
+Padding other ranks to this one could change a row's numbers by its neighbours.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import prod
 from typing import Any
 
@@ -22,12 +21,10 @@ from omlx_server.compute.hardware import device
 from omlx_server.core.adapters import Adapter
 from omlx_server.core.work import Work
 
+# One adapter's a float32 [in, rank] and b float32 [rank, out], by layer path.
 Matrices = Mapping[str, tuple[mx.array, mx.array]]
-"""The matrices a float32 [in, rank] and b float32 [rank, out] of one adapter, by the path of their
-layer in the model."""
 
-# So many bytes of stacks are made in one slice of the work.
-SLICE_BYTES = 32 << 20
+SLICE_BYTES = 32 << 20  # of stacks made in one slice of the work
 _F32 = 4
 
 
@@ -49,32 +46,24 @@ class AdapterStack:
 
     @property
     def token_bytes(self) -> int:
-        """Bytes per token beside a forward without adapters: float32 input, inner product, sums,
-        cast."""
+        """Bytes per token: float32 input, inner product, sums, cast."""
         (_, inner, rank), outer = self.a.shape, self.b.shape[2]
         return 4 * inner + 4 * rank + 12 * outer
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RankGroup:
-    """The stacks of all adapters of one rank, by layer path. Immutable: the device may refer to
-    it."""
+    """The stacks of all adapters of one rank, by layer path. Immutable."""
 
     rank: int
     adapters: tuple[Adapter, ...] = ()
-    layers: Mapping[str, AdapterStack] | None = None
-
-    @property
-    def stacks(self) -> Mapping[str, AdapterStack]:
-        return self.layers or {}
+    stacks: Mapping[str, AdapterStack] = field(default_factory=dict)
 
     @property
     def nbytes(self) -> int:
         return sum(stack.nbytes for stack in self.stacks.values())
 
     def nbytes_with(self, adapter: Adapter) -> int:
-        """Return the bytes with one more adapter: a slot for each, and one of zeros, in every
-        layer."""
         slots = {path: stack.slot_bytes for path, stack in self.stacks.items()}
         slots |= {path: _F32 * sum(map(prod, pair)) for path, pair in adapter.shapes.items()}
         return (2 + len(self.adapters)) * sum(slots.values())
@@ -84,32 +73,31 @@ class RankGroup:
         return len(self.adapters) * sum(stack.slot_bytes for stack in left)
 
     def joined(self, adapter: Adapter, matrices: Matrices) -> "Work[RankGroup]":
-        """Return the group with one more adapter, made in slices of SLICE_BYTES."""
+        """Return the group with one more adapter, made in slices."""
         paths = {**self.stacks, **matrices}
-        made = yield from _made((path, self._joined(path, adapter, matrices)) for path in paths)
-        return RankGroup(self.rank, (*self.adapters, adapter), made)
+        stacks = yield from _compute(
+            (path, self._joined(path, adapter, matrices)) for path in paths
+        )
+        return RankGroup(self.rank, (*self.adapters, adapter), stacks)
 
     def _joined(self, path: str, adapter: Adapter, matrices: Matrices) -> AdapterStack:
         count, old, new = 1 + len(self.adapters), self.stacks.get(path), matrices.get(path)
-        pairs = [
-            (_with_a_slot_more(old.a if old else None, new[0] if new else None, count)),
-            (_with_a_slot_more(old.b if old else None, new[1] if new else None, count)),
-        ]
-        a, b = (mx.concatenate(pair) for pair in pairs)
+        a = _with_slot(old.a if old else None, new[0] if new else None, count)
+        b = _with_slot(old.b if old else None, new[1] if new else None, count)
         having = old.having if old else frozenset()
         return AdapterStack(a, b, having | {adapter.digest} if new else having)
 
     def without(self, adapter: Adapter) -> "Work[RankGroup]":
-        """Return the group without one adapter, made in slices of SLICE_BYTES."""
+        """Return the group without one adapter, made in slices."""
         slot = 1 + self.adapters.index(adapter)
-        kept = mx.array([at for at in range(1 + len(self.adapters)) if at != slot])
-        made = yield from _made(
-            (path, AdapterStack(old.a[kept], old.b[kept], old.having - {adapter.digest}))
+        slots = mx.array([at for at in range(1 + len(self.adapters)) if at != slot])
+        stacks = yield from _compute(
+            (path, AdapterStack(old.a[slots], old.b[slots], old.having - {adapter.digest}))
             for path, old in self.stacks.items()
             if old.having - {adapter.digest}
         )
         left = tuple(other for other in self.adapters if other != adapter)
-        return RankGroup(self.rank, left, made)
+        return RankGroup(self.rank, left, stacks)
 
     def slots_of(self, adapters: Sequence[Adapter | None]) -> "RowSlots | None":
         """Return the rows' slots in this group; None where no row has an adapter of it."""
@@ -142,8 +130,7 @@ class AdaptedLinear:
         self._parts = parts
 
     def __call__(self, x: mx.array) -> mx.array:
-        """Return the layer's output for `x` [B, ..., in] plus each row's adapter, computed in
-        float32."""
+        """Return the layer's output for `x` [B, ..., in] plus each row's adapter, in float32."""
         y: mx.array = self._linear(x)
         for stack, rows in self._parts:
             flat = x.reshape(rows.slots.size, -1, x.shape[-1]).astype(mx.float32)
@@ -153,11 +140,11 @@ class AdaptedLinear:
         return y
 
 
-def _made(stacks: Iterable[tuple[str, AdapterStack]]) -> Work[dict[str, AdapterStack]]:
+def _compute(stacks: Iterable[tuple[str, AdapterStack]]) -> Work[dict[str, AdapterStack]]:
     """Compute stacks in slices of SLICE_BYTES, and return them by path."""
-    made, started, nbytes = dict[str, AdapterStack](), list[mx.array](), 0
+    by_path, started, nbytes = dict[str, AdapterStack](), list[mx.array](), 0
     for path, stack in stacks:
-        made[path] = stack
+        by_path[path] = stack
         started += [stack.a, stack.b]
         nbytes += stack.nbytes
         if nbytes >= SLICE_BYTES:
@@ -165,12 +152,12 @@ def _made(stacks: Iterable[tuple[str, AdapterStack]]) -> Work[dict[str, AdapterS
             started, nbytes = [], 0
             yield
     device.wait_for(started)
-    return made
+    return by_path
 
 
-def _with_a_slot_more(old: mx.array | None, new: mx.array | None, count: int) -> list[mx.array]:
-    """Return the `count` slots of a stack and one more; zeros where there is none."""
+def _with_slot(old: mx.array | None, new: mx.array | None, count: int) -> mx.array:
+    """Return `count` slots and one more; zeros where there is none."""
     like: Any = new if old is None else old[0]
     first = mx.zeros((count, *like.shape)) if old is None else old
     last = mx.zeros(like.shape) if new is None else new
-    return [first, last[None]]
+    return mx.concatenate([first, last[None]])

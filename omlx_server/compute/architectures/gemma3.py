@@ -9,7 +9,7 @@ from mlx_lm.models import gemma3
 
 Weights = dict[str, mx.array]
 
-# How names of other parts begin, behind "model." or not.
+# Prefixes of other parts, after an optional "model.".
 _OTHERS = ("vision_tower.", "multi_modal_projector.")
 
 
@@ -18,15 +18,15 @@ class Gemma3Model(gemma3.Model):  # type: ignore[misc]
 
     def sanitize(self, weights: Weights) -> Weights:
         """Return the language model's weights by mlx-lm's names."""
-        found: Weights = {}
+        named: Weights = {}
         for name, array in weights.items():
             if name.startswith("model.language_model."):
-                found[name.replace("model.language_model.", "language_model.model.", 1)] = array
+                named[name.replace("model.language_model.", "language_model.model.", 1)] = array
             elif name.startswith("lm_head."):
-                found[f"language_model.{name}"] = array
+                named[f"language_model.{name}"] = array
             elif not name.removeprefix("model.").startswith(_OTHERS):
-                found[name] = array
-        sane: Weights = super().sanitize(found)
+                named[name] = array
+        sane: Weights = super().sanitize(named)
         return sane
 
 

@@ -18,7 +18,7 @@ class GroupedMaskRowsKVCache(WholeRowsKVCache):
 
 
 class GroupedMaskKVCache(WholeKVCache):
-    """A WholeKVCache whose batch form makes masks of five dimensions, as gemma2's scores [B, G, H /
-    G, L, T] need: [B, 1, L, T] would not broadcast, or mask groups for rows."""
+    """A WholeKVCache whose batch form makes masks of five dimensions, for gemma2's scores [B, G, H
+    / G, L, T]."""
 
     batch_form: ClassVar[type[RowsKVCache]] = GroupedMaskRowsKVCache

@@ -4,8 +4,7 @@ architectures whose heads mlx-lm leaves out.
     entry of token t    layer(project([norm(embedding of t), norm(hidden state before t)]))
     prediction          norm of that, through the model's own head
 
-The hidden state before a token is the model's last one of the token before; zeros across chunks,
-which only makes a draft worse.
+The hidden state before a token is the model's last one of the token before; zeros across chunks.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,7 +21,7 @@ from omlx_server.compute.architectures import special
 @dataclass(frozen=True, slots=True)
 class HeadsStyle:
     """The layout of an architecture's heads. `names` maps our parts to its weights; the rest is the
-    `layer`. With `chains_normed` the next head's hidden state is the norm of this one's."""
+    `layer`. `chains_normed`: the next hidden state is normed."""
 
     names: Mapping[str, str]
     layer: str
@@ -51,7 +50,7 @@ STYLES: Mapping[str, HeadsStyle] = {
 
 
 class PredictionHeads(nn.Module):
-    """One head, used again for each further token, with a layer of the model's own class."""
+    """One head, used again for each further token."""
 
     def __init__(self, layer: nn.Module, hidden: int, eps: float, style: HeadsStyle) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -65,14 +64,11 @@ class PredictionHeads(nn.Module):
     def __call__(
         self, embedded: mx.array, hidden: mx.array, cache: Any
     ) -> tuple[mx.array, mx.array]:
-        """Return the input of the model's own head, and the hidden states for a further head, both
-        [B, T, D], from embeddings [B, T, D] and the hidden states [B, T, D] before them."""
+        """Return the input of the model's head and the next hidden states, both [B, T, D], from
+        embeddings and the hidden states before them."""
         parts = [self.embed_norm(embedded), self.hidden_norm(hidden)]
         inputs = self.project(mx.concatenate(parts, axis=-1))
-        if self._style.array_mask:
-            mask = create_attention_mask(inputs, cache, return_array=True)
-        else:
-            mask = create_attention_mask(inputs, cache)
+        mask = create_attention_mask(inputs, cache, return_array=self._style.array_mask)
         out = self.layer(inputs, mask, cache)
         normed = self.norm(out)
         return normed, normed if self._style.chains_normed else out
@@ -90,11 +86,11 @@ class Headed(nn.Module):
         self.own_caches = len(special.fresh_caches(target))
 
     def make_cache(self) -> list[Any]:
-        own, more = (special.fresh_caches(self.target) for _ in range(2))
-        return [*own, more[self._like]]
+        target, like = (special.fresh_caches(self.target) for _ in range(2))
+        return [*target, like[self._like]]
 
     def __call__(self, tokens: mx.array, cache: Sequence[Any]) -> mx.array:
-        """Return the target's logits [B, T, V] for tokens int [B, T], which both take in."""
+        """Return the target's logits [B, T, V] for tokens int [B, T]; both take these in."""
         logits, hidden = self.decode(tokens, cache[: self.own_caches])
         before = mx.concatenate([mx.zeros_like(hidden[:, :1]), hidden[:, :-1]], axis=1)
         self.draft(tokens, before, cache[self.own_caches :])
@@ -108,8 +104,7 @@ class Headed(nn.Module):
     def draft(
         self, tokens: mx.array, hidden: mx.array, cache: Sequence[Any]
     ) -> tuple[mx.array, mx.array]:
-        """Return the heads' logits [B, T, V] and hidden states for tokens int [B, T] after `hidden`
-        [B, T, D]."""
+        """Return the heads' logits [B, T, V] and hidden states after `hidden` [B, T, D]."""
         embedded = self._body.model.embed_tokens(tokens)
         out, after = self.heads(embedded, hidden, cache[0])
         return self._logits(out), after
@@ -131,5 +126,5 @@ class Headed(nn.Module):
 
 
 def language_model(model: nn.Module) -> Any:
-    """Return the language part of a model that may have others, such as a vision tower."""
+    """Return the language part of a model."""
     return model.language_model if "language_model" in model else model

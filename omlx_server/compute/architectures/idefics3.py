@@ -11,7 +11,7 @@ from mlx_lm.models.base import BaseModelArgs
 
 Weights = dict[str, mx.array]
 
-# In checkpoints, and in conversions by mlx-vlm; what is behind a name is the same.
+# Prefixes in checkpoints, and in conversions by mlx-vlm.
 _STARTS = ("model.text_model.", "language_model.")
 
 
@@ -35,27 +35,26 @@ class Idefics3Model(nn.Module):
         self, inputs: mx.array, cache: Any = None, input_embeddings: mx.array | None = None
     ) -> mx.array:
         """Return logits [B, T, V] for tokens int [B, T], or for `input_embeddings` [B, T, D]."""
-        found: mx.array = self.language_model(
+        logits: mx.array = self.language_model(
             inputs, cache=cache, input_embeddings=input_embeddings
         )
-        return found
+        return logits
 
     def sanitize(self, weights: Weights) -> Weights:
-        """Return the language model's weights by llama's names. Without a head, the embedding is
-        tied."""
-        found: Weights = {}
+        """Return the language model's weights by llama's names."""
+        named: Weights = {}
         for name, array in weights.items():
             start = next((start for start in _STARTS if name.startswith(start)), None)
             inner = name if start is None else name.removeprefix(start)
             if inner.startswith("lm_head."):
-                found[inner] = array
+                named[inner] = array
             elif start is not None:
-                found[f"model.{inner.removeprefix('model.')}"] = array
-        if "lm_head.weight" not in found:
+                named[f"model.{inner.removeprefix('model.')}"] = array
+        if "lm_head.weight" not in named:
             self.language_model.args.tie_word_embeddings = True
             self.language_model.pop("lm_head")
-        found = self.language_model.sanitize(found)
-        return {f"language_model.{name}": array for name, array in found.items()}
+        named = self.language_model.sanitize(named)
+        return {f"language_model.{name}": array for name, array in named.items()}
 
     @property
     def layers(self) -> Any:
@@ -64,5 +63,5 @@ class Idefics3Model(nn.Module):
 
 def classes(config: Mapping[str, Any]) -> tuple[type[nn.Module], type[ModelArgs]] | None:
     """Return the classes for mlx-lm's `load_model`, if config.json is of such a model."""
-    known = config.get("model_type") in ("idefics3", "smolvlm")
-    return (Idefics3Model, ModelArgs) if known else None
+    matches = config.get("model_type") in ("idefics3", "smolvlm")
+    return (Idefics3Model, ModelArgs) if matches else None

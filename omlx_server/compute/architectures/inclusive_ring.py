@@ -10,12 +10,8 @@ from mlx_lm.models.cache import RotatingKVCache
 
 class InclusiveRing(RotatingKVCache):  # type: ignore[misc]
     """A ring of `max_size` tokens for a decode, and of one more for a prefill, until
-    `begin_decode`.
-
-    plamo3 masks a prefill with `window + 1` and decodes on `window`. In mlx-lm's ring the first
-    token of each later chunk misses its oldest key, so that logits depend on where chunks begin.
-    Merging makes mlx-lm's batch form, which is for decoding only.
-    """
+    `begin_decode`. In mlx-lm's ring the first token of each later chunk would miss its oldest key.
+    Merging makes mlx-lm's batch form, which is for decoding only."""
 
     decodes = False
 

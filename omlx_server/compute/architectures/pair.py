@@ -1,8 +1,4 @@
-"""A model and its draft model, computed together.
-
-A forward of the pair feeds both the same tokens, so prompts, blocks and rows hold the caches of
-both. Only decodes tell them apart (compute/drafting/).
-"""
+"""A model and its draft model. A forward feeds both, so blocks and rows hold the caches of both."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -36,25 +32,22 @@ class Pair(nn.Module):
         target: Callable[..., mx.array] | None = None,
     ) -> mx.array:
         """Return the target's logits [B, T, V] for tokens int [B, T], which both take in. `target`
-        replaces it: itself with images. Launches the target's caches, so that activations don't add
-        up."""
-        own = self.own_caches
-        logits: mx.array = (target or self.target)(tokens, cache=cache[:own])
-        device.launch([layer.state for layer in cache[:own]])
-        self.draft(tokens, cache[own:])
+        replaces it, for images. Launches the target's caches, so that activations don't add up."""
+        count = self.own_caches
+        logits: mx.array = (target or self.target)(tokens, cache=cache[:count])
+        device.launch([layer.state for layer in cache[:count]])
+        self.draft(tokens, cache[count:])
         return logits
 
     def draft(self, tokens: mx.array, cache: Sequence[Any]) -> mx.array:
-        """Return the drafter's logits [B, T, V] for tokens int [B, T]. Tokens beyond its vocabulary
-        count as its last."""
-        known = mx.minimum(tokens, self.drafter_vocab - 1)
-        logits: mx.array = self.drafter(known, cache=cache)
+        """Return the drafter's logits [B, T, V]. Tokens beyond its vocabulary count as its last."""
+        clipped = mx.minimum(tokens, self.drafter_vocab - 1)
+        logits: mx.array = self.drafter(clipped, cache=cache)
         return logits
 
 
 def members(model: nn.Module) -> tuple[nn.Module, ...]:
-    """Return the target and the drafter of a pair, the target of a model with heads, or the model
-    itself."""
+    """Return the target, and the drafter of a pair; any other model itself."""
     match model:
         case Pair():
             return model.target, model.drafter

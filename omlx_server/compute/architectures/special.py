@@ -1,8 +1,5 @@
-"""The table of exceptions for single architectures of mlx-lm: the only one with their names.
-
-`scripts/campaign architectures` compares our answers with mlx-lm's for every architecture; one that
-differs is entered here, with the reason.
-"""
+"""The only table of exceptions for single architectures of mlx-lm, found by `scripts/campaign
+architectures`."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -15,8 +12,7 @@ from omlx_server.compute.architectures.grouped_mask import GroupedMaskKVCache
 from omlx_server.compute.architectures.inclusive_ring import InclusiveRing
 from omlx_server.compute.kv.schemes.plain import Plain
 
-# Architectures that answer wrongly in a batch, and why. Rows of a batch are padded on the left, so
-# a token's place in the batch is not its place in its own sequence.
+# Architectures that answer wrongly in a batch, whose rows are padded on the left, and why.
 SERVED_ALONE: Mapping[str, str] = {
     "afm7": "its layers without keys of their own take positions from the batch",
     "gpt_bigcode": "its position embeddings are looked up for one length",
@@ -24,7 +20,7 @@ SERVED_ALONE: Mapping[str, str] = {
     "minimax_m3_vl": "its sparse attention divides the places of the batch into blocks",
     "phi3small": "its sparse attention divides the places of the batch into blocks",
 }
-# Architectures whose caches can't be reused for another prompt with the same prefix, and why.
+# Architectures whose caches can't be reused for another prompt, and why.
 NOT_REUSED: Mapping[str, str] = {
     "phi3small": "mlx-lm lets its tokens see those behind them in the same pass",
 }
@@ -36,7 +32,7 @@ def architecture_of(model: nn.Module) -> str:
 
 
 def why_alone(model: nn.Module) -> str:
-    """Return why sequences of this model can't share a batch; empty if no reason here holds."""
+    """Return why sequences of this model can't share a batch; empty if they can."""
     if any(isinstance(module, DynamicNTKScalingRoPE) for module in model.modules()):
         return "its positions are scaled by the length of one sequence"
     return SERVED_ALONE.get(architecture_of(model), "")

@@ -6,23 +6,20 @@ import mlx.core as mx
 
 from omlx_server.compute.hardware import device_policy
 
-MOST_SCORES = 1 << 26
-"""So many scores are made at a time where attention is not fused: 256 MB in float32. With 16 heads
-all of those of a text of 8,192 tokens would take 4 GB, of an image of 16,384 patches 16 GB."""
+MOST_SCORES = 1 << 26  # 256 MB in float32; a text of 8,192 tokens has 4 GB with 16 heads
 
 
 def attend(
     q: mx.array, k: mx.array, v: mx.array, mask: mx.array | None, most_scores: int = MOST_SCORES
 ) -> mx.array:
-    """Return attention [B, H, L, D] for q, k, v [B, H, L, D], whose scores are divided by the root
-    of D. `mask` is bool [B, 1, 1, L] (True is seen) or is added. Where attention is not fused,
-    computes at most `most_scores` scores at a time, and waits for each piece."""
+    """Return attention [B, H, L, D] for q, k, v [B, H, L, D]. `mask` is bool [B, 1, 1, L] (True is
+    seen) or is added. Unfused, it makes at most `most_scores` scores at a time, and waits."""
     batch, heads, length, width = q.shape
     attention = partial(mx.fast.scaled_dot_product_attention, scale=width**-0.5, mask=mask)
     fused = next((most for most in device_policy.current().fused_widths if most >= width), None)
     if fused is not None:
-        found: mx.array = attention(*(_padded(array, fused) for array in (q, k, v)))
-        return found[..., :width]
+        padded: mx.array = attention(*(_padded(array, fused) for array in (q, k, v)))
+        return padded[..., :width]
     rows = max(1, most_scores // (batch * heads * length))
     if rows >= length:
         whole: mx.array = attention(q, k, v)

@@ -1,8 +1,5 @@
 """Float32 attention on the CPU backend with powers of two, which take a third of `mx.exp`'s time.
-
-compute/kv/dispatch.py puts it in the place of MLX's own function. 256 queries on 1,024 keys take 20
-ms instead of 32; one query in each of 8 rows takes 1.7 ms instead of 3.1.
-"""
+256 queries on 1,024 keys take 20 ms instead of 32."""
 
 import math
 from typing import Any

@@ -1,1 +1,1 @@
-"""One model over several processes: the group of ranks, and what of the model each of them has."""
+"""One model over several processes: the ranks, and each one's part of the model."""

@@ -1,8 +1,7 @@
 """Opens one rank's part of a model, and reads only that part of its weights. Mlx thread.
 
-mlx-lm's classes split lazy arrays, which MLX then reads whole. The slices that a class takes are
-found by splitting an empty copy of the model whose arrays hold their own indices. MLX reads what is
-stored in another form, or not sliced along one axis.
+MLX reads split arrays whole. The slices that a class takes are found by splitting an empty copy of
+the model whose arrays hold their own indices. What is stored in another form is left to MLX.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -20,11 +19,11 @@ from mlx.utils import tree_flatten, tree_unflatten
 from omlx_server.compute.cluster.ranks import Ranks
 from omlx_server.compute.cluster.splitting import split
 from omlx_server.compute.cluster.stored import AxisSlice, StoredArray, read_slice, stored_arrays
-from omlx_server.compute.weights.reading import of_model
+from omlx_server.compute.weights.reading import guarded_load
 from omlx_server.core.work import Work
 
 Arrays = Mapping[str, mx.array]
-# Opens the model with lazy arrays, and tells of those that are in its files, by their names there.
+# Opens the model with lazy arrays, and passes on those of its files, by name.
 Open = Callable[[Callable[[Arrays], None]], tuple[nn.Module, dict[str, Any]]]
 
 _SLICE_BYTES = 128 << 20
@@ -34,8 +33,8 @@ _MOST_RANGES = 64
 
 @dataclass(frozen=True, slots=True)
 class _Sliced:
-    """A parameter of which a rank keeps a slice along `axis`. Its indices are numbered from `first`
-    on; no two parameters share a number."""
+    """A parameter of which a rank keeps a slice along `axis`. Its indices begin at `first`, to be
+    unique."""
 
     name: str
     stored: StoredArray
@@ -45,7 +44,7 @@ class _Sliced:
 
     @property
     def indices(self) -> mx.array:
-        """An int32 array of the stored shape, which holds each element's number along `axis`."""
+        """Each element's number along `axis`, int32 of the stored shape."""
         shape = [1] * len(self.stored.shape)
         shape[self.axis] = -1
         count = self.stored.shape[self.axis]
@@ -53,8 +52,7 @@ class _Sliced:
         return mx.broadcast_to(numbers.reshape(shape), self.stored.shape)
 
     def found(self, taken: mx.array, shape: tuple[int, ...]) -> AxisSlice | None:
-        """Return the slice that a class has `taken`; None unless it has this shape and is the same
-        at each place along the other axes."""
+        """Return the slice that a class has `taken`; None unless it is along `axis` alone."""
         if taken.shape != shape or taken.dtype != mx.int32:
             return None
         line = taken[
@@ -73,26 +71,26 @@ class _Sliced:
 def opening_part(
     path: Path, ranks: Ranks, open_model: Open
 ) -> Work[tuple[nn.Module, dict[str, Any]]]:
-    """Open this rank's part of the model in `path`, and its config.json. Sliced arrays are read,
-    others are lazy. Raises ModelUnavailable if a file can't be read or the model can't be split."""
+    """Open this rank's part of the model in `path`, and its config.json. Only sliced arrays are
+    read. Raises ModelUnavailable."""
     files = dict[str, mx.array]()
-    model, config = of_model(path, lambda: open_model(files.update))
+    model, config = guarded_load(path, lambda: open_model(files.update))
     whole = _parameters(model)
     split(model, ranks)
     if ranks.by_layers:  # what it lacks is never read
         return model, config
     yield
     part = _parameters(model)
-    sliced = of_model(path, lambda: list(_sliced(path, files, whole, part)))
+    sliced = guarded_load(path, lambda: list(_sliced(path, files, whole, part)))
     files, whole = {}, {}
-    taken = of_model(path, lambda: _taken(sliced, ranks, open_model))
+    taken = guarded_load(path, lambda: _taken(sliced, ranks, open_model))
     nbytes = 0
     with ThreadPoolExecutor(_READERS, thread_name_prefix="weights") as pool:
         for one in sliced:
-            kept = one.found(taken.pop(one.name), part.pop(one.name).shape)
-            if kept is None:
+            part_slice = one.found(taken.pop(one.name), part.pop(one.name).shape)
+            if part_slice is None:
                 continue
-            array = of_model(path, partial(read_slice, one.stored, kept, one.dtype, pool))
+            array = guarded_load(path, partial(read_slice, one.stored, part_slice, one.dtype, pool))
             model.update(tree_unflatten([(one.name, array)]))
             nbytes += array.nbytes
             if nbytes >= _SLICE_BYTES:
@@ -106,8 +104,7 @@ def _parameters(model: nn.Module) -> dict[str, mx.array]:
 
 
 def _sliced(path: Path, files: Arrays, whole: Arrays, part: Arrays) -> Iterator[_Sliced]:
-    """Yield the parameters that are stored as the `whole` model has them, and shorter in one axis
-    of the `part`."""
+    """Yield the parameters that are stored as in the `whole` model, and shorter in the `part`."""
     names = {id(array): name for name, array in files.items()}
     stored = stored_arrays(path)
     first = 0
@@ -122,7 +119,7 @@ def _sliced(path: Path, files: Arrays, whole: Arrays, part: Arrays) -> Iterator[
 
 
 def _axes(whole: mx.array, part: mx.array) -> list[int]:
-    """Return the axes along which a part is shorter; none where it differs in more than that."""
+    """Return the axes along which a part is shorter."""
     if whole.ndim != part.ndim or whole.dtype != part.dtype:
         return []
     sizes = enumerate(zip(whole.shape, part.shape, strict=True))
@@ -130,7 +127,6 @@ def _axes(whole: mx.array, part: mx.array) -> list[int]:
 
 
 def _taken(sliced: list[_Sliced], ranks: Ranks, open_model: Open) -> dict[str, mx.array]:
-    """Return what the model's class takes of the indices, by parameter name."""
     copy, _ = open_model(lambda arrays: None)
     copy.update(tree_unflatten([(one.name, one.indices) for one in sliced]))
     split(copy, ranks)

@@ -21,19 +21,15 @@ from omlx_server.core.cluster.hosts import Devices
 from omlx_server.errors import ModelUnavailable, one_line
 
 
-def _nobody(command: Command) -> None:
-    """There is nobody to tell."""
-
-
 @dataclass(slots=True, eq=False)
 class Ranks:
     """This process's `rank` in a `group` of `size`. Rank 0 calls `tell` with each command before it
-    runs it; other ranks tell nobody. `by_layers`: the model is split by layers, not within them."""
+    runs it. `by_layers`: the model is split by layers."""
 
     rank: int
     size: int
     group: mx.distributed.Group
-    tell: Callable[[Command], None] = field(default=_nobody)
+    tell: Callable[[Command], None] = field(default=lambda command: None)
     by_layers: bool = False
 
     @property
@@ -41,51 +37,46 @@ class Ranks:
         return self.rank == 0
 
     def shared(self, tokens: mx.array) -> mx.array:
-        """Return rank 0's tokens on every rank, in an array of the same shape. Rank 0 uses its own:
-        where a neighbour is gone a sum holds garbage, and embedding such a token ends the
-        process."""
-        own = tokens if self.leads else mx.zeros_like(tokens)
-        shared = mx.distributed.all_sum(own, group=self.group)
+        """Return rank 0's tokens on every rank. Rank 0 uses its own: a sum without a neighbour
+        holds garbage, and embedding that ends the process."""
+        local = tokens if self.leads else mx.zeros_like(tokens)
+        shared = mx.distributed.all_sum(local, group=self.group)
         if self.by_layers:  # else only the rank that has the first layer would take part
             device.launch(shared)
-        return mx.depends([own], [shared])[0] if self.leads else shared
+        return mx.depends([local], [shared])[0] if self.leads else shared
 
     def least(self, number: int) -> int:
-        """Return the least number of all ranks, which must all ask. Waits."""
+        """Return the least number of all ranks, which must all call it. Waits."""
         return self._of_all(mx.distributed.all_min, number)
 
     def most(self, number: int) -> int:
-        """Return the greatest number of all ranks, which must all ask. Waits."""
+        """Return the greatest number of all ranks, which must all call it. Waits."""
         return self._of_all(mx.distributed.all_max, number)
 
     def time_sums(self, nbytes: int, rounds: int) -> list[float]:
-        """Return the seconds of each of `rounds` sums of float16 [nbytes / 2] over all ranks, which
-        must all call it. A first, uncounted sum lines them up."""
-        own, times = mx.zeros((nbytes // 2,), dtype=mx.float16), list[float]()
+        """Return the seconds of each of `rounds` sums of float16 [nbytes / 2] over all ranks. A
+        first, uncounted sum lines them up."""
+        array, times = mx.zeros((nbytes // 2,), dtype=mx.float16), list[float]()
         for _ in range(1 + rounds):
             began = time.perf_counter()
-            device.wait_for(mx.distributed.all_sum(own, group=self.group))
+            device.wait_for(mx.distributed.all_sum(array, group=self.group))
             times.append(time.perf_counter() - began)
         return times[1:]
 
     def _of_all(self, reduce: Callable[..., mx.array], number: int) -> int:
-        own = mx.array([number], dtype=mx.int64)
-        all_of_them = reduce(own, group=self.group, stream=mx.cpu)
+        local = mx.array([number], dtype=mx.int64)
+        all_of_them = reduce(local, group=self.group, stream=mx.cpu)
         device.wait_for(all_of_them)  # which gives up the GIL, as `item` does not
-        found: int = all_of_them.item()  # type: ignore[assignment]
-        return found
+        result: int = all_of_them.item()  # type: ignore[assignment]
+        return result
 
 
 def form(
     addresses: Sequence[Sequence[str]], rank: int, backend: str = "ring", rdma: Devices = ()
 ) -> Ranks:
     """Connect with the other ranks, once in a process. `addresses` are the "IP:port"s of each rank;
-    `rdma` the devices between them, for the back end "jaccl".
-
-    Raises:
-        ModelUnavailable: the ranks can't be connected.
-        TimeoutError: another rank is missing. This process can't join a group any more.
-    """
+    `rdma` the devices for "jaccl". Raises ModelUnavailable, or TimeoutError if a rank is missing,
+    after which this process can't join a group."""
     with tempfile.TemporaryDirectory() as directory:
         os.environ.update(environment(Path(directory), addresses, rank, backend, rdma))
         with _unblocking(addresses, rank, backend) as unblocking:
@@ -101,7 +92,7 @@ def form(
 
 
 def tells_of_loss(error: Exception) -> bool:
-    """Return whether an error of MLX only says that a neighbour in the ring is gone."""
+    """Return whether an error of MLX says that a neighbour is gone."""
     return isinstance(error, RuntimeError) and str(error).startswith("[ring]")
 
 
@@ -116,11 +107,11 @@ def _unblocking(
 def environment(
     directory: Path, addresses: Sequence[Sequence[str]], rank: int, backend: str, rdma: Devices
 ) -> dict[str, str]:
-    """Return MLX's environment variables for the group. Writes a file of them into `directory`."""
-    file, own = directory / "group.json", {"MLX_RANK": str(rank)}
+    """Return MLX's environment variables for the group. Writes a file into `directory`."""
+    file, variables = directory / "group.json", {"MLX_RANK": str(rank)}
     if backend == "jaccl":
         file.write_text(json.dumps(rdma), encoding="utf-8")
         first = addresses[0][0]  # at which rank 0 listens until all have met
-        return {**own, "MLX_IBV_DEVICES": str(file), "MLX_JACCL_COORDINATOR": first}
+        return {**variables, "MLX_IBV_DEVICES": str(file), "MLX_JACCL_COORDINATOR": first}
     file.write_text(json.dumps(addresses), encoding="utf-8")
-    return {**own, "MLX_HOSTFILE": str(file)}
+    return {**variables, "MLX_HOSTFILE": str(file)}

@@ -1,5 +1,5 @@
-"""Leaves a rank its part of a model: some heads of each layer (mlx-lm's `shard`), or some layers
-(`pipeline`). Mlx thread."""
+"""Leaves a rank its part of a model: some heads of each layer (`shard`), or some layers
+(`pipeline`)."""
 
 import math
 from typing import Any
@@ -18,8 +18,7 @@ _HEADS = {
 
 
 def split(model: nn.Module, ranks: Ranks) -> None:
-    """Leave this rank's part of a model whose weights are still lazy. Raises ModelUnavailable if it
-    can't be split over so many ranks."""
+    """Leave this rank's part of a lazy model. Raises ModelUnavailable if it can't be split so."""
     inner: Any = getattr(model, "model", None)
     try:
         if hasattr(model, "shard"):
@@ -47,11 +46,11 @@ def _check_heads(model: nn.Module, size: int) -> None:
     """Raise ModelUnavailable where a rank would get a part of a head."""
     args: Any = getattr(model, "args", None)
     args = getattr(args, "text_config", None) or args
-    found = {
+    numbers = {
         what: args.get(name) if isinstance(args, dict) else getattr(args, name, None)
         for name, what in _HEADS.items()
     }
-    counts = {what: count for what, count in found.items() if isinstance(count, int)}
+    counts = {what: count for what, count in numbers.items() if isinstance(count, int)}
     for what, count in counts.items():
         if count % size:
             most = math.gcd(*counts.values())

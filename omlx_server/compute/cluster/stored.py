@@ -1,7 +1,6 @@
 """Reads slices of the arrays in safetensors files. Mlx thread, and reader threads.
 
-Pieces that lie close together are read with what is between them, since seeking costs more. The
-columns of a matrix are therefore cut from batches of whole rows.
+Pieces that lie close together are read with what is between them, since seeking costs more.
 """
 
 import json
@@ -28,7 +27,7 @@ _UNSIGNED = {1: mx.uint8, 2: mx.uint16, 4: mx.uint32, 8: mx.uint64}
 
 @dataclass(frozen=True, slots=True)
 class StoredArray:
-    """An array in a file: its `nbytes` bytes are at `offset`, in row-major order."""
+    """An array in a file: `nbytes` bytes at `offset`, in row-major order."""
 
     file: Path
     offset: int
@@ -38,7 +37,7 @@ class StoredArray:
 
 @dataclass(frozen=True, slots=True)
 class AxisSlice:
-    """The indices in `ranges` (start, stop) along one axis of an array, in this order."""
+    """The `ranges` (start, stop) of indices along one axis of an array."""
 
     axis: int
     ranges: Sequence[tuple[int, int]]
@@ -50,44 +49,43 @@ class AxisSlice:
 
 def stored_arrays(directory: Path) -> Mapping[str, StoredArray]:
     """Return the arrays in a directory's weight files, without names that occur twice. Raises
-    OSError or ValueError for a file that can't be read."""
-    found, twice = dict[str, StoredArray](), set[str]()
+    OSError or ValueError."""
+    arrays, twice = dict[str, StoredArray](), set[str]()
     for file in weight_files(directory):
         with file.open("rb") as opened:
             length = int.from_bytes(opened.read(_LENGTH_BYTES), "little")
             header = json.loads(opened.read(length))
         header.pop("__metadata__", None)
-        twice |= header.keys() & found.keys()
+        twice |= header.keys() & arrays.keys()
         for name, about in header.items():
             start, stop = about["data_offsets"]
             offset = _LENGTH_BYTES + length + start
-            found[name] = StoredArray(file, offset, stop - start, tuple(about["shape"]))
-    return {name: array for name, array in found.items() if name not in twice}
+            arrays[name] = StoredArray(file, offset, stop - start, tuple(about["shape"]))
+    return {name: array for name, array in arrays.items() if name not in twice}
 
 
 def read_slice(
     array: StoredArray, kept: AxisSlice, dtype: mx.Dtype, pool: ThreadPoolExecutor
 ) -> mx.array:
-    """Read a slice of an array of this `dtype`, in little more memory than its own. Raises
-    OSError."""
+    """Read a slice of an array of this `dtype`. Raises OSError."""
     shape = list(array.shape)
     shape[kept.axis] = kept.length
-    made = mx.zeros(shape, dtype=_UNSIGNED[dtype.size])
-    mx.eval(made)
+    result = mx.zeros(shape, dtype=_UNSIGNED[dtype.size])
+    mx.eval(result)
     rows = prod(array.shape[: kept.axis])
-    data = memoryview(made).cast("B")  # type: ignore[arg-type]
+    data = memoryview(result).cast("B")  # type: ignore[arg-type]
     target = np.frombuffer(data, np.uint8).reshape(rows, -1)
     with array.file.open("rb", buffering=0) as file:
         jobs = _jobs(file.fileno(), array, kept, target)
         for done in [pool.submit(job) for job in jobs]:
             done.result()
-    return made.view(dtype)
+    return result.view(dtype)
 
 
 def _jobs(
     file: int, array: StoredArray, kept: AxisSlice, target: NDArray[np.uint8]
 ) -> Iterator["partial[None]"]:
-    """Yield the reads that fill `target` uint8 [rows, kept bytes of a row]."""
+    """Yield reads into `target` uint8 [rows, kept bytes of a row]."""
     rows = len(target)
     row_bytes = array.nbytes // rows
     unit = row_bytes // array.shape[kept.axis]
@@ -127,7 +125,7 @@ def _read_columns(
 
 
 def _read(file: int, offset: int, target: NDArray[np.uint8]) -> None:
-    """Fill `target` uint8 [bytes]. Raises OSError where the file is too short."""
+    """Fill `target`. Raises OSError where the file is too short."""
     done = 0
     while done < len(target):
         count = os.preadv(file, [target[done:].data], offset + done)

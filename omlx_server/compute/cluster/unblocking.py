@@ -1,11 +1,10 @@
 """Ends MLX's wait for a missing rank while it connects the ranks of a ring.
 
-`mx.distributed.init` holds the GIL and waits for ever for its left neighbour, so no thread of this
-process could act. A small process, which runs this file, waits a few seconds and then connects in
-the left neighbour's place, and listens in the right one's if that was on this machine.
+`mx.distributed.init` holds the GIL and waits for ever for its left neighbour. A small process,
+which runs this file, waits a few seconds and then connects in that neighbour's place, and listens
+in the right one's if that was on this machine.
 
-Source: MLX, mlx/distributed/ring/ring.cpp (CONN_ATTEMPTS, CONN_WAIT). Standard library only, so
-that it starts at once.
+Source: MLX, mlx/distributed/ring/ring.cpp. Standard library only, so that it starts at once.
 """
 
 import select
@@ -15,25 +14,21 @@ import sys
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 
-PATIENCE_SECONDS = 6.0
-"""Ranks that are there are connected within one second or two."""
-
+PATIENCE_SECONDS = 6.0  # connecting takes one or two
 _LATE = 7  # exit code
 _KNOCK_SECONDS = 0.05
 
 
 class Unblocking:
-    """A context with the helper process, in which MLX connects. `own` and `right` are the
-    "IP:port"s of this rank and its right neighbour."""
+    """A context with the helper process. `own` and `right` are the "IP:port"s of this rank and its
+    right neighbour."""
 
     def __init__(
         self, own: Sequence[str], right: Sequence[str], seconds: float = PATIENCE_SECONDS
     ) -> None:
         words = (str(seconds), ",".join(own), ",".join(right))
         self._command = (sys.executable, "-I", "-S", __file__, *words)
-        self.was_late = False
-        """Afterwards: whether MLX was still waiting after so many seconds, so that what it gave is
-        no group of ranks."""
+        self.was_late = False  # MLX still waited after these seconds, so its group is unusable
 
     def __enter__(self) -> "Unblocking":
         self._process = subprocess.Popen(self._command, stdin=subprocess.PIPE)

@@ -1,9 +1,7 @@
 """The interface of codecs.
 
-A part is what a block or checkpoint holds of one cache: a tuple of arrays. Those of DELTA and
-WINDOW parts have the token axis at -2: [..., tokens, features].
-
-A row of mlx-lm's batches is found from its end, because they are padded on the left:
+A part is what a block or checkpoint holds of one cache: a tuple of arrays. DELTA and WINDOW parts
+have the token axis at -2. A row of mlx-lm's batches is found from its end:
 
     index    0 ... | padding | tokens 0 .. length-1 | unused
                                          newest = position of token length-1 in the array
@@ -20,79 +18,61 @@ from omlx_server.compute.kv.spans import Spans, Strip
 from omlx_server.core.blocks.cache_layout import LayerKind
 from omlx_server.core.memory.kv import LayerKv, places_with_room
 
-# mlx-lm's cache classes share no typed base; what we need of them is written down in this folder.
+# mlx-lm's cache classes share no typed base.
 Cache = Any
 
 Arrays = tuple[mx.array, ...]
 
 
 class CannotFill(Exception):
-    """A cache has an unknown size, or can only be filled by a real prefill."""
+    """A cache that only a real prefill can fill."""
 
 
 @dataclass(frozen=True, slots=True)
 class CacheRow:
-    """One sequence in a cache: its row (0 in a solo cache) and its number of tokens."""
+    """One sequence in a cache: its row and its number of tokens."""
 
     index: int
     length: int
 
 
 class Codec:
-    """Handles the cache classes in `classes`, solo and batch forms. Stateless.
-
-    This base class serves all other cache classes: their sequences run one at a time, nothing of
-    them is stored, and the memory of a step is bounded, not measured.
-    """
+    """Handles the cache classes in `classes`, solo and batch forms. Stateless. This base class
+    serves all others: they run alone, nothing of them is stored, and memory is bounded, not
+    measured."""
 
     classes: tuple[type, ...] = ()
     kind: LayerKind
 
-    stores_decoded = True
-    """Whether decoded tokens may become blocks, because a decode leaves the caches as a prefill of
-    the same tokens would."""
-
-    groupable = True
-    """Whether chunks of several prompts may run in one forward."""
-
+    stores_decoded = True  # a decode leaves the caches as a prefill would, so tokens become blocks
+    groupable = True  # chunks of several prompts may run in one forward
+    # A recurrent state: rows can't be padded on the right, unless a test shows it
+    # (compute/row_ends.py), and a row without a state can't be merged with others.
     recurrent = False
-    """Whether the cache is a recurrent state. Then rows can't be padded on the right, unless it is
-    known that they may (compute/row_ends.py): attention
-    masks padding out, but several of mlx-lm's recurrent layers (nemotron_h, jamba, olmo_hybrid,
-    mamba, rwkv7) do not stop at each row's own end. Nor can a row without a state be merged with
-    others: it would get zeros, but not every model begins with zeros (recurrent_gemma)."""
-
-    by_reference = False
-    """Blocks can refer to the buffers of its caches, and rows to spans of other rows."""
-
-    cuts_back = False
-    """Whether a cache can forget its newest tokens (`cut_back`)."""
-
-    cuts_rows_cheaply = False
-    """Whether `cut_back` of different numbers of tokens is cheap."""
-
-    puts_rows_back = True
-    """Whether `undo` puts some rows back while others go on."""
+    by_reference = False  # blocks and rows can refer to its buffers
+    cuts_back = False  # has `cut_back`
+    cuts_rows_cheaply = False  # `cut_back` of different numbers of tokens is cheap
+    puts_rows_back = True  # `undo` puts some rows back while others go on
 
     def batchable(self, fresh: Cache) -> bool:
         return False
 
     def begin_decode(self, cache: Cache) -> None:
-        """Tell a solo cache that its tokens are decoded from now on."""
+        """Prepare a solo cache for decoding."""
 
     def finalize(self, cache: Cache) -> None:
         """End a forward of right-padded rows by dropping the padding."""
         cache.finalize()
 
     def begin_verify(self, cache: Cache, lengths: Sequence[int], width: int) -> None:
-        """Announce a decode of lengths[i] tokens of row i, padded on the right to `width`."""
+        """Prepare for a decode of lengths[i] tokens of row i, padded to `width`."""
 
     def end_verify(self, cache: Cache) -> None:
         """End that decode."""
 
     def cut_back(self, cache: Cache, counts: Sequence[int]) -> None:
         """Forget the last counts[i] tokens of row i, at most those of the newest forward. A ring
-        must have got more than one."""
+        must have got more than one then."""
         raise NotImplementedError
 
     def undo(self, cache: Cache) -> Callable[[Sequence[int]], None] | None:
@@ -102,26 +82,24 @@ class Codec:
         return (lambda counts: self.cut_back(cache, counts)) if self.cuts_back else None
 
     def reusable(self, fresh: Cache) -> bool:
-        """Return whether parts hold all that this solo cache holds; a subclass may hold more."""
+        """Return whether parts hold all of this solo cache; a subclass may hold more."""
         return type(fresh) in self.classes
 
     def describe(self, fresh: Cache) -> str:
-        """Return the format of the parts, which is part of the namespace of blocks."""
+        """Return the format of the parts, for the namespace of blocks."""
         raise NotImplementedError
 
     def window(self, fresh: Cache) -> int:
-        """Return the number of tokens that a WINDOW layer attends to; 0 for other kinds."""
+        """Return the number of tokens that a WINDOW layer sees."""
         return 0
 
     def cut(self, cache: Cache, row: CacheRow, start: int, stop: int) -> Arrays:
-        """Return the part for tokens [start, stop) of a row, or the whole state of a CHECKPOINT
-        cache: mostly views, which hold the cache's memory. Raises IndexError when a WINDOW cache
-        has dropped them."""
+        """Return the part for tokens [start, stop) of a row, or a CHECKPOINT cache's whole state:
+        mostly views. Raises IndexError when a WINDOW cache has dropped them."""
         raise NotImplementedError
 
     def join(self, fresh: Cache, parts: Sequence[Arrays], stop: int) -> Cache:
-        """Fill the `fresh` solo cache as it was after `stop` tokens, and return it. `parts` are in
-        order and end at `stop`; a CHECKPOINT cache has one."""
+        """Fill the `fresh` solo cache as it was after `stop` tokens. `parts` end there."""
         raise NotImplementedError
 
     def join_behind(self, fresh: Cache, spans: Spans, parts: Sequence[Arrays], stop: int) -> None:
@@ -129,51 +107,46 @@ class Codec:
         raise NotImplementedError
 
     def adopts(self, fresh: Cache, strip: Strip) -> bool:
-        """Return whether a sequence should take over the buffers of an ended one rather than refer
-        to them."""
+        """Return whether a sequence should take over an ended one's buffers."""
         return False
 
     def adopt(self, fresh: Cache, strip: Strip, tokens: int) -> None:
-        """Let the `fresh` solo cache continue after the first tokens of an idle strip."""
+        """Let the `fresh` cache continue after the first tokens of an idle strip."""
         raise NotImplementedError
 
     def leave(self, cache: Cache) -> None:
-        """Hand over what blocks and rows refer to in a cache whose rows all end."""
+        """Hand over what blocks and rows refer to in an ending cache."""
 
     def rejoin(self, cache: Cache) -> None:
-        """Let blocks refer again to a solo cache whose merge into a batch failed."""
+        """Let blocks refer again to a solo cache whose merge failed."""
 
     def lost_rows(self, cache: Cache) -> Sequence[int]:
-        """Return the rows of a cache that refer to lost tokens; 0 for a solo cache."""
+        """Return the rows that refer to lost tokens; 0 for a solo cache."""
         return ()
 
     def lose(self, cache: Cache) -> None:
-        """Mark the cache's contents as lost to blocks, after a failed step."""
+        """Mark the cache as lost to blocks."""
 
     def scheme(self, cache: Cache) -> Scheme | None:
         return None
 
     def layer_kv(self, cache: Cache) -> LayerKv:
-        """Return what such caches keep of a sequence, from a solo cache of one token. Raises
-        CannotFill."""
+        """Return what such caches keep, from a solo cache of one token. Raises CannotFill."""
         raise CannotFill(f"its {type(cache).__name__} has an unknown size")
 
     def fill(self, fresh: Cache, short: Cache, tokens: int, chunk: int) -> None:
-        """Fill a fresh solo cache with zeros, as large as after a prefill of `tokens` tokens in
-        chunks of `chunk`. `short` is a cache of the same layer with one token. Raises
-        CannotFill."""
+        """Fill a fresh solo cache with zeros, as after a prefill of `tokens` tokens in chunks of
+        `chunk`. `short` has one token. Raises CannotFill."""
         raise CannotFill(f"its {type(fresh).__name__} can't be filled")
 
 
 def spare_tail(stop: int) -> int:
-    """Return the unused places after the `stop` tokens of a rebuilt cache: at least one, so that
-    the first decode need not copy it."""
+    """Return the unused places after the `stop` tokens of a rebuilt cache, at least one."""
     return places_with_room(stop) - stop
 
 
 def concatenate(parts: Sequence[Arrays], spare: int = 0) -> Arrays:
-    """Return the parts joined along the token axis, with `spare` zeroed places behind, in one
-    copy."""
+    """Return the parts joined along the token axis, with `spare` zeroed places."""
     joined = []
     for pieces in zip(*parts, strict=True):
         first = pieces[0]
@@ -185,15 +158,15 @@ def concatenate(parts: Sequence[Arrays], spare: int = 0) -> Arrays:
 
 def newest(parts: Sequence[Arrays], count: int) -> list[Arrays]:
     """Return views of the last `count` tokens of ordered parts."""
-    kept: list[Arrays] = []
+    last: list[Arrays] = []
     for part in reversed(parts):
         if not count:
             break
         length = part[0].shape[-2]
         taken = min(length, count)
-        kept.append(token_slice(part, length - taken, length))
+        last.append(token_slice(part, length - taken, length))
         count -= taken
-    return kept[::-1]
+    return last[::-1]
 
 
 def token_slice(arrays: Arrays, start: int, stop: int) -> Arrays:
@@ -204,10 +177,10 @@ def token_slice(arrays: Arrays, start: int, stop: int) -> Arrays:
 
 
 def token_bytes(arrays: Arrays) -> int:
-    """Return the bytes of each token in buffers [1, H, T, D]."""
+    """Return the bytes of each token."""
     return sum(array.nbytes // array.shape[2] for array in arrays)
 
 
 def zeros(like: Arrays, tokens: int) -> Arrays:
-    """Return buffers [B, H, tokens, D] of zeros, otherwise shaped as `like`."""
+    """Return zeroed buffers [B, H, tokens, D]."""
     return tuple(mx.zeros((*a.shape[:2], tokens, a.shape[3]), a.dtype) for a in like)

@@ -1,5 +1,4 @@
-"""ChunkedKVCache (llama4): the last `chunk_size` tokens or more, from `start_position` on. It has
-no batch form."""
+"""ChunkedKVCache (llama4): the tokens from `start_position` on. It has no batch form."""
 
 from collections.abc import Sequence
 
@@ -31,8 +30,8 @@ class ChunkedKVCodec(Codec):
         return token_slice((cache.keys, cache.values), start - first, stop - first)
 
     def join(self, fresh: Cache, parts: Sequence[Arrays], stop: int) -> Cache:
-        held = min(stop, fresh.chunk_size)
-        fresh.keys, fresh.values = base.concatenate(base.newest(parts, held), base.spare_tail(held))
+        size = min(stop, fresh.chunk_size)
+        fresh.keys, fresh.values = base.concatenate(base.newest(parts, size), base.spare_tail(size))
         fresh.offset = stop
-        fresh.start_position = stop - held
+        fresh.start_position = stop - size
         return fresh

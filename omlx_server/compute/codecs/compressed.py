@@ -1,8 +1,5 @@
-"""LayerCache (deepseek_v41): a window, compressed groups of tokens, and one open group.
-
-An earlier position can't be had from a later one, so a checkpoint holds all of it. It has no batch
-form.
-"""
+"""LayerCache (deepseek_v41): a window, compressed groups of tokens, and one open group. A
+checkpoint holds all of it. It has no batch form."""
 
 from collections.abc import Callable, Sequence
 
@@ -16,19 +13,21 @@ _FIELDS = ("window", "compress_kv", "index_k", "pending_kv", "pending_gate")
 
 
 class CompressedCodec(Codec):
-    """The codec of LayerCache. A field that is None is stored as an array without elements."""
+    """The codec of LayerCache. None is stored as an array without elements."""
 
     kind = LayerKind.CHECKPOINT
     classes = (LayerCache,)
 
     def undo(self, cache: Cache) -> Callable[[Sequence[int]], None]:
         offset = cache.offset
-        held = {name: getattr(cache, name) for name in _FIELDS}
-        held = {name: None if array is None else mx.array(array) for name, array in held.items()}
+        fields = {name: getattr(cache, name) for name in _FIELDS}
+        fields = {
+            name: None if array is None else mx.array(array) for name, array in fields.items()
+        }
 
         def put_back(counts: Sequence[int]) -> None:
             cache.offset = offset
-            for name, array in held.items():
+            for name, array in fields.items():
                 setattr(cache, name, array)
 
         return put_back
@@ -37,8 +36,8 @@ class CompressedCodec(Codec):
         return f"compressed-w{fresh.window_size}"
 
     def cut(self, cache: Cache, row: CacheRow, start: int, stop: int) -> Arrays:
-        held = [getattr(cache, name) for name in _FIELDS]
-        return tuple(mx.zeros((1, 0)) if array is None else array for array in held)
+        fields = [getattr(cache, name) for name in _FIELDS]
+        return tuple(mx.zeros((1, 0)) if array is None else array for array in fields)
 
     def join(self, fresh: Cache, parts: Sequence[Arrays], stop: int) -> Cache:
         for name, array in zip(_FIELDS, parts[-1], strict=True):

@@ -30,8 +30,7 @@ class KVCodec(Codec):
             cache.finalize()
 
     def cut_back(self, cache: Cache, counts: Sequence[int]) -> None:
-        """Rows of mlx-lm's batch end at one place: a row that forgets more than others moves behind
-        padding."""
+        """A row that forgets more than others moves behind padding."""
         if cache.keys is None:
             return
         cache.trim(min(counts))

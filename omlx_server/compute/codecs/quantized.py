@@ -73,8 +73,8 @@ class QuantizedKVCodec(KVCodec):
         fresh.put(arrays[:half], arrays[half:], tokens, spans)
 
     def adopts(self, fresh: PackedKVCache, strip: Strip) -> bool:
-        """True in half precision, where parts are widened to float32 in each step, and where a
-        model gets arrays, into which spans are copied."""
+        """True in half precision, where parts are widened in each step, and where spans are
+        copied."""
         widens = fresh.scheme.is_fused and strip.holder.keys[0].dtype != mx.float32
         return widens or _gets_arrays(fresh)
 
@@ -100,5 +100,5 @@ class QuantizedKVCodec(KVCodec):
 
 
 def _gets_arrays(cache: PackedKVCache) -> bool:
-    """Return whether its model computes with keys and values by itself, in decodes too."""
+    """Return whether its model computes with keys and values by itself."""
     return isinstance(cache, WholeKVCache) and not isinstance(cache, LatentKVCache)

@@ -1,7 +1,5 @@
-"""The table of cache classes and their codecs.
-
-A CacheList has no codec: its members count as caches of their own. All other caches are leaves.
-"""
+"""The table of cache classes and their codecs. Members of a CacheList count as caches of their own,
+called leaves."""
 
 from collections.abc import Callable, Iterator, Sequence
 
@@ -38,7 +36,7 @@ def leaves(caches: Sequence[Cache]) -> Iterator[Cache]:
 
 
 def replaced(caches: Sequence[Cache], change: Callable[[Cache], Cache]) -> list[Cache]:
-    """Return the caches with each leaf replaced by `change` of it; CacheLists are made anew."""
+    """Return the caches with each leaf replaced by `change` of it."""
     return [
         CacheList(*replaced(cache.caches, change))
         if isinstance(cache, CacheList)
@@ -53,8 +51,8 @@ def codec_of(leaf: Cache) -> Codec:
 
 
 def codecs_for(fresh: Sequence[Cache]) -> list[Codec] | None:
-    """Return the codec of every leaf of fresh caches; None when parts can't hold all of a leaf."""
-    found = [(codec_of(leaf), leaf) for leaf in leaves(fresh)]
-    if not all(codec.reusable(leaf) for codec, leaf in found):
+    """Return the codec of every leaf; None when parts can't hold all of one."""
+    pairs = [(codec_of(leaf), leaf) for leaf in leaves(fresh)]
+    if not all(codec.reusable(leaf) for codec, leaf in pairs):
         return None
-    return [codec for codec, _ in found]
+    return [codec for codec, _ in pairs]

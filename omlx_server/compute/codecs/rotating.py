@@ -1,8 +1,8 @@
 """RotatingKVCache and its batch form: a ring of the last `max_size` tokens.
 
 The newest token is at `_idx - 1`. After a prefill the ring is in temporal order and may be longer
-than the window; once decoding has wrapped it, older tokens follow `_idx`. Tokens are cut before the
-ring drops them. It is rebuilt in temporal order and never padded: a zero would be attended to.
+than the window; once decoding has wrapped it, older tokens follow `_idx`. It is never padded when
+rebuilt: a zero would be attended to.
 """
 
 from collections.abc import Callable, Sequence
@@ -28,14 +28,13 @@ class RotatingKVCodec(Codec):
         return bool(fresh.keep == 0)  # the batch form forgets `keep`
 
     def begin_verify(self, cache: Cache, lengths: Sequence[int], width: int) -> None:
-        """Put a batch in temporal order before mlx-lm makes the mask, which would be one token off
-        for padded rows of a wrapped ring."""
+        """Put a batch in temporal order: mlx-lm makes the mask before, one token off for padded
+        rows."""
         if isinstance(cache, BatchRotatingKVCache):
             cache._temporal_order()
 
     def cut_back(self, cache: Cache, counts: Sequence[int]) -> None:
-        """After a forward of several tokens a ring still has the window of the tokens that stay.
-        Rows that forget more than others move behind padding."""
+        """Rows that forget more than others move behind padding."""
         least = min(counts)
         keep = cache.keys.shape[2] - least
         cache.keys, cache.values = cache.keys[:, :, :keep], cache.values[:, :, :keep]
@@ -47,17 +46,15 @@ class RotatingKVCodec(Codec):
 
     def undo(self, cache: Cache) -> Callable[[Sequence[int]], None]:
         """A forward of one token writes into the arrays, and so copies those that are kept here."""
-        held = {name: _kept(value) for name, value in vars(cache).items()}
+        before = {name: _copy_of(value) for name, value in vars(cache).items()}
 
         def put_back(counts: Sequence[int]) -> None:
-            for name, value in held.items():
+            for name, value in before.items():
                 setattr(cache, name, value)
 
         return put_back
 
     def reusable(self, fresh: Cache) -> bool:
-        """Return False also if the ring keeps its first tokens for ever: parts do not hold
-        those."""
         return super().reusable(fresh) and self.batchable(fresh)
 
     def describe(self, fresh: Cache) -> str:
@@ -84,10 +81,10 @@ class RotatingKVCodec(Codec):
         )
 
     def join(self, fresh: Cache, parts: Sequence[Arrays], stop: int) -> Cache:
-        held = min(stop, fresh.max_size)
-        fresh.keys, fresh.values = base.concatenate(base.newest(parts, held))
+        size = min(stop, fresh.max_size)
+        fresh.keys, fresh.values = base.concatenate(base.newest(parts, size))
         fresh.offset = stop
-        fresh._idx = held
+        fresh._idx = size
         return fresh
 
     def layer_kv(self, cache: Cache) -> LayerKv:
@@ -95,15 +92,15 @@ class RotatingKVCodec(Codec):
         return LayerKv(Keeps.RING, token, window=cache.max_size)
 
     def fill(self, fresh: Cache, short: Cache, tokens: int, chunk: int) -> None:
-        held = min(tokens, fresh.max_size + chunk - 1)
-        fresh.keys, fresh.values = base.zeros((short.keys, short.values), held)
+        size = min(tokens, fresh.max_size + chunk - 1)
+        fresh.keys, fresh.values = base.zeros((short.keys, short.values), size)
         fresh.offset = tokens
-        fresh._idx = held
+        fresh._idx = size
 
 
 class InclusiveRingCodec(RotatingKVCodec):
     """The codec of rings whose decode window is one token shorter than their prefill window.
-    Decoded tokens therefore never become blocks; the next turn computes them again."""
+    Decoded tokens therefore never become blocks."""
 
     classes = (InclusiveRing,)
     stores_decoded = False
@@ -125,6 +122,5 @@ def _push_right(cache: BatchRotatingKVCache, counts: mx.array) -> None:
     cache.offset = cache.offset - counts
 
 
-def _kept(value: object) -> object:
-    """Return a value that later changes in place do not reach. Copies no bytes."""
+def _copy_of(value: object) -> object:
     return mx.array(value) if isinstance(value, mx.array) else value

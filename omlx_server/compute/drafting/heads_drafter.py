@@ -1,8 +1,4 @@
-"""Drafts by a model's own heads (compute/architectures/heads.py), used again for each further
-token.
-
-The heads are never behind: taking in a token costs two small products.
-"""
+"""Drafts by a model's own heads (compute/architectures/heads.py). They are never behind."""
 
 import time
 from collections.abc import Sequence
@@ -18,8 +14,7 @@ from omlx_server.compute.sampler import SamplingRow, sample
 
 
 class HeadsDrafter:
-    """A `Drafter` that keeps the hidden states [B, 1, D] before the newest tokens; zeros after a
-    prefill."""
+    """A `Drafter` that keeps the hidden states [B, 1, D] before the newest tokens."""
 
     def __init__(self, model: Headed) -> None:
         self._model = model
@@ -44,7 +39,7 @@ class HeadsDrafter:
     def stepped(self, tokens: mx.array, hidden: mx.array | None, caches: Caches) -> None:
         assert hidden is not None
         if not self._has_newest:
-            # For what the caches keep of the tokens: the logits are lazy and never computed.
+            # For the caches alone: the logits are lazy and never computed.
             self._model.draft(tokens[:, None], self._before, caches)
             cache_ops.evaluate(caches, wait=False)
         self._before, self._has_newest = hidden, False
@@ -60,11 +55,11 @@ class HeadsDrafter:
             drafted.append(tokens)
             for state in states:
                 state.constraint = None
-        found: list[list[int]] = device.to_host(mx.stack(drafted, axis=1))
+        drafts: list[list[int]] = device.to_host(mx.stack(drafted, axis=1))
         if depth > 1:
             cache_ops.cut_back(caches, [depth - 1] * len(rows))
         self._has_newest = True
-        return Drafted(until_end(rows, found, counts), depth, time.perf_counter() - begun)
+        return Drafted(until_end(rows, drafts, counts), depth, time.perf_counter() - begun)
 
     def verified(
         self, tokens: mx.array, hidden: mx.array | None, right: Sequence[int], caches: Caches
@@ -74,8 +69,7 @@ class HeadsDrafter:
         first = 1 if self._has_newest else 0
         width = tokens.shape[1]
         if first < width:
-            # For the caches alone, as in `stepped`. `draft` has cut back what it fed, because that
-            # came with hidden states of the heads; here it comes with those of the model.
+            # For the caches alone. `draft` fed hidden states of the heads; these are the model's.
             self._model.draft(tokens[:, first:], before[:, first:], caches)
             cut = [width - 1 - count for count in right]
             if any(cut):

@@ -1,6 +1,5 @@
-"""Drafts by a draft model, which takes part in the live batch (compute/architectures/pair.py).
-
-Decoded tokens and right drafts are `Behind` until needed, and then computed in one forward.
+"""Drafts by a draft model (compute/architectures/pair.py). Decoded tokens are `Behind` until
+needed.
 
     caches hold   t0 t1 t2            behind   t3 t4           newest   t5
     draft of 3    [t3 t4 t5] -> d0,  [d0] -> d1,  [d1] -> d2   and d0, d1 are taken back
@@ -22,8 +21,7 @@ from omlx_server.core.memory.shape import MOST_BEHIND
 
 
 class Behind:
-    """The tokens of each row that the drafter lacks: those on the host, then one per row and unread
-    step."""
+    """The tokens that the drafter lacks: those on the host, then one per row and unread step."""
 
     def __init__(self, rows: int = 0) -> None:
         self._known: list[list[int]] = [[] for _ in range(rows)]
@@ -41,23 +39,19 @@ class Behind:
         return [len(known) + len(self._steps) for known in self._known]
 
     def stepped(self, tokens: mx.array) -> None:
-        """Note a plain step, which has fed `tokens` int32 [B]."""
         self._steps.append(tokens)
 
     def verified(self, fed: Sequence[Sequence[int]]) -> None:
-        """Add `fed` tokens of each row. All earlier steps must be read."""
         self._read()
         for known, more in zip(self._known, fed, strict=True):
             known.extend(more)
 
     def keep(self, rows: Sequence[int]) -> None:
-        """Keep only these rows, in this order."""
         self._known = [self._known[row] for row in rows]
         indices = mx.array(list(rows))
         self._steps = [step[indices] for step in self._steps]
 
     def add(self, rows: int) -> None:
-        """Append rows that are not behind. All earlier steps must be read."""
         self._read()
         self._known += [[] for _ in range(rows)]
 
@@ -73,17 +67,16 @@ class Behind:
         if not self._steps:
             return known
         steps = mx.stack(self._steps, axis=1)
-        own = [len(row) for row in self._known]
-        if min(own) == known.shape[1]:
-            return mx.concatenate([known, steps], axis=1)
-        together = mx.concatenate([known, steps], axis=1)
+        padded = mx.concatenate([known, steps], axis=1)
+        counts, width = [len(row) for row in self._known], padded.shape[1]
+        if min(counts) == known.shape[1]:
+            return padded
         # Each row's steps follow its own known tokens, not the padding after these.
         indices = [
-            [at if at < count else at + known.shape[1] - count for at in range(together.shape[1])]
-            for count in own
+            [at if at < count else at + known.shape[1] - count for at in range(width)]
+            for count in counts
         ]
-        last = together.shape[1] - 1
-        return mx.take_along_axis(together, mx.minimum(mx.array(indices), last), axis=1)
+        return mx.take_along_axis(padded, mx.minimum(mx.array(indices), width - 1), axis=1)
 
 
 class ModelDrafter:
@@ -129,7 +122,7 @@ class ModelDrafter:
         stay = zip(fed, right, strict=True)
         self.behind.verified([row[first : 1 + count] for row, count in stay])
         self._has_newest = False
-        # After a draft of its own the next one is near: its first forward takes in what is behind.
+        # After an own draft, the first forward of the next one takes in what is behind.
         if len(self.behind) >= MOST_BEHIND and not first:
             self.catch_up(caches)
 
@@ -137,8 +130,8 @@ class ModelDrafter:
         self, newest: mx.array, rows: Sequence[SamplingRow], counts: Sequence[int], caches: Caches
     ) -> Drafted:
         begun, depth = time.perf_counter(), max(counts)
-        # The first forward makes logits after all that it feeds. It may feed no more than the step
-        # that verifies, for which memory is planned; to catch up makes no logits.
+        # The first forward makes logits for all that it feeds, at most as many as the verifying
+        # step, for which memory is planned; catching up makes none.
         late = len(self.behind) > depth
         if late:
             self.catch_up(caches)
@@ -154,12 +147,11 @@ class ModelDrafter:
         tokens: list[list[int]] = device.to_host(mx.stack(drafted, axis=1))
         for put in put_back:
             put([depth - 1] * len(rows))
-        found = until_end(rows, tokens, counts)
-        return Drafted(found, depth + late, time.perf_counter() - begun)
+        drafts = until_end(rows, tokens, counts)
+        return Drafted(drafts, depth + late, time.perf_counter() - begun)
 
     def _first(self, newest: mx.array, caches: Caches) -> mx.array:
-        """Return the logits [B, V] after the newest tokens, which the caches take in with those
-        behind."""
+        """Return the logits [B, V] after the newest tokens, taking in those behind."""
         tokens, lengths = newest[:, None], [1] * len(newest)
         if len(self.behind):
             self.behind.stepped(newest)
@@ -177,7 +169,7 @@ class ModelDrafter:
         return logits
 
     def _fitted(self, logits: mx.array) -> mx.array:
-        """Return logits [B, V] for the rows' vocabulary: the drafter's may be smaller or larger."""
+        """Return logits [B, V] for the target's vocabulary."""
         missing = self._vocab - logits.shape[1]
         if missing > 0:
             return mx.pad(logits, [(0, 0), (0, missing)], constant_values=float("-inf"))

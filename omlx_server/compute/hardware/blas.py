@@ -1,8 +1,7 @@
-"""Makes MLX use OpenBLAS on Linux, 30 times as fast in float32 as the reference BLAS of its wheel.
+"""Makes MLX use OpenBLAS on Linux, 30 times as fast in float32 as its wheel's reference BLAS.
 
-The dynamic linker takes the first `cblas_sgemm` that it finds, so a library loaded globally before
-mlx wins. OpenBLAS runs processors newer than itself with its oldest kernels, at a fifth of the
-speed, so the kernels are chosen here by the processor's instructions.
+A library loaded globally before mlx wins. OpenBLAS runs newer processors with its oldest kernels,
+so these are chosen here by the processor's instructions.
 """
 
 import ctypes
@@ -13,7 +12,7 @@ from pathlib import Path
 
 _LIBRARIES = ("libopenblas.so.0", "libopenblas.so")
 _CPU_INFO = Path("/proc/cpuinfo")
-# OpenBLAS's names of its kernels, and the instructions that each needs; the fastest come first.
+# OpenBLAS's kernels, the fastest first, and the instructions that each needs.
 _KERNELS = {
     "SkylakeX": frozenset({"avx512f", "avx512cd", "avx512bw", "avx512dq", "avx512vl"}),
     "Haswell": frozenset({"avx2", "fma"}),
@@ -21,8 +20,8 @@ _KERNELS = {
 
 
 def preload() -> str | None:
-    """Load OpenBLAS, and set its unset environment variables, before mlx is imported. Returns the
-    library's file name, or None where there is none; "Accelerate" on macOS."""
+    """Load OpenBLAS and set its environment variables, before mlx is imported. Returns the
+    library's file name; None where there is none, "Accelerate" on macOS."""
     if sys.platform == "darwin":
         return "Accelerate"
     # More threads were no faster for the shapes of a transformer, and they starve the host thread.

@@ -8,12 +8,10 @@ from omlx_server.compute.hardware import device, device_policy
 
 
 def compute_copies(arrays: Iterable[mx.array]) -> None:
-    """Compute arrays in parts of `DevicePolicy.copied_at_once` bytes. Launched together, old and
-    new caches would all exist at once.
-
-    A device beside the host gets half as much at a time, and the next part while the last one runs.
-    When an array is taken from `arrays`, all before it are launched but the last part.
-    """
+    """Compute arrays in parts of `DevicePolicy.copied_at_once` bytes: launched together, old and
+    new caches would all exist at once. A device beside the host computes the next half part
+    meanwhile. When an array is taken from `arrays`, all before it are launched but the last
+    part."""
     policy = device_policy.current()
     most = policy.copied_at_once // 2 if policy.beside_host else policy.copied_at_once
     running, part, size = list[mx.array](), list[mx.array](), 0
@@ -28,8 +26,6 @@ def compute_copies(arrays: Iterable[mx.array]) -> None:
 
 
 def _compute(part: list[mx.array], running: list[mx.array], *, beside_host: bool) -> list[mx.array]:
-    """Compute a part, and return what still runs. A device beside the host waits for `running`
-    only."""
     if not beside_host:
         device.wait_for(*part)
         return []

@@ -27,7 +27,7 @@ def name() -> str:
 
 
 def working_set() -> int | None:
-    """Return the most bytes that a GPU recommends to use; None where it does not say."""
+    """Return the most bytes that a GPU recommends to use, if it says."""
     recommended = mx.device_info().get("max_recommended_working_set_size", 0)
     return recommended if isinstance(recommended, int) and recommended > 0 else None
 
@@ -52,15 +52,14 @@ def peak_memory() -> int:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Return whether an allocation failed. MLX has no exception class for it, so the message
-    decides. (Its CPU backend dies instead of raising.)"""
+    """Return whether an allocation failed, by MLX's message: it has no exception class for it."""
     text = str(error).lower()
     words = ("unable to allocate", "out of memory", "outofmemory", "insufficient memory")
     return isinstance(error, MemoryError) or any(word in text for word in words)
 
 
 def launch(*arrays: Any) -> None:
-    """Start computing arrays, or trees of them, without waiting."""
+    """Start computing arrays, or trees of them."""
     mx.async_eval(*arrays)
 
 
@@ -80,8 +79,7 @@ def wait() -> None:
 
 
 def bound(limit: int, *, pool: int) -> None:
-    """Let MLX keep at most `pool` bytes of freed buffers. On Metal, also wire up to `limit` bytes,
-    so that they can't be paged out (macOS 15 and later)."""
+    """Let MLX keep at most `pool` bytes of freed buffers, and on Metal wire up to `limit` bytes."""
     mx.set_cache_limit(pool)
     wired = wired_bytes(limit, working_set())
     if wired:
@@ -99,8 +97,7 @@ def give_back() -> None:
 
 
 def quantize_in_place(directory: Path) -> None:
-    """Quantise the float model in `directory` to 8 bits, with bfloat16 scales. Replaces its weight
-    files and its config.json."""
+    """Quantise the float model in `directory` to 8 bits, with bfloat16 scales."""
     model, config = load_model(directory)
     model.set_dtype(mx.bfloat16)
     model, config = quantize_model(model, config, group_size=_GROUP_SIZE, bits=_BITS)

@@ -9,16 +9,13 @@ from omlx_server.compute.hardware import device
 class DevicePolicy:
     """Sizes of work, in tokens unless said.
 
-    beside_host     whether a launch takes the host much less time than the device, so that it pays
-                    to launch before waiting
+    beside_host     whether it pays to launch work before waiting for earlier work
     copied_at_once  bytes of caches copied at a time when rows come or go
     chunk           a chunk, where it is not measured for a model (core/chunk_sizes.py)
-    halved          the position from which chunks are halved, because unfused attention dominates
-                    there; None where attention is fused
+    halved          the position from which chunks are halved; None with fused attention
     grouped         the longest chunk that is computed in one forward with others
-    places          the most tokens of all rows of a decode, padding included, before it is much
-                    slower than one per row
-    joins           the most prompts that join the batch in a step, which is copied for each
+    places          the most tokens of all rows of a decode, padding included
+    joins           the most prompts that join the batch in a step
     fused_widths    head widths, ascending, for which attention makes no scores
     """
 
@@ -32,11 +29,10 @@ class DevicePolicy:
     fused_widths: tuple[int, ...]
 
 
-# A launch takes as long as its work, so nothing is gained by launching before waiting, and memory
-# is. Attention is not fused: the scores that a causal mask discards cost as much as the others, so
-# 1,024 tokens took 10 % longer in chunks of 512 than in chunks of 256. The scores of a group of
-# long chunks outgrow the caches of the processor: 4 x 512 tokens in one forward took 1.4 times as
-# long as one after the other. To copy the batch takes about as long as a decode.
+# A launch takes as long as its work. Unfused attention computes what a causal mask discards: 1,024
+# tokens took 10 % longer in chunks of 512 than of 256. The scores of a group of long chunks outgrow
+# the processor's caches: 4 x 512 tokens in one forward took 1.4 times as long as one by one.
+# Copying the batch takes about as long as a decode.
 CPU = DevicePolicy(
     beside_host=False,
     copied_at_once=16 << 20,
@@ -47,10 +43,9 @@ CPU = DevicePolicy(
     joins=1,
     fused_widths=(),
 )
-# A GPU needs much work at a time, and has time for more places because it waits for the weights.
-# 512 tokens don't fill it (peers compute a fifth more per second in chunks of 2,048), and its fused
-# attention keeps no scores, of heads with the widths that MLX's Metal kernels have. 128 MB are
-# copied in less time than a decode takes.
+# A GPU waits for the weights, and so has time for more places. 512 tokens don't fill it (peers
+# compute a fifth more per second in chunks of 2,048). Fused attention, for the head widths of MLX's
+# Metal kernels, keeps no scores. 128 MB are copied in less time than a decode takes.
 GPU = DevicePolicy(
     beside_host=True,
     copied_at_once=128 << 20,
@@ -68,7 +63,7 @@ def current() -> DevicePolicy:
 
 
 def slice_products() -> float:
-    """Return the number of multiplications in one slice of work between the steps of models: about
-    those of a chunk of a prompt in a language model with so many weights."""
+    """Return the multiplications in one slice of work: about those of a chunk in a language
+    model."""
     weights = 100e6 if device.is_cpu() else 1e9
     return current().chunk * weights

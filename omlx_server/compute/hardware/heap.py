@@ -15,21 +15,19 @@ def resident_bytes() -> int:
 
 
 def return_freed() -> None:
-    """Give freed memory, which glibc keeps, back to the operating system. Takes 0.3 s per GB,
-    without the GIL. Does nothing with another C library."""
+    """Give freed memory, which glibc keeps, back to the system. Takes 0.3 s per GB, without the
+    GIL."""
     trim = getattr(_LIBC, "malloc_trim", None)
     if trim is not None:
         trim(0)
 
 
 def collect_cycles() -> None:
-    """Free objects that only refer to each other, frozen ones too. Holds the GIL for 0.1 to 0.15
-    s."""
+    """Free objects that only refer to each other, even frozen. Holds the GIL for 0.1 to 0.15 s."""
     gc.unfreeze()
     gc.collect()
 
 
 def freeze() -> None:
-    """Exempt all present objects from Python's own collections until `collect_cycles`, which would
-    otherwise cost as much as that."""
+    """Exempt all present objects from Python's own collections, until `collect_cycles`."""
     gc.freeze()

@@ -9,14 +9,12 @@ _CGROUP_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.lim
 
 
 def ram_bytes() -> int:
-    """Return the bytes of the machine's RAM, or of the container's limit where that is lower."""
+    """Return the bytes of RAM of the machine, or of the container if less."""
     total = int(psutil.virtual_memory().total)
     return min([total, *filter(None, map(_cgroup_limit, _CGROUP_LIMITS))])
 
 
 def _cgroup_limit(path: str) -> int | None:
-    """Return the limit in bytes; None where there is none. (Version 1 gives a huge number
-    instead.)"""
     with suppress(OSError, ValueError):
         return int(Path(path).read_text())
     return None

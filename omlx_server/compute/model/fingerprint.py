@@ -1,8 +1,8 @@
 """The fingerprint of a model: SHA-256 over its JSON files, Jinja templates and weights.
 
-Blocks on disk need a fingerprint of all weight bytes. Hashing 40 GB takes half a minute, so the
-digest of each weight file is noted, and holds while the file's size, times, inode and samples stay
-the same (`cp -p` keeps all but the samples). For blocks in memory, samples are enough.
+Blocks on disk need one of all weight bytes. The digest of each weight file is noted, and holds
+while the file's size, times, inode and samples stay the same. For blocks in memory, samples are
+enough.
 """
 
 import hashlib
@@ -22,30 +22,30 @@ _LONG_BYTES = 4 << 30
 def fingerprint(
     path: Path, notes: Path | None = None, *, whole: bool = False, allowed: Allowed = always
 ) -> str:
-    """Return the fingerprint of a model directory. It covers every byte if `whole` or with a file
-    of `notes`, else samples. New digests are noted if `allowed()` at the end. Raises OSError."""
+    """Return the fingerprint of a model directory: of every byte if `whole` or with a file of
+    `notes`, else of samples. New digests are noted if `allowed()`. Raises OSError."""
     digest = hashlib.sha256()
     for file in sorted([*path.glob("*.json"), *path.glob("*.jinja")]):
         digest.update(f"{file.name}\0".encode() + file.read_bytes())
     noted = read(notes) if notes else {}
-    known = dict(noted)
+    notes_now = dict(noted)
     for file in weight_files(path):
-        content = _content(file, known) if notes or whole else _samples(file)
+        content = _content(file, notes_now) if notes or whole else _samples(file)
         digest.update(f"{file.name}\0{file.stat().st_size}\0{content}\0".encode())
-    kept = {name: note for name, note in known.items() if Path(name).exists()}
-    if notes and kept != noted and allowed():
-        write(notes, kept)
+    present = {name: note for name, note in notes_now.items() if Path(name).exists()}
+    if notes and present != noted and allowed():
+        write(notes, present)
     return digest.hexdigest()
 
 
 def file_states(path: Path) -> dict[str, list[int]]:
-    """Return size, times and inode of each file of the fingerprint, by name. Raises OSError."""
+    """Return size, times and inode of each file of the fingerprint. Raises OSError."""
     files = [*path.glob("*.json"), *path.glob("*.jinja"), *weight_files(path)]
     return {file.name: _state(file) for file in files}
 
 
 def together_fingerprint(target: str, drafter: str) -> str:
-    """Return the fingerprint of a model with its drafter: blocks hold the caches of both."""
+    """Return the fingerprint of a model with its drafter."""
     return hashlib.sha256(f"{target}\0{drafter}".encode()).hexdigest()
 
 
@@ -55,8 +55,7 @@ def _state(file: Path) -> list[int]:
 
 
 def _samples(file: Path) -> str:
-    """Return the digest of 64 samples of 64 KiB, evenly spread. They differ between any two
-    trainings."""
+    """Return the digest of 64 samples of 64 KiB, which differ between any two trainings."""
     digest, size = hashlib.sha256(), file.stat().st_size
     with file.open("rb") as stream:
         for part in range(_SAMPLES_PER_FILE):
@@ -66,7 +65,7 @@ def _samples(file: Path) -> str:
 
 
 def _content(file: Path, known: dict[str, Any]) -> str:
-    """Return the digest of all bytes of a file: from `known`, or computed and added to it."""
+    """Return the digest of a file: from `known`, or computed and added to it."""
     name, state = str(file.resolve()), _state(file)
     signs = {"state": state, "samples": _samples(file)}
     note, size = known.get(name), state[0]

@@ -25,17 +25,17 @@ Weights = dict[str, mx.array]
 
 
 def with_heads(model: nn.Module, config: Mapping[str, Any], path: Path) -> Headed | None:
-    """Return the model with the heads in its directory, as lazy arrays; None where it has no known
-    ones. Raises ValueError for weights that don't fit."""
+    """Return the model with its heads, as lazy arrays; None without known ones. Raises
+    ValueError."""
     style = STYLES.get(architecture_of(model))
     if style is None:
         return None
     stored = lazy_weights(path)
-    named = _named(_of_heads(stored, model), style)
+    named = _rename(_head_weights(stored, model), style)
     if not named:
         return None
-    heads = _made(model, style)
-    weights = _sanitized(model, style, named, stored)
+    heads = _new_heads(model, style)
+    weights = _convert(model, style, named, stored)
     if "quantization" in config:
         _quantise(heads, weights)
     heads.load_weights(list(weights.items()))
@@ -45,49 +45,45 @@ def with_heads(model: nn.Module, config: Mapping[str, Any], path: Path) -> Heade
     return Headed(model, heads, full[-1])
 
 
-def _made(model: nn.Module, style: HeadsStyle) -> PredictionHeads:
+def _new_heads(model: nn.Module, style: HeadsStyle) -> PredictionHeads:
     body = language_model(model)
     args = body.args
-    # Of several kinds of layers, one of full attention: the last of each period.
+    # A layer of full attention, the last of each period.
     number = getattr(args, "full_attention_interval", args.num_hidden_layers + 1) - 1
     layer = type(body.model.layers[-1])(args, number)
     return PredictionHeads(layer, args.hidden_size, args.rms_norm_eps, style)
 
 
-def _of_heads(stored: Weights, model: nn.Module) -> Weights:
-    """Return the weights of the first head, without their prefix."""
+def _head_weights(stored: Weights, model: nn.Module) -> Weights:
     layer = f"layers.{language_model(model).args.num_hidden_layers}."
     for start in ("mtp.", f"model.{layer}"):
-        found = {name.partition(start)[2]: array for name, array in stored.items() if start in name}
-        if found:
-            return found
+        heads = {name.partition(start)[2]: array for name, array in stored.items() if start in name}
+        if heads:
+            return heads
     return {}
 
 
-def _named(weights: Weights, style: HeadsStyle) -> Weights:
-    """Rename weights as in `PredictionHeads`, without the embedding and the head, which are the
-    model's."""
-    own = {f"{theirs}.": f"{ours}." for ours, theirs in style.names.items()}
-    found: Weights = {}
+def _rename(weights: Weights, style: HeadsStyle) -> Weights:
+    prefixes = {f"{theirs}.": f"{ours}." for ours, theirs in style.names.items()}
+    renamed: Weights = {}
     for name, array in weights.items():
         if name.startswith(("embed_tokens.", "shared_head.head.")):
             continue
-        start = next((start for start in own if name.startswith(start)), None)
+        start = next((start for start in prefixes if name.startswith(start)), None)
         if start is not None:
-            found[own[start] + name[len(start) :]] = array
+            renamed[prefixes[start] + name[len(start) :]] = array
         elif name.startswith(style.layer):
-            found["layer." + name[len(style.layer) :]] = array
-    return found
+            renamed["layer." + name[len(style.layer) :]] = array
+    return renamed
 
 
-_AS_LAYER = "model.layers.0."
-"""Under this name the model's own class makes a layer's weights what it computes with."""
+_AS_LAYER = "model.layers.0."  # a name under which the model's own class converts weights
 
 
-def _sanitized(model: nn.Module, style: HeadsStyle, named: Weights, stored: Weights) -> Weights:
+def _convert(model: nn.Module, style: HeadsStyle, named: Weights, stored: Weights) -> Weights:
     """Convert weights as the model's own class does: experts stacked, norms around one."""
     renamed = {_AS_LAYER + name.removeprefix("layer."): array for name, array in named.items()}
-    # By these its class sees whether weights are as they were trained.
+    # Its class recognises unconverted weights by these.
     signs = {name: array for name, array in stored.items() if "conv1d.weight" in name}
     sane: Weights = model.sanitize({**signs, **renamed})
     inside = {
@@ -96,38 +92,38 @@ def _sanitized(model: nn.Module, style: HeadsStyle, named: Weights, stored: Weig
         if _AS_LAYER in name and "conv1d" not in name
     }
     shifted = any(array.shape[-1] != 1 for array in signs.values())
-    found: Weights = {}
+    converted: Weights = {}
     for name, array in inside.items():
         if f"layer.{name}" in named or name.partition(".")[0] not in style.names:
-            found[f"layer.{name}"] = array
+            converted[f"layer.{name}"] = array
         else:
-            found[name] = array + 1.0 if shifted and array.ndim == 1 else array
-    return _stacked(found)
+            converted[name] = array + 1.0 if shifted and array.ndim == 1 else array
+    return _stack_experts(converted)
 
 
 _EXPERT = re.compile(r"layer\.mlp\.experts\.(\d+)\.(.+)")
 
 
-def _stacked(weights: Weights) -> Weights:
-    """Stack the experts that a class leaves apart because its own layers have none."""
-    found, apart = Weights(), dict[str, dict[int, mx.array]]()
+def _stack_experts(weights: Weights) -> Weights:
+    stacked, apart = Weights(), dict[str, dict[int, mx.array]]()
     for name, array in weights.items():
         if match := _EXPERT.fullmatch(name):
             apart.setdefault(match[2], {})[int(match[1])] = array
         else:
-            found[name] = array
+            stacked[name] = array
     for part, experts in apart.items():
-        found[f"layer.mlp.switch_mlp.{part}"] = mx.stack([experts[key] for key in sorted(experts)])
-    return found
+        stacked[f"layer.mlp.switch_mlp.{part}"] = mx.stack(
+            [experts[key] for key in sorted(experts)]
+        )
+    return stacked
 
 
 def _quantise(heads: PredictionHeads, weights: Weights) -> None:
-    """Quantise the layers whose weights are, to their bits."""
 
     def packed(path: str, module: nn.Module) -> bool | dict[str, Any]:
         if not hasattr(module, "to_quantized") or f"{path}.scales" not in weights:
             return False
-        found: dict[str, Any] = infer_quant_config(path, module, weights)
-        return found
+        quantization: dict[str, Any] = infer_quant_config(path, module, weights)
+        return quantization
 
     nn.quantize(heads, class_predicate=packed)

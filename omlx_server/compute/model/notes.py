@@ -1,5 +1,4 @@
-"""Notes: JSON files that keep computed results for the next start. Damage only costs time. Any
-thread."""
+"""Notes: JSON files that keep computed results for the next start. Any thread."""
 
 import json
 import logging
@@ -10,9 +9,7 @@ from typing import Any
 
 _log = logging.getLogger(__name__)
 
-Allowed = Callable[[], bool]
-"""Tells whether notes may be written now. It is asked just before, because the settings may change
-during the computation."""
+Allowed = Callable[[], bool]  # whether notes may be written now: settings may have changed
 
 
 def always() -> bool:
@@ -22,14 +19,14 @@ def always() -> bool:
 def read(file: Path) -> dict[str, Any]:
     """Return the JSON object in a file; empty where there is none."""
     try:
-        known = json.loads(file.read_bytes())
+        notes = json.loads(file.read_bytes())
     except (OSError, ValueError):
         return {}
-    return known if isinstance(known, dict) else {}
+    return notes if isinstance(notes, dict) else {}
 
 
 def write(file: Path, known: dict[str, Any]) -> None:
-    """Replace the file, readable by this user only. An OSError is logged, not raised."""
+    """Replace the file, readable by this user only. Logs an OSError."""
     temporary = file.with_name(f"{file.name}.{os.getpid()}")
     try:
         file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -1,7 +1,4 @@
-"""OpenAI's `system_fingerprint`: a short name of what computed an answer. Any thread.
-
-Where it is equal, equal requests with equal seeds are computed alike.
-"""
+"""OpenAI's `system_fingerprint`: equal where equal requests are computed alike. Any thread."""
 
 import hashlib
 from importlib import metadata
@@ -16,8 +13,7 @@ _DIGITS = 12
 
 
 def system_fingerprint(path: Path, scheme: Scheme | None) -> str:
-    """Return the fingerprint for the model in `path`, whose keys and values are in `scheme`, on
-    this device and these versions. It samples the weights, with a cold tier or without. Raises
+    """Return the fingerprint for the model in `path` and this scheme, device and versions. Raises
     OSError."""
     libraries = [f"{name} {metadata.version(name)}" for name in ("mlx", "mlx-lm")]
     caches = scheme.name if scheme else "plain"

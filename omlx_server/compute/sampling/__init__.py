@@ -1,1 +1,1 @@
-"""Parts of the sampler: what changes the logits of many rows at once before a token is chosen."""
+"""Parts of the sampler: changes of the logits of many rows at once."""

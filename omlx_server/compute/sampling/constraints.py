@@ -20,9 +20,8 @@ _THREADS = max(2, min(4, os.cpu_count() or 1))
 
 
 def side_by_side(work: Sequence[Callable[[], T]]) -> list[T]:
-    """Run pieces of work on different constraints, none of which touches an array, and return their
-    results. A grammar releases the GIL, so some threads help; this thread works too, and waits for
-    none that has not begun. Raises what a piece raised, when none is running."""
+    """Return the results of pieces of work, which touch no array, on some threads and this one.
+    Raises what a piece raised, once none is running."""
     left, done = deque(range(len(work))), dict[int, T]()
 
     def run() -> None:
@@ -50,7 +49,7 @@ def _pool() -> ThreadPoolExecutor:
 
 
 def allowed(logits: mx.array, constraints: Sequence[Constraint]) -> mx.array:
-    """Return logits f32 [R, V], -inf for tokens that the row's constraint does not allow."""
+    """Return logits f32 [R, V], -inf where a row's constraint forbids."""
     vocab = logits.shape[1]
     masks = mx.array(np.stack([_words(constraint.mask(), vocab) for constraint in constraints]))
     bits = (masks[:, :, None] >> mx.arange(32, dtype=mx.uint32)) & 1
@@ -65,7 +64,6 @@ def allows(mask: bytes, token: int) -> bool:
 
 
 def _words(mask: bytes, vocab: int) -> npt.NDArray[np.uint32]:
-    """Return a mask as u32 [vocab / 32, rounded up], padded with zeros: a grammar may know fewer
-    tokens."""
+    """Return a mask as u32 [vocab / 32, rounded up], padded with zeros."""
     size = -(-vocab // 32) * 4
     return np.frombuffer(mask[:size].ljust(size, b"\0"), dtype="<u4")

@@ -1,15 +1,14 @@
 """Filters before a token is drawn: min_p, then top_k, then top_p. Dropped tokens get -inf; ties
-with the last kept token are kept.
+with the last kept token stay. Sums are made in order of the logits, the same in any batch."""
 
-Sums are made in order of the logits, so that a row's numbers are the same in any batch.
-"""
-
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 import mlx.core as mx
 
-from omlx_server.compute.sampling.rows import for_rows
 from omlx_server.core.request import SamplingParams
+
+T = TypeVar("T")
 
 _NEVER = float("-inf")
 _ALL = float("inf")
@@ -17,8 +16,26 @@ _LEAST = 1e-30  # as top_p: only the likeliest token
 _CHUNK = 64
 
 
+def for_rows(
+    x: mx.array,
+    rows: Sequence[T],
+    wanted: Sequence[bool],
+    change: Callable[[mx.array, list[T]], mx.array],
+) -> mx.array:
+    """Return x [B, V] with the `wanted` rows replaced by `change` of them."""
+    if not any(wanted):
+        return x
+    if all(wanted):
+        return change(x, list(rows))
+    indices = [i for i, yes in enumerate(wanted) if yes]
+    at = mx.array(indices)
+    result = mx.array(x)
+    result[at] = change(x[at], [rows[i] for i in indices])
+    return result
+
+
 def filtered(logits: mx.array, rows: Sequence[SamplingParams]) -> mx.array:
-    """Apply all filters of each row to logits f32 [R, V], already divided by the temperature."""
+    """Apply all filters to logits f32 [R, V], already divided by the temperature."""
     vocab = logits.shape[-1]
     few = [0 < row.top_k < vocab for row in rows]
     likely = [row.top_p < 1 and not by_count for row, by_count in zip(rows, few, strict=True)]
@@ -34,7 +51,6 @@ def _min_p(logits: mx.array, rows: Sequence[SamplingParams]) -> mx.array:
 
 
 def _top_k(logits: mx.array, rows: Sequence[SamplingParams]) -> mx.array:
-    """Keep the top_k likeliest tokens, then the smallest set of those that reaches top_p."""
     counts = [row.top_k for row in rows]
     most = max(counts)
     first = mx.array([[most - count] for count in counts])
@@ -42,8 +58,6 @@ def _top_k(logits: mx.array, rows: Sequence[SamplingParams]) -> mx.array:
 
 
 def _top_p(logits: mx.array, rows: Sequence[SamplingParams]) -> mx.array:
-    """Keep the smallest set of tokens that reaches top_p. Sorts all: no shape can depend on
-    values."""
     return _nucleus(logits, mx.sort(logits, axis=-1), mx.array(True), rows)
 
 
@@ -51,19 +65,19 @@ def _nucleus(
     logits: mx.array, best: mx.array, eligible: mx.array, rows: Sequence[SamplingParams]
 ) -> mx.array:
     """Keep the smallest set of `eligible` logits that reaches top_p. `best` [R, K] are each row's
-    largest, ascending, and `eligible` [R, K] the last ones of these."""
+    largest, ascending."""
     parts = mx.array([[max(row.top_p, _LEAST) if row.top_p < 1 else _ALL] for row in rows])
     weights = mx.where(eligible, mx.exp(best - best[:, -1:]), 0)
     above = mx.cumsum(weights, axis=-1, reverse=True, inclusive=False)
     total = above[:, :1] + weights[:, :1]
-    kept = eligible & (above < parts * total)
-    least = mx.min(mx.where(kept, best, _ALL), axis=-1, keepdims=True)
+    nucleus = eligible & (above < parts * total)
+    least = mx.min(mx.where(nucleus, best, _ALL), axis=-1, keepdims=True)
     return mx.where(logits >= least, logits, _NEVER)
 
 
 def _largest(x: mx.array, count: int) -> mx.array:
-    """Return the `count` largest of each row of x [R, V], ascending. They are in the `count` chunks
-    with the largest maxima, which are far shorter than V to sort."""
+    """Return the `count` largest of each row of x [R, V], ascending: they are in the `count` chunks
+    with the largest maxima."""
     rows, vocab = x.shape
     if count * _CHUNK * 2 < vocab:
         if missing := -vocab % _CHUNK:

@@ -1,8 +1,5 @@
-"""Penalties, logit_bias and bans, each in one computation for all rows that ask for it.
-
-Rows that are sampled together share an immutable `Table` of their tokens. A step makes the next
-one, in the memory of the last one where possible.
-"""
+"""Penalties, logit_bias and bans, each in one computation for all rows that ask for it. Rows that
+are sampled together share an immutable `Table` of their tokens."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -28,9 +25,9 @@ def has_penalties(sampling: SamplingParams) -> bool:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Table:
-    """The tokens of R rows, and their penalties. `entries` f32 [R, V] count a token in the answer,
-    plus 0.5 where the prompt has it. `penalties` are repetition, frequency and presence, each f32
-    [R, 1]. `starts` int32 [R] are the rows' offsets in the flat entries."""
+    """The tokens of R rows. `entries` f32 [R, V] count a token in the answer, plus 0.5 if in the
+    prompt. `penalties` are repetition, frequency and presence, each f32 [R, 1]. `starts` int32 [R]
+    are offsets in the flat entries."""
 
     entries: mx.array
     penalties: tuple[mx.array, mx.array, mx.array]
@@ -54,11 +51,10 @@ class Table:
         return self.entries if self.is_all(rows) else self.entries[mx.array(list(rows))]
 
     def penalised(self, logits: mx.array) -> mx.array:
-        """Return logits f32 [R, V] with the penalties."""
         return _penalised(logits, self.entries, *self.penalties)
 
     def after(self, tokens: mx.array) -> "Table":
-        """Return the table when each row has one more of `tokens` int32 [R]."""
+        """Return the table with one more of `tokens` int32 [R] in each row."""
         entries = self.entries.reshape(-1).at[tokens + self.starts].add(1.0)
         return replace(self, entries=entries.reshape(self.entries.shape))
 
@@ -76,8 +72,7 @@ class History:
     def of(
         cls, sampling: SamplingParams, prompt: Sequence[int], answer: Sequence[int], vocab: int
     ) -> "History":
-        """Return a row's history in a table of its own, without tokens beyond the vocabulary, since
-        MLX checks no bounds."""
+        """Return a history with a table of its own, without tokens beyond the vocabulary."""
         entries = np.zeros((1, vocab), dtype=np.float32)
         entries[0, _known(prompt, vocab)] = _IN_PROMPT
         np.add.at(entries[0], _known(answer, vocab), 1)
@@ -87,9 +82,8 @@ class History:
         return replace(self, drafted=(*self.drafted, token))
 
 
-def together(histories: Sequence[History]) -> Table:
-    """Return the table of rows that are sampled together, in order: the one they share, or a new
-    one."""
+def shared_table(histories: Sequence[History]) -> Table:
+    """Return the table of these rows: the one they share, or a new one."""
     table = histories[0].table
     settled = all(own.table is table and not own.drafted for own in histories)
     if settled and table.is_all([own.row for own in histories]):
@@ -113,20 +107,19 @@ class Offsets:
 
     @classmethod
     def of(cls, values: Mapping[int, float], vocab: int) -> "Offsets | None":
-        """Return None where there are none. Drops tokens beyond the vocabulary, since MLX checks no
-        bounds."""
-        known = {id: value for id, value in values.items() if id < vocab}
-        if not known:
+        """Return None where there are none. Drops tokens beyond the vocabulary."""
+        valid = {id: value for id, value in values.items() if id < vocab}
+        if not valid:
             return None
-        return cls(np.array([*known], np.int64), np.array([*known.values()], np.float32))
+        return cls(np.array([*valid], np.int64), np.array([*valid.values()], np.float32))
 
 
 def shifted(logits: mx.array, rows: Sequence[Sequence[Offsets | None]]) -> mx.array:
-    """Return logits f32 [R, V] with all offsets of each row added."""
-    found = [(row, offsets) for row, own in enumerate(rows) for offsets in own if offsets]
-    places = np.repeat([row for row, _ in found], [len(offsets.ids) for _, offsets in found])
-    ids = np.concatenate([offsets.ids for _, offsets in found])
-    return _added(logits, places, ids, np.concatenate([offsets.values for _, offsets in found]))
+    """Return logits f32 [R, V] with each row's offsets added."""
+    pairs = [(row, offsets) for row, own in enumerate(rows) for offsets in own if offsets]
+    places = np.repeat([row for row, _ in pairs], [len(offsets.ids) for _, offsets in pairs])
+    ids = np.concatenate([offsets.ids for _, offsets in pairs])
+    return _added(logits, places, ids, np.concatenate([offsets.values for _, offsets in pairs]))
 
 
 def _added(
@@ -135,8 +128,7 @@ def _added(
     tokens: npt.NDArray[np.int64],
     values: npt.NDArray[np.float32],
 ) -> mx.array:
-    """Return x f32 [R, V] with values [n] added at tokens of rows. A place may come more than
-    once."""
+    """Return x f32 [R, V] with values [n] added; a place may come more than once."""
     at = mx.array((rows * x.shape[1] + tokens).astype(np.int32))
     return x.reshape(-1).at[at].add(mx.array(values)).reshape(x.shape)
 
@@ -154,8 +146,7 @@ def _penalised(
     frequency: mx.array,
     presence: mx.array,
 ) -> mx.array:
-    """Apply penalties as vLLM does: repetition for tokens of prompt and answer, the others for the
-    answer."""
+    """Apply penalties as vLLM does: repetition also for tokens of the prompt."""
     repeated = mx.where(logits > 0, logits / repetition, logits * repetition)
     logits = mx.where(entries > 0, repeated, logits) - frequency * mx.floor(entries)
     return mx.where(entries >= 1, logits - presence, logits)

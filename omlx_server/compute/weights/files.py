@@ -16,8 +16,7 @@ _GENERATION = "generation_config.json"
 
 
 def weight_files(directory: Path) -> list[Path]:
-    """Return the files that the index names, else model*.safetensors. Raises ModelUnavailable for
-    an index that can't be read."""
+    """Return the files that the index names, else model*.safetensors. Raises ModelUnavailable."""
     index = directory / INDEX
     if not index.is_file():
         return sorted(directory.glob("model*.safetensors"))
@@ -28,21 +27,21 @@ def weight_files(directory: Path) -> list[Path]:
 
 
 def lazy_weights(directory: Path) -> dict[str, mx.array]:
-    """Return all arrays of the weight files by name, not read yet. Raises ModelUnavailable."""
-    found: dict[str, mx.array] = {}
+    """Return all arrays of the weight files, not read yet. Raises ModelUnavailable."""
+    arrays: dict[str, mx.array] = {}
     for file in weight_files(directory):
         try:
             loaded: Any = mx.load(str(file))
         except (OSError, ValueError, RuntimeError) as error:
             raise ModelUnavailable(f"can't read {file}: {one_line(error)}") from error
-        found.update(loaded)
-    return found
+        arrays.update(loaded)
+    return arrays
 
 
 @contextmanager
 def view_of(directory: Path) -> Iterator[Path]:
     """Yield a directory for mlx-lm, which takes every model*.safetensors: one of links to the right
-    files, if others are there. Arrays opened within can be read afterwards."""
+    files, if there are others."""
     ignored = set(directory.glob("model*.safetensors")) - set(weight_files(directory))
     if not _is_object(directory / _GENERATION):
         ignored.add(directory / _GENERATION)
@@ -56,7 +55,6 @@ def view_of(directory: Path) -> Iterator[Path]:
 
 
 def _is_object(file: Path) -> bool:
-    """Return whether a file holds a JSON object, or is absent."""
     try:
         return isinstance(json.loads(file.read_bytes()), dict)
     except FileNotFoundError:

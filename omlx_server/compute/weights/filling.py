@@ -12,15 +12,14 @@ from omlx_server.compute.weights.reading import reading
 from omlx_server.core.work import Work
 from omlx_server.errors import ModelUnavailable
 
-# Weights with these prefixes may be left over: they are of other heads, or are computed here.
+# Weights with these prefixes may be left over.
 _UNUSED = ("cls.", "lm_head.", "pooler.", "classifier.", "embeddings.position_ids")
 _SHOWN = 4
 
 
 def filling(module: nn.Module, weights: Mapping[str, mx.array], source: Path) -> Work[None]:
-    """Put `weights` into the module, and read them from disk in slices, nothing in the first one.
-    Errors name `source`. Raises ModelUnavailable if weights are missing, left over, or of another
-    shape."""
+    """Put `weights` into the module, and read them in slices, nothing in the first one. Raises
+    ModelUnavailable if they don't fit."""
     parameters: Any = tree_flatten(module.parameters())
     wanted = {name: array.shape for name, array in parameters}
     used = {name: weights[name] for name in wanted if name in weights}

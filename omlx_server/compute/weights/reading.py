@@ -19,17 +19,15 @@ _SLICE_BYTES = 128 << 20
 
 
 def reading(model: nn.Module, path: Path) -> Work[None]:
-    """Read the model's lazy weights into memory, in slices. Waits for each. Errors name `path`.
-    Raises ModelUnavailable if a file can't be read."""
+    """Read the model's lazy weights, in slices. Waits for each. Raises ModelUnavailable."""
     leaves = iter(dict(tree_flatten(model.parameters())).values())
-    while group := _some(leaves):
-        of_model(path, partial(mx.eval, group))
+    while group := _next_slice(leaves):
+        guarded_load(path, partial(mx.eval, group))
         yield
 
 
-def of_model(path: Path, work: Callable[[], T]) -> T:
-    """Return the result of `work` with a model's own class and files. Any error becomes
-    ModelUnavailable."""
+def guarded_load(path: Path, work: Callable[[], T]) -> T:
+    """Return the result of `work`; any error becomes ModelUnavailable."""
     done = guarded(work)
     if not isinstance(done, Crash):
         return done
@@ -39,7 +37,7 @@ def of_model(path: Path, work: Callable[[], T]) -> T:
     ) from done.error
 
 
-def _some(arrays: Iterator[mx.array]) -> list[mx.array]:
+def _next_slice(arrays: Iterator[mx.array]) -> list[mx.array]:
     """Take arrays from the iterator until they have `_SLICE_BYTES` bytes."""
     group, nbytes = list[mx.array](), 0
     for array in arrays:
