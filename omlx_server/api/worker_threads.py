@@ -1,5 +1,5 @@
-"""Threads for work before the engine has a request. Clients take turns by the seconds they took.
-Runs on the asyncio thread."""
+"""Threads for work before the engine has a request. Clients take turns, by the seconds that theirs
+took. Runs on the asyncio thread."""
 
 import asyncio
 import math
@@ -23,7 +23,8 @@ IsAbandoned = Callable[[], bool]
 
 
 class RunInThread(Protocol):
-    """Runs `work` in a thread. Cancelled work is told so and waited for, as it holds memory."""
+    """Runs `work` in a thread. If the caller is cancelled, the work is notified and awaited, as it
+    holds memory."""
 
     async def __call__(self, work: Callable[[IsAbandoned], T]) -> T: ...
 

@@ -36,7 +36,7 @@ class Activity:
         self.recent = RecentExchanges()
         self.memory = MemoryHistory(models)
         self._standings = StandingsAsked(models)
-        self._told = 0
+        self._ended_before = 0
         self.live = Broadcast(self._event)
 
     async def requests(self) -> Requests:
@@ -50,8 +50,8 @@ class Activity:
 
     async def _event(self, first: bool) -> bytes:
         at_work = await self._at_work()
-        since = max(0, self.recent.ended - _AGAIN) if first else self._told
-        self._told = self.recent.ended
+        since = max(0, self.recent.ended - _AGAIN) if first else self._ended_before
+        self._ended_before = self.recent.ended
         counted = self._models.vitals.counted
         state: LiveState = {
             "type": "state",

@@ -12,8 +12,8 @@ _MOST_BEHIND = 16
 
 
 class Broadcast:
-    """Events for any number of listeners, made while there are some. `make` gets whether the event
-    is the first for them."""
+    """Events for any number of listeners, made only while there are some. `make` is told whether
+    the event is the first for them."""
 
     def __init__(self, make: Callable[[bool], Awaitable[bytes]]) -> None:
         self._make = make

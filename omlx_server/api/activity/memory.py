@@ -46,7 +46,7 @@ class MemoryHistory:
             "pool": ledger.pool,
         }
 
-    def told(self) -> MemoryTold:
+    def history(self) -> MemoryTold:
         now = self.now()
-        history = [*self._samples, *([now] if now is not None else [])]
-        return {"every_seconds": EVERY_SECONDS, "history": history}
+        samples = [*self._samples, *([now] if now is not None else [])]
+        return {"every_seconds": EVERY_SECONDS, "history": samples}

@@ -27,7 +27,7 @@ _LIVE = Operation(
 @router.get("/admin/memory", openapi_extra=_MEMORY)
 async def memory(request: Request) -> Response:
     """The use of the memory in the last ten minutes."""
-    return JsonResponse(context_of(request).activity.memory.told())
+    return JsonResponse(context_of(request).activity.memory.history())
 
 
 @router.get("/admin/requests", openapi_extra=_REQUESTS)

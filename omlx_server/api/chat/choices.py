@@ -56,7 +56,8 @@ def logged(tokenizer: Tokenizer, piece: Piece | None, logprobs: Logprobs) -> Log
 
 @dataclass(slots=True)
 class ChoiceDelta:
-    """The gain of one choice. `stopped` is the stop string that ended it. Not frozen, for speed."""
+    """New parts of one choice. `stopped` is the stop string that ended it. Not frozen, for
+    speed."""
 
     index: int
     parts: tuple[Part, ...] = ()

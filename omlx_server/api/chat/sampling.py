@@ -49,7 +49,7 @@ class StreamOptions(StrictModel):
 
 
 class EngineFields(StrictModel):
-    """The model and the adapter of a request, and its rank."""
+    """The model, the adapter and the priority of a request."""
 
     model: Annotated[str, StringConstraints(min_length=1)]
     preset: PresetName | None = None

@@ -286,7 +286,7 @@ class Connection(HttpToolsProtocol):
             self.close()
 
     def _probe(self) -> None:
-        """Check that a half-closed client is there: to a closed one a second write fails."""
+        """Check that a half-closed client is there: a second write to a closed one fails."""
         if self._answered is None or self._answered.response_started:
             return
         if self._answered.scope["http_version"] == "1.0":
