@@ -46,8 +46,7 @@ class SettingsEditor(Protocol):
 
     async def change(self, values: Mapping[str, Any]) -> SettingsChanged:
         """Write new values to the config file, all or none, and apply them. Raises BadRequest for a
-        bad key (`param`) or value, Conflict where a flag or the environment sets it, or the file
-        can't be written."""
+        key (`param`) or value, Conflict where they can't be written or used."""
 
     async def reload(self) -> SettingsChanged:
         """Read the config file again and apply it. Raises Conflict where it can't be used."""

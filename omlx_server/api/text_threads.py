@@ -1,8 +1,5 @@
-"""Threads that encode prompts, in pools by size: a short prompt never waits for megabytes.
-
-A long text is many jobs, so that clients take turns and memory is bounded. Runs on the asyncio
-thread.
-"""
+"""Threads that encode prompts, in pools by size: a short prompt never waits for megabytes. A long
+text is many jobs, so that clients take turns. Runs on the asyncio thread."""
 
 import asyncio
 from collections.abc import Callable

@@ -1,7 +1,4 @@
-"""The access check before any route runs.
-
-It is plain ASGI: starlette's BaseHTTPMiddleware would hide a client's disconnect from the routes.
-"""
+"""The access check before any route. BaseHTTPMiddleware would hide a client's disconnect."""
 
 import asyncio
 import hmac

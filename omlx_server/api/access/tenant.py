@@ -1,7 +1,7 @@
 """The tenant of a request, with whom it shares cached prefixes and the machine's time.
 
-With several API keys each has its own prefixes (see `cache.salt`): response times tell nothing of
-other keys' prompts. Stored blocks reveal neither key nor `cache_salt`.
+Each API key has its own prefixes (see `cache.salt`), or response times would tell of others'
+prompts. Stored blocks reveal neither key nor `cache_salt`.
 """
 
 import hmac

@@ -15,8 +15,7 @@ from omlx_server.core.adapters import salted
 
 @dataclass(frozen=True, slots=True)
 class RequestPrefix:
-    """A prompt with the salt of its blocks; `tenant` is that without an adapter, `name` the model's
-    in the request."""
+    """A prompt with the salt of its blocks, and the `tenant`'s salt without an adapter."""
 
     name: str
     model: ServedModel

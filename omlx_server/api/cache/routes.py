@@ -1,7 +1,7 @@
 """The routes for the prefix cache.
 
-A pin is a prefix that neither tier evicts; each API key has its own pins. An archive is a file with
-the cached blocks of one prompt, for another server.
+A pin is a prefix that neither tier evicts. An archive is a file with the cached blocks of one
+prompt.
 """
 
 from collections.abc import Sequence

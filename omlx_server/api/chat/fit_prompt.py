@@ -1,7 +1,7 @@
 """Drop messages of a conversation that is longer than the context (policies: `text/overflow.py`).
 
-Leading system messages, tools and the last user message stay. Earlier turns go first, then the last
-turn's oldest rounds of calls. A call goes with its results, an image with its message.
+Earlier turns go first, then the last turn's oldest calls with their results. Leading system
+messages and the last user message stay.
 """
 
 import json

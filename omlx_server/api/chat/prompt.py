@@ -70,9 +70,9 @@ def _size(message: Message) -> int:
 def template_messages(
     chat: ChatRequest, marks: Mapping[Place, str] = _NO_MARKS
 ) -> list[dict[str, Any]]:
-    """Return messages for the template: plain strings, with `marks` for images. Raises BadRequest
-    for other content. A client's billing line is left out: it changes each time and would spoil the
-    prefix cache."""
+    """Return messages for the template, with `marks` for images. Raises BadRequest for other
+    content. A client's billing line is left out: it changes each time and would spoil the prefix
+    cache."""
     return without_empty_systems(
         [_template_message(i, message, marks) for i, message in enumerate(chat.messages)]
     )

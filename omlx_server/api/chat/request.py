@@ -1,5 +1,5 @@
 """The fields of a chat completion request, to which other APIs are translated. Strict: fields in
-`UNSUPPORTED` would change the answer and are refused, unknown ones ignored."""
+`UNSUPPORTED` are refused, unknown ones ignored."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal

@@ -54,12 +54,11 @@ class ChatTurn:
         return len(encoded.tokens)
 
     async def start(self) -> Choices:
-        """Queue the request. All its faults are found here, before a response begins; cancelling
-        this cancels what is queued.
+        """Queue the request. All its faults are found before a response begins.
 
         Raises:
             BadRequest, ContextTooLong: the request is wrong, or its prompt too long.
-            QueueFull, NoMemory, Unavailable: the engine does not take the request, or an image.
+            QueueFull, NoMemory, Unavailable: the engine does not take it, or an image.
             DeadlineExceeded: its images and texts took all of its time.
         """
         chat, model = self.chat, self.model
@@ -119,13 +118,8 @@ async def submit(
     http: Request,
     body: SamplingFields,
 ) -> Choices:
-    """Queue `request` for the sender of the HTTP request.
-
-    Raises:
-        QueueFull, NoMemory, Unavailable: the engine does not take the request.
-        AdapterUnusable: its adapter does not fit the model.
-        DeadlineExceeded: the wait for its adapter took all of its time.
-    """
+    """Queue `request` for the sender of the HTTP request. Raises QueueFull, NoMemory, Unavailable,
+    AdapterUnusable, and DeadlineExceeded while it waits for an adapter."""
     known_as(request.id)
     context = context_of(http)
     # `arrived` is when the HTTP request began: the wait for a model to load counts as waiting.

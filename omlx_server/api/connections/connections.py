@@ -1,8 +1,7 @@
 """The open connections of a server, which share the descriptors of its process.
 
-An address above its share loses its oldest idle connection for a new one, or the new one is
-refused. A part of each share is kept for /health and /admin, and a quarter of all descriptors for
-files. Runs on the asyncio thread.
+An address above its share loses its oldest idle connection, or the new one is refused. A part is
+kept for /health, /admin and files. Runs on the asyncio thread.
 """
 
 import logging

@@ -19,8 +19,7 @@ def host_of(authority: str) -> str:
 
 
 def network_of(host: str) -> bytes:
-    """Return what stands for a client's machine: its IPv4 address or 64 bits of IPv6; empty over a
-    Unix socket."""
+    """Return a client's IPv4 address or 64 bits of IPv6; empty over a Unix socket."""
     try:
         address = ip_address(host)
     except ValueError:

@@ -37,8 +37,8 @@ _LARGE = ThreadPoolExecutor(1, thread_name_prefix="bodies")
 
 
 class StrictModel(BaseModel):
-    """No coercion: true is not 1, "5" is not 5, NaN is nothing. Unknown fields are ignored. A plain
-    text is bounded as a name, and a list is validated up to its first fault."""
+    """No coercion: true is not 1, "5" is not 5, NaN is nothing. Unknown fields are ignored. Texts
+    are bounded as names, and lists are validated up to their first fault."""
 
     model_config = ConfigDict(strict=True, extra="ignore", allow_inf_nan=False, frozen=True)
 
@@ -72,8 +72,8 @@ async def read(request: Request, kind: type[M], limit: int) -> M:
     Raises:
         PayloadTooLarge: too many bytes, or too many objects, arrays and keys.
         BadRequest: no valid JSON, or not the fields of `kind`.
-        UnsupportedMedia: its Content-Encoding is not supported.
-        RequestTimeout, TooManyBodies: it is too slow, or there is no room for it.
+        UnsupportedMedia: an unknown Content-Encoding.
+        RequestTimeout, TooManyBodies: it is too slow, or there is no room.
     """
     begin: BeginBody = request.scope[BODY]
     with begin() as body:

@@ -1,8 +1,7 @@
-"""The names and addresses by which other machines call this one. Runs on the asyncio thread.
+"""The names and addresses of this machine. Runs on the asyncio thread.
 
-An unknown name in a request makes them be looked up again, at most every `_REST_SECONDS`. DNS is
-asked for this machine's full name only, in a thread of its own, never for the name in a request: a
-stranger's name may stand for any address.
+An unknown name in a request makes them be looked up again. DNS is asked for this machine's name
+only, in a thread of its own: a stranger's name may stand for any address.
 """
 
 import asyncio

@@ -1,8 +1,4 @@
-"""GET /metrics: Prometheus text, by default with vLLM's names where it has the metric.
-
-The engine's snapshots are read at each request; what only the HTTP side knows is observed while
-requests run.
-"""
+"""GET /metrics: Prometheus text, by default with vLLM's names where it has the metric."""
 
 import asyncio
 import time

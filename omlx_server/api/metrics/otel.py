@@ -1,6 +1,6 @@
 """Make OpenTelemetry spans of an exchange that has ended. Needs the extra "otel".
 
-A request has a span, and below it each of its prompts has these, without any text:
+Below a request's span, each of its prompts has these, without any text:
 
     queue      until the scheduler admits it
     restore    until its cached prefix is restored, if it has one
