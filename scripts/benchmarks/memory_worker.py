@@ -23,9 +23,9 @@ from omlx_server.core.memory.kv import (
     GROWTH,
     Keeps,
     LayerKv,
+    attended_tokens,
     cache_bytes,
     layer_bytes,
-    seen_together,
 )
 from omlx_server.core.memory.shape import Decode, PrefillShape
 from scripts.benchmarks import memory_models
@@ -155,7 +155,7 @@ def _estimated(planner: Planner, forward: Forward) -> int:
         return planner.decode(forward)
     lengths = _lengths(forward)
     if lengths:
-        seen = seen_together(planner.model.layers, lengths)
+        seen = attended_tokens(planner.model.layers, lengths)
         refers, uneven = isinstance(forward, Shared), len(set(lengths)) > 1
         return planner.decode(Decode(len(lengths), seen, refers=refers, uneven=uneven))
     return planner.decode(Decode(forward.rows, forward.context, grows=True))

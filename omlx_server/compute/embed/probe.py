@@ -21,7 +21,7 @@ from omlx_server.core.memory.encoder import (
     EncoderPlan,
     EncoderShape,
     Pass,
-    left_behind,
+    chunk_leftover_bytes,
     terms,
 )
 from omlx_server.core.work import Work, finish
@@ -60,7 +60,7 @@ def planning(backbone: Backbone, head: Head, pad_id: int, max_tokens: int) -> Wo
 
 def fitted(shape: EncoderShape, probes: Iterable[tuple[Pass, int]]) -> EncoderPlan:
     """Return the plan that fits the bytes of passes. Raises ValueError if none took any."""
-    inner = [(terms(shape, one), took - left_behind(shape, one)) for one, took in probes]
+    inner = [(terms(shape, one), took - chunk_leftover_bytes(shape, one)) for one, took in probes]
     rows = [(row, took) for row, took in inner if took > 0]
     activations, scores = fit([row for row, _ in rows], [took for _, took in rows])
     return EncoderPlan(shape, (activations, scores))

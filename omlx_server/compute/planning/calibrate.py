@@ -142,7 +142,7 @@ class _Calibration:
         [probe] = self._able([_GROWS_OF_PACKED if packed else _GROWS])
         terms = decode_terms(self._shape, probe)
         [took] = yield from self._took([probe], self._bench.decode)
-        without = steady.steady(terms)
+        without = steady.steady_bytes(terms)
         share = min(max(0.0, (took - terms.grown) / without), 1.0) if packed else 1.0
         return max(1.0, (took - share * without) / terms.grown), share
 

@@ -58,7 +58,7 @@ class EncoderPlan:
         """Return the peak bytes of a pass."""
         activations, scores = terms(self.shape, one)
         inner = int((activations * self.factors[0] + scores * self.factors[1]) * _MARGIN)
-        return max(inner + left_behind(self.shape, one), _ending(self.shape, one)) + _FLOOR
+        return max(inner + chunk_leftover_bytes(self.shape, one), _ending(self.shape, one)) + _FLOOR
 
 
 def terms(shape: EncoderShape, one: Pass) -> tuple[int, int]:
@@ -73,7 +73,7 @@ def terms(shape: EncoderShape, one: Pass) -> tuple[int, int]:
     return rows * wide * shape.width, scores * shape.width
 
 
-def left_behind(shape: EncoderShape, one: Pass) -> int:
+def chunk_leftover_bytes(shape: EncoderShape, one: Pass) -> int:
     """Return the bytes that chunks leave until the last: caches and hidden states."""
     if not _in_chunks(shape, one):
         return 0

@@ -16,21 +16,21 @@ from dataclasses import dataclass, replace
 
 from omlx_server.core.memory.features import (
     Terms,
-    caught_up,
+    catch_up_terms,
+    copied_ring_bytes,
     decode_terms,
-    gathered,
+    gathered_bytes,
     prefill_terms,
-    rings_copied,
-    states_before,
-    widened,
-    widened_for_few,
+    verified_state_bytes,
+    widened_bytes,
+    widened_bytes_for_few,
 )
 from omlx_server.core.memory.kv import (
     Keeps,
+    attended_tokens,
     behind_rings,
     held_bytes,
     referred_bytes,
-    seen_together,
 )
 from omlx_server.core.memory.shape import Decode, ModelShape, PrefillShape, StepShape
 
@@ -132,7 +132,8 @@ class Planner:
         shallow = prefill_terms(self.model, PrefillShape(prefill.rows, prefill.tokens, 0))
         deep = prefill_terms(self.model, prefill) if prefill.context else shallow
         wide = times(wide_columns(shallow), factors.wide)
-        deepest = times(deep_columns(deep), factors.deep) + widened_for_few(self.model, prefill)
+        deepest = times(deep_columns(deep), factors.deep)
+        deepest += widened_bytes_for_few(self.model, prefill)
         adapted = prefill.rows * prefill.tokens * self.adapter_token_bytes
         return _rounded(max(wide, deepest) + adapted)
 
@@ -140,12 +141,12 @@ class Planner:
         """Return the bytes of a decode. One that grows can copy a layer of all rows, or, twice as
         mlx-lm's caches do, some layers of rows that come or go."""
         terms = decode_terms(self.model, decode)
-        steady = self._verifying(decode, terms) if decode.tokens > 1 else self.steady(terms)
-        behind = caught_up(self.model, decode)
+        steady = self._verifying(decode, terms) if decode.tokens > 1 else self.steady_bytes(terms)
+        behind = catch_up_terms(self.model, decode)
         steady = max(steady, times(behind, self.coefficients.alone.deep[:3]))
-        steady += widened(self.model, decode)
+        steady += widened_bytes(self.model, decode)
         steady += decode.rows * decode.tokens * self.adapter_token_bytes
-        for part in (states_before, gathered, rings_copied):
+        for part in (verified_state_bytes, gathered_bytes, copied_ring_bytes):
             steady += part(self.model, decode)
         if not terms.grown:
             return _rounded(steady)
@@ -157,7 +158,7 @@ class Planner:
         )
         return _rounded(max(steady, copied, sum(at_once)))
 
-    def steady(self, terms: Terms) -> float:
+    def steady_bytes(self, terms: Terms) -> float:
         factors = self.coefficients
         return max(
             times(terms.inner, factors.layers),
@@ -172,7 +173,7 @@ class Planner:
         if self.model.tiles is not None:
             one = decode_terms(self.model, replace(decode, tokens=1))
             terms = replace(terms, scores=one.scores, unpacked=one.unpacked)
-        return max(self.steady(terms), as_prefill)
+        return max(self.steady_bytes(terms), as_prefill)
 
     def live(self, rows: Sequence[int], prefills: Sequence[int] = (), in_blocks: int = 0) -> int:
         """Return the most bytes that live caches take, of a batch of `rows` and of `prefills` with
@@ -183,14 +184,14 @@ class Planner:
         under_way = (held_bytes(layers, [tokens], longest) for tokens in prefills)
         return held_bytes(layers, rows) + sum(under_way) - referred_bytes(layers, in_blocks)
 
-    def decoding(self, rows: Sequence[int], leaving: Sequence[int] = ()) -> Decode | None:
+    def worst_decode(self, rows: Sequence[int], leaving: Sequence[int] = ()) -> Decode | None:
         """Return the worst decode of rows of so many tokens beside `leaving` ones."""
-        seen = seen_together(self.model.layers, rows, leaving)
+        seen = attended_tokens(self.model.layers, rows, leaving)
         if not rows:
             return None
         return Decode(len(rows), seen, grows=True, refers=True, catches_up=True)
 
-    def kept(self, tokens: int, checkpoints: int = 0, *, refers: bool = False) -> int:
+    def stored_bytes(self, tokens: int, checkpoints: int = 0, *, refers: bool = False) -> int:
         """Return the bytes of new blocks and checkpoints; with `refers` they share growing
         caches."""
         layers = self.model.layers

@@ -97,7 +97,7 @@ def decode_terms(model: ModelShape, decode: Decode) -> Terms:
     )
 
 
-def widened(model: ModelShape, decode: Decode) -> int:
+def widened_bytes(model: ModelShape, decode: Decode) -> int:
     """Return the bytes to which a decode widens stored tokens: keys, values, and one of both of the
     tile before."""
     if not decode.refers:
@@ -106,7 +106,7 @@ def widened(model: ModelShape, decode: Decode) -> int:
     return max(_widened(shape, decode.context) for shape in shapes)
 
 
-def widened_for_few(model: ModelShape, prefill: PrefillShape) -> int:
+def widened_bytes_for_few(model: ModelShape, prefill: PrefillShape) -> int:
     parts = prefill.refers and _is_in_parts(model, prefill.tokens)
     return _widened(model, prefill.context) if parts else 0
 
@@ -120,7 +120,7 @@ def _widened(model: ModelShape, context: int) -> int:
     return 3 * tile * token * _FLOAT32
 
 
-def gathered(model: ModelShape, decode: Decode) -> int:
+def gathered_bytes(model: ModelShape, decode: Decode) -> int:
     """Return the bytes in which one layer gathers rows where its attention reads arrays."""
     several = decode.tokens > 1
     tokens = [
@@ -132,7 +132,7 @@ def gathered(model: ModelShape, decode: Decode) -> int:
     return int(share * decode.rows * decode.context * max(tokens))
 
 
-def rings_copied(model: ModelShape, decode: Decode) -> int:
+def copied_ring_bytes(model: ModelShape, decode: Decode) -> int:
     """Return the bytes of rings that a verifying decode writes anew."""
     if decode.tokens == 1:
         return 0
@@ -146,14 +146,14 @@ def _rings(model: ModelShape) -> list[LayerKv]:
     return [layer for layer in model.layers if layer.keeps is Keeps.RING]
 
 
-def caught_up(model: ModelShape, decode: Decode) -> tuple[int, ...]:
+def catch_up_terms(model: ModelShape, decode: Decode) -> tuple[int, ...]:
     """Return the inner terms of a draft model that catches up."""
     if model.drafter is None or not decode.catches_up:
         return 0, 0, 0
     return _inner(model.drafter, decode.rows, MOST_BEHIND, decode.context)
 
 
-def states_before(model: ModelShape, decode: Decode) -> int:
+def verified_state_bytes(model: ModelShape, decode: Decode) -> int:
     """Return the bytes of recurrent states around a verifying decode."""
     if decode.tokens == 1:
         return 0

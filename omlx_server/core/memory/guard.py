@@ -125,8 +125,8 @@ class MemoryGuard:
             self._counted.add(relief)
             self.used[relief] += 1
 
-    def decoding(self, rows: Sequence[int], leaving: Sequence[int] = ()) -> Decode | None:
-        return self._planner.decoding(rows, leaving)
+    def worst_decode(self, rows: Sequence[int], leaving: Sequence[int] = ()) -> Decode | None:
+        return self._planner.worst_decode(rows, leaving)
 
     @property
     def pauses(self) -> bool:
@@ -202,7 +202,7 @@ class MemoryGuard:
     # -- inside --------------------------------------------------------------------------
 
     def _growth(self, after: Caches, cuts: Cuts) -> int:
-        kept = self._planner.kept(cuts.tokens, cuts.checkpoints, refers=cuts.refers)
+        kept = self._planner.stored_bytes(cuts.tokens, cuts.checkpoints, refers=cuts.refers)
         live = self._live(after) + self.features
         return live - after.idle_bytes - self.ledger.live + kept
 
@@ -259,6 +259,6 @@ class MemoryGuard:
     def _shape(self, caches: Caches, chunk: int) -> StepShape:
         """Return the largest step with these caches."""
         longest = max((*caches.rows, *caches.prefills))
-        decode = self.decoding(caches.rows or (longest,))
+        decode = self.worst_decode(caches.rows or (longest,))
         prefill = PrefillShape(1, chunk, max(0, longest - chunk), refers=True)
         return StepShape(decode, (prefill,))

@@ -99,7 +99,7 @@ def grouped(rows: Sequence[int]) -> list[int]:
     return [ordered[bisect_right(ordered, reach(tokens)) - 1] for tokens in ordered]
 
 
-def seen_together(
+def attended_tokens(
     layers: Iterable[LayerKv], rows: Sequence[int], leaving: Sequence[int] = ()
 ) -> int:
     """Return the mean tokens that a row attends to, rounded up, with padding. Padded rows stay as

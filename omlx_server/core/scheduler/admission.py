@@ -75,13 +75,13 @@ class Admission:
         """Make room for another decode of all rows. Returns whether there is enough."""
         if self._guard is None or not work.rows:
             return True
-        step = StepShape(self._guard.decoding(work.lengths, work.leaving))
+        step = StepShape(self._guard.worst_decode(work.lengths, work.leaving))
         after = self._caches(work, 1, work.active)
         return self._make_room(step, after, [], work, now)
 
     def fits_as_is(self, work: AtWork, now: float, more: int) -> bool:
         """Return whether all rows can decode `more` tokens more than one without evicting."""
-        decode = self._guard.decoding(work.lengths, work.leaving) if self._guard else None
+        decode = self._guard.worst_decode(work.lengths, work.leaving) if self._guard else None
         if self._guard is None or decode is None:
             return True
         step = StepShape(replace(decode, tokens=1 + more))
@@ -127,7 +127,7 @@ class Admission:
         chunks = [*planned, chunk]
         joining = (chunk.stop,) * len(chunk.joins)
         step = StepShape(
-            self._guard.decoding((*work.lengths, *joining), work.leaving),
+            self._guard.worst_decode((*work.lengths, *joining), work.leaving),
             forwards(self._grouping.group(chunks)),
         )
         return self._make_room(step, self._after(chunk, work), chunks, work, now)

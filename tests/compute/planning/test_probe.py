@@ -283,7 +283,7 @@ def test_what_a_decode_takes_besides_a_layer_is_known(
         if not decode.grows:
             return real(self, decode)
         terms = decode_terms(shape, decode)
-        return Peak(0, 0, int(layers * terms.grown + rest * known.steady(terms)))
+        return Peak(0, 0, int(layers * terms.grown + rest * known.steady_bytes(terms)))
 
     monkeypatch.setattr(ForwardProbe, "decode", decode)
     found = finish(calibration.calibrating(loaded, shape))

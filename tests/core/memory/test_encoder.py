@@ -9,7 +9,7 @@ from omlx_server.core.memory.encoder import (
     EncoderPlan,
     EncoderShape,
     Pass,
-    left_behind,
+    chunk_leftover_bytes,
     terms,
 )
 
@@ -23,16 +23,16 @@ def test_an_encoder_sees_all_of_a_text_in_each_layer() -> None:
     """Slices are of layers, so they change nothing."""
     for slice_tokens in (1, 10, 1000):
         assert terms(SHAPE, Pass(2, 30, slice_tokens)) == (60 * 70 * 4, 60 * 2 * 30 * 4)
-        assert left_behind(SHAPE, Pass(2, 30, slice_tokens)) == 0
+        assert chunk_leftover_bytes(SHAPE, Pass(2, 30, slice_tokens)) == 0
 
 
 def test_a_causal_model_reads_in_chunks_and_keeps_what_it_read() -> None:
     assert terms(CAUSAL, Pass(2, 30, 20)) == (20 * 70 * 4, 20 * 2 * 30 * 4)
     kept = 2 * 256 * 2 * 5 * 4 * 3  # the first buffers have room for all
-    assert left_behind(CAUSAL, Pass(2, 30, 20)) == kept + 2 * 30 * 10 * 4
+    assert chunk_leftover_bytes(CAUSAL, Pass(2, 30, 20)) == kept + 2 * 30 * 10 * 4
     grown = 2 * (250 + 256) * 2 * 5 * 4 * (3 + 1)
-    assert left_behind(CAUSAL, Pass(2, 300, 20)) == grown + 2 * 300 * 10 * 4
-    assert left_behind(CAUSAL, Pass(2, 30, 60)) == 0
+    assert chunk_leftover_bytes(CAUSAL, Pass(2, 300, 20)) == grown + 2 * 300 * 10 * 4
+    assert chunk_leftover_bytes(CAUSAL, Pass(2, 30, 60)) == 0
 
 
 def test_scores_are_made_so_many_at_a_time() -> None:

@@ -17,10 +17,10 @@ from omlx_server.core.memory.estimate import (
     times,
 )
 from omlx_server.core.memory.features import (
+    copied_ring_bytes,
     decode_terms,
-    gathered,
+    gathered_bytes,
     prefill_terms,
-    rings_copied,
 )
 from omlx_server.core.memory.kv import Keeps, behind_rings, cache_bytes, held_bytes, places
 from omlx_server.core.memory.shape import (
@@ -155,7 +155,7 @@ def test_there_is_room_for_one_layer_twice(
 
 def test_a_layer_is_copied_beside_a_share_of_the_rest() -> None:
     plan, decode = planner(), Decode(8, 4096)
-    steady = plan.steady(decode_terms(MODEL, decode))
+    steady = plan.steady_bytes(decode_terms(MODEL, decode))
     layer = 8 * (4096 + 256) * 4096
     grown = plan.decode(replace(decode, grows=True))
     assert grown == pytest.approx(1.05 * (1.2 * layer + 0.8 * steady), rel=0.001)
@@ -199,9 +199,14 @@ def test_rows_that_differ_or_share_are_gathered_where_attention_reads_arrays() -
     arrays = replace(MODEL, layers=(replace(LAYERS[0], reads_padding=True),))
     equal = Decode(4, 4096)
     uneven, shared = replace(equal, uneven=True), replace(equal, refers=True)
-    assert gathered(arrays, equal) == gathered(MODEL, uneven) == gathered(MODEL, shared) == 0
+    assert (
+        gathered_bytes(arrays, equal)
+        == gathered_bytes(MODEL, uneven)
+        == gathered_bytes(MODEL, shared)
+        == 0
+    )
     layer = 4 * 4096 * 4096
-    assert layer < gathered(arrays, uneven) < gathered(arrays, shared) < 2 * layer
+    assert layer < gathered_bytes(arrays, uneven) < gathered_bytes(arrays, shared) < 2 * layer
 
 
 def test_several_tokens_of_latents_are_planned_as_a_prefill_of_them() -> None:
@@ -215,9 +220,9 @@ def test_several_tokens_of_latents_are_planned_as_a_prefill_of_them() -> None:
 
 
 def test_a_decode_of_several_tokens_writes_a_ring_anew() -> None:
-    assert rings_copied(MODEL, Decode(4, 4096)) == 0
-    assert rings_copied(MODEL, Decode(4, 4096, tokens=2)) == 4 * 512 * 4096
-    assert rings_copied(replace(MODEL, layers=LAYERS[:1]), Decode(4, 4096, tokens=2)) == 0
+    assert copied_ring_bytes(MODEL, Decode(4, 4096)) == 0
+    assert copied_ring_bytes(MODEL, Decode(4, 4096, tokens=2)) == 4 * 512 * 4096
+    assert copied_ring_bytes(replace(MODEL, layers=LAYERS[:1]), Decode(4, 4096, tokens=2)) == 0
 
 
 def test_padded_rows_that_are_read_together_always_need_a_layer_more() -> None:
@@ -354,5 +359,5 @@ def test_a_draft_model_that_catches_up_is_planned_beside_a_decode() -> None:
     inner = prefill_terms(small, PrefillShape(4, MOST_BEHIND, 4096)).inner
     assert behind == pytest.approx(1.05 * times(inner, FITTED.alone.deep[:3]), rel=0.01)
     assert behind > plain
-    decode = planner(pair).decoding([4000] * 4)
+    decode = planner(pair).worst_decode([4000] * 4)
     assert decode is not None and decode.catches_up

@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 from omlx_server.core.memory.kv import (
     Keeps,
     LayerKv,
+    attended_tokens,
     behind_rings,
     cache_bytes,
     grouped,
@@ -16,7 +17,6 @@ from omlx_server.core.memory.kv import (
     layer_bytes,
     places,
     reach,
-    seen_together,
 )
 from tests.core.memory.shapes import LAYERS
 
@@ -95,12 +95,12 @@ def test_layers_are_values() -> None:
 @given(st.lists(st.integers(1, 5000), min_size=1, max_size=9), st.lists(st.integers(1, 5000)))
 def test_a_decode_sees_each_row_with_its_padding(rows: list[int], leaving: list[int]) -> None:
     for padded in (LayerKv(Keeps.PADDED, 4096), LayerKv(Keeps.GROWING, 4096, reads_padding=True)):
-        assert seen_together([FULL, padded], rows, leaving) == max(rows + leaving)
-    own = seen_together([FULL, RING, STATE], rows, leaving)
+        assert attended_tokens([FULL, padded], rows, leaving) == max(rows + leaving)
+    own = attended_tokens([FULL, RING, STATE], rows, leaving)
     assert sum(rows) / len(rows) <= own <= max(rows)
     assert own * len(rows) < sum(map(reach, rows)) + len(rows)
     assert sum(grouped(rows)) >= sum(rows)
 
 
 def test_no_row_sees_nothing() -> None:
-    assert seen_together([LayerKv(Keeps.PADDED, 4096)], []) == 0
+    assert attended_tokens([LayerKv(Keeps.PADDED, 4096)], []) == 0
