@@ -109,7 +109,7 @@ def test_docs_and_schema_say_what_is_live() -> None:
     table = section.partition("\n## ")[0]
     told = {f"{s}.{k.strip('` ')}" for s, ks in _rows(table) for k in ks.split(",")}
     assert told == {key for key in KEYS if live(key)}
-    server = json_schema()["$defs"]["Server"]["properties"]
+    server = json_schema()["$defs"]["ServerSettings"]["properties"]
     assert server["cors_origins"]["description"].endswith("; applies while the server runs")
     assert "applies" not in server["port"]["description"]
 
