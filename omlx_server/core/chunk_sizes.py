@@ -36,7 +36,6 @@ def candidates(block: int, most: int) -> list[int]:
 
 
 def choose(smallest: int, seconds: Mapping[int, float]) -> ChunkSizes:
-    """Return the sizes for chunks that took `seconds`, by tokens."""
     beside, alone = (_best(smallest, seconds, most) for most in (BESIDE_SECONDS, ALONE_SECONDS))
     return ChunkSizes(beside, alone, seconds.get(alone, 0.0) / alone)
 

@@ -18,5 +18,4 @@ class Interval:
         return now - self._last >= self._seconds
 
     def begin(self, now: float) -> None:
-        """Start the period anew at `now`."""
         self._last = now

@@ -82,7 +82,8 @@ class SamplingParams(SamplingPresets):
 
     @property
     def greedy(self) -> bool:
-        """Whether the likeliest token is always taken: less would overflow float32."""
+        """Whether the likeliest token is always taken: a lower temperature would overflow
+        float32."""
         return self.temperature < 1e-5
 
 

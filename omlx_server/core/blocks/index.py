@@ -163,7 +163,6 @@ class BlockIndex:
         return sum(size.nbytes for size in sizes)
 
     def use(self, block: Block) -> None:
-        """Note that one more running sequence refers to a block."""
         block.users += 1
         if block.users == 1:
             self.in_use += block.size.nbytes

@@ -51,7 +51,6 @@ def hot_cache_bytes(limit: int, taken: int) -> int:
 
 
 def pool_bytes(limit: int) -> int:
-    """Return the bytes of freed buffers that MLX may keep."""
     return int(limit * _POOL_SHARE)
 
 

@@ -33,7 +33,6 @@ class Eviction:
         self._demoted: list[CacheEntry] = []
 
     def shrink(self) -> None:
-        """Evict until the index is within the budget."""
         index, budget = self._index, self.budget
         self.forget(index.take_replaced())
         while index.checkpoint_bytes > budget.checkpoint_bytes:

@@ -105,7 +105,6 @@ class PrefixCache:
         return handle
 
     def must_wait(self, handle: PrefixHandle) -> bool:
-        """Return whether a prompt's next block is being computed for another one, or read."""
         if handle.awaits_cold:
             return True
         if not self._claims or not handle.reuses:
@@ -136,7 +135,6 @@ class PrefixCache:
         return handle.awaits_cold
 
     def admit(self, handle: PrefixHandle) -> Lookup:
-        """Begin a prompt: plan its restore, claim what it will compute."""
         prefix = self._find(handle)
         self._hold(handle, prefix)
         if self.layout.keeps:
@@ -156,7 +154,6 @@ class PrefixCache:
         return Lookup(prefix.plan, miss, prefix.match.depth)
 
     def leave(self, handle: PrefixHandle) -> None:
-        """Give back leases and claims of a prompt."""
         self.let_go(handle)
         self.uses.end(handle.blocks)
         self.read_ahead.waits.stop(handle)
@@ -291,7 +288,6 @@ class PrefixCache:
         return Dropped.all(entries)
 
     def chain_keys(self, salt: bytes) -> list[BlockKey]:
-        """Return the root key of a `salt` and its blocks' keys."""
         root = self.root(salt)
         return [root, *(b.key for b in self.index.by_depth(root) if isinstance(b, Block))]
 

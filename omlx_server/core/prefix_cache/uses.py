@@ -31,7 +31,6 @@ class Uses:
             blocks.path.append(block)
 
     def share(self, blocks: BlocksInUse) -> BlocksInUse:
-        """Return these blocks in use by one more sequence."""
         for block in blocks.path:
             self._index.use(block)
         copied = max(blocks.copied, self._copied(blocks.tokens))

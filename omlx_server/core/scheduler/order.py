@@ -168,7 +168,6 @@ class PrefillOrder:
     # -- the order ---------------------------------------------------------------------------
 
     def in_order(self, prefills: Collection[PrefillState], now: float) -> list[PrefillState]:
-        """Return all waiting and active prompts in the order of their turns."""
         self.is_empty = not prefills
         if not self._limits.fair:
             return sorted(prefills, key=lambda p: (p.request.priority, p.request.arrived, p.order))
@@ -248,6 +247,5 @@ class PrefillOrder:
         return self._times.lead(request.owner_path, other.owner_path)
 
     def size(self, tokens: int) -> int:
-        """Return an index into SIZES."""
         chunk = self._limits.prefill_chunk_tokens
         return (tokens > _SHORT * chunk) + (tokens > _MEDIUM * chunk)

@@ -66,8 +66,6 @@ class PrefillPace:
 
 
 class Predictions:
-    """Predicts device seconds of prompts and answers."""
-
     def __init__(self, limits: SchedulerLimits) -> None:
         self.limits = limits
         self.pace = PrefillPace()

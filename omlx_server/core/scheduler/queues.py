@@ -116,13 +116,11 @@ class SequenceQueues:
     # -- into the queue and out of it ----------------------------------------------------
 
     def add(self, request: Request, width: int) -> None:
-        """Queue a request in prefills of at most `width` choices."""
         sequences = [Sequence(SequenceId(request.id, i), request) for i in range(request.n)]
         for first in range(0, request.n, width):
             self.enqueue(sequences[first : first + width])
 
     def enqueue(self, sequences: list[Sequence]) -> PrefillState:
-        """Queue sequences of one context as one prefill."""
         request = sequences[0].request
         tokens = sequences[0].context[:-1]
         at, owner = request.checkpoints_at, request.owner

@@ -68,7 +68,6 @@ class Scheduler:
         self.prefill_order.change(limits)
 
     def all_fit(self, guard: MemoryGuard) -> bool:
-        """Return whether each prompt here would fit under another `guard`."""
         admission = Admission(guard, self._cache, self._limits.grouping)
         groups = self.queues.groups()
         return all(admission.fits_alone(len(g[0].context) + HEADROOM, len(g)) for g in groups)
@@ -97,7 +96,6 @@ class Scheduler:
         return seconds
 
     def cancel(self, request: RequestId, index: int | None = None) -> None:
-        """Forget a request or one of its choices."""
         for sequence in list(self.queues.sequences()):
             if sequence.id.request == request and index in (None, sequence.id.choice):
                 self.queues.remove(sequence)

@@ -60,7 +60,6 @@ class Watchdog:
         self._looked = None
 
     def rests(self) -> None:
-        """Note that there is no request."""
         self._looked, self._moved_since, self._starts = None, True, 0
 
     def answered(self) -> None:

@@ -24,7 +24,6 @@ class DraftBalance:
         self._pay(_SHARE)
 
     def failed(self) -> None:
-        """Draft nothing for a while."""
         self._balance = -_MOST
 
     def verified(self, verify: float, plain: float, rows: int, tokens: int) -> None:

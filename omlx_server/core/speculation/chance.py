@@ -12,7 +12,6 @@ class Chance:
     """The recent share of predicted tokens that were right, drafted or not."""
 
     def __init__(self, believed: float = 0.5) -> None:
-        """`believed` is the chance before anything is known."""
         self._believed = believed
         self._right = believed * _WEIGHT
         self._tried = _WEIGHT

@@ -68,7 +68,6 @@ class StepCosts:
             self._excess[True] += _FORGOTTEN * (self._excess[False] - self._excess[True])
 
     def forget(self) -> None:
-        """Move a little back to what was probed."""
         for kind in self._excess:
             self._excess[kind] *= 1 - _FORGOTTEN
 

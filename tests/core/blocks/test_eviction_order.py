@@ -40,6 +40,20 @@ def test_a_short_tail_that_is_held_goes_first_of_all(index: BlockIndex) -> None:
     index.check_invariants()
 
 
+def test_a_parent_takes_over_the_seconds_of_the_last_use(index: BlockIndex) -> None:
+    store(index, "abcd")
+    order, parent, child = index.order, block(index, "abcd"), place(ROOT, tokens("abcdefgh"))
+    order.note_time(1.0)
+    index.insert(child, STATE)
+    order.note_time(5.0)
+    assert order.idle_seconds(parent, 9.0) == 8.0
+    evict_block(index)
+    assert order.idle_seconds(parent, 9.0) == 4.0
+    index.insert(child, STATE)
+    evict_block(index)
+    assert order.idle_seconds(parent, 9.0) == 0.0, "used since the time was noted"
+
+
 def test_a_leased_block_keeps_all_before_it(index: BlockIndex) -> None:
     [_, b, c] = store(index, "abcdefghijkl")
     held = block(index, "abcdefgh")
