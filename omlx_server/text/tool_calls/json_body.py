@@ -12,7 +12,7 @@ import regex
 
 from omlx_server.text.markers import at
 from omlx_server.text.parts import Part, Text
-from omlx_server.text.tool_calls.block_body import BlockBody
+from omlx_server.text.tool_calls.call_block import BlockBody
 from omlx_server.text.tool_calls.json_calls import JsonCall, KeyedCall, NamedCall, ObjectCall
 
 _MAX_HEADER_CHARS = 256

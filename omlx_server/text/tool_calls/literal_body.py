@@ -5,8 +5,7 @@ from dataclasses import dataclass, field
 
 from omlx_server.text.markers import held_length
 from omlx_server.text.parts import Part, Text
-from omlx_server.text.tool_calls.block_body import BlockBody
-from omlx_server.text.tool_calls.growing_call import GrowingCall
+from omlx_server.text.tool_calls.call_block import BlockBody, GrowingCall
 from omlx_server.text.tool_calls.literal_calls import LiteralCall, Parse
 
 _MOST_TRIES = 64

@@ -12,8 +12,7 @@ import regex
 
 from omlx_server.text.markers import held_length
 from omlx_server.text.parts import Part, Text
-from omlx_server.text.tool_calls.block_body import BlockBody
-from omlx_server.text.tool_calls.growing_call import GrowingCall
+from omlx_server.text.tool_calls.call_block import BlockBody, GrowingCall
 from omlx_server.text.tool_calls.nested_tags import nested
 from omlx_server.text.tool_calls.plain_json import dumped
 from omlx_server.text.tool_calls.values import ParameterSchema, schema_of, tool_names, typed

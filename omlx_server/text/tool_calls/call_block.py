@@ -1,9 +1,27 @@
-"""Emits a call parameter by parameter."""
+"""What the readers of a block of calls share: its interface, and a call that grows."""
+
+from dataclasses import dataclass, field
 
 from omlx_server.text.encoding.utf8 import whole
 from omlx_server.text.parts import Arguments, CallStart, Part
 from omlx_server.text.tool_calls.numbering import Numbering
 from omlx_server.text.tool_calls.plain_json import dumped
+
+
+@dataclass(slots=True, eq=False)
+class BlockBody:
+    """Reads what follows the start marker `lead`. `rest` is None until the block ends, then the
+    text after it."""
+
+    numbering: Numbering
+    lead: str
+    rest: str | None = field(default=None, init=False)
+    _any: bool = field(default=False, init=False)  # whether a call of this block is complete
+    _deltas: list[Part] = field(default_factory=list, init=False)
+
+    def _taken(self) -> list[Part]:
+        deltas, self._deltas = self._deltas, []
+        return deltas
 
 
 class GrowingCall:
