@@ -39,8 +39,8 @@ def admin_token(environ: Mapping[str, str] = os.environ) -> str:
 
     Raises TokenFileError if the file can't be used, ConfigError if OMLX_ADMIN_TOKEN is invalid.
     """
-    if given := _from_environ(environ):
-        return given
+    if token := _from_environ(environ):
+        return token
     path = token_file()
     with system_errors_as(TokenFileError, f"{path} can't be used"):
         if not _read(path):
@@ -53,8 +53,8 @@ def admin_token(environ: Mapping[str, str] = os.environ) -> str:
 def read_admin_token(environ: Mapping[str, str] = os.environ) -> str:
     """Return the token or "", and change nothing. Raises ConfigError if OMLX_ADMIN_TOKEN is
     invalid."""
-    if given := _from_environ(environ):
-        return given
+    if token := _from_environ(environ):
+        return token
     try:
         return _read(token_file())
     except (OSError, ConfigError):
@@ -62,13 +62,13 @@ def read_admin_token(environ: Mapping[str, str] = os.environ) -> str:
 
 
 def _from_environ(environ: Mapping[str, str]) -> str:
-    given = environ.get(TOKEN_VARIABLE, "")
-    if given and not _TOKEN.fullmatch(given):
+    token = environ.get(TOKEN_VARIABLE, "")
+    if token and not _TOKEN.fullmatch(token):
         raise ConfigError(
             f"{TOKEN_VARIABLE} holds no token",
             hint="16 to 512 visible ASCII characters, for example of `openssl rand -hex 24`",
         )
-    return given
+    return token
 
 
 def _read(path: Path) -> str:
@@ -78,10 +78,10 @@ def _read(path: Path) -> str:
     except FileNotFoundError:
         return ""
     try:
-        found = os.read(fd, _MOST_BYTES).decode("ascii", errors="replace").strip()
+        token = os.read(fd, _MOST_BYTES).decode("ascii", errors="replace").strip()
     finally:
         os.close(fd)
-    return found if _TOKEN.fullmatch(found) else ""
+    return token if _TOKEN.fullmatch(token) else ""
 
 
 def _make(path: Path) -> None:

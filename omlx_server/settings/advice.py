@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 
 from omlx_server.settings.layers import Loaded, search_path
-from omlx_server.settings.overrides import said
+from omlx_server.settings.overrides import explicit_values
 from omlx_server.settings.sections import (
     CacheSettings,
     ModelsSettings,
@@ -19,15 +19,15 @@ def warnings(loaded: Loaded) -> list[str]:
     """Return a line for each setting without effect, contradiction, readable secret, and ignored
     file."""
     settings = loaded.settings
-    found = [*_without_effect(loaded), *_contradictions(settings), *_without_unit(settings.cache)]
-    return [*found, *_readable_secrets(loaded), *_unused_file(loaded)]
+    lines = [*_without_effect(loaded), *_contradictions(settings), *_without_unit(settings.cache)]
+    return [*lines, *_readable_secrets(loaded), *_unused_file(loaded)]
 
 
 def unknown_models(models: ModelsSettings, known: Collection[str]) -> Iterator[str]:
     """Yield a line for each unknown model in aliases, overrides and pinned."""
     for alias in models.aliases:
-        if (meant := models.resolve_alias(alias)) not in known:
-            yield f"models.aliases: {alias} stands for {meant}, which is not here"
+        if (target := models.resolve_alias(alias)) not in known:
+            yield f"models.aliases: {alias} stands for {target}, which is not here"
     for key, names in (("overrides", models.overrides), ("pinned", models.pinned)):
         for name in names:
             if name not in known and name not in models.aliases:
@@ -66,8 +66,8 @@ def _contradictions(settings: Settings) -> Iterator[str]:
             yield f"{key}.mode is draft, but there is no {key}.draft_model"
     for alias, target in models.aliases.items():
         if target in models.aliases:
-            meant = models.resolve_alias(alias)
-            yield f"models.aliases: {target} is itself an alias, so {alias} stands for {meant}"
+            final = models.resolve_alias(alias)
+            yield f"models.aliases: {target} is itself an alias, so {alias} stands for {final}"
 
 
 def _without_unit(cache: CacheSettings) -> Iterator[str]:
@@ -79,8 +79,8 @@ def _without_unit(cache: CacheSettings) -> Iterator[str]:
 
 def _speculation(settings: Settings) -> Iterator[tuple[str, SpeculationSettings]]:
     yield "speculation", settings.speculation
-    for name, own in settings.models.overrides.items():
-        if said(own.speculation):
+    for name, overrides in settings.models.overrides.items():
+        if explicit_values(overrides.speculation):
             yield f"models.overrides.{name}.speculation", settings.speculation_of([name])
 
 
@@ -93,10 +93,10 @@ def _unused_file(loaded: Loaded) -> Iterator[str]:
 def _readable_secrets(loaded: Loaded) -> Iterator[str]:
     if loaded.source is None:
         return
-    held = [
+    keys = [
         key
         for key in SECRETS
         if loaded.origins[key].startswith("file ") and value_of(loaded.settings, key)
     ]
-    if held and loaded.source.stat().st_mode & OTHERS:
-        yield f"{loaded.source} holds {' and '.join(held)} and others may read it: chmod 600"
+    if keys and loaded.source.stat().st_mode & OTHERS:
+        yield f"{loaded.source} holds {' and '.join(keys)} and others may read it: chmod 600"

@@ -21,7 +21,7 @@ from omlx_server.settings.layers import (
 )
 from omlx_server.settings.override_keys import TABLE, find_override, is_override
 from omlx_server.settings.sections import FIELDS
-from omlx_server.settings.toml_text import has_value, left_empty_by, names_in, with_value, without
+from omlx_server.settings.toml_text import has_key, left_empty_by, table_at, with_value, without
 from omlx_server.settings.types import own_place
 from omlx_server.settings.values import SECRETS, LayerValue, checked, plain, typed
 from omlx_server.settings.whole_file import OTHERS, PRIVATE_DIRECTORY, PRIVATE_FILE, replacing
@@ -31,8 +31,8 @@ _OVERRIDES = TABLE.split(".")
 
 def file_to_change(named: Path | None, environ: Mapping[str, str] = os.environ) -> Path:
     """Return the named file, which may not exist yet; else the one in use; else the user's."""
-    wanted = named_config(named, environ)
-    return wanted or find_config(None, environ) or own_place(USER_CONFIG)
+    path = named_config(named, environ)
+    return path or find_config(None, environ) or own_place(USER_CONFIG)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,45 +50,45 @@ def set_key(path: Path, dotted: str, text: str) -> Written:
         ConfigError: there is no such key, or the file would not be valid with this value.
         PlaceUnusable: the file can't be read or written.
     """
-    meant = _meant(dotted, text, f"file {path}")
-    after = _changed(path, [meant])
-    is_secret = dotted in SECRETS and bool(meant.value)
+    new = _new_value(dotted, text, f"file {path}")
+    after = _text_with(path, [new])
+    is_secret = dotted in SECRETS and bool(new.value)
     was_open = is_secret and path.exists() and bool(path.stat().st_mode & OTHERS)
     write_config(path, after, is_private=is_secret)
-    return Written(meant.value if is_override(dotted) else plain(meant.value), was_open)
+    return Written(new.value if is_override(dotted) else plain(new.value), was_open)
 
 
 def set_keys(path: Path, texts: Mapping[str, str]) -> None:
     """Set several keys that are no secrets, all or none. Raises as `set_key`."""
-    meant = [_meant(dotted, text, f"file {path}") for dotted, text in texts.items()]
-    write_config(path, _changed(path, meant))
+    changes = [_new_value(dotted, text, f"file {path}") for dotted, text in texts.items()]
+    write_config(path, _text_with(path, changes))
 
 
 def unset_key(path: Path, dotted: str) -> bool:
     """Remove a key, or all overrides of a model, and overrides' tables that are then empty. Returns
     whether the file had it. Raises as `set_key`."""
     text = read_config(path) if path.exists() else ""
-    parse_toml(text, path)  # says where the TOML is wrong
-    names = _names(dotted, names_in(text, _OVERRIDES))
-    if not has_value(text, names):
+    values = parse_toml(text, path)
+    names = _names(dotted, table_at(values, _OVERRIDES))
+    if not has_key(values, names):
         return False
-    empty = left_empty_by(text, names) if is_override(dotted) else []
-    write_config(path, _changed(path, [_Meant(gone, None, None) for gone in (names, *empty)]))
+    empty = left_empty_by(values, names) if is_override(dotted) else []
+    write_config(path, _text_with(path, [_NewValue(gone, None, None) for gone in (names, *empty)]))
     return True
 
 
 def check_value(dotted: str, text: str) -> None:
     """Raise ConfigError if there is no such key, or it does not allow this text."""
-    _meant(dotted, text, "")
+    _new_value(dotted, text, "")
 
 
 def set_alias(path: Path, name: str, target: str | None) -> None:
     """Set an alias, or remove it if `target` is None. Raises as `set_key`."""
-    write_config(path, _changed(path, [_Meant(("models", "aliases", name), target, target)]))
+    write_config(path, _text_with(path, [_NewValue(("models", "aliases", name), target, target)]))
 
 
 @dataclass(frozen=True, slots=True)
-class _Meant:
+class _NewValue:
     """A new value: its path and form in the file (None: removed), and in the settings."""
 
     names: Sequence[str]
@@ -96,14 +96,14 @@ class _Meant:
     value: object
 
 
-def _meant(dotted: str, text: str, origin: str) -> _Meant:
+def _new_value(dotted: str, text: str, origin: str) -> _NewValue:
     if is_override(dotted):
         key = find_override(dotted)
         value = key.checked(text, origin)
-        return _Meant(key.path, value, value)
+        return _NewValue(key.path, value, value)
     names = _names(dotted)
     value = checked(dotted, LayerValue(text, origin, is_text=True))
-    return _Meant(names, _as_written(dotted, text), value)
+    return _NewValue(names, _as_written(dotted, text), value)
 
 
 def _names(dotted: str, models: Collection[str] | None = None) -> tuple[str, ...]:
@@ -115,19 +115,19 @@ def _names(dotted: str, models: Collection[str] | None = None) -> tuple[str, ...
     return tuple(dotted.split("."))
 
 
-def _changed(path: Path, values: Iterable[_Meant]) -> str:
+def _text_with(path: Path, values: Iterable[_NewValue]) -> str:
     """Return the file's text with these values. Raises ConfigError if that is not valid."""
     before = after = read_config(path) if path.exists() else ""
-    for meant in values:
+    for change in values:
         try:
-            if meant.written is None:
-                after = without(after, meant.names)
+            if change.written is None:
+                after = without(after, change.names)
             else:
-                after = with_value(after, meant.names, meant.written)
+                after = with_value(after, change.names, change.written)
         except ValueError:  # also of tomllib
             check_text(before, path)  # says where its TOML is wrong
             raise ConfigError(
-                f"{'.'.join(meant.names)} can't be changed in {path} without harm to the rest of "
+                f"{'.'.join(change.names)} can't be changed in {path} without harm to the rest of "
                 "it",
                 hint="`omlx-server config edit` opens it in an editor",
             ) from None

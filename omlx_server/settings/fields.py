@@ -82,8 +82,8 @@ class Field:
     def _table(self, value: object) -> Section:
         if not isinstance(value, Mapping):
             raise ValueError(f"{self.name} is a table")
-        made: Section = self.annotation.of(value)
-        return made
+        table: Section = self.annotation.of(value)
+        return table
 
 
 @cache
@@ -93,12 +93,12 @@ def fields_of(section: type[Section]) -> Mapping[str, Field]:
 
 
 def _default(field: structs.FieldInfo) -> object:
-    made = field.default_factory
-    if isinstance(made, AtHome):
-        return made.written
-    if isinstance(made, type) and issubclass(made, Section):
+    factory = field.default_factory
+    if isinstance(factory, AtHome):
+        return factory.written
+    if isinstance(factory, type) and issubclass(factory, Section):
         return None  # to make one may take a home
-    return field.default if made is msgspec.NODEFAULT else made()
+    return field.default if factory is msgspec.NODEFAULT else factory()
 
 
 def _made(kind: type, value: object) -> object:

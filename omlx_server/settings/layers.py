@@ -186,9 +186,9 @@ def _toml_position(message: str, text: str) -> tuple[str, int, int]:
 
 def _toml_hint(what: str, line: str, column: int) -> str:
     """Return a hint if the error may be a text without quotes."""
-    begun, rest = line[: column - 1], line[column - 1 :].strip()
+    begun, value = line[: column - 1], line[column - 1 :].strip()
     if what.startswith("Invalid value"):
-        may_be = bool(rest) and rest[0] not in "#,]}"
+        may_be = bool(value) and value[0] not in "#,]}"
     elif what.startswith("Expected newline"):
         may_be = "=" in begun
     else:
@@ -254,14 +254,14 @@ def _hint(name: str) -> str:
 
 def nearest(name: str) -> str | None:
     """Return the section or key that is nearest to `name`, or None."""
-    known = (*SECTIONS, *KEYS)
+    names = (*SECTIONS, *KEYS)
     if slip := difflib.get_close_matches(name, KEYS, n=1, cutoff=_A_SLIP):
         return slip[0]
     last = name.rpartition(".")[2]
     same_key = [key for key in KEYS if key.endswith(f".{last}")]
     if same_key:
         return difflib.get_close_matches(name, same_key, n=1, cutoff=0)[0]
-    close = difflib.get_close_matches(name, known, n=1)
+    close = difflib.get_close_matches(name, names, n=1)
     by_last = {key.rpartition(".")[2]: key for key in KEYS}
     close_last = difflib.get_close_matches(last, by_last, n=1)
     return close[0] if close else by_last[close_last[0]] if close_last else None

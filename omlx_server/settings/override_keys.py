@@ -69,12 +69,12 @@ class OverrideKey:
     def value_in(self, settings: Settings) -> object:
         """Return the value in `settings`. Raises OmlxError if it is not set."""
         overrides = settings.models.overrides
-        found = plain(overrides[self.model]) if self.model in overrides else {}
+        value = plain(overrides[self.model]) if self.model in overrides else {}
         for name in self.path[3:]:
-            found = found.get(name) if isinstance(found, dict) else None
-        if found is None or found == {}:
+            value = value.get(name) if isinstance(value, dict) else None
+        if value is None or value == {}:
             raise OmlxError(f"{self.dotted} is not set", hint=_there(overrides))
-        return found
+        return value
 
 
 def check_tables(entry: LayerValue) -> None:
@@ -122,19 +122,19 @@ def is_override(dotted: str) -> bool:
 
 def find_override(dotted: str, models: Collection[str] | None = None) -> OverrideKey:
     """Return the key that `dotted` names, or one of `models` as a whole. Raises ConfigError."""
-    rest = dotted.removeprefix(f"{TABLE}.")
-    if quoted := _QUOTED.fullmatch(rest):
+    path = dotted.removeprefix(f"{TABLE}.")
+    if quoted := _QUOTED.fullmatch(path):
         splits = [(quoted["model"] or quoted["other"], quoted["key"] or quoted["its"])]
     else:
-        dots = [place for place, letter in enumerate(rest) if letter == "."]
-        splits = [(rest[:place], rest[place + 1 :]) for place in dots]
+        dots = [place for place, letter in enumerate(path) if letter == "."]
+        splits = [(path[:place], path[place + 1 :]) for place in dots]
     for model, key in splits:
         field = _field(key)
         if model and field is not None:
             return OverrideKey(model, key, field)
         if key.startswith(f"{_PRESETS}."):  # what follows is no part of a model's name
             break
-    model = rest[1:-1] if rest[:1] in ("'", '"') and rest[-1] == rest[0] else rest
+    model = path[1:-1] if path[:1] in ("'", '"') and path[-1] == path[0] else path
     if model in (models or ()):
         return OverrideKey(model, "", Field(model, ModelOverrides))
     raise ConfigError(f"unknown key {dotted}", hint=_hint(splits, models))
@@ -143,10 +143,10 @@ def find_override(dotted: str, models: Collection[str] | None = None) -> Overrid
 def _field(key: str) -> Field | None:
     if key.startswith(f"{_TEMPLATE_KWARGS}.") and key != f"{_TEMPLATE_KWARGS}.":
         return _TEMPLATE_VALUE
-    table, _, rest = key.partition(".")
-    preset, dot, own = rest.partition(".")
+    table, _, inner = key.partition(".")
+    preset, dot, preset_key = inner.partition(".")
     if table == _PRESETS and _PRESET.fullmatch(preset):
-        return _OF_PRESETS.get(own) if dot else Field(preset, PresetOverride)
+        return _OF_PRESETS.get(preset_key) if dot else Field(preset, PresetOverride)
     return FIELDS.get(key)
 
 
@@ -162,8 +162,8 @@ def _hint(splits: list[tuple[str, str]], models: Collection[str] | None = None) 
         if key.startswith(f"{_PRESETS}."):
             return _hint_for_preset(key.rpartition(".")[2])
     for _, key in splits[-2:]:
-        known = (*FIELDS, *by_last)
-        if near := difflib.get_close_matches(key, known, n=1):
+        names = (*FIELDS, *by_last)
+        if near := difflib.get_close_matches(key, names, n=1):
             return f"did you mean {TABLE}.NAME.{by_last.get(near[0], near[0])}?"
     if models is not None and not any(model in models for model, _ in splits):
         return _there(models)

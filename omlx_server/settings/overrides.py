@@ -109,31 +109,31 @@ class ModelOverrides(PromptOverride, frozen=True):
     speculation: SpeculationOverride = field(default_factory=SpeculationOverride)
 
 
-def said(table: Section) -> dict[str, Any]:
+def explicit_values(table: Section) -> dict[str, Any]:
     """Return the keys that are set in a table, and in the tables within it."""
-    found = {name: _said(value) for name, value in table}
-    return {name: value for name, value in found.items() if value is not None and value != {}}
+    values = {name: _explicit(value) for name, value in table}
+    return {name: value for name, value in values.items() if value is not None and value != {}}
 
 
-def _said(value: object) -> object:
+def _explicit(value: object) -> object:
     if isinstance(value, dict):
-        return {name: _said(inner) for name, inner in value.items()}
-    return said(value) if isinstance(value, Section) else value
+        return {name: _explicit(inner) for name, inner in value.items()}
+    return explicit_values(value) if isinstance(value, Section) else value
 
 
-def context_of(own: ModelOverrides, trained: int) -> int:
+def context_of(overrides: ModelOverrides, trained: int) -> int:
     """Return the context in tokens: the override, but at most the `trained` length."""
-    return min(trained, own.context_length or trained)
+    return min(trained, overrides.context_length or trained)
 
 
-def without(own: ModelOverrides, keys: Collection[str]) -> ModelOverrides:
-    """Return `own` without the values of `keys` ("section.key") in `kv_cache` and `speculation`."""
+def without(overrides: ModelOverrides, keys: Collection[str]) -> ModelOverrides:
+    """Return `overrides` without those `keys` ("section.key") of `kv_cache` and `speculation`."""
     tables = {
         name: replace(table, **{key: None for key, _ in table if f"{name}.{key}" in keys})
-        for name, table in own
+        for name, table in overrides
         if name in _BY_FLAG
     }
-    return replace(own, **tables)
+    return replace(overrides, **tables)
 
 
 def merged(one: Mapping[str, object], other: Mapping[str, object]) -> dict[str, object]:
@@ -157,8 +157,8 @@ def _with_paths(table: object, directory: Path) -> object:
     if not isinstance(table, Mapping):
         return table
     kinds = {"chat_template": path_from, "adapter": adapter_from}
-    found = {key: kinds[key](table[key], directory) for key in kinds if key in table}
-    return {**table, **found}
+    paths = {key: kinds[key](table[key], directory) for key in kinds if key in table}
+    return {**table, **paths}
 
 
 def path_from(value: object, directory: Path) -> object:

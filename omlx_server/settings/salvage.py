@@ -44,8 +44,8 @@ def salvage(
     )
 
 
-def _texts(given: Mapping[str, str]) -> dict[str, LayerValue]:
-    return {key: LayerValue(text, "", is_text=True) for key, text in given.items()}
+def _texts(texts: Mapping[str, str]) -> dict[str, LayerValue]:
+    return {key: LayerValue(text, "", is_text=True) for key, text in texts.items()}
 
 
 def _by_key(environ: Mapping[str, str]) -> dict[str, str]:

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from omlx_server.core.speculation.methods import Mode
 from omlx_server.errors import ConfigError
 from omlx_server.settings.fields import Field, Section, fields_of
-from omlx_server.settings.overrides import ModelOverrides, merged, said, without
+from omlx_server.settings.overrides import ModelOverrides, explicit_values, merged, without
 from omlx_server.settings.types import (
     AdapterName,
     AtHome,
@@ -95,11 +95,11 @@ class KvCacheSettings(Section, frozen=True):
     group_size: GroupSize = 64
 
     def __post_init__(self) -> None:
-        known = _BITS.get(self.scheme, (self.bits,))
-        if self.bits not in known:
+        allowed = _BITS.get(self.scheme, (self.bits,))
+        if self.bits not in allowed:
             raise ConfigError(
                 f"kv_cache.scheme {self.scheme} can't have {self.bits:g} bits",
-                hint="it can have " + ", ".join(f"{bits:g}" for bits in known),
+                hint="it can have " + ", ".join(f"{bits:g}" for bits in allowed),
             )
 
 
@@ -316,33 +316,35 @@ class Settings(Section, frozen=True):
     def overrides_of(self, names: Iterable[str]) -> ModelOverrides:
         """Return a model's overrides, merged from those of its `names` and their aliases. A later
         name wins, and an alias wins over all names."""
-        called = list(dict.fromkeys(names))
-        called += [
-            alias for alias in self.models.aliases if self.models.resolve_alias(alias) in called
+        all_names = list(dict.fromkeys(names))
+        all_names += [
+            alias for alias in self.models.aliases if self.models.resolve_alias(alias) in all_names
         ]
-        found: dict[str, object] = {}
-        for name in called:
-            own = self.models.overrides.get(name)
-            if own is not None:
-                found = merged(found, said(own))
-        return ModelOverrides.of(found)
+        result: dict[str, object] = {}
+        for name in all_names:
+            overrides = self.models.overrides.get(name)
+            if overrides is not None:
+                result = merged(result, explicit_values(overrides))
+        return ModelOverrides.of(result)
 
     def kv_cache_of(self, names: Iterable[str]) -> KvCacheSettings:
-        return replace(self.kv_cache, **said(self.overrides_of(names).kv_cache))
+        return replace(self.kv_cache, **explicit_values(self.overrides_of(names).kv_cache))
 
     def speculation_of(self, names: Iterable[str]) -> SpeculationSettings:
-        return replace(self.speculation, **said(self.overrides_of(names).speculation))
+        return replace(self.speculation, **explicit_values(self.overrides_of(names).speculation))
 
     def default_adapter_of(self, names: Iterable[str], *, served: bool) -> str:
         """Return the adapter for requests that name none, or "". Only the `served` model, with
         which the server was started, has `adapters.default`."""
-        own = self.overrides_of(names).adapter
-        return own if own is not None else self.adapters.default if served else ""
+        adapter = self.overrides_of(names).adapter
+        return adapter if adapter is not None else self.adapters.default if served else ""
 
     def without_overrides(self, keys: Collection[str]) -> Self:
         """Return the settings without models' overrides of these keys, because a flag counts for
         every model."""
-        overrides = {name: without(own, keys) for name, own in self.models.overrides.items()}
+        overrides = {
+            name: without(override, keys) for name, override in self.models.overrides.items()
+        }
         return replace(self, models=replace(self.models, overrides=overrides))
 
     def __post_init__(self) -> None:

@@ -34,36 +34,37 @@ def with_value(text: str, path: Sequence[str], value: object) -> str:
 def without(text: str, path: Sequence[str]) -> str:
     """Remove the key or table at `path`; comments outside of it stay. Raises ValueError as
     `with_value`."""
-    if not has_value(text, path):
+    if not has_key(tomllib.loads(text), path):
         return text
     expected = _without_empty(_changed(tomllib.loads(text), path, None), path)
     after = _without_headings(text, path)
-    if has_value(after, path):
+    if has_key(tomllib.loads(after), path):
         after = _in_place(after, path, None)
     if _without_empty(tomllib.loads(after), path) != expected:
         raise ValueError("another key would change")
     return after
 
 
-def left_empty_by(text: str, path: Sequence[str]) -> list[Sequence[str]]:
-    """Return the tables, but no section, that hold nothing but the key at `path`, innermost
-    first."""
-    values, found = tomllib.loads(text), list[Sequence[str]]()
+def left_empty_by(values: Mapping[str, Any], path: Sequence[str]) -> list[Sequence[str]]:
+    """Return the tables that hold nothing but the key at `path`, innermost first; no section."""
+    empty = list[Sequence[str]]()
     for length in range(len(path) - 1, 1, -1):
-        if len(_at(values, path[:length])) != 1:
+        if len(table_at(values, path[:length])) != 1:
             break
-        found.append(path[:length])
-    return found
+        empty.append(path[:length])
+    return empty
 
 
-def names_in(text: str, path: Sequence[str]) -> tuple[str, ...]:
-    """Return the keys of the table at `path`."""
-    return tuple(_at(tomllib.loads(text), path))
+def table_at(values: Mapping[str, Any], path: Sequence[str]) -> Mapping[str, Any]:
+    """Return the table at `path`, or an empty one."""
+    table: Any = values
+    for name in path:
+        table = table.get(name) if isinstance(table, Mapping) else None
+    return table if isinstance(table, Mapping) else {}
 
 
-def has_value(text: str, path: Sequence[str]) -> bool:
-    """Whether the text sets the key at `path`."""
-    return _is_there(tomllib.loads(text), path)
+def has_key(values: Mapping[str, Any], path: Sequence[str]) -> bool:
+    return path[-1] in table_at(values, path[:-1])
 
 
 def _changed(values: dict[str, Any], path: Sequence[str], value: object) -> dict[str, Any]:
@@ -83,25 +84,14 @@ def _set(table: Any, name: str, value: object) -> None:
         table[name] = value
 
 
-def _at(values: Mapping[str, Any], path: Sequence[str]) -> Mapping[str, Any]:
-    found: Any = values
-    for name in path:
-        found = found.get(name) if isinstance(found, Mapping) else None
-    return found if isinstance(found, Mapping) else {}
-
-
 def _without_empty(values: dict[str, Any], path: Sequence[str]) -> dict[str, Any]:
     """Remove the empty tables above the key at `path`."""
     for length in range(len(path) - 1, 0, -1):
         *above, name = path[:length]
-        table = _at(values, above)
+        table = table_at(values, above)
         if isinstance(table, dict) and table.get(name) == {}:
             del table[name]
     return values
-
-
-def _is_there(values: Mapping[str, Any], path: Sequence[str]) -> bool:
-    return path[-1] in _at(values, path[:-1])
 
 
 def _in_place(text: str, path: Sequence[str], value: object) -> str:
@@ -118,32 +108,32 @@ def _in_place(text: str, path: Sequence[str], value: object) -> str:
 
 
 def _put(table: Any, path: Sequence[str], value: object) -> None:
-    name, *rest = path
+    name, *inner_path = path
     inner = table.get(name, {})
-    if not rest:
+    if not inner_path:
         _set(table, name, None if value is None else _item(value))
-    elif name in table and (not isinstance(inner, InlineTable) or _is_there(inner, rest)):
-        _put(inner, rest, value)
+    elif name in table and (not isinstance(inner, InlineTable) or has_key(inner, inner_path)):
+        _put(inner, inner_path, value)
     else:  # tomlkit sets no space behind the comma of a key that is new in a line
         plain = inner.unwrap() if isinstance(inner, InlineTable) else {}
-        table[name] = _item(_changed(plain, rest, value))
+        table[name] = _item(_changed(plain, inner_path, value))
 
 
 def _without_headings(text: str, path: Sequence[str]) -> str:
     """Remove the headings of the table at `path` and of its tables, with their keys. Comments
     behind the last key stay: they may be about what follows."""
-    kept: list[str] = []
+    result: list[str] = []
     was_last = False
     for heading, lines in _blocks(text):
         was_last = heading[: len(path)] == tuple(path)
         if was_last:
             lines = lines[_end_of_keys(lines) :]
-            if not kept or not kept[-1].strip():
+            if not result or not result[-1].strip():
                 lines = list(dropwhile(lambda line: not line.strip(), lines))
-        kept += lines
-    while was_last and kept and not kept[-1].strip():
-        kept.pop()
-    return "".join(kept)
+        result += lines
+    while was_last and result and not result[-1].strip():
+        result.pop()
+    return "".join(result)
 
 
 def _end_of_keys(lines: Sequence[str]) -> int:

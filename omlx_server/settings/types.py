@@ -46,8 +46,8 @@ def format_size(size: int) -> str:
     """Write a size exactly, with the first unit that divides it: TB, GB, MB, then TiB to KiB, else
     B."""
     for name, unit in (_TENS | _TWOS).items():
-        count, rest = divmod(size, unit)
-        if count and not rest:
+        count, remainder = divmod(size, unit)
+        if count and not remainder:
             return f"{count}{name}"
     return f"{size}B"
 

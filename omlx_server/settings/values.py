@@ -64,9 +64,9 @@ def _argument(text: str) -> object:
     """Return the value of a template's argument: a number or boolean if it would print the same
     text; in double quotes always a text."""
     stripped = text.strip()
-    found = number(stripped)
-    if not isinstance(found, str):
-        return found if str(found) == stripped else text
+    value = number(stripped)
+    if not isinstance(value, str):
+        return value if str(value) == stripped else text
     quoted = from_json_or_toml(stripped) if stripped.startswith('"') else None
     return quoted if isinstance(quoted, str) else _BOOLS[stripped] if stripped in _WORDS else text
 
@@ -84,8 +84,8 @@ def from_json_or_toml(text: str) -> object:
     with suppress(ValueError, RecursionError):
         return json.loads(text)
     with suppress(ValueError, RecursionError):
-        found = tomllib.loads(f"value = {text}")
-        return found["value"] if len(found) == 1 else text
+        document = tomllib.loads(f"value = {text}")
+        return document["value"] if len(document) == 1 else text
     return text
 
 
@@ -120,8 +120,8 @@ def choices_of(field: Field) -> list[str]:
         return []
     schema = field.schema()
     nodes = (schema, *schema.get("anyOf", ()), schema.get("items", {}))
-    found = [str(choice) for node in nodes for choice in node.get("enum", ())]
-    return found + (list(_WORDS) if any(node.get("type") == "boolean" for node in nodes) else [])
+    choices = [str(choice) for node in nodes for choice in node.get("enum", ())]
+    return choices + (list(_WORDS) if any(node.get("type") == "boolean" for node in nodes) else [])
 
 
 def words_of(field: Field) -> str:

@@ -10,7 +10,8 @@ def test_the_schema_is_the_same_whoever_asks_for_it(monkeypatch: pytest.MonkeyPa
     ours = json_schema()
     monkeypatch.setenv("HOME", "/home/of/another")
     assert json_schema() == ours
-    assert ours["$defs"]["CacheSettings"]["properties"]["cold_dir"]["default"] == "~/.cache/omlx_server/kv"
+    cache = ours["$defs"]["CacheSettings"]["properties"]
+    assert cache["cold_dir"]["default"] == "~/.cache/omlx_server/kv"
 
 
 def test_the_schema_tells_of_tables_in_tables() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from omlx_server.errors import ConfigError
 from omlx_server.settings import KEYS, Settings, load
-from omlx_server.settings.overrides import ModelOverrides, said
+from omlx_server.settings.overrides import ModelOverrides, explicit_values
 from tests.settings.reading import refusal, write
 
 EXAMPLE = Path(__file__).parents[2] / "config" / "omlx.example.toml"
@@ -117,7 +117,7 @@ def test_what_several_names_have_is_merged_key_by_key() -> None:
     assert (own.sampling.temperature, own.sampling.top_k, own.sampling.top_p) == (0.0, 3, None)
     assert own.chat_template_kwargs == {"enable_thinking": False, "date_string": "today"}
     assert list(own.presets) == ["coder", "other"]
-    assert said(own.presets["coder"]) == {"seed": 2, "top_k": 2}
+    assert explicit_values(own.presets["coder"]) == {"seed": 2, "top_k": 2}
 
 
 @pytest.mark.parametrize(

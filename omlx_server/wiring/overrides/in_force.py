@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from omlx_server.core.request import RequestDefaults
-from omlx_server.settings.overrides import ModelOverrides, PromptOverride, said
+from omlx_server.settings.overrides import ModelOverrides, PromptOverride, explicit_values
 from omlx_server.settings.sections import Settings
 
 MAKERS = "generation_config.json"
@@ -42,9 +42,9 @@ def values_in_force(
     if settings.sampling.source == "model":
         values |= _from(recommended, MAKERS)
     prompt = {name: getattr(overrides, name) for name in PromptOverride.__struct_fields__}
-    values |= _from({**prompt, **said(overrides.sampling)}, OVERRIDE)
+    values |= _from({**prompt, **explicit_values(overrides.sampling)}, OVERRIDE)
     if preset is not None:
-        values |= _from(said(overrides.presets[preset]), f"preset {preset}")
+        values |= _from(explicit_values(overrides.presets[preset]), f"preset {preset}")
     return values
 
 
