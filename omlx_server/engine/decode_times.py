@@ -28,7 +28,7 @@ class DecodeTimes:
         if self._speculation is None:
             return
         if is_plain:
-            self._speculation.stepped(len(result.rows), seconds)
+            self._speculation.note_plain_step(len(result.rows), seconds)
         else:
             self._note_drafts(self._speculation, launched, result, seconds)
 
@@ -41,8 +41,8 @@ class DecodeTimes:
     ) -> None:
         rows, drafted, drafting = len(result.rows), launched.drafted, 0.0
         if drafted is not None and seconds is not None:
-            speculation.drafted(rows, drafted.forwards, drafted.seconds)
+            speculation.note_drafting(rows, drafted.forwards, drafted.seconds)
             drafting = drafted.seconds
             seconds -= drafting
         accepted = sum(row.accepted for row in result.rows.values())
-        speculation.verified(rows, launched.places, seconds, accepted, drafting)
+        speculation.note_verified_step(rows, launched.places, seconds, accepted, drafting)

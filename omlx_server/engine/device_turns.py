@@ -49,9 +49,9 @@ class DeviceTurns:
         self._ended[user] = self._clock()
         seconds = max(_LEAST_SECONDS, self._ended[user] - begun)
         if user in self._urgent:
-            self._urgency.had(seconds)
+            self._urgency.serve(seconds)
         else:
-            self._urgency.others_had(seconds)
+            self._urgency.serve_others(seconds)
             self._times.charge(_owner(user), seconds / self.parts[user])
 
 

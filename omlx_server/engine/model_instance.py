@@ -163,7 +163,7 @@ class ModelInstance:
     def restart_without_drafts(self) -> None:
         """Restart after a failed step with drafts, and draft none for a while."""
         if self.speculation is not None:
-            self.speculation.failed()
+            self.speculation.note_failure()
         self.restart()
 
     def restart(self) -> list[Sequence]:
@@ -262,8 +262,8 @@ class ModelInstance:
             self.watch.step_done(step, time.monotonic())
             if self._computing:
                 self.watch.begin_step()
-        self.cache.read_ahead.rates.computed(chunks.tokens, seconds)
-        self.scheduler.chunks_took(chunks.chunks, seconds)
+        self.cache.read_ahead.rates.note_computing(chunks.tokens, seconds)
+        self.scheduler.note_chunk_time(chunks.chunks, seconds)
 
     def _trim_features(self) -> None:
         if self.watch is not None:
@@ -301,7 +301,7 @@ class ModelInstance:
         return pin
 
     def release_pin(self, pin: Pin) -> None:
-        self.cache.unpinned(pin)
+        self.cache.release_pin(pin)
         self.drop_evicted()
 
     def reset_cache(self, salt: bytes | None = None) -> Dropped:

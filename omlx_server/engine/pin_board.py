@@ -44,7 +44,7 @@ class PinBoard:
             instance.release_pin(pin)
         cold = self.cold()
         if cold is not None:
-            cold.index.unpinned(pin.keys)
+            cold.index.release_pinned(pin.keys)
             cold.save_pins()
         return Unpinned.STORED if id in self._left_behind else Unpinned.ENDED
 

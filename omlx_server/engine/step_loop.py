@@ -131,11 +131,11 @@ class StepLoop:
         """Restart, or end all requests, when they wait for nothing. `others`: another model or job
         works; `loading`: a model comes or goes."""
         if self.moves:
-            self._watchdog.moves()
+            self._watchdog.note_progress()
         elif not (self._unfinished or self.instance.has_work):
-            self._watchdog.rests()
+            self._watchdog.note_rest()
         elif loading:
-            self._watchdog.pauses()
+            self._watchdog.note_pause()
         else:
             self._guard(lambda: self._stand(others))
 
@@ -247,7 +247,7 @@ class StepLoop:
         if ends and not self.failed:
             self.beat()  # an end is counted before its client sees it
         if events:
-            self._watchdog.answered()
+            self._watchdog.note_answer()
             self._publish(events)
 
     def _close(self, request_id: RequestId, index: int | None) -> None:

@@ -168,7 +168,7 @@ class Engine(threading.Thread):
                 self._turn_jobs(self._jobs)
                 return True
             step_loop = self._step_loops[user]
-            step_loop.order.has_part(self._turns.parts[user], away)
+            step_loop.order.set_part(self._turns.parts[user], away)
             turn(step_loop)
             return step_loop.moves
 
@@ -270,7 +270,7 @@ class Engine(threading.Thread):
                 if step_loop is None:
                     self._publish(ended(request, _GONE))
                 else:
-                    step_loop.order.has_part(part_of(id, request.owner, self._clients()))
+                    step_loop.order.set_part(part_of(id, request.owner, self._clients()))
                     step_loop.admit(request)
             case Cancel(id, request_id, index):
                 if id in self._step_loops:

@@ -174,7 +174,7 @@ class Tiers:
         for event in self.cold.poll(self._cache.namespace):
             match event:
                 case Answered(question=number):
-                    self._cache.answered(number)
+                    self._cache.note_answer(number)
                 case Recalled() if self._followers is not None:
                     self._followers.note_own_read(event)
                 case Recalled():
@@ -213,7 +213,7 @@ class Tiers:
             cold.reject(recalled.record)
             self._cache.give_up(key, "unusable")
             return None
-        self._cache.read_ahead.rates.read(recalled.nbytes, recalled.seconds)
+        self._cache.read_ahead.rates.note_reading(recalled.nbytes, recalled.seconds)
         id = self._cache.promote(recalled.record, size_of(payload))
         if id is not None:
             self.hot[id] = payload

@@ -91,9 +91,9 @@ class Clocked(Run):
         chunk = Chunk(SequenceId(RequestId("first"), 0), 0, (1,) * 80)
         predictions = self.scheduler.prefill_order.predictions
         for _ in range(tokens // 80):
-            predictions.pace.took(self._timed.pace.of(chunk), [chunk])
+            predictions.pace.note_chunks(self._timed.pace.of(chunk), [chunk])
         for _ in range(200):
-            predictions.decoded(self._timed.pace.decode, 1)
+            predictions.note_decode(self._timed.pace.decode, 1)
 
     def given(self, owner: bytes) -> float:
         """How many seconds went to an owner's sequences."""
@@ -104,7 +104,7 @@ class Clocked(Run):
         more = self.step(0.0)
         timed = self._timed
         if timed.reading:
-            self.scheduler.chunks_took(timed.read, timed.reading)
+            self.scheduler.note_chunk_time(timed.read, timed.reading)
             self.chunks_run += 1
         self.now += timed.decoding + timed.reading
         self.decoding += timed.decoding

@@ -169,7 +169,7 @@ class Crowd:
             owner=client.name,
             conversation=b"%d" % client.sent if habit.invents else b"",
         )
-        run.scheduler.prefill_order.has_part(self.part_for(client.name))
+        run.scheduler.prefill_order.set_part(self.part_for(client.name))
         if run.scheduler.add(request) is not None:
             return False
         run.note_sent(request)

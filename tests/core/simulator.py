@@ -425,7 +425,7 @@ class Run:
         self.note(self.scheduler.update(StepResult(chunks_launched=True)))
 
     def _chunks_took(self) -> None:
-        self.scheduler.chunks_took(self._reading, self._seconds)
+        self.scheduler.note_chunk_time(self._reading, self._seconds)
         self._reading = ()
 
     def _keep(self, cuts: Sequence[Made]) -> None:

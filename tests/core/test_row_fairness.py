@@ -166,7 +166,7 @@ def test_as_many_rows_make_way_as_a_prompt_needs(monkeypatch: pytest.MonkeyPatch
 def test_nobody_makes_way_where_memory_has_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
     run = four_of_a_and_a_pair_of_b(monkeypatch)
     back = rows_sent_back(run, monkeypatch)
-    monkeypatch.setattr(Admission, "has_room", lambda *given: False)
+    monkeypatch.setattr(Admission, "may_admit", lambda *given: False)
     settle(run, 20)
     assert owners(run) == ["a"] * 4 + ["b"] and not back
 

@@ -16,11 +16,11 @@ def spend(share: TimeShare, turns: list[tuple[float, float]]) -> tuple[float, fl
     """A chunk and a decode a turn, and decodes alone as long as they are owed. Seconds of both."""
     reading = decoding = 0.0
     for chunk, decode in turns:
-        share.others_had(chunk)
+        share.serve_others(chunk)
         reading += chunk
         first = True
         while first or share.is_owed:
-            share.had(decode)
+            share.serve(decode)
             decoding += decode
             first = False
     return reading, decoding
@@ -47,39 +47,39 @@ def test_they_get_no_more_than_that_but_for_the_decode_that_was_begun(
 
 def test_a_share_of_nothing_never_keeps_a_prompt_waiting() -> None:
     share = TimeShare(0.0)
-    share.others_had(1000)
+    share.serve_others(1000)
     assert not share.is_owed
 
 
 def test_time_is_owed_from_the_first_chunk_on_and_until_it_was_had() -> None:
     share = TimeShare(0.25)
     owed = [share.is_owed]
-    share.others_had(3.0)
+    share.serve_others(3.0)
     for seconds in (0.0, 0.9, 0.1):
-        share.had(seconds)
+        share.serve(seconds)
         owed.append(share.is_owed)
     assert owed == [False, True, True, False]
 
 
 def test_what_rows_had_beyond_their_share_is_not_saved_up() -> None:
     share = TimeShare(0.5)
-    share.had(100)
-    share.others_had(1)
+    share.serve(100)
+    share.serve_others(1)
     assert share.is_owed
 
 
 def test_a_debt_to_nobody_is_forgiven() -> None:
     share = TimeShare(0.5)
-    share.others_had(5)
+    share.serve_others(5)
     share.forgive()
     assert not share.is_owed
 
 
 def test_a_clock_that_jumps_back_changes_nothing() -> None:
     share = TimeShare(0.5)
-    share.others_had(-1)
-    share.others_had(1)
-    share.had(-5)
+    share.serve_others(-1)
+    share.serve_others(1)
+    share.serve(-5)
     assert share.is_owed
-    share.had(1)
+    share.serve(1)
     assert not share.is_owed

@@ -42,7 +42,7 @@ class ModelCrowds:
             with self._turns.turn(number) as away:
                 crowd.run.now = self.now
                 order = crowd.run.scheduler.prefill_order
-                order.has_part(self._turns.parts[number], away)
+                order.set_part(self._turns.parts[number], away)
                 crowd.run.turn()
                 crowd.run.take_ahead()
                 took, self.now = crowd.run.now - self.now, crowd.run.now

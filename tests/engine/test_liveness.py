@@ -88,7 +88,10 @@ def waits_for_reads_without_end(patch: pytest.MonkeyPatch) -> None:
 
 
 def forgets_who_asked(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(ColdWaits, "answered", lambda self, question: self._asking.pop(question) and None)
+    def forgets(self: ColdWaits, question: int) -> None:
+        self._asking.pop(question)
+
+    patch.setattr(ColdWaits, "take_answer", forgets)
 
 
 def lets_the_first_block_for_ever(patch: pytest.MonkeyPatch) -> None:

@@ -125,7 +125,7 @@ def test_pins_outlive_the_process_and_hold_before_anything_goes(tmp_path: Path) 
         assert tier.report().dropped == {"budget": 3}
         for id in ("pin-1", "pin-2"):
             tier.index.pins.remove(id)
-        tier.index.unpinned(PIN.keys)
+        tier.index.release_pinned(PIN.keys)
         tier.save_pins()
         write(tier, *chain(3, tag=2))
         settle(tier)

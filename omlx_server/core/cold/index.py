@@ -150,7 +150,7 @@ class ColdIndex:
             entry.leases -= 1
             self._order.note(key)
 
-    def unpinned(self, keys: Iterable[BlockKey]) -> None:
+    def release_pinned(self, keys: Iterable[BlockKey]) -> None:
         for key in keys:
             self._order.note(key)
 

@@ -32,11 +32,11 @@ class Rates:
     seconds_per_token: float = 0.0
     seconds_per_byte: float = 0.0
 
-    def computed(self, tokens: int, seconds: float) -> None:
+    def note_computing(self, tokens: int, seconds: float) -> None:
         if tokens >= _SHORTEST_READ:
             self.seconds_per_token = _blend(self.seconds_per_token, seconds / tokens)
 
-    def read(self, nbytes: int, seconds: float) -> None:
+    def note_reading(self, nbytes: int, seconds: float) -> None:
         if nbytes:
             self.seconds_per_byte = _blend(self.seconds_per_byte, seconds / nbytes)
 

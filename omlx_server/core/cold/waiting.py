@@ -47,7 +47,7 @@ class ColdWaits:
         self._asking[handle.question] = handle
         self._questions.append(StoreQuery(handle.question, tuple(records)))
 
-    def answered(self, question: int) -> PrefixHandle | None:
+    def take_answer(self, question: int) -> PrefixHandle | None:
         """Note an answer, and return the handle that waits for it."""
         handle = self._asking.pop(question, None)
         if handle is not None:
@@ -70,7 +70,7 @@ class ColdWaits:
             self._waiting[record.key] = waiting
             self._reads.append(record)
 
-    def arrived(
+    def note_arrival(
         self, handle: PrefixHandle, record: Record, entry: Block | Checkpoint | None, nbytes: int
     ) -> None:
         """Note that a record came for a prompt, and used `nbytes` of its room. The caller has
@@ -84,7 +84,7 @@ class ColdWaits:
             handle.missed = Miss.NO_ROOM
             self.stop(handle)
 
-    def failed(self, handle: PrefixHandle, key: BlockKey, reason: str) -> None:
+    def note_failure(self, handle: PrefixHandle, key: BlockKey, reason: str) -> None:
         handle.reading.discard(key)
         handle.missed = Miss.LATE if reason == "timeout" else Miss.UNREADABLE
         self.stop(handle)

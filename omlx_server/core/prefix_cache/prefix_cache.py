@@ -212,9 +212,9 @@ class PrefixCache:
 
     # -- what comes from the cold tier ---------------------------------------------------
 
-    def answered(self, question: int) -> None:
+    def note_answer(self, question: int) -> None:
         """Read what the cold tier has after it answered a question."""
-        handle = self.read_ahead.waits.answered(question)
+        handle = self.read_ahead.waits.take_answer(question)
         if handle is not None:
             prefix = self._find(handle)
             self._hold(handle, prefix)  # with what has come since
@@ -238,7 +238,7 @@ class PrefixCache:
             if handle not in early:
                 if entry is not None:
                     self.index.lease(entry)
-                waits.arrived(handle, record, entry, nbytes)
+                waits.note_arrival(handle, record, entry, nbytes)
         self.eviction.shrink()
         return id
 
@@ -250,7 +250,7 @@ class PrefixCache:
     def give_up(self, key: BlockKey, reason: str) -> None:
         """Let prompts go on without a block that did not come."""
         for handle in self.read_ahead.waits.take_waiting(key):
-            self.read_ahead.waits.failed(handle, key, reason)
+            self.read_ahead.waits.note_failure(handle, key, reason)
 
     def probe(self, tokens: tuple[int, ...], salt: bytes) -> PromptReport:
         """Return what this prompt would get. Does not modify."""
@@ -312,7 +312,7 @@ class PrefixCache:
         self._hold_pinned([*match.blocks, *match.checkpoints().values()])
         return pin
 
-    def unpinned(self, pin: Pin) -> None:
+    def release_pin(self, pin: Pin) -> None:
         for key in pin.keys:
             self.pinned.let_go(key)
         self.eviction.shrink()

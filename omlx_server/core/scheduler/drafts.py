@@ -90,7 +90,7 @@ class Drafts:
         depth, _ = self._best(text_drafts, drafter_drafts, most)
         return depth > 0 and fits(1)
 
-    def verified(self, row: Row, result: SampledRow) -> None:
+    def learn(self, row: Row, result: SampledRow) -> None:
         """Count a row's verified draft and learn from it, before its new tokens are noted."""
         if self._speculation is None:
             return
@@ -187,7 +187,7 @@ def _looked_up(row: Row) -> NgramLookup:
     if len(new) > _MOST_AT_ONCE:
         row.lookup.skip(new)
     elif new:
-        row.chance.saw(*row.lookup.take(new))
+        row.chance.learn(*row.lookup.take(new))
     return row.lookup
 
 
@@ -205,7 +205,7 @@ def _learn(row: Row, drafter: DrafterRecord, result: SampledRow) -> None:
         return
     count = result.drafted if row.request.constraint is None else row.drafted
     for chance in (drafter.chance, row_chance):
-        chance.saw(result.accepted, min(count, result.accepted + 1))
+        chance.learn(result.accepted, min(count, result.accepted + 1))
 
 
 def _after_first(draft: Draft) -> Draft:

@@ -55,13 +55,13 @@ class TimeShare:
     def change(self, share: float) -> None:
         self._debt_per_second = share / (1.0 - share)
 
-    def others_had(self, seconds: float) -> None:
+    def serve_others(self, seconds: float) -> None:
         if seconds <= 0:
             return
         most = seconds * max(1.0, self._debt_per_second)
         self._debt = min(self._debt + seconds * self._debt_per_second, most)
 
-    def had(self, seconds: float) -> None:
+    def serve(self, seconds: float) -> None:
         self._debt = max(0.0, self._debt - max(0.0, seconds))
 
     def forgive(self) -> None:
@@ -100,23 +100,23 @@ class PrefillOrder:
         self._limits = self.predictions.limits = limits
         self._decoding.change(limits.decode_share)
 
-    def has_part(self, part: float, away: float = 0.0) -> None:
+    def set_part(self, part: float, away: float = 0.0) -> None:
         self.predictions.part = part
         self._begun += away
 
     # -- the time of steps -------------------------------------------------------------------
 
-    def begin(self, now: float) -> None:
+    def begin_step(self, now: float) -> None:
         """Charge the time since the last step, without its prefills, to its rows."""
         rows = self._planned[-1].rows if self._planned else ()
         decoding = now - self._begun - self._reading
         if rows and decoding > 0:
-            self._decoding.had(decoding)
+            self._decoding.serve(decoding)
             self._charge_rows(rows, decoding)
-            self.predictions.decoded(decoding, len(rows))
+            self.predictions.note_decode(decoding, len(rows))
         self._begun, self._reading = now, 0.0
 
-    def planned(
+    def note_plan(
         self, rows: Sequence[Row], prompts: Sequence[PrefillState], chunks: Sequence[Chunk] = ()
     ) -> None:
         firsts = [prefill.sequences[0] for prefill in prompts]
@@ -125,19 +125,19 @@ class PrefillOrder:
         if chunks:
             seconds = self.predictions.step(chunks)
             is_urgent = any(prefill.is_urgent for prefill in prompts)
-            (self._urgency.had if is_urgent else self._urgency.others_had)(seconds)
+            (self._urgency.serve if is_urgent else self._urgency.serve_others)(seconds)
         if not rows:
             self._decoding.forgive()
 
-    def read(self, chunks: tuple[Chunk, ...], seconds: float) -> None:
+    def charge_chunks(self, chunks: tuple[Chunk, ...], seconds: float) -> None:
         """Charge `seconds` to the owners of these recent chunks."""
         [step] = [step for step in self._planned if step.chunks == chunks][-1:]
         if step is not self._planned[-1]:
             self._planned.remove(step)
         self._reading += seconds
-        self.predictions.pace.took(seconds, chunks)
+        self.predictions.pace.note_chunks(seconds, chunks)
         if step.rows:
-            self._decoding.others_had(seconds)
+            self._decoding.serve_others(seconds)
         tokens = [len(chunk.tokens) for chunk in chunks] or [1] * len(step.prompts)
         each = max(0.0, seconds) / max(1, sum(tokens))
         parts = zip(step.prompts, tokens, strict=True)
@@ -157,9 +157,9 @@ class PrefillOrder:
         for owner, part in parts.items():
             self._times.charge(owner, part)
 
-    def found_no_room(self, first: PrefillState, seconds: float) -> None:
+    def note_no_room(self, first: PrefillState, seconds: float) -> None:
         if not first.is_urgent:
-            self._urgency.others_had(seconds)
+            self._urgency.serve_others(seconds)
 
     @property
     def rows_first(self) -> bool:

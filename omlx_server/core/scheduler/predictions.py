@@ -35,7 +35,7 @@ class PrefillPace:
         self._depth_variance = 0.0
         self._covariance = 0.0
 
-    def took(self, seconds: float, chunks: Sequence[Chunk]) -> None:
+    def note_chunks(self, seconds: float, chunks: Sequence[Chunk]) -> None:
         tokens = sum(len(chunk.tokens) for chunk in chunks)
         if not tokens or seconds <= 0:
             return
@@ -78,11 +78,11 @@ class Predictions:
     def are_known(self) -> bool:
         return self.pace.tokens >= _LEAST_TOKENS
 
-    def decoded(self, seconds: float, rows: int) -> None:
+    def note_decode(self, seconds: float, rows: int) -> None:
         self._decode += _NEWEST_DECODE * (seconds - self._decode)
         self._row_token += _NEWEST_DECODE * (seconds / rows - self._row_token)
 
-    def answered(self, tokens: int) -> None:
+    def note_answer(self, tokens: int) -> None:
         self._answer += _NEWEST_ANSWER * (tokens - self._answer)
 
     def first_token(self, prefill: PrefillState, *, anew: bool = False) -> float:

@@ -58,7 +58,7 @@ class Preemption:
                 self._send_back(leaving)
                 first.room_made = True
                 return
-        self._order.found_no_room(first, REPORT_SECONDS)
+        self._order.note_no_room(first, REPORT_SECONDS)
 
     def _next(self, now: float) -> PrefillState | None:
         queues = self._queues

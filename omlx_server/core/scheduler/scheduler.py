@@ -152,7 +152,7 @@ class Scheduler:
         if not (queues.active or queues.rows()):
             events += self._refuse_the_too_large()
         lasts = self.admission.fits_for_long(self._at_work(), now, AHEAD)
-        self._steadiness.looked(AHEAD if lasts else 0)
+        self._steadiness.note_look(AHEAD if lasts else 0)
         return events
 
     def is_steady(self) -> bool:
@@ -163,14 +163,14 @@ class Scheduler:
         """Return the next step, if any. Sequences then count its tokens."""
         queues = self.queues
         queues.retire_exhausted()
-        self.prefill_order.begin(now)
+        self.prefill_order.begin_step(now)
         self._preemption.preempt_for_next(self._limits, self._at_work, now)
         drops, tails, ended = queues.take_drops()
         rows = list(queues.running.values())
         planned, row_cuts = self._advance_rows(now)
         plan = self._prefills.plan(now, ended, decoding=bool(rows))
         drops += queues.take_drops()[0]  # prompts that made room for another one
-        self.prefill_order.planned(rows, plan.prompts, plan.chunks)
+        self.prefill_order.note_plan(rows, plan.prompts, plan.chunks)
         if not (drops or rows or plan.chunks):
             return None
         return Step(
@@ -191,8 +191,8 @@ class Scheduler:
         rows, fits = list(self.queues.running.values()), partial(self._fits_as_is, now)
         return self._drafts.will_follow(rows, self._limits, fits)
 
-    def chunks_took(self, chunks: tuple[Chunk, ...], seconds: float) -> None:
-        self.prefill_order.read(chunks, seconds)
+    def note_chunk_time(self, chunks: tuple[Chunk, ...], seconds: float) -> None:
+        self.prefill_order.charge_chunks(chunks, seconds)
 
     def keep(
         self, cut: Cut, block: Size | None, checkpoint: Size | None
@@ -214,7 +214,7 @@ class Scheduler:
         for id, row in result.rows.items():
             if (sequence := queues.running.get(id) or queues.row(id)) is not None:
                 if row.drafted or self._drafts.learns:
-                    self._drafts.verified(sequence, row)
+                    self._drafts.learn(sequence, row)
                 sequence.read(row)
                 events += self._row_events(sequence, row)
                 if queues.preempted:
@@ -264,7 +264,7 @@ class Scheduler:
     def _advance_rows(self, now: float) -> tuple[DraftPlan, list[RowCut]]:
         rows, cuts = list(self.queues.running.values()), list[RowCut]()
         plan = self._drafts.plan(rows, self._limits, partial(self._fits_as_is, now))
-        self._steadiness.fed(1 + plan.depth)
+        self._steadiness.note_fed(1 + plan.depth)
         feed, size = plan.feed if plan.depth else Sequence.feed, self._cache.layout.block_size
         for sequence in rows:
             feed(sequence)
@@ -302,14 +302,14 @@ class Scheduler:
         sampling = sequence.request.sampling
         if token.id in sampling.stop_ids and len(sequence.output) >= sampling.min_tokens:
             sequence.ended_by = token.id
-            self.prefill_order.predictions.answered(len(sequence.output))
+            self.prefill_order.predictions.note_answer(len(sequence.output))
             return self._end(sequence, FinishReason.STOP, rejected=rejected)
         sequence.output.append(token.id)
         finish = FinishReason.STOP if done else None
         if len(sequence.output) == sampling.max_tokens:
             finish = finish or FinishReason.LENGTH
         if finish:
-            self.prefill_order.predictions.answered(len(sequence.output))
+            self.prefill_order.predictions.note_answer(len(sequence.output))
             self.queues.remove(sequence)
         return TokenEvent(
             *sequence.id,

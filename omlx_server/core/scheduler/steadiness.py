@@ -12,10 +12,10 @@ class Steadiness:
         self._left = 0
         self._seen = self._here
 
-    def looked(self, tokens: int) -> None:
+    def note_look(self, tokens: int) -> None:
         self._left, self._seen = tokens, self._here
 
-    def fed(self, tokens: int) -> None:
+    def note_fed(self, tokens: int) -> None:
         self._left -= tokens
 
     @property

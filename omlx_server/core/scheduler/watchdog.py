@@ -52,17 +52,17 @@ class Watchdog:
         self._starts = 0
         self._moved_since = True
 
-    def moves(self) -> None:
+    def note_progress(self) -> None:
         self._looked, self._moved_since = None, True
 
-    def pauses(self) -> None:
+    def note_pause(self) -> None:
         """Note that work elsewhere may end the standstill."""
         self._looked = None
 
-    def rests(self) -> None:
+    def note_rest(self) -> None:
         self._looked, self._moved_since, self._starts = None, True, 0
 
-    def answered(self) -> None:
+    def note_answer(self) -> None:
         self._starts = 0
 
     def look(self, now: float, excuse: Callable[[], Excuse]) -> StallVerdict:
@@ -75,7 +75,7 @@ class Watchdog:
             return StallVerdict.WAIT
         why = excuse()
         if why is Excuse.OTHERS:
-            self.pauses()
+            self.note_pause()
             return StallVerdict.WAIT
         if why is Excuse.READS and self.stood < LONGEST_READ_SECONDS:
             return StallVerdict.WAIT

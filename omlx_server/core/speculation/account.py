@@ -20,13 +20,13 @@ class DraftBalance:
         """Return the longest affordable verifying step."""
         return plain * (1 + self._balance)
 
-    def stepped(self) -> None:
+    def note_plain_step(self) -> None:
         self._pay(_SHARE)
 
-    def failed(self) -> None:
+    def note_failure(self) -> None:
         self._balance = -_MOST
 
-    def verified(self, verify: float, plain: float, rows: int, tokens: int) -> None:
+    def note_verified_step(self, verify: float, plain: float, rows: int, tokens: int) -> None:
         steps = tokens / rows  # plain ones that give as many tokens
         self._pay(steps - verify / plain + _SHARE)
 

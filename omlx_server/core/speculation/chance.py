@@ -20,7 +20,7 @@ class Chance:
     def value(self) -> float:
         return self._right / self._tried
 
-    def saw(self, right: float, tried: float) -> None:
+    def learn(self, right: float, tried: float) -> None:
         kept = max(0.0, 1 - tried / _WINDOW)
         self._right = self._right * kept + right
         self._tried = self._tried * kept + tried

@@ -59,7 +59,7 @@ class StepCosts:
         excess = self._excess[verifies if seen else not verifies]
         return max(probed + excess, probed * _LEAST_SHARE)
 
-    def took(self, places: int, seconds: float, *, verifies: bool) -> None:
+    def note_step(self, places: int, seconds: float, *, verifies: bool) -> None:
         excess = seconds - self._as_probed(places)
         weight = 0.1 if self._seen[verifies] else 1.0
         self._excess[verifies] += weight * (excess - self._excess[verifies])

@@ -25,7 +25,7 @@ class DrafterRecord:
 
     def new_chance(self) -> Chance:
         chance = Chance(_BELIEVED)
-        chance.saw(_KNOWN * self.chance.value, _KNOWN)
+        chance.learn(_KNOWN * self.chance.value, _KNOWN)
         return chance
 
     def forget(self) -> None:
@@ -53,26 +53,26 @@ class DraftController:
         allowed = self._account.most_seconds(plain)
         return best_depth(offers, self._costs, most, allowed, drafting)
 
-    def failed(self) -> None:
-        self._account.failed()
+    def note_failure(self) -> None:
+        self._account.note_failure()
 
-    def stepped(self, rows: int, seconds: float | None) -> None:
+    def note_plain_step(self, rows: int, seconds: float | None) -> None:
         if self.drafter is not None:
             self.drafter.forget()
         if seconds is not None:
-            self._costs.took(rows, seconds, verifies=False)
-        self._account.stepped()
+            self._costs.note_step(rows, seconds, verifies=False)
+        self._account.note_plain_step()
 
-    def drafted(self, rows: int, forwards: int, seconds: float) -> None:
+    def note_drafting(self, rows: int, forwards: int, seconds: float) -> None:
         if self.drafter is not None:
-            self.drafter.costs.took(rows, seconds / forwards, verifies=False)
+            self.drafter.costs.note_step(rows, seconds / forwards, verifies=False)
 
-    def verified(
+    def note_verified_step(
         self, rows: int, places: int, seconds: float | None, accepted: int, drafting: float = 0.0
     ) -> None:
         if seconds is None:
             seconds = self._costs.seconds(places, verifies=True)
         else:
-            self._costs.took(places, seconds, verifies=True)
+            self._costs.note_step(places, seconds, verifies=True)
         plain = self._costs.seconds(rows, verifies=False)
-        self._account.verified(drafting + seconds, plain, rows, rows + accepted)
+        self._account.note_verified_step(drafting + seconds, plain, rows, rows + accepted)

@@ -31,7 +31,7 @@ def pin(cache: PrefixCache, prompt: Tokens, salt: bytes = b"") -> Pin:
 
 def unpin(cache: PrefixCache, made: Pin) -> Pin | None:
     removed = cache.pins.remove(made.id)
-    cache.unpinned(made)
+    cache.release_pin(made)
     return removed
 
 
@@ -182,7 +182,7 @@ class ColdWalk(chains.Walk):
         if self.rng.random() < 0.05:
             id = str(self.rng.randrange(4))
             gone = pins.remove(id)
-            self.index.unpinned(gone.keys if gone else ())
+            self.index.release_pinned(gone.keys if gone else ())
             if gone is None:
                 keys = tuple(self._any() for _ in range(self.rng.randrange(1, 4)))
                 pins.add(Pin(id, "model", keys[0], 0, NOW, keys))

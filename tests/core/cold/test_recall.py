@@ -346,15 +346,15 @@ def test_until_both_are_known_reading_pays() -> None:
 
 def test_rates_are_those_of_late() -> None:
     rates = Rates()
-    rates.computed(100, 1.0)
-    rates.read(1000, 1.0)
+    rates.note_computing(100, 1.0)
+    rates.note_reading(1000, 1.0)
     assert (rates.seconds_per_token, rates.seconds_per_byte) == (0.01, 0.001)
-    rates.computed(15, 99.0)  # a forward of little says nothing
-    rates.read(0, 99.0)
+    rates.note_computing(15, 99.0)  # a forward of little says nothing
+    rates.note_reading(0, 99.0)
     assert (rates.seconds_per_token, rates.seconds_per_byte) == (0.01, 0.001)
     for _ in range(20):
-        rates.computed(100, 2.0)
-        rates.read(1000, 2.0)
+        rates.note_computing(100, 2.0)
+        rates.note_reading(1000, 2.0)
     assert rates.seconds_per_token == pytest.approx(0.02, rel=0.01)
     assert rates.seconds_per_byte == pytest.approx(0.002, rel=0.01)
 

@@ -45,7 +45,7 @@ class Server:
             for record in question.records:
                 if record.key in self.store:
                     self.cold.discover(record)
-            self.cache.answered(question.id)
+            self.cache.note_answer(question.id)
         return questions
 
     def read(self, *records: Record) -> None:
@@ -100,7 +100,7 @@ def test_who_is_cancelled_leaves_nothing_behind(layout: CacheLayout, moment: str
     elif moment == "asked":
         (question,) = server.cold_waits.take_questions()
         server.cache.leave(cancelled)
-        server.cache.answered(question.id)
+        server.cache.note_answer(question.id)
     else:
         server.answer()
         reads = server.cold_waits.take_reads()
@@ -250,7 +250,7 @@ class SharedWalk(ColdWalk):
                 if record.key in self.medium:
                     self.cold.discover(record)
         asked = [prefill for prefill in self.prefills if prefill.handle.question == id]
-        self.cache.answered(id)
+        self.cache.note_answer(id)
         for prefill in asked:
             assert not prefill.handle.question
             self.answered += 1

@@ -24,7 +24,7 @@ def in_order(turns: PrefillOrder, now: float, *prefills: PrefillState) -> list[s
 
 
 def served(turns: PrefillOrder, owner: bytes, seconds: float) -> None:
-    turns.begin(0)
-    turns.planned([], [prefill("x", 5, owner=owner)])
-    turns.read((), seconds)
-    turns.begin(0)
+    turns.begin_step(0)
+    turns.note_plan([], [prefill("x", 5, owner=owner)])
+    turns.charge_chunks((), seconds)
+    turns.begin_step(0)

@@ -95,13 +95,13 @@ def learnt(row: Sequence, result: SampledRow) -> tuple[float, float]:
     drafter = DrafterRecord(Method.DRAFT, costs, Chance())
     row.drafter_chance = Chance()
     row.feed(8, by_drafter=True)
-    Drafts(DraftController(costs, drafter), NOTHING_KEPT).verified(row, result)
+    Drafts(DraftController(costs, drafter), NOTHING_KEPT).learn(row, result)
     return drafter.chance.value, row.drafter_chance.value
 
 
 def after(right: int, tried: int) -> float:
     chance = Chance()
-    chance.saw(right, tried)
+    chance.learn(right, tried)
     return chance.value
 
 

@@ -27,10 +27,10 @@ def pace_of(order: PrefillOrder, token: float) -> None:
     """So long a token of a prompt takes; enough were computed for waits to be told."""
     one = prefill("x", 5)
     chunk = Chunk(one.key, 0, (7,) * 10_000)
-    order.begin(0)
-    order.planned([], [one], [chunk])
-    order.read((chunk,), 10_000 * token)
-    order.begin(0)
+    order.begin_step(0)
+    order.note_plan([], [one], [chunk])
+    order.charge_chunks((chunk,), 10_000 * token)
+    order.begin_step(0)
 
 
 def test_a_class_comes_before_who_was_served_less() -> None:
@@ -58,8 +58,8 @@ def test_a_conversation_that_was_served_less_is_next_in_what_its_client_gets() -
         prefill("other", 900, owner=B, conversation=b"1"),
     ]
     in_order(turns, 0, *prompts)
-    turns.planned([], [prompts[0]])
-    turns.read((), 1)
+    turns.note_plan([], [prompts[0]])
+    turns.charge_chunks((), 1)
     assert in_order(turns, 0, *prompts) == ["other", "chat", "swarm"]
 
 
@@ -79,9 +79,9 @@ def test_a_longer_prompt_is_passed_for_a_time_by_its_length_only() -> None:
             one.tell(1e9)  # nobody is urgent
         if in_order(turns, now, long, short)[0] == "long":
             break
-        turns.begin(now)
-        turns.planned([], [short])
-        turns.read((), 0.1)
+        turns.begin_step(now)
+        turns.note_plan([], [short])
+        turns.charge_chunks((), 0.1)
         passed, now = passed + 1, now + 0.1
     # The owner's time goes on by 0.1 s for each; their work differs by 8 times 1.9 s.
     assert 150 <= passed <= 156
@@ -117,17 +117,17 @@ def test_the_wait_that_is_told_follows_from_the_pace_and_what_is_before() -> Non
     assert turns.longest_wait(newcomer, before) == pytest.approx(3 * work + 5)
     worse = [prefill("w", 900, owner=B, priority=1)]
     assert turns.longest_wait(newcomer, worse) == 5
-    turns.has_part(0.25)
+    turns.set_part(0.25)
     assert turns.longest_wait(newcomer, before) == pytest.approx(3 * 4 * work + 5)
 
 
 def test_rows_are_not_charged_for_the_time_of_other_models() -> None:
     turns = PrefillOrder(SchedulerLimits())
     in_order(turns, 0, prefill("a", 5, owner=A), prefill("b", 5, owner=B))
-    turns.begin(0)
-    turns.planned([row("a", owner=A)], [])
-    turns.has_part(0.5, away=3.0)
-    turns.begin(4.0)
+    turns.begin_step(0)
+    turns.note_plan([row("a", owner=A)], [])
+    turns.set_part(0.5, away=3.0)
+    turns.begin_step(4.0)
     assert lead(turns, A, B) == pytest.approx(4.0 - 3.0)
 
 
@@ -190,64 +190,64 @@ def lead(turns: PrefillOrder, one: bytes, other: bytes) -> float:
 def test_the_time_of_a_step_goes_to_its_prompts_and_what_is_left_to_its_rows() -> None:
     turns = PrefillOrder(SchedulerLimits())
     in_order(turns, 0, prefill("a", 5, owner=A), prefill("b", 5, owner=B))
-    turns.begin(10)
-    turns.planned([row("x", owner=A), row("y", owner=A)], [prefill("z", 5, owner=B)])
-    turns.read((), 0.75)
-    turns.begin(11)
+    turns.begin_step(10)
+    turns.note_plan([row("x", owner=A), row("y", owner=A)], [prefill("z", 5, owner=B)])
+    turns.charge_chunks((), 0.75)
+    turns.begin_step(11)
     assert lead(turns, B, A) == pytest.approx(0.75 - 0.25)
 
 
 def test_the_time_of_one_step_is_not_counted_with_the_next() -> None:
     turns = PrefillOrder(SchedulerLimits())
     in_order(turns, 0, prefill("a", 5, owner=A), prefill("b", 5, owner=B))
-    turns.begin(10)
-    turns.planned([row("x", owner=A)], [prefill("z", 5, owner=B)])
-    turns.read((), 0.5)
-    turns.begin(11)
-    turns.planned([], [])
-    turns.begin(20)
-    turns.planned([row("y", owner=B)], [])
-    turns.begin(20.25)
+    turns.begin_step(10)
+    turns.note_plan([row("x", owner=A)], [prefill("z", 5, owner=B)])
+    turns.charge_chunks((), 0.5)
+    turns.begin_step(11)
+    turns.note_plan([], [])
+    turns.begin_step(20)
+    turns.note_plan([row("y", owner=B)], [])
+    turns.begin_step(20.25)
     assert lead(turns, B, A) == pytest.approx(0.25)
 
 
 def test_rows_pay_half_by_the_tokens_that_they_keep() -> None:
     turns = PrefillOrder(SchedulerLimits())
     in_order(turns, 0, prefill("a", 5, owner=A), prefill("b", 5, owner=B))
-    turns.begin(0)
-    turns.planned([row("x", 300, owner=A), row("y", 100, owner=B)], [])
-    turns.begin(8)
+    turns.begin_step(0)
+    turns.note_plan([row("x", 300, owner=A), row("y", 100, owner=B)], [])
+    turns.begin_step(8)
     assert lead(turns, A, B) == pytest.approx((2 + 3) - (2 + 1))
 
 
 def test_rows_are_owed_nothing_for_prompts_that_were_read_without_them() -> None:
     turns = PrefillOrder(SchedulerLimits(decode_share=0.5))
-    turns.begin(0)
-    turns.planned([], [prefill("x", 5, owner=A)])
-    turns.read((), 5)
+    turns.begin_step(0)
+    turns.note_plan([], [prefill("x", 5, owner=A)])
+    turns.charge_chunks((), 5)
     assert not turns.rows_first
 
 
 def test_rows_go_first_until_they_have_had_their_share() -> None:
     turns = PrefillOrder(SchedulerLimits(decode_share=0.5))
-    turns.begin(0)
-    turns.planned([row("r", owner=A)], [prefill("x", 5, owner=B)])
-    turns.read((), 2)
+    turns.begin_step(0)
+    turns.note_plan([row("r", owner=A)], [prefill("x", 5, owner=B)])
+    turns.charge_chunks((), 2)
     first = [turns.rows_first]
     for now in (3, 3.9, 4):  # two seconds went to the prompt
-        turns.begin(now)
-        turns.planned([row("r", owner=A)], [])
+        turns.begin_step(now)
+        turns.note_plan([row("r", owner=A)], [])
         first.append(turns.rows_first)
     assert first == [True, True, True, False]
 
 
 def test_what_rows_were_owed_is_forgotten_when_they_are_gone() -> None:
     turns = PrefillOrder(SchedulerLimits(decode_share=0.5))
-    turns.begin(0)
-    turns.planned([row("r", owner=A)], [prefill("x", 5, owner=B)])
-    turns.read((), 9)
-    turns.begin(9)
-    turns.planned([], [prefill("x", 5, owner=B)])
+    turns.begin_step(0)
+    turns.note_plan([row("r", owner=A)], [prefill("x", 5, owner=B)])
+    turns.charge_chunks((), 9)
+    turns.begin_step(9)
+    turns.note_plan([], [prefill("x", 5, owner=B)])
     assert not turns.rows_first
 
 

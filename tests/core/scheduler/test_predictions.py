@@ -18,7 +18,7 @@ def chunk(start: int, tokens: int) -> Chunk:
 
 
 def read(pace: PrefillPace, start: int, tokens: int, seconds: float) -> None:
-    pace.took(seconds, [chunk(start, tokens)])
+    pace.note_chunks(seconds, [chunk(start, tokens)])
 
 
 def test_a_wait_is_told_only_when_enough_was_measured() -> None:
@@ -77,8 +77,8 @@ def known() -> Predictions:
     predictions = Predictions(SchedulerLimits(max_batch_size=4, prefill_chunk_tokens=8))
     read(predictions.pace, 0, 4096, 409.6)
     for _ in range(1000):
-        predictions.decoded(0.2, 4)
-        predictions.answered(10)
+        predictions.note_decode(0.2, 4)
+        predictions.note_answer(10)
     return predictions
 
 

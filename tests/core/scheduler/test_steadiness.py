@@ -19,9 +19,9 @@ def queues_with(*names: str) -> SequenceQueues:
 def test_it_holds_for_as_many_tokens_as_were_looked_for() -> None:
     steadiness = Steadiness(queues_with())
     found = [steadiness.holds]
-    steadiness.looked(3)
+    steadiness.note_look(3)
     for tokens in (2, 1):
-        steadiness.fed(tokens)
+        steadiness.note_fed(tokens)
         found.append(steadiness.holds)
     assert found == [False, True, False]
 
@@ -29,7 +29,7 @@ def test_it_holds_for_as_many_tokens_as_were_looked_for() -> None:
 def test_it_ends_when_somebody_comes() -> None:
     queues = queues_with("a")
     steadiness = Steadiness(queues)
-    steadiness.looked(9)
+    steadiness.note_look(9)
     queues.add(make_request("b", 5, 9), 1)
     assert not steadiness.holds
 
@@ -38,11 +38,11 @@ def test_and_while_a_prompt_is_computed() -> None:
     queues = queues_with("a")
     steadiness = Steadiness(queues)
     queues.activate(queues.waiting[0])
-    steadiness.looked(9)
+    steadiness.note_look(9)
     found = [steadiness.holds]
     queues.join(queues.active[0])
     found.append(steadiness.holds)
-    steadiness.looked(9)
+    steadiness.note_look(9)
     found.append(steadiness.holds)
     queues.remove(next(iter(queues.running.values())))
     assert [*found, steadiness.holds] == [False, False, True, False]

@@ -46,10 +46,10 @@ def test_whoever_moves_meanwhile_does_not_stand() -> None:
                 act(standing.dog)
         return set(seen) == {StallVerdict.WAIT}
 
-    assert interrupted(Watchdog.moves)
-    assert interrupted(Watchdog.pauses)
-    assert interrupted(Watchdog.rests)
-    assert not interrupted(Watchdog.answered)  # of what was launched before
+    assert interrupted(Watchdog.note_progress)
+    assert interrupted(Watchdog.note_pause)
+    assert interrupted(Watchdog.note_rest)
+    assert not interrupted(Watchdog.note_answer)  # of what was launched before
 
 
 def test_a_machine_that_slept_is_no_standstill() -> None:
@@ -86,7 +86,7 @@ def test_the_excuse_is_asked_for_only_when_it_matters() -> None:
 def test_a_new_start_that_moves_nothing_is_not_tried_twice() -> None:
     standing = Standing()
     assert standing.until_it_acts() == (StallVerdict.START_OVER, 11)
-    standing.dog.pauses()  # a model that is loaded does not help them either
+    standing.dog.note_pause()  # a model that is loaded does not help them either
     assert standing.until_it_acts() == (StallVerdict.GIVE_UP, 21)  # twice the patience
     assert standing.until_it_acts() == (StallVerdict.START_OVER, 11), "who comes then has it afresh"
 
@@ -95,7 +95,7 @@ def test_new_starts_without_one_token_end_as_well() -> None:
     standing, seen = Standing(), []
     for _ in range(4):
         seen.append(standing.until_it_acts())
-        standing.dog.moves()
+        standing.dog.note_progress()
     over = [(StallVerdict.START_OVER, looks) for looks in (11, 21, 41)]
     assert seen == [*over, (StallVerdict.GIVE_UP, 81)]
 
@@ -104,8 +104,8 @@ def test_a_token_proves_that_the_new_start_helped() -> None:
     standing = Standing()
     for _ in range(10):
         assert standing.until_it_acts() == (StallVerdict.START_OVER, 11)
-        standing.dog.moves()
-        standing.dog.answered()
+        standing.dog.note_progress()
+        standing.dog.note_answer()
 
 
 def test_counts_of_one_model_are_summed() -> None:

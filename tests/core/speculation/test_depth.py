@@ -66,20 +66,20 @@ def test_a_drafter_that_takes_long_drafts_little() -> None:
 def test_what_steps_take_later_corrects_what_was_probed() -> None:
     costs = StepCosts(WAITING)
     for _ in range(100):
-        costs.took(1, 3.0, verifies=False)
+        costs.note_step(1, 3.0, verifies=False)
     assert costs.seconds(1, verifies=False) == pytest.approx(3.0)
     assert costs.seconds(8, verifies=True) == pytest.approx(3.1)  # as long as none was seen
     for _ in range(100):
-        costs.took(8, 9.0, verifies=True)
+        costs.note_step(8, 9.0, verifies=True)
     assert costs.seconds(8, verifies=True) == pytest.approx(9.0)
     assert costs.seconds(1, verifies=False) == pytest.approx(3.0)
 
 
 def test_steps_that_were_slow_once_are_tried_again() -> None:
     costs = StepCosts(WAITING)
-    costs.took(8, 50.0, verifies=True)
+    costs.note_step(8, 50.0, verifies=True)
     for _ in range(400):
-        costs.took(1, 1.0, verifies=False)
+        costs.note_step(1, 1.0, verifies=False)
     assert costs.seconds(8, verifies=True) < 1.5
 
 
@@ -94,7 +94,7 @@ def test_where_one_width_was_measured_others_take_as_much_longer() -> None:
 
 def test_no_step_is_believed_to_take_next_to_nothing() -> None:
     costs = StepCosts([(1, 8.0), (8, 12.0)])
-    costs.took(8, 0.1, verifies=False)
+    costs.note_step(8, 0.1, verifies=False)
     assert costs.seconds(1, verifies=False) == 2.0
 
 
@@ -102,10 +102,10 @@ def test_chances_are_those_of_late() -> None:
     chance = Chance()
     assert chance.value == 0.5
     for _ in range(50):
-        chance.saw(4, 4)
+        chance.learn(4, 4)
     assert chance.value > 0.95
     for _ in range(50):
-        chance.saw(0, 1)
+        chance.learn(0, 1)
     assert chance.value < 0.25
 
 
@@ -115,38 +115,38 @@ def test_the_account_lets_lose_a_small_part_of_the_time() -> None:
     lost = plain = 0
     for _ in range(5000):
         if account.most_seconds(1.0) >= 1.5:
-            account.verified(1.5, 1.0, rows=1, tokens=1)
+            account.note_verified_step(1.5, 1.0, rows=1, tokens=1)
             lost += 1
         else:
-            account.stepped()
+            account.note_plain_step()
             plain += 1
     assert lost * 0.5 <= 0.02 * (lost + plain) + 2
 
 
 def test_a_step_that_was_held_up_is_no_reason_to_do_without_for_long() -> None:
     account = DraftBalance()
-    account.verified(1000.0, 1.0, rows=1, tokens=3)
+    account.note_verified_step(1000.0, 1.0, rows=1, tokens=3)
     for _ in range(300):
-        account.stepped()
+        account.note_plain_step()
     assert account.most_seconds(1.0) > 1.5
 
 
 def test_after_a_step_that_failed_nothing_is_bet_for_a_while() -> None:
     account = DraftBalance()
-    account.failed()
+    account.note_failure()
     for _ in range(700):
-        account.stepped()
+        account.note_plain_step()
         assert account.most_seconds(1.0) < 1.0
     for _ in range(300):
-        account.stepped()
+        account.note_plain_step()
     assert account.most_seconds(1.0) > 1.5
 
 
 def test_gains_pay_for_more_bets() -> None:
     account = DraftBalance()
     while account.most_seconds(1.0) > 2.0:
-        account.verified(2.0, 1.0, rows=1, tokens=1)
-    account.verified(2.0, 1.0, rows=2, tokens=12)
+        account.note_verified_step(2.0, 1.0, rows=1, tokens=1)
+    account.note_verified_step(2.0, 1.0, rows=2, tokens=12)
     assert account.most_seconds(1.0) > 4.0
 
 
@@ -165,12 +165,12 @@ def test_it_is_never_much_slower_and_mostly_faster(
         seconds = costs.seconds(rows * (1 + wanted), verifies=True) * rng.uniform(0.95, 1.05)
         if wanted:
             accepted = wanted if rng.random() < right else 0
-            speculation.verified(rows, rows * (1 + wanted), seconds, rows * accepted)
-            chance.saw(accepted, accepted + (accepted < wanted))
+            speculation.note_verified_step(rows, rows * (1 + wanted), seconds, rows * accepted)
+            chance.learn(accepted, accepted + (accepted < wanted))
             made += rows * (1 + accepted)
         else:
-            speculation.stepped(rows, seconds)
-            chance.saw(int(rng.random() < right), 1)
+            speculation.note_plain_step(rows, seconds)
+            chance.learn(int(rng.random() < right), 1)
             made += rows
         spent += seconds
     assert made / spent >= 0.97 * rows / before
@@ -192,12 +192,12 @@ def test_nor_with_a_drafter(right: float, drafting: float) -> None:
         spent += seconds + wanted * drafting
         if wanted:
             accepted = next((n for n in range(wanted) if rng.random() >= right), wanted)
-            speculation.drafted(1, wanted, wanted * drafting)
-            speculation.verified(1, 1 + wanted, seconds, accepted, wanted * drafting)
-            chance.saw(accepted, min(wanted, accepted + 1))
+            speculation.note_drafting(1, wanted, wanted * drafting)
+            speculation.note_verified_step(1, 1 + wanted, seconds, accepted, wanted * drafting)
+            chance.learn(accepted, min(wanted, accepted + 1))
             made += 1 + accepted
         else:
-            speculation.stepped(1, seconds)
+            speculation.note_plain_step(1, seconds)
             chance.forget()
             made += 1
     assert made / spent >= 0.97
@@ -207,7 +207,7 @@ def test_nor_with_a_drafter(right: float, drafting: float) -> None:
 
 def test_what_was_wrong_is_tried_again_later() -> None:
     chance = Chance()
-    chance.saw(0, 20)
+    chance.learn(0, 20)
     low = chance.value
     for _ in range(200):
         chance.forget()
@@ -233,19 +233,19 @@ def wanted(speculation: DraftController) -> int:
 def test_a_drafter_that_was_slow_once_drafts_again() -> None:
     speculation = drafting()
     assert wanted(speculation) > 0
-    speculation.drafted(1, 4, 4 * 0.050)
-    speculation.verified(1, 5, 0.021, 4, 4 * 0.050)
+    speculation.note_drafting(1, 4, 4 * 0.050)
+    speculation.note_verified_step(1, 5, 0.021, 4, 4 * 0.050)
     assert wanted(speculation) == 0
     for _ in range(400):
-        speculation.stepped(1, 0.020)
+        speculation.note_plain_step(1, 0.020)
     assert wanted(speculation) > 0
 
 
 def test_so_does_one_that_was_wrong() -> None:
     speculation = drafting()
     assert speculation.drafter is not None
-    speculation.drafter.chance.saw(0, 30)
+    speculation.drafter.chance.learn(0, 30)
     assert wanted(speculation) == 0
     for _ in range(400):
-        speculation.stepped(1, 0.020)
+        speculation.note_plain_step(1, 0.020)
     assert wanted(speculation) > 0

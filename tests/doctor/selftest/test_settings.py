@@ -52,8 +52,8 @@ def test_a_cache_in_which_nothing_has_room_is_a_warning(model: Path, tmp_path: P
 
 def test_blocks_are_read_also_where_computing_them_would_be_faster() -> None:
     rates = Eager()
-    rates.read(1, 100.0)
-    rates.computed(1000, 0.001)
+    rates.note_reading(1, 100.0)
+    rates.note_computing(1000, 0.001)
     assert rates.reading_pays(1000, 10**9)
 
 
