@@ -70,7 +70,7 @@ class ChatTurn:
             async with _deadline(self.request):
                 encoded = await encode_chat(chat, model, images, context_of(self.request))
             constraint = await constraint_of(chat, encoded.plan, model, encoded.opening)
-            request = EngineRequest(
+            plain = EngineRequest(
                 RequestId(self.id),
                 tuple(encoded.tokens),
                 sampling_of(chat, model, len(encoded.tokens)),
@@ -79,9 +79,10 @@ class ChatTurn:
                 constraint=constraint,
                 images=encoded.images,
             )
+            request = of_sender(plain, model, self.request, chat)
             form = form_of(chat, encoded.plan, model, encoded.opening)
             async with self._seen(images, request):
-                choices = await submit(request, form, model, self.request, chat)
+                choices = await submit(request, form, model, self.request)
         choices.usage.dropped = encoded.dropped
         return choices
 
@@ -92,11 +93,9 @@ class ChatTurn:
             yield
             return
         engine, turns = self.model.engine, image_turns(self.request)
-        salt, adapter = salt_of(self.request, self.chat.cache_salt), self.model.adapter
-        salted = replace(request, salt=salt, adapter=adapter)
         async with engine.expecting(request.images):
             async with _deadline(self.request):
-                await compute_features(images, salted, engine, turns)
+                await compute_features(images, request, engine, turns)
             yield
 
 
@@ -111,20 +110,14 @@ async def _deadline(http: Request) -> AsyncIterator[None]:
         raise DeadlineExceeded("the request did not finish within its time limit") from None
 
 
-async def submit(
-    request: EngineRequest,
-    form: AnswerForm,
-    model: ServedModel,
-    http: Request,
-    body: SamplingFields,
-) -> Choices:
-    """Queue `request` for the sender of the HTTP request. Raises QueueFull, NoMemory, Unavailable,
-    AdapterUnusable, and DeadlineExceeded while it waits for an adapter."""
-    known_as(request.id)
-    context = context_of(http)
-    # `arrived` is when the HTTP request began: the wait for a model to load counts as waiting.
-    arrived, timeout = current().started, context.request_timeout_seconds
-    of_client = replace(
+def of_sender(
+    request: EngineRequest, model: ServedModel, http: Request, body: SamplingFields
+) -> EngineRequest:
+    """Return `request` with the sender, priority and deadline of its HTTP request, and the model's
+    adapter."""
+    # The wait for a model to load counts as waiting, so the HTTP request's begin is the arrival.
+    arrived, timeout = current().started, context_of(http).request_timeout_seconds
+    return replace(
         request,
         priority=body.priority or 0,
         arrived=arrived,
@@ -135,6 +128,15 @@ async def submit(
         speculation=body.speculation,
         adapter=model.adapter,
     )
+
+
+async def submit(
+    request: EngineRequest, form: AnswerForm, model: ServedModel, http: Request
+) -> Choices:
+    """Queue a request that `of_sender` has completed. Raises QueueFull, NoMemory, Unavailable,
+    AdapterUnusable, and DeadlineExceeded while it waits for an adapter."""
+    known_as(request.id)
     async with _deadline(http) if model.adapter is not None else nullcontext():
-        generation = await model.engine.submit(of_client)
-    return Choices(generation, model.tokenizer, form, context.metrics.of(model.names[0]))
+        generation = await model.engine.submit(request)
+    metrics = context_of(http).metrics.of(model.names[0])
+    return Choices(generation, model.tokenizer, form, metrics)

@@ -6,7 +6,7 @@ from fastapi import Request
 
 from omlx_server.api.chat.choices import Choices
 from omlx_server.api.chat.plan import with_bad_words
-from omlx_server.api.chat.turn import submit
+from omlx_server.api.chat.turn import of_sender, submit
 from omlx_server.api.models.served_model import ServedModel
 from omlx_server.api.openai.completion_schema import CompletionRequest, prompts_in
 from omlx_server.core.request import Request as EngineRequest
@@ -47,7 +47,7 @@ async def start(
     with model.engine.preparing():
         wanted = body.format
         grammar = None if wanted is None else await model.grammars.constraint(wanted)
-        engine_request = EngineRequest(
+        plain = EngineRequest(
             RequestId(id),
             prompt.tokens,
             body.params(model, max_tokens=prompt.max_tokens, top_logprobs=top),
@@ -56,7 +56,8 @@ async def start(
         )
         keeps_stop = bool(body.include_stop_str_in_output)
         form = AnswerForm(body.stops(model), keeps_stop, continues=True)
-        return await submit(engine_request, form, model, request, body)
+        complete = of_sender(plain, model, request, body)
+        return await submit(complete, form, model, request)
 
 
 def _encode_one(
