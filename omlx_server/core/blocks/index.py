@@ -121,10 +121,10 @@ class BlockIndex:
         if block is None or length < len(place.tokens):
             return None
         position = place.start + length
-        known = block.checkpoints.get(position)
-        if known is not None:
-            known.worth = max(known.worth, worth)
-            self.touch(known)
+        checkpoint = block.checkpoints.get(position)
+        if checkpoint is not None:
+            checkpoint.worth = max(checkpoint.worth, worth)
+            self.touch(checkpoint)
             return None
         if worth is Worth.NEWEST:
             self._supersede(block, position)
@@ -181,19 +181,19 @@ class BlockIndex:
 
     def remove(self, ids: Iterable[PayloadId]) -> list[PayloadId]:
         """Remove lost payloads, and all descendants of lost blocks. Returns the ids."""
-        ids, gone = list(ids), list[PayloadId]()
+        ids, removed = list(ids), list[PayloadId]()
         for checkpoint in [self._checkpoints[id] for id in ids if id in self._checkpoints]:
             self._drop_checkpoint(checkpoint)
-            gone.append(checkpoint.id)
+            removed.append(checkpoint.id)
         todo = [block for id in ids if (block := self._blocks.get(id)) is not None]
-        lost = list[Block]()
+        lost_blocks = list[Block]()
         while todo:
             block = todo.pop()
-            lost.append(block)
+            lost_blocks.append(block)
             todo += block.children.values()
-        for block in sorted(dict.fromkeys(lost), key=lambda block: -block.start):
-            gone += self._detach(block)
-        return gone
+        for block in sorted(dict.fromkeys(lost_blocks), key=lambda block: -block.start):
+            removed += self._detach(block)
+        return removed
 
     def evict(self, entry: CacheEntry) -> list[CacheEntry]:
         if isinstance(entry, Checkpoint):
@@ -202,27 +202,27 @@ class BlockIndex:
         self._ghosts[entry.key] = None
         if len(self._ghosts) > _GHOSTS:
             self._ghosts.popitem(last=False)
-        gone: list[CacheEntry] = [entry, *entry.checkpoints.values()]
+        removed: list[CacheEntry] = [entry, *entry.checkpoints.values()]
         self._detach(entry)
-        return gone
+        return removed
 
     def was_evicted(self, key: BlockKey) -> bool:
         return key in self._ghosts
 
     def take_replaced(self) -> list[PayloadId]:
-        gone, self._replaced = self._replaced, []
-        return gone
+        removed, self._replaced = self._replaced, []
+        return removed
 
     def clear(self, root: BlockKey | None = None) -> list[PayloadId]:
         """Drop what is neither leased nor used. Returns the ids."""
-        gone: list[PayloadId] = []
+        removed: list[PayloadId] = []
         members = self._blocks.values() if root is None else self._below(root)
         for block in sorted(members, key=lambda block: -block.start):
             if block.evictable:
-                gone += self._detach(block)
+                removed += self._detach(block)
         if root is None:
             self._ghosts.clear()
-        return gone
+        return removed
 
     def check_invariants(self) -> None:
         sizes = [b.size for b in self._blocks.values()]
@@ -272,10 +272,10 @@ class BlockIndex:
         self._count(block.size, +1)
 
     def _detach(self, block: Block) -> list[PayloadId]:
-        gone = [block.id]
+        removed = [block.id]
         for checkpoint in list(block.checkpoints.values()):
             self._drop_checkpoint(checkpoint)
-            gone.append(checkpoint.id)
+            removed.append(checkpoint.id)
         parent = block.parent
         assert parent is not None
         del parent.children[block.tokens], self._blocks[block.id], self._by_key[block.key]
@@ -288,7 +288,7 @@ class BlockIndex:
         self.order.lost_child(parent.id, block)
         if parent.parent is None and not parent.children:
             del self._roots[parent.key]
-        return gone
+        return removed
 
     def _replace_short_ones(self, block: Block) -> None:
         """Drop short siblings that the new block covers. A leased one stays, first to be

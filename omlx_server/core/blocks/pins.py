@@ -130,9 +130,9 @@ class PinnedBlocks:
 
     def clear(self, root: BlockKey | None = None) -> None:
         pins = [pin for pin in self._pins.all() if pin.root == root]
-        wanted = {key for pin in pins for key in pin.keys}
+        keys = {key for pin in pins for key in pin.keys}
         for key in list(self._held):
-            if root is None or key in wanted:
+            if root is None or key in keys:
                 self._release(key)
 
     def _release(self, key: BlockKey) -> None:

@@ -93,15 +93,15 @@ class ColdIndex:
             return None
         entry = ColdEntry(key, namespace_id(record.namespace), nbytes, record, leases=1)
         self._insert(entry)  # first, so that its parent is no leaf any more
-        gone = self.shrink_to(self.budget)
+        evicted = self.shrink_to(self.budget)
         entry.leases = 0
         if self.nbytes > self.budget:
             self._remove(entry)
-            for other in gone:  # nothing was deleted yet
+            for other in evicted:  # nothing was deleted yet
                 self._insert(other)
             return None
         self.touch(key)
-        return gone
+        return evicted
 
     def load(self, entries: Iterable[ColdEntry]) -> None:
         for entry in entries:
@@ -160,14 +160,14 @@ class ColdIndex:
             self._remove(entry)
 
     def shrink_to(self, nbytes: int) -> list[ColdEntry]:
-        gone = []
+        evicted = []
         while self.nbytes > max(nbytes, 0):
             entry = self._order.next_block()
             if entry is None:
                 break
             self._remove(entry)
-            gone.append(entry)
-        return gone
+            evicted.append(entry)
+        return evicted
 
     def check_invariants(self) -> None:
         assert self.nbytes == sum(entry.nbytes for entry in self._entries.values())

@@ -202,9 +202,9 @@ class MemoryGuard:
     # -- inside --------------------------------------------------------------------------
 
     def _growth(self, after: Caches, cuts: Cuts) -> int:
-        kept = self._planner.stored_bytes(cuts.tokens, cuts.checkpoints, refers=cuts.refers)
+        stored = self._planner.stored_bytes(cuts.tokens, cuts.checkpoints, refers=cuts.refers)
         live = self._live(after) + self.features
-        return live - after.idle_bytes - self.ledger.live + kept
+        return live - after.idle_bytes - self.ledger.live + stored
 
     def _noted(self, transient: int, *, fits: bool) -> bool:
         if fits:
@@ -216,8 +216,8 @@ class MemoryGuard:
         return least + self._live(caches) + transient <= self.limit
 
     def _live(self, caches: Caches) -> int:
-        own = self._planner.live(caches.rows, caches.prefills, caches.in_blocks)
-        return own + caches.block_bytes
+        live = self._planner.live(caches.rows, caches.prefills, caches.in_blocks)
+        return live + caches.block_bytes
 
     @property
     def floor(self) -> int:
@@ -247,13 +247,13 @@ class MemoryGuard:
         nbytes = max(nbytes, max(0, self.limit - self.ledger.weights) // _PORTIONS)
         others = self._neighbours
         floor = self.floor // (1 + others.count)
-        gone = others.make_room(nbytes, floor, at_rest=True)
-        freed = cache.eviction.make_room(max(0, nbytes - gone), floor)
-        rest = nbytes - gone - freed.nbytes
-        gone += others.make_room(max(0, rest), floor, at_rest=False)
+        evicted = others.make_room(nbytes, floor, at_rest=True)
+        freed = cache.eviction.make_room(max(0, nbytes - evicted), floor)
+        missing = nbytes - evicted - freed.nbytes
+        evicted += others.make_room(max(0, missing), floor, at_rest=False)
         if freed.checkpoints:
             self.note(Relief.CHECKPOINTS)
-        if freed.blocks or gone:
+        if freed.blocks or evicted:
             self.note(Relief.BLOCKS)
 
     def _shape(self, caches: Caches, chunk: int) -> StepShape:

@@ -39,14 +39,14 @@ def kind_of(config: Mapping[str, Any], modules: Collection[str] = (), name: str 
 
 
 def architecture_of(config: Mapping[str, Any]) -> str:
-    named = config.get("architectures")
-    first = named[0] if isinstance(named, list) and named else ""
+    architectures = config.get("architectures")
+    first = architectures[0] if isinstance(architectures, list) and architectures else ""
     return first if isinstance(first, str) and first else _implied(config)
 
 
 def labels_of(config: Mapping[str, Any]) -> int:
-    named = config.get("id2label")
-    count = config.get("num_labels", len(named) if isinstance(named, Mapping) else 2)
+    labels = config.get("id2label")
+    count = config.get("num_labels", len(labels) if isinstance(labels, Mapping) else 2)
     return count if isinstance(count, int) else 2
 
 

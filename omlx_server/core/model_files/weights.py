@@ -8,7 +8,7 @@ INDEX = "model.safetensors.index.json"
 
 def indexed(index: Any) -> list[str]:
     """Return the weight files in an index's JSON value. Raises ValueError where it names none."""
-    named = index.get("weight_map") if isinstance(index, dict) else None
-    if not (isinstance(named, dict) and named):
+    files = index.get("weight_map") if isinstance(index, dict) else None
+    if not (isinstance(files, dict) and files):
         raise ValueError("its weight_map names no files")
-    return sorted({str(name) for name in named.values()})
+    return sorted({str(name) for name in files.values()})

@@ -38,11 +38,11 @@ class Cutter:
 
     def tail_of_row(self, length: int, source: object) -> Cut | None:
         """Return the cut of a row that leaves: its unfinished block, and maybe a checkpoint."""
-        rest = length % self._layout.block_size
+        tail = length % self._layout.block_size
         worth = Worth.NEWEST if self._layout.checkpointed else None
-        if (not rest and worth is None) or not self._layout.stores_decoded:
+        if (not tail and worth is None) or not self._layout.stores_decoded:
             return None
-        return Cut(length - rest, length, bool(rest), worth, source)
+        return Cut(length - tail, length, bool(tail), worth, source)
 
 
 def checkpoints_of(length: int, ends: Sequence[int], lattice_start: int) -> dict[int, Worth]:

@@ -69,24 +69,24 @@ class Eviction:
 
     def take_evicted(self) -> list[PayloadId]:
         """Return the ids of what left. The caller drops their payloads."""
-        gone, self._evicted = self._evicted, []
-        return gone
+        ids, self._evicted = self._evicted, []
+        return ids
 
     def take_demoted(self) -> list[CacheEntry]:
-        gone, self._demoted = self._demoted, []
-        return gone
+        entries, self._demoted = self._demoted, []
+        return entries
 
     def _evict(self, entry: CacheEntry | None) -> bool:
         if entry is None:
             return False
         self._stats.evicted_blocks += isinstance(entry, Block)
         self._stats.evicted_checkpoints += isinstance(entry, Checkpoint)
-        gone = self._index.evict(entry)
-        self._evicted += [each.id for each in gone]
+        entries = self._index.evict(entry)
+        self._evicted += [each.id for each in entries]
         if self._demotes:
             self._demoted += [
                 each
-                for each in gone
+                for each in entries
                 if isinstance(each, Block) or each.worth is not Worth.SUPERSEDED
             ]
         return True

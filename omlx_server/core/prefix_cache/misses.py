@@ -26,8 +26,8 @@ class Misses:
             self._roots.popitem(last=False)
 
     def forget(self, root: BlockKey | None = None) -> None:
-        kept = [item for item in self._roots.items() if root is not None and item[1] != root]
-        self._roots = OrderedDict(kept)
+        others = [item for item in self._roots.items() if root is not None and item[1] != root]
+        self._roots = OrderedDict(others)
 
     def reason(self, handle: PrefixHandle, prefix: PrefixMatch) -> Miss:
         depth = prefix.match.depth

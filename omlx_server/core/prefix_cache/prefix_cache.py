@@ -109,8 +109,8 @@ class PrefixCache:
             return True
         if not self._claims or not handle.reuses:
             return False
-        known = bisect_left(handle.keys, True, key=lambda key: key not in self.index)
-        return known < len(handle.keys) and handle.keys[known] in self._claims
+        next_block = bisect_left(handle.keys, True, key=lambda key: key not in self.index)
+        return next_block < len(handle.keys) and handle.keys[next_block] in self._claims
 
     def hold(self, handle: PrefixHandle) -> int:
         """Lease what is in memory for a waiting prompt now. Returns its tokens."""
@@ -348,12 +348,12 @@ class PrefixCache:
 
     def _hold(self, handle: PrefixHandle, prefix: PrefixMatch) -> None:
         needed: tuple[CacheEntry | None, ...] = (prefix.match.deepest(), prefix.checkpoint)
-        wanted = [entry for entry in needed if entry is not None]
-        for entry in wanted:
+        entries = [entry for entry in needed if entry is not None]
+        for entry in entries:
             self.index.touch(entry)
             self.index.lease(entry)
         self.let_go(handle)
-        handle.leased = wanted
+        handle.leased = entries
 
     def _claim(self, handle: PrefixHandle, cached: int) -> None:
         for key in handle.keys[cached // self.layout.block_size :]:

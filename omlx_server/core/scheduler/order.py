@@ -202,16 +202,16 @@ class PrefillOrder:
 
     def _find_urgent(self, prefills: Collection[PrefillState], now: float) -> None:
         """Mark the prompts that would miss their told time, and those told earlier."""
-        told = [(p.request.priority, p.told, p) for p in prefills if p.told is not None]
-        told.sort(key=lambda one: one[:2])
+        deadlines = [(p.request.priority, p.told, p) for p in prefills if p.told is not None]
+        deadlines.sort(key=lambda one: one[:2])
         self.urgent_from, work, latest = math.inf, 0.0, dict[int, float]()
-        for priority, until, prefill in told:
+        for priority, until, prefill in deadlines:
             work += self.predictions.first_token(prefill)
             begins = self._latest_start(work, until)
             self.urgent_from = min(self.urgent_from, begins)
             if begins <= now:
                 latest[priority] = until
-        for priority, until, prefill in told:
+        for priority, until, prefill in deadlines:
             prefill.is_urgent |= until <= latest.get(priority, -math.inf)
 
     def _ranks(self, prefills: Sequence[PrefillState]) -> dict[PrefillState, tuple[float, ...]]:

@@ -45,9 +45,9 @@ class PrefillPace:
         deeper, longer = depths / tokens - self._depth, seconds / tokens - self._seconds
         self._depth += weight * deeper
         self._seconds += weight * longer
-        kept = 1 - weight
-        self._depth_variance = kept * (self._depth_variance + weight * deeper * deeper)
-        self._covariance = kept * (self._covariance + weight * deeper * longer)
+        share = 1 - weight
+        self._depth_variance = share * (self._depth_variance + weight * deeper * deeper)
+        self._covariance = share * (self._covariance + weight * deeper * longer)
 
     def seconds(self, start: int, stop: int) -> float:
         if not self.tokens:

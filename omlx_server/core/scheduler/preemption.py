@@ -108,11 +108,11 @@ class Preemption:
         lead, lost = order.lead(request, first.request), self._lost(one)
         if not lead:
             return order.due(one) > order.due(first) + lost
-        wanted = order.predictions.prompt(first)
+        lead_needed = order.predictions.prompt(first)
         if isinstance(one, Sequence):
             is_more = self._has_more(request, first.request)
-            wanted = min(wanted, TURN_SECONDS) if is_more else _EVEN_LEAD_SECONDS
-        return lead >= lost + wanted
+            lead_needed = min(lead_needed, TURN_SECONDS) if is_more else _EVEN_LEAD_SECONDS
+        return lead >= lost + lead_needed
 
     def _has_more(self, request: Request, other: Request) -> bool:
         depth = 1 if request.owner != other.owner else 2

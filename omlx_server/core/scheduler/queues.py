@@ -235,9 +235,9 @@ class SequenceQueues:
 
     def take_drops(self) -> tuple[tuple[SequenceId, ...], tuple[RowCut, ...], list[Sequence]]:
         """Return what left: ids, cuts and rows."""
-        gone = tuple(self.drops), tuple(self.tails), self.ended
+        leaving = tuple(self.drops), tuple(self.tails), self.ended
         self.drops, self.tails, self.ended = [], [], []
-        return gone
+        return leaving
 
     # -- inside --------------------------------------------------------------------------
 

@@ -21,9 +21,9 @@ class Chance:
         return self._right / self._tried
 
     def learn(self, right: float, tried: float) -> None:
-        kept = max(0.0, 1 - tried / _WINDOW)
-        self._right = self._right * kept + right
-        self._tried = self._tried * kept + tried
+        share = max(0.0, 1 - tried / _WINDOW)
+        self._right = self._right * share + right
+        self._tried = self._tried * share + tried
 
     def forget(self) -> None:
         """Move a little back to what was believed at first."""
