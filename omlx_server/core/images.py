@@ -23,11 +23,8 @@ def token_ids(digest: bytes, count: int) -> tuple[int, ...]:
 
 @dataclass(frozen=True, slots=True)
 class ImageSpan:
-    """An image in a prompt: tokens [start, start + count).
-
-    Text after it is `advance` positions further. Chunks never split a `whole` image. `pixels` makes
-    the tower's float32 input, `grid` patches.
-    """
+    """An image in a prompt: tokens [start, start + count). Text after it is `advance` positions
+    further. Chunks never split a `whole` image."""
 
     start: int
     count: int

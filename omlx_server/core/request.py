@@ -1,7 +1,4 @@
-"""A client's request and its events, as values that any thread may read.
-
-What is made for each token is not frozen, because that takes twice as long.
-"""
+"""A client's request and its events. What is made for each token is not frozen, for speed."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,8 +16,6 @@ Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 
 
 class FinishReason(StrEnum):
-    """Why a sequence ended. STOP and LENGTH are answers; the others are interruptions."""
-
     STOP = "stop"
     LENGTH = "length"
     CANCELLED = "cancelled"
@@ -42,8 +37,6 @@ class NumberRange:
 
 @dataclass(frozen=True, slots=True)
 class SamplingPresets:
-    """Sampling parameters that a model's makers and a server's owner may preset."""
-
     temperature: Annotated[float, NumberRange(0, 2)] = 1.0
     top_p: Annotated[float, NumberRange(0, 1, above_low=True)] = 1.0
     top_k: Annotated[int, NumberRange(0, 1_000_000)] = 0
@@ -53,8 +46,7 @@ class SamplingPresets:
 
 @dataclass(frozen=True, slots=True)
 class RequestDefaults(SamplingPresets):
-    """The values of fields that a request leaves out. `max_tokens` 0 means no limit; None leaves
-    `reasoning_effort` and `thinking_budget` (tokens) to the template."""
+    """The values of fields that a request leaves out. `max_tokens` 0 means no limit."""
 
     max_tokens: int = 0
     presence_penalty: float = 0.0
@@ -68,8 +60,8 @@ class RequestDefaults(SamplingPresets):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingParams(SamplingPresets):
-    """Validated parameters by which one sequence's tokens are chosen. `seed` and a token's position
-    alone decide its random number."""
+    """Validated parameters of one sequence. `seed` and a token's position alone decide its random
+    number."""
 
     max_tokens: int
     presence_penalty: float = 0.0
@@ -88,8 +80,7 @@ class SamplingParams(SamplingPresets):
 
 
 class Constraint(Protocol):
-    """The state of a grammar. A Request's constraint never changes: each row advances a copy, on
-    one thread at a time."""
+    """The state of a grammar. Each row advances a copy, on one thread at a time."""
 
     @property
     def done(self) -> bool:
@@ -103,7 +94,7 @@ class Constraint(Protocol):
 
     @property
     def takes_drafts(self) -> bool:
-        """Whether a copy is cheap, as each drafted token needs one."""
+        """Whether a copy is cheap."""
 
     def copy(self) -> "Constraint": ...
 
@@ -111,8 +102,7 @@ class Constraint(Protocol):
         """Return the allowed next tokens as little-endian u32 words: bit t % 32 of word t // 32.
         Never all zeros without a `problem`."""
 
-    def take(self, token: int) -> None:
-        """Advance the state by a `token` that the mask allows."""
+    def take(self, token: int) -> None: ...
 
     def forced(self) -> Sequence[int]:
         """Return the usual spelling of what must come next."""
@@ -122,9 +112,8 @@ class Constraint(Protocol):
 class Request:
     """One prompt, to which `n` answers are wanted. Times are time.monotonic() seconds.
 
-    The lowest `priority` goes first. Cached prefixes are shared within one `salt` and `adapter`.
-    `checkpoints_at` are ends of messages. Raises ValueError for no tokens, an image at the end, or
-    no answer.
+    The lowest `priority` goes first. Raises ValueError for no tokens, an image at the end, or no
+    answer.
     """
 
     id: RequestId
@@ -190,7 +179,7 @@ class TokenEvent:
 
 
 class Miss(StrEnum):
-    """Why less than the whole prompt came from the prefix cache; NONE when all of it did."""
+    """Why less than the whole prompt came from the prefix cache."""
 
     NONE = "none"
     NEW_PREFIX = "new_prefix"
@@ -206,7 +195,7 @@ class Miss(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Restored:
-    """A prompt's caches were rebuilt in the host's time from `begun` to `ended`."""
+    """A prompt's caches were rebuilt, in the host's time."""
 
     request_id: RequestId
     begun: float
@@ -215,8 +204,7 @@ class Restored:
 
 @dataclass(frozen=True, slots=True)
 class Admitted:
-    """The prefill of a request has begun. `cached` tokens are not computed again; `known` tokens
-    are in stored blocks."""
+    """The prefill of a request has begun; `known` tokens are in stored blocks."""
 
     request_id: RequestId
     cached: int
@@ -226,8 +214,7 @@ class Admitted:
 
 @dataclass(frozen=True, slots=True)
 class Rejected:
-    """A refused request: `waiting` others fill the queue, or it could never fit, as `no_room`
-    says."""
+    """A refused request: the queue is full, or it could never fit (`no_room`)."""
 
     request_id: RequestId
     waiting: int
@@ -243,8 +230,7 @@ class SampledToken:
 
 @dataclass(slots=True)
 class SampledRow:
-    """One row's decoded tokens: one, and one more for each right drafted token. A `problem` ends
-    the row with an error."""
+    """One row's decoded tokens: one, and one for each right drafted token."""
 
     tokens: tuple[SampledToken, ...]
     done: bool = False

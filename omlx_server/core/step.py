@@ -1,7 +1,6 @@
 """The scheduler's decisions and the runner's results, as plain values.
 
-The runner executes a step in this order: tails, drops, one decode of all live rows, row cuts,
-restores, chunks.
+A step runs tails, drops, one decode of all live rows, row cuts, restores, chunks.
 
     context   = prompt tokens, then the tokens generated so far
     chunk     = context[start : start + len(tokens)], put into the caches of one prefill
@@ -34,7 +33,7 @@ class SequenceId(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Join:
-    """A row that enters the live batch. Its positions are `shift` ahead of its number of tokens."""
+    """A row that enters the live batch. Its positions are `shift` ahead."""
 
     id: SequenceId
     context: tuple[int, ...]
@@ -47,8 +46,8 @@ class Join:
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """Tokens [start, stop) to keep as a block, and with a `worth` the state at `stop`. `source` is
-    the Sequence or PrefillState with the tokens."""
+    """Tokens [start, stop) to keep as a block, and with a `worth` the state at `stop`. `source` has
+    the tokens."""
 
     start: int
     stop: int
@@ -66,8 +65,7 @@ class Restore:
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """A piece of one prefill; with `joins` the last. Its positions are `shift` ahead of the number
-    of tokens."""
+    """A piece of one prefill; with `joins` the last. Its positions are `shift` ahead."""
 
     prefill: SequenceId
     start: int
@@ -86,8 +84,6 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True)
 class RowCut:
-    """A cut of a live row whose caches hold `length` tokens."""
-
     id: SequenceId
     length: int
     cut: Cut
@@ -95,11 +91,8 @@ class RowCut:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """The work of one turn.
-
-    `decodes` are exactly the rows that are live after `drops`. `tails` are cut before the drops,
-    `row_cuts` after the decode. The drafter drafts `asks` tokens before `drafts` are verified.
-    """
+    """The work of one turn. `decodes` are exactly the rows that are live after `drops`. `tails` are
+    cut before the drops, `row_cuts` after the decode."""
 
     drops: tuple[SequenceId, ...] = ()
     tails: tuple[RowCut, ...] = ()
@@ -123,15 +116,13 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class ChunkFailure:
-    """A chunk that raised. The runner has forgotten its prefill."""
-
     chunk: Chunk
     message: str
 
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
-    """Sampled tokens, and the chunks that did not run: `lost` ones had unreadable blocks, `starved`
+    """Sampled tokens, and chunks that did not run: `lost` ones had unreadable blocks, `starved`
     ones no memory."""
 
     rows: Mapping[SequenceId, SampledRow] = field(default_factory=dict)

@@ -1,7 +1,6 @@
-"""Fair sharing among the owners of work: whoever has used the fewest seconds is next. Pure.
+"""Fair sharing: the owner whose work has taken the fewest seconds is next. Pure.
 
-Newcomers start at the clock of their level, so idle time is not saved up. (The virtual clock of
-WF2Q+, J. Bennett and H. Zhang.)
+Newcomers start at the clock of their level. (The virtual clock of WF2Q+, J. Bennett and H. Zhang.)
 """
 
 from collections import Counter, defaultdict

@@ -27,8 +27,8 @@ class Size:
 
 
 class Worth(IntEnum):
-    """Why a checkpoint is kept: the end of a prompt or answer (NEWEST), of a conversation that has
-    gone on (SUPERSEDED), a branch or message's end (SHARED), or a regular grid (LATTICE)."""
+    """Why a checkpoint is kept: an end of a prompt or answer (NEWEST), such an end that was passed
+    (SUPERSEDED), a branch (SHARED), or a regular grid (LATTICE)."""
 
     SUPERSEDED = 0
     LATTICE = 1
@@ -51,9 +51,8 @@ class Checkpoint:
 
 @dataclass(slots=True, eq=False)
 class Block:
-    """Tokens [start, stop) after those of its ancestors. `users` counts the running sequences that
-    refer to its payload;
-    `used` and `used_at` are the tick and the seconds of its last use."""
+    """Tokens [start, stop) after those of its ancestors. `users` counts running sequences that
+    refer to it; `used` is the tick of its last use."""
 
     id: PayloadId
     key: BlockKey

@@ -1,6 +1,5 @@
-"""The order of eviction in both tiers: LRU over blocks without children. Pure; mlx thread.
-
-A parent takes over the time of use of an evicted child. In memory this goes first:
+"""The order of eviction: LRU over blocks without children. Pure; mlx thread. In memory this goes
+first:
 
     1  superseded checkpoints
     2  the least recently used block, with its checkpoints
@@ -78,8 +77,6 @@ class EvictionOrder(Generic[K, B]):
 
 
 class HotOrder(EvictionOrder[PayloadId, Block]):
-    """The eviction order of blocks and checkpoints in memory."""
-
     def __init__(
         self, blocks: Mapping[PayloadId, Block], checkpoints: Mapping[PayloadId, Checkpoint]
     ) -> None:
@@ -110,7 +107,6 @@ class HotOrder(EvictionOrder[PayloadId, Block]):
         return self.next_checkpoint(Worth.SUPERSEDED) or self.next_block() or self.next_checkpoint()
 
     def next_checkpoint(self, most: Worth = Worth.SHARED) -> Checkpoint | None:
-        """Return the checkpoint to evict next, of a worth up to `most`."""
         free = (c for c in self._checkpoints.values() if c.worth <= most and not c.leases)
         # SHARED counts as NEWEST: a branch point that nobody uses is not worth more than the end of
         # a forgotten conversation.

@@ -1,10 +1,8 @@
 """The blocks in memory, as one tree per root (namespace and salt). Pure.
 
-A full block has `block_size` tokens. A short one is the tail of a sequence, has no children, and is
-replaced by a block that begins with its tokens and takes over its checkpoints.
-
-Invariants: a parent is here as long as its children; what is leased or used is never evicted; bytes
-and buffers are the sums over what is here.
+A short block is the tail of a sequence, has no children, and is replaced by a block that begins
+with its tokens. Invariants: a parent is here as long as its children; what is leased or used is
+never evicted; bytes and buffers are the sums over what is here.
 """
 
 from collections import OrderedDict
@@ -83,8 +81,7 @@ class BlockIndex:
     # -- come and go ---------------------------------------------------------------------
 
     def insert(self, place: BlockPlace, size: Size) -> PayloadId | None:
-        """Add a block and return its id; None when it is covered already, or its parent is not
-        here."""
+        """Add a block and return its id; None when it is covered, or its parent is not here."""
         parent = self._by_key.get(place.parent) if place.start else self._root(place.parent)
         if parent is None or parent.stop != place.start or len(place.tokens) > self.block_size:
             return None
@@ -106,14 +103,12 @@ class BlockIndex:
         return self._by_key.get(key)
 
     def by_depth(self, root: BlockKey | None = None) -> list[CacheEntry]:
-        """Return blocks, parents first, then their checkpoints."""
         members = self._blocks.values() if root is None else self._below(root)
         blocks = sorted(members, key=lambda block: block.start)
         return [*blocks, *(c for block in blocks for c in block.checkpoints.values())]
 
     def add_checkpoint(self, place: BlockPlace, size: Size, worth: Worth) -> PayloadId | None:
-        """Add the checkpoint after a place's tokens and return its id; None when it is known, or no
-        block reaches that position."""
+        """Add a checkpoint and return its id; None when it is known, or no block reaches it."""
         above = self._by_key.get(place.parent) if place.start else self._roots.get(place.parent)
         if above is None or above.stop != place.start:
             return None
@@ -137,7 +132,6 @@ class BlockIndex:
         return checkpoint.id
 
     def lease(self, entry: CacheEntry) -> None:
-        """Keep a block, or a checkpoint and its block, in memory."""
         entry.leases += 1
         self._leased.add(entry)
 
@@ -151,7 +145,6 @@ class BlockIndex:
         self.order.note(entry.id if isinstance(entry, Block) else entry.block.id)
 
     def leased_bytes(self) -> int:
-        """Return the bytes that only leases keep in memory."""
         blocks = set[Block]()
         for leased in self._leased:
             block = leased.block if isinstance(leased, Checkpoint) else leased
@@ -291,8 +284,7 @@ class BlockIndex:
         return removed
 
     def _replace_short_ones(self, block: Block) -> None:
-        """Drop short siblings that the new block covers. A leased one stays, first to be
-        evicted."""
+        """Drop covered short siblings; a leased one is evicted first."""
         assert block.parent is not None
         for sibling in list(block.parent.by_first[block.tokens[0]]):
             covered = sibling is not block and block.begins(sibling.tokens)
@@ -327,7 +319,7 @@ class BlockIndex:
 
 
 def _longest_shared(node: Block, tokens: Sequence[int], start: int) -> tuple[Block | None, int]:
-    """Return the (longest) child that shares the most of tokens[start:], and how many."""
+    """Return the child that shares the most of tokens[start:], and how many."""
     if start >= len(tokens):
         return None, 0
     best, longest = None, (0, 0)

@@ -29,12 +29,7 @@ class BlocksInUse:
 
 @dataclass(slots=True, eq=False)
 class PrefixHandle:
-    """One prompt's state in the prefix cache.
-
-    `leased` is held for it, and it computes the blocks `claimed`. `known` tokens could be restored
-    when it was queued. From the cold tier it awaits the keys `reading` and the answer to
-    `question`, has tokens up to `promoted`, and may get `room` bytes.
-    """
+    """One prompt's state in the prefix cache: leases, and what it awaits from the cold tier."""
 
     root: BlockKey
     tokens: tuple[int, ...]
@@ -59,8 +54,8 @@ class PrefixHandle:
         return bool(self.reading or self.question)
 
     def next_stop(self, position: int, grid: int) -> int:
-        """Return where the chunk from `position` ends: at a multiple of `grid`, a checkpoint, or
-        with a prompt that ends soon after."""
+        """Return where a chunk ends: at a multiple of `grid`, a checkpoint, or a prompt's near
+        end."""
         stop = (position // grid + 1) * grid
         stop = len(self.tokens) if len(self.tokens) <= stop + grid // 8 else stop
         return min((at for at in self.checkpoints_at if position < at < stop), default=stop)

@@ -14,7 +14,7 @@ from omlx_server.core.blocks.keys import BlockKey, checkpoint_key, root_key
 @dataclass(frozen=True, slots=True)
 class Pin:
     """A pinned prefix: the `keys` of its full blocks, then of its checkpoints. `tenant` is the root
-    key without the adapter, where that differs. `created` is in seconds since 1970."""
+    key without the adapter."""
 
     id: str
     namespace: str
@@ -55,8 +55,6 @@ class Unpinned(Enum):
 
 
 class Pins:
-    """All pins of all models and tenants, and their keys."""
-
     def __init__(self) -> None:
         self._pins: dict[str, Pin] = {}
         self._keys: Counter[BlockKey] = Counter()
@@ -89,7 +87,7 @@ class Pins:
 
 
 class PinnedBlocks:
-    """Leases pinned blocks and checkpoints in memory, up to `limit` bytes."""
+    """Leases pinned blocks and checkpoints, up to `limit` bytes."""
 
     def __init__(self, index: BlockIndex, pins: Pins, limit: int, checkpoint_limit: int) -> None:
         self._index = index
@@ -121,7 +119,6 @@ class PinnedBlocks:
         return above.parent is None or above.key in self._held
 
     def let_go(self, key: BlockKey) -> None:
-        """Release a `key` unless a pin still has it."""
         if key in self._held and key not in self._pins:
             self._release(key)
 

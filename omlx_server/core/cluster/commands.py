@@ -1,7 +1,5 @@
-"""Commands of rank 0 to its followers, which run them in order on their part of the model.
-
-Followers get a decode's newest tokens inside its forward. A block has the same id on every rank.
-"""
+"""Commands of rank 0 to its followers, which run them in order. A block has the same id on every
+rank."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -25,7 +23,7 @@ class LaunchStep:
 
 @dataclass(frozen=True, slots=True)
 class Accept:
-    """The result of the last `LaunchStep` that verified drafts, for each row."""
+    """The result of a decode that verified drafts, for each row."""
 
     right: Sequence[int]
     newest: Sequence[int]
@@ -40,7 +38,7 @@ class Chunks:
 
 @dataclass(frozen=True, slots=True)
 class CutIds:
-    """The ids under which the cut with this `number` is kept, if it is."""
+    """The ids under which a cut is kept, if it is."""
 
     number: int
     block: PayloadId | None
@@ -49,37 +47,32 @@ class CutIds:
 
 @dataclass(frozen=True, slots=True)
 class Drop:
-    """Payloads that leave the memory."""
-
     ids: Sequence[PayloadId]
 
 
 @dataclass(frozen=True, slots=True)
 class Tidy:
-    """Free the parts of runs that only dropped payloads used. Without `wholly`, and while sequences
-    run, only large parts."""
+    """Free parts of runs that only dropped payloads used; without `wholly` only large ones."""
 
     wholly: bool
 
 
 @dataclass(frozen=True, slots=True)
 class Reset:
-    """Forget all rows and prefills, and with `blocks` all payloads in memory."""
+    """Forget all rows and prefills, and with `blocks` all payloads."""
 
     blocks: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class WritePayload:
-    """Write this payload to the cold tier."""
-
     id: PayloadId
     record: Record
 
 
 @dataclass(frozen=True, slots=True)
 class ReadPayload:
-    """Read this payload from the cold tier within `patience` seconds; `PayloadRead` answers."""
+    """Read this payload within `patience` seconds; `PayloadRead` answers."""
 
     number: int
     record: Record
@@ -88,7 +81,7 @@ class ReadPayload:
 
 @dataclass(frozen=True, slots=True)
 class Promote:
-    """Keep what a read gave under this id; without one drop it."""
+    """Keep what a read gave under this id, or drop it."""
 
     number: int
     id: PayloadId | None
@@ -96,40 +89,37 @@ class Promote:
 
 @dataclass(frozen=True, slots=True)
 class Clear:
-    """Forget all blocks of the model in the cold tier, or the descendants of these keys."""
+    """Forget the model's blocks in the cold tier, or the descendants of these keys."""
 
     keys: Sequence[BlockKey] | None
 
 
 @dataclass(frozen=True, slots=True)
 class ClearAll:
-    """Forget all blocks of all models in the cold tier."""
+    """Forget all models' blocks in the cold tier."""
 
 
 @dataclass(frozen=True, slots=True)
 class Closing:
-    """Write what is queued for the cold tier within `seconds`, then end."""
+    """Write what is queued within `seconds`, then end."""
 
     seconds: float
 
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """Feed the next slice of a prompt to score. A slice without tokens ends the job."""
+    """Feed the next slice of a prompt; an empty one ends the job."""
 
     number: int
     tokens: Sequence[int]
 
 
 @dataclass(frozen=True, slots=True)
-class OneToken:
-    """Run a forward of one token with empty caches."""
+class OneToken: ...
 
 
 @dataclass(frozen=True, slots=True)
 class ProbeForward:
-    """Run a forward of the bench of this kind and shape."""
-
     kind: str
     prefill: PrefillShape | None = None
     decode: Decode | None = None
@@ -144,7 +134,7 @@ class Width:
 
 @dataclass(frozen=True, slots=True)
 class PayloadRead:
-    """The answer to `ReadPayload`: the rank has the payload, or the `reason` why not."""
+    """The rank has the payload, or the `reason` why not."""
 
     number: int
     reason: str = ""
@@ -172,13 +162,12 @@ Command = (
 
 
 def without_samples(step: Step, drafts: Mapping[SequenceId, tuple[int, ...]]) -> Step:
-    """Return a step's decode for other ranks."""
     tails, row_cuts = (tuple(map(_row_cut, cuts)) for cuts in (step.tails, step.row_cuts))
     return Step(step.drops, tails, step.decodes, drafts, row_cuts=row_cuts)
 
 
 def chunks_of(step: Step, left: Sequence[Chunk]) -> Step:
-    """Return a step's running chunks for other ranks, without the tokens of contexts."""
+    """Return a step's running chunks without the tokens of contexts."""
     running = {chunk.prefill for chunk in left}
     restores = tuple(restore for restore in step.restores if restore.prefill in running)
     return Step(restores=restores, chunks=tuple(map(_chunk, left)))

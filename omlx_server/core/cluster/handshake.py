@@ -20,7 +20,7 @@ from omlx_server.core.cluster.hosts import Devices
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """A rank's first message. `versions` (this program, MLX, mlx-lm) must be equal on all ranks."""
+    """A rank's first message. `versions` must be equal on all ranks."""
 
     rank: int
     versions: Sequence[tuple[str, str]]
@@ -29,8 +29,8 @@ class Hello:
 
 @dataclass(frozen=True, slots=True)
 class Welcome:
-    """The model to load on `size` ranks: possible names, the fingerprint of its files, its KV
-    scheme (name, bits, group size), the tokens of a block (0: no prefix cache)."""
+    """The model to load on `size` ranks: its possible names, the fingerprint of its files, its KV
+    scheme (name, bits, group size), its block size."""
 
     size: int
     ips: Sequence[str]
@@ -49,13 +49,12 @@ class Ready:
 
 @dataclass(frozen=True, slots=True)
 class RollCall:
-    """A request for another `Ready`, so that MLX does not wait for a stopped rank."""
+    """A request for another `Ready`, since MLX must not wait for a stopped rank."""
 
 
 @dataclass(frozen=True, slots=True)
 class Formation:
-    """The addresses of all ranks, which load the model; with `sums` they only sum arrays of (bytes,
-    rounds)."""
+    """The addresses of all ranks; with `sums` they only sum arrays of (bytes, rounds)."""
 
     addresses: Sequence[Sequence[str]]
     sums: Sequence[tuple[int, int]] = ()
@@ -68,7 +67,7 @@ class RankRefusal:
 
 @dataclass(frozen=True, slots=True)
 class Alive:
-    """A sign of life. `done` counts handled messages; `active` and `peak` are bytes of arrays."""
+    """A sign of life, with the number of handled messages and bytes of arrays."""
 
     done: int = 0
     active: int = 0

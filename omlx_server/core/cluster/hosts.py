@@ -2,12 +2,11 @@
 
     [{"ssh": "studio-1", "ips": ["10.0.0.1"]}, {"ssh": "studio-2", "ips": ["10.0.0.2"]}]
 
-The first host is that of rank 0. For RDMA over Thunderbolt (JACCL) each host has the devices that
-lead to the others by rank, null for itself, and a list for several cables:
+The first host is that of rank 0. For RDMA (JACCL) each host has the devices to the others by rank:
 
     {"ssh": "studio-1", "ips": ["10.0.0.1"], "rdma": [null, "rdma_en2"]}
 
-Source: MLX, "Getting Started with JACCL" and mlx/distributed/jaccl/lib/jaccl/jaccl.cpp.
+Source: MLX, "Getting Started with JACCL".
 """
 
 import json

@@ -28,8 +28,6 @@ class ColdEntry:
 
 @dataclass(slots=True)
 class ColdReport:
-    """The contents of the cold tier now, and its counters since the start."""
-
     nbytes: int = 0
     budget: int = 0
     blocks: int = 0
@@ -44,8 +42,7 @@ class ColdReport:
 
 
 class ColdIndex:
-    """Entries within a `budget` in bytes. What `pins` hold is never evicted. Without `listed` the
-    store may hold more."""
+    """Entries within a `budget` in bytes. Without `listed` the store may hold more."""
 
     def __init__(self, budget: int, pins: Pins | None = None, *, listed: bool = True) -> None:
         self.budget = budget
@@ -84,8 +81,7 @@ class ColdIndex:
         return list(descendants.values())
 
     def add(self, record: Record, nbytes: int) -> list[ColdEntry] | None:
-        """Add an entry as the newest. Returns what was evicted for it, which the caller deletes;
-        None when it does not fit."""
+        """Add an entry. Returns what was evicted for it; None when it does not fit."""
         key = record.key
         if key in self._entries:
             return []
@@ -141,7 +137,6 @@ class ColdIndex:
                 self._order.put_first(entry.key)
 
     def lease(self, key: BlockKey) -> None:
-        """Keep an entry. Raises KeyError for an unknown key."""
         self._entries[key].leases += 1
 
     def release(self, key: BlockKey) -> None:

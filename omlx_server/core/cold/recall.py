@@ -27,7 +27,7 @@ _MOST_CANDIDATES = 4096
 
 @dataclass(slots=True)
 class Rates:
-    """Average speeds of computing and reading; 0 before the first measurement."""
+    """Average speeds of computing and reading; 0 before any measurement."""
 
     seconds_per_token: float = 0.0
     seconds_per_byte: float = 0.0
@@ -58,8 +58,8 @@ class Rates:
 
 @dataclass(frozen=True, slots=True)
 class RecallPrompt:
-    """A prompt in memory: its first `full` tokens are in full blocks, `known` with part of one
-    more; `cached` ones can be restored."""
+    """A prompt in memory: `full` tokens in full blocks, `known` with part of one more; `cached`
+    ones can be restored."""
 
     root: BlockKey
     tokens: tuple[int, ...]
@@ -80,7 +80,7 @@ class RecallPrompt:
 
 @dataclass(frozen=True, slots=True)
 class Recall:
-    """The `records` to read, parents first and the checkpoint last, and `why` they are not all."""
+    """The `records` to read, parents first, and `why` they are not all."""
 
     records: list[Record]
     why: Miss | None = None
@@ -147,7 +147,6 @@ def candidates(
 def _blocks(
     prompt: RecallPrompt, cold: ColdIndex, size: int, namespace: str, room: int
 ) -> list[Record]:
-    """Return full blocks, then the block that shares most of what follows."""
     records: list[Record] = []
     at = prompt.full
     for key in prompt.keys[at // size :]:
@@ -166,7 +165,7 @@ def _blocks(
 
 
 def reach(prompt: RecallPrompt, record: Record) -> int:
-    """Return the position up to which a prompt has the tokens of a `record`."""
+    """Return up to where a prompt has the tokens of a `record`."""
     return record.start + shared(record.tokens, prompt.tokens[record.start : record.stop])
 
 
@@ -182,7 +181,6 @@ def _tail(prompt: RecallPrompt, cold: ColdIndex, at: int, parent: BlockKey) -> R
 def _checkpoint(
     prompt: RecallPrompt, cold: ColdIndex, size: int, reach: int, blocks: list[Record], room: int
 ) -> Record | None:
-    """Return the deepest useful checkpoint that fits with the blocks before it."""
     for start in range((reach - 1) // size * size, -1, -size):
         parent = prompt.parent_of(start, size)
         checkpoints = [

@@ -21,8 +21,8 @@ _FLOAT32 = 4
 
 @dataclass(frozen=True, slots=True)
 class EncoderShape:
-    """Sizes of a model in elements of `width` bytes. At most `most_scores` attention scores are
-    made at a time (0: all). A `causal` model computes long texts in chunks."""
+    """Sizes of a model in elements of `width` bytes. At most `most_scores` scores are made at a
+    time (0: all)."""
 
     layers: int
     hidden: int
@@ -74,7 +74,7 @@ def terms(shape: EncoderShape, one: Pass) -> tuple[int, int]:
 
 
 def chunk_leftover_bytes(shape: EncoderShape, one: Pass) -> int:
-    """Return the bytes that chunks leave until the last: caches and hidden states."""
+    """Return the bytes of caches and hidden states that chunks leave."""
     if not _in_chunks(shape, one):
         return 0
     step = places(one.chunk)
@@ -86,8 +86,6 @@ def chunk_leftover_bytes(shape: EncoderShape, one: Pass) -> int:
 
 
 def _ending(shape: EncoderShape, one: Pass) -> int:
-    """Return the bytes at the end of a pass in chunks: hidden states, joined, and two float32
-    copies."""
     number = 2 * (shape.width + _FLOAT32) if _in_chunks(shape, one) else 0
     return one.rows * one.tokens * shape.hidden * number
 

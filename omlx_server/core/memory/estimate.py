@@ -1,13 +1,12 @@
-"""Estimates the transient memory of a step: its peak above the weights and the caches as they are
-afterwards. Pure.
+"""Estimates the transient memory of a step: its peak above weights and caches. Pure.
 
-Each moment of a forward has a fit of its own, and the largest counts:
+The largest of these moments counts:
 
     wide    a prefill as it would be without a context   alone or together
     deep    a prefill while it attends to its context    alone or together
-    layers  a decode before its head; at least what a token of a prefill takes
-    head    a decode with all of it; logits may be made while the last scores are not gone yet
-    copies  a decode while it copies one layer of the caches, beside a share of all the rest
+    layers  a decode before its head
+    head    a decode with logits
+    copies  a decode while it copies one layer of the caches
 """
 
 import math
@@ -53,7 +52,7 @@ class PrefillFactors:
 
 @dataclass(frozen=True, slots=True)
 class Coefficients:
-    """Factors of the columns below. `calibrated`: fitted to probes; else an upper bound."""
+    """Factors of the columns below, fitted to probes if `calibrated`, else an upper bound."""
 
     alone: PrefillFactors
     together: PrefillFactors
@@ -98,7 +97,7 @@ def head_columns(terms: Terms) -> tuple[int, ...]:
 
 @dataclass(slots=True)
 class Correction:
-    """A ratio from 1 to `HIGHEST` that corrects estimates by what steps took."""
+    """A ratio that corrects estimates by what steps took."""
 
     _excess: float = 0.0
     _at: float = 0.0
@@ -113,7 +112,7 @@ class Correction:
 
 
 class Planner:
-    """Estimates for one model, corrected by what its steps took, prefills and decodes apart."""
+    """Estimates for one model, corrected by what its steps took."""
 
     def __init__(self, model: ModelShape, coefficients: Coefficients, chunk: int = CHUNK) -> None:
         self.model = model
@@ -138,8 +137,8 @@ class Planner:
         return _rounded(max(wide, deepest) + adapted)
 
     def decode(self, decode: Decode) -> int:
-        """Return the bytes of a decode. One that grows can copy a layer of all rows, or, twice as
-        mlx-lm's caches do, some layers of rows that come or go."""
+        """Return the bytes of a decode. One that grows can copy a layer of all rows, or some layers
+        twice."""
         terms = decode_terms(self.model, decode)
         steady = self._verifying(decode, terms) if decode.tokens > 1 else self.steady_bytes(terms)
         behind = catch_up_terms(self.model, decode)
@@ -168,7 +167,7 @@ class Planner:
         )
 
     def _verifying(self, decode: Decode, terms: Terms) -> float:
-        """Return the bytes of a decode of several tokens a row, which attends as a prefill does."""
+        """Return the bytes of a decode of several tokens a row: it attends as a prefill does."""
         as_prefill = times(terms.inner, self.coefficients.alone.deep[:3])
         if self.model.tiles is not None:
             one = decode_terms(self.model, replace(decode, tokens=1))
@@ -176,8 +175,8 @@ class Planner:
         return max(self.steady_bytes(terms), as_prefill)
 
     def live(self, rows: Sequence[int], prefills: Sequence[int] = (), in_blocks: int = 0) -> int:
-        """Return the most bytes that live caches take, of a batch of `rows` and of `prefills` with
-        so many tokens, without growing caches of `in_blocks` tokens, whose blocks count."""
+        """Return the most bytes of the caches of `rows` and `prefills`, without growing caches of
+        `in_blocks` tokens."""
         layers = self.model.layers
         # Rings hold the whole last chunk, which may exceed the grid.
         longest = self.chunk + self.chunk // 8
@@ -185,15 +184,13 @@ class Planner:
         return held_bytes(layers, rows) + sum(under_way) - referred_bytes(layers, in_blocks)
 
     def worst_decode(self, rows: Sequence[int], leaving: Sequence[int] = ()) -> Decode | None:
-        """Return the worst decode of rows of so many tokens beside `leaving` ones."""
         seen = attended_tokens(self.model.layers, rows, leaving)
         if not rows:
             return None
         return Decode(len(rows), seen, grows=True, refers=True, catches_up=True)
 
     def stored_bytes(self, tokens: int, checkpoints: int = 0, *, refers: bool = False) -> int:
-        """Return the bytes of new blocks and checkpoints; with `refers` they share growing
-        caches."""
+        """Return the bytes of new blocks and checkpoints beside the caches."""
         layers = self.model.layers
         apart = (Keeps.CONSTANT, Keeps.GROWING) if refers else (Keeps.CONSTANT,)
         token = sum(layer.nbytes * layer.count for layer in layers if layer.keeps not in apart)
@@ -213,7 +210,7 @@ class Planner:
         part.observe(self._at_once(decode, prefill), measured, now)
 
     def _at_once(self, decode: float, prefill: float) -> int:
-        """Return the bytes of a decode and the chunks behind it, which overlap beside the host."""
+        """Return the bytes of a decode and the chunks behind it."""
         return int(decode + 2 * prefill if self.model.beside_host else max(decode, prefill))
 
     def _parts(self, step: StepShape) -> tuple[int, int]:
@@ -231,8 +228,6 @@ class Planner:
 
 
 class FlatPlanner(Planner):
-    """A planner that takes `nbytes` for any step."""
-
     def __init__(self, model: ModelShape, nbytes: int) -> None:
         super().__init__(model, STRUCTURAL)
         self._nbytes = nbytes

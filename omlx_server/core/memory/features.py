@@ -46,8 +46,6 @@ _LAST_CHUNK = 256
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """Bytes of one forward."""
-
     activations: int
     scores: int
     unpacked: int
@@ -72,7 +70,6 @@ def prefill_terms(model: ModelShape, prefill: PrefillShape) -> Terms:
 
 
 def _moved(model: ModelShape, prefill: PrefillShape) -> float:
-    """Return how many layers of the caches are copied at a time."""
     rows, context, tokens = prefill.rows, prefill.context, prefill.tokens
     growing = any(layer.keeps is Keeps.GROWING for layer in model.layers)
     if prefill.refers and growing and model.tiles is None:
@@ -98,8 +95,7 @@ def decode_terms(model: ModelShape, decode: Decode) -> Terms:
 
 
 def widened_bytes(model: ModelShape, decode: Decode) -> int:
-    """Return the bytes to which a decode widens stored tokens: keys, values, and one of both of the
-    tile before."""
+    """Return the bytes of stored tokens that a decode widens: keys, values, and a tile of both."""
     if not decode.refers:
         return 0
     shapes = [model] if model.drafter is None else [model, model.drafter]
@@ -121,7 +117,6 @@ def _widened(model: ModelShape, context: int) -> int:
 
 
 def gathered_bytes(model: ModelShape, decode: Decode) -> int:
-    """Return the bytes in which one layer gathers rows where its attention reads arrays."""
     several = decode.tokens > 1
     tokens = [
         layer.nbytes for layer in model.layers if layer.reads_padding or (layer.latent and several)
@@ -133,7 +128,6 @@ def gathered_bytes(model: ModelShape, decode: Decode) -> int:
 
 
 def copied_ring_bytes(model: ModelShape, decode: Decode) -> int:
-    """Return the bytes of rings that a verifying decode writes anew."""
     if decode.tokens == 1:
         return 0
     before = 0
@@ -147,14 +141,12 @@ def _rings(model: ModelShape) -> list[LayerKv]:
 
 
 def catch_up_terms(model: ModelShape, decode: Decode) -> tuple[int, ...]:
-    """Return the inner terms of a draft model that catches up."""
     if model.drafter is None or not decode.catches_up:
         return 0, 0, 0
     return _inner(model.drafter, decode.rows, MOST_BEHIND, decode.context)
 
 
 def verified_state_bytes(model: ModelShape, decode: Decode) -> int:
-    """Return the bytes of recurrent states around a verifying decode."""
     if decode.tokens == 1:
         return 0
     constant = (layer for layer in model.layers if layer.keeps is Keeps.CONSTANT)

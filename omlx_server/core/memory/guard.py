@@ -1,16 +1,14 @@
 """Decides whether a step fits into memory, and frees memory for it. Pure; mlx thread.
 
-The ladder of relief, in this order; each use of a relief is counted:
+The ladder of relief, in this order; the last four are the scheduler's:
 
     pool         freed buffers go back to the machine
-    checkpoints  checkpoints that are superseded go
-    blocks       the hot tier shrinks to what is needed, never below its floor
+    checkpoints  superseded checkpoints go
+    blocks       the hot tier shrinks, never below its floor
     chunk        a prompt is prefilled in smaller pieces
     pause        nobody new is let in
-    preempt      the newest sequence goes back to the queue; its blocks stay (`Scheduler.relieve`)
+    preempt      the newest sequence goes back to the queue
     reject       a request that would not fit alone is refused
-
-The first three are here, the others are the scheduler's.
 """
 
 from collections import Counter
@@ -27,8 +25,6 @@ from omlx_server.core.prefix_cache.prefix_cache import PrefixCache
 
 
 class Relief(StrEnum):
-    """A step of the ladder."""
-
     POOL = "pool"
     CHECKPOINTS = "checkpoints"
     BLOCKS = "blocks"
@@ -47,9 +43,8 @@ _PORTIONS = 64
 
 @dataclass(frozen=True, slots=True)
 class Caches:
-    """Live caches: a batch of `rows`, and `prefills`, of so many tokens each. They refer to
-    `in_blocks` tokens of blocks of `block_bytes` bytes, of which no sequence uses `idle_bytes`
-    yet."""
+    """Live caches of `rows` and `prefills` of so many tokens each. They refer to `in_blocks` tokens
+    of blocks of `block_bytes` bytes, of which `idle_bytes` are not in use yet."""
 
     rows: tuple[int, ...] = ()
     prefills: tuple[int, ...] = ()
@@ -66,8 +61,8 @@ class Cuts:
 
 
 class Neighbours(Protocol):
-    """The other models and all jobs together, in bytes. `reserved`: caches when all that was
-    admitted is finished. `at_work`: there may be more room later."""
+    """The other models and all jobs, in bytes. `reserved`: caches when all that was admitted is
+    finished."""
 
     live: int
     reserved: int
@@ -81,14 +76,13 @@ class Neighbours(Protocol):
     def at_work(self) -> bool: ...
 
     def make_room(self, nbytes: int, floor: int, *, at_rest: bool) -> int:
-        """Evict up to `nbytes` from idle models' hot tiers, or the others', each down to `floor`.
-        Returns what went."""
+        """Evict up to `nbytes` from idle models' hot tiers, or the others'. Returns what went."""
         ...
 
 
 class MemoryGuard:
     """Checks one model's steps against the memory `limit`. Its owner updates `ledger` and
-    `features` (part of its live bytes) before each step."""
+    `features` before each step."""
 
     def __init__(
         self, limit: int, planner: Planner, neighbours: Neighbours, *, queue: int = 0
@@ -120,7 +114,7 @@ class MemoryGuard:
         self._counted = set()
 
     def note(self, relief: Relief) -> None:
-        """Count a relief: those of one sequence each time, all others once a step."""
+        """Count a relief: PREEMPT and REJECT each time, others once a step."""
         if relief not in self._counted or relief in _EACH:
             self._counted.add(relief)
             self.used[relief] += 1
@@ -142,13 +136,12 @@ class MemoryGuard:
 
     @property
     def shares(self) -> bool:
-        """Whether another model is at work."""
         return self._neighbours.at_work
 
     # -- questions -----------------------------------------------------------------------
 
     def ever_fits(self, caches: Caches, chunk: int) -> bool:
-        """Return whether these caches and a step of `chunk` tokens fit when nothing else runs."""
+        """Return whether these caches and a step fit when nothing else runs."""
         return self._fits(caches, self._planner.transient(self._shape(caches, chunk)))
 
     def explain(self, caches: Caches, chunk: int) -> str:
@@ -160,7 +153,7 @@ class MemoryGuard:
         )
 
     def can_reserve(self, caches: Caches, chunk: int, now: float) -> bool:
-        """Return whether all of this can be held at once with the hot tiers at their floor."""
+        """Return whether all of this can be held at once."""
         step = self._planner.corrected(self._shape(caches, chunk), now) + self.features
         return self._fits(caches, step + max(self._neighbours.live, self._neighbours.reserved))
 
@@ -176,8 +169,7 @@ class MemoryGuard:
     def make_room_for(
         self, step: StepShape, after: Caches, cuts: Cuts, cache: PrefixCache, now: float
     ) -> bool:
-        """Make room for a step that leaves these caches and cuts. Returns whether it may run.
-        Memory of leaving rows counts only after they were copied."""
+        """Make room for a step that leaves these caches and cuts. Returns whether it may run."""
         transient = self._planner.corrected(step, now)
         need = self._growth(after, cuts) + transient
         self._relieve(max(need, transient), cache)
@@ -192,7 +184,6 @@ class MemoryGuard:
         return self._noted(transient, fits=need <= self._room(cache))
 
     def bytes_for_read_ahead(self) -> int:
-        """Return the bytes that waiting prompts' blocks may take."""
         others, ledger = self._neighbours, self.ledger
         live = max(ledger.live, self.reserved) + max(others.live, others.reserved)
         queue = max(self._queue, ledger.pending + others.pending)
@@ -221,7 +212,7 @@ class MemoryGuard:
 
     @property
     def floor(self) -> int:
-        """The bytes below which the hot tiers do not shrink."""
+        """The least bytes of the hot tiers."""
         return max(0, self.limit - self.ledger.weights) // 20
 
     def _room(self, cache: PrefixCache) -> int:
@@ -242,8 +233,7 @@ class MemoryGuard:
             self._shrink(need - self._room(cache), cache)
 
     def _shrink(self, nbytes: int, cache: PrefixCache) -> None:
-        """Evict blocks of idle models first, then our own, then others', in portions, because what
-        is left of a run may have to be copied."""
+        """Evict blocks of idle models first, then our own, then others', in portions."""
         nbytes = max(nbytes, max(0, self.limit - self.ledger.weights) // _PORTIONS)
         others = self._neighbours
         floor = self.floor // (1 + others.count)
@@ -257,7 +247,6 @@ class MemoryGuard:
             self.note(Relief.BLOCKS)
 
     def _shape(self, caches: Caches, chunk: int) -> StepShape:
-        """Return the largest step with these caches."""
         longest = max((*caches.rows, *caches.prefills))
         decode = self.worst_decode(caches.rows or (longest,))
         prefill = PrefillShape(1, chunk, max(0, longest - chunk), refers=True)

@@ -16,7 +16,7 @@ GROWTH = 256
 
 
 def reach(tokens: int) -> int:
-    """Return the longest row that is grouped with one of so many tokens."""
+    """Return the longest row that is grouped with this one."""
     return tokens + max(GROWTH, tokens * 3 // 20)
 
 
@@ -30,7 +30,7 @@ class Keeps(Enum):
 @dataclass(frozen=True, slots=True)
 class LayerKv:
     """Caches of `count` equal layers. `nbytes` is per token of a row, or of the state.
-    `reads_padding`: attention reads one padded array. A `latent` is expanded for several tokens."""
+    `reads_padding`: attention reads one padded array."""
 
     keeps: Keeps
     nbytes: int
@@ -49,7 +49,6 @@ def places(tokens: int) -> int:
 
 
 def places_with_room(tokens: int) -> int:
-    """Return the capacity of a new cache, with room for a token."""
     return places(tokens + 1)
 
 
@@ -58,7 +57,7 @@ def grows(context: int, tokens: int) -> bool:
 
 
 def layer_bytes(layer: LayerKv, tokens: int, chunk: int = 1) -> int:
-    """Return the bytes of one layer for one row, whose last `chunk` tokens were written at once."""
+    """Return the bytes of one layer for one row, its last `chunk` written at once."""
     if layer.keeps is Keeps.CONSTANT:
         return layer.nbytes
     if layer.keeps is Keeps.RING:
@@ -92,7 +91,6 @@ def referred_bytes(layers: Iterable[LayerKv], tokens: int) -> int:
 
 
 def grouped(rows: Sequence[int]) -> list[int]:
-    """Return the tokens to which each row is padded."""
     ordered = sorted(rows)
     if not ordered or ordered[-1] <= reach(ordered[0]):
         return ordered[-1:] * len(ordered)
@@ -102,8 +100,7 @@ def grouped(rows: Sequence[int]) -> list[int]:
 def attended_tokens(
     layers: Iterable[LayerKv], rows: Sequence[int], leaving: Sequence[int] = ()
 ) -> int:
-    """Return the mean tokens that a row attends to, rounded up, with padding. Padded rows stay as
-    wide as `leaving` ones."""
+    """Return the mean tokens that a row attends to, with padding, also beside `leaving` rows."""
     if not rows:
         return 0
     if any(layer.is_padded for layer in layers):

@@ -12,17 +12,12 @@ DRIFT = 0.02
 class Ledger:
     """One account of all that MLX holds, and of what is kept beside it.
 
-    weights      of all models that are loaded
     live         caches of running sequences
     blocks       the hot tier without its checkpoints
-    checkpoints  checkpoints of the hot tier
     pending      on the way to the cold tier, and not in the hot one any more
     step         planned need of the step under way
     pool         freed buffers that wait for their next use
-    grammars     compiled grammars; not MLX's, and estimated
-    token_ids    of encoded texts, with the texts; not MLX's
-    responses    of the Responses API, in memory; not MLX's
-    bodies       of requests, until they are parsed; not MLX's
+    grammars     and all below: not MLX's
     """
 
     limit: int = 0

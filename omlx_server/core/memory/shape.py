@@ -19,8 +19,8 @@ MOST_BEHIND = 8
 
 @dataclass(frozen=True, slots=True)
 class TileSizes:
-    """Numbers of quantised keys unpacked at a time: `numbers_of_many` from `many_rows` query rows a
-    head on, else `numbers_of_few`, at least those of `fewest` tokens."""
+    """Numbers of quantised keys unpacked at a time, for many or few query rows a head, at least
+    those of `fewest` tokens."""
 
     many_rows: int
     numbers_of_many: int
@@ -31,12 +31,8 @@ class TileSizes:
 
 @dataclass(frozen=True, slots=True)
 class ModelShape:
-    """Sizes of a model in elements.
-
-    `width` is the bytes of a computed number. `intermediate` counts all chosen experts. `layers`
-    include the `drafter`'s. `copied_at_once` bytes of caches exist twice when rows come or go.
-    `beside_host`: chunks run during the decode.
-    """
+    """Sizes of a model in elements. `width` is in bytes. `intermediate` counts all chosen experts.
+    `copied_at_once` bytes of caches exist twice when rows come or go."""
 
     hidden: int
     intermediate: int
@@ -55,7 +51,7 @@ class ModelShape:
 @dataclass(frozen=True, slots=True)
 class PrefillShape:
     """One forward over chunks of `rows` prompts, padded to `tokens`, behind at most `context`
-    tokens. `refers`: some are stored."""
+    tokens, some stored if it `refers`."""
 
     rows: int
     tokens: int
@@ -65,8 +61,8 @@ class PrefillShape:
 
 @dataclass(frozen=True, slots=True)
 class Decode:
-    """One forward over `tokens` of each of `rows` rows, each attending to `context` tokens on
-    average, with padding. `refers`: some are stored. `grows`: buffers may grow, layer by layer."""
+    """One forward over `tokens` of each row, attending to `context` tokens on average. `refers`:
+    some are stored."""
 
     rows: int
     context: int

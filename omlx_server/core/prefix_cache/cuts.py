@@ -37,7 +37,6 @@ class Cutter:
         return Cut(length - size, length, True, None, source)
 
     def tail_of_row(self, length: int, source: object) -> Cut | None:
-        """Return the cut of a row that leaves: its unfinished block, and maybe a checkpoint."""
         tail = length % self._layout.block_size
         worth = Worth.NEWEST if self._layout.checkpointed else None
         if (not tail and worth is None) or not self._layout.stores_decoded:
@@ -46,8 +45,8 @@ class Cutter:
 
 
 def checkpoints_of(length: int, ends: Sequence[int], lattice_start: int) -> dict[int, Worth]:
-    """Return checkpoint positions and their worth: the `ends` of messages, the prompt's end, and
-    doubled positions, so that any longer prefix has one in its second half."""
+    """Return checkpoint positions and their worth: `ends` of messages, the prompt's end, and
+    doubled positions."""
     lattice = (lattice_start << power for power in range(length.bit_length()))
     checkpoints_at = {position: Worth.LATTICE for position in lattice if position <= length}
     checkpoints_at[length] = Worth.NEWEST

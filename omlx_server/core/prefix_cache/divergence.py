@@ -86,7 +86,6 @@ def _used(block: Block) -> int:
 def _in_cold(
     cold: ColdIndex, root: BlockKey, tokens: tuple[int, ...], match: Match, size: int
 ) -> tuple[list[Stretch], Iterator[int]]:
-    """Return the stretches in the cold tier after a match in memory, and the tokens that follow."""
     keys = chain(root, tokens, size)
     at = match.blocks[-1].stop if match.blocks else 0
     above, depth, stretches = keys[at // size - 1] if at else root, match.depth, list[Stretch]()
@@ -103,7 +102,6 @@ def _in_cold(
 
 
 def _longest(cold: ColdIndex, above: BlockKey, tokens: Sequence[int]) -> tuple[Record | None, int]:
-    """Return the record after `above` that shares the most of these tokens, and how many."""
     best, most = None, 0
     for record in _blocks(cold, above):
         length = shared(record.tokens, tokens)

@@ -1,11 +1,9 @@
-"""The policy of the prefix cache: lookups, waits, what is kept and dropped.
+"""The policy of the prefix cache: lookups, waits, what is kept and dropped. Pure; mlx thread.
 
-Pure, owned by the mlx thread; payloads are elsewhere and go by id. A prefill passes through here:
-
-    enter      it is queued: the blocks that it matches are leased
-    must_wait  it may not begin while another prefill computes its next block
-    admit      it begins: its restore is planned, and the blocks that it will compute are claimed
-    leave      it is computed, cancelled or failed: its leases and claims are given back
+enter      a prefill is queued: the blocks that it matches are leased
+must_wait  it may not begin while another prefill computes its next block
+admit      it begins: its restore is planned, and the blocks that it will compute are claimed
+leave      it is computed, cancelled or failed: its leases and claims are given back
 """
 
 from bisect import bisect_left
@@ -33,8 +31,6 @@ from omlx_server.core.request import Miss
 
 
 class PrefixCache:
-    """The prefix cache of one model."""
-
     def __init__(
         self,
         layout: CacheLayout,
@@ -44,7 +40,7 @@ class PrefixCache:
         pins: Pins | None = None,
         pin_share: float = 0.5,
     ) -> None:
-        """`pin_share` is the part of the first `budget` that all pins together may hold."""
+        """`pin_share` is the part of the first `budget` for all pins."""
         self.layout = layout
         self.pins = Pins() if pins is None else pins
         self.stats = CacheReport(
@@ -64,7 +60,6 @@ class PrefixCache:
 
     @property
     def budget(self) -> HotBudget:
-        """The limits of the hot tier. Setting smaller ones evicts."""
         return self.eviction.budget
 
     @budget.setter
@@ -89,8 +84,7 @@ class PrefixCache:
         checkpoints_at: Sequence[int],
         owner: bytes = b"",
     ) -> PrefixHandle:
-        """Take in a queued prompt without its last token: lease what is in memory, and ask the cold
-        tier for more."""
+        """`tokens` are all but the prompt's last."""
         root = root_key(self.namespace, salt)
         keys = chain(root, tokens, self.layout.block_size)
         handle = PrefixHandle(root, tokens, keys, owner)
@@ -113,14 +107,14 @@ class PrefixCache:
         return next_block < len(handle.keys) and handle.keys[next_block] in self._claims
 
     def hold(self, handle: PrefixHandle) -> int:
-        """Lease what is in memory for a waiting prompt now. Returns its tokens."""
+        """Lease what is in memory for a waiting prompt. Returns its tokens."""
         prefix = self._find(handle)
         self._hold(handle, prefix)
         return prefix.cached
 
     def read_on(self, handle: PrefixHandle, others: Sequence[PrefixHandle]) -> bool:
-        """Read once more from the cold tier for a prompt that could begin, if need be in place of
-        `others`. Returns whether it has to wait."""
+        """Read once more for a prompt that could begin, if need be in place of `others`. Returns
+        whether it has to wait."""
         ahead = self.read_ahead
         if not ahead.can_ask(handle):
             return False
@@ -166,14 +160,13 @@ class PrefixCache:
         handle.waiting = True
 
     def let_go(self, handle: PrefixHandle) -> None:
-        """Release the leases of a prompt, so that its blocks may be evicted."""
+        """Release the leases of a prompt."""
         for entry in handle.leased:
             self.index.release(entry)
         handle.leased = []
 
     def use_of(self, handle: PrefixHandle, tokens: int) -> tuple[int, int]:
-        """Return the tokens that a waiting prompt would refer to, and their bytes that nobody else
-        uses."""
+        """Return the tokens that a waiting prompt would refer to, and their unused bytes."""
         return self.uses.of(self._find(handle), tokens)
 
     # -- what was computed ---------------------------------------------------------------
@@ -190,8 +183,8 @@ class PrefixCache:
         return self._keep(self.index.add_checkpoint(place, size, worth))
 
     def path(self, handle: PrefixHandle) -> list[tuple[PayloadId, Record]]:
-        """Return ids and records of a prompt's blocks in memory, parents first, then of checkpoints
-        from which it can go on."""
+        """Return ids and records of a prompt's blocks, parents first, then of usable
+        checkpoints."""
         match = self.index.match(handle.root, handle.tokens)
         path = []
         for block in match.path:
@@ -207,7 +200,7 @@ class PrefixCache:
         return Record.of(entry, self.namespace)
 
     def take_demoted(self) -> list[tuple[PayloadId, Record]]:
-        """Return ids and records of what left for the cold tier. Call it before `take_evicted`."""
+        """Return what left for the cold tier. Call it before `take_evicted`."""
         return [(entry.id, self.record(entry)) for entry in self.eviction.take_demoted()]
 
     # -- what comes from the cold tier ---------------------------------------------------
@@ -221,8 +214,8 @@ class PrefixCache:
             self.read_ahead.want(handle, self.read_ahead.look(handle, prefix))
 
     def promote(self, record: Record, size: Size) -> PayloadId | None:
-        """Take in what came from the cold tier. Returns the id to keep it under; None when nobody
-        waits for it, it is known, or its parent is not here."""
+        """Take in what came from the cold tier. Returns its id; None when nobody waits for it, it
+        is known, or its parent is not here."""
         waits, tier = self.read_ahead.waits, self.read_ahead.tier
         waiting = waits.take_waiting(record.key)
         if not waiting:
@@ -243,8 +236,8 @@ class PrefixCache:
         return id
 
     def insert(self, record: Record, size: Size) -> PayloadId | None:
-        """Keep what was not computed here. Returns its id; None when it is known, or its parent is
-        not here."""
+        """Keep what was not computed here. Returns its id; None when it is known or has no
+        parent."""
         return self._keep(self._insert(record, size))
 
     def give_up(self, key: BlockKey, reason: str) -> None:
@@ -278,7 +271,7 @@ class PrefixCache:
         )
 
     def reset(self, salt: bytes | None = None) -> Dropped:
-        """Drop blocks, pinned ones too, except what is in use. Returns what was there."""
+        """Drop what is not in use, also pinned. Returns what was there."""
         root = None if salt is None else self.root(salt)
         entries = self.index.by_depth(root)
         self._misses.forget(root)
@@ -294,8 +287,8 @@ class PrefixCache:
     # -- pins ----------------------------------------------------------------------------
 
     def pin(self, tokens: tuple[int, ...], salt: bytes, now: float, model: str = "") -> Pin | None:
-        """Pin a prompt's full blocks and checkpoints, computed or not. Returns None when its tokens
-        fill no block."""
+        """Pin a prompt's full blocks and checkpoints, computed or not; None when it has no full
+        block."""
         root, size = self.root(salt), self.layout.block_size
         keys = chain(root, tokens[:-1], size)
         covered = len(keys) * size

@@ -70,7 +70,6 @@ class PromptReport:
     def of(
         cls, tokens: Sequence[int], prefix: PrefixMatch, recalled: Sequence[tuple[Record, int]]
     ) -> "PromptReport":
-        """`recalled` has with each record the position up to which the prompt has its tokens."""
         match = prefix.match
         return cls(
             tokens=len(tokens),

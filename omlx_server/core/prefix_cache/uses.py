@@ -44,8 +44,7 @@ class Uses:
             self._eviction.shrink()
 
     def of(self, prefix: PrefixMatch, tokens: int) -> tuple[int, int]:
-        """Return the tokens that a restore would refer to, and their bytes that nobody else
-        uses."""
+        """Return the tokens that a restore would refer to, and their unused bytes."""
         path = self._full(prefix, tokens)
         nbytes = sum(block.size.nbytes for block in path if not block.users)
         used = len(path) * self._layout.block_size

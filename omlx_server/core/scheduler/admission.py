@@ -21,8 +21,7 @@ HEADROOM = 256
 
 @dataclass(frozen=True, slots=True)
 class AtWork:
-    """The sequences that count when memory is checked. Rows that leave (`ended`) keep their places
-    until the others are copied. Leases of `others` can be released."""
+    """The sequences that count when memory is checked. Leases of `others` can be released."""
 
     rows: Collection[Sequence]
     active: Collection[PrefillState]
@@ -72,7 +71,7 @@ class Admission:
         return self._guard is None or self._guard.fits_without_others(caches, chunk, weights)
 
     def make_room_for_rows(self, work: AtWork, now: float) -> bool:
-        """Make room for another decode of all rows. Returns whether there is enough."""
+        """Make room for another decode. Returns whether there is enough."""
         if self._guard is None or not work.rows:
             return True
         step = StepShape(self._guard.worst_decode(work.lengths, work.leaving))
@@ -167,8 +166,7 @@ class Admission:
         return Caches(tuple(rows), in_blocks=in_blocks, block_bytes=nbytes)
 
     def _use(self, prefill: PrefillState) -> tuple[int, int]:
-        """Return the tokens that a prompt's caches refer to, and their bytes that nobody uses
-        now."""
+        """Return the tokens that a prompt's caches refer to, and their unused bytes."""
         if prefill.handle.waiting:
             return self._cache.use_of(prefill.handle, prefill.expected)
         return prefill.handle.blocks.referred, 0

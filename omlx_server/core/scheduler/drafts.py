@@ -59,7 +59,6 @@ class Drafts:
     """Plans the drafts of a batch together, because all rows wait for the longest."""
 
     def __init__(self, speculation: DraftController | None, layout: CacheLayout) -> None:
-        """Without `speculation` nothing is drafted."""
         self._speculation = speculation
         self._layout = layout
         self.learns = speculation is not None and speculation.drafter is not None
@@ -81,7 +80,7 @@ class Drafts:
     def will_follow(
         self, rows: Sequence[Row], limits: SchedulerLimits, fits: Callable[[int], bool]
     ) -> bool:
-        """Return whether drafts are likely once the tokens in flight are read."""
+        """Return whether drafts are likely after the tokens in flight."""
         most = _most(rows, limits) if self._speculation is not None else 0
         if not most or not all(map(_IN_FLIGHT, rows)):
             return False
@@ -91,7 +90,7 @@ class Drafts:
         return depth > 0 and fits(1)
 
     def learn(self, row: Row, result: SampledRow) -> None:
-        """Count a row's verified draft and learn from it, before its new tokens are noted."""
+        """Count a row's verified draft, before its new tokens are noted."""
         if self._speculation is None:
             return
         counts, drafter = self._speculation.counts, self._speculation.drafter
@@ -108,8 +107,7 @@ class Drafts:
     def _best(
         self, text_drafts: Sequence[Draft], drafter_drafts: Sequence[Draft], most: int
     ) -> tuple[int, Sequence[Draft]]:
-        """Return the depth with most tokens a second and its drafts, from the text, or mixed with
-        the drafter's."""
+        """Return the best depth and its drafts, from the text, or mixed with the drafter's."""
         assert self._speculation is not None
         if not (drafter_drafts or any(map(_TOKENS, text_drafts))):
             return 0, text_drafts
@@ -146,7 +144,7 @@ class Drafts:
 
     def _drafter_draft(self, row: Row, most: int, limits: SchedulerLimits) -> Draft:
         """Return a draft from the drafter. None before the row's first token, when recurrent layers
-        have no state to take back, or with images."""
+        have no state, or with images."""
         drafter = self._speculation.drafter if self._speculation is not None else None
         if drafter is None or drafter.method not in _methods(row, limits) or not row.fed:
             return _NO_DRAFT
@@ -156,7 +154,6 @@ class Drafts:
         return Draft(Offer((_drafter_chance(row, drafter).value,) * count), asks=count)
 
     def _room(self, row: Row, most: int) -> int:
-        """Return how many tokens a row may draft within its block, where it is cut."""
         room = row.request.sampling.max_tokens - len(row.output) - row.in_flight - 1
         if self._layout.keeps:
             size = self._layout.block_size

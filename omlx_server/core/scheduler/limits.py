@@ -11,12 +11,11 @@ SMALLEST_CHUNK = 64
 
 @dataclass(frozen=True, slots=True)
 class SchedulerLimits:
-    """Limits of the scheduler, in prompt tokens of one step over all sequences.
+    """Limits of the scheduler, in prompt tokens of one step.
 
-    `prefill_chunk_tokens` is the chunk grid, and a step's budget while rows decode; else
-    `max_batched_tokens` is. Chunks are halved at `halve_chunks_at` tokens and each double of it.
-    Decoding rows keep `decode_share` of the time. One decode feeds at most `most_places` tokens,
-    with padding. At most `most_joins` prompts are prefilled beside decoding rows.
+    `prefill_chunk_tokens` is the chunk grid, and a step's budget while rows decode. Chunks are
+    halved at `halve_chunks_at` tokens and each double of it. Decoding rows keep `decode_share` of
+    the time. One decode feeds at most `most_places` tokens.
     """
 
     max_batch_size: int = 8

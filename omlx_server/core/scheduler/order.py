@@ -1,19 +1,12 @@
-"""The order of prompts. Pure; owned by the scheduler; times in seconds.
+"""The order of prompts. Pure; times in seconds.
 
-Clients and their conversations have virtual times, which advance by the device seconds of their
-prompts and rows. Prompts are ordered
+Clients and their conversations have virtual times: the device seconds of their work. The order is
 
     1. by priority class
-    2. urgent ones, which would miss the time told for their first token, by that time: they get
-       half of the time while others wait
-    3. by the virtual time of their client: the one furthest behind is next
-    4. of one client, by the virtual time of their conversation after its next turn: an answer, or
-       `TURN_SECONDS`, so a short one does not wait until all others had a turn
-    5. of one conversation, by `due`: its time when they came, plus `_STRETCH` times their
-       predicted work, so short ones pass long ones, but not for ever
-
-A queued prompt is told `_TOLD` times the work before it, more than urgent prompts need with half of
-the time.
+    2. urgent prompts, by the time told for their first token: they get half of the time
+    3. by the virtual time of their client
+    4. of one client, by the virtual time of their conversation after its next turn
+    5. of one conversation, by `due`: when they came, plus `_STRETCH` times their predicted work
 """
 
 import math
@@ -45,8 +38,8 @@ _MOST_UNREAD = 2
 
 
 class TimeShare:
-    """Keeps a `share` (0 to below 1) of the time for one of two sides. Each second of the other
-    side makes a debt of share / (1 - share) seconds, bounded by its last turn."""
+    """Keeps a `share` (0 to below 1) of the time for one side. Each second of the other side makes
+    a debt of share / (1 - share) seconds, bounded by its last turn."""
 
     def __init__(self, share: float) -> None:
         self._debt = 0.0
@@ -80,7 +73,7 @@ class _Planned:
 
 
 class PrefillOrder:
-    """Orders prompts, tells them their longest waits, and charges each step's time to owners."""
+    """Orders prompts, tells them their longest waits, and charges owners."""
 
     def __init__(self, limits: SchedulerLimits) -> None:
         self._limits = limits
@@ -107,7 +100,7 @@ class PrefillOrder:
     # -- the time of steps -------------------------------------------------------------------
 
     def begin_step(self, now: float) -> None:
-        """Charge the time since the last step, without its prefills, to its rows."""
+        """Charge the time since the last step to its rows."""
         rows = self._planned[-1].rows if self._planned else ()
         decoding = now - self._begun - self._reading
         if rows and decoding > 0:
@@ -130,7 +123,6 @@ class PrefillOrder:
             self._decoding.forgive()
 
     def charge_chunks(self, chunks: tuple[Chunk, ...], seconds: float) -> None:
-        """Charge `seconds` to the owners of these recent chunks."""
         [step] = [step for step in self._planned if step.chunks == chunks][-1:]
         if step is not self._planned[-1]:
             self._planned.remove(step)
@@ -144,7 +136,6 @@ class PrefillOrder:
         self._charge([(first, each * count) for first, count in parts])
 
     def _charge_rows(self, rows: Sequence[Row], seconds: float) -> None:
-        """Charge half of the time in equal parts, half by tokens."""
         each, token = seconds / 2 / len(rows), seconds / 2 / max(1, sum([r.fed for r in rows]))
         self._charge([(row, each + token * row.fed) for row in rows])
 
@@ -190,13 +181,13 @@ class PrefillOrder:
             prefill.tell(now + self.longest_wait(prefill.request, prefills))
 
     def longest_wait(self, request: Request, prefills: Collection[PrefillState]) -> float:
-        """Return the longest wait told for a request's first token, 0 where unknown."""
+        """Return the longest wait told for a first token, 0 where unknown."""
         if not self.predictions.are_known:
             return 0.0
         return _TOLD * self.backlog(request, prefills) + _TOLD_MORE
 
     def backlog(self, request: Request, prefills: Collection[PrefillState]) -> float:
-        """Return the seconds to the first tokens of all `prefills` up to this class."""
+        """Return the seconds to all first tokens up to this class."""
         before = (p for p in prefills if p.request.priority <= request.priority)
         return sum(map(self.predictions.first_token, before)) / self.predictions.part
 

@@ -86,8 +86,7 @@ class Predictions:
         self._answer += _NEWEST_ANSWER * (tokens - self._answer)
 
     def first_token(self, prefill: PrefillState, *, anew: bool = False) -> float:
-        """Return the device seconds to a prompt's first token beside rows that keep their share.
-        `anew`: after a preemption."""
+        """Return the device seconds to a prompt's first token. `anew`: after a preemption."""
         limits, stop = self.limits, prefill.target
         start = prefill.restored if anew else stop - prefill.remaining
         chunks = math.ceil((stop - start) / limits.prefill_chunk_tokens)
@@ -104,7 +103,6 @@ class Predictions:
         return self._from(prefill.target - prefill.remaining, prefill)
 
     def whole(self, prefill: PrefillState) -> float:
-        """Return the device seconds of a prompt and its answers from their beginning."""
         return self._from(max(prefill.restored, prefill.expected), prefill)
 
     def _from(self, start: int, prefill: PrefillState) -> float:
@@ -112,7 +110,6 @@ class Predictions:
         return reading + sum(self.answer(sequence) for sequence in prefill.sequences)
 
     def answer(self, row: Row) -> float:
-        """Return a row's share of the seconds of its answer's rest."""
         return self._left(row) * self._row_token
 
     def _left(self, row: Row) -> float:

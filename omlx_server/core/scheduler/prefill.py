@@ -1,8 +1,7 @@
 """Plans which prompts are prefilled in a step, and how much of each. Pure.
 
-Prompts share a step's token budget in the order of `core/scheduler/order.py`. A step holds any
-number of last chunks and at most one other chunk. A prompt without room is passed by those beside
-whom it would still fit later.
+A step holds any number of last chunks and at most one other chunk. A prompt without room is passed
+by those beside whom it would still fit later.
 """
 
 from dataclasses import dataclass, field
@@ -28,7 +27,6 @@ class PrefillPlan:
     alone: bool = False
 
     def cost(self, least: int) -> int:
-        """Return the tokens of all chunks, each at least `least`."""
         return sum(max(least, len(chunk.tokens)) for chunk in self.chunks)
 
 
@@ -54,8 +52,6 @@ class _Refused:
 
 
 class PrefillPlanner:
-    """Plans the prefills of each step, and moves prompts between queues."""
-
     def __init__(
         self,
         limits: SchedulerLimits,
@@ -125,7 +121,6 @@ class PrefillPlanner:
         return True
 
     def _is_in_the_way(self, prefill: PrefillState, first: PrefillState, now: float) -> bool:
-        """Return whether `prefill` would take the room of `first`."""
         if first.room_made or first.passed_since is None:
             return True
         since = first.passed_since
@@ -173,8 +168,7 @@ class PrefillPlanner:
         return self._take_chunk(prefill, stop or self._smallest_end(prefill), plan)
 
     def _force_one(self, ordered: list[PrefillState], plan: PrefillPlan) -> None:
-        """When no prompt can go on: preempt all but the first, or all where other models hold
-        memory."""
+        """Preempt all but the first prompt, or all where other models hold memory."""
         if self._admission.shares:
             for prefill in tuple(self._queues.active):
                 self._admission.note(Relief.PREEMPT)
@@ -188,7 +182,6 @@ class PrefillPlanner:
         self._take_chunk(first, self._smallest_end(first), plan)
 
     def _chunk_end(self, prefill: PrefillState, plan: PrefillPlan, now: float) -> int | None:
-        """Return where a prompt's next chunk ends; None if none fits."""
         start = prefill.computed
         size = self.limits.grid_at(start, alone=plan.alone)
         smallest = min(SMALLEST_CHUNK, self.limits.grid_at(start))
@@ -234,7 +227,7 @@ class PrefillPlanner:
 
 
 def _continues(prefill: PrefillState, ended: list[Sequence]) -> bool:
-    """Return whether a prompt begins with that of a leaving row, whose cut comes next."""
+    """Return whether a prompt begins with that of a leaving row."""
     if not prefill.handle.waiting:
         return False
     prompts = (sequence.request.tokens for sequence in ended)

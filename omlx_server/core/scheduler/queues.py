@@ -1,9 +1,7 @@
-"""The queues of sequences. Pure; owned by the scheduler.
+"""The queues of sequences. Pure. A sequence is in exactly one place:
 
-A sequence is in exactly one place, in the last two until its newest token is read:
-
-    waiting --> active --> running --> finishing --> gone
-       ^-----------+-----> preempted
+waiting --> active --> running --> finishing --> gone
+   ^-----------+-----> preempted
 """
 
 from collections import Counter
@@ -18,8 +16,7 @@ from omlx_server.core.step import Chunk, RowCut, SequenceId
 
 
 class SequenceQueues:
-    """All sequences of one model. The next step takes `drops` (sequences that left), `tails` (cuts
-    before) and `ended` (rows among them)."""
+    """All sequences of one model. `drops`, `tails` and `ended` are for the next step."""
 
     def __init__(self, cache: PrefixCache) -> None:
         self._cache = cache
@@ -94,8 +91,7 @@ class SequenceQueues:
         return rows + [prefill.request for prefill in self.active]
 
     def has_place_for(self, request: Request, most: int) -> bool:
-        """Return whether a request may wait. Clients share the places, or one client's
-        conversations."""
+        """Return whether a request may wait: clients share the places."""
         queued = {prefill.request.id: prefill.request for prefill in self.waiting}.values()
         depth = 1 if len({other.owner for other in (*queued, request)}) > 1 else 2
         counts = Counter(other.owner_path[:depth] for other in queued)
@@ -131,7 +127,6 @@ class SequenceQueues:
         return prefill
 
     def take_apart(self, prefill: PrefillState) -> list[PrefillState]:
-        """Queue each choice of a prefill by itself instead."""
         self.waiting.remove(prefill)
         self._cache.leave(prefill.handle)
         return [self.enqueue([sequence]) for sequence in prefill.sequences]
@@ -172,7 +167,7 @@ class SequenceQueues:
             self._remove_from_prefill(sequence)
 
     def preempt(self, id: SequenceId) -> None:
-        """Send a row or an active prefill back to the queue. Its output and blocks stay."""
+        """Send a row or an active prefill back to the queue."""
         for prefill in self.active:
             if any(sequence.id == id for sequence in prefill.sequences):
                 self._preempt_prefill(prefill)
@@ -182,7 +177,7 @@ class SequenceQueues:
         self.requeue_when_read(sequence)
 
     def preempt_lost(self, ids: Iterable[SequenceId]) -> None:
-        """Preempt what refers to lost tokens. Other ids are ignored."""
+        """Preempt what refers to lost tokens."""
         for id in ids:
             if id in self.running or any(prefill.key == id for prefill in self.active):
                 self.preempt(id)
@@ -204,8 +199,8 @@ class SequenceQueues:
             self.enqueue(sequences).handle.reuses = reuses
 
     def restart(self) -> list[Sequence]:
-        """Send all computed work back to the queue. Returns the sequences that were live. Steps in
-        flight must not be reported."""
+        """Send all computed work back to the queue; results of steps in flight are void. Returns
+        the sequences that were live."""
         live = self.rows()
         self._end_use(live)
         self.waiting += self.active
@@ -221,12 +216,12 @@ class SequenceQueues:
         return live
 
     def groups(self) -> list[list[Sequence]]:
-        """Return all sequences in groups of one context, for `take_in`."""
+        """Return all sequences in groups of one context."""
         prefills = (*self.active, *self.waiting)
         return [[row] for row in self.rows()] + [prefill.sequences for prefill in prefills]
 
     def take_in(self, groups: Iterable[list[Sequence]]) -> None:
-        """Queue another scheduler's sequences. Their tokens in flight must not be reported."""
+        """Queue another scheduler's sequences; their tokens in flight are void."""
         for sequences in groups:
             for sequence in sequences:
                 sequence.in_flight = 0
@@ -234,7 +229,6 @@ class SequenceQueues:
             self._cache.read_ahead.waits.stop(self.enqueue(sequences).handle)
 
     def take_drops(self) -> tuple[tuple[SequenceId, ...], tuple[RowCut, ...], list[Sequence]]:
-        """Return what left: ids, cuts and rows."""
         leaving = tuple(self.drops), tuple(self.tails), self.ended
         self.drops, self.tails, self.ended = [], [], []
         return leaving

@@ -1,8 +1,5 @@
-"""Chooses the sequences that the next step computes. Pure; owned by the mlx thread.
-
-Rows decode in every step; `core/scheduler/prefill.py` adds prompts. Where memory is short, chunks
-shrink, then no prompt is admitted, and at last the newest sequence goes back to the queue.
-"""
+"""Chooses the sequences of each step. Pure; mlx thread. Rows decode in every step;
+`core/scheduler/prefill.py` adds prompts."""
 
 import math
 from functools import partial
@@ -36,8 +33,7 @@ _LONGEST_RETRY = 600
 
 
 class Scheduler:
-    """Turns requests into steps and sampled tokens into events. Without a `guard` memory is not
-    watched, without `speculation` nothing is drafted."""
+    """Turns requests into steps and sampled tokens into events."""
 
     def __init__(
         self,
@@ -187,7 +183,7 @@ class Scheduler:
         )
 
     def awaits_tokens(self, now: float) -> bool:
-        """Return whether tokens in flight should be read first, for drafts."""
+        """Return whether to read tokens in flight first, for drafts."""
         rows, fits = list(self.queues.running.values()), partial(self._fits_as_is, now)
         return self._drafts.will_follow(rows, self._limits, fits)
 
@@ -197,8 +193,8 @@ class Scheduler:
     def keep(
         self, cut: Cut, block: Size | None, checkpoint: Size | None
     ) -> tuple[PayloadId | None, PayloadId | None]:
-        """Note a cut's block and checkpoint by their sizes. Returns the ids to keep them under.
-        Call it before `update`."""
+        """Note a cut's block and checkpoint. Returns the ids to keep them under. Call it before
+        `update`."""
         source = source_of(cut)
         place = source.place(cut, self._cache.layout.block_size)
         block_id = checkpoint_id = None
@@ -209,7 +205,6 @@ class Scheduler:
         return block_id, checkpoint_id
 
     def update(self, result: StepResult) -> list[TokenEvent]:
-        """Take in a step's results, and return the events for clients."""
         events, queues = [], self.queues
         for id, row in result.rows.items():
             if (sequence := queues.running.get(id) or queues.row(id)) is not None:
@@ -342,8 +337,6 @@ class Scheduler:
         return width
 
     def _at_work(self) -> AtWork:
-        """Return what counts for admission between two steps. Leases of active prompts may go
-        too."""
         queues = self.queues
         handles = [prefill.handle for prefill in (*queues.waiting, *queues.active)]
         return AtWork(queues.running.values(), queues.active, handles, tuple(queues.ended))

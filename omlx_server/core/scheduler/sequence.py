@@ -21,10 +21,9 @@ from omlx_server.core.step import Chunk, Cut, Join, SequenceId
 class Sequence:
     """One choice of a request.
 
-    The first `prefilled` of the `fed` tokens were computed before it became a row; the last
-    `drafted` ones are being verified. `forced` tokens must follow the output. `ended_by` is a last
-    token outside the output. `keys` are those of its full blocks after `root`. `came` is in its
-    owner's virtual time; it waits until `told` at most.
+    Of the `fed` tokens the first `prefilled` were its prefill, the last `drafted` are being
+    verified. `ended_by` is a last token outside the output. `keys` are those of its full blocks
+    after `root`. `came` is in its owner's virtual time.
     """
 
     id: SequenceId
@@ -111,9 +110,8 @@ class Sequence:
 class PrefillState:
     """Sequences with one context that is computed once, then handed to each.
 
-    `target` tokens are to be computed: all but the last. At the last look-up `expected` tokens
-    could be restored. Others passed it since `passed_since`, but none do once
-    others were preempted for it (`room_made`).
+    `target` tokens are to be computed: all but the last. Others passed it since `passed_since`, but
+    none do once others were preempted for it (`room_made`).
     """
 
     sequences: list[Sequence]
@@ -183,7 +181,7 @@ class PrefillState:
 
     @property
     def users(self) -> list[BlocksInUse]:
-        """Owners of the blocks cut from this prefill: itself, then its rows."""
+        """Owners of the blocks cut from this prefill."""
         return [self.handle.blocks, *(sequence.blocks for sequence in self.sequences)]
 
     def joins(self) -> tuple[Join, ...]:
@@ -194,7 +192,6 @@ TokenSource = Sequence | PrefillState
 
 
 def first_token(cut: Cut, size: int) -> int:
-    """Return the first token of the block in which a cut stops."""
     return cut.start if cut.start < cut.stop else max(0, cut.stop - size)
 
 

@@ -1,8 +1,5 @@
-"""Detects requests that wait although nothing can end their wait: a fault of the bookkeeping. Pure.
-
-The engine then restarts the scheduler with all its requests; where that does not help, they end
-with an error.
-"""
+"""Detects requests that wait although nothing can end their wait: a fault of the bookkeeping.
+Pure."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -66,7 +63,7 @@ class Watchdog:
         self._starts = 0
 
     def look(self, now: float, excuse: Callable[[], Excuse]) -> StallVerdict:
-        """Note that nothing moves, and return what to do. `excuse` is called only when patience
+        """Return what to do about requests that wait. `excuse` is called only when patience
         ends."""
         before, self._looked = self._looked, now
         apart = min(max(0.0, now - before), _MOST_APART) if before is not None else None

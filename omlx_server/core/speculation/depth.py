@@ -1,7 +1,6 @@
-"""Chooses the draft depth with the most tokens a second, from measured step times. Pure.
+"""Chooses the draft depth with the most tokens a second. Pure.
 
-A verifying step feeds every row one token more than its longest draft, so the places of a step are
-rows x (1 + depth).
+A verifying step feeds every row one token more than its longest draft: rows x (1 + depth) places.
 """
 
 from collections.abc import Sequence
@@ -43,8 +42,7 @@ class Bet(NamedTuple):
 
 
 class StepCosts:
-    """The time of a decode by its places. `probed` are ascending (places, seconds); later
-    measurements correct them."""
+    """The time of a decode by its places, from probes that later measurements correct."""
 
     def __init__(self, probed: Sequence[tuple[int, float]]) -> None:
         if not probed:
@@ -96,8 +94,7 @@ def best_depth(
     most_seconds: float,
     drafting: float = 0.0,
 ) -> Bet:
-    """Return the best depth up to `most` within `most_seconds`; 0 for a plain step. Drafting a
-    token of each row takes `drafting` seconds."""
+    """Return the best depth up to `most` within `most_seconds`; 0 for a plain step."""
     rows = len(offers)
     plain = costs.seconds(rows, verifies=False)
     best = Bet(0, _LEAST_GAIN * rows / plain)

@@ -3,7 +3,7 @@
     context   ... a b c d e f ... a b c | d e f ...
                         ^ source        ^ the next token
 
-After prompt look-up decoding (Saxena, 2023). Four bytes per token make a search one pass of C code.
+After prompt look-up decoding (Saxena, 2023).
 """
 
 from array import array
