@@ -38,7 +38,6 @@ class Census:
             self._loaded[id] = name, model
 
     def remove(self, id: ModelId) -> None:
-        """Note that a model was unloaded, and keep its counters."""
         if id not in self._loaded:
             return
         name, model = self._loaded[id]

@@ -74,7 +74,6 @@ def _on_account(
     chunk: int,
     logits: int,
 ) -> Generator[Y | None, None, A]:
-    """Run `work` once its memory is set aside."""
     if instance.watch is None:
         return work
     planner, chunk = instance.watch.planner, max(1, min(chunk, tokens))

@@ -140,7 +140,6 @@ class StepLoop:
             self._guard(lambda: self._stand(others))
 
     def finish_ahead(self) -> None:
-        """Finish what is on the device."""
         if not self._pipeline.is_empty:
             self._guard(lambda: self._step(None, alone=True))
 

@@ -199,7 +199,6 @@ class Engine(threading.Thread):
             self._audit.check(now)
 
     def _say(self) -> None:
-        """Renew what other threads read."""
         self.beat = now = self._clock()
         if not (self._report.has_passed(now) or self._is_at_rest):
             return

@@ -55,7 +55,6 @@ class Tiers:
             cache.leave_cold()
 
     def leave_cold(self) -> None:
-        """Stop using the cold tier."""
         self.cold, self._left_cold = None, True
         self._writing = {}
         self._cache.leave_cold()
@@ -103,7 +102,6 @@ class Tiers:
     # -- to the cold tier ----------------------------------------------------------------
 
     def write(self, id: PayloadId, record: Record) -> None:
-        """Queue a payload in memory for the cold tier."""
         assert self.cold is not None
         payload = self.hot[id]
         self._writing[record.key] = id

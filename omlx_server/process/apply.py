@@ -25,7 +25,6 @@ from omlx_server.wiring.overrides.templates import check_all
 from omlx_server.wiring.served import changed_model
 
 OnMlx = Callable[[Callable[[], None]], Awaitable[None]]
-"""Runs a short function on the mlx thread."""
 
 
 async def watch_config(loaded: Loaded, http: "HttpSide", apply_to_models: Applier) -> None:

@@ -11,7 +11,6 @@ _MOST_DESCRIPTORS = 10_240
 
 
 def connection_limits(server: ServerSettings) -> ConnectionLimits:
-    """Return the limits of one client connection."""
     return ConnectionLimits(
         header_bytes=server.max_header_bytes,
         header_seconds=server.header_timeout_seconds,

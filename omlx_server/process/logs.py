@@ -44,7 +44,6 @@ def start_logging(level: str, file: str, style: str = "auto") -> None:
 
 
 def change_logging(level: str, style: str) -> None:
-    """Change the log's level and format."""
     root = logging.getLogger()
     for handler in root.handlers:
         _format(handler, style)

@@ -170,7 +170,6 @@ class _Failure:
             self._server.stop(exit_code=1)
 
     def if_broken(self, task: asyncio.Task[None]) -> None:
-        """Report an unexpected exception of the start task."""
         if not task.cancelled() and task.exception() is not None:
             self.at_start(repr(task.exception()))
 
@@ -195,7 +194,6 @@ def leave(code: int) -> NoReturn:
 
 
 def _tell_device() -> None:
-    """Log the device of MLX, and what makes it slow."""
     _log.info("MLX computes on the %s", device.name())
     if device.is_cpu() and FAST_BLAS is None:
         _log.warning(

@@ -20,7 +20,7 @@ _CONTEXT = 4096
 
 
 def default_chunks(settings: Settings) -> ChunkSizes:
-    """Return the set sizes; for "auto" the default of the device."""
+    """Return the sizes in the settings; for "auto" the device's default."""
     setting, most = settings.scheduler.prefill_chunk_tokens, settings.scheduler.max_batched_tokens
     default = min(max(device_policy.current().chunk, settings.cache.block_tokens), most)
     size = default if setting == "auto" else setting

@@ -40,8 +40,6 @@ _RERANKERS = (ModelKind.RERANK, ModelKind.CHAT)
 
 @dataclass(frozen=True, slots=True)
 class FoundEncoders:
-    """The encoders that the settings name, if any."""
-
     embedder: Located | None = None
     reranker: Located | None = None
 

@@ -45,7 +45,7 @@ def make_image_reader(
 def changed_image_reader(
     reader: ImageReader | TextOnly, settings: Settings
 ) -> ImageReader | TextOnly:
-    """Return a copy with the changeable settings."""
+    """Return a copy with the settings that may change."""
     if isinstance(reader, TextOnly):
         return reader
     return reader.bounded(settings.images.max_tokens, settings.images.max_per_request)

@@ -40,7 +40,7 @@ def is_lasting(error: BaseException) -> bool:
 
 
 def check_files(path: Path) -> None:
-    """Raises ModelUnavailable if a file is missing or damaged."""
+    """Raise ModelUnavailable if a file is missing or damaged."""
     layout.check(path)
     if damage := damage_in(path):
         raise ModelUnavailable(damage)

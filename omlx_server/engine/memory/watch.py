@@ -20,7 +20,6 @@ class MemoryWatch:
         self.begin(Ledger())
 
     def begin(self, ledger: Ledger, features: int = 0) -> None:
-        """Note what the instance holds, before a step is planned."""
         account = self.share.account
         self.share.begin()
         self.guard.limit = account.limit
@@ -32,7 +31,7 @@ class MemoryWatch:
         )
 
     def update_ledger(self, ledger: Ledger, features: int = 0) -> None:
-        """Do as `begin` between two steps, but for the pool."""
+        """Tell the guard what is held between two steps, but for the pool."""
         account = self.share.account
         self.guard.ledger = replace(ledger, limit=account.limit, weights=account.weights)
         self.guard.features = features

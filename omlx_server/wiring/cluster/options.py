@@ -50,7 +50,6 @@ def hosts_of(settings: Settings) -> list[Host]:
 
 
 def gathering_options(loaded: Loaded, hosts: Sequence[Host]) -> GatheringOptions:
-    """Return the options for these hosts."""
     cluster = loaded.settings.cluster
     options = ["--config", str(loaded.source)] if loaded.source else []
     overrides = {**loaded.overrides, "logging.file": ""}  # it belongs to rank 0
