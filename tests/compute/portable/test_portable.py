@@ -24,7 +24,6 @@ NOT_TRACED = {
     ("compute/embed/gelu.py", "rational_gelu"): _ON_CPU,
     ("compute/kv/schemes/affine_tiles.py", "_own"): _ON_CPU,
     ("compute/kv/schemes/affine_tiles.py", "_undealt"): _ON_CPU,
-    ("compute/bare.py", "gap_after"): _ELSEWHERE,
     ("compute/bare.py", "matmul_gflops"): _ELSEWHERE,
     ("compute/kv/schemes/codes.py", "_padded"): _ELSEWHERE,
     ("compute/kv/schemes/packing.py", "unpack"): _ON_CPU,
