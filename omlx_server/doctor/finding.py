@@ -35,3 +35,12 @@ def warn(what: str, says: str, fix: str) -> Finding:
 
 def fail(what: str, says: str, fix: str) -> Finding:
     return Finding(Level.FAIL, what, says, fix)
+
+
+def in_words(size: float) -> str:
+    """Return a size in bytes as 1.5 GB."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if abs(size) < 1000:
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1000
+    return f"{size:.1f} TB"

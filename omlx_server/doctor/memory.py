@@ -1,9 +1,7 @@
 """Checks whether the memory is enough for the model. Sizes are in bytes."""
 
-from rich.filesize import decimal
-
 from omlx_server.core.memory import budgets
-from omlx_server.doctor.finding import Finding, fail, ok, warn
+from omlx_server.doctor.finding import Finding, fail, in_words, ok, warn
 from omlx_server.doctor.software import Device
 from omlx_server.settings import Settings
 
@@ -20,12 +18,12 @@ def limit_of(settings: Settings, device: Device) -> int:
 
 def limit(settings: Settings, device: Device) -> Finding:
     size, ram = limit_of(settings, device), device.ram
-    text = f"{decimal(size)} of {decimal(ram)} for models and conversations"
+    text = f"{in_words(size)} of {in_words(ram)} for models and conversations"
     if size > ram:
-        fix = f"set memory.limit below {decimal(ram)}, or to auto"
-        return fail("memory", f"memory.limit is {decimal(size)}, the RAM {decimal(ram)}", fix)
+        fix = f"set memory.limit below {in_words(ram)}, or to auto"
+        return fail("memory", f"memory.limit is {in_words(size)}, the RAM {in_words(ram)}", fix)
     if device.working_set and size > device.working_set:
-        most = decimal(device.working_set)
+        most = in_words(device.working_set)
         return warn("memory", f"{text}; the GPU works well up to {most}", "lower memory.limit")
     return ok("memory", text)
 
@@ -34,11 +32,11 @@ def weights(name: str, nbytes: int, limit: int, ranks: int = 1) -> Finding:
     """Return the finding on `nbytes` of weights, which `ranks` machines share."""
     nbytes //= ranks
     what = name if ranks == 1 else f"one of {ranks} parts of {name}"
-    text = f"{what} takes {decimal(nbytes)} of {decimal(limit)}"
+    text = f"{what} takes {in_words(nbytes)} of {in_words(limit)}"
     if nbytes > limit:
         fix = "a smaller or more quantised model, or a higher memory.limit"
         return fail("weights", f"{text}: no request could be served", fix)
     if limit - nbytes < max(_LEAST_BESIDE, _SHARE_BESIDE * limit):
         fix = "a smaller model, a higher memory.limit, or kv_cache.scheme"
         return warn("weights", f"{text}: little is left for conversations", fix)
-    return ok("weights", f"{text}, {decimal(limit - nbytes)} are left for conversations")
+    return ok("weights", f"{text}, {in_words(limit - nbytes)} are left for conversations")

@@ -5,9 +5,7 @@ import stat
 from dataclasses import dataclass
 from pathlib import Path
 
-from rich.filesize import decimal
-
-from omlx_server.doctor.finding import Finding, fail, ok, warn
+from omlx_server.doctor.finding import Finding, fail, in_words, ok, warn
 from omlx_server.settings import CacheSettings
 from omlx_server.settings.whole_file import OTHERS
 
@@ -52,15 +50,15 @@ def disk(cache: CacheSettings, free: int) -> Finding:
     if not cache.has_cold:
         return ok("disk", "nothing is written: the cache is in memory only")
     least, most = cache.cold_min_free_disk, cache.cold_cache_max_bytes
-    text = f"{decimal(free)} are free at {cache.cold_dir}"
+    text = f"{in_words(free)} are free at {cache.cold_dir}"
     if free < least:
         return warn(
             "disk",
-            f"{text}, less than cache.cold_min_free_disk ({decimal(least)}): no block is stored",
+            f"{text}, less than cache.cold_min_free_disk ({in_words(least)}): no block is stored",
             "make room, lower cache.cold_min_free_disk, or set cache.hot_cache_only = true",
         )
     if free - least < most * _LEAST_SHARE:
-        lower = f", or lower cache.cold_min_free_disk ({decimal(least)})" if least else ""
+        lower = f", or lower cache.cold_min_free_disk ({in_words(least)})" if least else ""
         return warn("disk", f"{text}: the cache can hardly grow", f"make room{lower}")
     return ok("disk", text)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from omlx_server.doctor import memory, network, software, storage
-from omlx_server.doctor.finding import Finding, Level
+from omlx_server.doctor.finding import Finding, Level, in_words
 from omlx_server.doctor.software import Device
 from omlx_server.settings import CacheSettings, Settings
 
@@ -155,3 +155,11 @@ def test_the_service_and_the_clients() -> None:
     assert "exit code 3" in software.service("failed", 3).says
     assert software.clients(["a", "b"], {}).level == "ok"
     assert software.clients(["a", "b"], {"b": "/bin/b"}).says.startswith("b;")
+
+
+@pytest.mark.parametrize(
+    ("size", "text"),
+    [(0, "0 B"), (999, "999 B"), (1500, "1.5 kB"), (20 * GB, "20.0 GB"), (2e13, "20.0 TB")],
+)
+def test_sizes_in_words(size: float, text: str) -> None:
+    assert in_words(size) == text

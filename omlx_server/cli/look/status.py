@@ -6,12 +6,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from rich.filesize import decimal
-
 from omlx_server.cli.server_client.address import server_of
 from omlx_server.cli.server_client.http import HttpReply, ServerClient
 from omlx_server.cli.shell.output import count_blocks, show_result
 from omlx_server.core.chunk_sizes import ChunkSizes
+from omlx_server.doctor.finding import in_words
 
 _KEY_HINT = "give one to this command as OMLX_API_KEY"
 Samples = Mapping[tuple[str, str], float]
@@ -110,7 +109,7 @@ def _lines(report: Mapping[str, Any]) -> Iterator[str]:
     if report["memory"]:
         yield f"memory  {_memory(report['memory'])}"
     for tier, line in report.get("cache", {}).items():
-        used, budget = decimal(line["bytes"]), decimal(line["budget_bytes"])
+        used, budget = in_words(line["bytes"]), in_words(line["budget_bytes"])
         yield f"cache   {tier}: {count_blocks(line['blocks'])}, {used} of {budget}"
     if report.get("hit_ratio") is not None:
         yield f"hits    {percent(report['hit_ratio'])} of all prompt tokens came from the cache"
@@ -137,7 +136,7 @@ def _load(engine: Mapping[str, Any]) -> str:
 
 def _rank(rank: Mapping[str, Any]) -> str:
     active_bytes = rank.get("active_bytes")
-    more = (decimal(active_bytes) if active_bytes is not None else "", rank.get("problem") or "")
+    more = (in_words(active_bytes) if active_bytes is not None else "", rank.get("problem") or "")
     details = "".join(f", {part}" for part in more if part)
     return f"{rank.get('rank', '?')} on {rank.get('host', '?')}: {rank.get('status', '?')}{details}"
 
@@ -157,8 +156,8 @@ def in_chunks(description: Mapping[str, Any]) -> str:
 def _memory(memory: Mapping[str, Any]) -> str:
     limit = memory.get("limit", 0)
     lines = {name: memory.get(name, 0) for name in ("weights", "live", "blocks", "checkpoints")}
-    parts = ", ".join(f"{name} {decimal(size)}" for name, size in lines.items() if size)
-    return f"{parts or 'nothing'} of {decimal(limit)}"
+    parts = ", ".join(f"{name} {in_words(size)}" for name, size in lines.items() if size)
+    return f"{parts or 'nothing'} of {in_words(limit)}"
 
 
 def percent(share: float) -> str:

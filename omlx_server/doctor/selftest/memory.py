@@ -3,14 +3,12 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from rich.filesize import decimal
-
 from omlx_server.compute.codecs.base import CannotFill
 from omlx_server.compute.planning.probe import ForwardProbe
 from omlx_server.core.memory.estimate import FlatPlanner, Planner
 from omlx_server.core.memory.kv import GROWTH
 from omlx_server.core.memory.shape import Decode, PrefillShape
-from omlx_server.doctor.finding import Finding, fail, ok, warn
+from omlx_server.doctor.finding import Finding, fail, in_words, ok, warn
 from omlx_server.doctor.selftest.check import REPORT, Beat, Check, SelftestPlan
 from omlx_server.doctor.selftest.subject import Subject
 from omlx_server.wiring.model_factory import limits
@@ -119,7 +117,7 @@ def _judged(lines: Sequence[Line], planner: Planner) -> Finding:
     if under is not None:
         return fail(
             _WHAT,
-            f"{under.words} took {decimal(under.measured)} where {decimal(under.planned)} were "
+            f"{under.words} took {in_words(under.measured)} where {in_words(under.planned)} were "
             f"planned ({under.ratio:.2f} of it): memory may run out under load",
             f"a lower memory.limit leaves room; {REPORT}",
         )
@@ -131,7 +129,7 @@ def _judged(lines: Sequence[Line], planner: Planner) -> Finding:
     if over is not None:
         return warn(
             _WHAT,
-            f"{over.words} took {decimal(over.measured)} where {decimal(over.planned)} were "
+            f"{over.words} took {in_words(over.measured)} where {in_words(over.planned)} were "
             f"planned ({over.ratio:.2f} times): fewer conversations fit than could",
             REPORT,
         )

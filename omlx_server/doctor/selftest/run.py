@@ -4,13 +4,11 @@ import logging
 from collections.abc import Callable, Iterator
 from functools import partial
 
-from rich.filesize import decimal
-
 from omlx_server.compute.bare import matmul_gflops
 from omlx_server.compute.hardware import device
 from omlx_server.core.crash import Crash, guarded
 from omlx_server.doctor import software
-from omlx_server.doctor.finding import Finding, fail, ok, warn
+from omlx_server.doctor.finding import Finding, fail, in_words, ok, warn
 from omlx_server.doctor.probe import device_here
 from omlx_server.doctor.selftest import memory, speed
 from omlx_server.doctor.selftest.check import REPORT, Beat, Check, SelftestPlan
@@ -87,6 +85,6 @@ def _blas(machine: software.Device, gflops: float) -> Finding:
 
 def _load(subject: Subject) -> Check:
     nbytes, name = subject.loaded.weight_bytes, subject.located.names[0]
-    says = f"{name}: {decimal(nbytes)} of weights, there after {subject.load_seconds:.1f} s"
+    says = f"{name}: {in_words(nbytes)} of weights, there after {subject.load_seconds:.1f} s"
     figures = {"weight_bytes": nbytes, "seconds": round(subject.load_seconds, 2)}
     return Check(ok("model", says), figures)

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from msgspec.structs import replace
-from rich.filesize import decimal
 
 from omlx_server.compute.model.loader import LoadedModel
 from omlx_server.core.crash import Crash, guarded
 from omlx_server.core.work import finish
+from omlx_server.doctor.finding import in_words
 from omlx_server.doctor.selftest.prompts import Prompts
 from omlx_server.doctor.selftest.session import Session
 from omlx_server.doctor.selftest.verdict import Judge
@@ -130,7 +130,7 @@ def _loaded(factory: InstanceFactory, located: Located, tokenizer: Tokenizer) ->
     limit = factory.shares.limit
     if nbytes > limit:
         raise OmlxError(
-            f"the weights take {decimal(nbytes)}, and memory.limit is {decimal(limit)}",
+            f"the weights take {in_words(nbytes)}, and memory.limit is {in_words(limit)}",
             hint="a smaller or more quantised model, or a higher memory.limit",
         )
     pair = (drafter, factory.fingerprint(drafter)) if drafter is not None else None
