@@ -26,7 +26,7 @@ from omlx_server.store.mediums.medium import Buffer, Name
 
 FORMAT_VERSION = 1
 
-# What a header may hold, so that reading one takes neither long nor much memory.
+# Limits of a header, so that reading one takes little time and memory.
 MAX_HEADER_BYTES = 1 << 20
 MAX_TOKENS = 4096
 _MAX_AXES = 8
@@ -175,10 +175,10 @@ def _spans(kinds: tuple[_Kind, ...]) -> list[tuple[int, int]]:
 
 
 def _digest(parts: Iterable[Buffer], secret: bytes) -> str:
-    found = hashlib.blake2b(key=secret, digest_size=32)
+    digest = hashlib.blake2b(key=secret, digest_size=32)
     for part in parts:
-        found.update(part)
-    return found.hexdigest()
+        digest.update(part)
+    return digest.hexdigest()
 
 
 def _header_bytes(data: memoryview) -> bytes:
@@ -213,7 +213,7 @@ def _parse(blank: bytes) -> _Header:
 
 
 def _record(metadata: Mapping[str, str]) -> Record:
-    metadata["namespace"].encode()  # a lone surrogate has no bytes, so no id
+    metadata["namespace"].encode()  # raises for a lone surrogate
     raw = base64.b64decode(metadata["tokens"], validate=True)
     parent = bytes.fromhex(metadata["parent"])
     start, worth = int(metadata["start"]), int(metadata["worth"])

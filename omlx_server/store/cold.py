@@ -37,11 +37,11 @@ from omlx_server.store.worker import (
 )
 
 _SCAN_SECONDS = 5.0
-_LEARN_SECONDS = 2.0  # checkpoints and tails are found only when their heads were read
+_LEARN_SECONDS = 2.0  # checkpoints and tails are found by their headers
 _POLL_SECONDS = 0.005
 PASSING = ("timeout", "unreachable")
 """Reasons why a read fails though the block is still stored, and can be read another time."""
-_EPOCH = 1_577_836_800.0  # 2020; an older date of a file is no date
+_EPOCH = 1_577_836_800.0  # 2020; an older file date is wrong
 _HEADS_AT_A_TIME = 64
 _DAY_SECONDS = 86_400.0
 _TAKE_OVER_SECONDS = 10.0
@@ -83,9 +83,9 @@ class ColdTier:
         self._pending: dict[BlockKey, PackedArrays] = {}
         self._descriptions: dict[str, NamespaceDescription] = {}
         self._unlearned = 0
-        self._unwanted: set[bytes] = set()  # salts; until it is known what is whose
+        self._unwanted: set[bytes] = set()  # salts to clear when all headers are read
         self._undeleted: dict[BlockKey, Delete] = {}
-        self._useless: set[BlockKey] = set()  # in a remote store, until they are written anew
+        self._useless: set[BlockKey] = set()  # unusable blocks of a remote store
         self._worker = Worker(home, secret, remote, lambda: self.wake())
         self.reads = ReadQueue(self.index, self.stats, self._worker, clock)
 
@@ -104,12 +104,14 @@ class ColdTier:
         """Note which model a namespace is of, before its first block."""
         if not self._listed:
             return
-        about = NamespaceDescription(
+        description = NamespaceDescription(
             namespace, model, str(path.absolute()), block_size, time.time()
         )
-        self._descriptions[namespace] = about
+        self._descriptions[namespace] = description
         if self._writable:
-            self._worker.submit(ChangeJob("describe", partial(self._home.write_description, about)))
+            self._worker.submit(
+                ChangeJob("describe", partial(self._home.write_description, description))
+            )
 
     # -- in and out ----------------------------------------------------------------------
 
@@ -245,7 +247,7 @@ class ColdTier:
         self._worker.drain(seconds)
         self._worker.stop(max(1.0, end - self._clock()))
         if self._lock is not None and not self._worker.is_alive():
-            self._lock.release()  # else the end of this process does it
+            self._lock.release()  # else it ends with the process
 
     def report(self) -> ColdReport:
         """Return a copy of the counters and sizes."""
@@ -269,15 +271,15 @@ class ColdTier:
                 self._written(write, result)
             case Recalled():
                 self._recalled(result)
-            case Done(job=Contains() as asked):
-                self.reads.answered(asked, result)
+            case Done(job=Contains() as question):
+                self.reads.answered(question, result)
             case Done(job=Delete(name) as delete, reason=reason) if reason:
                 self._undeleted[name.block_key] = delete
             case Done(job=HeadersJob()):
                 self._learn(result.records)
             case Done(job=TakeOver(lock)):
                 self._writable = lock.held
-                self.save_pins()  # those made meanwhile
+                self.save_pins()  # also those of the time without the lock
 
     def _try_to_take_over(self) -> None:
         now = self._clock()
@@ -286,18 +288,18 @@ class ColdTier:
             self._worker.submit(TakeOver(self._lock, tuple(self._descriptions.values())))
 
     def _load(self, scanned: Scanned) -> None:
-        self._writable = self._lock is None or self._lock.held  # who takes over looks first
+        self._writable = self._lock is None or self._lock.held  # a take-over scans first
         for pin in scanned.pins:
             if namespace_id(pin.namespace) not in scanned.orphans:
                 self.index.pins.add(pin)
-        self.index.load(found.entry for found in scanned.found)
+        self.index.load(block.entry for block in scanned.blocks)
         for namespace in scanned.orphans:
             self.index.make_first_to_go(namespace)
-        for found in scanned.found:
-            unusable = found.nbytes > self.index.budget  # it would cost all others their place
-            if unusable or self._is_expired(found, scanned.found[-1]):
-                self._delete(self.index.take(found.name.block_key))
-        names = [f.name for f in reversed(scanned.found)]
+        for block in scanned.blocks:
+            is_too_large = block.nbytes > self.index.budget  # it would evict all others
+            if is_too_large or self._is_expired(block, scanned.blocks[-1]):
+                self._delete(self.index.take(block.name.block_key))
+        names = [block.name for block in reversed(scanned.blocks)]
         for first in range(0, len(names), _HEADS_AT_A_TIME):
             self._worker.submit(HeadersJob(tuple(names[first : first + _HEADS_AT_A_TIME])))
             self._unlearned += 1
@@ -314,17 +316,17 @@ class ColdTier:
                 self.clear_salt(salt)
             self._delete(self.index.shrink_to(self.index.budget))
 
-    def _is_expired(self, found: StoredFile, newest: StoredFile) -> bool:
+    def _is_expired(self, block: StoredFile, newest: StoredFile) -> bool:
         """Compare with the newest use, because a clock may be wrong by decades."""
-        if not self._ttl_seconds or found.mtime < _EPOCH:
+        if not self._ttl_seconds or block.mtime < _EPOCH:
             return False
         now = min(time.time(), newest.mtime + _DAY_SECONDS)
-        return now - found.mtime > self._ttl_seconds
+        return now - block.mtime > self._ttl_seconds
 
     def _written(self, write: WriteJob, done: Done) -> None:
         key = write.record.key
         self._queued -= write.packed.nbytes
-        newest = self._pending.get(key) is write.packed  # or it was evicted and came once more
+        newest = self._pending.get(key) is write.packed  # else it was evicted and written again
         if newest:
             del self._pending[key]
         if done.reason:

@@ -63,21 +63,23 @@ class Use:
 
     def is_of(self, model: str) -> bool:
         """Whether `model` is its id, the model's name, or the end of its path, as in org/name."""
-        wanted = Path(model).parts
-        if not wanted:
+        parts = Path(model).parts
+        if not parts:
             return False
-        return model in (self.id, self.model) or Path(self.path).parts[-len(wanted) :] == wanted
+        return model in (self.id, self.model) or Path(self.path).parts[-len(parts) :] == parts
 
 
 def parse_description(data: bytes, id: str) -> NamespaceDescription | None:
     """Parse `data`; None unless it is valid and of the namespace with this id."""
     try:
-        found = NamespaceDescription(**json.loads(data))
-        own = namespace_id(found.namespace) == id
+        description = NamespaceDescription(**json.loads(data))
+        is_own = namespace_id(description.namespace) == id
     except (AttributeError, RecursionError, TypeError, ValueError):
         return None
-    typed = all(type(getattr(found, field.name)) is field.type for field in fields(found))
-    return found if own and typed and math.isfinite(found.created) else None
+    typed = all(
+        type(getattr(description, field.name)) is field.type for field in fields(description)
+    )
+    return description if is_own and typed and math.isfinite(description.created) else None
 
 
 def _hub_name(path: str) -> str:

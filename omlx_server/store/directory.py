@@ -23,7 +23,7 @@ from omlx_server.store.pin_file import pins_of_bytes
 from omlx_server.store.secret import SECRET_BYTES, read_secret
 
 UNREADABLE = "io"
-"""The `Checked.reason` of a file that can't be read now, which may pass: it is never removed."""
+"""The `CheckedBlock.reason` of a file that can't be read now; it is never removed."""
 
 
 class InUse(Exception):
@@ -31,10 +31,10 @@ class InUse(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Checked:
+class CheckedBlock:
     """A block that was read. `reason` is one word for its damage, or empty."""
 
-    found: StoredFile
+    block: StoredFile
     reason: str
 
 
@@ -50,9 +50,9 @@ class Inventory:
 
     def index(self, budget: int) -> ColdIndex:
         index = ColdIndex(budget, self.pins)
-        index.load(found.entry for found in self.blocks)
-        for found, record in zip(self.blocks, self.records, strict=True):
-            if record is not None and namespace_id(record.namespace) == found.name.namespace:
+        index.load(block.entry for block in self.blocks)
+        for block, record in zip(self.blocks, self.records, strict=True):
+            if record is not None and namespace_id(record.namespace) == block.name.namespace:
                 index.learn(record)
         for namespace in self.gone_models:
             index.make_first_to_go(namespace)
@@ -83,22 +83,25 @@ class ColdDirectory:
 
     def blocks(self) -> list[StoredFile]:
         """Return all blocks, least recently used first."""
-        return sorted(self._files.scan(), key=lambda found: found.mtime)
+        return sorted(self._files.scan(), key=lambda block: block.mtime)
 
     def has_secret(self) -> bool:
         """Whether the secret is whole; without it no block can be read."""
         return read_secret(self.root) is not None
 
-    def check(self, blocks: list[StoredFile]) -> Iterator[Checked]:
+    def check(self, blocks: list[StoredFile]) -> Iterator[CheckedBlock]:
         """Read and check each block. One that has gone meanwhile is not wrong."""
         secret = read_secret(self.root) or secrets.token_bytes(SECRET_BYTES)
-        for found in blocks:
-            yield Checked(found, self._reason(found.name, secret))
+        for block in blocks:
+            yield CheckedBlock(block, self._reason(block.name, secret))
 
     def heads(self, blocks: list[StoredFile]) -> Iterator[Record | None]:
         """Yield the record in each block's header, or None."""
-        for found in blocks:
-            yield self._record(found.name)
+        for block in blocks:
+            try:
+                yield self._files.record(block.name)
+            except MediumError:
+                yield None
 
     def read(self, name: Name) -> tuple[Record, PackedArrays] | None:
         """Return a verified block; None if it can't be used or is missing."""
@@ -145,25 +148,19 @@ class ColdDirectory:
             return error.reason
         return ""
 
-    def _record(self, name: Name) -> Record | None:
-        try:
-            return self._files.record(name)
-        except MediumError:
-            return None
 
-
-def least_needed(there: Inventory, nbytes: int) -> list[Name]:
+def least_needed(inventory: Inventory, nbytes: int) -> list[Name]:
     """Return the blocks that the server would evict, in order, to keep at most `nbytes`."""
-    gone = there.index(nbytes).shrink_to(nbytes)
+    gone = inventory.index(nbytes).shrink_to(nbytes)
     return [Name.of(entry.namespace, entry.key) for entry in gone]
 
 
 def room_for(
-    incoming: Sequence[tuple[Record, int]], there: Inventory, budget: int
+    incoming: Sequence[tuple[Record, int]], inventory: Inventory, budget: int
 ) -> list[Name] | None:
     """Return the blocks to evict, in order, so that the `incoming` (record, bytes), parents first,
     fit into `budget` bytes; None if they can't."""
-    index = there.index(budget)
+    index = inventory.index(budget)
     for record, _ in incoming:
         index.touch(record.key)
     gone = []
@@ -172,7 +169,7 @@ def room_for(
         if entries is None:
             return None
         gone += entries
-    gone += index.shrink_to(budget)  # it may have been too much before
+    gone += index.shrink_to(budget)  # the directory may have been too large before
     if index.nbytes > budget or not all(record.key in index for record, _ in incoming):
         return None
     return [Name.of(entry.namespace, entry.key) for entry in gone]

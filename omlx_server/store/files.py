@@ -27,7 +27,7 @@ from omlx_server.core.cold.index import ColdEntry
 from omlx_server.store.block_file import read_record
 from omlx_server.store.description import NamespaceDescription, Use, parse_description
 from omlx_server.store.mediums.disk import Disk
-from omlx_server.store.mediums.medium import Buffer, MediumError, Name, require_fits
+from omlx_server.store.mediums.medium import Buffer, MediumError, Name, nbytes_of, require_fits
 from omlx_server.store.mediums.operations import READING, WRITING, FileOperations, raising
 from omlx_server.store.secret import SECRET
 
@@ -92,7 +92,7 @@ class Files:
     def put(self, name: Name, parts: Sequence[Buffer]) -> None:
         self._require_writable()
         path = self._path(name)
-        nbytes = sum(memoryview(part).nbytes for part in parts)
+        nbytes = nbytes_of(parts)
         require_fits(nbytes, self._max_bytes)
         with raising(WRITING):
             self._require_free(nbytes)
@@ -184,21 +184,21 @@ class Files:
         """Write the description of a namespace, unless there is one with the model's path."""
         self._require_writable()
         id = namespace_id(description.namespace)
-        known = self.describe(id)
-        if known is None or (description.path and not known.path):
+        stored = self.describe(id)
+        if stored is None or (description.path and not stored.path):
             text = json.dumps(asdict(description), indent=2) + "\n"
             self.write_small(f"{id}/{_DESCRIPTION}", text.encode())
         else:
-            self.read_small(f"{id}/{_DESCRIPTION}")  # and remembers it
+            self.read_small(f"{id}/{_DESCRIPTION}")  # keeps it, to write it again
 
     def uses(self) -> list[Use]:
         """Return what each namespace takes, sorted by id."""
         uses = []
         for id in sorted(self._namespaces()):
-            found = list(self.scan(id))
-            nbytes = sum(block.nbytes for block in found)
-            last_used = max((block.mtime for block in found), default=None)
-            uses.append(Use(id, len(found), nbytes, last_used, self.describe(id)))
+            blocks = list(self.scan(id))
+            nbytes = sum(block.nbytes for block in blocks)
+            last_used = max((block.mtime for block in blocks), default=None)
+            uses.append(Use(id, len(blocks), nbytes, last_used, self.describe(id)))
         return uses
 
     def clear(self, namespace: str | None = None) -> list[StoredFile]:
@@ -239,8 +239,8 @@ class Files:
 
     def _namespaces(self, only: str | None = None) -> list[str]:
         with raising(READING):
-            found = self._disk.directories(self._root, _NAMESPACE)
-        return [id for id in found if only in (None, id)]
+            ids = self._disk.directories(self._root, _NAMESPACE)
+        return [id for id in ids if only in (None, id)]
 
     def _shards(self, id: str) -> list[str]:
         with raising(READING):
@@ -256,19 +256,19 @@ class Files:
     def _blocks(self, id: str, shard: str) -> list[StoredFile]:
         blocks = []
         with raising(READING):
-            for name, found in self._disk.files(self._root / id / shard):
+            for name, status in self._disk.files(self._root / id / shard):
                 match = _BLOCK.fullmatch(name)
                 if match and name.startswith(shard):
-                    blocks.append(StoredFile(Name(id, match[1]), found.st_size, found.st_mtime))
+                    blocks.append(StoredFile(Name(id, match[1]), status.st_size, status.st_mtime))
         return blocks
 
     def _clear(self, id: str) -> list[StoredFile]:
         removed = []
         directory = self._root / id
         for shard in self._shards(id):
-            for found in self._blocks(id, shard):
-                self._disk.remove(self._path(found.name))
-                removed.append(found)
+            for block in self._blocks(id, shard):
+                self._disk.remove(self._path(block.name))
+                removed.append(block)
             self._disk.remove_if_empty(directory / shard)
         if self._disk.is_file(directory / _DESCRIPTION):
             self._disk.remove(directory / _DESCRIPTION)

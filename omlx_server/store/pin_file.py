@@ -41,7 +41,7 @@ def _pin(shape: Any) -> Pin | None:
     try:
         model, size = shape.get("model", ""), int(shape.get("block_tokens", 64))
         tenant = shape.get("tenant")  # files of older versions have none
-        (shape["id"] + shape["namespace"] + model).encode()  # half a surrogate pair has no bytes
+        (shape["id"] + shape["namespace"] + model).encode()  # raises for a lone surrogate
         if not math.isfinite(shape["created"]) or size < 1:
             return None
         return Pin(

@@ -13,7 +13,7 @@ from omlx_server.core.blocks.record import Record
 from omlx_server.core.cold.index import ColdIndex, ColdReport
 from omlx_server.store.worker import Contains, Done, ReadJob, Recalled, Worker
 
-_PROMOTED_BYTES = 64 << 20  # at most so much becomes arrays between two steps
+_PROMOTED_BYTES = 64 << 20  # the most that becomes arrays between two steps
 _HANG_SECONDS = 0.5
 
 
@@ -58,22 +58,22 @@ class ReadQueue:
         key = record.key
         if key not in self.index:
             self.arrive(Recalled(record, reason="gone"))
-        elif self.hangs:  # somebody has waited in vain already
+        elif self.hangs:  # another read has waited in vain already
             self.stats.failed["timeout"] += 1
             self.arrive(Recalled(record, reason="timeout"))
         elif key not in self._reading:
             self._reading[key] = record, self._wait(patience)
-            if key not in self._under_way:  # else somebody asked who did not wait to the end
+            if key not in self._under_way:  # else an earlier caller gave up, but its read goes on
                 self._under_way.add(key)
                 self.index.lease(key)
                 self.worker.submit(ReadJob(record))
 
-    def answered(self, asked: Contains, done: Done) -> None:
+    def answered(self, question: Contains, done: Done) -> None:
         if done.reason:
             self.stats.failed[done.reason] += 1
         for record in done.records:
             self.index.discover(record)
-        self._end_question(asked.records[0].namespace, asked.id)
+        self._end_question(question.records[0].namespace, question.id)
 
     def ended(self, recalled: Recalled) -> None:
         key = recalled.record.key

@@ -64,20 +64,20 @@ def own_name(name: Name, secret: bytes) -> Name:
 
 
 def _whole_secret(operations: FileOperations, fd: int) -> bytes | None:
-    found = operations.read(fd, SECRET_BYTES + 1)
-    whole = len(found) == SECRET_BYTES and any(found)  # zeros are what a power cut leaves
-    return found if whole else None
+    content = operations.read(fd, SECRET_BYTES + 1)
+    whole = len(content) == SECRET_BYTES and any(content)  # a power cut leaves zeros
+    return content if whole else None
 
 
 def _read_or_make_secret(operations: FileOperations, fd: int) -> bytes:
     if not stat.S_ISREG(operations.stat_open(fd).st_mode):
         raise OSError(errno.EIO, "the secret is not a regular file")
-    found = _whole_secret(operations, fd)
-    if found is not None:
-        return found
-    made = secrets.token_bytes(SECRET_BYTES)
+    content = _whole_secret(operations, fd)
+    if content is not None:
+        return content
+    new = secrets.token_bytes(SECRET_BYTES)
     operations.truncate(fd, 0)
-    if operations.write_at(fd, made, 0) != SECRET_BYTES:
+    if operations.write_at(fd, new, 0) != SECRET_BYTES:
         raise OSError(errno.EIO, "the secret could not be written")
-    operations.sync(fd)  # without it, all that is stored is lost
-    return made
+    operations.sync(fd)  # without the secret all blocks are lost
+    return new

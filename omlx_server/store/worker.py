@@ -21,7 +21,7 @@ from omlx_server.store.block_file import Corrupt, decode, encode
 from omlx_server.store.description import NamespaceDescription
 from omlx_server.store.files import PINS, Files, StoredFile
 from omlx_server.store.lock import Lock
-from omlx_server.store.mediums.medium import Medium, MediumError, Name
+from omlx_server.store.mediums.medium import Medium, MediumError, Name, nbytes_of
 from omlx_server.store.pin_file import pins_as_bytes, pins_of_bytes
 from omlx_server.store.secret import own_name
 
@@ -114,7 +114,7 @@ class Recalled:
 class Scanned:
     """The blocks of a scan, least recently used first. `orphans`: namespaces without a model."""
 
-    found: tuple[StoredFile, ...]
+    blocks: tuple[StoredFile, ...]
     orphans: tuple[str, ...] = ()
     pins: tuple[Pin, ...] = ()
 
@@ -203,10 +203,10 @@ class Worker(threading.Thread):
 
     def clear(self, namespace: str) -> None:
         """Delete all blocks of a namespace (its id) but not its description."""
-        about = self._home.describe(namespace)
+        description = self._home.describe(namespace)
         self._home.clear(namespace)
-        if about is not None:  # more will come
-            self._home.write_description(about)
+        if description is not None:  # more blocks of it will come
+            self._home.write_description(description)
 
     # -- the thread ----------------------------------------------------------------------
 
@@ -254,9 +254,10 @@ class Worker(threading.Thread):
                 case HeadersJob(names):
                     return Done(job, records=tuple(self._records(names)))
                 case Contains(_, records):
-                    asked = {self._place(name_of(record)): record for record in records}
-                    there = self._medium.contains_many(asked)
-                    return Done(job, records=tuple(r for name, r in asked.items() if name in there))
+                    by_name = {self._place(name_of(record)): record for record in records}
+                    stored = self._medium.contains_many(by_name)
+                    matches = (record for name, record in by_name.items() if name in stored)
+                    return Done(job, records=tuple(matches))
                 case Delete(name):
                     self._medium.delete(self._place(name))
                 case ChangeJob(_, make):
@@ -266,9 +267,8 @@ class Worker(threading.Thread):
                 case TakeOver():
                     self._take_over(job)
         except MediumError as error:
-            self._warn(
-                job.name if isinstance(job, ChangeJob) else type(job).__name__.lower(), error
-            )
+            kind = type(job).__name__.removesuffix("Job").lower()
+            self._warn(job.name if isinstance(job, ChangeJob) else kind, error)
             return _failed(job, error.reason)
         return Done(job)
 
@@ -284,23 +284,23 @@ class Worker(threading.Thread):
         except ValueError as error:
             raise MediumError("format", str(error)) from error
         self._medium.put(place, parts)
-        return Done(job, nbytes=sum(memoryview(part).nbytes for part in parts))
+        return Done(job, nbytes=nbytes_of(parts))
 
-    def _read(self, wanted: Record, begun: float) -> Recalled:
-        name = name_of(wanted)
+    def _read(self, expected: Record, begun: float) -> Recalled:
+        name = name_of(expected)
         data = self._medium.get(self._place(name))
         if data is None:
-            return Recalled(wanted, reason="gone")
+            return Recalled(expected, reason="gone")
         try:
             record, packed = decode(data, self._secret, name)
         except Corrupt as error:
             _log.warning(
                 "a stored block is damaged (%s) and is removed: %s", error.reason, name.key
             )
-            if self._listed:  # elsewhere it may be whole for others, who have another secret
+            if self._listed:  # in a shared store it may be sound for other secrets
                 with suppress(MediumError):
                     self._home.delete(name)
-            return Recalled(wanted, reason=error.reason)
+            return Recalled(expected, reason=error.reason)
         if self._listed:
             with suppress(MediumError):  # a disk that became read-only can still be read
                 self._home.touch(name, time.time())
@@ -310,9 +310,9 @@ class Worker(threading.Thread):
         if not job.lock.acquire():
             raise MediumError("read-only", "another process writes to this directory")
         self._home.writable = True
-        for about in job.descriptions:
+        for description in job.descriptions:
             with suppress(MediumError):
-                self._home.write_description(about)
+                self._home.write_description(description)
         self._results.append(self._scan())
 
     def _scan(self) -> Scanned:
@@ -323,11 +323,12 @@ class Worker(threading.Thread):
             self._home.remove_leftovers()
         except MediumError as error:
             self._warn("scan", error)
-        blocks = self._home.scan(on_error=partial(self._warn, "scan"))
-        found = sorted(blocks, key=lambda found: found.mtime)
-        known = {f.name.namespace for f in found} | {namespace_id(pin.namespace) for pin in pins}
-        orphans = tuple(n for n in known if self._is_orphan(n))
-        return Scanned(tuple(found), orphans, pins)
+        files = self._home.scan(on_error=partial(self._warn, "scan"))
+        blocks = sorted(files, key=lambda block: block.mtime)
+        namespaces = {block.name.namespace for block in blocks}
+        namespaces |= {namespace_id(pin.namespace) for pin in pins}
+        orphans = tuple(id for id in namespaces if self._is_orphan(id))
+        return Scanned(tuple(blocks), orphans, pins)
 
     def _pins(self) -> tuple[Pin, ...]:
         try:

@@ -23,7 +23,7 @@ from omlx_server.settings.types import parse_size
 from omlx_server.store.description import Use
 from omlx_server.store.directory import (
     UNREADABLE,
-    Checked,
+    CheckedBlock,
     ColdDirectory,
     InUse,
     Inventory,
@@ -66,7 +66,7 @@ def verify(cache: CacheSettings, *, delete: bool) -> int:
             damaged = _check(cold, blocks)
             for checked in damaged:
                 if checked.reason != UNREADABLE:
-                    files.delete(checked.found.name)
+                    files.delete(checked.block.name)
         return _verdict(len(blocks), damaged, removed=True)
 
 
@@ -206,18 +206,18 @@ def _date(moment: float) -> datetime:
 # --- verify --------------------------------------------------------------------------------------
 
 
-def _check(cold: ColdDirectory, blocks: list[StoredFile]) -> list[Checked]:
+def _check(cold: ColdDirectory, blocks: list[StoredFile]) -> list[CheckedBlock]:
     damaged, done, total = [], 0, sum(block.nbytes for block in blocks)
     with open_display() as display:
         for checked in cold.check(blocks):
-            done += checked.found.nbytes
+            done += checked.block.nbytes
             display.update("checking blocks", done, total)
             if checked.reason:
                 damaged.append(checked)
     return damaged
 
 
-def _verdict(count: int, damaged: list[Checked], *, removed: bool) -> int:
+def _verdict(count: int, damaged: list[CheckedBlock], *, removed: bool) -> int:
     if not damaged:
         print(f"{count_blocks(count)} checked: all as they were written.")
         return 0

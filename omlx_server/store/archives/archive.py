@@ -17,15 +17,15 @@ from typing import Any, BinaryIO
 from omlx_server.core.blocks.block import Worth
 from omlx_server.core.blocks.keys import BlockKey, namespace_id, root_key
 from omlx_server.core.blocks.record import PackedArrays, Record, RecordKind
-from omlx_server.store.archives.tar import BadArchive, TarReader, TarWriter, nbytes_of, size_of_tar
+from omlx_server.store.archives.tar import BadArchive, TarReader, TarWriter, size_of_tar
 from omlx_server.store.block_file import MAX_TOKENS, Corrupt, decode, encode
-from omlx_server.store.mediums.medium import Buffer, Name
+from omlx_server.store.mediums.medium import Buffer, Name, nbytes_of
 
 ARCHIVE_VERSION = 1
 
 _KEY = b"omlx archive"
 _MANIFEST = "manifest.json"
-_MAX_MANIFEST_BYTES = 4 << 20  # of about 50,000 blocks, which six digits can number
+_MAX_MANIFEST_BYTES = 4 << 20  # for about 50,000 blocks
 _MAX_BLOCK_BYTES = 1 << 30
 _MAX_NUMBER = 1 << 48
 
@@ -239,7 +239,7 @@ class _Prefix:
 
     def __init__(self, about: ArchiveOrigin) -> None:
         self._about = about
-        self._stops = {about.root: 0}  # where what follows a full block begins
+        self._stops = {about.root: 0}  # the ends of the full blocks, by key
         self._tokens = self._blocks = self._checkpoints = 0
 
     def manifest(self, sizes: Mapping[BlockKey, int]) -> Manifest:
@@ -302,7 +302,7 @@ def _name(number: int, key: BlockKey) -> str:
 def _text(value: object) -> str:
     if not isinstance(value, str):
         raise TypeError("not a text")
-    value.encode()  # half a surrogate pair has no bytes, so no id
+    value.encode()  # raises for a lone surrogate
     return value
 
 

@@ -11,11 +11,11 @@ import tarfile
 from collections.abc import Sequence
 from typing import BinaryIO
 
-from omlx_server.store.mediums.medium import Buffer
+from omlx_server.store.mediums.medium import Buffer, nbytes_of
 
 _SECTOR = tarfile.BLOCKSIZE
-_SIZE = slice(124, 135)  # where a header has it, in octal digits
-_READ_BYTES = 16 << 20  # at a time, so that a size that is not true takes no memory
+_SIZE = slice(124, 135)  # the size in a header, in octal digits
+_READ_BYTES = 16 << 20  # at a time, so that a false size takes no memory
 
 _COMPRESSED = {
     b"\x1f\x8b": "gzip",
@@ -34,10 +34,6 @@ def size_of_tar(sizes: Sequence[int]) -> int:
     """Return the bytes of a tar of files with these sizes."""
     size = sum(_SECTOR + nbytes + _padding(nbytes) for nbytes in sizes)
     return size + _end_bytes(size)
-
-
-def nbytes_of(parts: Sequence[Buffer]) -> int:
-    return sum(memoryview(part).nbytes for part in parts)
 
 
 class TarWriter:

@@ -29,7 +29,7 @@ class Guarded:
     medium: Medium
     deadline_seconds: float
     clock: Callable[[], float] = time.monotonic
-    # All reasons from the start, so that a reader never sees the size change.
+    # All reasons from the start, so that its size never changes under a reader.
     failures: dict[str, int] = field(default_factory=lambda: dict.fromkeys(REASONS, 0), init=False)
     _stuck: Thread | None = field(default=None, init=False)
     _failures_in_row: int = field(default=0, init=False)
@@ -47,8 +47,8 @@ class Guarded:
         self._guard(lambda: self.medium.put(name, parts))
 
     def contains_many(self, names: Iterable[Name]) -> set[Name]:
-        asked = list(names)
-        return self._guard(lambda: self.medium.contains_many(asked))
+        wanted = list(names)
+        return self._guard(lambda: self.medium.contains_many(wanted))
 
     def delete(self, name: Name) -> None:
         self._guard(lambda: self.medium.delete(name))
@@ -103,8 +103,7 @@ class _Call(Thread, Generic[T]):
         super().__init__(name="cold-store-call", daemon=True)
         self._work = work
         self._results: list[T] = []
-        # What stands when the medium raises what it should not; the thread's traceback has the
-        # cause.
+        # For an exception that the medium should not raise; the thread's traceback shows it.
         self._error = MediumError("io", "the cold store failed in an unexpected way")
 
     def run(self) -> None:

@@ -18,12 +18,12 @@ from omlx_server.store.mediums.operations import FileOperations, make_directory
 
 _TEMPORARY = re.compile(r"\.tmp-([1-9][0-9]{0,8})-([0-9a-f]{8})-[0-9a-f]{8}")
 
-# Process ids come again, in a container after every restart. This tells the runs apart.
+# Tells runs with the same process id apart, as in a container after a restart.
 _RUN = secrets.token_hex(4)
 
 
 class Disk:
-    """Files and directories. `kept` small files, by path, are written again if their directory is
+    """Files and directories. The small files in `kept` are written again if their directory is
     removed."""
 
     def __init__(self, operations: FileOperations) -> None:
@@ -40,12 +40,12 @@ class Disk:
         except (FileNotFoundError, NotADirectoryError):
             return None
         try:
-            found = self._operations.stat_open(fd)
-            if not stat.S_ISREG(found.st_mode):
+            status = self._operations.stat_open(fd)
+            if not stat.S_ISREG(status.st_mode):
                 raise MediumError("io", f"not a regular file: {path}")
-            if found.st_size > limit:
-                raise MediumError("too-large", f"{found.st_size} bytes: {path}")
-            size = found.st_size if first is None else min(first, found.st_size)
+            if status.st_size > limit:
+                raise MediumError("too-large", f"{status.st_size} bytes: {path}")
+            size = status.st_size if first is None else min(first, status.st_size)
             return self._read_open(fd, size)
         finally:
             self._operations.close(fd)
@@ -61,7 +61,7 @@ class Disk:
                 self._operations.close(fd)
             self._operations.replace(temporary, path)
         except OSError:
-            with suppress(OSError):  # no scan takes it for a block, and a later start removes it
+            with suppress(OSError):  # a later start removes it
                 self._operations.unlink(temporary)
             raise
 
@@ -84,11 +84,11 @@ class Disk:
     def files(self, path: Path) -> Iterator[tuple[str, os.stat_result]]:
         for entry in self._entries(path):
             try:
-                found = self._operations.stat_entry(entry)
+                status = self._operations.stat_entry(entry)
             except FileNotFoundError:
                 continue
-            if stat.S_ISREG(found.st_mode):
-                yield entry.name, found
+            if stat.S_ISREG(status.st_mode):
+                yield entry.name, status
 
     def directories(self, path: Path, pattern: re.Pattern[str]) -> list[str]:
         return [

@@ -35,6 +35,10 @@ class MediumError(Exception):
         self.reason = reason
 
 
+def nbytes_of(parts: Iterable[Buffer]) -> int:
+    return sum(memoryview(part).nbytes for part in parts)
+
+
 def require_fits(nbytes: int, limit: int) -> None:
     """Raise MediumError for a block of more than `limit` bytes."""
     if nbytes > limit:

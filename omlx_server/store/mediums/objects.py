@@ -60,14 +60,14 @@ class Objects:
     def put(self, name: Name, parts: Sequence[Buffer]) -> None:
         content = b"".join(parts)
         require_fits(len(content), self.max_bytes)
-        # One request, and so all or nothing.
+        # One request, so all or nothing.
         with _translated():
             obstore.put(self._store, _path(name), content, use_multipart=False)
 
     def contains_many(self, names: Iterable[Name]) -> set[Name]:
-        asked = list(names)
-        found = list(self._heads.map(self._contains, asked))
-        return {name for name, there in zip(asked, found, strict=True) if there}
+        wanted = list(names)
+        answers = list(self._heads.map(self._contains, wanted))
+        return {name for name, is_stored in zip(wanted, answers, strict=True) if is_stored}
 
     def delete(self, name: Name) -> None:
         with _translated(), suppress(FileNotFoundError):
@@ -92,7 +92,7 @@ def _open(url: str, limit: timedelta) -> ObjectStore:
         return from_url(url)
     return from_url(
         url,
-        # Options here displace AWS_ALLOW_HTTP; whether it is HTTP, the endpoint says.
+        # These options override AWS_ALLOW_HTTP; the endpoint's scheme decides.
         client_options={"timeout": limit, "connect_timeout": limit, "allow_http": True},
         retry_config={"max_retries": 0},
     )
@@ -109,7 +109,7 @@ def _translated() -> Iterator[None]:
         yield
     except (BaseError, OSError, ValueError) as error:
         text = str(error)
-        # The first paragraph is for people; what follows are the client's internals.
+        # The first line is for people; the client's internals follow.
         brief = text.partition("\n")[0]
         raise MediumError(_reason(error, text.lower()), f"object store: {brief}") from error
 

@@ -11,6 +11,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+import psutil
+
 from omlx_server.store.mediums.medium import MediumError
 
 DIRECTORY_MODE = 0o700
@@ -99,17 +101,11 @@ class FileOperations:
 
     def free_bytes(self, path: Path) -> int:
         """Return the bytes that an unprivileged process can still write."""
-        found = os.statvfs(path)
-        return found.f_bavail * found.f_frsize
+        system = os.statvfs(path)
+        return system.f_bavail * system.f_frsize
 
     def process_lives(self, pid: int) -> bool:
-        try:
-            os.kill(pid, 0)
-        except ProcessLookupError:
-            return False
-        except PermissionError:
-            return True
-        return True
+        return bool(psutil.pid_exists(pid))
 
 
 def make_directory(operations: FileOperations, path: Path) -> None:

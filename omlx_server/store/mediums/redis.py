@@ -36,7 +36,7 @@ class Redis:
     max_bytes = REMOTE_MAX_BYTES
 
     def __init__(self, url: str, *, timeout: float, ttl_seconds: int | None = None) -> None:
-        # Ours come last: a URL can't switch on retries, or the decoding of blocks as text.
+        # These win over the URL's: no retries, and no decoding of blocks as text.
         options = {
             **parse_url(_redis_url(url)),  # type: ignore[no-untyped-call]
             "socket_timeout": timeout,
@@ -46,7 +46,7 @@ class Redis:
             "protocol": 2,
         }
         pool = ConnectionPool(**options)
-        # Made, not connected: an option that does not exist shows now, not in the first call.
+        # Make a connection without connecting: an unknown option fails now, not in a call.
         pool.connection_class(**pool.connection_kwargs)
         self._client = redis.Redis(connection_pool=pool)
         self._pool = pool
@@ -55,11 +55,11 @@ class Redis:
     def get(self, name: Name) -> bytes | None:
         with _translated():
             require_fits(int(self._client.strlen(_key(name))), self.max_bytes)
-            # Never text: decode_responses is off.
-            found = cast("bytes | None", self._client.get(_key(name)))
-            if found is not None and self._ttl_seconds:
-                self._client.expire(_key(name), self._ttl_seconds)  # counts from the last use
-            return found
+            # Bytes, because decode_responses is off.
+            content = cast("bytes | None", self._client.get(_key(name)))
+            if content is not None and self._ttl_seconds:
+                self._client.expire(_key(name), self._ttl_seconds)  # from the last use
+            return content
 
     def put(self, name: Name, parts: Sequence[Buffer]) -> None:
         content = b"".join(parts)
@@ -68,15 +68,15 @@ class Redis:
             self._client.set(_key(name), content, ex=self._ttl_seconds)
 
     def contains_many(self, names: Iterable[Name]) -> set[Name]:
-        asked = list(names)
+        wanted = list(names)
         with _translated(), self._client.pipeline(transaction=False) as pipeline:
-            for name in asked:
-                if self._ttl_seconds:  # says whether it is there, and counts from now
+            for name in wanted:
+                if self._ttl_seconds:  # also says whether the key exists
                     pipeline.expire(_key(name), self._ttl_seconds)
                 else:
                     pipeline.exists(_key(name))
-            found = pipeline.execute()
-        return {name for name, there in zip(asked, found, strict=True) if there}
+            answers = pipeline.execute()
+        return {name for name, is_stored in zip(wanted, answers, strict=True) if is_stored}
 
     def delete(self, name: Name) -> None:
         with _translated():

@@ -15,9 +15,14 @@ def open_remote(url: str, *, timeout: float, ttl_days: float = 0) -> Medium:
     Raises ConfigError. URLs may hold passwords, so it names only the scheme and chains no cause.
     """
     scheme = scheme_of(url)
-    open_medium = _open_redis if scheme in REDIS else _open_objects
     try:
-        return open_medium(url, timeout, ttl_days)
+        if scheme in REDIS:
+            from omlx_server.store.mediums.redis import Redis
+
+            return Redis(url, timeout=timeout, ttl_seconds=round(ttl_days * _DAY_SECONDS) or None)
+        from omlx_server.store.mediums.objects import Objects
+
+        return Objects(url, timeout=timeout)
     except ImportError:
         extra = "redis" if scheme in REDIS else "objectstore"
         raise ConfigError(
@@ -31,22 +36,10 @@ def open_remote(url: str, *, timeout: float, ttl_days: float = 0) -> Medium:
         ) from None
 
 
-def _open_redis(url: str, timeout: float, ttl_days: float) -> Medium:
-    from omlx_server.store.mediums.redis import Redis
-
-    return Redis(url, timeout=timeout, ttl_seconds=round(ttl_days * _DAY_SECONDS) or None)
-
-
-def _open_objects(url: str, timeout: float, ttl_days: float) -> Medium:
-    from omlx_server.store.mediums.objects import Objects
-
-    return Objects(url, timeout=timeout)
-
-
 def scheme_of(url: str) -> str:
     """Return the scheme in lower case. Raises ConfigError for an unknown one."""
     scheme = url.partition("://")[0].lower() if "://" in url else ""
     if scheme not in REDIS + OBJECTS:
-        known = ", ".join(f"{name}://" for name in REDIS + OBJECTS)
-        raise ConfigError("the cold store's URL has no known scheme", hint=f"use one of {known}")
+        schemes = ", ".join(f"{name}://" for name in REDIS + OBJECTS)
+        raise ConfigError("the cold store's URL has no known scheme", hint=f"use one of {schemes}")
     return scheme

@@ -28,8 +28,9 @@ from omlx_server.store.archives.archive import (
     read_archive,
     write_archive,
 )
-from omlx_server.store.archives.tar import BadArchive, nbytes_of
+from omlx_server.store.archives.tar import BadArchive
 from omlx_server.store.block_file import encode
+from omlx_server.store.mediums.medium import nbytes_of
 
 SPACE = "fingerprint|v1:kv,kv|4"
 ABOUT = ArchiveOrigin(SPACE, "org/tiny", 4, 1_700_000_000)
